@@ -1,0 +1,1 @@
+"""From bare machines to a Slurm cluster: facts, steps, verify."""

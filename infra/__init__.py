@@ -1,0 +1,1 @@
+"""From a typed description to machines that exist."""

@@ -1,0 +1,59 @@
+"""What exists: nodes, roles, addresses, GPUs, fabric, mounts. Plain data; nothing downstream knows which target made it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Role = Literal["controller", "login", "compute"]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NodeGpus(Part):
+    count: int = 0
+    kind: Literal["real", "simulated"] = "simulated"
+    type: str = "h100"
+    devices: tuple[str, ...] = ()
+    """Character devices, one per GPU: what gres.conf names."""
+
+
+class Node(Part):
+    name: str
+    role: Role
+    group: str | None = None
+    address: str
+    host_key: str
+    """The node's public SSH host key (`ssh-ed25519 AAAA...`), pinned when the node was created."""
+    machine_id: str
+    """Changes when the machine behind the name is another one (container id, instance id)."""
+    ssh_user: str = "root"
+    ssh_port: int = 22
+    cpus: int
+    memory_mb: int
+    gpus: NodeGpus = NodeGpus()
+    fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
+
+
+class Inventory(Part):
+    cluster: str
+    target: str
+    nodes: tuple[Node, ...]
+    mounts: tuple[str, ...] = ("/shared",)
+    """Shared filesystems, already mounted on every node; the first holds homes, jobs and environments."""
+
+    @property
+    def controller(self) -> Node:
+        return next(n for n in self.nodes if n.role == "controller")
+
+    @property
+    def login(self) -> Node:
+        """The node people log in to: the controller where there is no login node."""
+        return next((n for n in self.nodes if n.role == "login"), self.controller)
+
+    @property
+    def compute(self) -> tuple[Node, ...]:
+        return tuple(n for n in self.nodes if n.role == "compute")

@@ -1,0 +1,111 @@
+"""The fields of a cluster: names, types, limits, defaults, and what changing each one means for a running cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Policy = Literal["safe", "drain", "replace", "forbidden"]
+Fabric = Literal["tcp", "efa", "infiniband"]
+Target = Literal["local", "aws", "hosts"]
+
+# A Slurm node name, a container name and a DNS label at once.
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$")]
+UserName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,30}$")]
+
+
+def field(description: str, policy: Policy, **kwargs: object):  # noqa: ANN201
+    """A spec field; `policy` says what changing it does to a running cluster."""
+    return Field(description=description, json_schema_extra={"policy": policy}, **kwargs)  # type: ignore[call-overload]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Size(Part):
+    """What one local node may use of this machine."""
+
+    cpus: int = field("CPUs the node sees and Slurm schedules", "replace", default=2, ge=1, le=512)
+    memory_mb: int = field("memory limit of the node in MiB", "replace", default=2048, ge=512, le=4_194_304)
+
+
+class Gpus(Part):
+    count: int = field("GPUs per node", "replace", default=0, ge=0, le=16)
+    kind: Literal["real", "simulated"] = field("simulated ones schedule but do not compute", "replace", default="simulated")
+    type: Name = field("GPU type as Slurm knows it, such as h100", "replace", default="h100")
+
+
+class Machine(Part):
+    size: Size | None = field("size of a local node", "replace", default=None)
+    instance_type: str | None = field("cloud instance type", "replace", default=None)
+
+
+class Login(Machine):
+    enabled: bool = field("a login node of its own; without it the controller is the login node", "safe", default=True)
+    ssh_port: int | None = field(
+        "also publish the login node's SSH on this port of 127.0.0.1", "replace", default=None, ge=1024, le=65535
+    )
+
+
+class NodeGroup(Machine):
+    """A set of equal nodes; becomes one Slurm partition."""
+
+    count: int | None = field("number of nodes that always exist", "drain", default=None, ge=0, le=1024)
+    min: int | None = field("nodes that always exist in an autoscaled group", "drain", default=None, ge=0, le=1024)
+    max: int | None = field("most nodes of an autoscaled group", "drain", default=None, ge=1, le=1024)
+    gpus: Gpus = field("GPUs of each node", "replace", default=Gpus())
+    fabric: Fabric = field("network between the nodes", "replace", default="tcp")
+
+
+class Network(Part):
+    cidr: str | None = field("address range of the nodes; by default the first free /24 of 10.88.0.0/16", "forbidden", default=None)
+    egress: bool = field("whether nodes reach the outside (packages, data sets)", "forbidden", default=True)
+
+
+class Storage(Part):
+    kind: Literal["volume", "fsx-lustre", "efs", "existing"] = field("what holds the files", "forbidden", default="volume")
+    mount: str = field("where every node mounts it", "forbidden", default="/shared", pattern=r"^/[a-z0-9][a-z0-9/_-]*$")
+    size_gb: int | None = field("capacity in GB, where the kind has one", "safe", default=None, ge=1, le=1_000_000)
+
+
+class User(Part):
+    uid: int = field("numeric id, the same on every node", "forbidden", ge=1000, le=60000)
+    ssh_keys: tuple[str, ...] = field("public keys that may log in", "safe", default=())
+    admin: bool = field("may use sudo and administer Slurm", "safe", default=False)
+
+
+class SlurmOptions(Part):
+    default_time: str = field("time limit of a job that names none", "safe", default="1:00:00")
+    max_time: str = field("longest time limit", "safe", default="UNLIMITED")
+    slurmd_timeout_s: int = field("silence after which a node is down", "safe", default=30, ge=10, le=3600)
+    kill_wait_s: int = field("time between TERM and KILL", "safe", default=30, ge=1, le=600)
+    extra: dict[str, str] = field("more slurm.conf settings, by key", "safe", default={})
+
+
+class Software(Part):
+    slurm: Literal["24.11"] = field("Slurm release", "replace", default="24.11")
+    training_lock: str = field("lock file of the Python training environment", "safe", default="trainer/requirements.lock")
+
+
+class Budget(Part):
+    usd_per_hour: float | None = field("most the cluster may cost per hour", "safe", default=None, gt=0)
+    usd_total: float | None = field("most the cluster may cost in all", "safe", default=None, gt=0)
+
+
+class ClusterSpec(Part):
+    """One cluster, whole."""
+
+    name: Name = field("cluster name", "forbidden")
+    target: Target = field("where the machines come from", "forbidden")
+    groups: dict[Name, NodeGroup] = field("node groups by name; each becomes one Slurm partition", "drain", min_length=1)
+    controller: Machine = field("the machine that runs slurmctld and slurmdbd", "replace", default=Machine())
+    login: Login = field("the machine people log in to", "replace", default=Login())
+    network: Network = field("addresses and reach of the nodes", "forbidden", default=Network())
+    storage: dict[Name, Storage] = field("shared filesystems by name", "forbidden", default={"shared": Storage()})
+    users: dict[UserName, User] = field("people who may run jobs, by name", "safe", default={"muster": User(uid=2000)})
+    slurm: SlurmOptions = field("scheduler settings", "safe", default=SlurmOptions())
+    software: Software = field("pinned versions", "replace", default=Software())
+    tags: dict[str, str] = field("labels put on everything that is created", "safe", default={})
+    budget: Budget = field("limits on cost", "safe", default=Budget())

@@ -1,0 +1,25 @@
+"""Stacks for the tests that need a real engine; each is removed by label when its test ends, also after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Spec, Stack
+
+
+@pytest.fixture(scope="session")
+def make_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, Spec], Stack]]:
+    made: list[Stack] = []
+
+    def make(name: str, spec: Spec, home: Path | None = None) -> Stack:
+        stack = Stack(name, home or tmp_path_factory.mktemp(name), spec)
+        stack.remove()
+        made.append(stack)
+        return stack
+
+    yield make
+    for stack in made:
+        stack.remove()

@@ -1,0 +1,114 @@
+"""A stack under test: its own home, its own stack file, the real `muster` command, and clean-up by label whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+import yaml
+
+REPO = Path(__file__).resolve().parent.parent
+Spec = dict[str, Any]
+
+
+def small_spec(name: str, **changes: Any) -> Spec:
+    """Two compute nodes with two simulated GPUs each, and no way out of the cluster's own network."""
+    spec: Spec = {
+        "name": name,
+        "target": "local",
+        "groups": {"gpu": {"count": 2, "gpus": {"count": 2, "kind": "simulated", "type": "h100"}}},
+        "network": {"egress": False},
+    }
+    return spec | changes
+
+
+@dataclass
+class Stack:
+    """One stack; `spec` may be changed between two calls of `up`."""
+
+    name: str
+    home: Path
+    spec: Spec
+    env: dict[str, str] = field(default_factory=dict)
+
+    def muster(self, *args: str, timeout: float = 600, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(self.command(*args), env=self.environment(), cwd=REPO, text=True, capture_output=True, timeout=timeout)
+        if check and done.returncode != 0:
+            raise AssertionError(f"muster {' '.join(args)} exited {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """The command in a session of its own, so that a test can kill it and all it started."""
+        log = (self.home / "started.log").open("w")
+        return subprocess.Popen(
+            self.command(*args), env=self.environment(), cwd=REPO, text=True, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def up(self, *args: str, check: bool = True, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        return self.muster("up", *args, check=check, timeout=timeout)
+
+    def ssh(self, node: str, script: str, *, user: str | None = None, check: bool = True) -> str:
+        """Runs a script on a node over the cluster's own SSH access."""
+        config = self.home / self.name / "ssh_config"
+        as_user = ["-l", user] if user else []
+        done = subprocess.run(
+            ["ssh", "-F", str(config), *as_user, node, "bash", "-s"], input=script, text=True, capture_output=True, timeout=300
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"on {node}: {script}\nexited {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done.stdout.strip()
+
+    def command(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "infra.cli", args[0], "--stack", self.name, *args[1:]]
+
+    def environment(self) -> dict[str, str]:
+        stacks = self.home / "stacks"
+        stacks.mkdir(parents=True, exist_ok=True)
+        (stacks / f"Pulumi.{self.name}.yaml").write_text(yaml.safe_dump({"config": {"muster:cluster": self.spec}}))
+        return {**os.environ, "MUSTER_HOME": str(self.home), "MUSTER_STACKS": str(stacks), "COLUMNS": "120", **self.env}
+
+    @property
+    def inventory(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.home / self.name / "inventory.json").read_text())
+        return loaded
+
+    def machine_ids(self) -> dict[str, str]:
+        return {node["name"]: node["machine_id"] for node in self.inventory["nodes"]}
+
+    def exists(self) -> list[str]:
+        """Everything on the engine that carries this cluster's label."""
+        return existing(self.spec["name"])
+
+    def remove(self) -> None:
+        """Clean-up of last resort: by label, whatever state the stack is in."""
+        client, label = docker.from_env(), {"label": f"muster.cluster={self.spec['name']}"}
+        for container in client.containers.list(all=True, filters=label):
+            container.remove(force=True, v=True)
+        for network in client.networks.list(filters=label):
+            network.remove()
+        for volume in client.volumes.list(filters=label):
+            volume.remove(force=True)
+
+
+def existing(cluster: str) -> list[str]:
+    client, label = docker.from_env(), {"label": f"muster.cluster={cluster}"}
+    found = [c.name for c in client.containers.list(all=True, filters=label)]
+    found += [n.name for n in client.networks.list(filters=label)]
+    found += [v.name for v in client.volumes.list(filters=label)]
+    return sorted(found)
+
+
+def wait_until(met: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(0.1)

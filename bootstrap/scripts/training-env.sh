@@ -1,0 +1,93 @@
+#!/bin/sh
+# Makes the Python training environment of a lock file, once: training-env.sh LOCK DEST
+#
+# DEST/.complete exists only when everything is in place, so whoever sees it may use DEST without asking further.
+# Safe to run on several nodes at once and after a kill at any point: one run works, the others wait for it.
+set -eu
+umask 022
+
+[ $# -eq 2 ] || { echo "usage: training-env.sh LOCK DEST" >&2; exit 2; }
+lock=$1
+dest=$2
+log=
+pip=
+began=$(date +%s)
+
+say() { echo "training-env: $*"; }
+
+fail() {
+  echo "training-env: $*" >&2
+  exit 1
+}
+
+clean_up() {
+  [ -z "$pip" ] || kill "$pip" 2>/dev/null || true
+  [ -z "$log" ] || rm -rf "$(dirname "$log")"
+  if [ ! -e "$dest/.complete" ]; then rm -rf "$dest"; fi
+}
+
+# pip's last error in one line, with what to do about the two causes that are nobody's bug.
+explain() {
+  free=$(df -Pm "$(dirname "$dest")" | awk 'NR==2 {print $4}')
+  if grep -qi 'no space left\|disk quota' "$log" || [ "$free" -lt 32 ]; then
+    fail "disk full: $(dirname "$dest") has $free MB left; free some space (torch needs about 6 GB) and run again"
+  fi
+  if grep -qi 'name resolution\|NewConnectionError\|unreachable\|ConnectTimeout\|Connection refused\|Connection timed out' "$log"; then
+    fail "no network: $(hostname) cannot reach the Python package index; fill the cache with \`make setup\`, or set network.egress to true"
+  fi
+  reason=$(grep -i 'error' "$log" | tail -n 1)
+  fail "$1 failed: ${reason:-$(tail -n 1 "$log")}"
+}
+
+# Bar-less pip prints a line or two per package; the downloads and the final install are what takes time.
+install() {
+  mkfifo "$(dirname "$log")/pipe"
+  tee "$log" <"$(dirname "$log")/pipe" |
+    sed -un 's/^ *Downloading \(.*\)$/training-env: downloading \1/p; s/^Installing collected packages:.*/training-env: installing/p' &
+  shown=$!
+  # Wheels are unpacked beside DEST: /tmp is memory on many nodes.
+  TMPDIR="$dest/.tmp" "$dest/bin/python" -m pip install --no-cache-dir --require-hashes --no-compile --disable-pip-version-check \
+    --progress-bar off --retries 2 --timeout 60 -r "$lock" >"$(dirname "$log")/pipe" 2>&1 &
+  pip=$!
+  code=0
+  wait "$pip" || code=$?
+  pip=
+  wait "$shown" || true
+  return "$code"
+}
+
+[ -r "$lock" ] || fail "lock file $lock cannot be read"
+if [ -e "$dest/.complete" ]; then
+  say "reused $dest"
+  exit 0
+fi
+mkdir -p "$(dirname "$dest")" || fail "$(dirname "$dest") cannot be made"
+
+# Children keep the lock open: should this shell be killed, an orphaned pip still holds off the next run until it has ended.
+exec 9>"$dest.lock"
+flock -n 9 || { say "another run is making $dest, waiting for it"; flock 9; }
+if [ -e "$dest/.complete" ]; then
+  say "reused $dest"
+  exit 0
+fi
+
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+log=$(mktemp -d)/log
+if [ -e "$dest" ]; then
+  say "removing what an interrupted run left in $dest"
+  rm -rf "$dest"
+fi
+
+say "making $dest"
+{ mkdir "$dest" "$dest/.tmp" && python3 -m venv "$dest"; } >"$log" 2>&1 || explain "python3 -m venv"
+install || explain "pip install"
+# Compiled now, on all cores: first imports are quick, and job users could not write bytecode here themselves.
+say "compiling"
+"$dest/bin/python" -m compileall -q -j 0 "$dest/lib" >"$log" 2>&1 || ! grep -qi 'no space left' "$log" || explain "compiling"
+rm -rf "$dest/.tmp"
+chmod -R go-w,a+rX "$dest"
+sync -f "$dest"
+{ : >"$dest/.complete"; } 2>>"$log" || explain "writing .complete"
+say "ready: $dest, $(du -sm "$dest" | cut -f1) MB in $(($(date +%s) - began)) s"

@@ -1,0 +1,1 @@
+"""What runs on the nodes; imports nothing of ours."""

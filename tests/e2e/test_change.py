@@ -1,0 +1,136 @@
+"""Growth and change on a live cluster: what is not changed is not touched, and a running job goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.harness import Spec, Stack, small_spec, wait_until
+
+
+@pytest.fixture(scope="module")
+def growing(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
+    stack = make_stack("grow", small_spec("grow"))
+    stack.up()
+    yield stack
+    stack.muster("teardown", "--yes")
+    assert stack.exists() == []
+
+
+def resize(stack: Stack, count: int) -> None:
+    stack.spec["groups"]["gpu"]["count"] = count
+
+
+def job_state(stack: Stack, job: str) -> str:
+    return stack.ssh("login", f"squeue -h -j {job} -o %T 2>/dev/null || true")
+
+
+def start_job(stack: Stack, nodes: str) -> str:
+    job = stack.ssh("login", f"cd ~ && sbatch --parsable -p gpu -w {nodes} -N{nodes.count(',') + 1} --wrap 'srun sleep 300'")
+    wait_until(lambda: job_state(stack, job) == "RUNNING", f"job {job} runs")
+    return job
+
+
+def test_growth_adds_two_nodes_and_touches_no_other(growing: Stack) -> None:
+    before, job = growing.machine_ids(), start_job(growing, "gpu-1,gpu-2")
+    daemons = {n: growing.ssh(n, "systemctl show -p MainPID --value slurmd", user="root") for n in ("gpu-1", "gpu-2")}
+    resize(growing, 4)
+    growing.up()
+    after = growing.machine_ids()
+    assert set(after) - set(before) == {"gpu-3", "gpu-4"}
+    assert {name: after[name] for name in before} == before
+    assert job_state(growing, job) == "RUNNING"
+    assert growing.ssh("login", f"scontrol show job {job} | grep -o Restarts=0") == "Restarts=0"
+    assert {n: growing.ssh(n, "systemctl show -p MainPID --value slurmd", user="root") for n in daemons} == daemons
+    growing.ssh("login", f"scancel {job}")
+    assert growing.ssh("login", "srun -p gpu -N4 hostname | sort").splitlines() == ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
+
+
+def test_shrinking_is_refused_while_a_job_runs_there_and_nothing_changes(growing: Stack) -> None:
+    job = start_job(growing, "gpu-4")
+    before = growing.machine_ids()
+    resize(growing, 2)
+    done = growing.up(check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "gpu-4" in said
+    assert job in said
+    assert "FORCE=1" in said or "--force" in said
+    assert growing.machine_ids() == before
+    assert job_state(growing, job) == "RUNNING"
+    assert growing.ssh("login", "sinfo -h -N -n gpu-3 -o %T").splitlines()[0] == "idle"
+
+
+def test_shrinking_when_told_removes_the_nodes_and_keeps_the_others(growing: Stack) -> None:
+    before = growing.machine_ids()
+    resize(growing, 2)
+    growing.up("--force")
+    assert growing.machine_ids() == {n: i for n, i in before.items() if n not in ("gpu-3", "gpu-4")}
+    assert growing.ssh("login", "sinfo -h -N -o '%N %T' | sort").splitlines() == ["gpu-1 idle", "gpu-2 idle"]
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"users": {"muster": {"uid": 3000}}}, "users.muster.uid"),
+        ({"network": {"egress": True}}, "network.egress"),
+    ],
+)
+def test_forbidden_changes_are_refused_before_anything_changes(growing: Stack, change: Spec, path: str) -> None:
+    before, spec = growing.machine_ids(), growing.spec
+    growing.spec = spec | change
+    try:
+        done = growing.up(check=False)
+    finally:
+        growing.spec = spec
+    assert done.returncode != 0
+    assert path in done.stdout + done.stderr
+    assert growing.machine_ids() == before
+
+
+def test_a_new_user_is_added_without_replacing_anything(growing: Stack) -> None:
+    before = growing.machine_ids()
+    growing.spec["users"] = {"muster": {"uid": 2000}, "carol": {"uid": 2003}}
+    growing.up()
+    assert growing.machine_ids() == before
+    assert growing.ssh("login", "srun -p gpu -N2 id -un", user="carol").splitlines() == ["carol", "carol"]
+
+
+def test_a_node_that_vanished_comes_back(growing: Stack) -> None:
+    import docker
+
+    before = growing.machine_ids()
+    docker.from_env().containers.get("muster-grow-gpu-2").remove(force=True)
+    growing.up()
+    after = growing.machine_ids()
+    assert after["gpu-2"] != before["gpu-2"]
+    assert {n: i for n, i in after.items() if n != "gpu-2"} == {n: i for n, i in before.items() if n != "gpu-2"}
+    assert len(growing.ssh("login", "srun -p gpu -N2 hostname").splitlines()) == 2
+
+
+def test_a_daemon_that_was_stopped_is_found_and_started(growing: Stack) -> None:
+    growing.ssh("gpu-1", "systemctl disable --now slurmd", user="root")
+    growing.up()
+    assert growing.ssh("gpu-1", "systemctl is-active slurmd", user="root") == "active"
+
+
+def test_two_stacks_side_by_side_do_not_meet(growing: Stack, make_stack: Callable[[str, Spec], Stack]) -> None:
+    other = make_stack("beside", small_spec("beside", groups={"cpu": {"count": 1}}, login={"enabled": False}))
+    before = growing.machine_ids()
+    other.up()
+    try:
+        theirs = {n["address"].rsplit(".", 1)[0] for n in other.inventory["nodes"]}
+        ours = {n["address"].rsplit(".", 1)[0] for n in growing.inventory["nodes"]}
+        assert theirs.isdisjoint(ours)
+        assert other.ssh("controller", "getent hosts gpu-1 || echo unknown", user="root") == "unknown"
+        assert other.ssh("controller", "sinfo -h -N -o %N") == "cpu-1"
+        address = next(n["address"] for n in growing.inventory["nodes"] if n["name"] == "gpu-1")
+        reach = f"timeout 2 bash -c '</dev/tcp/{address}/22' 2>/dev/null && echo reached || echo cut"
+        assert other.ssh("controller", reach, user="root") == "cut"
+    finally:
+        receipt = other.muster("teardown", "--yes").stdout
+    assert other.exists() == []
+    assert "muster-beside-cpu-1" in receipt
+    assert growing.machine_ids() == before
+    assert growing.ssh("login", "srun -p gpu -N2 hostname | wc -l") == "2"

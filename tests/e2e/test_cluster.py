@@ -1,0 +1,149 @@
+"""What `up` leaves behind is a Slurm cluster: names, users, limits, accounting, GPUs, and nothing that runs as root."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+import testinfra
+
+from tests.harness import REPO, Stack
+
+NODES = ("controller", "login", "gpu-1", "gpu-2", "cpu-1")
+COMPUTE = ("gpu-1", "gpu-2", "cpu-1")
+
+
+def test_ready_names_every_node_of_every_group(cluster: Stack) -> None:
+    ready = json.loads(cluster.muster("output", "ready").stdout)
+    assert sorted(ready["nodes"]) == sorted(COMPUTE)
+    assert sorted(ready["groups"]) == ["cpu", "gpu"]
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_daemons_of_the_role_run_and_no_others(cluster: Stack, node: str) -> None:
+    host = testinfra.get_host(f"docker://muster-e2e-{node}")
+    expected = {
+        "controller": {"slurmctld", "slurmdbd", "mariadb"},
+        "login": {"sackd"},
+    }.get(node, {"slurmd"})
+    for unit in ("slurmctld", "slurmdbd", "mariadb", "sackd", "slurmd"):
+        service = host.service(unit)
+        assert service.is_running == (unit in expected), f"{unit} on {node}"
+        assert service.is_enabled == (unit in expected), f"{unit} on {node}"
+    assert host.service("ssh").is_running
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_the_authentication_key_is_readable_by_slurm_only(cluster: Stack, node: str) -> None:
+    key = testinfra.get_host(f"docker://muster-e2e-{node}").file("/etc/slurm/slurm.key")
+    assert key.mode == 0o600
+    assert key.user == "slurm"
+    assert key.size == 1024
+
+
+def test_partitions_are_the_groups_and_all_nodes_are_idle(cluster: Stack) -> None:
+    lines = cluster.ssh("login", "sinfo -h -N -o '%N %R %T' | sort").splitlines()
+    assert lines == ["cpu-1 cpu idle", "gpu-1 gpu idle", "gpu-2 gpu idle"]
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_names_resolve_both_ways_on_every_node(cluster: Stack, node: str) -> None:
+    addresses = {n["name"]: n["address"] for n in cluster.inventory["nodes"]}
+    script = "\n".join(f"getent ahostsv4 {name} | awk 'NR==1{{print $1}}'; getent hosts {ip} | awk '{{print $2}}'" for name, ip in addresses.items())
+    answers = cluster.ssh(node, script, user="root").splitlines()
+    assert answers == [part for name, ip in addresses.items() for part in (ip, name)]
+
+
+def test_a_file_in_shared_is_seen_on_every_node(cluster: Stack) -> None:
+    cluster.ssh("login", "echo seen > ~/everywhere")
+    for node in COMPUTE:
+        assert cluster.ssh(node, "cat /shared/home/alice/everywhere") == "seen"
+
+
+@pytest.mark.parametrize(("asked", "seen"), [("1", "0"), ("2", "0,1")])
+def test_simulated_gpus_are_scheduled(cluster: Stack, asked: str, seen: str) -> None:
+    out = cluster.ssh("login", f"srun -p gpu -N2 --gpus-per-node={asked} bash -c 'echo $CUDA_VISIBLE_DEVICES'")
+    assert out.splitlines() == [seen, seen]
+
+
+def test_more_gpus_than_a_node_has_are_refused(cluster: Stack) -> None:
+    assert "not available" in cluster.ssh("login", "srun -p gpu -N1 --gpus-per-node=3 true 2>&1 || true")
+
+
+def test_jobs_run_as_the_user_who_asked(cluster: Stack) -> None:
+    assert cluster.ssh("login", "srun -p gpu -N2 id -un").splitlines() == ["alice", "alice"]
+    assert cluster.ssh("login", "srun -p gpu -N1 id -u") == "2001"
+
+
+def test_a_step_sees_the_cpus_it_asked_for(cluster: Stack) -> None:
+    assert cluster.ssh("login", "srun -p gpu -N1 -n1 -c1 nproc") == "1"
+
+
+def test_a_job_over_its_memory_is_ended_and_accounted(cluster: Stack) -> None:
+    eat = "srun -p gpu -N1 --mem=200M python3 -c 'x = b\"x\" * 600_000_000' 2>&1 || true"
+    assert "oom" in cluster.ssh("login", eat).lower()
+    states = cluster.ssh("login", "sleep 2; sacct -X -n -P -o State -S now-10minutes")
+    assert "OUT_OF_MEMORY" in states
+
+
+def test_nothing_of_a_job_outlives_it(cluster: Stack) -> None:
+    cluster.ssh("login", "srun -p cpu -N1 bash -c 'setsid sleep 987 & sleep 0.2'")
+    assert cluster.ssh("cpu-1", "sleep 1; pgrep -f 'sleep 987' || true", user="root") == ""
+
+
+def test_the_job_user_moves_between_nodes_without_a_question(cluster: Stack) -> None:
+    hop = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes gpu-2 hostname"
+    assert cluster.ssh("gpu-1", hop) == "gpu-2"
+
+
+def test_every_node_has_host_keys_and_a_machine_id_of_its_own(cluster: Stack) -> None:
+    keys = {n["host_key"] for n in cluster.inventory["nodes"]}
+    ids = {cluster.ssh(n, "cat /etc/machine-id", user="root") for n in NODES}
+    assert len(keys) == len(ids) == len(NODES)
+
+
+def test_only_the_admin_may_become_root(cluster: Stack) -> None:
+    assert "sudo" in cluster.ssh("login", "sudo -n id -u 2>&1 || true")
+    assert cluster.ssh("login", "sudo -n id -u", user="bob") == "0"
+
+
+def test_passwords_are_refused(cluster: Stack) -> None:
+    login = next(n for n in cluster.inventory["nodes"] if n["role"] == "login")
+    options = ["-o", "PubkeyAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"]
+    done = subprocess.run(["ssh", *options, f"alice@{login['address']}", "true"], text=True, capture_output=True)
+    assert done.returncode == 255
+    assert "publickey" in done.stderr
+    assert "password" not in done.stderr
+
+
+def test_the_fabric_environment_comes_from_the_node(cluster: Stack) -> None:
+    seen = cluster.ssh("login", "srun -p gpu -N1 bash -c 'echo $NCCL_NET $GLOO_SOCKET_IFNAME'")
+    assert seen == "Socket eth0"
+    kept = cluster.ssh("login", "GLOO_SOCKET_IFNAME=mine srun -p gpu -N1 bash -c 'echo $GLOO_SOCKET_IFNAME'")
+    assert kept == "mine"
+
+
+def test_a_second_up_changes_nothing_and_says_so(cluster: Stack) -> None:
+    before = cluster.machine_ids()
+    out = cluster.up().stdout
+    assert "nothing to change" in out.lower()
+    assert cluster.machine_ids() == before
+
+
+def test_bootstrap_run_again_by_hand_changes_nothing(cluster: Stack) -> None:
+    done = cluster.muster("bootstrap")
+    assert "0 changes on 5 nodes" in done.stdout
+
+
+def test_secrets_are_not_in_the_state_in_plain_text(cluster: Stack) -> None:
+    key = (cluster.home / "e2e" / "id_ed25519").read_text().splitlines()[1]
+    state = "".join(f.read_text() for f in (cluster.home / "state").rglob("*.json"))
+    assert "muster" in state
+    assert key not in state
+    assert "BEGIN OPENSSH" not in state
+
+
+def test_the_tracked_stack_file_stays_as_it_is(cluster: Stack) -> None:
+    assert "encryptionsalt" not in (cluster.home / "stacks" / "Pulumi.e2e.yaml").read_text()
+    assert subprocess.run(["git", "-C", str(REPO), "diff", "--quiet", "--", "stacks"]).returncode == 0

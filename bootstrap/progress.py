@@ -1,0 +1,39 @@
+"""Progress events: one JSON line each, appended to the file that MUSTER_PROGRESS names, for whoever draws the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+Phase = Literal["machines", "bootstrap", "ready"]
+State = Literal["start", "ok", "changed", "skipped", "failed"]
+
+
+@dataclass(frozen=True)
+class Event:
+    phase: Phase
+    node: str
+    step: str
+    state: State
+    detail: str = ""
+    t: float = field(default_factory=time.time)
+
+
+Report = Callable[[Event], None]
+
+
+def emit(event: Event) -> None:
+    path = os.environ.get("MUSTER_PROGRESS")
+    if not path:
+        return
+    line = json.dumps(asdict(event)) + "\n"
+    # One write on an O_APPEND descriptor: events of several threads and processes never interleave.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)

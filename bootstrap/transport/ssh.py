@@ -1,0 +1,178 @@
+"""Reaches a node over SSH (paramiko): host key pinned, every operation under a deadline, a dead node noticed soon."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import shlex
+import socket
+import time
+from collections.abc import Callable
+
+import paramiko
+
+from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, TransportError, put_script
+from infra.inventory import Node
+
+CONNECT_DEADLINE_S = 30.0
+KEEPALIVE_S = 2
+# Unacknowledged data older than this ends the connection: a killed container sends no reset.
+DEAD_PEER_MS = 5000
+ATTEMPT_S = 5.0
+
+# Without a handler Python prints paramiko's own tracebacks to stderr, beside the paragraph we raise.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+class SshTransport:
+    def __init__(self, node: str, client: paramiko.SSHClient, sudo: bool) -> None:
+        self._node = node
+        self._client = client
+        self._sudo = sudo
+
+    @classmethod
+    def connect(
+        cls, node: Node, private_key: str, user: str | None = None, deadline_s: float = CONNECT_DEADLINE_S
+    ) -> SshTransport:
+        """Connects as `user`, or as the node's own user, who becomes root by sudo. Retries while the node boots."""
+        key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
+        deadline = time.monotonic() + deadline_s
+        pause = 0.05
+        while True:
+            try:
+                client = _attempt(node, key, user or node.ssh_user, max(0.1, deadline - time.monotonic()))
+                return cls(node.name, client, sudo=user is None and node.ssh_user != "root")
+            except _NotYet as problem:
+                if time.monotonic() + pause >= deadline:
+                    raise TransportError(node.name, f"{problem} for {deadline_s:.0f} s", _fix(node)) from None
+            time.sleep(pause)
+            pause = min(pause * 1.6, 1.0)
+
+    def run(self, script: str, *, stdin: bytes | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> Completed:
+        deadline = time.monotonic() + timeout
+        body = script.encode()
+        # The script travels on stdin, not in the command: no length limit, and no secret shows up in the process list.
+        command = shlex.join(["sh", "-c", f'eval "$(head -c {len(body)})"'])
+        if self._sudo:
+            command = f"sudo -n {command}"
+        try:
+            return self._exchange(command, body + (stdin or b""), deadline)
+        except TimeoutError:
+            raise TransportError(self._node, f"no answer within {timeout:.0f} s") from None
+        except (paramiko.SSHException, OSError, EOFError):
+            raise TransportError(self._node, "the connection was lost: the node stopped or cannot be reached") from None
+
+    def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None:
+        done = self.run(put_script(path, mode, owner), stdin=data)
+        if done.code != 0:
+            raise TransportError(self._node, f"cannot write {path}: {done.err.strip()}")
+
+    def get(self, path: str) -> bytes:
+        done = self.run(f"base64 {shlex.quote(path)}")
+        if done.code != 0:
+            raise TransportError(self._node, f"cannot read {path}: {done.err.strip()}")
+        return base64.b64decode(done.out)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _exchange(self, command: str, data: bytes, deadline: float) -> Completed:
+        transport = self._client.get_transport()
+        if transport is None:
+            raise EOFError
+        channel = transport.open_session(timeout=_left(deadline))
+        try:
+            channel.settimeout(_left(deadline))
+            channel.exec_command(command)
+            channel.sendall(data)
+            channel.shutdown_write()
+            out = _read(channel.recv, channel, deadline)
+            err = _read(channel.recv_stderr, channel, deadline)
+            if not channel.status_event.wait(_left(deadline)):
+                raise TimeoutError
+            code = channel.recv_exit_status()
+        finally:
+            channel.close()
+        if code == -1:
+            raise EOFError
+        return Completed(code, out, err)
+
+
+class _NotYet(Exception):
+    """A node that may still be booting."""
+
+
+def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko.SSHClient:
+    client = paramiko.SSHClient()
+    client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    pinned = _pinned(node)
+    name = node.address if node.ssh_port == paramiko.config.SSH_PORT else f"[{node.address}]:{node.ssh_port}"
+    client.get_host_keys().add(name, pinned.get_name(), pinned)
+    wait = min(left, ATTEMPT_S)
+    try:
+        sock = socket.create_connection((node.address, node.ssh_port), timeout=wait)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
+        client.connect(
+            node.address, node.ssh_port, username=user, pkey=key, sock=sock, timeout=wait, banner_timeout=wait,
+            auth_timeout=max(wait, ATTEMPT_S), allow_agent=False, look_for_keys=False,
+        )  # fmt: skip
+    except paramiko.BadHostKeyException as problem:
+        client.close()
+        raise TransportError(
+            node.name,
+            f"the host key is not the pinned one: expected {pinned.fingerprint}, got {problem.key.fingerprint}",
+            f"something else answers at {node.address}, or the node was made anew outside muster: "
+            "find out which; then `muster up` with refresh, or `muster teardown`, makes a node with a key we know",
+        ) from None
+    except paramiko.AuthenticationException:
+        client.close()
+        raise TransportError(
+            node.name,
+            f"SSH at {node.address} refused the cluster's key for user {user}",
+            "the key in the stack's state and the node's authorized_keys differ: replace the node",
+        ) from None
+    except (OSError, EOFError, paramiko.SSHException) as problem:
+        client.close()
+        raise _NotYet(_words(node, problem)) from None
+    transport = client.get_transport()
+    if transport is not None:
+        transport.set_keepalive(KEEPALIVE_S)
+    return client
+
+
+def _pinned(node: Node) -> paramiko.PKey:
+    kind, blob = node.host_key.split()[:2]
+    return paramiko.PKey.from_type_string(kind, base64.b64decode(blob))
+
+
+def _words(node: Node, problem: Exception) -> str:
+    where = f"{node.address}:{node.ssh_port}"
+    if isinstance(problem, ConnectionRefusedError):
+        return f"SSH at {where}: connection refused"
+    if isinstance(problem, ConnectionResetError | EOFError):
+        return f"SSH at {where}: connection reset"
+    if isinstance(problem, TimeoutError):
+        return f"SSH at {where}: no answer (timeout)"
+    return f"SSH at {where}: {problem}"
+
+
+def _fix(node: Node) -> str:
+    return f"look whether {node.name} is running and its sshd is up; `muster up` again heals a node that is gone"
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _read(receive: Callable[[int], bytes], channel: paramiko.Channel, deadline: float) -> str:
+    chunks: list[bytes] = []
+    while True:
+        channel.settimeout(_left(deadline))
+        chunk = receive(65536)
+        if not chunk:
+            return b"".join(chunks).decode(errors="replace")
+        chunks.append(chunk)

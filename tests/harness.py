@@ -40,7 +40,9 @@ class Stack:
     env: dict[str, str] = field(default_factory=dict)
 
     def muster(self, *args: str, timeout: float = 600, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(self.command(*args), env=self.environment(), cwd=REPO, text=True, capture_output=True, timeout=timeout)
+        done = subprocess.run(
+            self.command(*args), env=self.environment(), cwd=REPO, text=True, capture_output=True, timeout=timeout
+        )
         if check and done.returncode != 0:
             raise AssertionError(f"muster {' '.join(args)} exited {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
@@ -49,7 +51,13 @@ class Stack:
         """The command in a session of its own, so that a test can kill it and all it started."""
         log = (self.home / "started.log").open("w")
         return subprocess.Popen(
-            self.command(*args), env=self.environment(), cwd=REPO, text=True, stdout=log, stderr=log, start_new_session=True
+            self.command(*args),
+            env=self.environment(),
+            cwd=REPO,
+            text=True,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
     def up(self, *args: str, check: bool = True, timeout: float = 600) -> subprocess.CompletedProcess[str]:
@@ -60,7 +68,11 @@ class Stack:
         config = self.home / self.name / "ssh_config"
         as_user = ["-l", user] if user else []
         done = subprocess.run(
-            ["ssh", "-F", str(config), *as_user, node, "bash", "-s"], input=script, text=True, capture_output=True, timeout=300
+            ["ssh", "-F", str(config), *as_user, node, "bash", "-s"],
+            input=script,
+            text=True,
+            capture_output=True,
+            timeout=300,
         )
         if check and done.returncode != 0:
             raise AssertionError(f"on {node}: {script}\nexited {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -27,7 +27,9 @@ def job_state(stack: Stack, job: str) -> str:
 
 
 def start_job(stack: Stack, nodes: str) -> str:
-    job = stack.ssh("login", f"cd ~ && sbatch --parsable -p gpu -w {nodes} -N{nodes.count(',') + 1} --wrap 'srun sleep 300'")
+    job = stack.ssh(
+        "login", f"cd ~ && sbatch --parsable -p gpu -w {nodes} -N{nodes.count(',') + 1} --wrap 'srun sleep 300'"
+    )
     wait_until(lambda: job_state(stack, job) == "RUNNING", f"job {job} runs")
     return job
 

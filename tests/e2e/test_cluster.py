@@ -50,7 +50,10 @@ def test_partitions_are_the_groups_and_all_nodes_are_idle(cluster: Stack) -> Non
 @pytest.mark.parametrize("node", NODES)
 def test_names_resolve_both_ways_on_every_node(cluster: Stack, node: str) -> None:
     addresses = {n["name"]: n["address"] for n in cluster.inventory["nodes"]}
-    script = "\n".join(f"getent ahostsv4 {name} | awk 'NR==1{{print $1}}'; getent hosts {ip} | awk '{{print $2}}'" for name, ip in addresses.items())
+    script = "\n".join(
+        f"getent ahostsv4 {name} | awk 'NR==1{{print $1}}'; getent hosts {ip} | awk '{{print $2}}'"
+        for name, ip in addresses.items()
+    )
     answers = cluster.ssh(node, script, user="root").splitlines()
     assert answers == [part for name, ip in addresses.items() for part in (ip, name)]
 
@@ -110,7 +113,16 @@ def test_only_the_admin_may_become_root(cluster: Stack) -> None:
 
 def test_passwords_are_refused(cluster: Stack) -> None:
     login = next(n for n in cluster.inventory["nodes"] if n["role"] == "login")
-    options = ["-o", "PubkeyAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"]
+    options = [
+        "-o",
+        "PubkeyAuthentication=no",
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+        "-o",
+        "BatchMode=yes",
+    ]
     done = subprocess.run(["ssh", *options, f"alice@{login['address']}", "true"], text=True, capture_output=True)
     assert done.returncode == 255
     assert "publickey" in done.stderr

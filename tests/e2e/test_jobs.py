@@ -54,7 +54,9 @@ def test_a_rank_that_cannot_join_is_named(cluster: Stack) -> None:
     head = next(n["address"] for n in cluster.inventory["nodes"] if n["name"] == "gpu-1")
     cluster.ssh("gpu-2", drop.replace("{head}", head), user="root")
     try:
-        out = cluster.ssh("login", f"cd ~ && SMOKE_TIMEOUT_S=20 sbatch --wait -J lost /shared/muster/{SMOKE} || true; cat lost-*.out")
+        out = cluster.ssh(
+            "login", f"cd ~ && SMOKE_TIMEOUT_S=20 sbatch --wait -J lost /shared/muster/{SMOKE} || true; cat lost-*.out"
+        )
     finally:
         cluster.ssh("gpu-2", "nft delete table inet fault", user="root")
     assert "gpu-2" in out

@@ -1,4 +1,4 @@
-"""A stack under test: its own home, its own stack file, the real `muster` command, and clean-up by label whatever happens."""
+"""A stack under test: its own home and stack file, the real `muster` command, clean-up by label whatever happens."""
 
 from __future__ import annotations
 
@@ -116,6 +116,16 @@ def existing(cluster: str) -> list[str]:
     found += [n.name for n in client.networks.list(filters=label)]
     found += [v.name for v in client.volumes.list(filters=label)]
     return sorted(found)
+
+
+def cut_off(head: str) -> str:
+    """A script for a node that can then no longer open the ports where ranks meet on `head`; `HEAL` undoes it."""
+    return f"""nft add table inet fault
+        nft add chain inet fault out '{{ type filter hook output priority 0; }}'
+        nft add rule inet fault out ip daddr {head} tcp dport 20000-65535 drop"""
+
+
+HEAL = "nft delete table inet fault"
 
 
 def wait_until(met: Callable[[], bool], what: str, seconds: float = 60) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import docker
 import pytest
 
 from tests.harness import Spec, Stack, small_spec, wait_until
@@ -100,8 +101,6 @@ def test_a_new_user_is_added_without_replacing_anything(growing: Stack) -> None:
 
 
 def test_a_node_that_vanished_comes_back(growing: Stack) -> None:
-    import docker
-
     before = growing.machine_ids()
     docker.from_env().containers.get("muster-grow-gpu-2").remove(force=True)
     growing.up()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.harness import Stack
+from tests.harness import HEAL, Stack, cut_off
 
 SMOKE = "slurm/jobs/smoke.sbatch"
 
@@ -50,14 +50,13 @@ def test_accounting_has_the_job_with_its_gpus(cluster: Stack) -> None:
 
 def test_a_rank_that_cannot_join_is_named(cluster: Stack) -> None:
     """One node cannot reach the rendezvous: the job must fail and say which host, not split into two worlds."""
-    drop = "nft add table inet fault; nft add chain inet fault out '{ type filter hook output priority 0; }'; nft add rule inet fault out ip daddr {head} tcp dport 20000-65535 drop"
     head = next(n["address"] for n in cluster.inventory["nodes"] if n["name"] == "gpu-1")
-    cluster.ssh("gpu-2", drop.replace("{head}", head), user="root")
+    cluster.ssh("gpu-2", cut_off(head), user="root")
     try:
         out = cluster.ssh(
             "login", f"cd ~ && SMOKE_TIMEOUT_S=20 sbatch --wait -J lost /shared/muster/{SMOKE} || true; cat lost-*.out"
         )
     finally:
-        cluster.ssh("gpu-2", "nft delete table inet fault", user="root")
+        cluster.ssh("gpu-2", HEAL, user="root")
     assert "gpu-2" in out
     assert "did not join" in out

@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterator
 import docker
 import pytest
 
-from tests.harness import Spec, Stack, small_spec, wait_until
+from tests.harness import HEAL, Spec, Stack, cut_off, small_spec, wait_until
+
+NEW_HOST_KEY = """ssh-keygen -q -t ed25519 -N '' -f /tmp/k
+    mv /tmp/k /etc/ssh/ssh_host_ed25519_key && mv /tmp/k.pub /etc/ssh/ssh_host_ed25519_key.pub
+    systemctl restart ssh"""
+FILL_DISK = """mkdir -p /etc/muster && mount -t tmpfs -o size=16k tmpfs /etc/muster
+    head -c 1M /dev/zero > /etc/muster/fill; true"""
 
 MakeStack = Callable[[str, Spec], Stack]
 
@@ -23,7 +29,7 @@ def stack(make_stack: MakeStack) -> Iterator[Stack]:
     assert stack.exists() == []
 
 
-def container(stack: Stack, node: str) -> "docker.models.containers.Container":
+def container(stack: Stack, node: str) -> docker.models.containers.Container:
     return docker.from_env().containers.get(f"muster-{stack.spec['name']}-{node}")
 
 
@@ -63,11 +69,7 @@ def test_a_node_killed_during_bootstrap_is_named(stack: Stack) -> None:
 
 def test_a_wrong_host_key_is_refused_with_both_fingerprints(stack: Stack) -> None:
     stack.up()
-    stack.ssh(
-        "gpu-2",
-        "ssh-keygen -q -t ed25519 -N '' -f /tmp/k && mv /tmp/k /etc/ssh/ssh_host_ed25519_key && mv /tmp/k.pub /etc/ssh/ssh_host_ed25519_key.pub && systemctl restart ssh",
-        user="root",
-    )
+    stack.ssh("gpu-2", NEW_HOST_KEY, user="root")
     stack.spec["users"] = {"muster": {"uid": 2000}, "dave": {"uid": 2004}}
     done = stack.up(check=False)
     assert done.returncode != 0
@@ -77,8 +79,7 @@ def test_a_wrong_host_key_is_refused_with_both_fingerprints(stack: Stack) -> Non
 
 def test_a_full_disk_in_a_node_is_named(stack: Stack) -> None:
     stack.up()
-    fill = "mkdir -p /etc/muster && mount -t tmpfs -o size=16k tmpfs /etc/muster; head -c 1M /dev/zero > /etc/muster/fill; true"
-    stack.ssh("gpu-1", fill, user="root")
+    stack.ssh("gpu-1", FILL_DISK, user="root")
     stack.spec["users"] = {"muster": {"uid": 2000}, "erin": {"uid": 2005}}
     done = stack.up(check=False)
     assert done.returncode != 0
@@ -109,14 +110,13 @@ def test_a_node_that_cannot_join_the_fabric_fails_the_ready_gate(stack: Stack) -
     """The all-reduce ports of one node are cut between bootstrap and the gate: `up` must fail and name a node."""
     stack.up()
     head = next(n["address"] for n in stack.inventory["nodes"] if n["name"] == "gpu-1")
-    cut = f"nft add table inet fault; nft add chain inet fault out '{{ type filter hook output priority 0; }}'; nft add rule inet fault out ip daddr {head} tcp dport 20000-65535 drop"
-    stack.ssh("gpu-2", cut, user="root")
+    stack.ssh("gpu-2", cut_off(head), user="root")
     stack.spec["groups"]["gpu"]["count"] = 3
     done = stack.up(check=False)
     assert done.returncode != 0
     assert "gpu-2" in said(done)
     assert '"ready"' not in stack.muster("output", check=False).stdout
-    stack.ssh("gpu-2", "nft delete table inet fault", user="root")
+    stack.ssh("gpu-2", HEAL, user="root")
     stack.up()
 
 

@@ -1,4 +1,4 @@
-"""`kill -9` of everything that belongs to an `up`, at several points: the next `up` heals it, or teardown removes it."""
+"""`kill -9` of all that belongs to an `up`, at several points: the next `up` heals it, or teardown removes it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import docker
 import pytest
@@ -45,7 +46,7 @@ def leftover_processes(stack: Stack) -> list[str]:
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            environ = open(f"/proc/{pid}/environ", "rb").read()
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             continue
         if f"MUSTER_HOME={stack.home}".encode() in environ and int(pid) != os.getpid():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,9 +15,9 @@ Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$")]
 UserName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,30}$")]
 
 
-def field(description: str, policy: Policy, **kwargs: object):  # noqa: ANN201
+def field(description: str, policy: Policy, **limits: Any) -> Any:
     """A spec field; `policy` says what changing it does to a running cluster."""
-    return Field(description=description, json_schema_extra={"policy": policy}, **kwargs)  # type: ignore[call-overload]
+    return Field(description=description, json_schema_extra={"policy": policy}, **limits)
 
 
 class Part(BaseModel):
@@ -33,7 +33,9 @@ class Size(Part):
 
 class Gpus(Part):
     count: int = field("GPUs per node", "replace", default=0, ge=0, le=16)
-    kind: Literal["real", "simulated"] = field("simulated ones schedule but do not compute", "replace", default="simulated")
+    kind: Literal["real", "simulated"] = field(
+        "simulated ones schedule but do not compute", "replace", default="simulated"
+    )
     type: Name = field("GPU type as Slurm knows it, such as h100", "replace", default="h100")
 
 
@@ -60,12 +62,16 @@ class NodeGroup(Machine):
 
 
 class Network(Part):
-    cidr: str | None = field("address range of the nodes; by default the first free /24 of 10.88.0.0/16", "forbidden", default=None)
+    cidr: str | None = field(
+        "address range of the nodes; by default the first free /24 of 10.88.0.0/16", "forbidden", default=None
+    )
     egress: bool = field("whether nodes reach the outside (packages, data sets)", "forbidden", default=True)
 
 
 class Storage(Part):
-    kind: Literal["volume", "fsx-lustre", "efs", "existing"] = field("what holds the files", "forbidden", default="volume")
+    kind: Literal["volume", "fsx-lustre", "efs", "existing"] = field(
+        "what holds the files", "forbidden", default="volume"
+    )
     mount: str = field("where every node mounts it", "forbidden", default="/shared", pattern=r"^/[a-z0-9][a-z0-9/_-]*$")
     size_gb: int | None = field("capacity in GB, where the kind has one", "safe", default=None, ge=1, le=1_000_000)
 
@@ -86,7 +92,9 @@ class SlurmOptions(Part):
 
 class Software(Part):
     slurm: Literal["24.11"] = field("Slurm release", "replace", default="24.11")
-    training_lock: str = field("lock file of the Python training environment", "safe", default="trainer/requirements.lock")
+    training_lock: str = field(
+        "lock file of the Python training environment", "safe", default="trainer/requirements.lock"
+    )
 
 
 class Budget(Part):
@@ -99,7 +107,9 @@ class ClusterSpec(Part):
 
     name: Name = field("cluster name", "forbidden")
     target: Target = field("where the machines come from", "forbidden")
-    groups: dict[Name, NodeGroup] = field("node groups by name; each becomes one Slurm partition", "drain", min_length=1)
+    groups: dict[Name, NodeGroup] = field(
+        "node groups by name; each becomes one Slurm partition", "drain", min_length=1
+    )
     controller: Machine = field("the machine that runs slurmctld and slurmdbd", "replace", default=Machine())
     login: Login = field("the machine people log in to", "replace", default=Login())
     network: Network = field("addresses and reach of the nodes", "forbidden", default=Network())

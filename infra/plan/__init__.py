@@ -1,0 +1,1 @@
+"""From a ClusterSpec to the exact list of what has to exist; pure."""

@@ -1,0 +1,111 @@
+"""The build plan: every node and volume a spec asks for, with nothing left to default."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.inventory import NodeGpus, Role
+from infra.plan import names
+from infra.spec import ClusterSpec, Fabric, Gpus, NodeGroup, Size
+
+CONTROLLER_SIZE = Size(cpus=2, memory_mb=2048)
+LOGIN_SIZE = Size(cpus=2, memory_mb=1024)
+COMPUTE_SIZE = Size(cpus=2, memory_mb=2048)
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlannedNode(Part):
+    name: str
+    role: Role
+    group: str | None = None
+    cpus: int
+    memory_mb: int
+    gpus: NodeGpus = NodeGpus()
+    fabric: Fabric = "tcp"
+    ssh_port: int | None = None
+    """Port of 127.0.0.1 that leads to this node's SSH."""
+
+
+class PlannedVolume(Part):
+    name: str
+    """The storage's name in the spec; `names.volume` makes the Docker name of it."""
+    mount: str
+    size_gb: int | None = None
+
+
+class BuildPlan(Part):
+    cluster: str
+    target: str
+    nodes: tuple[PlannedNode, ...]
+    volumes: tuple[PlannedVolume, ...]
+    cidr: str | None = None
+    egress: bool = True
+    tags: dict[str, str] = {}
+    image: str = names.IMAGE
+
+
+def plan(spec: ClusterSpec) -> BuildPlan:
+    return BuildPlan(
+        cluster=spec.name,
+        target=spec.target,
+        nodes=(_controller(spec), *_login(spec), *(n for g in spec.groups for n in _members(g, spec.groups[g]))),
+        volumes=_volumes(spec),
+        cidr=spec.network.cidr,
+        egress=spec.network.egress,
+        tags=spec.tags,
+    )
+
+
+def node_count(group: NodeGroup) -> int:
+    """Nodes of the group that always exist; those between min and max come and go with the queue."""
+    return group.count if group.count is not None else group.min or 0
+
+
+def _controller(spec: ClusterSpec) -> PlannedNode:
+    size = spec.controller.size or CONTROLLER_SIZE
+    return PlannedNode(name=names.CONTROLLER, role="controller", cpus=size.cpus, memory_mb=size.memory_mb)
+
+
+def _login(spec: ClusterSpec) -> tuple[PlannedNode, ...]:
+    if not spec.login.enabled:
+        return ()
+    size = spec.login.size or LOGIN_SIZE
+    return (
+        PlannedNode(
+            name=names.LOGIN,
+            role="login",
+            cpus=size.cpus,
+            memory_mb=size.memory_mb,
+            ssh_port=spec.login.ssh_port,
+        ),
+    )
+
+
+def _members(name: str, group: NodeGroup) -> tuple[PlannedNode, ...]:
+    size = group.size or COMPUTE_SIZE
+    return tuple(
+        PlannedNode(
+            name=names.member(name, number),
+            role="compute",
+            group=name,
+            cpus=size.cpus,
+            memory_mb=size.memory_mb,
+            gpus=_gpus(group.gpus),
+            fabric=group.fabric,
+        )
+        for number in range(1, node_count(group) + 1)
+    )
+
+
+def _gpus(gpus: Gpus) -> NodeGpus:
+    devices = tuple(names.gpu_device(i) for i in range(gpus.count)) if gpus.kind == "simulated" else ()
+    return NodeGpus(count=gpus.count, kind=gpus.kind, type=gpus.type, devices=devices)
+
+
+def _volumes(spec: ClusterSpec) -> tuple[PlannedVolume, ...]:
+    """`/shared` first: the Inventory's first mount is where homes, jobs and environments live."""
+    ordered = sorted(spec.storage.items(), key=lambda item: item[1].mount != "/shared")
+    return tuple(PlannedVolume(name=name, mount=s.mount, size_gb=s.size_gb) for name, s in ordered)

@@ -1,0 +1,51 @@
+"""What things outside are called: containers, networks, volumes, images, labels. The only place that spells them."""
+
+from __future__ import annotations
+
+CLUSTER = "muster.cluster"
+STACK = "muster.stack"
+ROLE = "muster.role"
+GROUP = "muster.group"
+NODE = "muster.node"
+CREATED = "muster.created"
+CACHE = "muster.cache"
+HASH = "muster.hash"
+
+CONTROLLER = "controller"
+LOGIN = "login"
+
+IMAGE = "muster-node:24.11"
+BASE_IMAGE = "muster-base:trixie"
+ENV_CACHE_VOLUME = "muster-cache-env"
+
+
+def member(group: str, number: int) -> str:
+    """The node name of the `number`-th node of a group, counted from 1."""
+    return f"{group}-{number}"
+
+
+def container(cluster: str, node: str) -> str:
+    return f"muster-{cluster}-{node}"
+
+
+def network(cluster: str) -> str:
+    return f"muster-{cluster}"
+
+
+def volume(cluster: str, storage: str) -> str:
+    return f"muster-{cluster}-{storage}"
+
+
+def gpu_device(index: int) -> str:
+    """The character device that stands for a simulated GPU: Slurm refuses a GRES without one."""
+    return f"/dev/fakegpu{index}"
+
+
+def labels(cluster: str, stack: str, created: str) -> dict[str, str]:
+    """On everything that belongs to one cluster; `created` is ISO 8601 in UTC."""
+    return {CLUSTER: cluster, STACK: stack, CREATED: created}
+
+
+def node_labels(role: str, node: str, group: str | None) -> dict[str, str]:
+    """Added on nodes to what `labels` gives."""
+    return {ROLE: role, NODE: node} | ({GROUP: group} if group else {})

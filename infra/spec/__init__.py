@@ -1,5 +1,6 @@
 """ClusterSpec: what is wanted."""
 
+from infra.spec.issue import Issue, SpecError
 from infra.spec.model import (
     Budget,
     ClusterSpec,
@@ -13,6 +14,7 @@ from infra.spec.model import (
     SlurmOptions,
     Software,
     Storage,
+    Target,
     User,
 )
 
@@ -21,6 +23,7 @@ __all__ = [
     "ClusterSpec",
     "Fabric",
     "Gpus",
+    "Issue",
     "Login",
     "Machine",
     "Network",
@@ -28,6 +31,8 @@ __all__ = [
     "Size",
     "SlurmOptions",
     "Software",
+    "SpecError",
     "Storage",
+    "Target",
     "User",
 ]

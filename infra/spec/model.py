@@ -10,9 +10,18 @@ Policy = Literal["safe", "drain", "replace", "forbidden"]
 Fabric = Literal["tcp", "efa", "infiniband"]
 Target = Literal["local", "aws", "hosts"]
 
+NAME = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
+USER_NAME = r"^[a-z_][a-z0-9_-]{0,30}$"
+MOUNT = r"^(/[a-z0-9][a-z0-9_-]*)+$"
+PATTERN_WORDS = {
+    NAME: "a name (lower-case letters, digits and '-', from a letter to a letter or digit, at most 20 characters)",
+    USER_NAME: "a user name (lower-case letters, digits, '_' and '-', at most 31 characters, beginning with a letter)",
+    MOUNT: "an absolute path of lower-case letters, digits, '_' and '-'",
+}
+
 # A Slurm node name, a container name and a DNS label at once.
-Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$")]
-UserName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,30}$")]
+Name = Annotated[str, Field(pattern=NAME)]
+UserName = Annotated[str, Field(pattern=USER_NAME)]
 
 
 def field(description: str, policy: Policy, **limits: Any) -> Any:
@@ -21,7 +30,7 @@ def field(description: str, policy: Policy, **limits: Any) -> Any:
 
 
 class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Size(Part):
@@ -32,6 +41,8 @@ class Size(Part):
 
 
 class Gpus(Part):
+    """The GPUs of one node."""
+
     count: int = field("GPUs per node", "replace", default=0, ge=0, le=16)
     kind: Literal["real", "simulated"] = field(
         "simulated ones schedule but do not compute", "replace", default="simulated"
@@ -40,57 +51,94 @@ class Gpus(Part):
 
 
 class Machine(Part):
-    size: Size | None = field("size of a local node", "replace", default=None)
-    instance_type: str | None = field("cloud instance type", "replace", default=None)
+    """What one node is made of: a size on this machine, or a type the cloud sells."""
+
+    size: Size | None = field(
+        "size of a local node", "replace", default=None, examples=[{"cpus": 2, "memory_mb": 2048}]
+    )
+    instance_type: str | None = field("cloud instance type", "replace", default=None, examples=["p5.48xlarge"])
 
 
 class Login(Machine):
-    enabled: bool = field("a login node of its own; without it the controller is the login node", "safe", default=True)
+    """The machine people log in to."""
+
+    enabled: bool = field("a login node of its own; without it the controller is the login node", "drain", default=True)
     ssh_port: int | None = field(
-        "also publish the login node's SSH on this port of 127.0.0.1", "replace", default=None, ge=1024, le=65535
+        "also publish the login node's SSH on this port of 127.0.0.1",
+        "replace",
+        default=None,
+        ge=1024,
+        le=65535,
+        examples=[2222],
     )
 
 
 class NodeGroup(Machine):
     """A set of equal nodes; becomes one Slurm partition."""
 
-    count: int | None = field("number of nodes that always exist", "drain", default=None, ge=0, le=1024)
-    min: int | None = field("nodes that always exist in an autoscaled group", "drain", default=None, ge=0, le=1024)
-    max: int | None = field("most nodes of an autoscaled group", "drain", default=None, ge=1, le=1024)
+    count: int | None = field("number of nodes that always exist", "drain", default=None, ge=0, le=1024, examples=[2])
+    min: int | None = field(
+        "nodes that always exist in an autoscaled group", "drain", default=None, ge=0, le=1024, examples=[0]
+    )
+    max: int | None = field("most nodes of an autoscaled group", "drain", default=None, ge=1, le=1024, examples=[8])
     gpus: Gpus = field("GPUs of each node", "replace", default=Gpus())
     fabric: Fabric = field("network between the nodes", "replace", default="tcp")
 
 
 class Network(Part):
+    """Addresses and reach of the nodes."""
+
     cidr: str | None = field(
-        "address range of the nodes; by default the first free /24 of 10.88.0.0/16", "forbidden", default=None
+        "address range of the nodes; by default the first free /24 of 10.88.0.0/16",
+        "forbidden",
+        default=None,
+        examples=["10.88.7.0/24"],
     )
     egress: bool = field("whether nodes reach the outside (packages, data sets)", "forbidden", default=True)
 
 
 class Storage(Part):
+    """One shared filesystem."""
+
     kind: Literal["volume", "fsx-lustre", "efs", "existing"] = field(
         "what holds the files", "forbidden", default="volume"
     )
-    mount: str = field("where every node mounts it", "forbidden", default="/shared", pattern=r"^/[a-z0-9][a-z0-9/_-]*$")
-    size_gb: int | None = field("capacity in GB, where the kind has one", "safe", default=None, ge=1, le=1_000_000)
+    mount: str = field("where every node mounts it", "forbidden", default="/shared", pattern=MOUNT)
+    size_gb: int | None = field(
+        "capacity in GB, where the kind has one", "safe", default=None, ge=1, le=1_000_000, examples=[1200]
+    )
 
 
 class User(Part):
-    uid: int = field("numeric id, the same on every node", "forbidden", ge=1000, le=60000)
-    ssh_keys: tuple[str, ...] = field("public keys that may log in", "safe", default=())
+    """A person who may log in and run jobs."""
+
+    uid: int = field("numeric id, the same on every node", "forbidden", ge=1000, le=60000, examples=[2001])
+    # YAML has lists only; strict mode would refuse one where a tuple is declared.
+    ssh_keys: tuple[str, ...] = field(
+        "public keys that may log in",
+        "safe",
+        default=(),
+        strict=False,
+        examples=[["ssh-ed25519 AAAA... alice@laptop"]],
+    )
     admin: bool = field("may use sudo and administer Slurm", "safe", default=False)
 
 
 class SlurmOptions(Part):
+    """Scheduler settings."""
+
     default_time: str = field("time limit of a job that names none", "safe", default="1:00:00")
     max_time: str = field("longest time limit", "safe", default="UNLIMITED")
     slurmd_timeout_s: int = field("silence after which a node is down", "safe", default=30, ge=10, le=3600)
     kill_wait_s: int = field("time between TERM and KILL", "safe", default=30, ge=1, le=600)
-    extra: dict[str, str] = field("more slurm.conf settings, by key", "safe", default={})
+    extra: dict[str, str] = field(
+        "more slurm.conf settings, by key", "safe", default={}, examples=[{"MaxArraySize": "5000"}]
+    )
 
 
 class Software(Part):
+    """Pinned versions."""
+
     slurm: Literal["24.11"] = field("Slurm release", "replace", default="24.11")
     training_lock: str = field(
         "lock file of the Python training environment", "safe", default="trainer/requirements.lock"
@@ -98,24 +146,38 @@ class Software(Part):
 
 
 class Budget(Part):
-    usd_per_hour: float | None = field("most the cluster may cost per hour", "safe", default=None, gt=0)
-    usd_total: float | None = field("most the cluster may cost in all", "safe", default=None, gt=0)
+    """Limits on cost; a target without prices has nothing to compare them with."""
+
+    usd_per_hour: float | None = field(
+        "most the cluster may cost per hour", "safe", default=None, gt=0, examples=[10.0]
+    )
+    usd_total: float | None = field("most the cluster may cost in all", "safe", default=None, gt=0, examples=[200.0])
 
 
 class ClusterSpec(Part):
     """One cluster, whole."""
 
-    name: Name = field("cluster name", "forbidden")
-    target: Target = field("where the machines come from", "forbidden")
+    name: Name = field("cluster name", "forbidden", examples=["demo"])
+    target: Target = field("where the machines come from", "forbidden", examples=["local"])
     groups: dict[Name, NodeGroup] = field(
-        "node groups by name; each becomes one Slurm partition", "drain", min_length=1
+        "node groups by name; each becomes one Slurm partition",
+        "drain",
+        min_length=1,
+        examples=[{"gpu": {"count": 2}}],
     )
     controller: Machine = field("the machine that runs slurmctld and slurmdbd", "replace", default=Machine())
     login: Login = field("the machine people log in to", "replace", default=Login())
     network: Network = field("addresses and reach of the nodes", "forbidden", default=Network())
     storage: dict[Name, Storage] = field("shared filesystems by name", "forbidden", default={"shared": Storage()})
-    users: dict[UserName, User] = field("people who may run jobs, by name", "safe", default={"muster": User(uid=2000)})
+    users: dict[UserName, User] = field(
+        "people who may run jobs, by name; the first one runs the ready gate",
+        "safe",
+        min_length=1,
+        default={"muster": User(uid=2000)},
+    )
     slurm: SlurmOptions = field("scheduler settings", "safe", default=SlurmOptions())
     software: Software = field("pinned versions", "replace", default=Software())
-    tags: dict[str, str] = field("labels put on everything that is created", "safe", default={})
+    tags: dict[str, str] = field(
+        "labels put on everything created from then on", "safe", default={}, examples=[{"owner": "research"}]
+    )
     budget: Budget = field("limits on cost", "safe", default=Budget())

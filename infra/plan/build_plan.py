@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from pydantic import BaseModel, ConfigDict
 
 from infra.inventory import NodeGpus, Role
 from infra.plan import names
-from infra.spec import ClusterSpec, Fabric, Gpus, NodeGroup, Size
+from infra.spec import ClusterSpec, Fabric, Gpus, Machine, NodeGroup, Size
 
 CONTROLLER_SIZE = Size(cpus=2, memory_mb=2048)
 LOGIN_SIZE = Size(cpus=2, memory_mb=1024)
 COMPUTE_SIZE = Size(cpus=2, memory_mb=2048)
+
+M = TypeVar("M", bound=Machine)
 
 
 class Part(BaseModel):
@@ -59,9 +63,22 @@ def plan(spec: ClusterSpec) -> BuildPlan:
     )
 
 
+def resolved(spec: ClusterSpec) -> ClusterSpec:
+    """The spec with the sizes that local nodes get where it names none, so that unset and written out are the same."""
+    if spec.target != "local":
+        return spec
+    groups = {name: _sized(group, COMPUTE_SIZE) for name, group in spec.groups.items()}
+    controller, login = _sized(spec.controller, CONTROLLER_SIZE), _sized(spec.login, LOGIN_SIZE)
+    return spec.model_copy(update={"groups": groups, "controller": controller, "login": login})
+
+
 def node_count(group: NodeGroup) -> int:
     """Nodes of the group that always exist; those between min and max come and go with the queue."""
     return group.count if group.count is not None else group.min or 0
+
+
+def _sized(machine: M, size: Size) -> M:
+    return machine if machine.size else machine.model_copy(update={"size": size})
 
 
 def _controller(spec: ClusterSpec) -> PlannedNode:

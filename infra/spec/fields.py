@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from infra.spec.model import PATTERN_WORDS, ClusterSpec, Part
+from infra.spec.model import PATTERN_WORDS, ClusterSpec, Part, Policy
 
 KEY = ("[key]",)
 NUMBERS = {int: "a whole number", float: "a number"}
@@ -60,9 +60,9 @@ def example_part(part: type[Part]) -> dict[str, Any]:
     return {name: _example_of(part.model_fields[name]) for name in shown}
 
 
-def policy_of(info: FieldInfo) -> str:
-    extra = info.json_schema_extra
-    return str(extra["policy"]) if isinstance(extra, dict) else ""
+def policy_of(info: FieldInfo) -> Policy:
+    policy: Policy = info.json_schema_extra["policy"]  # type: ignore[index,assignment]
+    return policy
 
 
 def part_of(annotation: Any) -> type[Part] | None:

@@ -1,0 +1,105 @@
+"""Documents made from the model, so that no second list of fields exists: JSON schema, table, golden plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from infra.plan.build_plan import plan
+from infra.spec import ClusterSpec
+from infra.spec.fields import expected, item_of, part_of, policy_of, slot_of, walk
+from infra.spec.load import read
+from infra.spec.written import inline
+
+SCHEMA = Path("docs/cluster.schema.json")
+FIELDS = Path("docs/spec.md")
+GOLDEN = Path("tests/golden")
+BEGIN, END = "<!-- fields: begin -->", "<!-- fields: end -->"
+
+
+def write_all(root: Path) -> list[Path]:
+    """Writes the documents that are not as they should be and returns them."""
+    changed = stale(root)
+    wanted = documents(root)
+    for path in changed:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        if path in wanted:
+            (root / path).write_text(wanted[path], encoding="utf-8")
+        else:
+            (root / path).unlink()
+    return changed
+
+
+def stale(root: Path) -> list[Path]:
+    """Documents that are missing, differ from the model, or belong to a stack that is gone; relative to `root`."""
+    wanted = documents(root)
+    gone = [p.relative_to(root) for p in (root / GOLDEN).glob("*.json") if p.relative_to(root) not in wanted]
+    return sorted([*(path for path, text in wanted.items() if _text(root / path) != text), *gone])
+
+
+def documents(root: Path) -> dict[Path, str]:
+    """Path and whole text of everything generated."""
+    golden = {GOLDEN / f"{name}.json": text for name, text in _plans(root / "stacks")}
+    return {SCHEMA: schema(), FIELDS: _page(root / FIELDS), **golden}
+
+
+def schema() -> str:
+    """The JSON schema of what stands under `muster:cluster`."""
+    return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **ClusterSpec.model_json_schema()})
+
+
+def table() -> str:
+    head = ["| field | allowed | default | change | meaning |", "|---|---|---|---|---|"]
+    rows = (
+        f"| `{path}` | {_allowed(info)} | {_default(info)} | {_policy(info)} | {info.description} |"
+        for path, info in walk()
+    )
+    return "\n".join([*head, *rows])
+
+
+def _plans(stacks: Path) -> Iterator[tuple[str, str]]:
+    for stack_file in sorted(stacks.glob("Pulumi.*.yaml")):
+        name = stack_file.name.removeprefix("Pulumi.").removesuffix(".yaml")
+        yield name, _json(plan(read(stack_file)).model_dump(mode="json"))
+
+
+def _page(page: Path) -> str:
+    """The page with the table between its marks; what people wrote around it stays."""
+    text = _text(page) or f"{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+def _allowed(info: FieldInfo) -> str:
+    part = part_of(info.annotation)
+    words = "a mapping; its keys follow" if part else expected(slot_of(info))
+    return (
+        words if part or not (item := part_of(item_of(info.annotation))) else words.replace(item.__name__, "mappings")
+    )
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "**required**"
+    if info.default is None or part_of(info.annotation):
+        return ""
+    return f"`{inline(to_jsonable_python(info.default, exclude_none=True))}`"
+
+
+def _policy(info: FieldInfo) -> str:
+    """Of a mapping that is always there only the fields can change, each by its own policy."""
+    return "" if part_of(info.annotation) and info.default is not None else policy_of(info)
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None

@@ -1,0 +1,15 @@
+"""Rules about the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.spec import ClusterSpec
+from infra.validate.issue import Issue, error
+
+
+def order(spec: ClusterSpec) -> Iterator[Issue]:
+    hourly, total = spec.budget.usd_per_hour, spec.budget.usd_total
+    if hourly is not None and total is not None and total < hourly:
+        message = f"{total:g} does not last one hour at usd_per_hour ({hourly:g}); allowed: {hourly:g} or more"
+        yield error("budget_order", "budget.usd_total", message, "raise usd_total, or lower usd_per_hour")

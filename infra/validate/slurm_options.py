@@ -1,0 +1,68 @@
+"""Rules about scheduler settings: time limits Slurm can read, and no second value for what the cluster sets itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from infra.spec import ClusterSpec
+from infra.validate.issue import Issue, error
+from infra.validate.managed_keys import MANAGED
+
+DAYS = re.compile(r"(\d{1,6})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
+CLOCK = re.compile(r"\d{1,8}(?::\d{1,2}){0,2}")
+WEIGHTS = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}
+FOREVER = ("UNLIMITED", "INFINITE")
+FORMS = "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes:seconds, UNLIMITED"
+
+
+def times(spec: ClusterSpec) -> Iterator[Issue]:
+    for name in ("default_time", "max_time"):
+        value = getattr(spec.slurm, name)
+        if not seconds(value):
+            message = f"'{value}' is not a time limit; allowed: {FORMS}"
+            yield error("time_format", f"slurm.{name}", message, f'write for example `{name}: "1:00:00"`')
+
+
+def time_order(spec: ClusterSpec) -> Iterator[Issue]:
+    default, longest = seconds(spec.slurm.default_time), seconds(spec.slurm.max_time)
+    if default and longest and default > longest:
+        message = f"'{spec.slurm.default_time}' is longer than max_time ('{spec.slurm.max_time}')"
+        fix = f'write `default_time: "{spec.slurm.max_time}"`, or raise max_time'
+        yield error("time_order", "slurm.default_time", message, fix)
+
+
+def extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
+    managed = {key.lower(): key for key in MANAGED}
+    seen: dict[str, str] = {}
+    for key in spec.slurm.extra:
+        where, same = f"slurm.extra.{key}", seen.setdefault(key.lower(), key)
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", key):
+            message = f"'{key}' is not a key of slurm.conf; allowed: letters and digits"
+            yield error("extra_key", where, message, "rename it, for example `MaxArraySize`")
+        elif key.lower() in managed:
+            field = MANAGED[managed[key.lower()]]
+            fix = f"remove it and set `{field}`" if field else "remove it: the cluster does not work without its own"
+            yield error("extra_managed", where, f"`{managed[key.lower()]}` is set by the cluster itself", fix)
+        elif same != key:
+            yield error("extra_twice", where, f"Slurm does not tell `{key}` from `{same}`", "keep one of the two")
+
+
+def extra_values(spec: ClusterSpec) -> Iterator[Issue]:
+    """Each entry becomes one line of slurm.conf; its value may not begin another, nor be cut off as a comment."""
+    for key, value in spec.slurm.extra.items():
+        if not value.strip() or not value.isprintable() or "#" in value:
+            message = f"{value[:40]!r} cannot stand in slurm.conf; allowed: one line of text, not empty, without '#'"
+            yield error("extra_value", f"slurm.extra.{key}", message, f'write for example `{key}: "1"`')
+
+
+def seconds(text: str) -> float | None:
+    """A Slurm time limit in seconds; None where it is not one."""
+    if text.upper() in FOREVER:
+        return float("inf")
+    if days := DAYS.fullmatch(text):
+        return sum(int(n or 0) * weight for n, weight in zip(days.groups(), (86400, 3600, 60, 1), strict=True))
+    if not CLOCK.fullmatch(text):
+        return None
+    parts = text.split(":")
+    return sum(int(part) * weight for part, weight in zip(parts, WEIGHTS[len(parts)], strict=True))

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 
 from infra.plan.build_plan import plan
 from infra.spec import ClusterSpec
-from infra.spec.fields import expected, item_of, part_of, policy_of, slot_of, walk
+from infra.spec.fields import expected, part_of, policy_of, slot_of, walk
 from infra.spec.load import read
 from infra.spec.written import inline
 
@@ -77,11 +77,7 @@ def _page(page: Path) -> str:
 
 
 def _allowed(info: FieldInfo) -> str:
-    part = part_of(info.annotation)
-    words = "a mapping; its keys follow" if part else expected(slot_of(info))
-    return (
-        words if part or not (item := part_of(item_of(info.annotation))) else words.replace(item.__name__, "mappings")
-    )
+    return "a mapping; its keys follow" if part_of(info.annotation) else expected(slot_of(info))
 
 
 def _default(info: FieldInfo) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from infra.spec.model import PATTERN_WORDS, ClusterSpec, Part, Policy
+from infra.spec.written import inline
 
 KEY = ("[key]",)
 NUMBERS = {int: "a whole number", float: "a number"}
@@ -121,11 +123,12 @@ def _annotated_slot(annotation: Any) -> Slot:
 def _mapping_words(mapping: Any, limits: Sequence[object]) -> str:
     at_least = " with at least one entry" if _limit(limits, "min_length") else ""
     part = part_of(get_args(mapping)[1])
-    return f"a mapping from names to {part.__name__ if part else 'text'}{at_least}"
+    items = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", part.__name__).lower() + "s" if part else "text"
+    return f"a mapping from names to {items}{at_least}"
 
 
 def _choice_words(choice: Any, _limits: Sequence[object]) -> str:
-    return f"one of {', '.join(map(str, get_args(choice)))}"
+    return f"one of {', '.join(map(inline, get_args(choice)))}"
 
 
 def _range_words(limits: Sequence[object]) -> str:

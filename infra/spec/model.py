@@ -11,7 +11,7 @@ Fabric = Literal["tcp", "efa", "infiniband"]
 Target = Literal["local", "aws", "hosts"]
 
 NAME = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
-USER_NAME = r"^[a-z_][a-z0-9_-]{0,30}$"
+USER_NAME = r"^[a-z][a-z0-9_-]{0,30}$"
 MOUNT = r"^(/[a-z0-9][a-z0-9_-]*)+$"
 PATTERN_WORDS = {
     NAME: "a name (lower-case letters, digits and '-', from a letter to a letter or digit, at most 20 characters)",
@@ -43,7 +43,7 @@ class Size(Part):
 class Gpus(Part):
     """The GPUs of one node."""
 
-    count: int = field("GPUs per node", "replace", default=0, ge=0, le=16)
+    count: int = field("GPUs per node", "replace", default=0, ge=0, le=16, examples=[2])
     kind: Literal["real", "simulated"] = field(
         "simulated ones schedule but do not compute", "replace", default="simulated"
     )

@@ -43,6 +43,8 @@ def shown(value: object) -> str:
     if isinstance(value, int | float):
         return "a huge number" if value > 10**LONGEST else str(value)
     if isinstance(value, str):
+        if "PRIVATE KEY" in value:
+            return "a private key"
         return json.dumps(value if len(value) <= LONGEST else value[:LONGEST] + "...", ensure_ascii=False)
     kind = "mapping" if isinstance(value, dict) else type(value).__name__
     return f"a {kind}" if value else f"an empty {kind}"

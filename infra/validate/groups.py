@@ -19,7 +19,7 @@ def counts(spec: ClusterSpec) -> Iterator[Issue]:
         bounds = [bound for bound in ("min", "max") if getattr(group, bound) is not None]
         if group.count is not None and bounds:
             message = (
-                f"has both count ({group.count}) and {' and '.join(_said(group, bounds))}; allowed: one or the other"
+                f"has count ({group.count}) as well as {' and '.join(_said(group, bounds))}; allowed: one or the other"
             )
             yield error("count_and_bounds", where, message, f"remove {' and '.join(bounds)}, or remove count")
         elif group.count is None and not bounds:

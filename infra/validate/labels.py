@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from infra.spec import ClusterSpec
+from infra.spec.written import path
 from infra.validate.issue import Issue, error
 
 RESERVED = ("muster.", "com.docker.", "aws:")
@@ -15,7 +16,7 @@ LONGEST = 255
 
 def tags(spec: ClusterSpec) -> Iterator[Issue]:
     for key, value in spec.tags.items():
-        where = f"tags.{key}"
+        where = path(("tags", key))
         if not KEY.fullmatch(key):
             message = (
                 "is not a key; allowed: letters, digits and . _ : / - , at most 127, beginning with a letter or digit"

@@ -23,7 +23,7 @@ def cidr(spec: ClusterSpec) -> Iterator[Issue]:
     network = _parsed(text)
     if network is None:
         message = f"'{text}' is not an IPv4 range; allowed: the first address of the range and a prefix length"
-        yield error("cidr_format", "network.cidr", message, f"write for example `cidr: {EXAMPLE}`{_meant(text)}")
+        yield error("cidr_format", "network.cidr", message, f"write for example `cidr: {_meant(text)}`")
     elif not any(network.subnet_of(private) for private in PRIVATE):
         message = f"'{text}' is not a private range; allowed: inside {', '.join(map(str, PRIVATE))}"
         yield error("cidr_public", "network.cidr", message, f"write for example `cidr: {EXAMPLE}`")
@@ -38,8 +38,9 @@ def room(spec: ClusterSpec) -> Iterator[Issue]:
     free = max(0, 2 ** (32 - prefix) - NOT_FOR_NODES)
     if nodes > free:
         needed = 32 - (nodes + NOT_FOR_NODES - 1).bit_length()
+        larger = network.supernet(new_prefix=needed) if network else f"10.88.0.0/{needed}"
         message = f"a /{prefix} has room for {free} nodes, the cluster has {nodes}; allowed: /{needed} or larger"
-        yield error("cidr_small", "network.cidr", message, f"write for example `cidr: 10.88.0.0/{needed}`")
+        yield error("cidr_small", "network.cidr", message, f"write for example `cidr: {larger}`")
 
 
 def login_port(spec: ClusterSpec) -> Iterator[Issue]:
@@ -62,13 +63,15 @@ def login_size(spec: ClusterSpec) -> Iterator[Issue]:
 
 def _parsed(text: str) -> IPv4Network | None:
     try:
-        return IPv4Network(text) if "/" in text else None
+        network = IPv4Network(text)
     except ValueError:
         return None
+    return network if str(network) == text else None
 
 
 def _meant(text: str) -> str:
     try:
-        return f", or `cidr: {IPv4Network(text, strict=False)}`" if "/" in text else ""
+        network = IPv4Network(text, strict=False)
     except ValueError:
-        return ""
+        return EXAMPLE
+    return str(network) if network.prefixlen < network.max_prefixlen else EXAMPLE

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from infra.spec import ClusterSpec
+from infra.spec.written import path
 from infra.validate.issue import Issue, error
 from infra.validate.managed_keys import MANAGED
 
@@ -36,7 +37,7 @@ def extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
     managed = {key.lower(): key for key in MANAGED}
     seen: dict[str, str] = {}
     for key in spec.slurm.extra:
-        where, same = f"slurm.extra.{key}", seen.setdefault(key.lower(), key)
+        where, same = path(("slurm", "extra", key)), seen.setdefault(key.lower(), key)
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", key):
             message = f"'{key}' is not a key of slurm.conf; allowed: letters and digits"
             yield error("extra_key", where, message, "rename it, for example `MaxArraySize`")
@@ -53,7 +54,7 @@ def extra_values(spec: ClusterSpec) -> Iterator[Issue]:
     for key, value in spec.slurm.extra.items():
         if not value.strip() or not value.isprintable() or "#" in value:
             message = f"{value[:40]!r} cannot stand in slurm.conf; allowed: one line of text, not empty, without '#'"
-            yield error("extra_value", f"slurm.extra.{key}", message, f'write for example `{key}: "1"`')
+            yield error("extra_value", path(("slurm", "extra", key)), message, f'write for example `{key}: "1"`')
 
 
 def seconds(text: str) -> float | None:

@@ -27,7 +27,7 @@ def system_mounts(spec: ClusterSpec) -> Iterator[Issue]:
     for name, storage in spec.storage.items():
         if "/" + storage.mount.split("/")[1] in SYSTEM.split():
             message = f"'{storage.mount}' belongs to the node's system; taken, with all below: {SYSTEM}"
-            fix = f"mount it elsewhere, for example `mount: /{name}`"
+            fix = f"mount it elsewhere, for example `mount: /mnt/{name}`"
             yield error("system_mount", f"storage.{name}.mount", message, fix)
 
 
@@ -49,7 +49,7 @@ def sizes(spec: ClusterSpec) -> Iterator[Issue]:
 def _nested(name: str, mount: str, outer: str, outer_mount: str) -> Issue:
     relation = "the same as" if mount == outer_mount else "inside"
     message = f"'{mount}' is {relation} the mount of storage '{outer}' ('{outer_mount}')"
-    fix = f"mount it beside the other one, for example `mount: /{name}`"
+    fix = f"mount it beside the other one, for example `mount: /mnt/{name}`"
     return error("nested_mount", f"storage.{name}.mount", message, fix)
 
 

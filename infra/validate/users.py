@@ -28,8 +28,8 @@ FIX = "paste the one line of the .pub file, for example the output of `cat ~/.ss
 
 def names(spec: ClusterSpec) -> Iterator[Issue]:
     for name in spec.users:
-        if name in SYSTEM or name.startswith(("systemd-", "_")):
-            message = f"'{name}' is an account of the system; taken: {', '.join(sorted(SYSTEM))}, _..., systemd-..."
+        if name in SYSTEM or name.startswith("systemd-"):
+            message = f"'{name}' is an account of the system; taken: {', '.join(sorted(SYSTEM))}, systemd-..."
             yield error("reserved_user", f"users.{name}", message, "choose another name, for example `alice`")
 
 

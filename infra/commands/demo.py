@@ -1,0 +1,50 @@
+"""`muster demo`: up, the smoke job, and where the time went."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from infra.commands import screen
+from infra.commands.submit import submit
+from infra.commands.up import up, what_next
+from infra.home import Home
+
+JOB = "slurm/jobs/smoke.sbatch"
+
+
+def demo(name: str) -> None:
+    ended = up(name, force=False, wait=False)
+    began = time.monotonic()
+    submit(name, JOB, [])
+    job = time.monotonic() - began
+    phases = setup_phases(Home.of(os.environ)) | {"up": ended.seconds} | {"smoke job": job}
+    _summary(phases, ended.phases)
+    screen.next_steps(what_next(name))
+
+
+def setup_phases(home: Home) -> dict[str, float]:
+    """Seconds per phase of the last set-up, where it left its record."""
+    try:
+        record = json.loads(home.setup_log.read_text())
+        return {f"setup: {phase['name']}": float(phase["seconds"]) for phase in record["phases"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def shares(phases: dict[str, float]) -> dict[str, float]:
+    total = sum(phases.values()) or 1.0
+    return {name: seconds / total for name, seconds in phases.items()}
+
+
+def _summary(phases: dict[str, float], inside_up: dict[str, float]) -> None:
+    table = screen.table("phase", "seconds", "share", right=["seconds", "share"])
+    for name, share in shares(phases).items():
+        table.add_row(name, f"{phases[name]:.1f}", f"{share:.0%}")
+        if name == "up":
+            for part, seconds in inside_up.items():
+                table.add_row(f"[dim]  {part}[/dim]", f"[dim]{seconds:.1f}[/dim]", "")
+    table.add_row("all", f"{sum(phases.values()):.1f}", "100%", style="bold")
+    screen.out().print()
+    screen.out().print(table)

@@ -1,0 +1,37 @@
+# shellcheck shell=bash
+# Runs on the login node: the job's state whenever it changes, and its log as it grows. Lines that begin with the ASCII
+# record separator are for the caller; all others are the job's own output.
+job=$1 offset=$2 last='' log='' told=''
+tell() { printf '\036%s\n' "$1"; }
+drain() {
+  [ -n "$log" ] && [ -r "$log" ] || return 0
+  size=$(stat -c %s "$log") || return 0
+  if [ "$size" -gt "$offset" ]; then
+    tail -c +$((offset + 1)) "$log" | head -c $((size - offset))
+    offset=$size
+    tell "offset|$offset"
+  fi
+}
+while :; do
+  info=$(scontrol show job "$job" --oneliner 2>/dev/null | head -n 1)
+  field() { printf '%s' "$info" | grep -o " $1=[^ ]*" | head -n 1 | cut -d= -f2-; }
+  state=$(field JobState)
+  if [ -z "$info" ]; then
+    state=$(sacct -X -n -P -j "$job" -o State 2>/dev/null | head -n 1 | cut -d' ' -f1)
+    now="state|${state:-UNKNOWN}|||"
+  else
+    log=$(field StdOut)
+    now="state|$state|$(field Reason)|$(field NodeList)|$(field ExitCode)"
+  fi
+  if [ "$now" != "$last" ]; then
+    tell "$now"
+    [ "$log" = "$told" ] || { tell "log|$log"; told=$log; }
+    last=$now
+  fi
+  drain
+  case $state in
+    PENDING | CONFIGURING | RUNNING | COMPLETING | SUSPENDED | REQUEUED | REQUEUE_HOLD | REQUEUE_FED | RESIZING | SIGNALING | STAGE_OUT | STOPPED | SPECIAL_EXIT) sleep 0.3 ;;
+    *) break ;;
+  esac
+done
+drain

@@ -1,0 +1,87 @@
+"""The terminal: one console for what was asked, one for what went wrong, and the few shapes all commands share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from functools import cache
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from infra.engine.stop import Stop
+
+# Wide enough that nothing is cut in a pipe or a log, where there is no window to fit into.
+_PIPE_WIDTH = 160
+_UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+
+
+@cache
+def out() -> Console:
+    return _console(stderr=False)
+
+
+@cache
+def err() -> Console:
+    return _console(stderr=True)
+
+
+def say(text: str) -> None:
+    """One quiet line of progress."""
+    out().print(f"[dim]{escape(text)}[/dim]")
+
+
+def good(text: str) -> None:
+    out().print(f"[green]✓[/green] {escape(text)}")
+
+
+def bad(text: str) -> None:
+    out().print(f"[red]✗[/red] {escape(text)}")
+
+
+def stopped(stop: Stop) -> None:
+    first, *rest = stop.what.splitlines() or [""]
+    err().print(f"[red]✗[/red] {escape(first)}", soft_wrap=not err().is_terminal)
+    for line in rest:
+        err().print(f"  {escape(line)}", soft_wrap=not err().is_terminal)
+    if stop.fix:
+        err().print(f"  [dim]fix:[/dim] {escape(stop.fix)}", soft_wrap=not err().is_terminal)
+
+
+def next_steps(commands: Iterable[tuple[str, str]]) -> None:
+    """What to type next: command and what it does."""
+    pairs = list(commands)
+    width = max(len(command) for command, _ in pairs)
+    for command, what in pairs:
+        out().print(f"  [bold]{escape(command):<{width}}[/bold]  [dim]{escape(what)}[/dim]")
+
+
+def table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """Column heads in small, no lines but one under the head."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for name in columns:
+        made.add_column(name, justify="right" if name in set(right) else "left", no_wrap=True)
+    return made
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    unit = next((u for u in _UNITS if count < _UNITS[u] * 1000), "TB")
+    return f"{count / _UNITS[unit]:.{unit in ('GB', 'TB')}f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.0f} s"
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else max(_PIPE_WIDTH, int(os.environ.get("COLUMNS", "0") or 0))
+    return Console(stderr=stderr, width=width, highlight=False)

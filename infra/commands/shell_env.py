@@ -1,0 +1,14 @@
+"""`muster env`: lines for `eval`, after which plain `pulumi up -s STACK` works in the repository."""
+
+from __future__ import annotations
+
+import os
+
+from infra.engine.environment import exports, prepare
+from infra.home import Home
+
+
+def shell_env() -> None:
+    home = Home.of(os.environ)
+    prepare(home)
+    print(exports(os.environ, home))

@@ -1,0 +1,37 @@
+"""The spec of a stack, checked against this machine: every problem in one block before anything is started."""
+
+from __future__ import annotations
+
+from infra.commands import screen
+from infra.engine.stop import BAD_INPUT, Stop
+from infra.home import StackHome
+from infra.providers import engine_client
+from infra.spec import ClusterSpec
+from infra.spec.issue import SpecError
+from infra.spec.load import read
+from infra.validate import EngineFacts, Issue, render, validate
+
+
+def engine_facts() -> EngineFacts:
+    """What Docker has to give; also what fails first where no engine runs."""
+    info = engine_client.connect().info()
+    return EngineFacts(cpus=int(info["NCPU"]), memory_mb=int(info["MemTotal"]) // 2**20)
+
+
+def valid_spec(stack: StackHome, engine: EngineFacts | None) -> ClusterSpec:
+    spec, issues = examined(stack, engine)
+    if spec is None:
+        raise Stop(f"{stack.file.name} cannot be used; nothing was started\n{render(issues)}", code=BAD_INPUT)
+    for issue in issues:
+        screen.say(f"warning: {issue.where}: {issue.message}")
+    return spec
+
+
+def examined(stack: StackHome, engine: EngineFacts | None) -> tuple[ClusterSpec | None, list[Issue]]:
+    """The spec, unless it has errors, and everything found."""
+    try:
+        spec = read(stack.file)
+    except SpecError as bad:
+        return None, bad.issues
+    issues = validate(spec, engine, stack.home.repo)
+    return (None if any(issue.level == "error" for issue in issues) else spec), issues

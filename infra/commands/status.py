@@ -1,0 +1,125 @@
+"""`muster status`: nodes, queue, health and cost. What is broken is a red row with the reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from infra.commands import cluster_facts, outcome, screen
+from infra.commands.cluster_facts import DAEMONS, Facts, Machine, Slurm
+from infra.commands.cost import sentence
+from infra.commands.where import stack_home
+from infra.engine.stop import Stop
+from infra.home import StackHome
+from infra.inventory import Node
+from infra.providers import engine_client
+
+_FINE = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
+
+
+def status(name: str) -> None:
+    stack = stack_home(name)
+    if not stack.inventory.exists():
+        _not_up(stack)
+        return
+    with screen.out().status("asking Docker and the controller"):
+        facts = cluster_facts.gather(stack)
+    screen.out().print(f"[bold]{facts.inventory.cluster}[/bold]  stack {name}, target {facts.inventory.target}\n")
+    broken = _nodes(facts)
+    _queue(facts.slurm)
+    broken += _health(stack, facts.slurm)
+    screen.out().print(f"cost    {sentence(facts.inventory.target)}", markup=False)
+    if broken:
+        raise Stop(
+            f"{len(broken)} things are wrong: {'; '.join(broken)}",
+            "`muster up` puts them right; it changes only what differs",
+        )
+
+
+def node_state(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
+    """(state, why it is bad): the machine first, then what Slurm says of it."""
+    if machine.state != "running":
+        code = f" with code {machine.exit_code}" if machine.state == "exited" else ""
+        return machine.state, f"container {machine.state}{code}"
+    if node.role != "compute":
+        return "up", ""
+    if slurm.problem:
+        return "unknown", ""
+    known = slurm.nodes.get(node.name)
+    if known is None:
+        return "unknown", "not in slurm.conf"
+    bad = not known.state.rstrip("*~#!%$@^-+").startswith(_FINE) or known.state.endswith("*")
+    return known.state, known.reason or "not responding" if bad else ""
+
+
+def _nodes(facts: Facts) -> list[str]:
+    table = screen.table("node", "role", "state", "cpus", "memory", "gpus", "up", "", right=["cpus", "memory", "up"])
+    broken = []
+    for node in facts.inventory.nodes:
+        machine = facts.machines[node.name]
+        state, why = node_state(node, machine, facts.slurm)
+        style = "red" if why else "green" if state in ("idle", "up") else "cyan"
+        gpus = (
+            f"{node.gpus.count} {node.gpus.type}{' (simulated)' if node.gpus.kind == 'simulated' else ''}"
+            if node.gpus.count
+            else ""
+        )
+        up = screen.duration(machine.up_s) if machine.up_s is not None else ""
+        memory = f"{node.memory_mb / 1024:.1f} GiB"
+        table.add_row(
+            node.name,
+            node.group or node.role,
+            f"[{style}]{state}[/{style}]",
+            str(node.cpus),
+            memory,
+            gpus,
+            up,
+            f"[red]{why}[/red]",
+        )
+        broken += [f"{node.name} ({why})"] if why else []
+    screen.out().print(table)
+    return broken
+
+
+def _queue(slurm: Slurm) -> None:
+    if slurm.problem:
+        return
+    if not slurm.jobs:
+        screen.out().print("queue   empty")
+        return
+    table = screen.table(
+        "job", "name", "user", "partition", "state", "time", "nodes", "where or why", right=["time", "nodes"]
+    )
+    for job in slurm.jobs:
+        table.add_row(job.id, job.name, job.user, job.partition, job.state.lower(), job.time, job.nodes, job.where)
+    screen.out().print(table)
+
+
+def _health(stack: StackHome, slurm: Slurm) -> list[str]:
+    out = screen.out()
+    if slurm.problem:
+        out.print(f"health  [red]the controller cannot be asked: {slurm.problem}[/red]")
+        return ["the controller"]
+    down = [daemon for daemon in DAEMONS if slurm.daemons.get(daemon) != "active"]
+    words = " ".join(
+        f"[red]{d} {slurm.daemons.get(d, 'unknown')}[/red]" if d in down else f"[green]{d}[/green]" for d in DAEMONS
+    )
+    out.print(f"health  {words}")
+    gate = outcome.read(stack)
+    if gate is None:
+        return down
+    ago = screen.duration((datetime.now(UTC) - gate.when).total_seconds())
+    said = {"ready": "[green]passed[/green]", "failed": "[red]failed[/red]"}.get(
+        gate.result, "[yellow]running or killed[/yellow]"
+    )
+    out.print(f"gate    {said}, last `up` {ago} ago")
+    return down + ([f"the last up {gate.result}"] if gate.result == "failed" else [])
+
+
+def _not_up(stack: StackHome) -> None:
+    last = outcome.read(stack)
+    if last is None:
+        engine_client.connect()
+        screen.out().print(f"stack {stack.name} is not up")
+        screen.next_steps([("make up" if stack.name == "local" else f"make up STACK={stack.name}", "create it")])
+        return
+    raise Stop(f"stack {stack.name} is not up: its last `up` is {last.result}", f"muster up; log: {stack.log('up')}")

@@ -1,0 +1,166 @@
+"""`muster submit`: sends a job file to the login node, submits it there, follows its log until it ends."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from infra.commands import screen
+from infra.commands.ssh import command_line, inventory, run
+from infra.commands.where import running_stack
+from infra.engine.stop import BAD_INPUT, FAILED, Stop
+from infra.home import Home, StackHome
+
+FOLDER = "jobs"
+_CONTROL = b"\x1e"
+_SSH_BROKE = 255
+_RECONNECTS = 5
+_GOOD = "COMPLETED"
+_QUIET_REASONS = frozenset({"None", "", "(null)"})
+# What the queue's short words mean to somebody who waits.
+_REASONS = {
+    "Resources": "waiting for nodes to be free",
+    "Priority": "waiting behind other jobs",
+    "ReqNodeNotAvail": "a node it asks for is down or drained",
+    "PartitionConfig": "the partition cannot give what it asks for",
+    "Dependency": "waiting for another job",
+}
+
+
+@dataclass
+class Followed:
+    """What is known of a job while its log goes by."""
+
+    job: str
+    state: str = "PENDING"
+    reason: str = ""
+    nodes: str = ""
+    exit_code: str = ""
+    log: str = ""
+    offset: int = 0
+    ended: bool = False
+
+    def take(self, control: str) -> bool:
+        """One control line; true where the job's state or reason is another one now."""
+        kind, *fields = control.split("|")
+        if kind == "offset":
+            self.offset = int(fields[0])
+        if kind == "log":
+            self.log = fields[0]
+        if kind != "state":
+            return False
+        before = (self.state, self.reason)
+        self.state, self.reason, self.nodes, self.exit_code = (*fields, "", "", "", "")[:4]
+        return before != (self.state, self.reason)
+
+
+def submit(name: str, job: str, arguments: list[str]) -> None:
+    file = job_file(job, Home.of(os.environ))
+    stack = running_stack(name)
+    login = inventory(stack).login.name
+    began = time.monotonic()
+    followed = Followed(send(stack, login, file, arguments))
+    screen.out().print(f"job [bold]{followed.job}[/bold] submitted: {file.name}")
+    try:
+        follow(stack, login, followed)
+    except KeyboardInterrupt:
+        _left_alone(name, followed)
+        raise Stop("", code=130) from None
+    _tell_end(followed, time.monotonic() - began)
+
+
+def job_file(job: str, home: Home) -> Path:
+    for place in (Path(job), home.repo / job):
+        if place.is_file():
+            return place
+    bundled = sorted(str(f.relative_to(home.repo)) for f in (home.repo / "slurm" / "jobs").glob("*.sbatch"))
+    raise Stop(f"job: there is no file {job}", f"name a job file, such as: {', '.join(bundled)}", BAD_INPUT)
+
+
+def send(stack: StackHome, login: str, file: Path, arguments: list[str]) -> str:
+    """Copies the file to ~/jobs and submits it there; the job's id."""
+    name = shlex.quote(file.name)
+    line = shlex.join(arguments)
+    script = f"set -e; mkdir -p {FOLDER}; cd {FOLDER}; cat > {name}; sbatch --parsable {name} {line}"
+    done = run(stack, login, script, data=file.read_bytes())
+    if done.returncode == _SSH_BROKE:
+        raise Stop(f"the login node cannot be reached: {done.stderr.strip()}", "muster status")
+    if done.returncode != 0:
+        raise Stop(
+            f"sbatch refused {file.name}: {done.stderr.strip()}",
+            "correct the job file, or see what there is with `muster status`",
+        )
+    return done.stdout.strip().splitlines()[-1].split(";")[0]
+
+
+def follow(stack: StackHome, login: str, followed: Followed) -> None:
+    """Prints the log as it grows. A lost connection is taken up again where it broke off."""
+    for _attempt in range(_RECONNECTS):
+        process = _start(stack, login, followed)
+        for text, control in pieces(process):
+            if text:
+                sys.stdout.buffer.write(text)
+                sys.stdout.flush()
+            if control and followed.take(control):
+                _tell_state(followed)
+        if process.wait() == 0:
+            return
+        screen.say("the connection broke; following again")
+        time.sleep(1)
+    raise Stop(f"job {followed.job} can no longer be followed", "muster status")
+
+
+def pieces(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
+    """The job's own output and our control lines, which may begin in the middle of an unfinished output line."""
+    assert process.stdout is not None  # noqa: S101
+    for line in cast("IO[bytes]", process.stdout):
+        text, mark, control = line.partition(_CONTROL)
+        yield text, control.decode(errors="replace").strip() if mark else ""
+
+
+def _start(stack: StackHome, login: str, followed: Followed) -> subprocess.Popen[bytes]:
+    script = Path(__file__).with_name("remote_follow.sh").read_text()
+    remote = f"bash -c {shlex.quote(script)} follow {shlex.quote(followed.job)} {followed.offset}"
+    sys.stdout.flush()
+    return subprocess.Popen(
+        command_line(stack, login, None, [remote]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+
+
+def _tell_state(followed: Followed) -> None:
+    reason = (
+        "" if followed.reason in _QUIET_REASONS else f": {_REASONS.get(followed.reason.strip(','), followed.reason)}"
+    )
+    nodes = f" on {followed.nodes}" if followed.nodes not in _QUIET_REASONS else ""
+    if followed.state in ("PENDING", "CONFIGURING", "RUNNING"):
+        screen.say(f"job {followed.job} {followed.state.lower()}{reason if followed.state == 'PENDING' else nodes}")
+
+
+def _left_alone(name: str, followed: Followed) -> None:
+    stack = "" if name == "local" else f" --stack {name}"
+    screen.out().print(f"\njob {followed.job} goes on; this only stopped following it")
+    screen.next_steps(
+        [
+            (
+                f"muster ssh{stack} -- tail -n +1 -F {followed.log or f'{FOLDER}/*-{followed.job}.out'}",
+                "follow it again",
+            ),
+            (f"muster ssh{stack} -- scancel {followed.job}", "end it"),
+        ]
+    )
+
+
+def _tell_end(followed: Followed, seconds: float) -> None:
+    where = f", log {followed.log}" if followed.log else ""
+    if followed.state == _GOOD:
+        screen.good(f"job {followed.job} {_GOOD} in {screen.duration(seconds)}{where}")
+        return
+    code = followed.exit_code.split(":")[0]
+    raise Stop(f"job {followed.job} {followed.state}, exit code {code or 'unknown'}{where}", code=FAILED)

@@ -1,0 +1,141 @@
+"""`muster teardown`: destroys, looks by label for what is left, removes that too, and gives a receipt."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from datetime import UTC, datetime
+
+from infra import receipt as receipts
+from infra.commands import screen
+from infra.commands.kept_caches import caches
+from infra.commands.where import stack_home
+from infra.engine import lock, pulumi
+from infra.engine.stop import FAILED, Stop
+from infra.home import StackHome
+from infra.providers.problem import Problem
+from infra.receipt import Item, Receipt
+from infra.spec.issue import SpecError
+from infra.spec.load import read
+from infra.targets import Leftover, Target, target
+
+
+def teardown(name: str, *, yes: bool) -> Receipt | None:
+    stack = stack_home(name)
+    known = cluster_of(stack)
+    if known is None:
+        screen.good(f"nothing to remove: stack {name} has no file and nothing of it exists")
+        return None
+    cluster, of_target = known
+    with lock.held(stack, "teardown", wait=False, say=screen.say) as held:
+        found = own(of_target.leftovers(cluster), name)
+        if not found and not stack.state.exists():
+            shutil.rmtree(stack.folder, ignore_errors=True)
+            screen.good(f"nothing to remove: nothing of stack {name} (cluster {cluster}) exists")
+            return None
+        if not yes and not _confirmed(name, cluster, found):
+            raise Stop("nothing was removed", code=FAILED)
+        made = _remove(stack, cluster, of_target, found, held)
+    _show(made)
+    path = receipts.save(made, stack.home.receipts)
+    screen.say(f"receipt: {path}")
+    if made.left:
+        raise Stop(
+            f"{len(made.left)} things are left, see above",
+            f"look at {stack.log('destroy')}, then `muster teardown` again",
+        )
+    return made
+
+
+def cluster_of(stack: StackHome) -> tuple[str, Target] | None:
+    """Cluster and target, from what `up` wrote or else from the stack file, whichever can be read."""
+    try:
+        inventory = json.loads(stack.inventory.read_text())
+        return inventory["cluster"], target(inventory["target"])
+    except (OSError, ValueError, KeyError):
+        pass
+    try:
+        spec = read(stack.file)
+        return spec.name, target(spec.target)
+    except SpecError as bad:
+        if not stack.file.exists() and not stack.state.exists():
+            return None
+        raise Stop(
+            f"which cluster stack {stack.name} made is not known: {stack.file.name} cannot be read\n{bad}"
+        ) from None
+
+
+def own(found: list[Leftover], stack: str) -> list[Leftover]:
+    """Another stack may use the same cluster name by mistake; what is labelled as another's is not ours to remove."""
+    return [leftover for leftover in found if leftover.stack in ("", stack)]
+
+
+def _remove(stack: StackHome, cluster: str, of_target: Target, found: list[Leftover], held: int) -> Receipt:
+    began = time.monotonic()
+    notes = _destroy(stack, held)
+    for leftover in own(of_target.leftovers(cluster), stack.name):
+        try:
+            of_target.remove(leftover)
+        except Problem as problem:
+            notes.append(str(problem))
+    after = own(of_target.leftovers(cluster), stack.name)
+    if not after:
+        pulumi.forget(stack)
+        shutil.rmtree(stack.folder, ignore_errors=True)
+    return Receipt(
+        stack=stack.name,
+        cluster=cluster,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=round(time.monotonic() - began, 1),
+        items=receipts.settle(map(_item, found), map(_item, after)),
+        kept=caches(stack.home),
+        notes=tuple(notes),
+    )
+
+
+def _destroy(stack: StackHome, held: int) -> list[str]:
+    """What Pulumi could not do is done by label afterwards, and noted."""
+    if not stack.state.exists():
+        return ["no Pulumi state: removed by label"]
+    with screen.out().status("removing the cluster"):
+        code, result = pulumi.destroy(stack, pulumi.Caller(held, lambda: None, screen.say))
+    return [f"Pulumi: {failure.message}" for failure in result.failures] if code else []
+
+
+def _item(leftover: Leftover) -> Item:
+    return Item(leftover.kind, leftover.name, leftover.created)
+
+
+def _confirmed(name: str, cluster: str, found: list[Leftover]) -> bool:
+    if not screen.out().is_terminal:
+        raise Stop("teardown asks before it removes, and nobody is there to answer", "add --yes")
+    nodes = sum(leftover.kind == "container" for leftover in found)
+    answer = screen.out().input(f"remove stack {name}: cluster {cluster}, {nodes} nodes and all data on them? [y/N] ")
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _show(made: Receipt) -> None:
+    out = screen.out()
+    items = screen.table("", "what", "name", "created", "lived", right=["lived"])
+    for item in made.items:
+        lived = item.lived(made.when)
+        items.add_row(
+            "[green]removed[/green]" if item.removed else "[red]LEFT[/red]",
+            item.kind,
+            item.name,
+            item.created[:19].replace("T", " "),
+            screen.duration(lived) if lived is not None else "",
+        )
+    if made.items:
+        out.print(items)
+    for note in made.notes:
+        screen.say(note)
+    if made.kept:
+        kept = screen.table("kept as cache", "name", "size", right=["size"])
+        for cache in made.kept:
+            kept.add_row(cache.what, cache.name, screen.size(cache.size) if cache.size is not None else "?")
+        out.print(kept)
+        screen.say(f"drop the caches with `{made.drop_command}`")
+    if not made.left:
+        screen.good(f"{len(made.removed)} removed in {made.seconds:.1f} s, nothing of cluster {made.cluster} is left")

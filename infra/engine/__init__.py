@@ -1,0 +1,1 @@
+"""The Pulumi CLI as a subprocess: its environment, its project, its lock, its events."""

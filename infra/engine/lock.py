@@ -1,0 +1,114 @@
+"""One command at a time per stack: our own lock for `muster`, and Pulumi's for people who run `pulumi` themselves."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from infra.engine.stop import Stop
+from infra.home import StackHome
+
+_POLL_S = 0.2
+# What a killed command's supervisor needs to end the processes it left.
+_AFTERMATH_S = 10.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock, and since when."""
+
+    pid: int
+    since: datetime
+    command: str = "pulumi"
+    hostname: str = ""
+
+    @property
+    def alive(self) -> bool:
+        return process_lives(self.pid)
+
+    def __str__(self) -> str:
+        host = f" on {self.hostname}" if self.hostname and self.hostname != socket.gethostname() else ""
+        return f"`{self.command}` (process {self.pid}{host}, since {self.since.astimezone():%H:%M:%S})"
+
+
+@contextmanager
+def held(stack: StackHome, command: str, *, wait: bool, say: Callable[[str], None]) -> Iterator[int]:
+    """Yields the lock's descriptor, so that the process that cleans up after a killed `muster` can hold it too."""
+    stack.lock.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(stack.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _acquire(descriptor, stack, wait=wait, say=say)
+        note = {"pid": os.getpid(), "since": datetime.now(UTC).isoformat(), "command": f"muster {command}"}
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(note).encode(), 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def stale(holders: list[Holder], hostname: str) -> bool:
+    """Whether every lock is one that a dead process of this machine left."""
+    return bool(holders) and all(h.hostname == hostname and not h.alive for h in holders)
+
+
+def pulumi_holders(stack: StackHome) -> list[Holder]:
+    found = []
+    for file in stack.pulumi_locks.glob("*.json"):
+        with suppress(OSError, ValueError, KeyError):
+            found.append(_from_pulumi(json.loads(file.read_text())))
+    return found
+
+
+def process_lives(pid: int) -> bool:
+    """A zombie counts as dead: nobody may be there to reap it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
+
+
+def refusal(stack: str, holder: Holder) -> Stop:
+    return Stop(
+        f"another command works on stack {stack}: {holder}",
+        "wait for it, or let this one wait with `muster up --wait`",
+    )
+
+
+def _acquire(descriptor: int, stack: StackHome, *, wait: bool, say: Callable[[str], None]) -> None:
+    began, told = time.monotonic(), False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder = _noted(descriptor)
+        # The holder writes its note just after it has the lock; without one there is nobody to name yet.
+        aftermath = holder is None or not holder.alive
+        if not wait and not (aftermath and time.monotonic() - began < _AFTERMATH_S):
+            raise refusal(stack.name, holder or Holder(0, datetime.now(UTC), "muster"))
+        if wait and holder and not told:
+            say(f"waiting for {holder}")
+            told = True
+        time.sleep(_POLL_S)
+
+
+def _noted(descriptor: int) -> Holder | None:
+    try:
+        note = json.loads(os.pread(descriptor, 4096, 0))
+        return Holder(note["pid"], datetime.fromisoformat(note["since"]), note["command"])
+    except (ValueError, KeyError):
+        return None
+
+
+def _from_pulumi(lock: dict[str, object]) -> Holder:
+    # Pulumi writes nanoseconds; datetime reads at most microseconds.
+    stamp = str(lock["timestamp"])[:19] + "+00:00"
+    return Holder(int(str(lock["pid"])), datetime.fromisoformat(stamp), "pulumi", str(lock["hostname"]))

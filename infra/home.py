@@ -1,0 +1,125 @@
+"""Where things live: the repository, MUSTER_HOME (state, keys, logs), MUSTER_CACHE (tools), MUSTER_STACKS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PULUMI_VERSION = "3.259.0"
+STACK_NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,38}$")
+
+
+@dataclass(frozen=True)
+class Home:
+    """All paths of one installation; `stack` gives those of one stack."""
+
+    repo: Path
+    root: Path
+    cache: Path
+    stacks: Path
+
+    @classmethod
+    def of(cls, env: Mapping[str, str], repo: Path | None = None) -> Home:
+        repo = repo or Path(__file__).resolve().parent.parent
+        return cls(
+            repo=repo,
+            root=_path(env, "MUSTER_HOME", repo / ".muster"),
+            cache=_path(env, "MUSTER_CACHE", Path(env.get("HOME", "/root")) / ".cache" / "muster"),
+            stacks=_path(env, "MUSTER_STACKS", repo / "stacks"),
+        )
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    @property
+    def passphrase(self) -> Path:
+        return self.root / "passphrase"
+
+    @property
+    def receipts(self) -> Path:
+        return self.root / "receipts"
+
+    @property
+    def setup_log(self) -> Path:
+        return self.cache / "logs" / "setup.json"
+
+    @property
+    def tools(self) -> Path:
+        return self.cache / "pulumi" / PULUMI_VERSION / "bin"
+
+    @property
+    def venv(self) -> Path:
+        return self.repo / ".venv"
+
+    def stack(self, name: str) -> StackHome:
+        return StackHome(self, name)
+
+    def stack_names(self) -> list[str]:
+        return sorted(file.name.split(".")[1] for file in self.stacks.glob("Pulumi.*.yaml"))
+
+
+@dataclass(frozen=True)
+class StackHome:
+    """The files of one stack. The stack file is the user's; everything else is under MUSTER_HOME."""
+
+    home: Home
+    name: str
+
+    @property
+    def file(self) -> Path:
+        return self.home.stacks / f"Pulumi.{self.name}.yaml"
+
+    @property
+    def folder(self) -> Path:
+        return self.home.root / self.name
+
+    @property
+    def project(self) -> Path:
+        return self.folder / "Pulumi.yaml"
+
+    @property
+    def working_copy(self) -> Path:
+        return self.folder / f"Pulumi.{self.name}.yaml"
+
+    @property
+    def inventory(self) -> Path:
+        return self.folder / "inventory.json"
+
+    @property
+    def ssh_config(self) -> Path:
+        return self.folder / "ssh_config"
+
+    @property
+    def progress(self) -> Path:
+        return self.folder / "progress.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    @property
+    def last_up(self) -> Path:
+        return self.folder / "up.json"
+
+    @property
+    def state(self) -> Path:
+        return self.home.state / ".pulumi" / "stacks" / "muster" / f"{self.name}.json"
+
+    @property
+    def pulumi_locks(self) -> Path:
+        return self.home.state / ".pulumi" / "locks" / "organization" / "muster" / self.name
+
+    @property
+    def lock(self) -> Path:
+        """Outside the stack's folder, which teardown removes while it holds the lock."""
+        return self.home.root / "locks" / f"{self.name}.lock"
+
+    def log(self, command: str) -> Path:
+        return self.folder / f"{command}.log"
+
+
+def _path(env: Mapping[str, str], name: str, default: Path) -> Path:
+    return Path(env[name]).expanduser().resolve() if env.get(name) else default

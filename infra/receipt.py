@@ -1,0 +1,73 @@
+"""The receipt of a teardown: what existed, for how long, what was removed, what is left, what is kept as a cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that existed when teardown began, or was found on the way."""
+
+    kind: str
+    name: str
+    created: str = ""
+    """ISO 8601; empty where nobody wrote it down."""
+    removed: bool = False
+
+    def lived(self, until: datetime) -> float | None:
+        return (until - datetime.fromisoformat(self.created)).total_seconds() if self.created else None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A cache: made once, used by every cluster, not part of any."""
+
+    what: str
+    name: str
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    stack: str
+    cluster: str
+    at: str
+    seconds: float
+    items: tuple[Item, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    drop_command: str = "make clean-cache"
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def left(self) -> tuple[Item, ...]:
+        return tuple(item for item in self.items if not item.removed)
+
+    @property
+    def removed(self) -> tuple[Item, ...]:
+        return tuple(item for item in self.items if item.removed)
+
+    @property
+    def when(self) -> datetime:
+        return datetime.fromisoformat(self.at)
+
+
+def settle(before: Iterable[Item], after: Iterable[Item]) -> tuple[Item, ...]:
+    """Everything seen at either time; what is still there afterwards was not removed."""
+    still = {(item.kind, item.name) for item in after}
+    seen = {(item.kind, item.name): item for item in (*before, *after)}
+    return tuple(
+        Item(item.kind, item.name, item.created, removed=(item.kind, item.name) not in still) for item in seen.values()
+    )
+
+
+def save(receipt: Receipt, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{receipt.stack}-{receipt.when.astimezone(UTC):%Y%m%dT%H%M%SZ}.json"
+    body = asdict(receipt) | {"left": len(receipt.left), "removed": len(receipt.removed)}
+    path.write_text(json.dumps(body, indent=2) + "\n")
+    return path

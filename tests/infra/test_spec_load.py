@@ -1,0 +1,136 @@
+"""Reading specs: every problem at once and in exact words, nothing but SpecError for junk, round trips for the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.spec import ClusterSpec, SpecError
+from infra.spec.load import load, read
+from tests.infra.bad_spec_table import Bad, bad_specs, good
+
+TABLE = bad_specs("test_spec_bad.yaml")
+
+
+@pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.title)
+def test_bad_spec(bad: Bad) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(bad.data)
+    assert str(caught.value) == bad.says
+    assert [issue.code for issue in caught.value.issues] == bad.codes
+
+
+def test_all_problems_at_once() -> None:
+    everything = {"nmae": "x", "target": "moon", "groups": {"GPU": {"count": "two"}}, "login": 5, "tags": {"a": 1}}
+    with pytest.raises(SpecError) as caught:
+        load(everything)
+    assert [issue.where for issue in caught.value.issues] == [
+        "name",
+        "target",
+        "groups.GPU",
+        "groups.GPU.count",
+        "login",
+        "tags.a",
+        "nmae",
+    ]
+    assert str(caught.value).endswith("\n7 errors")
+
+
+@pytest.mark.parametrize("junk", [None, 5, "text", [], ["a"], True, 1.5])
+def test_not_a_mapping(junk: object) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(junk)
+    assert [(issue.where, issue.code) for issue in caught.value.issues] == [("muster:cluster", "wrong_type")]
+
+
+def test_private_key_is_not_repeated() -> None:
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----b3BlbnNzaC1rZXk"
+    with pytest.raises(SpecError) as caught:
+        load({**good(), "users": {"alice": {"uid": 2001, "ssh_keys": key}}})
+    assert "b3Blb" not in str(caught.value)
+    assert "a private key is not a list of text" in str(caught.value)
+
+
+def test_a_structure_that_contains_itself() -> None:
+    data = good()
+    data["groups"]["gpu"]["size"] = data["groups"]
+    with pytest.raises(SpecError):
+        load(data)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=3),
+    max_leaves=8,
+)
+FIELD_NAMES = st.sampled_from(sorted(ClusterSpec.model_fields))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(FIELD_NAMES | st.text(max_size=8) | st.integers(), JUNK, max_size=6))
+def test_junk_is_refused_with_reasons(data: dict[object, object]) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(data)
+    assert all(issue.where and issue.message and issue.fix for issue in caught.value.issues)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(FIELD_NAMES, JUNK, max_size=4))
+def test_junk_in_a_good_spec(patch: dict[str, object]) -> None:
+    try:
+        load({**good(), **patch})
+    except SpecError as refused:
+        assert refused.issues  # noqa: PT017
+
+
+names = st.from_regex(r"\A[a-z]([a-z0-9-]{0,18}[a-z0-9])?\Z")
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+specs = st.fixed_dictionaries(
+    {
+        "name": names,
+        "target": st.sampled_from(["local", "aws", "hosts"]),
+        "groups": st.dictionaries(
+            names,
+            st.fixed_dictionaries(
+                {"count": st.integers(0, 1024)},
+                optional={
+                    "fabric": st.sampled_from(["tcp", "efa", "infiniband"]),
+                    "size": st.fixed_dictionaries({"cpus": st.integers(1, 512)}),
+                    "gpus": st.fixed_dictionaries({"count": st.integers(0, 16), "type": names}),
+                },
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+    },
+    optional={
+        "users": st.dictionaries(
+            names,
+            st.fixed_dictionaries({"uid": st.integers(1000, 60000), "ssh_keys": st.lists(text, max_size=2)}),
+            min_size=1,
+            max_size=3,
+        ),
+        "tags": st.dictionaries(text, text, max_size=3),
+        "budget": st.fixed_dictionaries({"usd_total": st.floats(0.01, 1e9) | st.integers(1, 10**6)}),
+    },
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(specs)
+def test_good_specs_survive_the_state_file(data: dict[str, object]) -> None:
+    spec = load(data)
+    assert ClusterSpec.model_validate_json(spec.model_dump_json()) == spec
+    assert load(spec.model_dump(mode="json")) == spec
+
+
+def test_lists_where_the_model_has_tuples(tmp_path: Path) -> None:
+    stack = tmp_path / "Pulumi.x.yaml"
+    stack.write_text(
+        "config:\n  muster:cluster:\n    name: x\n    target: local\n    groups: {a: {count: 1}}\n"
+        "    users: {alice: {uid: 2001, ssh_keys: [one, two]}}\n"
+    )
+    assert read(stack).users["alice"].ssh_keys == ("one", "two")

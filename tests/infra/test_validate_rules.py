@@ -1,0 +1,115 @@
+"""Validators: each rule in exact words, all rules at once, and the examples free of findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.plan import names
+from infra.spec.issue import render
+from infra.spec.load import load, read
+from infra.validate import EngineFacts, validate
+from infra.validate.slurm_options import seconds
+from tests.infra.bad_spec_table import Bad, bad_specs, good
+
+ROOT = Path(__file__).parents[2]
+TABLE = bad_specs("test_validate_bad.yaml")
+BIG = EngineFacts(cpus=64, memory_mb=500_000)
+
+
+@pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.title)
+def test_bad_spec(bad: Bad) -> None:
+    issues = validate(load(bad.data))
+    assert render(issues) == bad.says
+    assert [issue.code for issue in issues] == bad.codes
+
+
+def test_a_good_spec_has_no_issues() -> None:
+    assert validate(load(good()), BIG, ROOT) == []
+    assert render([]) == ""
+
+
+@pytest.mark.parametrize("stack_file", sorted((ROOT / "stacks").glob("Pulumi.*.yaml")), ids=lambda path: path.name)
+def test_examples_have_no_issues(stack_file: Path) -> None:
+    assert validate(read(stack_file), BIG, ROOT) == []
+
+
+def test_all_rules_speak_at_once() -> None:
+    spec = {
+        **good(),
+        "groups": {"login": {"count": 2, "fabric": "efa"}, "x": {}},
+        "network": {"cidr": "8.8.8.0/24"},
+        "tags": {"muster.x": "1"},
+    }
+    codes = [issue.code for issue in validate(load(spec))]
+    assert codes == ["no_count", "reserved_group", "fabric", "cidr_public", "tag_reserved"]
+
+
+def test_more_cpus_than_the_machine_has() -> None:
+    spec = load({**good(), "groups": {"gpu": {"count": 2, "size": {"cpus": 8}}}})
+    assert render(validate(spec, EngineFacts(cpus=4, memory_mb=16_000))) == (
+        "error    groups.gpu.size.cpus\n"
+        "         8 is more CPUs than this machine has; allowed: 1 to 4\n"
+        "         fix: write `size: {cpus: 4}`\n"
+        "\n"
+        "1 error"
+    )
+
+
+def test_default_sizes_count_too() -> None:
+    issues = validate(load(good()), EngineFacts(cpus=1, memory_mb=16_000))
+    assert {issue.where for issue in issues} == {"controller.size.cpus", "login.size.cpus", "groups.gpu.size.cpus"}
+
+
+def test_more_memory_than_the_machine_has() -> None:
+    spec = load({**good(), "controller": {"size": {"memory_mb": 32_000}}})
+    issues = validate(spec, EngineFacts(cpus=4, memory_mb=16_000))
+    assert [(i.level, i.where, i.message) for i in issues] == [
+        ("error", "controller.size.memory_mb", "32000 is more MiB than this machine has; allowed: 512 to 16000"),
+        ("warning", "groups", "the limits of 4 nodes add up to 37120 MiB; this machine has 16000 MiB"),
+    ]
+
+
+def test_the_machine_matters_to_local_clusters_only() -> None:
+    spec = load({**good(), "target": "aws", "storage": {"shared": {"kind": "efs"}}})
+    assert [i.code for i in validate(spec, EngineFacts(cpus=1, memory_mb=512))] == ["target_unavailable"]
+
+
+def test_lock_file_must_exist(tmp_path: Path) -> None:
+    issues = validate(load(good()), root=tmp_path)
+    assert [(i.where, i.message) for i in issues] == [
+        ("software.training_lock", f"'trainer/requirements.lock' does not exist in {tmp_path}")
+    ]
+
+
+def test_errors_come_first_and_are_counted() -> None:
+    spec = load({**good(), "storage": {"shared": {"size_gb": 5}}, "tags": {"aws:x": "1"}})
+    text = render(validate(spec))
+    assert text.startswith("error    tags.aws:x\n")
+    assert text.endswith("\n1 error, 1 warning")
+
+
+def test_longest_names_are_host_names() -> None:
+    assert len(names.container("c" * 20, names.member("g" * 20, 1024))) <= 63
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90", 5400),
+        ("1:30", 90),
+        ("1:00:00", 3600),
+        ("2-12", 216_000),
+        ("1-00:30", 88_200),
+        ("7-00:00:00", 604_800),
+        ("unlimited", float("inf")),
+        ("", None),
+        ("1:2:3:4", None),
+        ("-5", None),
+        ("1 hour", None),
+        ("60\n", None),
+    ],
+)
+def test_time_limits(text: str, expected: float | None) -> None:
+    assert seconds(text) == expected

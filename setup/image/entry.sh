@@ -3,8 +3,8 @@
 set -eu
 
 if [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; then
-  # Plain cgroup v2: the engine mounts the node's own tree read-only; systemd must create groups in it.
-  mount -o remount,rw /sys/fs/cgroup 2>/dev/null || true
+  # Plain cgroup v2: the engine mounts the node's own tree read-only unless told otherwise; systemd must create groups in it.
+  mount -o remount,rw /sys/fs/cgroup
   exec /sbin/init
 fi
 
@@ -16,12 +16,21 @@ mount -t cgroup2 none /run/cg
 mkdir -p "/run/cg/$group"
 echo 0 > "/run/cg/$group/cgroup.procs"
 umount /run/cg
+rmdir /run/cg
 # shellcheck disable=SC2016  # expanded by the inner shell
-exec unshare --cgroup --mount sh -c '
-  for controller in freezer cpuset cpu cpuacct memory devices; do
-    mkdir -p "/run/cgv1/$controller"
-    mount -t cgroup -o "$controller" none "/run/cgv1/$controller"
-  done
+exec unshare --cgroup --mount sh -euc '
+  # Controllers that the host has mounted together (cpu,cpuacct) can only be mounted together: one directory, a link for each.
+  while IFS=: read -r _ controllers _; do
+    case ",$controllers," in
+      *,freezer,* | *,cpuset,* | *,cpu,* | *,cpuacct,* | *,memory,* | *,devices,*) ;;
+      *) continue ;;
+    esac
+    mkdir -p "/run/cgv1/$controllers"
+    mount -t cgroup -o "$controllers" none "/run/cgv1/$controllers"
+    for controller in $(echo "$controllers" | tr , " "); do
+      [ -e "/run/cgv1/$controller" ] || ln -s "$controllers" "/run/cgv1/$controller"
+    done
+  done < /proc/self/cgroup
   umount -R /sys/fs/cgroup
   mount -t cgroup2 none /sys/fs/cgroup
   exec /sbin/init'

@@ -1,0 +1,87 @@
+"""The training environment of the nodes, kept in a Docker volume so that a new cluster finds it filled."""
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+
+from setup import pins
+from setup.facts import Facts
+from setup.image import PROXIES
+from setup.paths import Paths
+from setup.run import ask, run
+
+SCRIPT = "bootstrap/scripts/training-env.sh"
+LOCK = "trainer/requirements.lock"
+SETTINGS = ("index-url", "extra-index-url", "trusted-host")
+
+
+def key(paths: Paths) -> str:
+    return hashlib.sha256((paths.root / LOCK).read_bytes()).hexdigest()[:16]
+
+
+def cached(paths: Paths) -> bool:
+    """The stamp names the volume by its time of creation: one that was removed and made again is filled again."""
+    created = _created()
+    return created is not None and _read(_stamp(paths)) == {"key": key(paths), "volume": created}
+
+
+def act(paths: Paths, _: Facts, log: Path) -> None:
+    if _created() is None:
+        run(["docker", "volume", "create", "--label", "muster.cache=env", pins.ENV_VOLUME], log)
+    variables = {name: os.environ[name] for name in PROXIES if name in os.environ} | pip_settings(paths)
+    flags = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
+    fill = f"tar -C /tmp -x && bash /tmp/{SCRIPT} /tmp/{LOCK} /shared/env/{key(paths)}"
+    with tempfile.TemporaryFile() as archive:
+        archive.write(_tar(paths))
+        archive.seek(0)
+        # The host's network: the bridge may have no way out, and proxies on the host are reached too.
+        argv = ["docker", "run", "--rm", "-i", "--network", "host", "--label", "muster.cache=env", *flags]
+        mount = ["-v", f"{pins.ENV_VOLUME}:/shared/env"]
+        run([*argv, *mount, pins.NODE_IMAGE, "sh", "-euc", fill], log, stdin=archive)
+    unfinished = _stamp(paths).with_suffix(".new")
+    unfinished.write_text(json.dumps({"key": key(paths), "volume": _created()}))
+    unfinished.rename(_stamp(paths))
+
+
+def pip_settings(paths: Paths) -> dict[str, str]:
+    """Where this machine's pip gets packages from, said as variables, so that the nodes' pip goes there too."""
+    text = ask([paths.venv / "bin" / "python", "-m", "pip", "config", "list"]).out
+    return parse_pip_settings(text)
+
+
+def parse_pip_settings(text: str) -> dict[str, str]:
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        setting = name.rsplit(".", 1)[-1]
+        if setting in SETTINGS:
+            found[f"PIP_{setting.upper().replace('-', '_')}"] = value.strip("'\"").replace("\\n", " ").strip()
+    return found
+
+
+def _created() -> str | None:
+    answer = ask(["docker", "volume", "inspect", "-f", "{{.CreatedAt}}", pins.ENV_VOLUME])
+    return answer.out if answer.code == 0 else None
+
+
+def _stamp(paths: Paths) -> Path:
+    return paths.cache / "env.json"
+
+
+def _read(path: Path) -> object:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _tar(paths: Paths) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in (SCRIPT, LOCK):
+            archive.add(paths.root / name, name)
+    return buffer.getvalue()

@@ -50,9 +50,9 @@ def violations(old: ClusterSpec, new: ClusterSpec, busy: Busy, *, force: bool = 
     if force or not going:
         return forbidden
     if names.CONTROLLER not in going:
-        return [*forbidden, *_busy(busy(going), new)]
+        return [*forbidden, *_busy(busy(going), old, new)]
     everyone = [node.name for node in plan(old).nodes]
-    return [*forbidden, _controller_replaced(), *_busy(busy(everyone), new)]
+    return [*forbidden, _controller_replaced(), *_busy(busy(everyone), old, new)]
 
 
 def _in_part(prefix: str, old: Part, new: Part) -> Iterator[Change]:
@@ -96,8 +96,8 @@ def _concerned(path: str, spec: ClusterSpec) -> Iterator[str]:
 
 def _forbidden(change: Change) -> Issue:
     message = f"cannot change from {_said(change.old)} to {_said(change.new)} while the cluster exists"
-    fix = f"write {_said(change.old)} again, or `make teardown` and then `make up`"
-    return error("forbidden_change", change.path, message, fix)
+    back = "remove it" if change.old is None else f"write {_said(change.old)} again"
+    return error("forbidden_change", change.path, message, f"{back}, or `make teardown` and then `make up`")
 
 
 def _controller_replaced() -> Issue:
@@ -105,20 +105,21 @@ def _controller_replaced() -> Issue:
     return error("controller_replaced", "controller", message, "undo the change, or accept the loss with `FORCE=1`")
 
 
-def _busy(jobs: dict[str, list[str]], new: ClusterSpec) -> Iterator[Issue]:
+def _busy(jobs: dict[str, list[str]], old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
+    groups = {node.name: node.group for node in plan(old).nodes}
     staying = {node.name for node in plan(new).nodes}
+    going = affected(old, new)
     for node, ids in jobs.items():
-        if ids:
-            fate = "disturbed" if node in staying else "removed"
-            message = f"node {node} would be {fate} but runs {'job' if len(ids) == 1 else 'jobs'} {', '.join(ids)}"
-            fix = "wait for it, cancel it with `scancel`, or end it with `FORCE=1`"
-            yield error("node_busy", _property(node, new), message, fix)
-
-
-def _property(node: str, spec: ClusterSpec) -> str:
-    group = node.rpartition("-")[0]
-    return f"groups.{group}" if group in spec.groups else "groups"
+        if not ids:
+            continue
+        fate = "lose its controller" if node not in going else "be replaced" if node in staying else "be removed"
+        what, them = ("job", "it") if len(ids) == 1 else ("jobs", "them")
+        message = f"node {node} would {fate} but runs {what} {', '.join(ids)}"
+        fix = f"wait for {them}, cancel {them} with `scancel {' '.join(ids)}`, or end {them} with `FORCE=1`"
+        yield error("node_busy", f"groups.{groups[node]}", message, fix)
 
 
 def _said(value: Any) -> str:
-    return "unset" if value is None else shown(value) if not isinstance(value, Part) else "a mapping"
+    if value is None:
+        return "unset"
+    return "a mapping" if isinstance(value, Part) else shown(value)

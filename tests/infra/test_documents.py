@@ -1,0 +1,91 @@
+"""Generated documents: as the model says, complete, and noticed when they are not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import yaml
+
+from infra.documents import BEGIN, FIELDS, GOLDEN, SCHEMA, stale, table, write_all
+from infra.spec.fields import walk
+
+ROOT = Path(__file__).parents[2]
+
+
+def copy(tmp_path: Path) -> Path:
+    for name in ("docs", "stacks", GOLDEN):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_nothing_is_stale() -> None:
+    assert stale(ROOT) == [], "run `make golden` and look at the difference"
+
+
+def test_what_is_stale_is_named_and_written(tmp_path: Path) -> None:
+    root = copy(tmp_path)
+    (root / SCHEMA).write_text("{}")
+    (root / FIELDS).write_text((root / FIELDS).read_text().replace("cluster name", "something else"))
+    (root / GOLDEN / "local.json").unlink()
+    (root / GOLDEN / "gone.json").write_text("{}")
+    wrong = [SCHEMA, FIELDS, GOLDEN / "gone.json", GOLDEN / "local.json"]
+    assert stale(root) == wrong
+    assert write_all(root) == wrong
+    assert stale(root) == []
+    assert (root / FIELDS).read_text() == (ROOT / FIELDS).read_text()
+    assert not (root / GOLDEN / "gone.json").exists()
+
+
+def test_a_changed_example_changes_its_golden_copy(tmp_path: Path) -> None:
+    root = copy(tmp_path)
+    stack = root / "stacks" / "Pulumi.local.yaml"
+    stack.write_text(stack.read_text().replace("count: 2\n", "count: 3\n"))
+    assert stale(root) == [GOLDEN / "local.json"]
+
+
+def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
+    root = copy(tmp_path)
+    (root / FIELDS).write_text(f"# Mine\n{BEGIN}\nold\n<!-- fields: end -->\nafter\n")
+    write_all(root)
+    assert (root / FIELDS).read_text() == f"# Mine\n{BEGIN}\n{table()}\n<!-- fields: end -->\nafter\n"
+
+
+def test_the_table_has_every_field() -> None:
+    rows = table().splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == [path for path, _ in walk()]
+
+
+def test_the_schema_carries_policies_and_limits() -> None:
+    schema = json.loads((ROOT / SCHEMA).read_text())
+    assert schema["required"] == ["name", "target", "groups"]
+    assert schema["additionalProperties"] is False
+    count = schema["$defs"]["NodeGroup"]["properties"]["count"]
+    assert (count["policy"], count["anyOf"][0]["maximum"]) == ("drain", 1024)
+
+
+def test_the_full_example_has_every_field() -> None:
+    """Fields that other targets need stand there as comments; without the signs the file must name every field."""
+    text = (ROOT / "stacks" / "Pulumi.local-full.yaml").read_text()
+    uncommented = "\n".join(
+        line.replace("# ", "", 1) if line.strip().startswith("# ") else line for line in text.splitlines()[1:]
+    )
+    cluster = yaml.safe_load(uncommented)["config"]["muster:cluster"]
+    assert {path for path, _ in walk()} - set(_paths(cluster)) == set()
+
+
+def test_the_smallest_example_has_nothing_but_what_is_required() -> None:
+    cluster = yaml.safe_load((ROOT / "stacks" / "Pulumi.local-required.yaml").read_text())["config"]["muster:cluster"]
+    assert cluster == {"name": "small", "target": "local", "groups": {"cpu": {"count": 1}}}
+
+
+def _paths(data: object, prefix: str = "") -> list[str]:
+    if not isinstance(data, dict):
+        return []
+    named = prefix in ("groups.", "storage.", "users.")
+    found = []
+    for key, value in data.items():
+        path = f"{prefix}{'<name>' if named else key}"
+        found += [path, *_paths(value, f"{path}.")]
+    return found

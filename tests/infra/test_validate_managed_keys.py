@@ -1,0 +1,34 @@
+"""Every key our slurm.conf writes is either ours alone or open to slurm.extra: a new one has to be decided."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from infra.spec.fields import walk
+from infra.validate.managed_keys import MANAGED
+
+TEMPLATE = Path(__file__).parents[2] / "slurm" / "templates" / "slurm.conf.j2"
+OPEN = {
+    "BatchStartTimeout",
+    "JobAcctGatherFrequency",
+    "JobRequeue",
+    "MailProg",
+    "MessageTimeout",
+    "MpiDefault",
+    "PropagateResourceLimitsExcept",
+    "ReturnToService",
+    "SchedulerParameters",
+    "SlurmctldTimeout",
+    "TreeWidth",
+    "UnkillableStepTimeout",
+}
+
+
+def test_written_keys_are_managed_or_open() -> None:
+    written = set(re.findall(r"^([A-Z]\w+)=", TEMPLATE.read_text(), flags=re.MULTILINE))
+    assert written - set(MANAGED) == OPEN
+
+
+def test_fields_that_stand_for_a_key_exist() -> None:
+    assert {field for field in MANAGED.values() if field} <= {path for path, _ in walk()}

@@ -1,0 +1,99 @@
+"""Import direction: who may know whom, and which room holds which heavy library. Read from source, nothing is run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("infra", "bootstrap", "slurm", "trainer", "setup", "benchmarks")
+
+BASE = ("infra.spec", "infra.inventory", "infra.catalog", "infra.home")
+PURE = (*BASE, "infra.plan", "infra.validate")
+MAKERS = (*PURE, "infra.providers", "infra.targets", "bootstrap", "slurm")
+
+# What modules below a name may import of ours, besides their own package; the longest name that fits a module counts.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "infra.spec": (),
+    "infra.inventory": (),
+    "infra.catalog": (),
+    "infra.home": (),
+    "infra.plan": PURE,
+    "infra.validate": PURE,
+    "infra.providers": MAKERS,
+    "infra.targets": MAKERS,
+    "bootstrap": ("infra.inventory", "infra.spec", "slurm"),
+    "slurm": ("infra.inventory", "infra.spec"),
+    "trainer": (),
+    "setup": (),
+    "infra": ("infra", "bootstrap", "slurm"),
+    "benchmarks": ("infra", "bootstrap", "slurm"),
+}
+ON_TOP = ("infra.__main__", "infra.cli", "infra.commands", "infra.engine", "infra.documents", "infra.receipt")
+
+# Which rooms may import a library.
+HOLDERS: dict[str, tuple[str, ...]] = {
+    "docker": ("infra.targets.local", "infra.providers", "infra.commands"),
+    "paramiko": ("bootstrap.transport",),
+    "torch": ("trainer",),
+    "boto3": (),
+    "botocore": (),
+}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_of_ours(module: str) -> None:
+    own = next(prefix for prefix in sorted(MAY_IMPORT, key=len, reverse=True) if _below(module, prefix))
+    allowed = (own, *MAY_IMPORT[own])
+    ours = [name for name in _imports(module) if name.partition(".")[0] in ROOMS]
+    wrong = [name for name in ours if not any(_below(name, prefix) for prefix in allowed)]
+    assert wrong == [], f"{module} may import {', '.join(allowed)}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_heavy_libraries(module: str) -> None:
+    libraries = {name.partition(".")[0] for name in _imports(module)} & set(HOLDERS)
+    wrong = {name for name in libraries if not any(_below(module, holder) for holder in HOLDERS[name])}
+    assert wrong == set(), f"{module} imports what belongs to {[HOLDERS[name] for name in wrong]}"
+
+
+def test_every_module_of_infra_has_its_place() -> None:
+    places = [*ON_TOP, *(name for name in MAY_IMPORT if name != "infra")]
+    stray = [m for m in MODULES if m != "infra" and not any(_below(m, place) for place in places)]
+    assert stray == []
+
+
+def _below(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(f"{prefix}.")
+
+
+def _imports(module: str) -> Iterator[str]:
+    """Every module that an import statement names, anywhere in the file; `from a import b` is a.b where that is one."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            for alias in node.names:
+                longer = f"{base}.{alias.name}"
+                yield longer if longer in MODULES else base
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    return ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 DEFAULT_TIMEOUT_S = 60.0
+
+
+OnLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,17 @@ class TransportError(Exception):
 
 
 class Transport(Protocol):
-    def run(self, script: str, *, stdin: bytes | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> Completed:
-        """Runs a POSIX shell script as root; raises TransportError when no exit code came back in time."""
+    def run(
+        self,
+        script: str,
+        *,
+        stdin: bytes | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        on_line: OnLine | None = None,
+    ) -> Completed:
+        """Runs a POSIX shell script as root; raises TransportError when no exit code came back in time.
+
+        `on_line` gets each line of output as it comes."""
         ...
 
     def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None: ...
@@ -48,3 +61,18 @@ def put_script(path: str, mode: int, owner: str) -> str:
         f'set -e; mkdir -p "$(dirname {quoted})"; (umask 077; cat > {temporary}); '
         f"chmod {mode:o} {temporary}; chown {shlex.quote(owner)} {temporary}; mv -f {temporary} {quoted}"
     )
+
+
+class Lines:
+    """Cuts arriving bytes into lines, for `on_line`."""
+
+    def __init__(self, on_line: OnLine | None) -> None:
+        self._on_line = on_line
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> None:
+        if self._on_line is None:
+            return
+        *whole, self._rest = (self._rest + chunk).split(b"\n")
+        for line in whole:
+            self._on_line(line.decode(errors="replace"))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import paramiko
 
-from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, TransportError, put_script
+from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, Lines, OnLine, TransportError, put_script
 from infra.inventory import Node
 
 CONNECT_DEADLINE_S = 30.0
@@ -49,7 +49,14 @@ class SshTransport:
             time.sleep(pause)
             pause = min(pause * 1.6, 1.0)
 
-    def run(self, script: str, *, stdin: bytes | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> Completed:
+    def run(
+        self,
+        script: str,
+        *,
+        stdin: bytes | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        on_line: OnLine | None = None,
+    ) -> Completed:
         deadline = time.monotonic() + timeout
         body = script.encode()
         # The script travels on stdin, not in the command: no length limit, and no secret shows up in the process list.
@@ -57,7 +64,7 @@ class SshTransport:
         if self._sudo:
             command = f"sudo -n {command}"
         try:
-            return self._exchange(command, body + (stdin or b""), deadline)
+            return self._exchange(command, body + (stdin or b""), deadline, Lines(on_line))
         except TimeoutError:
             raise TransportError(self._node, f"no answer within {timeout:.0f} s") from None
         except (paramiko.SSHException, OSError, EOFError):
@@ -77,7 +84,7 @@ class SshTransport:
     def close(self) -> None:
         self._client.close()
 
-    def _exchange(self, command: str, data: bytes, deadline: float) -> Completed:
+    def _exchange(self, command: str, data: bytes, deadline: float, lines: Lines) -> Completed:
         transport = self._client.get_transport()
         if transport is None:
             raise EOFError
@@ -87,8 +94,8 @@ class SshTransport:
             channel.exec_command(command)
             channel.sendall(data)
             channel.shutdown_write()
-            out = _read(channel.recv, channel, deadline)
-            err = _read(channel.recv_stderr, channel, deadline)
+            out = _read(channel.recv, channel, deadline, lines)
+            err = _read(channel.recv_stderr, channel, deadline, Lines(None))
             if not channel.status_event.wait(_left(deadline)):
                 raise TimeoutError
             code = channel.recv_exit_status()
@@ -168,7 +175,7 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _read(receive: Callable[[int], bytes], channel: paramiko.Channel, deadline: float) -> str:
+def _read(receive: Callable[[int], bytes], channel: paramiko.Channel, deadline: float, lines: Lines) -> str:
     chunks: list[bytes] = []
     while True:
         channel.settimeout(_left(deadline))
@@ -176,3 +183,9 @@ def _read(receive: Callable[[int], bytes], channel: paramiko.Channel, deadline: 
         if not chunk:
             return b"".join(chunks).decode(errors="replace")
         chunks.append(chunk)
+        lines.feed(chunk)
+
+
+def public_key(private_key: str) -> str:
+    key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
+    return f"{key.get_name()} {key.get_base64()}"

@@ -1,0 +1,47 @@
+"""The bundle: trainer and job scripts as one archive, named by its content; the same files give the same bytes."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+FOLDERS = ("trainer", "slurm/jobs")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    digest: str
+    archive: bytes = field(repr=False)
+
+
+def pack(root: Path, environment: str) -> Bundle:
+    """Packs the shipped folders, with a link `env` to the training environment beside them."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for path in shipped(root):
+            archive.addfile(_entry(path, str(path.relative_to(root))), io.BytesIO(path.read_bytes()))
+        link = tarfile.TarInfo("env")
+        link.type, link.linkname = tarfile.SYMTYPE, environment
+        archive.addfile(link)
+    data = buffer.getvalue()
+    return Bundle(sha256(data).hexdigest()[:16], data)
+
+
+def shipped(root: Path) -> Iterator[Path]:
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def _entry(path: Path, name: str) -> tarfile.TarInfo:
+    """Nothing of this machine (times, owners, umask) goes in: the digest is of names, contents and the execute bit."""
+    entry = tarfile.TarInfo(name)
+    stat = path.stat()
+    entry.size = stat.st_size
+    entry.mode = 0o755 if stat.st_mode & 0o100 else 0o644
+    return entry

@@ -1,0 +1,62 @@
+"""What a cluster's nodes should be: inventory, spec, secrets, and what is shipped to them from the repository."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from bootstrap.bundle import Bundle, pack
+from infra.inventory import Inventory
+from infra.spec import ClusterSpec
+from slurm import render
+from slurm.render import Cgroup, File
+
+
+@dataclass(frozen=True)
+class Secrets:
+    slurm_key: bytes = field(repr=False)
+    db_password: str = field(repr=False)
+    ssh_public_key: str
+
+    def __post_init__(self) -> None:
+        # Slurm's configuration parser and SQL quote differently; these characters need no quoting in either.
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.db_password):
+            raise ValueError("db_password: only letters, digits, _ and - (value not shown)")
+
+
+@dataclass(frozen=True)
+class Desired:
+    inventory: Inventory
+    spec: ClusterSpec
+    secrets: Secrets
+    root: Path
+    """The repository: the training lock, the bundle and our scripts come from here."""
+    cgroup: Cgroup = "v2"
+    """What Slurm can use on all compute nodes; apply and drift set it from the facts."""
+
+    @property
+    def shared(self) -> str:
+        return self.inventory.mounts[0]
+
+    @cached_property
+    def lock(self) -> bytes:
+        return (self.root / self.spec.software.training_lock).read_bytes()
+
+    @property
+    def environment(self) -> str:
+        """Where the training environment of this lock file lives."""
+        return f"{self.shared}/env/{sha256(self.lock).hexdigest()[:16]}"
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        return pack(self.root, self.environment)
+
+    @cached_property
+    def slurm_files(self) -> dict[str, File]:
+        return render.files(self.inventory, self.spec, cgroup=self.cgroup, db_password=self.secrets.db_password)
+
+    def home(self, user: str) -> str:
+        return f"{self.shared}/home/{user}"

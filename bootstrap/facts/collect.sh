@@ -1,0 +1,62 @@
+#!/bin/sh
+# Prints every fact bootstrap decides by, one per line, fields separated by tabs. Changes nothing.
+# Set by the caller: SHARED, ENVIRONMENT, PACKAGES, UNITS, CONTROLLER (yes or no).
+set -u
+tab=$(printf '\t')
+
+for file in /etc/muster/* /etc/muster/keys/* /etc/slurm/*.key /etc/slurm/*.conf /etc/default/slurmd /etc/default/sackd \
+  /etc/systemd/system/muster-* /etc/systemd/system/*.service.d/muster.conf /etc/ssh/ssh_known_hosts \
+  /etc/ssh/sshd_config.d/*.conf /etc/security/limits.d/*.conf /etc/sudoers.d/muster /etc/mysql/mariadb.conf.d/90-muster.cnf; do
+  if [ -f "$file" ]; then echo "$file"; fi
+done >/tmp/.muster-facts.$$
+xargs -r stat -c "stat$tab%n$tab%a$tab%U:%G" </tmp/.muster-facts.$$
+xargs -r sha256sum </tmp/.muster-facts.$$ | sed "s/^\([0-9a-f]*\)  /sha256$tab\1$tab/"
+rm -f /tmp/.muster-facts.$$
+
+for marker in /var/lib/muster/*; do
+  if [ -f "$marker" ]; then echo "marker$tab${marker##*/}$tab$(cat "$marker")"; fi
+done
+
+# shellcheck disable=SC2086  # lists
+for unit in $UNITS; do
+  enabled=no
+  if [ -e "/etc/systemd/system/multi-user.target.wants/$unit.service" ]; then enabled=yes; fi
+  echo "enabled$tab$unit$tab$enabled"
+done
+# shellcheck disable=SC2086
+systemctl is-active $UNITS | { for unit in $UNITS; do read -r state; echo "active$tab$unit$tab$state"; done; }
+
+# shellcheck disable=SC2086
+dpkg-query -W -f "package$tab\${Package}$tab\${Version}$tab\${db:Status-Status}\n" $PACKAGES 2>/dev/null
+
+awk -F: -v OFS='\t' '$3 >= 1000 && $3 <= 60000 { print "user", $1, $3, $5, $6, $7 }' /etc/passwd
+
+kind=none
+if [ -d /run/cgv1/memory ]; then
+  kind=v1
+elif [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ] && grep -qw memory /sys/fs/cgroup/cgroup.controllers; then
+  kind=v2
+fi
+echo "cgroup$tab$kind"
+echo "hostname$tab$(cat /proc/sys/kernel/hostname)"
+echo "container$tab$(if [ -e /run/systemd/container ] || [ -e /.dockerenv ]; then echo yes; else echo no; fi)"
+echo "hosts$tab$(if [ -x /etc/muster/merge-hosts ] && /etc/muster/merge-hosts --check; then echo merged; else echo stale; fi)"
+echo "mounted$tab$(if mountpoint -q "$SHARED"; then echo yes; else echo no; fi)"
+
+if [ "$CONTROLLER" = yes ]; then
+  echo "environment$tab$(if [ -e "$ENVIRONMENT/.complete" ]; then echo complete; else echo missing; fi)"
+  echo "bundle$tab$(readlink "$SHARED/muster" | sed 's,.*/,,')"
+  for home in "$SHARED"/home/*; do
+    if [ -d "$home" ]; then
+      trusted=no
+      if grep -qsxFf "$home/.ssh/id_ed25519.pub" "$home/.ssh/authorized_keys"; then trusted=yes; fi
+      echo "home$tab${home##*/}$tab$(stat -c %u "$home")$tab$trusted"
+    fi
+  done
+  if systemctl -q is-active slurmctld && systemctl -q is-active slurmdbd; then
+    timeout 10 scontrol show node -o 2>/dev/null | sed "s/^/node$tab/"
+    timeout 10 sacctmgr -nP list assoc format=cluster,account,user 2>/dev/null | sed "s/^/assoc$tab/"
+    timeout 10 sacctmgr -nP list user format=user,adminlevel 2>/dev/null | sed "s/^/admin$tab/"
+  fi
+fi
+echo "clock$tab$(date +%s.%N)"

@@ -1,0 +1,80 @@
+"""The facts of one node. Plain data, so that a step's decision can be tested without a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm.render import Cgroup
+
+# Why Slurm itself took a node away, and what a new bootstrap puts right; an admin's own reasons are left alone.
+CURED = re.compile(r"gres/|Low |Not responding|unexpectedly rebooted|muster")
+AWAY = {"DRAIN", "DOWN", "INVALID_REG"}
+BAD_STATES = {"DOWN", "UNKNOWN", "INVALID_REG", "NOT_RESPONDING", "FAIL", "FUTURE", "INVAL"}
+
+
+@dataclass(frozen=True)
+class FileFact:
+    sha256: str
+    mode: int
+    owner: str
+
+
+@dataclass(frozen=True)
+class UserFact:
+    uid: int
+    comment: str
+    home: str
+    shell: str
+
+
+@dataclass(frozen=True)
+class Home:
+    uid: int
+    trusted: bool
+    """The user's own key opens the user's own account: SSH between nodes works."""
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    states: frozenset[str]
+    reason: str = ""
+
+    @property
+    def usable(self) -> bool:
+        return self.left_alone or not (self.states & BAD_STATES or self.resumable)
+
+    @property
+    def resumable(self) -> bool:
+        """Drained or down for a reason that bootstrap removes."""
+        return bool(self.states & AWAY and CURED.search(self.reason))
+
+    @property
+    def left_alone(self) -> bool:
+        """Taken away by a person or by a failed job: not ours to bring back."""
+        return bool(self.states & AWAY and self.reason and not CURED.search(self.reason))
+
+
+@dataclass(frozen=True)
+class Facts:
+    files: Mapping[str, FileFact] = field(default_factory=dict)
+    markers: Mapping[str, str] = field(default_factory=dict)
+    """What a daemon was last told, by name: a digest written after the restart or reconfigure that applied it."""
+    enabled: frozenset[str] = frozenset()
+    active: frozenset[str] = frozenset()
+    packages: Mapping[str, str] = field(default_factory=dict)
+    users: Mapping[str, UserFact] = field(default_factory=dict)
+    homes: Mapping[str, Home] = field(default_factory=dict)
+    cgroup: Cgroup = "none"
+    hostname: str = ""
+    container: bool = False
+    hosts_merged: bool = False
+    mounted: bool = False
+    environment_complete: bool = False
+    bundle: str = ""
+    slurm_nodes: Mapping[str, SlurmNode] | None = None
+    """None where slurmctld does not run."""
+    associations: frozenset[tuple[str, str, str]] = frozenset()
+    admins: frozenset[str] = frozenset()
+    clock: float = 0.0

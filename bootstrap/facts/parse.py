@@ -1,0 +1,71 @@
+"""The output of collect.sh as Facts."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from bootstrap.facts.model import Facts, FileFact, Home, SlurmNode, UserFact
+from slurm.render import Cgroup
+
+INSTALLED = "installed"
+
+
+def parse(text: str) -> Facts:
+    lines: dict[str, list[list[str]]] = defaultdict(list)
+    for line in text.splitlines():
+        kind, *fields = line.split("\t")
+        lines[kind].append(fields)
+    return Facts(
+        files=_files(lines["stat"], lines["sha256"]),
+        markers=dict(f for f in lines["marker"] if len(f) == 2),  # noqa: PLR2004
+        enabled=frozenset(unit for unit, state in lines["enabled"] if state == "yes"),
+        active=frozenset(unit for unit, state in lines["active"] if state == "active"),
+        packages={name: version for name, version, state in lines["package"] if state == INSTALLED},
+        users={n: UserFact(int(uid), comment, home, shell) for n, uid, comment, home, shell in lines["user"]},
+        homes={name: Home(int(uid), trusted == "yes") for name, uid, trusted in lines["home"]},
+        cgroup=_cgroup(_one(lines["cgroup"])),
+        hostname=_one(lines["hostname"]),
+        container=_one(lines["container"]) == "yes",
+        hosts_merged=_one(lines["hosts"]) == "merged",
+        mounted=_one(lines["mounted"]) == "yes",
+        environment_complete=_one(lines["environment"]) == "complete",
+        bundle=_one(lines["bundle"]),
+        slurm_nodes=slurm_nodes("\n".join(f[0] for f in lines["node"])) if lines["assoc"] else None,
+        associations=frozenset(_triple(f[0]) for f in lines["assoc"]),
+        admins=frozenset(f[0].split("|")[0] for f in lines["admin"] if f[0].endswith("|Administrator")),
+        clock=float(_one(lines["clock"]) or 0),
+    )
+
+
+def slurm_nodes(text: str) -> dict[str, SlurmNode]:
+    """`scontrol show node -o`: one node a line, `Key=value` pairs; the last, Reason, may hold spaces."""
+    nodes = {}
+    for line in text.splitlines():
+        name = re.match(r"NodeName=(\S+)", line)
+        state = re.search(r"\bState=(\S+)", line)
+        if not name or not state:
+            continue
+        reason = re.search(r"\bReason=(.*)", line)
+        star = {"NOT_RESPONDING"} if "*" in state[1] else set()
+        states = frozenset(state[1].replace("*", "").split("+")) | star
+        nodes[name[1]] = SlurmNode(states, reason[1].strip() if reason else "")
+    return nodes
+
+
+def _files(stats: list[list[str]], digests: list[list[str]]) -> dict[str, FileFact]:
+    sums = {path: digest for digest, path in digests}
+    return {path: FileFact(sums.get(path, ""), int(mode, 8), owner) for path, mode, owner in stats}
+
+
+def _one(found: list[list[str]]) -> str:
+    return found[0][0] if found and found[0] else ""
+
+
+def _cgroup(kind: str) -> Cgroup:
+    return "v1" if kind == "v1" else "v2" if kind == "v2" else "none"
+
+
+def _triple(line: str) -> tuple[str, str, str]:
+    cluster, account, user = line.split("|")
+    return cluster, account, user

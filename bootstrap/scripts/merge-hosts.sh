@@ -1,0 +1,16 @@
+#!/bin/sh
+# Merges /etc/muster/hosts into /etc/hosts; `--check` only says (by exit code) whether that is already so.
+# Other lines that claim one of our names go: Debian's 127.0.1.1 would send a node's peers to themselves.
+set -eu
+new=$(mktemp)
+trap 'rm -f "$new"' EXIT
+awk '
+  NR == FNR { ours[$2] = 1; block = block $0 "\n"; next }
+  $0 == "# muster begin" { inside = 1 }
+  !inside { claimed = 0; for (i = 2; i <= NF; i++) if ($i in ours) claimed = 1; if (!claimed) print }
+  $0 == "# muster end" { inside = 0 }
+  END { printf "# muster begin\n%s# muster end\n", block }
+' /etc/muster/hosts /etc/hosts >"$new"
+if [ "${1:-}" = --check ]; then exec cmp -s "$new" /etc/hosts; fi
+# In place: in a container /etc/hosts is a mount and cannot be renamed over.
+cmp -s "$new" /etc/hosts || cat "$new" >/etc/hosts

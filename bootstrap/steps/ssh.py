@@ -1,0 +1,71 @@
+"""ssh: keys only, host keys known in advance, and the job user moves between nodes without a question."""
+
+from __future__ import annotations
+
+import shlex
+
+from bootstrap.action import Action, digest, mark, remove, write
+from bootstrap.desired import Desired
+from bootstrap.facts.model import Facts
+from bootstrap.steps.step import Step
+from infra.inventory import Inventory, Node
+
+KEYS = "/etc/muster/keys"
+
+SSHD = f"""\
+# Written by muster. Keys we manage are root's own files; ~/.ssh/authorized_keys stays the user's.
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+AuthorizedKeysFile .ssh/authorized_keys {KEYS}/%u
+MaxStartups 64:30:256
+UseDNS no
+"""
+
+
+def known_hosts(inventory: Inventory) -> str:
+    return "".join(f"{n.name},{_address(n)} {n.host_key}\n" for n in inventory.nodes)
+
+
+def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    todo = write(facts, "/etc/ssh/ssh_known_hosts", known_hosts(desired.inventory))
+    for name, user in desired.spec.users.items():
+        todo += write(facts, f"{KEYS}/{name}", "\n".join([desired.secrets.ssh_public_key, *user.ssh_keys]) + "\n")
+        if node.role == "controller":
+            todo += _own_key(facts, desired, name)
+    for path in facts.files:
+        folder, _, name = path.rpartition("/")
+        if folder == KEYS and name not in desired.spec.users:
+            todo += remove(facts, path)
+    return todo + _daemon(facts)
+
+
+def _own_key(facts: Facts, desired: Desired, name: str) -> list[Action]:
+    home = facts.homes.get(name)
+    if home and home.trusted:
+        return []
+    # As root and then given away: the home is the user's, but nothing in it is run.
+    folder = shlex.quote(f"{desired.home(name)}/.ssh")
+    script = f"""\
+mkdir -p -m 700 {folder}
+[ -f {folder}/id_ed25519 ] || ssh-keygen -qt ed25519 -N '' -C {name}@{desired.inventory.cluster} -f {folder}/id_ed25519
+touch {folder}/authorized_keys
+grep -qxFf {folder}/id_ed25519.pub {folder}/authorized_keys || cat {folder}/id_ed25519.pub >> {folder}/authorized_keys
+chmod 600 {folder}/authorized_keys
+chown -R {name}: {folder}"""
+    return [Action(f"make the key of {name} for SSH between nodes", script)]
+
+
+def _daemon(facts: Facts) -> list[Action]:
+    todo = write(facts, "/etc/ssh/sshd_config.d/10-muster.conf", SSHD)
+    if todo or facts.markers.get("ssh") != digest(SSHD):
+        check_and_reload = f"mkdir -p /run/sshd\nsshd -t\nsystemctl reload ssh\n{mark('ssh', digest(SSHD))}"
+        todo.append(Action("reload sshd", check_and_reload, log="journalctl -u ssh"))
+    return todo
+
+
+def _address(node: Node) -> str:
+    return node.address if node.ssh_port == 22 else f"[{node.address}]:{node.ssh_port}"  # noqa: PLR2004
+
+
+STEP = Step("ssh", "keys, known hosts, no passwords", actions)

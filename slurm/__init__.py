@@ -1,0 +1,1 @@
+"""Slurm: its configuration, its jobs, and the gate that says a cluster is ready."""

@@ -1,0 +1,25 @@
+"""Node containers that no state knows of: left by an `up` that was killed between making one and writing it down."""
+
+from __future__ import annotations
+
+import docker
+from docker.errors import NotFound
+
+from infra.plan import names
+from infra.providers import cgroup_tree
+
+
+def remove_strays(api: docker.APIClient, cluster: str, stack: str) -> None:
+    """For when a network or volume goes: every node that Pulumi knows went before, so what is left is nobody's."""
+    wanted = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={stack}"]}
+    for container in api.containers(all=True, filters=wanted):
+        remove_container(api, container["Id"])
+        cgroup_tree.remove_node(cluster, container["Labels"].get(names.NODE, ""))
+
+
+def remove_container(api: docker.APIClient, name: str) -> None:
+    """What is gone already is fine."""
+    try:
+        api.remove_container(name, force=True, v=True)
+    except NotFound:
+        return

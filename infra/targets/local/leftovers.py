@@ -1,0 +1,48 @@
+"""What exists of a cluster on this machine, by label: for teardown's receipt, and for when the state file is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import docker
+
+from infra.plan import names
+from infra.providers import cgroup_tree, docker_network, docker_volume, engine_client
+from infra.providers.strays import remove_container
+from infra.targets.target import Leftover
+
+
+def find(cluster: str) -> list[Leftover]:
+    with engine_client.asking(f"cluster {cluster}") as api:
+        wanted = {"label": f"{names.CLUSTER}={cluster}"}
+        containers = [(c["Names"][0].lstrip("/"), c["Labels"]) for c in api.containers(all=True, filters=wanted)]
+        networks = [(n["Name"], n["Labels"]) for n in api.networks(filters=wanted)]
+        volumes = [(v["Name"], v["Labels"]) for v in api.volumes(filters=wanted)["Volumes"] or []]
+        groups: list[tuple[str, dict[str, str]]] = [(group, {}) for group in cgroup_tree.groups(cluster)]
+    kinds = {"container": containers, "network": networks, "volume": volumes, "cgroup": groups}
+    return [
+        Leftover(kind, name, labels.get(names.CREATED, ""), labels.get(names.STACK, ""))
+        for kind, found in kinds.items()
+        for name, labels in sorted(found)
+    ]
+
+
+def remove(leftover: Leftover) -> None:
+    with engine_client.asking(f"{leftover.kind} {leftover.name}") as api:
+        _REMOVERS[leftover.kind](api, leftover.name)
+
+
+def _remove_group(_api: docker.APIClient, path: str) -> None:
+    _muster, cluster, *node = path.split("/")
+    if node:
+        cgroup_tree.remove_node(cluster, node[0])
+    else:
+        cgroup_tree.remove_cluster(cluster)
+
+
+_REMOVERS: dict[str, Callable[[docker.APIClient, str], None]] = {
+    "container": remove_container,
+    "network": docker_network.remove,
+    "volume": docker_volume.remove,
+    "cgroup": _remove_group,
+}

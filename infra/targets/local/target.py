@@ -1,0 +1,23 @@
+"""The local target put together: what it builds, costs, leaves behind."""
+
+from __future__ import annotations
+
+from infra.plan.build_plan import BuildPlan
+from infra.targets.local import leftovers
+from infra.targets.local.cluster import LocalCluster
+from infra.targets.target import Built, Context, Leftover
+
+
+class LocalTarget:
+    def build(self, plan: BuildPlan, context: Context) -> Built:
+        built = LocalCluster(plan, context)
+        return Built(built.inventory, built.addresses)
+
+    def usd_per_hour(self, plan: BuildPlan) -> float:  # noqa: ARG002  # one's own machine, whatever runs on it
+        return 0.0
+
+    def leftovers(self, cluster: str) -> list[Leftover]:
+        return leftovers.find(cluster)
+
+    def remove(self, leftover: Leftover) -> None:
+        leftovers.remove(leftover)

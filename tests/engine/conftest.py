@@ -1,0 +1,41 @@
+"""Stacks of machines; each is removed by label when its module ends, also after a failure."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.engine.machines import Machines, Spec, small
+
+MakeMachines = Callable[..., Machines]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "/engine/" in item.path.as_posix():
+            item.add_marker(pytest.mark.engine)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Pulumi ends its plugins with SIGINT; children of a shell's background job would ignore it for seconds."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeMachines]:
+    made: list[Machines] = []
+
+    def machines(stack: str, name: str | None = None, **changes: object) -> Machines:
+        # Two test runs on one machine must not meet.
+        spec: Spec = small(name or f"eng{os.getpid()}-{stack}", **changes)
+        built = Machines(stack, tmp_path_factory.mktemp(stack), spec)
+        made.append(built)
+        return built
+
+    yield machines
+    for machines in made:
+        machines.remove_by_label()

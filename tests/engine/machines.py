@@ -1,0 +1,115 @@
+"""A stack of machines under test: the real Pulumi engine with a file backend, real providers, real Docker engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+import yaml
+
+from infra.engine.environment import environment, prepare
+from infra.home import Home
+from infra.targets import target
+
+PROGRAM = Path(__file__).parent / "program"
+Spec = dict[str, Any]
+
+
+def small(name: str, **changes: Any) -> Spec:
+    """A controller and two small nodes, with no way out of their own network."""
+    size = {"cpus": 1, "memory_mb": 512}
+    spec: Spec = {
+        "name": name,
+        "target": "local",
+        "groups": {"gpu": {"count": 2, "size": size, "gpus": {"count": 2}}},
+        "controller": {"size": size},
+        "login": {"enabled": False},
+        "network": {"egress": False},
+    }
+    return spec | changes
+
+
+@dataclass
+class Machines:
+    """One stack; `spec` may be changed between two calls of `up`."""
+
+    stack: str
+    home: Path
+    spec: Spec
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder = self.home / f"program-{self.stack}"
+        shutil.copytree(PROGRAM, self.folder)
+        prepare(Home.of(self.environment()))
+        self.pulumi("stack", "init", "--no-select")
+
+    def up(self, *options: str, check: bool = True) -> str:
+        return self.pulumi("up", "--yes", "--skip-preview", "--refresh", "--suppress-outputs", *options, check=check)
+
+    def destroy(self) -> str:
+        return self.pulumi("destroy", "--yes", "--skip-preview")
+
+    def pulumi(self, *arguments: str, check: bool = True) -> str:
+        process = self.start(*arguments)
+        text, _ = process.communicate(timeout=120)
+        assert not check or process.returncode == 0, text
+        assert check or process.returncode != 0, f"this was to fail\n{text}"
+        return str(text)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        config = {"config": {"muster:cluster": self.spec}}
+        file = self.folder / f"Pulumi.{self.stack}.yaml"
+        salt = [line for line in file.read_text().splitlines() if "encryptionsalt" in line] if file.exists() else []
+        file.write_text("\n".join([yaml.safe_dump(config, sort_keys=False), *salt]))
+        return subprocess.Popen(
+            ["pulumi", *arguments, "--stack", self.stack, "--non-interactive", "--color", "never"],
+            cwd=self.folder,
+            env=self.environment(),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def environment(self) -> dict[str, str]:
+        base = dict(os.environ) | {"MUSTER_HOME": str(self.home)}
+        return environment(base, Home.of(base)) | self.env
+
+    def state(self, *, show_secrets: bool = False) -> str:
+        return self.pulumi("stack", "export", *(["--show-secrets"] if show_secrets else []))
+
+    @property
+    def state_file(self) -> Path:
+        return self.home / "state" / ".pulumi" / "stacks" / "muster" / f"{self.stack}.json"
+
+    @property
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """The Inventory's nodes by name."""
+        inventory = json.loads(json.loads(self.pulumi("stack", "output", "--json"))["inventory"])
+        return {node["name"]: node for node in inventory["nodes"]}
+
+    def containers(self) -> dict[str, tuple[str, str]]:
+        """What runs: the container's id and the moment it was last started, by node."""
+        found = docker.from_env().containers.list(filters={"label": f"muster.cluster={self.spec['name']}"})
+        return {c.labels["muster.node"]: (c.id or "", c.attrs["State"]["StartedAt"]) for c in found}
+
+    def run(self, node: str, script: str) -> str:
+        container = docker.from_env().containers.get(f"muster-{self.spec['name']}-{node}")
+        code, out = container.exec_run(["sh", "-c", script])
+        assert code == 0, out.decode()
+        return str(out.decode().strip())
+
+    def leftovers(self) -> list[str]:
+        return [f"{leftover.kind} {leftover.name}" for leftover in target("local").leftovers(self.spec["name"])]
+
+    def remove_by_label(self) -> None:
+        local = target("local")
+        for leftover in local.leftovers(self.spec["name"]):
+            local.remove(leftover)

@@ -1,0 +1,20 @@
+"""The real providers and the real local target, without bootstrap: machines only."""
+
+from __future__ import annotations
+
+import pulumi
+
+from infra.plan.build_plan import plan
+from infra.providers.guard import ChangeGuard
+from infra.providers.secrets import ClusterSecrets
+from infra.spec import ClusterSpec
+from infra.targets import Context, target
+
+spec = ClusterSpec.model_validate(pulumi.Config("muster").require_object("cluster"))
+stack = pulumi.get_stack()
+guard = ChangeGuard("guard", spec=spec.model_dump_json(), stack=stack)
+secrets = ClusterSecrets("secrets", cluster=spec.name, opts=pulumi.ResourceOptions(depends_on=[guard]))
+built = target(spec.target).build(plan(spec), Context(stack, guard, secrets.ssh_public_key, spec.tags))
+pulumi.export("inventory", built.inventory)
+pulumi.export("addresses", built.addresses)
+pulumi.export("ssh_private_key", secrets.ssh_private_key)

@@ -1,0 +1,180 @@
+"""The ready gate: one job per group on all its nodes at once, whose ranks all-reduce over the fabric."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from infra.inventory import Inventory, Node
+from slurm.verdict import GateError, NodeState, judge, last_error, parse_nodes, unfit
+
+__all__ = ["GateError", "Ready", "check"]
+
+# What a rank needs with torch in it, and how much of a very small node it may have.
+RANK_MB = 512
+RANK_SHARE = 0.7
+# Two, where they are free: Slurm puts the ranks of all local nodes on the same first core, where they would take turns.
+RANK_CPUS = 2
+POLL_S = 0.2
+# Slurm's words when the nodes that were free a moment ago have been given to another job.
+_TAKEN = ("Unable to allocate resources: Requested nodes are busy", "Immediate execution impossible")
+
+
+class Completed(Protocol):
+    @property
+    def code(self) -> int: ...
+    @property
+    def out(self) -> str: ...
+
+
+Run = Callable[[str], Completed]
+Report = Callable[[str, str, str], None]
+"""Called with (node or group, state, detail)."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    nodes: tuple[str, ...]
+    groups: tuple[str, ...]
+    ranks: int
+    seconds: float
+    at: str
+
+    def as_output(self) -> dict[str, Any]:
+        return {**asdict(self), "nodes": list(self.nodes), "groups": list(self.groups)}
+
+
+def check(  # noqa: PLR0913
+    run: Run, inventory: Inventory, env_path: str, user: str, report: Report, *, proven: Collection[str] = ()
+) -> Ready:
+    """Asks the cluster through `run`, which runs a script as root on the controller.
+
+    Nodes in `proven` passed an earlier gate: while jobs fill them they are left alone.
+    """
+    began = time.monotonic()
+    groups = _groups(inventory)
+    gate = _Gate(run, env_path, f"{inventory.mounts[0]}/muster", user, len(inventory.compute), frozenset(proven))
+
+    def prove(group: str) -> int:
+        report(group, "start", f"{len(groups[group])} nodes")
+        try:
+            ranks = gate.prove(group, groups[group])
+        except GateError as error:
+            report(error.node, "failed", f"{error.step}: {error.line}")
+            raise
+        report(group, "ok", f"sum over {ranks} ranks is right")
+        return ranks
+
+    with ThreadPoolExecutor(max_workers=max(1, len(groups))) as pool:
+        ranks = sum(pool.map(prove, groups))
+    return Ready(
+        nodes=tuple(n.name for n in inventory.compute),
+        groups=tuple(groups),
+        ranks=ranks,
+        seconds=round(time.monotonic() - began, 1),
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+@dataclass(frozen=True)
+class _Gate:
+    run: Run
+    env_path: str
+    bundle: str
+    user: str
+    nodes_in_all: int
+    proven: frozenset[str]
+
+    @property
+    def deadline_s(self) -> float:
+        # Importing torch takes a second of CPU per rank, and local nodes share the cores of one machine.
+        return 30 + 2.5 * self.nodes_in_all
+
+    @property
+    def settle_s(self) -> float:
+        return 15 + 0.5 * self.nodes_in_all
+
+    def prove(self, group: str, nodes: Sequence[Node]) -> int:
+        deadline = time.monotonic() + self.settle_s
+        memory_mb = min(RANK_MB, int(min(n.memory_mb for n in nodes) * RANK_SHARE))
+        while True:
+            states = self._wait_for_nodes(nodes, memory_mb, deadline)
+            chosen = [n for n in nodes if states[n.name].can_take(memory_mb)]
+            if not chosen:
+                return 0
+            cpus = min(RANK_CPUS, *(states[n.name].free_cpus for n in chosen))
+            done = self.run(self._script(group, chosen, cpus, memory_mb))
+            if any(words in done.out for words in _TAKEN) and time.monotonic() < deadline:
+                continue
+            problem = judge([n.name for n in chosen], done.code, done.out, self.deadline_s)
+            if problem:
+                raise problem
+            return len(chosen)
+
+    def _wait_for_nodes(self, nodes: Sequence[Node], memory_mb: int, deadline: float) -> dict[str, NodeState]:
+        """Until every node works and has room, or has passed before and is full of jobs now."""
+        while True:
+            states = self._states(nodes)
+            problem = unfit([n.name for n in nodes], states) or self._busy(nodes, states, memory_mb)
+            if problem is None:
+                return states
+            if time.monotonic() > deadline:
+                raise self._with_log(problem)
+            time.sleep(POLL_S)
+
+    def _busy(self, nodes: Sequence[Node], states: dict[str, NodeState], memory_mb: int) -> GateError | None:
+        for node in nodes:
+            if not states[node.name].can_take(memory_mb) and node.name not in self.proven:
+                return GateError(
+                    node.name,
+                    "job start",
+                    f"jobs have filled it ({states[node.name]}) before it was ever tested",
+                    "wait for them to end, or `scancel` them, then `muster up` again",
+                )
+        return None
+
+    def _states(self, nodes: Sequence[Node]) -> dict[str, NodeState]:
+        done = self.run(f"scontrol show node --oneliner {','.join(n.name for n in nodes)} 2>&1")
+        if done.code != 0 and not parse_nodes(done.out):
+            raise GateError("controller", "scontrol show node", last_error(done.out) or f"exit code {done.code}")
+        return parse_nodes(done.out)
+
+    def _with_log(self, problem: GateError) -> GateError:
+        """Adds the controller's last word about the node, which says why where the state only says what."""
+        name = shlex.quote(problem.node)
+        done = self.run(
+            f"grep -hw -- {name} /var/log/slurm/slurmctld.log 2>/dev/null | grep -i 'error\\|not resp' | tail -n 1"
+        )
+        line = done.out.strip()
+        if not line:
+            return problem
+        return GateError(problem.node, problem.step, f"{problem.line}; slurmctld: {line}", problem.fix)
+
+    def _script(self, group: str, nodes: Sequence[Node], cpus: int, memory_mb: int) -> str:
+        names = ",".join(n.name for n in nodes)
+        srun = [
+            "srun", f"--job-name=ready-{group}", f"--partition={group}", f"--nodes={len(nodes)}", f"--nodelist={names}",
+            f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", f"--mem={memory_mb}M",
+            f"--time={int(self.deadline_s // 60) + 1}", "--immediate=5", "--kill-on-bad-exit=1",
+            f"--chdir={self.bundle}",
+            "--export=OMP_NUM_THREADS=1,TORCH_CPP_LOG_LEVEL=FATAL,PYTHONDONTWRITEBYTECODE=1,PATH=/usr/bin:/bin",
+        ]  # fmt: skip
+        if nodes[0].gpus.count and nodes[0].gpus.kind == "real":
+            srun.append("--gpus-per-node=1")
+        # The ranks give up first, so that they can still say what they waited for.
+        patience = max(10, self.deadline_s - 10)
+        rank = [f"{self.env_path}/bin/python", "-m", "trainer.gate", nodes[0].name, nodes[0].address, f"{patience:g}"]
+        limit = ["timeout", "--kill-after=5", f"{self.deadline_s:g}"]
+        return shlex.join(["runuser", "-u", self.user, "--", *limit, *srun, *rank]) + " </dev/null 2>&1"
+
+
+def _groups(inventory: Inventory) -> dict[str, list[Node]]:
+    groups: dict[str, list[Node]] = {}
+    for node in inventory.compute:
+        groups.setdefault(node.group or "", []).append(node)
+    return groups

@@ -48,6 +48,33 @@ class Sessions:
         return self._pool.submit(work, node)
 
 
+class Kept:
+    """Connections that outlive one run: apply and verify after it share them. `close` ends them all."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._open: dict[str, Transport] = {}
+
+    def connect(self, node: Node) -> Transport:
+        if node.name not in self._open:
+            self._open[node.name] = self._connect(node)
+        return _Lent(self._open[node.name])
+
+    def close(self) -> None:
+        for transport in self._open.values():
+            transport.close()
+
+
+class _Lent:
+    """A connection that its borrower cannot close."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.run, self.put, self.get = transport.run, transport.put, transport.get
+
+    def close(self) -> None:
+        """The owner does."""
+
+
 def finish(futures: Iterable[Future[T]]) -> list[T]:
     """Results in order; the first failure ends the wait, with those of other nodes named beside it."""
     listed = list(futures)

@@ -18,6 +18,7 @@ DATABASE = """\
 [mariadbd]
 skip-networking
 skip-log-bin
+skip-name-resolve
 innodb_buffer_pool_size=128M
 innodb_lock_wait_timeout=900
 innodb_flush_log_at_trx_commit=2

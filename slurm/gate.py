@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from infra.inventory import Inventory, Node
 from slurm.verdict import GateError, NodeState, judge, last_error, parse_nodes, unfit
@@ -33,8 +33,9 @@ class Completed(Protocol):
 
 
 Run = Callable[[str], Completed]
-Report = Callable[[str, str, str], None]
-"""Called with (node or group, state, detail)."""
+State = Literal["start", "ok", "failed"]
+Report = Callable[[str, State, str], None]
+"""Called with (node, state, detail)."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,16 @@ def check(  # noqa: PLR0913
     gate = _Gate(run, env_path, f"{inventory.mounts[0]}/muster", user, len(inventory.compute), frozenset(proven))
 
     def prove(group: str) -> int:
-        report(group, "start", f"{len(groups[group])} nodes")
+        nodes = groups[group]
+        for node in nodes:
+            report(node.name, "start", f"one job on all {len(nodes)} nodes of {group}")
         try:
-            ranks = gate.prove(group, groups[group])
+            ranks = gate.prove(group, nodes)
         except GateError as error:
             report(error.node, "failed", f"{error.step}: {error.line}")
             raise
-        report(group, "ok", f"sum over {ranks} ranks is right")
+        for node in nodes:
+            report(node.name, "ok", f"sum over {ranks} ranks is right")
         return ranks
 
     with ThreadPoolExecutor(max_workers=max(1, len(groups))) as pool:

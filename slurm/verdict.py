@@ -147,10 +147,10 @@ def last_error(output: str, host: str = "") -> str:
     """The line that says most: an error of srun or Slurm that names the host, else the last error there is."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and PREFIX not in line]
     errors = [line for line in lines if re.search(r"error|fail|cannot|denied|no such", line, re.IGNORECASE)]
-    named = [line for line in errors if host and re.search(rf"\b{re.escape(host)}\b", line)]
-    # "task 1: Exited with exit code 1" names the host but not the cause.
-    telling = [line for line in named or errors if "Exited with exit code" not in line]
-    return next(reversed(telling or named or errors or lines), "")
+    # "gpu-2: task 1: Exited with exit code 1" names the host but not the cause.
+    telling = [line for line in errors if not re.search(r"task [\d,-]+: (Exited|Terminated|Killed)", line)]
+    named = [line for line in telling if host and re.search(rf"\b{re.escape(host)}\b", line)]
+    return next(reversed(named or telling or errors or lines), "")
 
 
 def _progress(rank: Rank | None) -> float:

@@ -1,0 +1,158 @@
+"""The gate against a controller that answers as Slurm does: who is tested, as whom, how often it asks again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from infra.inventory import Inventory, Node
+from slurm import gate
+from slurm.gate import GateError, check
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int = 0
+    out: str = ""
+
+
+def node(name: str, address: str) -> Node:
+    role = "compute" if "-" in name else "controller"
+    group = name.rsplit("-", 1)[0] if role == "compute" else None
+    return Node(
+        name=name, role=role, group=group, address=address, host_key="", machine_id=name, cpus=2, memory_mb=2048
+    )
+
+
+INVENTORY = Inventory(
+    cluster="test",
+    target="local",
+    nodes=(
+        node("controller", "10.88.0.2"),
+        node("gpu-1", "10.88.0.3"),
+        node("gpu-2", "10.88.0.4"),
+        node("cpu-1", "10.88.0.5"),
+    ),
+)
+
+
+@dataclass
+class Controller:
+    """Answers `scontrol show node` from `states`, and srun by passing on every node of --nodelist."""
+
+    states: dict[str, str] = field(default_factory=dict)
+    scripts: list[str] = field(default_factory=list)
+    srun: Callable[[list[str]], Answer] | None = None
+
+    def __call__(self, script: str) -> Answer:
+        self.scripts.append(script)
+        if script.startswith("scontrol"):
+            return Answer(out="\n".join(self._show(name) for name in script.split()[4].split(",")))
+        if script.startswith("grep"):
+            return Answer(1)
+        names = re.findall(r"--nodelist=(\S+)", script)[0].split(",")
+        return self.srun(names) if self.srun else passed(names)
+
+    def _show(self, name: str) -> str:
+        state = self.states.get(name, "State=IDLE")
+        return f"NodeName={name} CPUAlloc=0 CPUTot=2 RealMemory=1920 AllocMem=0 {state} Weight=1"
+
+    @property
+    def jobs(self) -> list[list[str]]:
+        return [shlex.split(s) for s in self.scripts if "srun" in s]
+
+
+def passed(names: list[str]) -> Answer:
+    total = len(names) * (len(names) + 1) / 2
+    lines = [{"host": n, "rank": i, "stage": "passed", "sum": total} for i, n in enumerate(names)]
+    return Answer(out="".join(f"muster-gate {json.dumps(line)}\n" for line in lines))
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves only when somebody sleeps."""
+    clock = [0.0]
+    monkeypatch.setattr(gate.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(gate.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+
+
+def run_check(
+    controller: Controller, proven: tuple[str, ...] = (), events: list[tuple[str, str]] | None = None
+) -> gate.Ready:
+    def report(name: str, state: str, _detail: str) -> None:
+        if events is not None:
+            events.append((name, state))
+
+    return check(controller, INVENTORY, "/shared/env/abc", "alice", report, proven=proven)
+
+
+def test_one_job_per_group_covers_all_its_nodes_as_the_user():
+    controller, events = Controller(), list[tuple[str, str]]()
+    ready = run_check(controller, events=events)
+    assert sorted(ready.nodes) == ["cpu-1", "gpu-1", "gpu-2"]
+    assert (sorted(ready.groups), ready.ranks) == (["cpu", "gpu"], 3)
+    job = next(j for j in controller.jobs if "--partition=gpu" in j)
+    assert job[:4] == ["runuser", "-u", "alice", "--"]
+    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--nodelist=gpu-1,gpu-2"} <= set(job)
+    rank = job.index("trainer.gate")
+    assert job[rank - 2 : rank + 3] == ["/shared/env/abc/bin/python", "-m", "trainer.gate", "gpu-1", "10.88.0.3"]
+    assert set(events) == {(n, s) for n in ready.nodes for s in ("start", "ok")}
+
+
+def test_a_node_that_comes_late_is_waited_for():
+    controller = Controller({"gpu-2": "State=UNKNOWN+NOT_RESPONDING"})
+
+    def arrives(script: str, ask: Callable[[str], Answer] = controller.__call__) -> Answer:
+        if len(controller.scripts) == 4:
+            controller.states.clear()
+        return ask(script)
+
+    ready = check(arrives, INVENTORY, "/shared/env/abc", "alice", lambda *_: None)
+    assert ready.ranks == 3
+
+
+def test_a_node_that_stays_down_is_named_with_slurms_reason():
+    controller, events = Controller({"gpu-2": "State=DOWN Reason=Not responding [slurm@2026]"}), list[tuple[str, str]]()
+    with pytest.raises(GateError, match=r"node gpu-2, step registration: slurmctld has it as down"):
+        run_check(controller, events=events)
+    assert ("gpu-2", "failed") in events
+
+
+def test_nodes_full_of_jobs_are_left_alone_once_they_have_passed():
+    controller = Controller({"gpu-1": "State=ALLOCATED CPUAlloc=2"})
+    ready = run_check(controller, proven=("gpu-1",))
+    assert ready.ranks == 2
+    assert any("--nodelist=gpu-2" in job for job in controller.jobs)
+
+
+def test_a_new_node_full_of_jobs_is_not_taken_on_trust():
+    controller = Controller({"gpu-2": "State=ALLOCATED CPUAlloc=2"})
+    with pytest.raises(GateError, match="node gpu-2, step job start: jobs have filled it"):
+        run_check(controller, proven=("gpu-1",))
+
+
+def test_nodes_taken_between_look_and_job_are_asked_for_again():
+    refusals = [Answer(1, "srun: error: Unable to allocate resources: Requested nodes are busy\n")]
+    controller = Controller()
+    controller.srun = lambda names: refusals.pop() if len(names) == 2 and refusals else passed(names)
+    assert run_check(controller).ranks == 3
+    assert sum("--partition=gpu" in job for job in controller.jobs) == 2
+
+
+def test_a_failed_rank_fails_the_gate():
+    controller = Controller(srun=lambda names: Answer(1, f"srun: error: Node failure on {names[-1]}\n"))
+    with pytest.raises(GateError, match="Node failure on"):
+        run_check(controller)
+
+
+def test_a_controller_without_slurmctld_says_so():
+    with pytest.raises(GateError, match=r"controller.*slurm_load_node error: Unable to contact slurm controller"):
+        check(
+            lambda _: Answer(1, "slurm_load_node error: Unable to contact slurm controller (connect failure)\n"),
+            INVENTORY, "/e", "alice", lambda *_: None,
+        )  # fmt: skip

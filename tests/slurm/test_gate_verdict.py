@@ -1,0 +1,166 @@
+"""The gate's verdict: given what Slurm and the ranks said, which node is named, at which step, with which line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from slurm.verdict import judge, parse_nodes, parse_ranks, unfit
+
+HOSTS = ("gpu-1", "gpu-2")
+IDLE = (
+    "CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.75 RealMemory=1920 AllocMem=0 FreeMem=15238 State=IDLE ThreadsPerCore=1"
+)
+
+
+def said(host: str, *stages: str, rank: int = 0, **last: object) -> str:
+    lines = [{"host": host, "rank": rank, "stage": stage} for stage in stages]
+    lines[-1] |= last
+    return "".join(f"muster-gate {json.dumps(line)}\n" for line in lines)
+
+
+def passed(host: str, total: float = 3.0) -> str:
+    return said(host, "started", "imported", "joined", "passed", sum=total)
+
+
+def test_every_host_passed():
+    assert judge(HOSTS, 0, passed("gpu-1") + passed("gpu-2")) is None
+
+
+def test_one_node_is_a_world_too():
+    assert judge(("big-1",), 0, passed("big-1", 1.0)) is None
+
+
+def test_other_lines_in_between_do_not_matter():
+    output = "srun: job 12 queued\n" + passed("gpu-1") + "muster-gate {broken\n0: " + passed("gpu-2")
+    assert judge(HOSTS, 0, output) is None
+
+
+CASES = {
+    "a wrong sum": (
+        0,
+        passed("gpu-1") + passed("gpu-2", 2.0),
+        "not ready: node gpu-2, step all-reduce: the sum is 2 instead of 3.",
+    ),
+    "a rank that says its vector is wrong": (
+        1,
+        passed("gpu-1")
+        + said("gpu-2", "started", "imported", "joined", "failed", error="all-reduce of a vector is wrong"),
+        "not ready: node gpu-2, step all-reduce: all-reduce of a vector is wrong.",
+    ),
+    "a host nobody asked for": (
+        0,
+        passed("gpu-1") + passed("cpu-9"),
+        "not ready: node cpu-9, step job: ran there although only gpu-1, gpu-2 were asked for.",
+    ),
+    "a rank that never started, srun says why": (
+        1,
+        said("gpu-1", "started", "imported")
+        + "srun: error: Task launch for StepId=17.0 failed on node gpu-2: Communication connection failure\n"
+        + "srun: error: Application launch failed: Communication connection failure\n",
+        "not ready: node gpu-2, step job start: "
+        "srun: error: Task launch for StepId=17.0 failed on node gpu-2: Communication connection failure.",
+    ),
+    "a rank that was not heard of, its peer says so": (
+        1,
+        said("gpu-1", "started", "imported", "failed", error="did not join within 25 s: rank 1")
+        + said("gpu-2", "started", "imported")
+        + "srun: error: gpu-2: task 1: Terminated\n",
+        "not ready: node gpu-2, step joining the fabric: "
+        "no word from it; gpu-1 says: did not join within 25 s: rank 1.",
+    ),
+    "a rank that cannot reach the first one, which lost patience too": (
+        1,
+        said("gpu-1", "started", "imported", "failed", error="did not join within 25 s: rank 1")
+        + said("gpu-2", "started", "imported", "failed", error="The client socket has timed out after 25000ms"),
+        "not ready: node gpu-2, step joining the fabric: The client socket has timed out after 25000ms.",
+    ),
+    "torch cannot be imported on one node": (
+        1,
+        said("gpu-1", "started", "imported")
+        + said("gpu-2", "started")
+        + "ImportError: libtorch_cpu.so: cannot open shared object file: No such file or directory\n"
+        + "srun: error: gpu-2: task 1: Exited with exit code 1\n",
+        "not ready: node gpu-2, step import torch: "
+        "ImportError: libtorch_cpu.so: cannot open shared object file: No such file or directory.",
+    ),
+    "nobody started": (
+        1,
+        "srun: error: Unable to allocate resources: Invalid account or account/partition combination specified\n",
+        "not ready: node gpu-1, gpu-2, step job start: srun: error: Unable to allocate resources: "
+        "Invalid account or account/partition combination specified.",
+    ),
+    "srun says nothing": (7, "", "not ready: node gpu-1, gpu-2, step job start: srun exited with 7 and said nothing."),
+    "a hang": (
+        124,
+        said("gpu-1", "started", "imported", "joined") + said("gpu-2", "started", "imported"),
+        "not ready: node gpu-2, step joining the fabric: nothing more within 35 s.",
+    ),
+    "a hang before anything was said": (
+        124,
+        "srun: job 4 queued and waiting for resources\n",
+        "not ready: node gpu-1, step job start: nothing more within 35 s; "
+        "last line: srun: job 4 queued and waiting for resources.",
+    ),
+    "a node that dies in the middle": (
+        1,
+        said("gpu-1", "started", "imported", "joined", "failed", error="Connection closed by peer [10.88.0.5]:4711")
+        + said("gpu-2", "started", "imported", "joined")
+        + "srun: error: Node failure on gpu-2\n",
+        "not ready: node gpu-2, step all-reduce: srun: error: Node failure on gpu-2.",
+    ),
+    "all passed and the job failed anyway": (
+        1,
+        passed("gpu-1") + passed("gpu-2") + "slurmstepd: error: gpu-1: cannot remove its cgroup\n",
+        "not ready: node gpu-1, step end of the job: slurmstepd: error: gpu-1: cannot remove its cgroup.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_failure_names_node_step_and_line(case: str):
+    code, output, message = CASES[case]
+    problem = judge(HOSTS, code, output, deadline_s=35)
+    assert str(problem) == message
+
+
+def test_a_failure_keeps_the_stage_it_happened_in():
+    ranks = parse_ranks(said("gpu-1", "started", "imported", "failed", error="no route", rank=3))
+    assert (ranks["gpu-1"].stage, ranks["gpu-1"].error, ranks["gpu-1"].rank) == ("imported", "no route", 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "works", "takes"),
+    [
+        ("State=IDLE", True, True),
+        ("State=MIXED CPUAlloc=1", True, True),
+        ("State=MIXED CPUAlloc=2", True, False),
+        ("State=MIXED AllocMem=1800", True, False),
+        ("State=ALLOCATED CPUAlloc=2", True, False),
+        ("State=IDLE+COMPLETING", True, True),
+        ("State=IDLE+DRAIN", False, False),
+        ("State=IDLE+NOT_RESPONDING", False, False),
+        ("State=IDLE*", False, False),
+        ("State=DOWN*+DRAIN", False, False),
+        ("State=UNKNOWN", False, False),
+        ("State=IDLE+INVALID_REG", False, False),
+    ],
+)
+def test_which_nodes_can_take_the_job(state: str, works: bool, takes: bool):
+    nodes = parse_nodes(f"NodeName=gpu-1 Arch=x86_64 {IDLE.replace('State=IDLE', '')} {state} Weight=1")
+    assert (nodes["gpu-1"].works, nodes["gpu-1"].can_take(512)) == (works, takes)
+
+
+def test_the_reason_of_a_node_that_does_not_work_is_said():
+    text = f"NodeName=gpu-1 {IDLE}\nNodeName=gpu-2 State=IDLE+DRAIN Weight=1 Reason=bad fan, row=7 [root@2026-11-15T03]"
+    problem = unfit(HOSTS, parse_nodes(text))
+    assert problem is not None
+    assert (problem.node, problem.step) == ("gpu-2", "registration")
+    assert problem.line == "slurmctld has it as idle+drain (bad fan, row=7)"
+    assert "state=resume" in problem.fix
+
+
+def test_a_node_slurm_does_not_know():
+    problem = unfit(HOSTS, parse_nodes(f"NodeName=gpu-1 {IDLE}\n"))
+    assert str(problem).startswith("not ready: node gpu-2, step registration: slurmctld does not know it.")

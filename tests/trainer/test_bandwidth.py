@@ -1,0 +1,39 @@
+"""Bandwidth figures: the formulas of nccl-tests, and message sizes from 1 KB to 64 MB."""
+
+import pytest
+
+from trainer.bandwidth import SIZES, Measured, human, report, rounds
+
+
+@pytest.mark.parametrize(("world", "factor"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75)])
+def test_bus_bandwidth_is_the_algorithms_times_two_n_minus_one_over_n(world: int, factor: float):
+    measured = Measured(size=1_000_000, seconds=0.001, world=world)
+    assert measured.algorithm == pytest.approx(1e9)
+    assert measured.bus == pytest.approx(1e9 * factor)
+
+
+def test_sizes_run_from_1_kb_to_64_mb_by_four():
+    assert [human(size) for size in SIZES] == [
+        "1 KB",
+        "4 KB",
+        "16 KB",
+        "64 KB",
+        "256 KB",
+        "1 MB",
+        "4 MB",
+        "16 MB",
+        "64 MB",
+    ]
+
+
+def test_small_messages_are_repeated_more_often_than_large_ones():
+    counts = [rounds(size) for size in SIZES]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == 20
+    assert counts[-1] == 3
+
+
+def test_report_has_one_row_per_size():
+    text = report([Measured(1024, 0.0005, 4), Measured(64 * 1024 * 1024, 0.5, 4)])
+    assert text.splitlines()[0].split() == ["size", "time", "us", "algorithm", "GB/s", "bus", "GB/s"]
+    assert text.splitlines()[3].split() == ["64", "MB", "500000.00", "0.13", "0.20"]

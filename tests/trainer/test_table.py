@@ -1,0 +1,17 @@
+"""Tables that people read in job logs."""
+
+from trainer.table import table
+
+
+def test_numbers_to_the_right_and_text_to_the_left():
+    text = table(("rank", "host", "GB/s"), [(0, "gpu-1", 1.5), (10, "gpu-12", 12.345)])
+    assert text.splitlines() == [
+        "rank  host     GB/s",
+        "----  ------  -----",
+        "   0  gpu-1    1.50",
+        "  10  gpu-12  12.35",
+    ]
+
+
+def test_headers_alone():
+    assert table(("a", "bc"), []).splitlines() == ["a  bc", "-  --"]

@@ -1,0 +1,181 @@
+"""training-env.sh in a real node container: makes an environment once, heals what a kill left, says what is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+IMAGE = "muster-node:24.11"
+DEST = "/shared/env/key"
+
+pytestmark = pytest.mark.engine
+
+
+class Box:
+    """A node container with the script, and a lock file of one small package."""
+
+    def __init__(self, lock: Path, *options: str) -> None:
+        self.name = f"muster-test-env-{uuid.uuid4().hex[:8]}"
+        mounts = [f"{REPO}/bootstrap/scripts:/scripts:ro", f"{lock}:/lock:ro"]
+        docker(
+            "run", "-d", "--rm", "--name", self.name, "--label", "muster.cluster=test-env", "--tmpfs", "/run",
+            *(part for mount in mounts for part in ("-v", mount)), *options, IMAGE, "sleep", "600",
+        )  # fmt: skip
+
+    def sh(self, script: str) -> subprocess.CompletedProcess[str]:
+        return docker("exec", self.name, "sh", "-c", script, check=False)
+
+    def make(self) -> subprocess.CompletedProcess[str]:
+        return self.sh(f"/scripts/training-env.sh /lock {DEST}")
+
+
+def docker(*args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *args], capture_output=True, text=True, check=check, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lock file that needs no network: one wheel, made here, with its hash."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = (
+        "import base64, hashlib, zipfile\n"
+        "files = {'tiny_part/__init__.py': 'answer = 42', 'tiny_part-1.0.dist-info/METADATA': "
+        "'Metadata-Version: 2.1\\nName: tiny-part\\nVersion: 1.0\\n', 'tiny_part-1.0.dist-info/WHEEL': "
+        "'Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'}\n"
+        "record = ''.join(f'{name},,\\n' for name in [*files, 'tiny_part-1.0.dist-info/RECORD'])\n"
+        "files['tiny_part-1.0.dist-info/RECORD'] = record\n"
+        "with zipfile.ZipFile('tiny_part-1.0-py3-none-any.whl', 'w') as archive:\n"
+        "    [archive.writestr(name, text) for name, text in files.items()]\n"
+    )
+    subprocess.run(["python3", "-c", build], cwd=folder, check=True)
+    return folder / "tiny_part-1.0-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def lock(wheel: Path) -> Path:
+    digest = subprocess.run(["sha256sum", wheel], capture_output=True, text=True, check=True).stdout.split()[0]
+    path = wheel.parent / "lock"
+    path.write_text(f"tiny-part==1.0 --hash=sha256:{digest}\n")
+    return path
+
+
+@pytest.fixture
+def boxes() -> Iterator[list[Box]]:
+    made: list[Box] = []
+    yield made
+    for box in made:
+        docker("rm", "-f", box.name, check=False)
+
+
+@pytest.fixture
+def box(lock: Path, wheel: Path, boxes: list[Box]) -> Box:
+    find = (
+        "--network",
+        "none",
+        "-v",
+        f"{wheel.parent}:/wheels:ro",
+        "-e",
+        "PIP_FIND_LINKS=/wheels",
+        "-e",
+        "PIP_NO_INDEX=1",
+    )
+    boxes.append(Box(lock, *find))
+    return boxes[0]
+
+
+def test_makes_it_once_and_then_reuses_it(box: Box):
+    first, second = box.make(), box.make()
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.splitlines()[-1].startswith(f"training-env: ready: {DEST}, ")
+    assert second.stdout == f"training-env: reused {DEST}\n"
+    assert box.sh(f"{DEST}/bin/python -c 'import tiny_part; print(tiny_part.answer)'").stdout == "42\n"
+
+
+def test_everybody_may_read_it_and_only_root_may_write_it(box: Box):
+    box.make()
+    assert box.sh(f"find {DEST} -perm /022 ! -type l -o ! -user root").stdout == ""
+    assert box.sh(f"runuser -u nobody -- {DEST}/bin/python -c 'import tiny_part'").returncode == 0
+    assert box.sh(f"find {DEST}/lib -path '*tiny_part*' -name '*.pyc'").stdout != ""
+    assert box.sh(f"find {DEST} -name .tmp").stdout == ""
+
+
+def test_what_a_kill_left_is_made_anew(box: Box):
+    box.sh(f"mkdir -p {DEST}/lib && echo broken > {DEST}/lib/half")
+    done = box.make()
+    assert f"removing what an interrupted run left in {DEST}" in done.stdout
+    assert box.sh(f"ls {DEST}/lib").stdout.split() == ["python3.13"]
+
+
+def test_a_kill_in_the_middle_is_healed_by_the_next_run(box: Box):
+    box.sh(
+        f"setsid /scripts/training-env.sh /lock {DEST} >/dev/null 2>&1 & leader=$!; "
+        f"until [ -e {DEST}/pyvenv.cfg ]; do sleep 0.02; done; kill -9 -- -$leader"
+    )
+    assert box.sh(f"test -e {DEST}/.complete").returncode != 0
+    assert box.make().returncode == 0
+    assert box.sh(f"{DEST}/bin/python -c 'import tiny_part'").returncode == 0
+
+
+def test_a_polite_end_leaves_nothing_behind(box: Box):
+    done = box.sh(
+        f"/scripts/training-env.sh /lock {DEST} >/dev/null 2>&1 & "
+        f"until [ -e {DEST}/pyvenv.cfg ]; do sleep 0.02; done; kill -TERM $!; wait $!"
+    )
+    assert done.returncode == 143
+    assert box.sh("ls -A /shared/env").stdout.split() == ["key.lock"]
+
+
+def test_two_runs_at_once_make_it_once(box: Box):
+    both = box.sh(f"for i in 1 2; do /scripts/training-env.sh /lock {DEST} & done; wait")
+    assert both.stdout.count("training-env: ready") == 1
+    assert both.stdout.count("training-env: reused") == 1
+    assert "waiting for it" in both.stdout
+
+
+def test_a_full_disk_is_one_clear_line(lock: Path, boxes: list[Box]):
+    boxes.append(Box(lock, "--network", "none", "--tmpfs", "/shared/env:size=4m"))
+    done = boxes[0].make()
+    assert done.returncode == 1
+    assert done.stderr.startswith("training-env: disk full: /shared/env has 0 MB left; free some space")
+    assert len(done.stderr.splitlines()) == 1
+    assert boxes[0].sh("ls -A /shared/env").stdout.split() == ["key.lock"]
+
+
+def test_no_network_is_one_clear_line(lock: Path, boxes: list[Box]):
+    boxes.append(Box(lock, "--network", "none"))
+    done = boxes[0].make()
+    assert done.returncode == 1
+    assert "no network" in done.stderr
+    assert "make setup" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert boxes[0].sh("ls -A /shared/env").stdout.split() == ["key.lock"]
+
+
+def test_a_wheel_with_another_hash_is_refused(tmp_path: Path, wheel: Path, boxes: list[Box]):
+    bad = tmp_path / "lock"
+    bad.write_text(f"tiny-part==1.0 --hash=sha256:{'0' * 64}\n")
+    find = (
+        "--network",
+        "none",
+        "-v",
+        f"{wheel.parent}:/wheels:ro",
+        "-e",
+        "PIP_FIND_LINKS=/wheels",
+        "-e",
+        "PIP_NO_INDEX=1",
+    )
+    boxes.append(Box(bad, *find))
+    done = boxes[0].make()
+    assert done.returncode == 1
+    assert "pip install failed" in done.stderr
+    assert boxes[0].sh("ls -A /shared/env").stdout.split() == ["key.lock"]
+
+
+def test_a_lock_file_that_is_not_there(box: Box):
+    done = box.sh(f"/scripts/training-env.sh /nowhere {DEST}")
+    assert (done.returncode, done.stderr) == (1, "training-env: lock file /nowhere cannot be read\n")

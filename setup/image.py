@@ -33,7 +33,12 @@ def act(paths: Paths, _: Facts, log: Path) -> None:
         archive.seek(0)
         # The legacy builder works without the buildx plugin; the host's network also where the bridge has no way out.
         options = ["--force-rm", "--network", "host", "--build-arg", f"BASE={pins.BASE_IMAGE}", *labels, *proxies]
-        run(["docker", "build", *options, "-t", pins.NODE_IMAGE, "-"], log, env={**os.environ, "DOCKER_BUILDKIT": "0"}, stdin=archive)
+        run(
+            ["docker", "build", *options, "-t", pins.NODE_IMAGE, "-"],
+            log,
+            env={**os.environ, "DOCKER_BUILDKIT": "0"},
+            stdin=archive,
+        )
     if old:
         # Refused, and rightly, while a node still runs on it.
         ask(["docker", "image", "rm", old])

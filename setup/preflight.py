@@ -14,7 +14,7 @@ ROOM = {
     "venv": ("repository", 1),
     "pulumi": ("cache", 1),
     "image": ("engine", 2),
-    "env": ("engine", 7),
+    "env": ("engine", 9),
 }
 BUILD_ROOM = 4
 NEEDED_FROM = {

@@ -19,8 +19,8 @@ def archive_name(machine: str) -> str:
     return f"pulumi-v{pins.PULUMI}-linux-{ARCHITECTURES[machine]}.tar.gz"
 
 
-def reachable(machine: str, releases: str = RELEASES) -> bool:
-    request = urllib.request.Request(f"{releases}/{archive_name(machine)}", method="HEAD")  # noqa: S310
+def reachable(machine: str) -> bool:
+    request = urllib.request.Request(f"{RELEASES}/{archive_name(machine)}", method="HEAD")  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=CONNECT_S) as answer:  # noqa: S310
             return bool(answer.status == 200)  # noqa: PLR2004
@@ -28,17 +28,17 @@ def reachable(machine: str, releases: str = RELEASES) -> bool:
         return False
 
 
-def fetch(machine: str, made: Path, log: Path, releases: str = RELEASES) -> None:
+def fetch(machine: str, made: Path, log: Path) -> None:
     """Put the four executables into made/bin."""
     name = archive_name(machine)
     archive = made / name
     made.mkdir()
     try:
-        with urllib.request.urlopen(f"{releases}/pulumi-{pins.PULUMI}-checksums.txt", timeout=CONNECT_S) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{RELEASES}/pulumi-{pins.PULUMI}-checksums.txt", timeout=CONNECT_S) as answer:  # noqa: S310
             wanted = published(answer.read().decode(), name)
-        got = _download(f"{releases}/{name}", archive, log)
+        got = _download(f"{RELEASES}/{name}", archive, log)
     except (OSError, HTTPException) as error:
-        raise Failed(f"cannot download {releases}/{name}: {error}") from None
+        raise Failed(f"cannot download {RELEASES}/{name}: {error}") from None
     if got != wanted:
         raise Failed(f"{name} has SHA-256 {got}, its published checksum is {wanted}: not used")
     unpack(archive, made / "bin")
@@ -56,8 +56,9 @@ def published(checksums: str, name: str) -> str:
 def unpack(archive: Path, destination: Path) -> None:
     destination.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as tar:
+        there = {entry.name for entry in tar if entry.isfile()}
         for name in pins.PULUMI_FILES:
-            content = tar.extractfile(f"pulumi/{name}")
+            content = tar.extractfile(f"pulumi/{name}") if f"pulumi/{name}" in there else None
             if content is None:
                 raise Failed(f"{archive.name} has no pulumi/{name}: not used")
             (destination / name).write_bytes(content.read())

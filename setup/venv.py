@@ -16,7 +16,7 @@ STAMP = "muster.json"
 def wanted(paths: Paths) -> dict[str, str]:
     """What the stamp must say: the same lock for the same Python, and the same project file."""
     lock = (paths.root / "requirements.lock").read_bytes()
-    python = f"{base_python()} {sys.version}"
+    python = f"{sys.base_prefix} {sys.version_info.major}.{sys.version_info.minor}"
     return {
         "packages": hashlib.sha256(lock + python.encode()).hexdigest(),
         "project": hashlib.sha256((paths.root / "pyproject.toml").read_bytes()).hexdigest(),

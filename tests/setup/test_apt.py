@@ -1,0 +1,153 @@
+"""Which packages are installed, and where nodes get theirs from: the machine's own sources, in both formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from setup import apt, apt_sources
+from setup.apt_sources import Mirrors, Source
+from setup.distribution import parse
+from setup.engine import Engine
+from setup.facts import Facts
+from tests.setup.machine import ALL, machine
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+DEB822 = f"""\
+Types: deb
+# an address that is only remembered
+URIs: http://mirror.test/debian/
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: {KEYRING}
+
+Types: deb deb-src
+URIs: http://mirror.test/debian-security
+Suites: bookworm-security
+Components: main
+
+Types: deb-src
+URIs: http://sources.test/debian
+Suites: bookworm
+
+Enabled: no
+Types: deb
+URIs: http://off.test/debian
+Suites: bookworm
+"""
+ONE_LINE = """\
+# deb http://off.test/debian bookworm main
+deb http://mirror.test/debian/ bookworm main contrib
+deb [arch=amd64 signed-by=/etc/apt/keyrings/own.gpg] https://own.test/debian bookworm-updates main
+deb-src http://sources.test/debian bookworm main
+  deb   http://mirror.test/debian-security   bookworm-security   main
+"""
+EVERYTHING = frozenset({*apt.PROVIDERS, "ensurepip"})
+
+
+def test_deb822_sources() -> None:
+    assert apt_sources.parse_deb822(DEB822) == [
+        Source("http://mirror.test/debian", "bookworm", KEYRING),
+        Source("http://mirror.test/debian", "bookworm-updates", KEYRING),
+        Source("http://mirror.test/debian-security", "bookworm-security"),
+    ]
+
+
+def test_one_line_sources() -> None:
+    assert apt_sources.parse_lines(ONE_LINE) == [
+        Source("http://mirror.test/debian", "bookworm"),
+        Source("https://own.test/debian", "bookworm-updates", "/etc/apt/keyrings/own.gpg"),
+        Source("http://mirror.test/debian-security", "bookworm-security"),
+    ]
+
+
+def test_all_files_of_the_machine_are_read(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text("deb http://a.test/debian trixie main\n")
+    (tmp_path / "sources.list.d" / "b.list").write_text("deb http://b.test/debian trixie main\n")
+    (tmp_path / "sources.list.d" / "c.sources").write_text("Types: deb\nURIs: http://c.test/debian\nSuites: trixie\n")
+    (tmp_path / "sources.list.d" / "d.sources.bak").write_text(
+        "Types: deb\nURIs: http://d.test/debian\nSuites: trixie\n"
+    )
+    assert [source.uri[7] for source in apt_sources.read(tmp_path)] == ["a", "b", "c"]
+
+
+def test_mirrors_move_to_the_suite_of_the_nodes() -> None:
+    found = apt_sources.mirrors(tuple(apt_sources.parse_deb822(DEB822)), "bookworm", "trixie")
+    assert found == Mirrors(
+        Source("http://mirror.test/debian", "trixie", KEYRING),
+        Source("http://mirror.test/debian", "trixie-updates", KEYRING),
+        Source("http://mirror.test/debian-security", "trixie-security"),
+    )
+    rendered = apt_sources.render(found)
+    assert [source.suite for source in apt_sources.parse_deb822(rendered)] == [
+        "trixie",
+        "trixie-updates",
+        "trixie-security",
+    ]
+
+
+def test_suites_the_machine_does_not_have_are_not_invented() -> None:
+    found = apt_sources.mirrors((Source("http://mirror.test/debian", "stable"),), "trixie", "trixie")
+    assert found == Mirrors(Source("http://mirror.test/debian", "trixie"))
+
+
+def test_a_file_of_mirrors_is_resolved() -> None:
+    source = Source("mirror+file:/etc/apt/mirrors/debian.list", "trixie")
+    read = {
+        Path("/etc/apt/mirrors/debian.list"): "# cloud\nhttps://cdn.test/debian/ priority:1\nhttps://b.test/debian\n"
+    }
+    found = apt_sources.mirrors((source,), "trixie", "trixie", read.__getitem__)
+    assert found == Mirrors(Source("https://cdn.test/debian", "trixie"))
+
+
+def test_without_a_usable_mirror_there_is_none() -> None:
+    sources = (Source("cdrom:[Debian]", "trixie"), Source("https://other.test/apt", "cloud-sdk-trixie"))
+    assert apt_sources.mirrors(sources, "trixie", "trixie") is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "names"),
+    [
+        (machine(), ()),
+        (machine(lacking=frozenset({"go", "debootstrap", "dockerd", "ensurepip"})), ()),
+        (machine(lacking=EVERYTHING, root=False, missing=ALL), ()),
+        (machine(lacking=EVERYTHING, debian=False, missing=ALL), ()),
+        (machine(lacking=frozenset({"shellcheck", "ssh"})), ("openssh-client", "shellcheck")),
+        (
+            machine(lacking=frozenset({"debootstrap"}), missing=frozenset({"image"})),
+            ("debian-archive-keyring", "debootstrap"),
+        ),
+        (machine(lacking=frozenset({"go"}), missing=frozenset({"pulumi"}), reach={"release": True}), ()),
+        (machine(lacking=frozenset({"go"}), missing=frozenset({"pulumi"}), reach={"release": False}), ("golang-go",)),
+        (
+            machine(lacking=EVERYTHING, missing=ALL, engine=Engine("absent")),
+            (
+                "debian-archive-keyring",
+                "debootstrap",
+                "docker.io",
+                "golang-go",
+                "openssh-client",
+                "python3.13-venv",
+                "shellcheck",
+            ),
+        ),
+    ],
+)
+def test_packages_are_only_what_is_missing_and_needed(facts: Facts, names: tuple[str, ...]) -> None:
+    assert apt.packages(facts) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('ID=debian\nVERSION_CODENAME=trixie\nPRETTY_NAME="Debian 13"\n', ("debian", "trixie", "Debian 13", True)),
+        ("ID=linuxmint\nID_LIKE='ubuntu debian'\nVERSION_CODENAME=xia\n", ("linuxmint", "xia", "linuxmint", True)),
+        ('ID=fedora\nPRETTY_NAME="Fedora Linux 43"\n', ("fedora", "", "Fedora Linux 43", False)),
+        ("", ("unknown", "", "unknown", False)),
+    ],
+)
+def test_distribution(text: str, expected: tuple[str, str, str, bool]) -> None:
+    found = parse(text)
+    assert (found.name, found.codename, found.title, found.debian_like) == expected

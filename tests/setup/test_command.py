@@ -1,0 +1,119 @@
+"""`python3 -m setup` itself, as a user runs it."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from setup.paths import Paths
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def setup(*words: str, cache: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "MUSTER_CACHE": str(cache), **variables}
+    command = [sys.executable, "-m", "setup", *words]
+    return subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture
+def warm(tmp_path: Path) -> Path:
+    """A cache with the contents of the machine's own, so that these runs do not overwrite its records."""
+    real = Paths.from_environment().cache
+    if (real / "pulumi").exists():
+        (tmp_path / "pulumi").symlink_to(real / "pulumi")
+    shutil.copy(real / "env.json", tmp_path / "env.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
+def test_an_old_python_can_read_the_entry(name: str) -> None:
+    ast.parse((REPO / "setup" / name).read_text(), feature_version=(3, 6))
+
+
+def test_an_old_python_gets_one_clear_message(tmp_path: Path) -> None:
+    pretend = "import runpy, sys; sys.version_info = (3, 8, 10); runpy.run_module('setup', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", pretend], cwd=REPO, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "setup: Python 3.8 is too old; muster needs 3.11 or newer."
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_phase_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    done = setup("imgae", cache=tmp_path)
+    assert done.returncode == 2
+    assert "PHASE 'imgae' is not one of: preflight, apt, venv, pulumi, docker, image, env, stop-docker" in done.stderr
+
+
+def test_stop_docker_with_nothing_started(tmp_path: Path) -> None:
+    assert "nothing to stop" in setup("stop-docker", cache=tmp_path).stdout
+    assert setup("stop-docker", "--if-started-by-last-run", cache=tmp_path).stdout == ""
+
+
+@pytest.mark.engine
+def test_a_second_run_does_nothing_and_is_quick(warm: Path) -> None:
+    started = time.monotonic()
+    done = setup(cache=warm)
+    seconds = time.monotonic() - started
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("setup: everything is there")
+    assert seconds < 2
+    record = json.loads((warm / "logs" / "setup.json").read_text())
+    states = {name: phase["state"] for name, phase in record["phases"].items()}
+    assert states == {
+        "preflight": "done",
+        **dict.fromkeys(("apt", "venv", "pulumi", "docker", "image", "env"), "cached"),
+    }
+
+
+@pytest.mark.engine
+def test_check_starts_nothing(warm: Path) -> None:
+    done = setup("--check", cache=warm)
+    assert (done.returncode, done.stdout) == (0, "preflight: this machine can run muster; to be done: nothing\n")
+    assert not (warm / "logs" / "setup.json").exists()
+
+
+@pytest.mark.engine
+def test_a_lost_stamp_costs_a_look_not_a_new_environment(warm: Path) -> None:
+    (warm / "env.json").write_text("{")
+    done = setup("env", cache=warm)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[::2] for line in done.stdout.splitlines() if line.startswith("env  ")][-1] == ["env", "done"]
+    assert "training-env: reused" in (warm / "logs" / "env.log").read_text()
+    assert setup("env", cache=warm).stdout.startswith("setup: everything is there")
+
+
+def test_an_engine_that_does_not_answer_is_said_before_anything_is_started(tmp_path: Path) -> None:
+    done = setup("docker", cache=tmp_path, DOCKER_HOST=f"unix://{tmp_path}/none.sock")
+    assert done.returncode == 1
+    assert done.stderr.startswith("setup: this machine is not ready; nothing was started.\n  1. ")
+    assert "    fix: " in done.stderr
+    assert json.loads((tmp_path / "logs" / "setup.json").read_text())["phases"]["preflight"]["state"] == "failed"
+
+
+@pytest.mark.engine
+def test_two_at_once_the_second_waits_and_says_so(warm: Path) -> None:
+    environment = {**os.environ, "MUSTER_CACHE": str(warm)}
+    with (warm / "setup.lock").open("w") as held:
+        held.write("4711")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = subprocess.Popen(
+            [sys.executable, "-m", "setup"], cwd=REPO, env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert second.stdout is not None
+        said = second.stdout.readline()
+        assert said == "setup: another setup (process 4711) is at work; waiting for it to finish (0 s)\n"
+        assert second.poll() is None
+    rest, _ = second.communicate(timeout=60)
+    assert rest.startswith("setup: everything is there")
+    assert second.returncode == 0

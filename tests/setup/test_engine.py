@@ -1,0 +1,130 @@
+"""The Docker engine is recognised for what it is; setup ends the one it started and no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from setup import engine
+from setup.engine import Engine
+from setup.paths import Paths
+from setup.run import Answer, Failed
+
+
+def info(**fields: object) -> str:
+    return json.dumps({"ServerVersion": "28.0.1", "DockerRootDir": "/data/docker", **fields})
+
+
+REFUSED = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
+
+
+@pytest.mark.parametrize(
+    ("answer", "host", "installed", "expected"),
+    [
+        (Answer(0, info()), "", True, Engine("running", data=Path("/data/docker"))),
+        (
+            Answer(0, info(SecurityOptions=["name=seccomp,profile=builtin", "name=rootless"])),
+            "",
+            True,
+            Engine("running", rootless=True, data=Path("/data/docker")),
+        ),
+        (
+            Answer(0, info(OperatingSystem="Docker Desktop")),
+            "",
+            False,
+            Engine("running", desktop=True, data=Path("/data/docker")),
+        ),
+        (Answer(1, json.dumps({"ServerErrors": [REFUSED]}), f"ERROR: {REFUSED}"), "", True, Engine("stopped", REFUSED)),
+        (Answer(1, "", f"ERROR: {REFUSED}\nerrors pretty printing info"), "", False, Engine("absent", REFUSED)),
+        (Answer(0, json.dumps({"ServerErrors": [REFUSED]})), "", True, Engine("stopped", REFUSED)),
+        (Answer(1, "", DENIED), "", True, Engine("denied", DENIED)),
+        (Answer(127, err="no docker"), "", False, Engine("absent", "no docker")),
+        (Answer(127, err="no docker"), "", True, Engine("stopped", "no docker")),
+        (
+            Answer(1, "", "dial tcp: refused"),
+            "tcp://far:2375",
+            True,
+            Engine("unreachable", "DOCKER_HOST=tcp://far:2375 does not answer (dial tcp: refused)"),
+        ),
+        (Answer(1), "", True, Engine("stopped", "no answer")),
+    ],
+)
+def test_classify(answer: Answer, host: str, installed: bool, expected: Engine) -> None:
+    assert engine.classify(answer, host=host, installed=installed) == expected
+
+
+def test_docker_host_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    found = engine.look()
+    assert found.state in ("unreachable", "absent")
+    if found.state == "unreachable":
+        assert f"DOCKER_HOST=unix://{tmp_path}/none.sock does not answer" in found.detail
+
+
+def test_stop_ends_what_was_started_and_only_that(tmp_path: Path) -> None:
+    paths = Paths(tmp_path, tmp_path)
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        ours = engine.launch(paths, ["sleep", "60"], tmp_path / "log")
+        _until_written(tmp_path / "dockerd.pid")
+        assert os.getsid(ours.pid) == ours.pid
+        assert engine.stop(paths) == f"stopped the Docker engine that setup had started (process {ours.pid})"
+        assert ours.wait(5) != 0
+        assert bystander.poll() is None
+        assert engine.stop(paths) == "no Docker engine started by setup is running: nothing to stop"
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        (tmp_path / "dockerd.pid").write_text(str(bystander.pid))
+        assert "nothing to stop" in engine.stop(Paths(tmp_path, tmp_path))
+        assert bystander.poll() is None
+        assert not (tmp_path / "dockerd.pid").exists()
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_an_engine_that_ends_at_once_is_reported_with_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    log = tmp_path / "docker.log"
+    process = engine.launch(Paths(tmp_path, tmp_path), ["sh", "-c", "echo storage driver is broken; exit 3"], log)
+    with pytest.raises(Failed) as failure:
+        engine.wait(log, process)
+    assert str(failure.value) == (
+        f"the Docker engine ended at once with exit code 3\n  the last lines of {log}:\n    | storage driver is broken"
+    )
+
+
+@pytest.mark.engine
+def test_a_second_engine_starts_answers_and_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    host = f"unix://{tmp_path}/docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", host)
+    paths = Paths(tmp_path, tmp_path)
+    own = [f"--data-root={tmp_path}/data", f"--exec-root={tmp_path}/exec", f"--pidfile={tmp_path}/own.pid"]
+    quiet = ["--bridge=none", "--iptables=false", "--ip6tables=false", "--storage-driver=vfs"]
+    process = engine.launch(paths, ["dockerd", f"--host={host}", *own, *quiet], tmp_path / "docker.log")
+    try:
+        engine.wait(tmp_path / "docker.log", process)
+        assert engine.look().data == tmp_path / "data"
+    finally:
+        assert "stopped the Docker engine" in engine.stop(paths)
+        process.wait(10)
+    assert engine.look().state == "unreachable"
+
+
+def _until_written(path: Path) -> None:
+    for _ in range(500):
+        if path.exists():
+            return
+        subprocess.run(["sleep", "0.01"], check=True)
+    raise AssertionError(f"{path} was not written")

@@ -1,0 +1,155 @@
+"""The node image is known by a hash over everything that goes into it, and boots bare and quickly."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from setup import base, env, image, pins
+from setup.paths import Paths
+
+CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SYS_NICE", "SYS_PTRACE", "IPC_LOCK")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    sources = tmp_path / "setup" / "image" / "rootfs" / "etc"
+    sources.mkdir(parents=True)
+    (sources / "some.conf").write_text("a")
+    (sources.parent.parent / "Dockerfile").write_text("FROM x")
+    (sources.parent.parent / "entry.sh").write_text("#!/bin/sh")
+    (tmp_path / "certificates").mkdir()
+    return Paths(tmp_path, tmp_path)
+
+
+def test_the_hash_follows_sources_certificates_and_base(paths: Paths) -> None:
+    certificates = paths.root / "certificates"
+
+    def digest(kind: str = "official") -> str:
+        return image.digest(image.files(paths, certificates), kind)
+
+    first = digest()
+    assert digest() == first
+    assert digest("debootstrap") != first
+    (certificates / "company.crt").write_text("certificate")
+    assert (second := digest()) != first
+    (certificates / "notes.txt").write_text("not one")
+    assert digest() == second
+    (paths.root / "setup/image/rootfs/etc/some.conf").write_text("b")
+    assert digest() not in (first, second)
+
+
+def test_the_context_does_not_depend_on_owner_or_umask(paths: Paths) -> None:
+    (paths.root / "setup/image/entry.sh").chmod(0o600)
+    with tarfile.open(fileobj=io.BytesIO(image.tar(image.files(paths, paths.root)))) as archive:
+        found = {entry.name: (oct(entry.mode), entry.uid) for entry in archive}
+    assert found == {
+        "Dockerfile": ("0o644", 0),
+        "ca-certificates": ("0o755", 0),
+        "entry.sh": ("0o755", 0),
+        "rootfs": ("0o755", 0),
+        "rootfs/etc": ("0o755", 0),
+        "rootfs/etc/some.conf": ("0o644", 0),
+    }
+
+
+@pytest.mark.engine
+def test_the_image_is_the_one_of_these_sources(paths: Paths) -> None:
+    assert image.cached(Paths.from_environment())
+    assert not image.cached(paths)
+    assert image.label(pins.NODE_IMAGE, "muster.cache") == "image"
+    assert image.label("muster-node:never-made", "muster.hash") is None
+
+
+@pytest.fixture
+def node() -> Iterator[str]:
+    name = f"muster-setup-{uuid.uuid4().hex[:8]}"
+    group = "host" if _output("stat", "-fc", "%T", "/sys/fs/cgroup") != "cgroup2fs" else "private"
+    options = [f"--cap-add={capability}" for capability in CAPABILITIES]
+    options += ["--security-opt=seccomp=unconfined", f"--cgroupns={group}", "--tmpfs=/run:exec", "--tmpfs=/tmp:exec"]
+    options += [f"--label=muster.cluster={name}", f"--env=MUSTER_CLUSTER={name}", "--network=none"]
+    _output("docker", "run", "-d", "--name", name, "--hostname", name, *options, pins.NODE_IMAGE)
+    yield name
+    subprocess.run(["docker", "rm", "-f", name], capture_output=True, check=True)
+    for tree in (Path("/sys/fs/cgroup/unified/muster") / name, Path("/sys/fs/cgroup/muster") / name):
+        for folder in sorted(tree.rglob("*"), reverse=True) if tree.is_dir() else ():
+            if folder.is_dir():
+                folder.rmdir()
+        if tree.is_dir():
+            tree.rmdir()
+
+
+@pytest.mark.engine
+def test_a_bare_node_boots_whole_with_nothing_that_bootstrap_should_bring(node: str) -> None:
+    started = time.monotonic()
+    state = ""
+    while state not in ("running", "degraded") and time.monotonic() - started < 20:
+        # While PID 1 is still changing its mounts, the engine cannot always get in.
+        asked = subprocess.run(
+            ["docker", "exec", node, "systemctl", "is-system-running"], capture_output=True, text=True
+        )
+        state = asked.stdout.strip()
+    assert state == "running", _inside(node, "systemctl list-units --failed --no-legend")
+    daemons = "slurmd slurmctld slurmdbd sackd mariadb munge"
+    assert set(_inside(node, f"systemctl is-enabled {daemons} || true").split()) == {"disabled"}
+    assert _inside(node, "systemctl is-active ssh") == "active"
+    assert _inside(node, "ls /etc/ssh/ssh_host_*") == "/etc/ssh/ssh_host_ed25519_key\n/etc/ssh/ssh_host_ed25519_key.pub"
+    assert len(_inside(node, "cat /etc/machine-id")) == 32
+    assert _inside(node, "ls /etc/munge/munge.key 2>/dev/null || echo none") == "none"
+    assert _inside(node, "stat -fc %T /sys/fs/cgroup") == "cgroup2fs"
+
+
+@pytest.mark.engine
+def test_the_image_holds_no_identity() -> None:
+    look = "stat -c %s /etc/machine-id; ls /etc/ssh /var/lib/dbus /etc/munge | grep -E 'host_|machine-id|munge.key' || true"
+    assert _output("docker", "run", "--rm", "--network=none", pins.NODE_IMAGE, "sh", "-c", look) == "0"
+
+
+@pytest.mark.engine
+def test_a_base_that_is_there_is_kept(tmp_path: Path) -> None:
+    before = _output("docker", "image", "inspect", "-f", "{{.Id}}", pins.BASE_IMAGE)
+    assert base.ensure(Paths(tmp_path, tmp_path), tmp_path / "log") in base.KINDS
+    assert _output("docker", "image", "inspect", "-f", "{{.Id}}", pins.BASE_IMAGE) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("global.cert='/etc/ssl/certs/ca-certificates.crt'\n:env:.find-links='/opt/wheels'", {}),
+        ("global.index-url='https://index.test/simple'", {"PIP_INDEX_URL": "https://index.test/simple"}),
+        (
+            ":env:.extra-index-url='https://a.test/s'\nglobal.trusted-host='a.test\\nb.test'",
+            {"PIP_EXTRA_INDEX_URL": "https://a.test/s", "PIP_TRUSTED_HOST": "a.test b.test"},
+        ),
+    ],
+)
+def test_the_nodes_use_the_package_index_of_the_machine(text: str, expected: dict[str, str]) -> None:
+    assert env.parse_pip_settings(text) == expected
+
+
+@pytest.mark.engine
+def test_the_environment_is_filled_again_when_the_volume_or_the_lock_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Paths.from_environment()
+    assert env.cached(here)
+    (tmp_path / "env.json").write_text('{"key": "other", "volume": "2026')
+    assert not env.cached(Paths(here.root, tmp_path))
+    monkeypatch.setattr(pins, "ENV_VOLUME", "muster-cache-never-made")
+    assert not env.cached(here)
+
+
+def _inside(node: str, script: str) -> str:
+    return _output("docker", "exec", node, "sh", "-c", script)
+
+
+def _output(*argv: str) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,157 @@
+"""Each thing that can be missing gives its own message with the fix, and several give all of them at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from setup.engine import Engine
+from setup.facts import Disk, Facts
+from setup.preflight import problems
+from tests.setup.machine import ALL, machine, one_disk
+
+NETWORK_FIX = "check the network and the proxy settings (http_proxy, https_proxy), then run this again"
+TABLE: dict[str, tuple[Facts, str, str]] = {
+    "not Linux": (
+        machine(system="Darwin", machine="arm64", memory_mb=0),
+        "this is Darwin; the nodes need a Linux kernel",
+        "run it on a Linux machine or in a Linux virtual machine",
+    ),
+    "processor": (
+        machine(machine="riscv64"),
+        "the processor is riscv64; supported are x86_64, aarch64",
+        "run it on one of those",
+    ),
+    "memory": (
+        machine(memory_mb=1990),
+        "the machine has 1990 MB of memory; a cluster of 4 nodes needs 3500 MB",
+        "give the machine at least 4 GB",
+    ),
+    "no Docker, no root": (
+        machine(engine=Engine("absent"), root=False),
+        "there is no Docker engine and you are not root, so setup cannot install one",
+        "run it as root, or install Docker (`sudo apt-get install docker.io`) and join the group `docker`",
+    ),
+    "no Docker, unsupported distribution": (
+        machine(engine=Engine("absent"), debian=False, distribution="Fedora Linux 43"),
+        "there is no Docker engine, and setup installs one only on Debian and Ubuntu, not on Fedora Linux 43",
+        "install Docker Engine with your package manager, start it, and run this again",
+    ),
+    "Docker stopped, no root": (
+        machine(engine=Engine("stopped"), root=False),
+        "the Docker engine is not running and you are not root",
+        "run `sudo systemctl start docker`, or run it as root",
+    ),
+    "Docker denied": (
+        machine(engine=Engine("denied"), root=False),
+        "you may not use the Docker engine (permission denied on its socket)",
+        'run `sudo usermod -aG docker "$USER"` and log in again, or run it as root',
+    ),
+    "DOCKER_HOST": (
+        machine(engine=Engine("unreachable", "DOCKER_HOST=tcp://elsewhere:2375 does not answer (refused)")),
+        "DOCKER_HOST=tcp://elsewhere:2375 does not answer (refused)",
+        "start that engine, or `unset DOCKER_HOST` to use the one of this machine",
+    ),
+    "rootless": (
+        machine(engine=Engine("running", rootless=True), root=False),
+        "the Docker engine is rootless: its containers cannot be reached from here, nor have cgroups of their own",
+        "use the machine's own engine: `unset DOCKER_HOST`, `docker context use default`",
+    ),
+    "Docker Desktop": (
+        machine(engine=Engine("running", desktop=True), root=False),
+        "the engine is Docker Desktop, a virtual machine: its containers cannot be reached from here",
+        "install Docker Engine beside it and run `docker context use default`",
+    ),
+    "no ensurepip": (
+        machine(lacking=frozenset({"ensurepip"}), missing=frozenset({"venv"}), root=False),
+        "Python 3.13 lacks ensurepip, so no virtual environment can be made",
+        "install it, for example `sudo apt-get install python3.13-venv`",
+    ),
+    "no Go": (
+        machine(lacking=frozenset({"go"}), missing=frozenset({"pulumi"}), reach={"release": False}, debian=False),
+        "Pulumi 3.259.0 is not installed, cannot be downloaded, and cannot be built without Go",
+        "install Pulumi 3.259.0 or newer, or Go (`sudo apt-get install golang-go`)",
+    ),
+    "no base image": (
+        machine(missing=frozenset({"image"}), reach={"base": False}, root=False),
+        "debian:trixie cannot be pulled, and debootstrap, the other way, needs root and must be installed",
+        "run it as root, or get the image by other means: `docker load`, then tag it debian:trixie",
+    ),
+    "disk": (
+        machine(missing=ALL, reach={"release": True}, disks=one_disk(6.24)),
+        "the disk of /cache, /repo, /var/lib/docker has 6.2 GB free; setup needs 13 GB there "
+        "(venv 1, pulumi 1, image 2, env 9)",
+        "free some, or set MUSTER_CACHE (and Docker's data-root) to a larger disk",
+    ),
+    "disk of a Pulumi build": (
+        machine(missing=frozenset({"pulumi"}), reach={"release": False}, disks=one_disk(3.9)),
+        "the disk of /cache has 3.9 GB free; setup needs 4 GB there (pulumi 4)",
+        "free some, or set MUSTER_CACHE (and Docker's data-root) to a larger disk",
+    ),
+    "apt mirror": (
+        machine(reach={"apt": False}),
+        "the machine's apt mirror cannot be reached, and something must be downloaded from it",
+        NETWORK_FIX,
+    ),
+    "package index": (
+        machine(reach={"python": False}),
+        "the Python package index cannot be reached, and something must be downloaded from it",
+        NETWORK_FIX,
+    ),
+    "module proxy": (
+        machine(reach={"go": False}),
+        "the Go module proxy cannot be reached, and something must be downloaded from it",
+        NETWORK_FIX,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_one_problem_one_message(name: str) -> None:
+    facts, what, fix = TABLE[name]
+    assert [(problem.what, problem.fix) for problem in problems(facts)] == [(what, fix)]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        machine(),
+        machine(root=False),
+        machine(debian=False, root=False, distribution="Fedora Linux 43"),
+        machine(engine=Engine("stopped")),
+        machine(engine=Engine("absent"), missing=ALL, lacking=frozenset({"docker", "dockerd", "go", "ensurepip"})),
+        machine(missing=ALL, disks=one_disk(17.0)),
+        machine(missing=ALL, reach={"release": False, "go": True, "base": False}, disks=one_disk(17.0)),
+        machine(lacking=frozenset({"go", "ensurepip"}), root=False),
+    ],
+)
+def test_what_setup_can_help_itself_with_is_no_problem(facts: Facts) -> None:
+    assert problems(facts) == []
+
+
+def test_all_problems_come_at_once() -> None:
+    facts = machine(
+        root=False,
+        memory_mb=512,
+        engine=Engine("absent"),
+        missing=ALL,
+        lacking=frozenset({"go", "ensurepip"}),
+        disks=one_disk(1.0),
+        reach={"python": False, "release": False},
+    )
+    heads = [problem.what.split()[0:3] for problem in problems(facts)]
+    assert heads == [
+        ["the", "machine", "has"],
+        ["there", "is", "no"],
+        ["Python", "3.13", "lacks"],
+        ["Pulumi", "3.259.0", "is"],
+        ["the", "disk", "of"],
+        ["the", "Python", "package"],
+    ]
+
+
+def test_each_disk_is_judged_by_what_goes_there() -> None:
+    disks = {**one_disk(2.5), "engine": Disk("/var/lib/docker", 2, 10.5)}
+    facts = machine(missing=ALL, reach={"release": True}, disks=disks)
+    assert [problem.what for problem in problems(facts)] == [
+        "the disk of /var/lib/docker has 10.5 GB free; setup needs 11 GB there (image 2, env 9)"
+    ]

@@ -1,0 +1,204 @@
+"""Pulumi's release is downloaded, checked and put in place whole, or not at all. The server is real, on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from setup import pins, pulumi, pulumi_release
+from setup.facts import Facts
+from setup.paths import Paths
+from setup.run import Failed
+from tests.setup.machine import machine
+
+ARCHIVE = f"pulumi-v{pins.PULUMI}-linux-x64.tar.gz"
+CHECKSUMS = f"pulumi-{pins.PULUMI}-checksums.txt"
+RELEASE: Facts = machine(missing=frozenset({"pulumi"}), reach={"release": True})
+REPO = Path(__file__).resolve().parents[2]
+ACT = """
+import sys
+from pathlib import Path
+from setup import pulumi, pulumi_release
+from setup.paths import Paths
+from tests.setup.machine import machine
+pulumi_release.RELEASES = sys.argv[1]
+cache = Path(sys.argv[2])
+pulumi.act(Paths(cache, cache), machine(reach={"release": True}), cache / "log")
+"""
+
+
+class Server:
+    """Serves what is in `files`; stalls half-way through those named in `stalled`."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.stalled: set[str] = set()
+        self.half_sent = threading.Event()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                self._head()
+
+            def do_GET(self) -> None:
+                content = self._head()
+                if self.path.lstrip("/") in server.stalled:
+                    self.wfile.write(content[: len(content) // 2])
+                    self.wfile.flush()
+                    server.half_sent.set()
+                    threading.Event().wait(30)
+                else:
+                    self.wfile.write(content)
+
+            def _head(self) -> bytes:
+                content = server.files.get(self.path.lstrip("/"))
+                self.send_response(200 if content else 404)
+                self.send_header("Content-Length", str(len(content or b"")))
+                self.end_headers()
+                return content or b""
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    made = Server()
+    content = _release(pins.PULUMI_FILES)
+    made.files = {ARCHIVE: content, CHECKSUMS: f"{hashlib.sha256(content).hexdigest()}  {ARCHIVE}\n".encode()}
+    monkeypatch.setattr(pulumi_release, "RELEASES", made.url)
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path, tmp_path)
+
+
+def test_release_is_installed_and_works(server: Server, paths: Paths) -> None:
+    assert pulumi_release.reachable("x86_64")
+    assert not pulumi_release.reachable("aarch64")
+    pulumi.act(paths, RELEASE, paths.cache / "log")
+    assert pulumi.complete(paths.pulumi / "bin")
+    assert sorted(path.name for path in paths.pulumi.rglob("*") if path.is_file()) == sorted(pins.PULUMI_FILES)
+    assert list(paths.scratch.iterdir()) == []
+
+
+def test_an_unreachable_release_is_found_out(server: Server) -> None:
+    server.files.clear()
+    assert not pulumi_release.reachable("x86_64")
+
+
+def test_a_wrong_checksum_is_refused(server: Server, tmp_path: Path) -> None:
+    server.files[CHECKSUMS] = f"{'0' * 64}  {ARCHIVE}\n".encode()
+    with pytest.raises(Failed, match=rf"{ARCHIVE} has SHA-256 \w+, its published checksum is 0{{64}}: not used"):
+        pulumi_release.fetch("x86_64", tmp_path / "made", tmp_path / "log")
+    assert not (tmp_path / "made" / "bin").exists()
+
+
+def test_checksums_that_do_not_name_the_archive_are_refused(server: Server, tmp_path: Path) -> None:
+    server.files[CHECKSUMS] = f"{'0' * 64}  other.tar.gz\n".encode()
+    with pytest.raises(Failed, match=f"the published checksums do not name {ARCHIVE}: not used"):
+        pulumi_release.fetch("x86_64", tmp_path / "made", tmp_path / "log")
+
+
+def test_an_archive_without_the_language_host_is_refused(server: Server, tmp_path: Path) -> None:
+    content = _release(("pulumi",))
+    server.files = {ARCHIVE: content, CHECKSUMS: f"{hashlib.sha256(content).hexdigest()}  {ARCHIVE}\n".encode()}
+    with pytest.raises(Failed, match="has no pulumi/pulumi-language-python: not used"):
+        pulumi_release.fetch("x86_64", tmp_path / "made", tmp_path / "log")
+
+
+def test_half_made_caches_are_not_taken_and_are_healed(server: Server, paths: Paths) -> None:
+    pulumi.act(paths, RELEASE, paths.cache / "log")
+    (paths.pulumi / "bin" / "pulumi-language-python").unlink()
+    (paths.scratch / "pulumi" / "made").mkdir(parents=True)
+    assert not pulumi.complete(paths.pulumi / "bin")
+    pulumi.act(paths, RELEASE, paths.cache / "log")
+    assert pulumi.complete(paths.pulumi / "bin")
+    assert list(paths.scratch.iterdir()) == []
+
+
+def test_kill_9_in_the_middle_is_healed_by_the_next_run(server: Server, paths: Paths) -> None:
+    server.stalled = {ARCHIVE}
+    command = [sys.executable, "-c", ACT, server.url, str(paths.cache)]
+    victim = subprocess.Popen(command, cwd=REPO)
+    assert server.half_sent.wait(20)
+    victim.kill()
+    victim.wait()
+    assert not paths.pulumi.exists()
+    assert (paths.scratch / "pulumi").exists()
+
+    server.stalled = set()
+    assert subprocess.run(command, cwd=REPO).returncode == 0
+    assert pulumi.complete(paths.pulumi / "bin")
+    assert list(paths.scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "taken"),
+    [
+        ("v3.259.0", pins.PULUMI_FILES, True),
+        ("v3.300.1", pins.PULUMI_FILES, True),
+        ("v3.258.0", pins.PULUMI_FILES, False),
+        ("v3.300.1", ("pulumi",), False),
+    ],
+)
+def test_one_on_path_is_taken_if_new_enough_and_whole(
+    version: str, names: tuple[str, ...], taken: bool, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = paths.root / "path"
+    place.mkdir()
+    for name in names:
+        (place / name).write_text(f"#!/bin/sh\necho {version}\n")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(place))
+    assert pulumi.cached(paths) is taken
+
+
+def test_wrapper_modules_are_pinned() -> None:
+    for module in ("cli", "language-python"):
+        folder = REPO / "setup" / "pulumi" / module
+        assert (folder / "go.sum").stat().st_size > 1000
+    cli = (REPO / "setup" / "pulumi" / "cli" / "go.mod").read_text()
+    assert f"github.com/pulumi/pulumi/pkg/v3 v{pins.PULUMI}\n" in cli
+    assert f"\ngo {pins.GO}\n" in cli
+    host = (REPO / "setup" / "pulumi" / "language-python" / "go.mod").read_text()
+    assert f"github.com/pulumi/pulumi/sdk/v3 v{pins.LANGUAGE_HOST}\n" in host
+
+
+@pytest.mark.engine
+def test_the_installed_one_runs(tmp_path: Path) -> None:
+    binaries = Paths.from_environment().pulumi / "bin"
+    program = binaries / "pulumi" if pulumi.complete(binaries) else shutil.which("pulumi")
+    assert program is not None
+    done = subprocess.run([program, "version"], capture_output=True, text=True, env={"HOME": str(tmp_path)})
+    assert done.stdout.strip().removeprefix("v") >= pins.PULUMI
+
+
+def _release(names: tuple[str, ...]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name in names:
+            content = b"#!/bin/sh\necho v3.259.0\n"
+            entry = tarfile.TarInfo(f"pulumi/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

@@ -1,0 +1,111 @@
+"""The virtual environment: made by a real pip from a small lock, again only when needed, healed when half made."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from setup import venv
+from setup.paths import Paths
+from setup.run import Failed
+from tests.setup.machine import machine
+
+pytestmark = pytest.mark.engine
+
+# A build backend of a few lines, so that an editable install needs nothing from the network.
+BACKEND = """
+import pathlib, zipfile
+
+def build_editable(directory, settings=None, metadata=None):
+    name = "sample-1-py3-none-any.whl"
+    files = {
+        "sample.pth": str(pathlib.Path.cwd()),
+        "sample-1.dist-info/METADATA": "Metadata-Version: 2.1\\nName: sample\\nVersion: 1\\n",
+        "sample-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    with zipfile.ZipFile(pathlib.Path(directory) / name, "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+        wheel.writestr("sample-1.dist-info/RECORD", "".join(f"{path},,\\n" for path in files))
+    return name
+"""
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "sample"
+version = "1"
+"""
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    root = tmp_path / "repo"
+    root.mkdir()
+    (root / "backend.py").write_text(BACKEND)
+    (root / "pyproject.toml").write_text(PROJECT)
+    (root / "requirements.lock").write_text(f"tiny==1 --hash=sha256:{_wheel(wheels, 'tiny')}\n")
+    return Paths(root, tmp_path / "cache")
+
+
+def test_made_once_then_only_what_changed(paths: Paths, tmp_path: Path) -> None:
+    assert not venv.cached(paths)
+    venv.act(paths, machine(), tmp_path / "log")
+    assert venv.cached(paths)
+    assert _imports(paths, "tiny, backend")
+
+    # The project file alone: the packages stay.
+    (paths.venv / "kept").touch()
+    (paths.root / "pyproject.toml").write_text(PROJECT + 'description = "other"\n')
+    assert not venv.cached(paths)
+    venv.act(paths, machine(), tmp_path / "log")
+    assert venv.cached(paths)
+    assert (paths.venv / "kept").exists()
+
+    # A Python that went away takes the environment with it.
+    python = paths.venv / "bin" / "python"
+    python.rename(paths.venv / "bin" / "python.away")
+    assert not venv.cached(paths)
+
+    # Killed before the stamp: nothing of it is trusted.
+    (paths.venv / venv.STAMP).unlink()
+    (paths.venv / "bin" / "pip").unlink()
+    venv.act(paths, machine(), tmp_path / "log")
+    assert venv.cached(paths)
+    assert not (paths.venv / "kept").exists()
+    assert _imports(paths, "tiny, backend")
+
+
+def test_a_package_that_is_not_the_locked_one_is_refused(paths: Paths, tmp_path: Path) -> None:
+    (paths.root / "requirements.lock").write_text(f"tiny==1 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(Failed, match="THESE PACKAGES DO NOT MATCH THE HASHES"):
+        venv.act(paths, machine(), tmp_path / "log")
+    assert not venv.cached(paths)
+
+
+def _wheel(wheels: Path, name: str) -> str:
+    path = wheels / f"{name}-1-py3-none-any.whl"
+    files = {
+        f"{name}.py": "",
+        f"{name}-1.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        f"{name}-1.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(path, "w") as wheel:
+        for member, text in files.items():
+            wheel.writestr(member, text)
+        wheel.writestr(f"{name}-1.dist-info/RECORD", "".join(f"{member},,\n" for member in files))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _imports(paths: Paths, modules: str) -> bool:
+    return subprocess.run([paths.venv / "bin" / "python", "-c", f"import {modules}"]).returncode == 0

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
@@ -54,7 +55,7 @@ class ReadyArgs:
 
 
 class ReadyGate(Resource, module="muster", name="ReadyGate"):
-    ready: pulumi.Output[dict[str, object]]
+    ready: pulumi.Output[dict[str, Any]]
 
     def __init__(self, name: str, args: ReadyArgs, opts: pulumi.ResourceOptions) -> None:
         super().__init__(ReadyGateProvider(), name, {**vars(args), "ready": None, "fingerprint": None}, opts)

@@ -68,9 +68,17 @@ class SlurmCluster(Resource, module="muster", name="SlurmCluster"):
     changed: pulumi.Output[int]
     inventory_fingerprint: pulumi.Output[str]
     pending: pulumi.Output[list[str]]
+    environment: pulumi.Output[str]
+    """Where the training environment is on the nodes."""
 
     def __init__(self, name: str, args: SlurmClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        outputs = {"applied_at": None, "changed": None, "inventory_fingerprint": None, "pending": None}
+        outputs = {
+            "applied_at": None,
+            "changed": None,
+            "inventory_fingerprint": None,
+            "pending": None,
+            "environment": None,
+        }
         private = pulumi.ResourceOptions(additional_secret_outputs=_SECRET)
         merged = pulumi.ResourceOptions.merge(opts, private)
         super().__init__(SlurmClusterProvider(), name, {**vars(args), **outputs}, merged)
@@ -98,6 +106,7 @@ def _bootstrap(props: Properties) -> Properties:
         "changed": outcome.changed,
         "inventory_fingerprint": sha256(props["inventory"].encode()).hexdigest()[:16],
         "pending": [],
+        "environment": desired.environment,
     }
 
 

@@ -9,7 +9,7 @@ MUSTER := .venv/bin/muster
 .PHONY: help setup demo up status ssh submit teardown check cost plan env test lint bench golden clean-cache
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  STACK=%s (a file in stacks/), JOB=%s, FORCE=1, ARGS=...\n' '$(STACK)' '$(JOB)'
 
 setup: ## Python environment, Pulumi, Docker, node image, training environment; only what is missing
@@ -51,7 +51,7 @@ test: setup ## lint, then all tests: pure, engine, e2e, faults; one summary
 lint: ## ruff, mypy, shellcheck
 	@.venv/bin/python -m tests.lint
 
-bench: setup ## measured figures, each beside its reference
+bench: setup ## measure bring-up, change and teardown, each figure beside its reference
 	@.venv/bin/python benchmarks/bringup.py
 
 golden: ## write again what is generated from the spec

@@ -204,7 +204,7 @@ def _ended(failure: Exception) -> int:
 
     if isinstance(failure, Problem):
         what, _, fix = str(failure).partition(" Fix: ")
-        failure = Stop(what, fix)
+        failure = Stop(what.rstrip("."), fix.rstrip("."))
     if not isinstance(failure, Stop):
         raise failure
     if failure.what:

@@ -98,7 +98,7 @@ class StackHome:
 
     @property
     def events(self) -> Path:
-        return self.folder / "events.jsonl"
+        return self.folder / "events.pipe"
 
     @property
     def last_up(self) -> Path:

@@ -70,7 +70,7 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
 def size(count: float) -> str:
     """Bytes as a person reads them."""
     unit = next((u for u in _UNITS if count < _UNITS[u] * 1000), "TB")
-    return f"{count / _UNITS[unit]:.{unit in ('GB', 'TB')}f} {unit}"
+    return f"{count / _UNITS[unit]:.{1 if unit in ('GB', 'TB') else 0}f} {unit}"
 
 
 def duration(seconds: float) -> str:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
 from infra.commands import screen
 from infra.commands.ssh import command_line, inventory, run
@@ -120,7 +119,7 @@ def follow(stack: StackHome, login: str, followed: Followed) -> None:
 def pieces(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
     """The job's own output and our control lines, which may begin in the middle of an unfinished output line."""
     assert process.stdout is not None  # noqa: S101
-    for line in cast("IO[bytes]", process.stdout):
+    for line in process.stdout or ():
         text, mark, control = line.partition(_CONTROL)
         yield text, control.decode(errors="replace").strip() if mark else ""
 

@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 
 from infra.engine import events, lock, project
 from infra.engine.environment import prepare, stack_environment
+from infra.engine.event_pipe import EventPipe
 from infra.engine.stop import Stop
 from infra.home import StackHome
 
@@ -109,12 +110,12 @@ def _clear_stale_lock(stack: StackHome, say: Say) -> None:
 def _run(
     stack: StackHome, caller: Caller, command: str, *options: str, force: bool = False
 ) -> tuple[int, events.Result]:
-    stack.events.unlink(missing_ok=True)
     log = stack.log(command)
     log.write_text("")
     arguments = ["pulumi", command, *_RUN, str(stack.events), *options, "--stack", stack.name, *_COMMON]
-    code = _wait(_supervised(stack, log, arguments, caller.held, force=force), caller)
-    result = events.parse(stack.events.read_text().splitlines() if stack.events.exists() else [])
+    with EventPipe(stack.events) as pipe:
+        code = _wait(_supervised(stack, log, arguments, caller.held, force=force), caller, pipe)
+        result = events.parse(pipe.lines())
     if code != 0 and not result.failures:
         said = events.clean(_errors(log.read_text())) or f"pulumi {command} ended with code {code}"
         result = events.Result(result.changes, (events.Failure("", said),))
@@ -135,13 +136,14 @@ def _supervised(
     )
 
 
-def _wait(process: subprocess.Popen[bytes], caller: Caller) -> int:
+def _wait(process: subprocess.Popen[bytes], caller: Caller, pipe: EventPipe) -> int:
     """The first Ctrl-C lets running steps end, the second ends everything."""
     interrupted = False
     while True:
         try:
             return process.wait(_TICK_S)
         except subprocess.TimeoutExpired:
+            pipe.drain()
             caller.tick()
         except KeyboardInterrupt:
             if interrupted:

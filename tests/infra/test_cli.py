@@ -1,0 +1,166 @@
+"""The command line itself: quick to start, says what is wrong in words, and splits its arguments as people expect."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from infra.cli import TakesCommand, app
+from tests import lint, run
+from tests.harness import small_spec
+
+REPO = Path(__file__).parents[2]
+SLOW = ("pulumi", "docker", "paramiko", "pydantic", "torch", "rich.live")
+
+
+def muster(*arguments: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "MUSTER_HOME": str(home), "MUSTER_STACKS": str(home / "stacks"), **env}
+    return subprocess.run(
+        [sys.executable, "-m", "infra.cli", *arguments], cwd=REPO, env=given, text=True, capture_output=True, timeout=60
+    )
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "Pulumi.good.yaml").write_text(stack_file(small_spec("good")))
+    return tmp_path
+
+
+def stack_file(spec: dict[str, object]) -> str:
+    return yaml.safe_dump({"config": {"muster:cluster": spec}})
+
+
+def test_help_starts_under_a_second(home: Path) -> None:
+    began = time.monotonic()
+    done = muster("--help", home=home)
+    assert time.monotonic() - began < 1
+    for command in ("up", "status", "ssh", "submit", "teardown", "demo", "check", "output", "env", "cache"):
+        assert command in done.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = f"import sys, infra.cli; print([m for m in {SLOW!r} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPO, text=True, capture_output=True).stdout.strip() == "[]"
+
+
+def test_every_problem_of_a_spec_at_once_and_nothing_started(home: Path) -> None:
+    spec = small_spec("bad") | {"colour": "red", "groups": {"gpu": {"count": -1}}}
+    (home / "stacks" / "Pulumi.bad.yaml").write_text(stack_file(spec))
+    done = muster("up", "--stack", "bad", home=home)
+    assert done.returncode == 2
+    assert "colour" in done.stderr
+    assert "groups.gpu.count" in done.stderr
+    assert "2 errors" in done.stderr
+    assert not (home / "bad").exists()
+    assert not (home / "state").exists()
+
+
+def test_a_stack_that_is_not_there_names_those_that_are(home: Path) -> None:
+    done = muster("up", "--stack", "nope", home=home)
+    assert done.returncode == 2
+    assert "Pulumi.nope.yaml" in done.stderr
+    assert "good" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [("ssh",), ("submit", "slurm/jobs/smoke.sbatch"), ("bootstrap",)], ids=lambda c: str(c[0])
+)
+def test_a_cluster_that_is_not_up_is_one_message(home: Path, command: tuple[str, ...]) -> None:
+    done = muster(command[0], "--stack", "good", *command[1:], home=home)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["✗ stack good is not up", "  fix: muster up --stack good"]
+
+
+@pytest.mark.parametrize("command", [("up",), ("status",), ("teardown", "--yes"), ("cache", "list")])
+def test_no_docker_is_one_message(home: Path, command: tuple[str, ...]) -> None:
+    stack = () if command[0] == "cache" else ("--stack", "good")
+    done = muster(*command, *stack, home=home, DOCKER_HOST="unix:///nonexistent/docker.sock")
+    assert done.returncode == 1
+    assert "Docker" in done.stderr
+    assert "/nonexistent/docker.sock" in done.stderr
+    assert "fix: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_check_reads_a_stack_without_docker(home: Path) -> None:
+    done = muster("check", "--stack", "good", home=home, DOCKER_HOST="unix:///nonexistent/docker.sock")
+    assert done.returncode == 0
+    assert "4 nodes" in done.stdout
+
+
+def test_the_program_of_a_broken_pipe_says_nothing(home: Path) -> None:
+    line = f"{sys.executable} -m infra.cli schema | head -n 1"
+    done = subprocess.run(["bash", "-c", line], cwd=REPO, text=True, capture_output=True)
+    assert done.stdout == "{\n"
+    assert done.stderr == ""
+
+
+def test_output_of_a_stack_that_was_never_up_is_empty(home: Path) -> None:
+    assert muster("output", "--stack", "good", home=home).stdout == "{}\n"
+    assert muster("output", "--stack", "good", "ready", home=home).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "node", "user", "command"),
+    [
+        ([], None, None, []),
+        (["gpu-1"], "gpu-1", None, []),
+        (["--", "squeue", "-l"], None, None, ["squeue", "-l"]),
+        (["gpu-1", "--user", "root", "--", "id", "--", "-u"], "gpu-1", "root", ["id", "--", "-u"]),
+    ],
+)
+def test_what_follows_the_dashes_of_ssh_is_not_ours(
+    arguments: list[str], node: str | None, user: str | None, command: list[str]
+) -> None:
+    ssh = typer.main.get_command(app).commands["ssh"]  # type: ignore[attr-defined]
+    assert isinstance(ssh, TakesCommand)
+    context = ssh.make_context("ssh", list(arguments))
+    assert (context.params["node"], context.params["user"], context.obj) == (node, user, command)
+
+
+def test_every_target_of_the_makefile_is_in_its_help() -> None:
+    said = subprocess.run(["make", "--no-print-directory"], cwd=REPO, text=True, capture_output=True).stdout
+    wanted = "setup demo up status ssh submit teardown check cost plan test lint bench golden clean-cache"
+    assert [name for name in wanted.split() if f"\033[1m{name:<12}\033[0m" not in said] == []
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "counted"),
+    [
+        ('<testsuites><testsuite tests="9" failures="1" errors="1" skipped="1"/></testsuites>', 1, (6, 3)),
+        ('<testsuites><testsuite tests="9" failures="0" errors="0" skipped="0"/></testsuites>', 0, (9, 0)),
+        ('<testsuites><testsuite tests="0" failures="0" errors="0" skipped="0"/></testsuites>', 5, (0, 1)),
+        ("", 4, (0, 1)),
+    ],
+)
+def test_a_layer_is_counted(report: str, code: int, counted: tuple[int, int]) -> None:
+    assert run.counts(report, code) == counted
+
+
+def test_the_last_line_of_all_tests_stands_alone() -> None:
+    text = run.summary([run.Layer("pure", 10, 0, 1.0), run.Layer("e2e", 4, 2, 60.0)])
+    assert text.splitlines()[-1] == "14 passed, 2 failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "script"),
+    [
+        ("a.sh", "", True),
+        ("a.sbatch", "", True),
+        ("run", "#!/usr/bin/env bash\n", True),
+        ("run", "#!/bin/sh -e\n", True),
+        ("run", "#!/usr/bin/env python3\n", False),
+        ("run", "text\n", False),
+    ],
+)
+def test_shell_scripts_are_found(tmp_path: Path, name: str, content: str, script: bool) -> None:
+    (tmp_path / name).write_text(content)
+    assert lint.is_script(tmp_path / name) is script

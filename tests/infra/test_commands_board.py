@@ -1,0 +1,122 @@
+"""What `up` shows: rows and phases from progress events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bootstrap.progress import Event
+from infra.commands.board import Board, Row, parse, phase_line, visible
+from infra.commands.watch import Lines, Tail
+
+STORY = [
+    Event("machines", "gpu-1", "create", "start", t=10.0),
+    Event("machines", "gpu-2", "create", "start", t=10.0),
+    Event("machines", "gpu-1", "create", "changed", t=11.0),
+    Event("machines", "gpu-2", "create", "changed", t=12.0),
+    Event("bootstrap", "gpu-1", "users", "start", t=12.5),
+    Event("bootstrap", "gpu-1", "users", "changed", t=13.0),
+    Event("bootstrap", "gpu-2", "users", "start", t=13.0),
+]
+
+
+def told(events: list[Event]) -> Board:
+    board = Board.of(["controller", "gpu-1", "gpu-2"])
+    for event in events:
+        board.take(event)
+    return board
+
+
+@pytest.mark.parametrize(
+    ("count", "node", "expected"),
+    [
+        (0, "gpu-1", ("", "", "waiting", None)),
+        (2, "gpu-1", ("starting", "create", "starting", 10.0)),
+        (4, "gpu-2", ("up", "create", "starting", 2.0)),
+        (5, "gpu-1", ("up", "users", "configuring", 10.0)),
+        (6, "gpu-1", ("up", "users", "configuring", 3.0)),
+        (7, "controller", ("", "", "waiting", None)),
+    ],
+)
+def test_a_row_follows_its_node(count: int, node: str, expected: tuple[str, str, str, float | None]) -> None:
+    row = told(STORY[:count]).rows[node]
+    assert (row.machine, row.step, row.state, row.seconds(now=20.0)) == expected
+
+
+def test_a_failed_node_stays_failed() -> None:
+    failed = Event("bootstrap", "gpu-2", "users", "failed", "no disk", t=14.0)
+    later = Event("bootstrap", "gpu-2", "users", "start", t=15.0)
+    assert told([*STORY, failed, later]).rows["gpu-2"].state == "failed"
+
+
+def test_the_end_tells_touched_nodes_from_untouched_ones() -> None:
+    board = told(STORY)
+    board.finish()
+    assert [row.state for row in board.rows.values()] == ["unchanged", "done", "done"]
+    assert all(row.machine == "up" for row in board.rows.values())
+
+
+def test_events_of_things_that_are_no_nodes_make_no_rows() -> None:
+    assert set(told([Event("ready", "gpu", "all-reduce", "start", t=1.0)]).rows) == {"controller", "gpu-1", "gpu-2"}
+
+
+@pytest.mark.parametrize(
+    ("count", "line"),
+    [
+        (4, "machines   2 of 3 nodes started, 2.0 s"),
+        (7, "bootstrap  2 of 3 nodes, 1 steps, 1 changed something, 0.5 s"),
+    ],
+)
+def test_a_phase_is_one_line(count: int, line: str) -> None:
+    board = told(STORY[:count])
+    assert board.phase is not None
+    assert phase_line(board.phase, len(board.rows)) == line
+
+
+def test_a_short_window_shows_what_matters_in_its_own_order() -> None:
+    states = ["done"] * 30 + ["failed", "configuring", "done", "waiting"]
+    rows = [Row(f"n-{i}", state=state) for i, state in enumerate(states)]
+    shown, hidden = visible(rows, 5)
+    assert [row.node for row in shown] == ["n-0", "n-30", "n-31", "n-33"]
+    assert hidden == 30
+
+
+def test_all_rows_are_shown_where_they_fit() -> None:
+    assert visible([Row("a"), Row("b")], 2)[1] == 0
+
+
+def test_lines_that_are_no_events_are_passed_over() -> None:
+    assert [event.node for event in parse(['{"phase": "rea', "[]", json.dumps(vars(STORY[0]))])] == ["gpu-1"]
+
+
+def test_a_half_written_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    tail = Tail(path)
+    assert tail.events() == []
+    line = json.dumps(vars(STORY[0])) + "\n"
+    path.write_text(line[:20])
+    assert tail.events() == []
+    path.write_text(line)
+    assert [event.node for event in tail.events()] == ["gpu-1"]
+    assert tail.events() == []
+
+
+def test_a_log_gets_one_line_per_phase_and_each_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "progress.jsonl"
+    lines = Lines(["gpu-1", "gpu-2"], path)
+    said: list[str] = []
+    monkeypatch.setattr(lines, "say", said.append)
+    failed = Event("bootstrap", "gpu-2", "users", "failed", "no disk", t=14.0)
+    path.write_text("".join(json.dumps(vars(event)) + "\n" for event in [*STORY, failed]))
+    lines.tick()
+    lines.close()
+    assert said == [
+        "machines   2 nodes started, 2.0 s",
+        "bootstrap  gpu-2: users failed",
+        "bootstrap  2 nodes, 1 steps, 1 changed something, 1.5 s",
+    ]
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,130 @@
+"""The environment of `pulumi`, the working copy of a stack file, and what is left of Pulumi's messages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infra.engine import environment, events, project
+from infra.home import Home
+
+HOME = Home.of({"MUSTER_HOME": "/h", "MUSTER_CACHE": "/c", "MUSTER_STACKS": "/s"}, repo=Path("/r"))
+SALT = "encryptionsalt: v1:abc=:v1:def:ghi=="
+
+
+def test_defaults_are_in_the_repository_and_in_the_users_cache() -> None:
+    home = Home.of({"HOME": "/me"}, repo=Path("/r"))
+    assert (home.root, home.cache, home.stacks) == (Path("/r/.muster"), Path("/me/.cache/muster"), Path("/r/stacks"))
+
+
+def test_tools_and_virtualenv_come_first_and_only_once() -> None:
+    path = environment.environment({"PATH": "/bin:/r/.venv/bin:/usr/bin"}, HOME)["PATH"]
+    assert path == "/c/pulumi/3.259.0/bin:/r/.venv/bin:/bin:/usr/bin"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PULUMI_BACKEND_URL", "file:///h/state"),
+        ("PULUMI_CONFIG_PASSPHRASE_FILE", "/h/passphrase"),
+        ("PULUMI_SKIP_UPDATE_CHECK", "true"),
+        ("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true"),
+        ("VIRTUAL_ENV", "/r/.venv"),
+        ("MUSTER_HOME", "/h"),
+        ("KEPT", "as it was"),
+    ],
+)
+def test_what_pulumi_finds(name: str, value: str) -> None:
+    assert environment.environment({"KEPT": "as it was"}, HOME)[name] == value
+
+
+@pytest.mark.parametrize("name", ["PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN", "PYTHONHOME"])
+def test_what_would_lead_elsewhere_is_taken_out(name: str) -> None:
+    assert name not in environment.environment({name: "x"}, HOME)
+
+
+def test_force_is_said_by_the_command_only() -> None:
+    stack = HOME.stack("local")
+    assert "MUSTER_FORCE" not in environment.stack_environment({"MUSTER_FORCE": "1"}, stack)
+    assert environment.stack_environment({}, stack, force=True)["MUSTER_FORCE"] == "1"
+
+
+def test_exports_survive_a_shell() -> None:
+    home = Home.of({"MUSTER_HOME": "/with space/and'quote"}, repo=Path("/r"))
+    script = environment.exports({"PATH": "/usr/bin:/bin"}, home) + '\nprintf %s "$MUSTER_HOME"'
+    assert subprocess.run(["bash", "-c", script], text=True, capture_output=True).stdout == "/with space/and'quote"
+
+
+def test_the_passphrase_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+    home = Home.of({"MUSTER_HOME": str(tmp_path / "home")})
+    environment.prepare(home)
+    first = home.passphrase.read_text()
+    environment.prepare(home)
+    assert home.passphrase.read_text() == first
+    assert len(first) > 30
+    assert home.passphrase.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("tracked", "before", "expected"),
+    [
+        ("config: {}\n", "", "config: {}\n"),
+        ("config: {a: 2}\n", f"config: {{a: 1}}\n{SALT}\n", f"config: {{a: 2}}\n{SALT}\n"),
+        ("config: {}", f"{SALT}\n", f"config: {{}}\n{SALT}\n"),
+        (f"config: {{}}\n{SALT}\n", "encryptionsalt: v1:other\n", f"config: {{}}\n{SALT}\n"),
+    ],
+)
+def test_the_working_copy_follows_the_tracked_file_and_keeps_its_salt(tracked: str, before: str, expected: str) -> None:
+    assert project.working_copy(tracked, before) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("Exception calling application: node gpu-1, step slurmd: no key.", "node gpu-1, step slurmd: no key."),
+        ("error: update failed", ""),
+        ("update failed\n", ""),
+        ("resource registration failed", ""),
+        (
+            "pulumi-python:muster:ChangeGuard resource 'guard' has a problem: users.muster.uid: may not change",
+            "users.muster.uid: may not change",
+        ),
+        (
+            "Program failed with an unhandled exception:\nTraceback (most recent call last):\n  x\nKeyError: 'a'\n",
+            "KeyError: 'a'",
+        ),
+        ("plain words", "plain words"),
+    ],
+)
+def test_noise_is_taken_off(said: str, left: str) -> None:
+    assert events.clean(said) == left
+
+
+def diagnostic(message: str, urn: str = "", severity: str = "error") -> str:
+    return json.dumps({"diagnosticEvent": {"message": message, "urn": urn, "severity": severity}})
+
+
+def test_a_failed_run_is_its_failures_each_once() -> None:
+    urn = "urn:pulumi:s::muster::pulumi-python:muster:Node::gpu-1"
+    lines = [
+        diagnostic("beginning rpc", severity="debug"),
+        diagnostic("Exception calling application: no disk", urn),
+        diagnostic("Exception calling application: no disk", urn),
+        diagnostic("update failed"),
+        json.dumps({"summaryEvent": {"resourceChanges": {"create": 1}}}),
+        '{"cut off',
+    ]
+    result = events.parse(lines)
+    assert result.failures == (events.Failure("gpu-1", "no disk"),)
+    assert result.changed
+
+
+@pytest.mark.parametrize(
+    ("changes", "changed"),
+    [({"same": 9}, False), ({"same": 9, "refresh": 3}, False), ({"same": 8, "update": 1}, True), ({}, False)],
+)
+def test_whether_anything_changed(changes: dict[str, int], changed: bool) -> None:
+    assert events.parse([json.dumps({"summaryEvent": {"resourceChanges": changes}})]).changed is changed

@@ -1,0 +1,226 @@
+"""The real Pulumi CLI under `infra.engine`, with a program of one resource: runs, failures, kills, locks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.engine import environment, events, lock, pulumi
+from infra.home import Home, StackHome
+
+pytestmark = pytest.mark.engine
+
+REPO = Path(__file__).parents[2]
+PROVIDER = """
+    import time
+    from pathlib import Path
+    from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
+
+    class Provider(ResourceProvider):
+        serialize_as_secret_always = False
+
+        def create(self, props):
+            with Path(props["trace"]).open("a") as trace:
+                trace.write("create\\n")
+            time.sleep(props["sleep"])
+            if props["fail"]:
+                raise Exception(props["fail"])
+            return CreateResult("thing", props)
+
+        def read(self, id_, props):
+            return ReadResult(id_, props)
+
+        def diff(self, id_, olds, news):
+            return DiffResult(changes=olds["size"] != news["size"])
+
+        def update(self, id_, olds, news):
+            return UpdateResult(news)
+
+    class Thing(Resource):
+        def __init__(self, name, props):
+            super().__init__(Provider(), name, props)
+"""
+PROGRAM = """
+    import pulumi
+    from thing import Thing
+    given = pulumi.Config("muster").require_object("cluster")
+    thing = Thing("thing", given)
+    pulumi.export("size", given["size"])
+    pulumi.export("key", pulumi.Output.secret("very secret"))
+"""
+# A `muster` that can be killed: it holds the stack's lock and runs one `up`.
+CALLER = """
+    import os, sys
+    from pathlib import Path
+    from infra.engine import lock, pulumi
+    from infra.home import Home
+    home = Home.of(os.environ, repo=Path(sys.argv[1]))
+    stack = home.stack("s")
+    with lock.held(stack, "up", wait=False, say=print) as held:
+        print(pulumi.up(stack, pulumi.Caller(held, lambda: None, print), force=False))
+"""
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackHome:
+    repo = tmp_path / "repo"
+    (repo / "infra").mkdir(parents=True)
+    (repo / "stacks").mkdir()
+    (repo / ".venv").symlink_to(REPO / ".venv")
+    (repo / "infra" / "thing.py").write_text(textwrap.dedent(PROVIDER))
+    (repo / "infra" / "__main__.py").write_text(textwrap.dedent(PROGRAM))
+    (repo / "Pulumi.yaml").write_text("name: muster\nruntime: python\nmain: infra\nstackConfigDir: stacks\n")
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MUSTER_STACKS", raising=False)
+    return Home.of(os.environ, repo=repo).stack("s")
+
+
+def describe(stack: StackHome, *, size: int = 1, sleep: float = 0, fail: str = "") -> None:
+    trace = stack.home.repo / "trace"
+    stack.file.write_text(
+        f"config:\n  muster:cluster: {{size: {size}, sleep: {sleep}, fail: '{fail}', trace: {trace}}}\n"
+    )
+
+
+def up(stack: StackHome, say: Callable[[str], None] = print) -> tuple[int, events.Result]:
+    with lock.held(stack, "up", wait=False, say=say) as held:
+        return pulumi.up(stack, pulumi.Caller(held, lambda: None, say), force=False)
+
+
+def creates(stack: StackHome) -> int:
+    trace = stack.home.repo / "trace"
+    return trace.read_text().count("create") if trace.exists() else 0
+
+
+def until(met: Callable[[], bool], seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while not met() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return met()
+
+
+def mine(stack: StackHome) -> list[int]:
+    """Processes that carry this stack's home in their environment, and are not this one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            carries = f"MUSTER_HOME={stack.home.root}".encode() in (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if carries and int(folder.name) != os.getpid() and lock.process_lives(int(folder.name)):
+            found.append(int(folder.name))
+    return found
+
+
+def start(stack: StackHome) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(CALLER), str(stack.home.repo)],
+        cwd=REPO,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_up_again_change_destroy_and_a_stack_file_that_stays_as_it_was(stack: StackHome) -> None:
+    describe(stack)
+    tracked = stack.file.read_bytes()
+    code, first = up(stack)
+    assert (code, first.changed, first.failures) == (0, True, ())
+    assert pulumi.outputs(stack) == {"size": 1, "key": "[secret]"}
+    code, second = up(stack)
+    assert (code, second.changed) == (0, False)
+    assert stack.file.read_bytes() == tracked
+    assert "encryptionsalt" in stack.working_copy.read_text()
+    describe(stack, size=2)
+    assert up(stack)[1].changes["update"] == 1
+    kept = b"".join(file.read_bytes() for file in stack.home.root.rglob("*") if file.is_file())
+    assert b"muster" in kept
+    assert b"very secret" not in kept
+    with lock.held(stack, "teardown", wait=False, say=print) as held:
+        assert pulumi.destroy(stack, pulumi.Caller(held, lambda: None, print))[0] == 0
+    pulumi.forget(stack)
+    assert not stack.state.exists()
+    assert pulumi.outputs(stack) == {}
+
+
+def test_a_failure_is_the_providers_own_words(stack: StackHome) -> None:
+    describe(stack, fail="node gpu-1, step users: no disk. Fix: free some.")
+    code, result = up(stack)
+    assert code != 0
+    assert result.failures == (events.Failure("thing", "node gpu-1, step users: no disk. Fix: free some."),)
+
+
+def test_a_program_that_cannot_run_is_one_line(stack: StackHome) -> None:
+    describe(stack)
+    (stack.home.repo / "infra" / "__main__.py").write_text("import nothing_of_that_name\n")
+    code, result = up(stack)
+    assert code != 0
+    (failure,) = result.failures
+    assert "nothing_of_that_name" in failure.message
+    assert "\n" not in failure.message
+
+
+def test_a_killed_up_leaves_no_process_and_the_next_one_takes_over(stack: StackHome) -> None:
+    describe(stack, sleep=60)
+    killed = start(stack)
+    assert until(lambda: creates(stack) == 1)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert until(lambda: mine(stack) == [], 5)
+    describe(stack)
+    said: list[str] = []
+    code, result = up(stack, said.append)
+    assert (code, result.changed) == (0, True)
+    assert any("killed" in line for line in said)
+    assert lock.pulumi_holders(stack) == []
+    assert up(stack)[1].changed is False
+
+
+def test_a_killed_pulumi_is_a_failure_and_the_next_up_takes_over(stack: StackHome) -> None:
+    describe(stack, sleep=60)
+    caller = start(stack)
+    assert until(lambda: creates(stack) == 1)
+    (holder,) = lock.pulumi_holders(stack)
+    os.kill(holder.pid, signal.SIGKILL)
+    assert caller.wait(timeout=20) == 0
+    assert until(lambda: mine(stack) == [], 5)
+    describe(stack)
+    assert up(stack)[0] == 0
+
+
+def test_who_runs_pulumi_by_hand_is_seen_while_it_runs(stack: StackHome) -> None:
+    describe(stack)
+    assert up(stack)[0] == 0
+    assert pulumi.waiting_for(stack) is None
+    env = environment.environment(os.environ, stack.home)
+    stack.pulumi_locks.mkdir(parents=True, exist_ok=True)
+    describe(stack, size=3)
+    by_hand = subprocess.Popen(
+        ["pulumi", "up", "--yes", "--skip-preview", "-s", "s"],
+        cwd=stack.home.repo,
+        env=env,
+        stdout=subprocess.DEVNULL,
+    )
+    assert until(lambda: pulumi.waiting_for(stack) is not None)
+    holder = pulumi.waiting_for(stack)
+    assert holder is not None
+    assert holder.pid == by_hand.pid
+    assert by_hand.wait() == 0
+    assert pulumi.waiting_for(stack) is None
+    assert up(stack) == (0, events.Result({"same": 2}, ()))
+
+
+def test_a_state_that_is_gone_is_begun_anew(stack: StackHome) -> None:
+    describe(stack)
+    assert up(stack)[0] == 0
+    subprocess.run(["rm", "-rf", str(stack.home.state), str(stack.folder)], check=True)
+    assert up(stack)[0] == 0
+    assert creates(stack) == 2

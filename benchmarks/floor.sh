@@ -2,10 +2,11 @@
 # The floor: what the same containers and daemons cost when nothing but docker and a shell start them. No users, no accounting
 # rules, no environment, no checks: the shortest script after which `srun` crosses two compute nodes.
 #
-#   floor.sh CLUSTER COMPUTE_NODES
+#   floor.sh CLUSTER COMPUTE_NODES MEMORY_MB_OF_EACH
 set -euo pipefail
 cluster=$1
 count=$2
+memory=$3
 image=muster-node:24.11
 
 net=10.87.77
@@ -36,7 +37,7 @@ inside() {
 }
 
 compute() {
-  start "$1" 2048
+  start "$1" "$memory"
   inside "$1" <<SH
 (umask 077; echo "$key" | base64 -d >/etc/slurm/slurm.key; chown slurm:slurm /etc/slurm/slurm.key)
 echo 'SLURMD_OPTIONS="--conf-server controller:6817"' >/etc/default/slurmd
@@ -86,8 +87,8 @@ AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=controller
 GresTypes=gpu
 MailProg=/bin/true
-NodeName=gpu-[1-$count] CPUs=2 RealMemory=1920 Gres=gpu:h100:2
-PartitionName=gpu Nodes=ALL Default=YES DefMemPerCPU=900
+NodeName=gpu-[1-$count] CPUs=2 RealMemory=$((memory - 128)) Gres=gpu:h100:2
+PartitionName=gpu Nodes=ALL Default=YES DefMemPerCPU=$((memory / 3))
 CONF
 systemctl start mariadb
 mariadb -e "create database slurm_acct_db; create user slurm@localhost identified by 'floor'; grant all on slurm_acct_db.* to slurm@localhost"

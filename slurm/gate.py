@@ -97,7 +97,7 @@ class _Gate:
     @property
     def deadline_s(self) -> float:
         # Importing torch takes a second of CPU per rank, and local nodes share the cores of one machine.
-        return 30 + 2.5 * self.nodes_in_all
+        return 45 + 3 * self.nodes_in_all
 
     @property
     def settle_s(self) -> float:

@@ -1,0 +1,1 @@
+"""What is measured, each figure beside its reference in the same run."""

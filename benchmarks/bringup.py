@@ -1,0 +1,167 @@
+"""Measures bring-up, change and teardown of local clusters beside a hand-written floor, and holds each to its bound.
+
+    python benchmarks/bringup.py [--sizes 2,8,32] [--repeat 3] [--json figures.json] [--cold]
+
+The first size is the one that the bounds are about; the others measure growth. `--cold` adds the share of each set-up
+phase as this machine recorded it: run `make demo` on a fresh machine, then this with `--cold`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+from benchmarks.figures import Figure, Shape, cold_figures, growth_figures, main_figures, middle, report  # noqa: E402
+from infra.home import Home  # noqa: E402
+
+# Of many nodes each gets little: the limits of all of them must fit into this machine.
+MEMORY_MB = {"few": 2048, "many": 512}
+FEW = 4
+TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    name: str
+    nodes: int
+    home: Path
+
+    @property
+    def memory_mb(self) -> int:
+        return MEMORY_MB["few" if self.nodes <= FEW else "many"]
+
+    def spec(self) -> dict[str, Any]:
+        group = {
+            "count": self.nodes,
+            "size": {"cpus": 2, "memory_mb": self.memory_mb},
+            "gpus": {"count": 2, "kind": "simulated", "type": "h100"},
+        }
+        return {"name": self.name, "target": "local", "groups": {"gpu": group}, "network": {"egress": False}}
+
+    def floor(self) -> float:
+        return timed([str(REPO / "benchmarks" / "floor.sh"), self.name, str(self.nodes), str(self.memory_mb)])
+
+    def muster(self, *args: str) -> float:
+        stacks = self.home / "stacks"
+        stacks.mkdir(exist_ok=True)
+        (stacks / f"Pulumi.{self.name}.yaml").write_text(yaml.safe_dump({"config": {"muster:cluster": self.spec()}}))
+        env = os.environ | {"MUSTER_HOME": str(self.home), "MUSTER_STACKS": str(stacks)}
+        return timed([sys.executable, "-m", "infra.cli", args[0], "--stack", self.name, *args[1:]], env)
+
+    def srun(self) -> float:
+        config = self.home / self.name / "ssh_config"
+        return timed(["ssh", "-F", str(config), "login", f"srun -N{self.nodes} hostname"])
+
+
+def main() -> int:
+    options = arguments()
+    shapes: dict[int, list[Shape]] = {}
+    for number in range(options.repeat):
+        for nodes in options.sizes:
+            say(f"run {number + 1} of {options.repeat}, {nodes} nodes")
+            shapes.setdefault(nodes, []).append(measure(nodes))
+    typical = [middle(found) for found in shapes.values()]
+    figures = main_figures(typical[0])
+    if len(typical) > 1:
+        figures += growth_figures(typical)
+    if options.cold:
+        figures += cold(typical[0])
+    print(report(figures))
+    if options.json:
+        runs = {str(nodes): [asdict(s) for s in found] for nodes, found in shapes.items()}
+        said = [asdict(f) | {"verdict": f.verdict} for f in figures]
+        options.json.write_text(json.dumps({"figures": said, "runs": runs}, indent=2) + "\n")
+    return 1 if any(f.verdict == "FAIL" for f in figures) else 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sizes", type=sizes, default=[2, 8, 32], help="compute nodes, such as 2,8,32")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each size; the median counts")
+    parser.add_argument("--json", type=Path, help="write the figures and every run to this file")
+    parser.add_argument("--cold", action="store_true", help="add the recorded phases of the last set-up")
+    return parser.parse_args()
+
+
+def sizes(text: str) -> list[int]:
+    return sorted({int(part) for part in text.split(",")})
+
+
+def measure(nodes: int) -> Shape:
+    with cluster(f"bench-floor-{nodes}", nodes) as by_hand:
+        floor = step("floor", by_hand.floor)
+    with cluster(f"bench-{nodes}", nodes) as ours:
+        up = step("up", lambda: ours.muster("up")) + step("srun", ours.srun)
+        again = step("second up", lambda: ours.muster("up"))
+        teardown = step("teardown", lambda: ours.muster("teardown", "--yes"))
+    return Shape(nodes, floor, up, again, teardown)
+
+
+def cold(shape: Shape) -> list[Figure]:
+    record = Home.of(os.environ).setup_log
+    phases = json.loads(record.read_text())["phases"] if record.exists() else {}
+    if all(phase["state"] == "cached" for name, phase in phases.items() if name != "preflight"):
+        raise SystemExit(
+            "--cold: the last set-up found everything there; run `make demo` on a fresh machine, then this"
+        )
+    return cold_figures(phases, shape.up)
+
+
+@contextmanager
+def cluster(name: str, nodes: int) -> Iterator[Cluster]:
+    """Nothing of it is left afterwards, also when a step failed: removed by label, without our own code."""
+    remove(name)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as home:
+        try:
+            yield Cluster(name, nodes, Path(home))
+        finally:
+            remove(name)
+
+
+def remove(name: str) -> None:
+    label = f"label=muster.cluster={name}"
+    for kind, listing in (("container", "ps -aq"), ("network", "network ls -q"), ("volume", "volume ls -q")):
+        found = subprocess.run(
+            ["docker", *listing.split(), "--filter", label], capture_output=True, text=True, check=True
+        )
+        if found.stdout.split():
+            force = ["-f", "-v"] if kind == "container" else []
+            subprocess.run(["docker", kind, "rm", *force, *found.stdout.split()], capture_output=True, check=True)
+
+
+def step(name: str, work: Any) -> float:
+    print(f"  {name} ...", end="", file=sys.stderr, flush=True)
+    seconds: float = work()
+    print(f" {seconds:.1f} s", file=sys.stderr)
+    return seconds
+
+
+def timed(command: list[str], env: dict[str, str] | None = None) -> float:
+    began = time.perf_counter()
+    done = subprocess.run(command, env=env, cwd=REPO, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"\n{' '.join(command)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return time.perf_counter() - began
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

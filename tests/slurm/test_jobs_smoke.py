@@ -1,0 +1,122 @@
+"""smoke.sbatch with stand-ins for the Slurm commands: what torchrun is told on each node, and how it fails loudly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).resolve().parents[2] / "slurm" / "jobs" / "smoke.sbatch"
+
+STUBS = {
+    "scontrol": """case "$2" in
+        hostnames) printf '%s\\n' gpu-1 gpu-2 ;;
+        node) echo "NodeName=$3 Arch=x86_64 NodeAddr=${NODE_ADDR-10.88.0.3} NodeHostName=$3" ;;
+    esac""",
+    "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
+    "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((3 + SLURM_NODEID))} uid 0"',
+    "ss": '[ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB',
+    # Runs the step on both nodes, one after the other, and fails if one of them does.
+    "srun": """echo "srun $*"
+        while [ "$1" != bash ]; do shift; done
+        code=0
+        for id in 0 1; do SLURM_NODEID=$id SLURMD_NODENAME=gpu-$((id + 1)) "$@" || code=1; done
+        sleep 0.2
+        exit $code""",
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path):
+    for name, body in STUBS.items():
+        stub = tmp_path / "bin" / name
+        stub.parent.mkdir(exist_ok=True)
+        stub.write_text(f"#!/bin/bash\n{body}\n")
+        stub.chmod(0o755)
+    python = tmp_path / "root" / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/bash\necho "$SLURMD_NODENAME: $*"; sleep 0.1; exit ${TORCHRUN:-0}\n')
+    python.chmod(0o755)
+
+    def run(**env: str) -> subprocess.CompletedProcess[str]:
+        base = {
+            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+            "MUSTER_ROOT": str(tmp_path / "root"),
+            "SLURM_SUBMIT_DIR": str(tmp_path),
+            "SLURM_JOB_ID": "12345",
+            "SLURM_JOB_NODELIST": "gpu-[1-2]",
+            "SLURM_NNODES": "2",
+            "SLURM_CPUS_ON_NODE": "2",
+        }
+        return subprocess.run(["bash", str(JOB)], env=base | env, capture_output=True, text=True, timeout=30)
+
+    return run
+
+
+def test_each_node_gets_its_own_address_and_only_the_first_is_host(job):
+    done = job()
+    assert done.returncode == 0, done.stderr
+    first, second = [line for line in done.stdout.splitlines() if line.startswith("gpu-")]
+    assert "--rdzv-endpoint=10.88.0.3:22345" in first
+    assert "--rdzv-endpoint=10.88.0.3:22345" in second
+    assert "--local-addr=10.88.0.3 " in first
+    assert "--local-addr=10.88.0.4 " in second
+    assert "is_host=true" in first
+    assert "is_host=false" in second
+    assert all(
+        "--nnodes=2 --nproc-per-node=2 " in line and line.endswith("-m trainer.smoke") for line in (first, second)
+    )
+
+
+def test_ranks_and_patience_come_from_the_environment(job):
+    out = job(RANKS_PER_NODE="8", SMOKE_TIMEOUT_S="20").stdout
+    assert "--nproc-per-node=8 " in out
+    assert "join_timeout=20,read_timeout=20" in out
+
+
+def test_the_step_asks_for_the_gpus_the_job_has(job):
+    assert "--gpus-per-node" not in job().stdout
+    assert "--gpus-per-node=4" in job(SLURM_GPUS_ON_NODE="4").stdout
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.1.1", "no-such-name"])
+def test_a_head_that_others_cannot_reach_is_refused(job, address: str):
+    done = job(NODE_ADDR=address)
+    assert done.returncode == 1
+    assert f"the head node gpu-1 has no address others can reach (NodeAddr={address}" in done.stderr
+    assert "torch" not in done.stdout
+
+
+def test_a_node_that_would_say_loopback_fails_and_names_itself(job):
+    done = job(LOCAL_ADDR="127.0.0.1")
+    assert done.returncode == 1
+    assert "smoke: FAILED: gpu-2 has no address towards 10.88.0.3 (found '127.0.0.1')" in done.stderr
+
+
+def test_who_did_not_join_is_named(job):
+    done = job(TORCHRUN="1", CUT_OFF="gpu-2")
+    assert done.returncode == 1
+    assert "smoke: gpu-2 did not join: it never reached gpu-1 at 10.88.0.3:22345" in done.stderr
+    assert "gpu-1 did not join" not in done.stderr
+
+
+def test_nothing_is_left_in_the_submit_directory(job, tmp_path: Path):
+    job(TORCHRUN="1")
+    assert list(tmp_path.glob(".smoke-*")) == []
+
+
+def test_outside_of_a_job_it_says_how_to_start_it(job):
+    done = job(SLURM_JOB_ID="")
+    assert (done.returncode, done.stderr) == (1, "smoke: FAILED: not inside a job: submit it with sbatch\n")
+
+
+def test_without_the_environment_it_says_where_it_looked(job, tmp_path: Path):
+    done = job(MUSTER_ROOT=str(tmp_path / "elsewhere"))
+    assert done.stderr == f"smoke: FAILED: no training environment at {tmp_path}/elsewhere/env\n"
+
+
+def test_the_header_is_what_people_expect():
+    header = [line.split()[1] for line in JOB.read_text().splitlines() if line.startswith("#SBATCH")]
+    assert {"--job-name=smoke", "--nodes=2", "--output=%x-%j.out", "--open-mode=append"} <= set(header)

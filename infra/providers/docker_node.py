@@ -28,6 +28,8 @@ _SSH_DEADLINE_S = 60.0
 _POLL_S = 0.05
 _LOOK_EVERY = 20
 _LOG_LINES = 5
+# Every node's systemd holds about five inotify instances; kernels allow 128 per user by default.
+_INOTIFY_FIX = "`sysctl -w fs.inotify.max_user_instances=4096`, then run it again"
 
 
 class DockerNodeProvider(ResourceProvider):
@@ -41,7 +43,7 @@ class DockerNodeProvider(ResourceProvider):
     def read(self, id_: str, props: Properties) -> ReadResult:
         with engine_client.asking(f"node {props['node']}") as api:
             found = _inspect(api, id_)
-            if found is None or not _fits(found, props):
+            if found is None or not _whole(found, props):
                 return ReadResult("", {})
             return ReadResult(id_, props | {"running": _running(found)} | _identity(api, found, props))
 
@@ -117,7 +119,7 @@ def _adopt(api: docker.APIClient, props: Properties) -> dict[str, Any] | None:
     if found is None:
         return None
     engine_client.check_owner("container", name, found["Config"]["Labels"], props["cluster"], props["stack"])
-    if found["State"]["Status"] == "created" or not _fits(found, props):
+    if not _whole(found, props):
         remove_container(api, name)
         return None
     api.put_archive(name, "/", node_container.authorized_keys(props["ssh_public_key"]))
@@ -195,7 +197,8 @@ def _never_came_up(api: docker.APIClient, container: str, props: Properties, wha
     log = api.logs(container, tail=_LOG_LINES).decode(errors="replace").split("\n")
     last = "; ".join(line.strip() for line in log if line.strip())
     remove_container(api, container)
-    return Problem(f"node {props['node']}", f"{what}; its last words: {last or 'none'}", "run it again")
+    fix = _INOTIFY_FIX if "Too many open files" in last else "run it again"
+    return Problem(f"node {props['node']}", f"{what}; its last words: {last or 'none'}", fix)
 
 
 def _inspect(api: docker.APIClient, name: str) -> dict[str, Any] | None:
@@ -206,7 +209,10 @@ def _inspect(api: docker.APIClient, name: str) -> dict[str, Any] | None:
     return found
 
 
-def _fits(found: dict[str, Any], props: Properties) -> bool:
+def _whole(found: dict[str, Any], props: Properties) -> bool:
+    """Ours, made from the same inputs, and started at least once: only then are its keys in it."""
+    if found["State"]["Status"] == "created":
+        return False
     labels = found["Config"]["Labels"]
     wanted = {names.STACK: props["stack"], node_container.SPEC: node_container.spec_hash(props)}
     return {key: labels.get(key) for key in wanted} == wanted

@@ -65,7 +65,9 @@ def options(props: Properties, labels: dict[str, str]) -> dict[str, Any]:
         "image": props["image"],
         "name": names.container(props["cluster"], props["node"]),
         "hostname": props["node"],
-        "environment": {"container": "docker", "MUSTER_CLUSTER": props["cluster"]},
+        # A terminal makes systemd say what it does, so that `docker logs` tells why a node did not come up.
+        "tty": True,
+        "environment": {"container": "docker", "MUSTER_CLUSTER": props["cluster"], "TERM": "dumb"},
         "stop_signal": "SIGRTMIN+3",
         "ports": [22] if props.get("ssh_port") else None,
         "labels": labels

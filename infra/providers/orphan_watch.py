@@ -1,7 +1,7 @@
 """Ends the provider process when the Pulumi engine that started it is gone, so that a killed `up` creates nothing more.
 
 The engine starts the provider through a shell that stays in between, so neither a signal nor a closed pipe tells it.
-The language host beside it would notice only after minutes; it is ended too."""
+What else the engine started (a language host, providers not yet in use) would stay for minutes or for ever; it goes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 
 _PERIOD_S = 0.1
 _ENGINE = "pulumi"
-_HOST = "pulumi-language"  # the kernel keeps 15 characters of a process name
 
 
 def start_in_provider_process() -> None:
@@ -28,13 +27,14 @@ def start_in_provider_process() -> None:
 
 def _watch() -> None:
     chain = _ancestors_to_engine()
-    hosts = _language_hosts(chain[-1][1]) if chain else []
+    started: dict[int, str] = {}
     while chain and all(_parent(child) == parent for child, parent in chain):
+        started = _descendants(chain[-1][1]) or started
         time.sleep(_PERIOD_S)
-    for host in hosts:
-        if _name(host) == _HOST:
+    for pid, born in started.items():
+        if pid != os.getpid() and _born(pid) == born:
             with suppress(OSError):
-                os.kill(host, signal.SIGTERM)
+                os.kill(pid, signal.SIGKILL)
     os._exit(1)
 
 
@@ -49,18 +49,32 @@ def _ancestors_to_engine() -> list[tuple[int, int]]:
     return []
 
 
-def _language_hosts(engine: int) -> list[int]:
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if _name(pid) == _HOST and _parent(pid) == engine]
+def _descendants(pid: int) -> dict[int, str]:
+    """Ids of all processes below one, each with the moment it was born: ids are used again."""
+    found: dict[int, str] = {}
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, file.read_text().split()):
+                found[child] = _born(child)
+                found |= _descendants(child)
+    return found
 
 
 def _parent(pid: int) -> int:
     """0 where there is no such process; a dead parent's children belong to another one."""
+    return int(_stat(pid)[1])
+
+
+def _born(pid: int) -> str:
+    return _stat(pid)[19]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on: the name before them may hold anything."""
     try:
-        # The name in brackets may hold anything; the parent's id is the second field after it.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError):
-        return 0
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["0"] * 20
 
 
 def _name(pid: int) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from http import HTTPStatus
+
 import docker
-from docker.errors import NotFound
+from docker.errors import APIError, NotFound
 
 from infra.plan import names
 from infra.providers import cgroup_tree
+
+_OTHERS_S = 20.0
+_POLL_S = 0.05
 
 
 def remove_strays(api: docker.APIClient, cluster: str, stack: str) -> None:
@@ -18,8 +24,15 @@ def remove_strays(api: docker.APIClient, cluster: str, stack: str) -> None:
 
 
 def remove_container(api: docker.APIClient, name: str) -> None:
-    """What is gone already is fine."""
-    try:
-        api.remove_container(name, force=True, v=True)
-    except NotFound:
-        return
+    """What is gone already is fine; what somebody else is removing is waited for."""
+    deadline = time.monotonic() + _OTHERS_S
+    while True:
+        try:
+            api.remove_container(name, force=True, v=True)
+            return
+        except NotFound:
+            return
+        except APIError as refused:
+            if refused.status_code != HTTPStatus.CONFLICT or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)

@@ -1,0 +1,104 @@
+"""What cannot be had is one readable sentence with the fix, and leaves nothing half-made behind."""
+
+from __future__ import annotations
+
+import socket
+
+import docker
+import pytest
+
+from tests.engine.conftest import MakeMachines
+from tests.engine.machines import Machines
+
+LOGIN_SIZE = {"cpus": 1, "memory_mb": 512}
+
+
+@pytest.fixture(scope="module")
+def first(make: MakeMachines) -> Machines:
+    machines = make("first", groups={"gpu": {"count": 1, "size": LOGIN_SIZE}})
+    machines.up()
+    return machines
+
+
+def test_two_stacks_side_by_side_do_not_meet(first: Machines, make: MakeMachines) -> None:
+    before = first.containers()
+    second = make("second", groups={"gpu": {"count": 1, "size": LOGIN_SIZE}})
+    second.up()
+    addresses = [{n["address"].rpartition(".")[0] for n in machines.nodes.values()} for machines in (first, second)]
+    assert addresses[0].isdisjoint(addresses[1])
+    second.destroy()
+    assert second.leftovers() == []
+    assert first.containers() == before
+
+
+def test_name_of_another_stack_is_refused(first: Machines, make: MakeMachines) -> None:
+    before = first.leftovers()
+    second = make("thief", name=first.spec["name"])
+    said = second.up(check=False)
+    assert f"{first.spec['name']} is in use" in said
+    assert "belongs to stack first, not to stack thief" in said
+    assert "make teardown STACK=first" in said
+    assert first.leftovers() == before
+
+
+def test_address_range_in_use_is_refused(first: Machines, make: MakeMachines) -> None:
+    subnet = docker.APIClient().inspect_network(f"muster-{first.spec['name']}")["IPAM"]["Config"][0]["Subnet"]
+    second = make("clash", network={"egress": False, "cidr": subnet})
+    said = second.up(check=False)
+    assert f"network.cidr: {subnet} is in use: it overlaps the Docker network muster-{first.spec['name']}" in said
+    assert "Fix: leave network.cidr out, or set it to a free range such as 10.88." in said
+    assert [left for left in second.leftovers() if not left.startswith("volume")] == []
+
+
+def test_taken_port_is_refused_and_leaves_no_login_node(make: MakeMachines) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        machines = make(
+            "port",
+            groups={"gpu": {"count": 1, "size": LOGIN_SIZE}},
+            login={"size": LOGIN_SIZE, "ssh_port": port},
+            network={"egress": True},
+        )
+        said = machines.up(check=False)
+    assert f"login.ssh_port: {port} is taken on 127.0.0.1. Fix: choose another port" in said
+    assert "login" not in machines.containers()
+    assert f"container muster-{machines.spec['name']}-login" not in machines.leftovers()
+    machines.up()
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        assert connection.recv(4) == b"SSH-"
+
+
+def test_engine_that_does_not_answer_is_named(first: Machines) -> None:
+    first.env["DOCKER_HOST"] = "unix:///nowhere.sock"
+    try:
+        said = first.up(check=False)
+    finally:
+        del first.env["DOCKER_HOST"]
+    assert "Docker engine does not answer at" in said
+    assert "nowhere.sock. Fix: start it with `make setup`" in said
+
+
+def test_forbidden_change_is_refused_before_anything_changes(first: Machines) -> None:
+    before = first.containers()
+    spec, first.spec = first.spec, first.spec | {"network": {"egress": True}}
+    try:
+        for said in (first.pulumi("preview", check=False), first.up(check=False)):
+            assert "network.egress: cannot change from false to true while the cluster exists" in said
+    finally:
+        first.spec = spec
+    assert first.containers() == before
+
+
+def test_shrinking_a_cluster_that_cannot_be_asked_is_refused_unless_forced(first: Machines) -> None:
+    """Slurm runs (here: something of its name), but this machine has no key to ask it."""
+    api = docker.APIClient()
+    controller = f"muster-{first.spec['name']}-controller"
+    api.exec_start(api.exec_create(controller, ["bash", "-c", "exec -a slurmctld sleep 600"])["Id"], detach=True)
+    first.spec["groups"] = {"gpu": {"count": 0, "size": LOGIN_SIZE}}
+    said = first.up(check=False)
+    assert "groups: whether jobs run on gpu-1 cannot be asked" in said
+    assert "inventory.json is missing. Fix: if they are idle, run it with `FORCE=1`" in said
+    assert set(first.containers()) == {"controller", "gpu-1"}
+    first.env["MUSTER_FORCE"] = "1"
+    first.up()
+    assert set(first.containers()) == {"controller"}

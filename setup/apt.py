@@ -37,7 +37,7 @@ def packages(facts: Facts) -> tuple[str, ...]:
     wanted = facts.lacking & {"shellcheck", "ssh", "docker"}
     if facts.engine.state == "absent":
         wanted |= facts.lacking & {"dockerd"}
-    if "image" in facts.missing:
+    if "image" in facts.missing | facts.unknown:
         wanted |= facts.lacking & {"debootstrap"}
     if facts.builds_pulumi:
         wanted |= facts.lacking & {"go"}

@@ -25,8 +25,9 @@ class Facts:
     python: str
     memory_mb: int
     engine: Engine
-    # Phases that have work to do.
+    # Phases that have work to do, and those that cannot be judged before the engine runs.
     missing: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
     # Commands and Python modules of apt.PROVIDERS that the machine lacks.
     lacking: frozenset[str] = frozenset()
     disks: Mapping[str, Disk] = field(default_factory=dict)

@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +18,7 @@ PROBE_S = 20.0
 GB = 1e9
 
 
-def gather(paths: Paths, phases: Iterable[str]) -> Facts:
+def gather(paths: Paths, phases: Collection[str]) -> Facts:
     system, machine = platform.system(), platform.machine()
     here = distribution()
     found = engine.look()
@@ -34,21 +34,26 @@ def gather(paths: Paths, phases: Iterable[str]) -> Facts:
         memory_mb=_memory_mb(),
         engine=found,
         missing=missing,
+        unknown=_unknown(found) & frozenset(phases),
         lacking=lacking,
         disks=_disks(paths, found) if missing else {},
     )
     return _with_reach(facts, paths, here)
 
 
-def _missing(paths: Paths, found: engine.Engine, phases: Iterable[str]) -> frozenset[str]:
+def _unknown(found: engine.Engine) -> frozenset[str]:
     """An engine that is installed but stopped may well hold image and environment: they are looked at once it runs."""
-    unknown = found.state in ("stopped", "denied", "unreachable")
+    return frozenset({"image", "env"}) if found.state in ("stopped", "denied", "unreachable") else frozenset()
+
+
+def _missing(paths: Paths, found: engine.Engine, phases: Collection[str]) -> frozenset[str]:
+    unknown = _unknown(found)
     checks: dict[str, Callable[[], bool]] = {
         "venv": lambda: venv.cached(paths),
         "pulumi": lambda: pulumi.cached(paths),
         "docker": lambda: found.state == "running",
-        "image": lambda: unknown or image.cached(paths),
-        "env": lambda: unknown or env.cached(paths),
+        "image": lambda: "image" in unknown or image.cached(paths),
+        "env": lambda: "env" in unknown or env.cached(paths),
     }
     return frozenset(phase for phase in phases if phase in checks and not checks[phase]())
 

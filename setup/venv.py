@@ -11,6 +11,7 @@ from setup.paths import Paths
 from setup.run import run
 
 STAMP = "muster.json"
+QUIET = ("--progress-bar", "off", "--disable-pip-version-check")
 
 
 def wanted(paths: Paths) -> dict[str, str]:
@@ -44,8 +45,8 @@ def act(paths: Paths, _: Facts, log: Path) -> None:
     if current.get("packages") != target["packages"]:
         shutil.rmtree(paths.venv, ignore_errors=True)
         run([base_python(), "-m", "venv", paths.venv], log)
-        run([python, "-m", "pip", "install", "--require-hashes", "-r", paths.root / "requirements.lock"], log)
-    run([python, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "-e", paths.root], log)
+        run([python, "-m", "pip", "install", *QUIET, "--require-hashes", "-r", paths.root / "requirements.lock"], log)
+    run([python, "-m", "pip", "install", *QUIET, "--no-deps", "--no-build-isolation", "-e", paths.root], log)
     unfinished = paths.venv / f"{STAMP}.new"
     unfinished.write_text(json.dumps(target))
     unfinished.rename(paths.venv / STAMP)

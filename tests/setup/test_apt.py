@@ -119,6 +119,10 @@ def test_without_a_usable_mirror_there_is_none() -> None:
             machine(lacking=frozenset({"debootstrap"}), missing=frozenset({"image"})),
             ("debian-archive-keyring", "debootstrap"),
         ),
+        (
+            machine(lacking=frozenset({"debootstrap"}), unknown=frozenset({"image"}), engine=Engine("stopped")),
+            ("debian-archive-keyring", "debootstrap"),
+        ),
         (machine(lacking=frozenset({"go"}), missing=frozenset({"pulumi"}), reach={"release": True}), ()),
         (machine(lacking=frozenset({"go"}), missing=frozenset({"pulumi"}), reach={"release": False}), ("golang-go",)),
         (

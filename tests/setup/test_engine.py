@@ -96,6 +96,7 @@ def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> Non
 
 def test_an_engine_that_ends_at_once_is_reported_with_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setattr(engine, "GRACE_S", 0.3)
     log = tmp_path / "docker.log"
     process = engine.launch(Paths(tmp_path, tmp_path), ["sh", "-c", "echo storage driver is broken; exit 3"], log)
     with pytest.raises(Failed) as failure:

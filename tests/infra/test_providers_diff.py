@@ -1,0 +1,125 @@
+"""What a provider decides without asking the engine: which changes replace, which update, which are none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pulumi.output import Unknown
+
+from infra.providers import node_container
+from infra.providers.docker_network import DockerNetworkProvider
+from infra.providers.docker_node import DockerNodeProvider
+from infra.providers.engine_client import Engine
+from infra.providers.guard import ChangeGuardProvider
+from infra.providers.properties import Properties
+
+NODE: Properties = {
+    "node": "gpu-1",
+    "cluster": "demo",
+    "stack": "local",
+    "role": "compute",
+    "group": "gpu",
+    "image": "muster-node:24.11",
+    "cpus": 2,
+    "memory_mb": 2048,
+    "devices": ["/dev/fakegpu0"],
+    "network": "muster-demo",
+    "network_id": "abc",
+    "address": "10.88.0.20",
+    "mounts": [{"volume": "muster-demo-shared", "target": "/shared"}],
+    "ssh_public_key": "ssh-ed25519 AAAA",
+    "tags": {},
+}
+NETWORK: Properties = {"cluster": "demo", "stack": "local", "nodes": ["a-1", "b-1"], "egress": False}
+HELD = NETWORK | {"range": "10.88.0.0/24", "addresses": {"a-1": "10.88.0.20", "b-1": "10.88.0.21"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "replaces"),
+    [
+        ({"memory_mb": 4096}, ["memory_mb"]),
+        ({"cpus": 1}, ["cpus"]),
+        ({"devices": []}, ["devices"]),
+        ({"image": "muster-node:25"}, ["image"]),
+        ({"network_id": "def"}, ["network_id"]),
+        ({"ssh_port": 2222}, ["ssh_port"]),
+        ({"mounts": []}, ["mounts"]),
+    ],
+)
+def test_node_is_replaced_when_its_machine_changes(change: Properties, replaces: list[str]) -> None:
+    result = DockerNodeProvider().diff("id", NODE | {"running": True}, NODE | change)
+    assert (result.changes, result.replaces, result.delete_before_replace) == (True, replaces, True)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"tags": {"team": "x"}}, {"address": Unknown(), "network_id": Unknown()}, {"mounts": [Unknown()]}]
+)
+def test_node_stays_when_only_tags_change_or_values_are_not_known_yet(change: Properties) -> None:
+    result = DockerNodeProvider().diff("id", NODE | {"running": True}, NODE | change)
+    assert (result.changes, result.replaces) == (False, [])
+
+
+@pytest.mark.parametrize(("old", "new"), [({"running": False}, {}), ({"running": True}, {"ssh_public_key": "other"})])
+def test_node_is_updated_when_it_stopped_or_its_key_changed(old: Properties, new: Properties) -> None:
+    result = DockerNodeProvider().diff("id", NODE | old, NODE | new)
+    assert (result.changes, result.replaces) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "changes", "replaces"),
+    [
+        ({}, False, []),
+        ({"nodes": ["b-1", "a-1"]}, False, []),
+        ({"nodes": ["a-1"]}, True, []),
+        ({"nodes": ["a-1", "b-1", "b-2"]}, True, []),
+        ({"cidr": "10.88.0.0/24"}, False, []),
+        ({"cidr": "10.99.0.0/24"}, True, ["cidr"]),
+        ({"egress": True}, True, ["egress"]),
+    ],
+)
+def test_network_is_updated_by_names_and_replaced_by_its_range(
+    change: Properties, changes: bool, replaces: list[str]
+) -> None:
+    result = DockerNetworkProvider().diff("id", HELD, NETWORK | change)
+    assert (result.changes, result.replaces) == (changes, replaces)
+
+
+def test_guard_compares_specs_not_text() -> None:
+    group = {"count": 1}
+    olds, news, more = (
+        {"stack": "s", "spec": json.dumps({"name": "demo", "target": "local", "groups": groups})}
+        for groups in ({"a": group, "b": group}, {"b": group, "a": group}, {"a": group})
+    )
+    assert ChangeGuardProvider().diff("id", olds, news).changes is False
+    assert ChangeGuardProvider().diff("id", olds, more).changes is True
+
+
+@pytest.mark.parametrize(
+    ("engine", "cgroupns", "writable"),
+    [
+        (Engine(cgroup_version=1, major=20), "host", False),
+        (Engine(cgroup_version=1, major=28), "host", False),
+        (Engine(cgroup_version=2, major=27), "private", False),
+        (Engine(cgroup_version=2, major=28), "private", True),
+    ],
+)
+def test_cgroups_of_a_node_follow_the_engine(engine: Engine, cgroupns: str, writable: bool) -> None:
+    config: dict[str, Any] = node_container.host_config(NODE, engine, "1.41")
+    assert config["CgroupnsMode"] == cgroupns
+    assert ("writable-cgroups=true" in config["SecurityOpt"]) is writable
+    assert not config.get("Privileged")
+    assert not config.get("Ulimits")
+    assert config["Devices"][0]["PathInContainer"] == "/dev/fakegpu0"
+
+
+def test_port_is_published_on_the_loopback_address_only() -> None:
+    config = node_container.host_config(NODE | {"ssh_port": 2222}, Engine(1, 20), "1.41")
+    assert config["PortBindings"] == {"22/tcp": [{"HostIp": "127.0.0.1", "HostPort": "2222"}]}
+
+
+def test_spec_hash_ignores_what_can_change_in_place() -> None:
+    same = NODE | {"ssh_public_key": "other", "tags": {"a": "b"}, "cpus": 2.0}
+    assert node_container.spec_hash(same) == node_container.spec_hash(NODE)
+    assert node_container.spec_hash(NODE | {"cpus": 1}) != node_container.spec_hash(NODE)

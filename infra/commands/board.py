@@ -10,7 +10,7 @@ from bootstrap.progress import Event
 
 PHASES = ("machines", "bootstrap", "ready")
 _UNDER_WAY = {"machines": "starting", "bootstrap": "configuring", "ready": "testing"}
-_ORDER = ("failed", "configuring", "starting", "testing", "waiting", "done", "unchanged")
+_ORDER = ("failed", "configuring", "starting", "testing", "waiting", "configured", "done", "unchanged")
 
 
 @dataclass
@@ -21,13 +21,13 @@ class Row:
     state: str = "waiting"
     first: float | None = None
     last: float | None = None
-    open: set[str] = field(default_factory=set)
+    running: bool = False
     changed: int = 0
 
     def seconds(self, now: float) -> float | None:
         if self.first is None:
             return None
-        end = now if self.open else self.last
+        end = now if self.running else self.last
         return max(0.0, (end or now) - self.first)
 
 
@@ -62,8 +62,16 @@ class Board:
         phase.nodes |= {event.node} if event.node else set()
         phase.steps += event.state in ("ok", "changed")
         phase.changed += event.state == "changed"
+        if event.phase == "ready":
+            self._configured()
         if event.node in self.rows:
             _advance(self.rows[event.node], event)
+
+    def _configured(self) -> None:
+        """The job across the nodes begins when every node is configured, those included that take no part in it."""
+        for row in self.rows.values():
+            if row.state == "configuring":
+                row.state, row.running, row.step = "configured", False, ""
 
     @property
     def phase(self) -> Phase | None:
@@ -74,7 +82,7 @@ class Board:
     def finish(self) -> None:
         """The run ended well: what did not have to be touched is as it was."""
         for row in self.rows.values():
-            row.open.clear()
+            row.running = False
             if row.state != "failed":
                 row.state = "done" if row.first is not None else "unchanged"
                 row.machine = row.machine or "up"
@@ -95,7 +103,7 @@ def phase_line(phase: Phase, total: int) -> str:
     nodes = f"{len(phase.nodes)} of {total} nodes" if len(phase.nodes) < total else f"{total} nodes"
     what = {
         "machines": f"{nodes} started",
-        "bootstrap": f"{nodes}, {phase.steps} steps, {phase.changed} changed something",
+        "bootstrap": f"{nodes}, {phase.steps} steps, {phase.changed or 'nothing'} changed",
         "ready": "a job crossed the nodes and all-reduced",
     }[phase.name]
     return f"{phase.name:<10} {what}, {phase.seconds:.1f} s"
@@ -114,11 +122,7 @@ def parse(lines: Sequence[str]) -> list[Event]:
 def _advance(row: Row, event: Event) -> None:
     row.first = event.t if row.first is None else row.first
     row.last = event.t
-    key = f"{event.phase}/{event.step}"
-    if event.state == "start":
-        row.open.add(key)
-    else:
-        row.open.discard(key)
+    row.running = event.state == "start"
     row.changed += event.state == "changed"
     row.step = event.step
     if event.phase == "machines":

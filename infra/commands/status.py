@@ -30,8 +30,8 @@ def status(name: str) -> None:
     screen.out().print(f"cost    {sentence(facts.inventory.target)}", markup=False)
     if broken:
         raise Stop(
-            f"{len(broken)} things are wrong: {'; '.join(broken)}",
-            "`muster up` puts them right; it changes only what differs",
+            f"{_things(len(broken))} wrong: {'; '.join(broken)}",
+            "`muster up` puts it right; it changes only what differs",
         )
 
 
@@ -52,7 +52,8 @@ def node_state(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
 
 
 def _nodes(facts: Facts) -> list[str]:
-    table = screen.table("node", "role", "state", "cpus", "memory", "gpus", "up", "", right=["cpus", "memory", "up"])
+    heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", "up", "")
+    table = screen.table(*heads, right=["cpus", "memory", "up"])
     broken = []
     for node in facts.inventory.nodes:
         machine = facts.machines[node.name]
@@ -67,7 +68,8 @@ def _nodes(facts: Facts) -> list[str]:
         memory = f"{node.memory_mb / 1024:.1f} GiB"
         table.add_row(
             node.name,
-            node.group or node.role,
+            node.role,
+            node.group or "",
             f"[{style}]{state}[/{style}]",
             str(node.cpus),
             memory,
@@ -76,7 +78,7 @@ def _nodes(facts: Facts) -> list[str]:
             f"[red]{why}[/red]",
         )
         broken += [f"{node.name} ({why})"] if why else []
-    screen.out().print(table)
+    screen.out().print(table, "")
     return broken
 
 
@@ -91,14 +93,14 @@ def _queue(slurm: Slurm) -> None:
     )
     for job in slurm.jobs:
         table.add_row(job.id, job.name, job.user, job.partition, job.state.lower(), job.time, job.nodes, job.where)
-    screen.out().print(table)
+    screen.out().print(table, "")
 
 
 def _health(stack: StackHome, slurm: Slurm) -> list[str]:
     out = screen.out()
     if slurm.problem:
         out.print(f"health  [red]the controller cannot be asked: {slurm.problem}[/red]")
-        return ["the controller"]
+        return ["the controller does not answer"]
     down = [daemon for daemon in DAEMONS if slurm.daemons.get(daemon) != "active"]
     words = " ".join(
         f"[red]{d} {slurm.daemons.get(d, 'unknown')}[/red]" if d in down else f"[green]{d}[/green]" for d in DAEMONS
@@ -113,6 +115,10 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
     )
     out.print(f"gate    {said}, last `up` {ago} ago")
     return down + ([f"the last up {gate.result}"] if gate.result == "failed" else [])
+
+
+def _things(number: int) -> str:
+    return "1 thing is" if number == 1 else f"{number} things are"
 
 
 def _not_up(stack: StackHome) -> None:

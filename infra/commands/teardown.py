@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections import Counter
 from datetime import UTC, datetime
+
+from rich.table import Table
 
 from infra import receipt as receipts
 from infra.commands import screen
@@ -118,7 +121,7 @@ def _confirmed(name: str, cluster: str, found: list[Leftover]) -> bool:
 def _show(made: Receipt) -> None:
     out = screen.out()
     items = screen.table("", "what", "name", "created", "lived", right=["lived"])
-    for item in made.items:
+    for item in (*made.left, *(item for item in made.removed if item.created)):
         lived = item.lived(made.when)
         items.add_row(
             "[green]removed[/green]" if item.removed else "[red]LEFT[/red]",
@@ -127,15 +130,21 @@ def _show(made: Receipt) -> None:
             item.created[:19].replace("T", " "),
             screen.duration(lived) if lived is not None else "",
         )
+    for kind, count in Counter(item.kind for item in made.removed if not item.created).items():
+        items.add_row("[green]removed[/green]", kind, f"[dim]{count} of them[/dim]")
     if made.items:
-        out.print(items)
+        out.print(items, "")
     for note in made.notes:
         screen.say(note)
     if made.kept:
-        kept = screen.table("kept as cache", "name", "size", right=["size"])
-        for cache in made.kept:
-            kept.add_row(cache.what, cache.name, screen.size(cache.size) if cache.size is not None else "?")
-        out.print(kept)
+        out.print(_kept_table(made), "")
         screen.say(f"drop the caches with `{made.drop_command}`")
     if not made.left:
         screen.good(f"{len(made.removed)} removed in {made.seconds:.1f} s, nothing of cluster {made.cluster} is left")
+
+
+def _kept_table(made: Receipt) -> Table:
+    kept = screen.table("kept as cache", "name", "size", right=["size"])
+    for cache in made.kept:
+        kept.add_row(cache.what, cache.name, screen.size(cache.size) if cache.size is not None else "?")
+    return kept

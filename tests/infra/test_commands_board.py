@@ -51,6 +51,16 @@ def test_a_failed_node_stays_failed() -> None:
     assert told([*STORY, failed, later]).rows["gpu-2"].state == "failed"
 
 
+def test_nodes_that_take_no_part_in_the_job_are_configured_when_it_begins() -> None:
+    board = told([*STORY, Event("ready", "gpu-1", "gate", "start", t=14.0)])
+    assert {row.node: row.state for row in board.rows.values()} == {
+        "controller": "waiting",
+        "gpu-1": "testing",
+        "gpu-2": "configured",
+    }
+    assert board.rows["gpu-2"].seconds(now=20.0) == 3.0
+
+
 def test_the_end_tells_touched_nodes_from_untouched_ones() -> None:
     board = told(STORY)
     board.finish()
@@ -66,7 +76,7 @@ def test_events_of_things_that_are_no_nodes_make_no_rows() -> None:
     ("count", "line"),
     [
         (4, "machines   2 of 3 nodes started, 2.0 s"),
-        (7, "bootstrap  2 of 3 nodes, 1 steps, 1 changed something, 0.5 s"),
+        (7, "bootstrap  2 of 3 nodes, 1 steps, 1 changed, 0.5 s"),
     ],
 )
 def test_a_phase_is_one_line(count: int, line: str) -> None:
@@ -117,6 +127,6 @@ def test_a_log_gets_one_line_per_phase_and_each_failure(
     assert said == [
         "machines   2 nodes started, 2.0 s",
         "bootstrap  gpu-2: users failed",
-        "bootstrap  2 nodes, 1 steps, 1 changed something, 1.5 s",
+        "bootstrap  2 nodes, 1 steps, 1 changed, 1.5 s",
     ]
     assert capsys.readouterr().out == ""

@@ -17,7 +17,7 @@ from bootstrap.progress import Event, Report, State, emit
 from bootstrap.sessions import Connect, Sessions, finish
 from bootstrap.settle import STEP as NODES
 from bootstrap.settle import settle
-from bootstrap.steps import accounting, order
+from bootstrap.steps import order
 from bootstrap.steps.step import Step
 from infra.inventory import Node
 
@@ -85,14 +85,9 @@ def _carry_out_all(
 
         return work
 
-    def control(node: Node) -> None:
-        head = accounting.early(facts[node.name], node, desired)
-        first = [Planned(accounting.STEP, tuple(head))] if head else []
-        chosen = _chosen(planned, node, (*order.BASE, *order.CONTROL))
-        carry_out(sessions.open(node), node.name, [*first, *chosen], report)
-
     shipped = sessions.submit(on(order.SHIPPED), controller)
-    finish([sessions.submit(control, controller), *(sessions.submit(on(order.BASE), n) for n in others)])
+    control = sessions.submit(on((*order.BASE, *order.CONTROL)), controller)
+    finish([control, *(sessions.submit(on(order.BASE), n) for n in others)])
     finish([sessions.submit(on(order.MEMBERS), n) for n in others])
     _settle(desired, facts, planned, sessions, report)
     finish([shipped])
@@ -109,15 +104,8 @@ def _settle(desired: Desired, facts: dict[str, Facts], planned: Plan, sessions: 
         return
     report(Event("bootstrap", controller.name, NODES, "start", "wait until Slurm has every node"))
     resumed = settle(desired.inventory, sessions.open)
-    report(
-        Event(
-            "bootstrap",
-            controller.name,
-            NODES,
-            "changed" if resumed else "ok",
-            f"resumed {', '.join(resumed)}" if resumed else "",
-        )
-    )
+    state: State = "changed" if resumed else "ok"
+    report(Event("bootstrap", controller.name, NODES, state, f"resumed {', '.join(resumed)}" if resumed else ""))
 
 
 def _chosen(planned: Plan, node: Node, steps: Sequence[Step]) -> list[Planned]:

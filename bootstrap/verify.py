@@ -81,15 +81,10 @@ def check_script(node: Node, desired: Desired, conf: str) -> str:
     checks = [f'systemctl -q is-active {u} || say daemon "{u} is $(systemctl is-active {u})"' for u in units]
     path = CONF if node.role == "controller" else FETCHED
     checks.append(f'[ "$(sha256sum < {path})" = "{conf}  -" ] || say configuration "{path} is not the cluster\'s"')
-    for other in nodes:
-        checks.append(
-            f"[ \"$(getent ahostsv4 {other.name} | awk 'NR==1 {{print $1}}')\" = {other.address} ] "
-            f'|| say names "{other.name} does not resolve to {other.address}"'
-        )
-        checks.append(
-            f"[ \"$(getent hosts {other.address} | awk 'NR==1 {{print $2}}')\" = {other.name} ] "
-            f'|| say names "{other.address} does not resolve to {other.name}"'
-        )
+    checks.append(
+        f"getent ahostsv4 {' '.join(n.name for n in nodes)} | sed -n 's/ *STREAM */\\t/p' | sed 's/^/name\\t/'"
+    )
+    checks.append(f"getent hosts {' '.join(n.address for n in nodes)} | sed 's/  */\\t/; s/^/address\\t/'")
     if node.role == "controller":
         checks.append('out=$(timeout 20 sacct -a -n -X 2>&1 >/dev/null) || say accounting "sacct: $out"')
     if user and peer != node:
@@ -104,11 +99,9 @@ def _look(transport: Transport, node: Node, desired: Desired, conf: str) -> _See
     offset = clock - (before + time.time()) / 2
     script = check_script(node, desired, conf) + ("scontrol show node -o\n" if node.role == "controller" else "")
     out = transport.run(script, timeout=TIMEOUT_S).out
-    failures = [
-        Failed(node.name, name, line, FIXES.get(name, ""))
-        for kind, name, line in (row.split("\t", 2) for row in out.splitlines() if row.count("\t") >= 2)  # noqa: PLR2004
-        if kind == "fail"
-    ]
+    rows = [row.split("\t", 2) for row in out.splitlines() if row.count("\t") == 2]  # noqa: PLR2004
+    failures = [Failed(node.name, name, line, FIXES.get(name, "")) for kind, name, line in rows if kind == "fail"]
+    failures += _names(node, desired, rows)
     return _Seen(node, failures, offset, slurm_nodes(out))
 
 
@@ -121,6 +114,18 @@ FIXES = {
     "clock": "look at chrony on that node",
     "state": "`scontrol show node` on the controller has the reason",
 }
+
+
+def _names(node: Node, desired: Desired, rows: list[list[str]]) -> list[Failed]:
+    forward = {name.strip(): address for kind, address, name in rows if kind == "name"}
+    reverse = {address: name.split()[0] for kind, address, name in rows if kind == "address"}
+    wrong = [
+        f"{n.name} does not resolve to {n.address}" for n in desired.inventory.nodes if forward.get(n.name) != n.address
+    ]
+    wrong += [
+        f"{n.address} does not resolve to {n.name}" for n in desired.inventory.nodes if reverse.get(n.address) != n.name
+    ]
+    return [Failed(node.name, "names", line, FIXES["names"]) for line in wrong]
 
 
 def _clocks(seen: list[_Seen]) -> list[Failed]:

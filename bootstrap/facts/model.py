@@ -63,6 +63,8 @@ class Facts:
     """What a daemon was last told, by name: a digest written after the restart or reconfigure that applied it."""
     enabled: frozenset[str] = frozenset()
     active: frozenset[str] = frozenset()
+    loaded: frozenset[str] = frozenset()
+    """Units that systemd holds in memory, running or failed: only these need a reload to see a new file."""
     packages: Mapping[str, str] = field(default_factory=dict)
     users: Mapping[str, UserFact] = field(default_factory=dict)
     homes: Mapping[str, Home] = field(default_factory=dict)

@@ -21,6 +21,7 @@ def parse(text: str) -> Facts:
         markers=dict(f for f in lines["marker"] if len(f) == 2),  # noqa: PLR2004
         enabled=frozenset(unit for unit, state in lines["enabled"] if state == "yes"),
         active=frozenset(unit for unit, state in lines["active"] if state == "active"),
+        loaded=frozenset(unit for unit, state in lines["active"] if state not in ("inactive", "unknown")),
         packages={name: version for name, version, state in lines["package"] if state == INSTALLED},
         users={n: UserFact(int(uid), comment, home, shell) for n, uid, comment, home, shell in lines["user"]},
         homes={name: Home(int(uid), trusted == "yes") for name, uid, trusted in lines["home"]},

@@ -43,7 +43,9 @@ def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa
     ]
     wanted = digest(RESTART, UNIT)
     if todo or facts.markers.get("systemd") != wanted:
-        todo.append(Action("reload systemd", f"systemctl daemon-reload\n{mark('systemd', wanted)}"))
+        loaded = {*DAEMONS[node.role], "muster-hosts"} & facts.loaded
+        reload = "systemctl daemon-reload\n" if loaded else ""
+        todo.append(Action("tell systemd", f"{reload}{mark('systemd', wanted)}"))
     # Where limits may not be raised (a container without CAP_SYS_RESOURCE), PAM would refuse the login.
     if not facts.container:
         todo += write(facts, "/etc/security/limits.d/muster.conf", LIMITS)

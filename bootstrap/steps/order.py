@@ -7,6 +7,7 @@ from bootstrap.steps import (
     bundle,
     compute,
     controller,
+    database,
     environment,
     fabric,
     hosts,
@@ -20,7 +21,16 @@ from bootstrap.steps import (
 from bootstrap.steps.step import Step
 
 # On all nodes at once.
-BASE: tuple[Step, ...] = (packages.STEP, hosts.STEP, users.STEP, ssh.STEP, limits.STEP, time.STEP, fabric.STEP)
+BASE: tuple[Step, ...] = (
+    packages.STEP,
+    database.STEP,
+    hosts.STEP,
+    users.STEP,
+    ssh.STEP,
+    limits.STEP,
+    time.STEP,
+    fabric.STEP,
+)
 # On the controller, after its base.
 CONTROL: tuple[Step, ...] = (accounting.STEP, controller.STEP)
 # On the controller, beside everything else: nothing of Slurm needs them.

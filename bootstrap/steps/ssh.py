@@ -59,8 +59,10 @@ chown -R {name}: {folder}"""
 def _daemon(facts: Facts) -> list[Action]:
     todo = write(facts, "/etc/ssh/sshd_config.d/10-muster.conf", SSHD)
     if todo or facts.markers.get("ssh") != digest(SSHD):
-        check_and_reload = f"mkdir -p /run/sshd\nsshd -t\nsystemctl reload ssh\n{mark('ssh', digest(SSHD))}"
-        todo.append(Action("reload sshd", check_and_reload, log="journalctl -u ssh"))
+        # The unit's reload checks the configuration first.
+        todo.append(
+            Action("reload sshd", f"systemctl reload ssh\n{mark('ssh', digest(SSHD))}", log="journalctl -u ssh")
+        )
     return todo
 
 

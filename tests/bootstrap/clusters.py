@@ -1,0 +1,121 @@
+"""A small cluster as data, and the facts of a node on which a plan was carried out, for tests without a machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from bootstrap.action import Action
+from bootstrap.desired import Desired, Secrets
+from bootstrap.facts.model import Facts, FileFact, Home, SlurmNode, UserFact
+from bootstrap.plan import Plan, plan
+from bootstrap.steps.packages import packages
+from infra.inventory import Inventory, Node, NodeGpus
+from infra.spec import ClusterSpec
+
+ROOT = Path(__file__).parents[2]
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICluster cluster"
+GPUS = NodeGpus(count=2, devices=("/dev/fakegpu0", "/dev/fakegpu1"))
+
+
+def node(name: str, role: Any, last: int, **more: Any) -> Node:
+    return Node(
+        name=name,
+        role=role,
+        address=f"10.1.0.{last}",
+        host_key=f"ssh-ed25519 AAAA{name}",
+        machine_id=name,
+        cpus=2,
+        memory_mb=2048,
+        **more,
+    )
+
+
+def inventory(*more: Node) -> Inventory:
+    nodes = (
+        node("controller", "controller", 10),
+        node("login", "login", 11),
+        node("gpu-1", "compute", 21, group="gpu", gpus=GPUS),
+        node("gpu-2", "compute", 22, group="gpu", gpus=GPUS),
+    )
+    return Inventory(cluster="toy", target="local", nodes=(*nodes, *more))
+
+
+def desired(*more: Node, **spec: Any) -> Desired:
+    described = {"name": "toy", "target": "local", "groups": {"gpu": {"count": 2}}} | spec
+    return Desired(
+        inventory(*more),
+        ClusterSpec.model_validate(described),
+        Secrets(b"k" * 1024, "password", KEY),
+        ROOT,
+    )
+
+
+def bare(one: Node) -> Facts:
+    """A node as the baked image leaves it."""
+    return Facts(
+        packages={name: "24.11.5-4" if "slurm" in name else "1" for name in packages(one)},
+        enabled=frozenset({"ssh"}),
+        active=frozenset({"ssh"}),
+        loaded=frozenset({"ssh"}),
+        hostname=one.name,
+        container=True,
+        mounted=True,
+        cgroup="v1",
+    )
+
+
+def bare_all(wanted: Desired) -> dict[str, Facts]:
+    return {n.name: bare(n) for n in wanted.inventory.nodes}
+
+
+def done_all(wanted: Desired) -> dict[str, Facts]:
+    """What the facts are once everything that a bare cluster needs was done."""
+    facts = bare_all(wanted)
+    planned = plan(facts, wanted)
+    return {n.name: _done(n, facts[n.name], planned, wanted) for n in wanted.inventory.nodes}
+
+
+def titles(planned: Plan, name: str, step: str) -> list[str]:
+    return [action.title for action in planned[name][step].actions]
+
+
+def _done(one: Node, facts: Facts, planned: Plan, wanted: Desired) -> Facts:
+    actions = [a for p in planned[one.name].values() for a in p.actions]
+    markers = dict(pair[::-1] for a in actions for pair in re.findall(r"echo (\w+) > /var/lib/muster/(\S+)", a.script))
+    units = frozenset(u for a in actions for u in re.findall(r"multi-user.target.wants/([\w-]+)\.service", a.script))
+    users = {
+        name: UserFact(user.uid, "muster", wanted.home(name), "/bin/bash") for name, user in wanted.spec.users.items()
+    }
+    facts = replace(
+        facts,
+        files=dict(_written(a) for a in actions if a.title.startswith("write ")),
+        markers=markers,
+        enabled=facts.enabled | units,
+        active=facts.active | units,
+        users=users,
+        hosts_merged=True,
+    )
+    if one.role != "controller":
+        return facts
+    people = wanted.spec.users
+    return replace(
+        facts,
+        homes={name: Home(user.uid, True) for name, user in people.items()},
+        environment_complete=True,
+        bundle=wanted.bundle.digest,
+        slurm_nodes={n.name: SlurmNode(frozenset({"IDLE"})) for n in wanted.inventory.compute},
+        associations=frozenset({("toy", "muster", ""), *(("toy", "muster", name) for name in people)}),
+        admins=frozenset(name for name, user in people.items() if user.admin),
+    )
+
+
+def _written(action: Action) -> tuple[str, FileFact]:
+    chmod, owner = re.search(r"chmod (\d+)", action.script), re.search(r"chown (\S+)", action.script)
+    secret = "umask 077" in action.script
+    mode = int(chmod[1], 8) if chmod else 0o600 if secret else 0o644
+    path = action.title.removeprefix("write ")
+    return path, FileFact(sha256(action.data).hexdigest(), mode, owner[1] if owner else "root:root")

@@ -1,0 +1,264 @@
+"""Given facts, compare actions: what a bare node needs, that nothing is left after it, what each deviation leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bootstrap.errors import BootstrapError
+from bootstrap.facts.model import Facts, FileFact, SlurmNode, UserFact
+from bootstrap.plan import fit, pending, plan
+from bootstrap.steps import order
+from tests.bootstrap.clusters import bare_all, desired, done_all, node, titles
+
+Facts_ = dict[str, Facts]
+OTHER = UserFact(2007, "muster", "/shared/home/bob", "/bin/bash")
+
+
+def changed(facts: Facts_, name: str, **fields: Any) -> Facts_:
+    return facts | {name: replace(facts[name], **fields)}
+
+
+def without_file(facts: Facts_, name: str, path: str) -> Facts_:
+    return changed(facts, name, files={p: f for p, f in facts[name].files.items() if p != path})
+
+
+def other_file(facts: Facts_, name: str, path: str, **fields: Any) -> Facts_:
+    return changed(facts, name, files={**facts[name].files, path: replace(facts[name].files[path], **fields)})
+
+
+def test_a_finished_cluster_needs_nothing() -> None:
+    wanted = desired()
+    assert list(pending(plan(done_all(wanted), wanted))) == []
+
+
+def test_a_bare_cluster_needs_every_step_but_packages() -> None:
+    planned = plan(bare_all(desired()), desired())
+    busy = {step for steps in planned.values() for step, one in steps.items() if one.actions}
+    assert busy == {step.name for step in order.ALL} - {"packages", "time"}
+    assert planned["gpu-1"]["time"].skipped == "a container has its host's clock"
+
+
+@pytest.mark.parametrize(
+    ("deviate", "where", "step", "expected"),
+    [
+        (lambda f: changed(f, "gpu-1", hosts_merged=False), "gpu-1", "hosts", ["merge the names into /etc/hosts"]),
+        (lambda f: changed(f, "gpu-1", hostname="debian"), "gpu-1", "hosts", ["set the host name to gpu-1"]),
+        (lambda f: changed(f, "gpu-1", users={}), "gpu-1", "users", ["add user muster"]),
+        (
+            lambda f: changed(f, "gpu-1", users={"muster": UserFact(2000, "muster", "/shared/home/muster", "/bin/sh")}),
+            "gpu-1",
+            "users",
+            ["correct user muster"],
+        ),
+        (
+            lambda f: changed(f, "login", users={**f["login"].users, "bob": OTHER}),
+            "login",
+            "users",
+            ["lock out bob"],
+        ),
+        (
+            lambda f: changed(f, "login", users={**f["login"].users, "debian": UserFact(1000, "", "/h", "/bin/bash")}),
+            "login",
+            "users",
+            [],
+        ),
+        (lambda f: changed(f, "controller", homes={}), "controller", "users", ["make the home of muster"]),
+        (
+            lambda f: changed(f, "controller", homes={}),
+            "controller",
+            "ssh",
+            ["make the key of muster for SSH between nodes"],
+        ),
+        (
+            lambda f: without_file(f, "gpu-2", "/etc/ssh/ssh_known_hosts"),
+            "gpu-2",
+            "ssh",
+            ["write /etc/ssh/ssh_known_hosts"],
+        ),
+        (
+            lambda f: without_file(f, "gpu-2", "/etc/ssh/sshd_config.d/10-muster.conf"),
+            "gpu-2",
+            "ssh",
+            ["write /etc/ssh/sshd_config.d/10-muster.conf", "reload sshd"],
+        ),
+        (lambda f: changed(f, "gpu-2", markers={}), "gpu-2", "ssh", ["reload sshd"]),
+        (
+            lambda f: changed(
+                f, "gpu-2", files={**f["gpu-2"].files, "/etc/muster/keys/gone": FileFact("", 0o644, "root:root")}
+            ),
+            "gpu-2",
+            "ssh",
+            ["remove /etc/muster/keys/gone"],
+        ),
+        (
+            lambda f: other_file(f, "gpu-1", "/etc/muster/fabric.env", sha256="0"),
+            "gpu-1",
+            "fabric",
+            ["write /etc/muster/fabric.env"],
+        ),
+        (
+            lambda f: other_file(f, "gpu-1", "/etc/slurm/slurm.key", mode=0o644),
+            "gpu-1",
+            "compute",
+            ["write /etc/slurm/slurm.key", "start slurmd"],
+        ),
+        (lambda f: changed(f, "gpu-1", active=frozenset()), "gpu-1", "compute", ["start slurmd"]),
+        (lambda f: changed(f, "gpu-1", enabled=frozenset()), "gpu-1", "compute", ["start slurmd"]),
+        (lambda f: changed(f, "login", active=frozenset()), "login", "login", ["start sackd"]),
+        (
+            lambda f: other_file(f, "controller", "/etc/slurm/gres.conf", sha256="0"),
+            "controller",
+            "controller",
+            ["write /etc/slurm/gres.conf", "reconfigure Slurm"],
+        ),
+        (
+            lambda f: changed(f, "controller", markers={**f["controller"].markers, "slurm.conf": "old"}),
+            "controller",
+            "controller",
+            ["reconfigure Slurm"],
+        ),
+        (
+            lambda f: changed(f, "controller", active=f["controller"].active - {"slurmctld"}),
+            "controller",
+            "controller",
+            ["start slurmctld"],
+        ),
+        (lambda f: changed(f, "controller", associations=frozenset()), "controller", "controller", ["update accounts"]),
+        (
+            lambda f: changed(f, "controller", admins=frozenset({"muster"})),
+            "controller",
+            "controller",
+            ["update accounts"],
+        ),
+        (
+            lambda f: changed(f, "controller", active=f["controller"].active - {"slurmdbd"}),
+            "controller",
+            "accounting",
+            ["enable MariaDB and slurmdbd", "make the accounting database", "start slurmdbd"],
+        ),
+    ],
+)
+def test_deviations(deviate: Callable[[Facts_], Facts_], where: str, step: str, expected: list[str]) -> None:
+    wanted = desired()
+    assert titles(plan(deviate(done_all(wanted)), wanted), where, step) == expected
+
+
+def test_what_is_shipped_is_keyed_by_content() -> None:
+    wanted = desired()
+    facts = changed(done_all(wanted), "controller", bundle="old", environment_complete=False)
+    planned = plan(facts, wanted)
+    assert titles(planned, "controller", "bundle") == [f"ship bundle {wanted.bundle.digest}"]
+    assert titles(planned, "controller", "environment") == [f"make {wanted.environment}"]
+
+
+def test_growth_touches_names_keys_and_configuration_of_the_others_but_no_daemon() -> None:
+    facts = done_all(desired())
+    grown = desired(node("gpu-3", "compute", 23, group="gpu"))
+    planned = plan(facts, grown)
+    assert {(p.step, p.what) for p in pending({n: planned[n] for n in ("gpu-1", "gpu-2", "login")})} == {
+        ("hosts", "write /etc/muster/hosts"),
+        ("hosts", "merge the names into /etc/hosts"),
+        ("ssh", "write /etc/ssh/ssh_known_hosts"),
+    }
+    assert titles(planned, "controller", "controller") == [
+        "write /etc/slurm/slurm.conf",
+        "reconfigure Slurm",
+    ]
+
+
+def test_a_new_key_restarts_the_daemons() -> None:
+    wanted = desired()
+    rekeyed = replace(wanted, secrets=replace(wanted.secrets, slurm_key=b"x" * 1024))
+    planned = plan(done_all(wanted), rekeyed)
+    assert titles(planned, "gpu-1", "compute") == ["write /etc/slurm/slurm.key", "start slurmd"]
+    assert "start slurmctld" in titles(planned, "controller", "controller")
+
+
+def test_an_added_user_reaches_every_node_and_the_accounts() -> None:
+    facts = done_all(desired())
+    planned = plan(facts, desired(users={"muster": {"uid": 2000}, "carol": {"uid": 2003, "admin": True}}))
+    for name in facts:
+        assert "add user carol" in titles(planned, name, "users")
+        assert "write /etc/sudoers.d/muster" in titles(planned, name, "users")
+    accounts = planned["controller"]["controller"].actions[0]
+    assert "mgr add user carol account=muster cluster=toy" in accounts.script
+    assert "mgr modify user carol set adminlevel=administrator" in accounts.script
+    assert titles(planned, "gpu-1", "compute") == []
+
+
+def test_a_removed_user_is_locked_out_and_loses_the_account_but_not_the_home() -> None:
+    both = desired(users={"muster": {"uid": 2000}, "carol": {"uid": 2003}})
+    planned = plan(done_all(both), desired())
+    assert titles(planned, "gpu-1", "users") == ["lock out carol"]
+    assert "mgr delete user carol" in planned["controller"]["controller"].actions[0].script
+    assert not any("/shared/home" in a.script for p in planned["controller"].values() for a in p.actions)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"muster": UserFact(2001, "", "/h", "/bin/bash")}, "muster has uid 2001, not 2000"),
+        ({"other": UserFact(2000, "", "/h", "/bin/bash")}, "uid 2000 belongs to other"),
+    ],
+)
+def test_a_uid_that_is_taken_is_an_error_and_not_a_change(found: dict[str, UserFact], said: str) -> None:
+    with pytest.raises(
+        BootstrapError, match=f"node gpu-1, step users: {said}. Fix: give users.muster.uid another value"
+    ):
+        plan(changed(bare_all(desired()), "gpu-1", users=found), desired())
+
+
+def test_missing_packages_are_installed_and_another_slurm_is_refused() -> None:
+    facts = bare_all(desired())
+    some = {k: v for k, v in facts["gpu-1"].packages.items() if k not in ("slurmd", "sudo")}
+    planned = plan(changed(facts, "gpu-1", packages=some), desired())
+    assert titles(planned, "gpu-1", "packages") == ["install sudo slurmd"]
+    old = changed(facts, "gpu-1", packages={**facts["gpu-1"].packages, "slurm-client": "22.05.8-4"})
+    with pytest.raises(BootstrapError, match=r"Slurm 22.05.8-4 is installed, but software.slurm asks for 24.11"):
+        plan(old, desired())
+
+
+def test_limits_are_raised_only_where_the_machine_may() -> None:
+    facts = bare_all(desired())
+    assert "write /etc/security/limits.d/muster.conf" not in titles(plan(facts, desired()), "gpu-1", "limits")
+    metal = plan(changed(facts, "gpu-1", container=False), desired())
+    assert "write /etc/security/limits.d/muster.conf" in titles(metal, "gpu-1", "limits")
+    assert titles(metal, "gpu-1", "time") == ["start chrony"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "marker", "expected"),
+    [
+        (("v1", "v1"), {}, "v1"),
+        (("v2", "v2"), {}, "v2"),
+        (("v1", "v2"), {}, "none"),
+        (("v2", "none"), {}, "none"),
+        (("v2", "v2"), {"cgroup": "none"}, "none"),
+    ],
+)
+def test_one_kind_of_cgroup_for_all(kinds: tuple[str, str], marker: dict[str, str], expected: str) -> None:
+    facts = bare_all(desired())
+    facts = changed(facts, "gpu-1", cgroup=kinds[0]) | {"gpu-2": replace(facts["gpu-2"], cgroup=kinds[1])}  # type: ignore[arg-type]
+    assert fit(changed(facts, "controller", markers=marker), desired()).cgroup == expected
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "usable", "resumable"),
+    [
+        ({"IDLE"}, "", True, False),
+        ({"MIXED"}, "", True, False),
+        ({"UNKNOWN"}, "", False, False),
+        ({"IDLE", "NOT_RESPONDING"}, "", False, False),
+        ({"DOWN", "NOT_RESPONDING"}, "Not responding [slurm@2026-11-15T03:00:00]", False, True),
+        ({"IDLE", "DRAIN", "INVALID_REG"}, "gres/gpu count reported lower than configured (0 < 2)", False, True),
+        ({"IDLE", "DRAIN"}, "muster: leaves the cluster", False, True),
+        ({"IDLE", "DRAIN"}, "fan broken [root@2026-11-15T03:00:00]", True, False),
+    ],
+)
+def test_which_nodes_are_brought_back(states: set[str], reason: str, usable: bool, resumable: bool) -> None:
+    found = SlurmNode(frozenset(states), reason)
+    assert (found.usable, found.resumable) == (usable, resumable)

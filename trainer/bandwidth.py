@@ -41,8 +41,8 @@ def rounds(size: int) -> int:
 
 
 def report(measured: Sequence[Measured]) -> str:
-    rows = [(human(m.size), m.seconds * 1e6, m.algorithm / 1e9, m.bus / 1e9) for m in measured]
-    return table(("size", "time us", "algorithm GB/s", "bus GB/s"), rows)
+    rows = [(human(m.size), m.seconds * 1e6, m.algorithm / 1e6, m.bus / 1e6) for m in measured]
+    return table(("size", "time us", "algorithm MB/s", "bus MB/s"), rows)
 
 
 def human(size: int) -> str:

@@ -81,4 +81,4 @@ def _toolchain_module(machine: str) -> str:
 
 def _environment() -> list[str]:
     # Nothing of the user's Go settings but its proxies may change what is built.
-    return ["GOFLAGS=", "GO111MODULE=on", "GOWORK=off", "GOTOOLCHAIN=local", "CGO_ENABLED=0"]
+    return ["GOFLAGS=", "GOROOT=", "GO111MODULE=on", "GOWORK=off", "GOTOOLCHAIN=local", "CGO_ENABLED=0"]

@@ -47,13 +47,13 @@ def _unknown(found: engine.Engine) -> frozenset[str]:
 
 
 def _missing(paths: Paths, found: engine.Engine, phases: Collection[str]) -> frozenset[str]:
-    unknown = _unknown(found)
+    unknown, running = _unknown(found), found.state == "running"
     checks: dict[str, Callable[[], bool]] = {
         "venv": lambda: venv.cached(paths),
         "pulumi": lambda: pulumi.cached(paths),
-        "docker": lambda: found.state == "running",
-        "image": lambda: "image" in unknown or image.cached(paths),
-        "env": lambda: "env" in unknown or env.cached(paths),
+        "docker": lambda: running,
+        "image": lambda: "image" in unknown or (running and image.cached(paths)),
+        "env": lambda: "env" in unknown or (running and env.cached(paths)),
     }
     return frozenset(phase for phase in phases if phase in checks and not checks[phase]())
 

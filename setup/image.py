@@ -11,7 +11,7 @@ from pathlib import Path
 from setup import base, pins
 from setup.facts import Facts
 from setup.paths import Paths
-from setup.run import ask, run
+from setup.run import Failed, ask, run
 
 CERTIFICATES = Path("/usr/local/share/ca-certificates")
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
@@ -47,7 +47,9 @@ def act(paths: Paths, _: Facts, log: Path) -> None:
 def label(image: str, name: str) -> str | None:
     answer = ask(["docker", "image", "inspect", "-f", "{{json .Config.Labels}}", image])
     if answer.code:
-        return None
+        if "no such image" in answer.err.lower():
+            return None
+        raise Failed(f"the Docker engine does not say whether {image} is there: {answer.err}")
     value = (json.loads(answer.out) or {}).get(name)
     return str(value) if value else None
 

@@ -32,6 +32,8 @@ def warm(tmp_path: Path) -> Path:
     if (real / "pulumi").exists():
         (tmp_path / "pulumi").symlink_to(real / "pulumi")
     shutil.copy(real / "env.json", tmp_path / "env.json")
+    checked = setup("--check", cache=tmp_path).stdout
+    assert checked.endswith("to be done: nothing\n"), f"run `make setup` first ({checked.strip()})"
     return tmp_path
 
 

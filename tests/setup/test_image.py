@@ -14,6 +14,7 @@ import pytest
 
 from setup import base, env, image, pins
 from setup.paths import Paths
+from setup.run import Failed
 
 CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SYS_NICE", "SYS_PTRACE", "IPC_LOCK")
 
@@ -66,6 +67,12 @@ def test_the_image_is_the_one_of_these_sources(paths: Paths) -> None:
     assert not image.cached(paths)
     assert image.label(pins.NODE_IMAGE, "muster.cache") == "image"
     assert image.label("muster-node:never-made", "muster.hash") is None
+
+
+def test_an_engine_that_cannot_say_is_no_reason_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(Failed, match=f"the Docker engine does not say whether {pins.NODE_IMAGE} is there: "):
+        image.label(pins.NODE_IMAGE, "muster.hash")
 
 
 @pytest.fixture

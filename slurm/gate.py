@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from infra.inventory import Inventory, Node
-from slurm.verdict import GateError, NodeState, judge, last_error, parse_nodes, unfit
+from slurm.verdict import START, GateError, NodeState, judge, last_error, parse_nodes, unfit
 
 __all__ = ["GateError", "Ready", "check"]
 
@@ -23,6 +23,12 @@ RANK_CPUS = 2
 POLL_S = 0.2
 # Slurm's words when the nodes that were free a moment ago have been given to another job.
 _TAKEN = ("Unable to allocate resources: Requested nodes are busy", "Immediate execution impossible")
+_LOOK = "look whether the node runs; `muster up` again heals one that is gone"
+_PROBE = """port=$(scontrol show config | sed -n 's/^SlurmdPort *= *//p')
+for node in {nodes}; do
+  timeout 3 bash -c "</dev/tcp/${{node#*:}}/$port" 2>/dev/null || echo "${{node%%:*}}" &
+done
+wait"""
 
 
 class Completed(Protocol):
@@ -117,7 +123,7 @@ class _Gate:
                 continue
             problem = judge([n.name for n in chosen], done.code, done.out, self.deadline_s)
             if problem:
-                raise problem
+                raise self._blame(problem, chosen)
             return len(chosen)
 
     def _wait_for_nodes(self, nodes: Sequence[Node], memory_mb: int, deadline: float) -> dict[str, NodeState]:
@@ -136,7 +142,7 @@ class _Gate:
             if not states[node.name].can_take(memory_mb) and node.name not in self.proven:
                 return GateError(
                     node.name,
-                    "job start",
+                    START,
                     f"jobs have filled it ({states[node.name]}) before it was ever tested",
                     "wait for them to end, or `scancel` them, then `muster up` again",
                 )
@@ -147,6 +153,18 @@ class _Gate:
         if done.code != 0 and not parse_nodes(done.out):
             raise GateError("controller", "scontrol show node", last_error(done.out) or f"exit code {done.code}")
         return parse_nodes(done.out)
+
+    def _blame(self, problem: GateError, nodes: Sequence[Node]) -> GateError:
+        """A job that starts nowhere does not say which node held it up; Slurm, or the node's silence, may."""
+        if problem.step != START:
+            return problem
+        bad = unfit([n.name for n in nodes], self._states(nodes))
+        if bad:
+            return GateError(bad.node, START, f"{bad.line}; {problem.line}", bad.fix)
+        silent = self.run(_PROBE.format(nodes=" ".join(f"{n.name}:{n.address}" for n in nodes))).out.split()
+        if silent:
+            return GateError(silent[0], START, f"its slurmd does not answer; {problem.line}", _LOOK)
+        return problem
 
     def _with_log(self, problem: GateError) -> GateError:
         """Adds the controller's last word about the node, which says why where the state only says what."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 PREFIX = "muster-gate "
 TIMED_OUT = 124
 """What `timeout` exits with."""
+START = "job start"
 
 _STAGES = ("started", "imported", "joined", "passed")
 _WORKING = frozenset({"IDLE", "MIXED", "ALLOCATED"})
@@ -136,9 +137,7 @@ def judge(expected: Sequence[str], code: int, output: str, deadline_s: float = 0
     if code == 0 and all(name in ranks and ranks[name].stage == "passed" for name in expected):
         return None
     if not ranks and code != TIMED_OUT:
-        return GateError(
-            ", ".join(expected), "job start", last_error(output) or f"srun exited with {code} and said nothing"
-        )
+        return GateError(", ".join(expected), START, last_error(output) or f"srun exited with {code} and said nothing")
     host = min(expected, key=lambda name: _progress(ranks.get(name)))
     return GateError(host, _step(ranks.get(host)), _line(host, ranks, code, output, deadline_s))
 
@@ -162,7 +161,7 @@ def _progress(rank: Rank | None) -> float:
 
 def _step(rank: Rank | None) -> str:
     if rank is None:
-        return "job start"
+        return START
     return {
         "started": "import torch",
         "imported": "joining the fabric",

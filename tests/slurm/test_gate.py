@@ -48,6 +48,7 @@ class Controller:
     states: dict[str, str] = field(default_factory=dict)
     scripts: list[str] = field(default_factory=list)
     srun: Callable[[list[str]], Answer] | None = None
+    silent: tuple[str, ...] = ()
 
     def __call__(self, script: str) -> Answer:
         self.scripts.append(script)
@@ -55,6 +56,8 @@ class Controller:
             return Answer(out="\n".join(self._show(name) for name in script.split()[4].split(",")))
         if script.startswith("grep"):
             return Answer(1)
+        if script.startswith("port="):
+            return Answer(out="\n".join(self.silent))
         names = re.findall(r"--nodelist=(\S+)", script)[0].split(",")
         return self.srun(names) if self.srun else passed(names)
 
@@ -147,6 +150,30 @@ def test_nodes_taken_between_look_and_job_are_asked_for_again():
 def test_a_failed_rank_fails_the_gate():
     controller = Controller(srun=lambda names: Answer(1, f"srun: error: Node failure on {names[-1]}\n"))
     with pytest.raises(GateError, match="Node failure on"):
+        run_check(controller)
+
+
+def test_a_job_that_starts_nowhere_is_blamed_on_the_node_slurm_has_lost():
+    controller = Controller()
+
+    def lost(names: list[str]) -> Answer:
+        controller.states["gpu-2"] = "State=DOWN*"
+        return (
+            Answer(1, "srun: error: Something is wrong with the boot of the nodes.\n")
+            if len(names) > 1
+            else passed(names)
+        )
+
+    controller.srun = lost
+    with pytest.raises(
+        GateError, match=r"node gpu-2, step job start: slurmctld has it as down\+not_responding; srun: error"
+    ):
+        run_check(controller)
+
+
+def test_a_job_that_starts_nowhere_is_blamed_on_the_node_that_does_not_answer():
+    controller = Controller(srun=lambda _: Answer(124, ""), silent=("gpu-2",))
+    with pytest.raises(GateError, match=r"node gpu-2, step job start: its slurmd does not answer; nothing more within"):
         run_check(controller)
 
 

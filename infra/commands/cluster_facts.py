@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import docker
+from docker.errors import NotFound
+
 from infra.commands.ssh import TIMEOUT_S, inventory, run
 from infra.home import StackHome
 from infra.inventory import Inventory
@@ -77,13 +80,10 @@ def gather(stack: StackHome) -> Facts:
 
 
 def machines_of(known: Inventory) -> dict[str, Machine]:
-    wanted = {"label": f"{names.CLUSTER}={known.cluster}"}
     with engine_client.asking(f"cluster {known.cluster}") as api:
-        found = {
-            c["Names"][0].lstrip("/"): api.inspect_container(c["Id"]) for c in api.containers(all=True, filters=wanted)
-        }
+        found = {node.name: _inspected(api, names.container(known.cluster, node.name)) for node in known.nodes}
     now = datetime.now(UTC)
-    return {n.name: _machine(found.get(names.container(known.cluster, n.name)), now) for n in known.nodes}
+    return {name: _machine(state, now) for name, state in found.items()}
 
 
 def ask_slurm(stack: StackHome, controller: str) -> Slurm:
@@ -108,6 +108,13 @@ def parse(text: str) -> Slurm:
         daemons=dict(line.split("|", 1) for line in daemons if "|" in line),
         problem=errors[0] if errors else "",
     )
+
+
+def _inspected(api: docker.APIClient, container: str) -> Any:
+    try:
+        return api.inspect_container(container)
+    except NotFound:
+        return None
 
 
 def _machine(found: Any, now: datetime) -> Machine:

@@ -92,10 +92,8 @@ def send(stack: StackHome, login: str, file: Path, arguments: list[str]) -> str:
     if done.returncode == _SSH_BROKE:
         raise Stop(f"the login node cannot be reached: {done.stderr.strip()}", "muster status")
     if done.returncode != 0:
-        raise Stop(
-            f"sbatch refused {file.name}: {done.stderr.strip()}",
-            "correct the job file, or see what there is with `muster status`",
-        )
+        said = done.stderr.strip().replace("sbatch: error: ", "")
+        raise Stop(f"sbatch refused {file.name}: {said}", "ask for what the cluster has: `muster status` shows it")
     return done.stdout.strip().splitlines()[-1].split(";")[0]
 
 

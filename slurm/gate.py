@@ -24,9 +24,12 @@ POLL_S = 0.2
 # Slurm's words when the nodes that were free a moment ago have been given to another job.
 _TAKEN = ("Unable to allocate resources: Requested nodes are busy", "Immediate execution impossible")
 _LOOK = "look whether the node runs; `muster up` again heals one that is gone"
+# A hung node still accepts connections; that nothing of it says hello gives it away.
 _PROBE = """port=$(scontrol show config | sed -n 's/^SlurmdPort *= *//p')
 for node in {nodes}; do
-  timeout 3 bash -c "</dev/tcp/${{node#*:}}/$port" 2>/dev/null || echo "${{node%%:*}}" &
+  address=${{node#*:}}
+  timeout 3 bash -c "</dev/tcp/$address/$port && exec 3<>/dev/tcp/$address/22 && read -r _ <&3" 2>/dev/null ||
+    echo "${{node%%:*}}" &
 done
 wait"""
 
@@ -163,7 +166,7 @@ class _Gate:
             return GateError(bad.node, START, f"{bad.line}; {problem.line}", bad.fix)
         silent = self.run(_PROBE.format(nodes=" ".join(f"{n.name}:{n.address}" for n in nodes))).out.split()
         if silent:
-            return GateError(silent[0], START, f"its slurmd does not answer; {problem.line}", _LOOK)
+            return GateError(silent[0], START, f"it does not answer; {problem.line}", _LOOK)
         return problem
 
     def _with_log(self, problem: GateError) -> GateError:

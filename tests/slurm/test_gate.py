@@ -173,7 +173,7 @@ def test_a_job_that_starts_nowhere_is_blamed_on_the_node_slurm_has_lost():
 
 def test_a_job_that_starts_nowhere_is_blamed_on_the_node_that_does_not_answer():
     controller = Controller(srun=lambda _: Answer(124, ""), silent=("gpu-2",))
-    with pytest.raises(GateError, match=r"node gpu-2, step job start: its slurmd does not answer; nothing more within"):
+    with pytest.raises(GateError, match=r"node gpu-2, step job start: it does not answer; nothing more within"):
         run_check(controller)
 
 

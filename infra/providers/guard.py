@@ -27,8 +27,8 @@ class ChangeGuardProvider(ResourceProvider):
         if old == new:
             return CheckResult(news, [])
         found = violations(old, new, queue_of(old, news["stack"]).jobs, force=_forced())
-        failures = [CheckFailure(i.where, f"{i.where}: {i.message}. Fix: {i.fix}") for i in found if i.level == "error"]
-        return CheckResult(news, failures)
+        # No property: ours are paths in the spec, not inputs of this resource, and Pulumi would show both.
+        return CheckResult(news, [CheckFailure("", f"{i.where}: {i.message}. Fix: {i.fix}") for i in found])
 
     def create(self, props: Properties) -> CreateResult:
         return CreateResult(f"guard-{props['stack']}", props)

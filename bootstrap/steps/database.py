@@ -10,11 +10,16 @@ from infra.inventory import Node
 
 CONF = "/etc/mysql/mariadb.conf.d/90-muster.cnf"
 
-# slurmdbd's recommendation, for a database of one cluster that only slurmdbd on the same machine talks to.
+# slurmdbd's recommendation, for a database that only slurmdbd on the same machine talks to, over a socket.
+# With TLS on, each start makes an RSA key first: seconds on a busy machine.
 SETTINGS = """\
 # Written by muster.
+[client]
+skip-ssl
+
 [mariadbd]
 skip-networking
+skip-ssl
 skip-log-bin
 skip-name-resolve
 innodb_buffer_pool_size=128M

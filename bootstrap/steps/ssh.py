@@ -59,10 +59,11 @@ chown -R {name}: {folder}"""
 def _daemon(facts: Facts) -> list[Action]:
     todo = write(facts, "/etc/ssh/sshd_config.d/10-muster.conf", SSHD)
     if todo or facts.markers.get("ssh") != digest(SSHD):
-        # The unit's reload checks the configuration first.
-        todo.append(
-            Action("reload sshd", f"systemctl reload ssh\n{mark('ssh', digest(SSHD))}", log="journalctl -u ssh")
+        # What `systemctl reload ssh` does, without a second's work for systemd when many nodes share two cores.
+        reload = (
+            'sshd -t\nif [ -s /run/sshd.pid ]; then kill -HUP "$(cat /run/sshd.pid)"; else systemctl reload ssh; fi'
         )
+        todo.append(Action("reload sshd", f"{reload}\n{mark('ssh', digest(SSHD))}", log="journalctl -u ssh"))
     return todo
 
 

@@ -149,8 +149,12 @@ def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko
 
 
 def _pinned(node: Node) -> paramiko.PKey:
-    kind, blob = node.host_key.split()[:2]
-    return paramiko.PKey.from_type_string(kind, base64.b64decode(blob))
+    try:
+        kind, blob = node.host_key.split()[:2]
+        return paramiko.PKey.from_type_string(kind, base64.b64decode(blob))
+    except (ValueError, paramiko.SSHException, paramiko.UnknownKeyType):
+        fix = "the inventory must hold the node's public host key as sshd has it: `ssh-ed25519 AAAA...`"
+        raise TransportError(node.name, "the pinned host key cannot be read", fix) from None
 
 
 def _words(node: Node, problem: Exception) -> str:
@@ -161,6 +165,9 @@ def _words(node: Node, problem: Exception) -> str:
         return f"SSH at {where}: connection reset"
     if isinstance(problem, TimeoutError):
         return f"SSH at {where}: no answer (timeout)"
+    if isinstance(problem, paramiko.SSHException):
+        # paramiko's own words differ by the moment at which it gave up.
+        return f"SSH at {where}: connected, but no SSH session came about"
     return f"SSH at {where}: {problem}"
 
 

@@ -1,0 +1,48 @@
+"""Access files: right modes, whole or not at all, and an ssh_config that the real ssh understands."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from infra.providers import access
+from tests.bootstrap.clusters import desired
+
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n"
+
+
+def written(folder: Path) -> access.Files:
+    wanted = desired(users={"alice": {"uid": 2001}, "bob": {"uid": 2002}})
+    files = access.files(folder, wanted.inventory, wanted.spec, KEY)
+    access.write(folder, files)
+    return files
+
+
+def test_modes_and_nothing_left_over(tmp_path: Path) -> None:
+    written(tmp_path / "s")
+    modes = {p.name: p.stat().st_mode & 0o777 for p in (tmp_path / "s").iterdir()}
+    assert modes == {"inventory.json": 0o644, "id_ed25519": 0o600, "known_hosts": 0o644, "ssh_config": 0o644}
+
+
+def test_ssh_reads_it_as_meant(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    written(folder)
+    done = subprocess.run(["ssh", "-G", "-F", folder / "ssh_config", "gpu-1"], capture_output=True, text=True)
+    options = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    assert (options["hostname"], options["port"], options["user"]) == ("10.1.0.21", "22", "alice")
+    assert options["identityfile"] == str(folder / "id_ed25519")
+    assert options["userknownhostsfile"] == str(folder / "known_hosts")
+    assert (options["stricthostkeychecking"], options["identitiesonly"]) == ("true", "yes")
+
+
+def test_hosts_are_known_by_name_and_address(tmp_path: Path) -> None:
+    written(tmp_path)
+    assert "gpu-1,10.1.0.21 ssh-ed25519 AAAAgpu-1\n" in (tmp_path / "known_hosts").read_text()
+
+
+def test_what_is_lost_or_opened_up_is_found(tmp_path: Path) -> None:
+    files = written(tmp_path)
+    assert access.stale(tmp_path, files) == []
+    (tmp_path / "ssh_config").unlink()
+    (tmp_path / "id_ed25519").chmod(0o644)
+    assert access.stale(tmp_path, files) == ["id_ed25519", "ssh_config"]

@@ -1,0 +1,121 @@
+"""apply and drift over nodes that answer with prepared facts: what is sent where, what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bootstrap import apply as apply_module
+from bootstrap import drift as drift_module
+from bootstrap.apply import Outcome, Result, apply
+from bootstrap.desired import Desired, Secrets
+from bootstrap.drift import drift
+from bootstrap.errors import BootstrapError
+from bootstrap.facts.model import Facts
+from bootstrap.progress import Event
+from bootstrap.transport.base import Completed, Transport, TransportError
+from infra.inventory import Node
+from tests.bootstrap.clusters import desired, done_all
+
+
+class Recording:
+    """Succeeds at everything; keeps the scripts."""
+
+    def __init__(self, log: list[tuple[str, str]], node: str) -> None:
+        self._log, self._node = log, node
+
+    def run(self, script: str, **_: object) -> Completed:
+        self._log.append((self._node, script))
+        idle = "".join(f"NodeName={n} State=IDLE\n" for n in ("gpu-1", "gpu-2"))
+        return Completed(0, idle if script.startswith("scontrol show") else "", "")
+
+    def put(self, path: str, *_: object) -> None:
+        self._log.append((self._node, f"put {path}"))
+
+    def get(self, path: str) -> bytes:
+        return path.encode()
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Facts]], None]:
+    def give(facts: dict[str, Facts]) -> None:
+        for module in (apply_module, drift_module):
+            monkeypatch.setattr(module, "collect", lambda _t, node, _d: facts[node.name])
+
+    return give
+
+
+def run(wanted: Desired) -> tuple[Outcome, list[tuple[str, str]], list[Event]]:
+    log: list[tuple[str, str]] = []
+    events: list[Event] = []
+    outcome = apply(wanted, lambda n: Recording(log, n.name), events.append)  # type: ignore[arg-type,return-value]
+    return outcome, log, events
+
+
+def test_a_second_run_sends_nothing_and_says_so(given: Callable[[dict[str, Facts]], None]) -> None:
+    wanted = desired()
+    given(done_all(wanted))
+    outcome, log, events = run(wanted)
+    assert log == []
+    assert str(outcome) == "0 changes on 4 nodes"
+    assert {e.state for e in events} == {"start", "ok", "skipped"}
+    assert drift(wanted, lambda n: Recording(log, n.name)) == ()  # type: ignore[arg-type,return-value]
+
+
+def test_a_stopped_daemon_is_one_round_trip_to_one_node(given: Callable[[dict[str, Facts]], None]) -> None:
+    wanted = desired()
+    facts = done_all(wanted)
+    given(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
+    _, log, _ = run(wanted)
+    assert [node for node, _ in log] == ["gpu-1", "controller"]
+    assert "systemctl restart slurmd" in log[0][1]
+    found = drift(wanted, lambda n: Recording([], n.name))  # type: ignore[arg-type,return-value]
+    assert [str(one) for one in found] == ["gpu-1: compute: start slurmd"]
+
+
+def test_a_node_that_is_gone_is_drift_and_not_an_error(given: Callable[[dict[str, Facts]], None]) -> None:
+    wanted = desired()
+    given(done_all(wanted))
+
+    def connect(node: Node) -> Transport:
+        if node.role == "controller":
+            raise TransportError(node.name, "connection refused")
+        return Recording([], node.name)  # type: ignore[return-value]
+
+    assert [str(one) for one in drift(wanted, connect)] == ["controller: connect: connection refused"]
+    with pytest.raises(BootstrapError, match="node controller, step connect: connection refused"):
+        apply(wanted, connect, lambda _: None)
+
+
+def test_slurmd_that_refuses_cgroups_leads_to_the_fallback(given: Callable[[dict[str, Facts]], None]) -> None:
+    wanted = desired()
+    facts = done_all(wanted)
+    given(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
+    log: list[tuple[str, str]] = []
+    events: list[Event] = []
+
+    class Refusing(Recording):
+        def run(self, script: str, **more: object) -> Completed:
+            refuse = "restart slurmd" in script and not any("put" in s for _, s in log)
+            return Completed(1, "", "fatal: Hybrid mode is not supported") if refuse else super().run(script, **more)
+
+    apply(wanted, lambda n: Refusing(log, n.name), events.append)  # type: ignore[arg-type,return-value]
+    assert ("controller", "put /var/lib/muster/cgroup") in log
+    assert any("Slurm goes on without memory limits" in e.detail for e in events)
+
+
+def test_secrets_show_up_neither_in_texts_nor_in_scripts_of_errors() -> None:
+    secrets = Secrets(b"hidden-key", "hidden-password", "ssh-ed25519 AAAA")
+    assert "hidden" not in repr(secrets)
+    with pytest.raises(ValueError, match="db_password: only letters") as caught:
+        Secrets(b"", "bad'one", "")
+    assert "bad'one" not in str(caught.value)
+
+
+def test_the_outcome_counts_steps_that_changed() -> None:
+    results = (Result("a", "hosts", "changed"), Result("a", "users", "ok"), Result("b", "hosts", "changed"))
+    assert str(Outcome(results)) == "2 changes on 2 nodes"
+    assert str(Outcome(results[:1])) == "1 change on 1 node"

@@ -1,0 +1,84 @@
+"""The output of collect.sh, line by line, as Facts; and the states of Slurm's nodes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from bootstrap.facts.model import FileFact, Home, UserFact
+from bootstrap.facts.parse import parse, slurm_nodes
+
+TEXT = """\
+stat\t/etc/slurm/slurm.key\t600\tslurm:slurm
+sha256\tabc\t/etc/slurm/slurm.key
+marker\tslurmd\tfeed
+marker\tempty\t
+enabled\tslurmd\tyes
+enabled\tsackd\tno
+active\tslurmd\tfailed
+active\tssh\tactive
+active\tsackd\tinactive
+package\tslurmd\t24.11.5-4\tinstalled
+package\tsudo\t1.9\tconfig-files
+user\talice\t2001\tmuster\t/shared/home/alice\t/bin/bash
+user\tdebian\t1000\t\t/home/debian\t/bin/sh
+cgroup\tv1
+hostname\tgpu-1
+container\tyes
+hosts\tmerged
+mounted\tyes
+environment\tcomplete
+bundle\t0123
+home\talice\t2001\tyes
+node\tNodeName=gpu-1 Arch=x86_64 State=IDLE ThreadsPerCore=1
+assoc\ttoy|muster|
+assoc\ttoy|muster|alice
+admin\talice|Administrator
+admin\tbob|None
+clock\t1700000000.5
+"""
+
+
+def test_every_kind_of_line() -> None:
+    facts = parse(TEXT)
+    assert facts.files == {"/etc/slurm/slurm.key": FileFact("abc", 0o600, "slurm:slurm")}
+    assert facts.markers == {"slurmd": "feed", "empty": ""}
+    assert facts.enabled == {"slurmd"}
+    assert facts.active == {"ssh"}
+    assert facts.loaded == {"slurmd", "ssh"}
+    assert facts.packages == {"slurmd": "24.11.5-4"}
+    assert facts.users["alice"] == UserFact(2001, "muster", "/shared/home/alice", "/bin/bash")
+    assert facts.users["debian"].comment == ""
+    assert facts.homes == {"alice": Home(2001, True)}
+    assert (facts.cgroup, facts.hostname, facts.container, facts.hosts_merged) == ("v1", "gpu-1", True, True)
+    assert (facts.environment_complete, facts.bundle, facts.clock) == (True, "0123", 1700000000.5)
+    assert facts.associations == {("toy", "muster", ""), ("toy", "muster", "alice")}
+    assert facts.admins == {"alice"}
+    assert facts.slurm_nodes is not None
+    assert facts.slurm_nodes["gpu-1"].usable
+
+
+def test_a_bare_answer_is_facts_too() -> None:
+    facts = parse("cgroup\tnone\nclock\t1\n")
+    assert facts.slurm_nodes is None
+    assert facts.files == {}
+    assert not facts.mounted
+
+
+def test_states_and_reasons_of_slurm_nodes() -> None:
+    text = (
+        "NodeName=a Arch=x State=IDLE+DRAIN+INVALID_REG Boards=1 Reason=gres/gpu count (0 < 2) [slurm@2026-11-15]\n"
+        "NodeName=b State=DOWN* Boards=1 Reason=Not responding [slurm@2026-11-15T03:00:00]\n"
+        "NodeName=c State=MIXED Boards=1\n"
+    )
+    nodes = slurm_nodes(text)
+    assert nodes["a"].states == {"IDLE", "DRAIN", "INVALID_REG"}
+    assert nodes["a"].reason.startswith("gres/gpu count (0 < 2)")
+    assert nodes["b"].states == {"DOWN", "NOT_RESPONDING"}
+    assert nodes["c"].usable
+
+
+def test_scripts_pass_shellcheck() -> None:
+    room = Path(__file__).parents[2] / "bootstrap"
+    done = subprocess.run(["shellcheck", *map(str, room.rglob("*.sh"))], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,68 @@
+"""Work on many nodes at once: results in order, failures with their companions, connections that outlive a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from bootstrap.errors import BootstrapError
+from bootstrap.sessions import Kept, Sessions, finish
+from bootstrap.transport.base import Transport, TransportError
+from bootstrap.transport.local import LocalTransport
+from infra.inventory import Node
+from tests.bootstrap.clusters import inventory
+
+
+class Counted(LocalTransport):
+    closed = 0
+
+    def close(self) -> None:
+        Counted.closed += 1
+
+
+def test_results_come_in_the_order_of_the_nodes() -> None:
+    with Sessions(lambda _: LocalTransport()) as sessions:
+        work = [
+            sessions.submit(lambda n: sessions.open(n).run(f"echo {n.name}").out.strip(), n) for n in inventory().nodes
+        ]
+        assert finish(work) == ["controller", "login", "gpu-1", "gpu-2"]
+
+
+def test_the_error_names_the_other_nodes_that_failed_as_well() -> None:
+    def work(node: Node) -> None:
+        raise BootstrapError(node.name, "users", "no space left", "/log", "free some")
+
+    with Sessions(lambda _: LocalTransport()) as sessions:
+        futures = [sessions.submit(work, n) for n in inventory().compute]
+        for future in futures:
+            future.exception()
+        with pytest.raises(BootstrapError) as caught:
+            finish(futures)
+    said = "node gpu-1, step users: no space left (failed as well: gpu-2). Log: /log. Fix: free some."
+    assert str(caught.value) == said
+
+
+def test_a_node_that_cannot_be_reached_is_an_error_of_its_own() -> None:
+    def connect(node: Node) -> Transport:
+        raise TransportError(node.name, "connection refused", "start it")
+
+    with (
+        Sessions(connect) as sessions,
+        pytest.raises(BootstrapError, match=r"node login, step connect: connection refused\. Fix: start it"),
+    ):
+        sessions.open(inventory().login)
+
+
+def test_kept_connections_are_made_once_and_closed_by_their_owner() -> None:
+    made: list[str] = []
+
+    def connect(node: Node) -> Transport:
+        made.append(node.name)
+        return Counted()
+
+    kept = Kept(connect)
+    for _ in range(2):
+        with Sessions(kept.connect) as sessions:
+            assert sessions.open(inventory().login).run("echo hi").out == "hi\n"
+    assert (made, Counted.closed) == (["login"], 0)
+    kept.close()
+    assert Counted.closed == 1

@@ -1,0 +1,64 @@
+"""The SlurmCluster resource: when it changes, that a refresh never fails, and that its input is stable."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from bootstrap.transport.ssh import public_key
+from infra.inventory import Inventory
+from infra.providers.slurm_cluster import SlurmClusterProvider, bundle_digest
+from tests.bootstrap.clusters import desired
+
+
+@pytest.fixture
+def props(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    wanted = desired()
+    key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+    # Port 9 of this machine: nobody answers, at once.
+    there = {"address": "127.0.0.1", "ssh_port": 9, "host_key": public_key(key)}
+    here = [n.model_copy(update=there) for n in wanted.inventory.nodes]
+    return {
+        "inventory": Inventory(cluster="toy", target="local", nodes=tuple(here)).model_dump_json(),
+        "spec": wanted.spec.model_dump_json(),
+        "stack": "toy",
+        "bundle": bundle_digest(wanted.spec),
+        "ssh_private_key": key,
+        "slurm_key": base64.b64encode(b"k" * 1024).decode(),
+        "db_password": "password",
+        "pending": [],
+    }
+
+
+def test_nothing_changes_without_a_reason(props: dict[str, object]) -> None:
+    provider = SlurmClusterProvider()
+    assert not provider.diff("id", props, dict(props)).changes
+    assert provider.diff("id", props, props | {"bundle": "other"}).changes
+    assert provider.diff("id", props, props | {"inventory": "other"}).changes
+    assert provider.diff("id", props | {"pending": ["gpu-1: compute: start slurmd"]}, props).changes
+
+
+def test_a_refresh_of_a_cluster_that_is_gone_says_so_and_does_not_fail(
+    props: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.providers.slurm_cluster._REFRESH_DEADLINE_S", 0.2)
+    found = SlurmClusterProvider().read("id", props)
+    assert found.id == "id"
+    assert "access file inventory.json is missing or changed" in found.outs["pending"]
+    gone = [line for line in found.outs["pending"] if line.startswith("controller: connect: SSH at 127.0.0.1:9")]
+    assert len(gone) == 1
+    assert "connection refused" in gone[0]
+
+
+def test_a_refresh_with_a_spec_that_no_longer_parses_does_not_fail(props: dict[str, object]) -> None:
+    found = SlurmClusterProvider().read("id", props | {"spec": "{}"})
+    assert found.outs["pending"] == ["what the cluster was made from cannot be read any more (ValidationError)"]
+
+
+def test_the_bundle_is_the_same_for_the_same_files() -> None:
+    assert bundle_digest(desired().spec) == bundle_digest(desired().spec)

@@ -1,0 +1,164 @@
+"""The SSH transport against a real server on loopback: pinned keys, deadlines, words for what goes wrong."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import paramiko
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from bootstrap.transport.base import Completed, TransportError
+from bootstrap.transport.ssh import SshTransport, public_key
+from infra.inventory import Node
+from tests.bootstrap.sshd import Sshd
+
+
+def private_key() -> str:
+    made = Ed25519PrivateKey.generate()
+    return made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+
+
+KEY, HOST_KEY, STRANGER = private_key(), private_key(), private_key()
+
+
+def parsed(text: str) -> paramiko.PKey:
+    return paramiko.Ed25519Key.from_private_key(io.StringIO(text))
+
+
+def node(port: int, host_key: str = HOST_KEY) -> Node:
+    return Node(
+        name="gpu-1",
+        role="compute",
+        address="127.0.0.1",
+        host_key=public_key(host_key),
+        machine_id="m",
+        ssh_port=port,
+        cpus=1,
+        memory_mb=512,
+    )
+
+
+@pytest.fixture
+def sshd() -> Iterator[Sshd]:
+    server = Sshd(parsed(HOST_KEY), parsed(KEY).get_base64())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def transport(sshd: Sshd) -> Iterator[SshTransport]:
+    made = SshTransport.connect(node(sshd.port), KEY)
+    yield made
+    made.close()
+
+
+def test_output_errors_code_and_stdin(transport: SshTransport) -> None:
+    assert transport.run("cat; echo err >&2; exit 7", stdin=b"data\n") == Completed(7, "data\n", "err\n")
+
+
+def test_the_script_is_not_in_the_process_list(transport: SshTransport) -> None:
+    assert "hush" not in transport.run("ps -eo args | grep h[u]sh || true; : hush").out
+
+
+def test_long_scripts_and_many_at_once(transport: SshTransport) -> None:
+    results: list[str] = []
+    work = [
+        threading.Thread(target=lambda i=i: results.append(transport.run("true\n" * 40_000 + f"echo {i}").out))
+        for i in range(3)
+    ]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    assert sorted(results) == ["0\n", "1\n", "2\n"]
+
+
+def test_lines_come_while_it_runs(transport: SshTransport) -> None:
+    began, times = time.monotonic(), []
+    transport.run("echo a; sleep 0.5; echo b", on_line=lambda _: times.append(time.monotonic() - began))
+    assert times[0] < 0.4 < times[1]
+
+
+def test_put_and_get(transport: SshTransport, tmp_path: Path) -> None:
+    path = str(tmp_path / "x" / "f")
+    transport.put(path, b"\x00\xff\n", 0o600)
+    assert transport.get(path) == b"\x00\xff\n"
+    with pytest.raises(TransportError, match="node gpu-1: cannot read /nowhere"):
+        transport.get("/nowhere")
+
+
+def test_a_command_that_hangs_ends_at_its_deadline(transport: SshTransport) -> None:
+    began = time.monotonic()
+    with pytest.raises(TransportError, match="node gpu-1: no answer within 0 s"):
+        transport.run("sleep 20", timeout=0.3)
+    assert time.monotonic() - began < 3
+
+
+def test_a_node_that_dies_is_noticed_at_once(transport: SshTransport, sshd: Sshd) -> None:
+    threading.Timer(0.3, sshd.drop).start()
+    began = time.monotonic()
+    with pytest.raises(TransportError, match="the connection was lost: the node stopped or cannot be reached"):
+        transport.run("sleep 20", timeout=15)
+    assert time.monotonic() - began < 5
+
+
+def test_another_host_key_is_refused_with_both_fingerprints(sshd: Sshd) -> None:
+    with pytest.raises(TransportError) as caught:
+        SshTransport.connect(node(sshd.port, host_key=STRANGER), KEY, deadline_s=5)
+    text = str(caught.value)
+    assert f"expected {parsed(STRANGER).fingerprint}, got {parsed(HOST_KEY).fingerprint}" in text
+    assert "Fix:" in text
+
+
+def test_a_key_the_node_does_not_know_is_refused_at_once(sshd: Sshd) -> None:
+    began = time.monotonic()
+    with pytest.raises(TransportError, match="refused the cluster's key for user root"):
+        SshTransport.connect(node(sshd.port), STRANGER, deadline_s=20)
+    assert time.monotonic() - began < 5
+
+
+def test_a_node_that_is_still_booting_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    late: list[Sshd] = []
+
+    def boot() -> None:
+        late.append(Sshd(parsed(HOST_KEY), parsed(KEY).get_base64(), port))
+
+    threading.Timer(0.4, boot).start()
+    transport = SshTransport.connect(node(port), KEY, deadline_s=10)
+    assert transport.run("echo up").out == "up\n"
+    transport.close()
+    late[0].close()
+
+
+def test_refused_reset_and_silent_are_told_apart() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(
+            TransportError, match=r"SSH at 127.0.0.1:\d+: connected, but no SSH session came about for 1 s"
+        ):
+            SshTransport.connect(node(port), KEY, deadline_s=1)
+    with pytest.raises(
+        TransportError, match=r"SSH at 127.0.0.1:\d+: connection refused for 1 s. Fix: look whether gpu-1"
+    ):
+        SshTransport.connect(node(port), KEY, deadline_s=1)
+
+
+def test_errors_hold_no_key(sshd: Sshd) -> None:
+    with pytest.raises(TransportError) as caught:
+        SshTransport.connect(node(sshd.port), STRANGER, deadline_s=5)
+    assert "PRIVATE" not in repr(caught.value) + str(caught.value)
+
+
+@pytest.mark.parametrize("host_key", ["", "ssh-ed25519", "ssh-ed25519 AAAA!", "ssh-weird AAAA", "ssh-ed25519 AAAAC3Nz"])
+def test_a_pinned_key_that_is_none_is_said(host_key: str) -> None:
+    with pytest.raises(TransportError, match="node gpu-1: the pinned host key cannot be read"):
+        SshTransport.connect(node(9).model_copy(update={"host_key": host_key}), KEY, deadline_s=1)

@@ -1,0 +1,131 @@
+"""The Slurm files of three clusters against their golden copies, and the rules behind them.
+
+`python tests/slurm/test_render.py` writes the copies anew; the diff is the review."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.inventory import Inventory, Node, NodeGpus
+from infra.spec import ClusterSpec
+from slurm.render import Cgroup, files, hostlist
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
+
+
+def node(name: str, role: str, last: int, memory_mb: int = 2048, **more: object) -> Node:
+    fields = {"cpus": 2, "host_key": f"ssh-ed25519 {name}", "machine_id": name, "memory_mb": memory_mb} | more
+    return Node.model_validate({"name": name, "role": role, "address": f"10.88.1.{last}", **fields})
+
+
+def simulated(count: int) -> NodeGpus:
+    return NodeGpus(count=count, devices=tuple(f"/dev/fakegpu{i}" for i in range(count)))
+
+
+LOCAL = Inventory(
+    cluster="demo",
+    target="local",
+    nodes=(
+        node("controller", "controller", 2),
+        node("login", "login", 3),
+        node("gpu-1", "compute", 4, group="gpu", gpus=simulated(2)),
+        node("gpu-2", "compute", 5, group="gpu", gpus=simulated(2)),
+    ),
+)
+CLOUD = Inventory(
+    cluster="train",
+    target="aws",
+    nodes=(
+        node("controller", "controller", 2),
+        node("login", "login", 3),
+        *(
+            node(
+                f"p5-{i}",
+                "compute",
+                10 + i,
+                2_097_152,
+                group="p5",
+                cpus=192,
+                fabric="efa",
+                gpus=NodeGpus(count=8, kind="real", devices=tuple(f"/dev/nvidia{n}" for n in range(8))),
+            )
+            for i in (1, 2, 4)
+        ),
+        node("cpu-1", "compute", 20, 65536, group="cpu", cpus=16),
+    ),
+)
+SMALL = Inventory(
+    cluster="tiny",
+    target="local",
+    nodes=(node("controller", "controller", 2), node("cpu-1", "compute", 3, 1024, group="cpu", cpus=1)),
+)
+
+CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
+    "local-gpu": (LOCAL, {"groups": {"gpu": {"count": 2, "gpus": {"count": 2}}}}, "v1"),
+    "cloud": (
+        CLOUD,
+        {
+            "groups": {"p5": {"count": 3}, "cpu": {"count": 1}, "spare": {"count": 0}},
+            "slurm": {
+                "max_time": "2-00:00:00",
+                "slurmd_timeout_s": 300,
+                "extra": {"TreeWidth": "128", "PriorityType": "priority/multifactor"},
+            },
+        },
+        "v2",
+    ),
+    "no-cgroup": (SMALL, {"groups": {"cpu": {"count": 1}}, "login": {"enabled": False}}, "none"),
+}
+
+
+def rendered(case: str) -> dict[str, str]:
+    inventory, more, cgroup = CASES[case]
+    spec = ClusterSpec.model_validate({"name": inventory.cluster, "target": inventory.target, **more})
+    made = files(inventory, spec, cgroup=cgroup, db_password="golden-password")
+    return {path.rpartition("/")[2]: file.content for path, file in made.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_copies(case: str) -> None:
+    kept = {path.name: path.read_text() for path in (GOLDEN / case).iterdir()}
+    assert rendered(case) == kept
+
+
+def test_the_database_password_is_in_one_file_that_only_slurm_reads() -> None:
+    spec = ClusterSpec.model_validate({"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}})
+    made = files(LOCAL, spec, cgroup="v1", db_password="secret-word")
+    holders = {path: (file.mode, file.owner) for path, file in made.items() if "secret-word" in file.content}
+    assert holders == {"/etc/slurm/slurmdbd.conf": (0o600, "slurm:slurm")}
+
+
+def test_no_key_is_given_twice() -> None:
+    for case in CASES:
+        keys = [line.partition("=")[0].lower() for line in rendered(case)["slurm.conf"].splitlines() if "=" in line]
+        once = [key for key in keys if key not in ("nodename", "partitionname") and not key.startswith("#")]
+        assert len(once) == len(set(once))
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        ([], ""),
+        (["gpu-1"], "gpu-1"),
+        (["gpu-1", "gpu-2", "gpu-3"], "gpu-[1-3]"),
+        (["gpu-2", "gpu-1", "gpu-4", "gpu-10"], "gpu-[1-2,4,10]"),
+        (["a-1", "b-1", "a-2"], "a-[1-2],b-1"),
+        (["/dev/nvidia0", "/dev/nvidia1"], "/dev/nvidia[0-1]"),
+        (["login"], "login"),
+        (["n01", "n02"], "n0[1-2]"),
+    ],
+)
+def test_hostlists(names: list[str], short: str) -> None:
+    assert hostlist(names) == short
+
+
+if __name__ == "__main__":
+    for name in CASES:
+        (GOLDEN / name).mkdir(parents=True, exist_ok=True)
+        for file_name, content in rendered(name).items():
+            (GOLDEN / name / file_name).write_text(content)

@@ -152,7 +152,7 @@ def _pinned(node: Node) -> paramiko.PKey:
     try:
         kind, blob = node.host_key.split()[:2]
         return paramiko.PKey.from_type_string(kind, base64.b64decode(blob))
-    except (ValueError, paramiko.SSHException, paramiko.UnknownKeyType):
+    except (ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType):
         fix = "the inventory must hold the node's public host key as sshd has it: `ssh-ed25519 AAAA...`"
         raise TransportError(node.name, "the pinned host key cannot be read", fix) from None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from setup import apt, engine, env, image, pulumi, venv
+from setup import apt, engine, env, image, kernel, pulumi, venv
 from setup.facts import Facts
 from setup.gather import gather
 from setup.lock import exclusive
@@ -31,6 +31,7 @@ PHASES = (
     Phase("venv", lambda paths, _: venv.cached(paths), venv.act),
     Phase("pulumi", lambda paths, _: pulumi.cached(paths), pulumi.act),
     Phase("docker", lambda _, facts: facts.engine.state == "running", engine.act),
+    Phase("kernel", lambda _paths, _facts: kernel.cached(), kernel.act),
     Phase("image", lambda paths, _: image.cached(paths), image.act),
     Phase("env", lambda paths, _: env.cached(paths), env.act),
 )

@@ -80,11 +80,7 @@ class Machines:
 
     def environment(self) -> dict[str, str]:
         base = dict(os.environ) | {"MUSTER_HOME": str(self.home)}
-        return (
-            environment(base, Home.of(base))
-            | {"PULUMI_BACKEND_URL": f"file://{self.home}/state?metadata=skip"}
-            | self.env
-        )
+        return environment(base, Home.of(base)) | self.env
 
     def state(self, *, show_secrets: bool = False) -> str:
         return self.pulumi("stack", "export", *(["--show-secrets"] if show_secrets else []))

@@ -28,7 +28,7 @@ def test_tools_and_virtualenv_come_first_and_only_once() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("PULUMI_BACKEND_URL", "file:///h/state"),
+        ("PULUMI_BACKEND_URL", "file:///h/state?metadata=skip"),
         ("PULUMI_CONFIG_PASSPHRASE_FILE", "/h/passphrase"),
         ("PULUMI_SKIP_UPDATE_CHECK", "true"),
         ("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true"),

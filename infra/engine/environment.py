@@ -33,8 +33,8 @@ def additions(base: Mapping[str, str], home: Home) -> dict[str, str]:
     return {
         "PATH": os.pathsep.join(front + rest),
         "VIRTUAL_ENV": str(home.venv),
-        # Without `metadata=skip` each state file has an attributes file beside it; one that a killed `up` left half written
-        # makes every later command fail with "failed to load checkpoint: EOF".
+        # Without `metadata=skip` each state file has an attributes file beside it; one that a killed `up` left half
+        # written makes every later command fail with "failed to load checkpoint: EOF".
         "PULUMI_BACKEND_URL": f"file://{home.state}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(home.passphrase),
         "PULUMI_SKIP_UPDATE_CHECK": "true",

@@ -53,7 +53,10 @@ def test_an_old_python_gets_one_clear_message(tmp_path: Path) -> None:
 def test_an_unknown_phase_is_named_with_the_known_ones(tmp_path: Path) -> None:
     done = setup("imgae", cache=tmp_path)
     assert done.returncode == 2
-    assert "PHASE 'imgae' is not one of: preflight, apt, venv, pulumi, docker, image, env, stop-docker" in done.stderr
+    assert (
+        "PHASE 'imgae' is not one of: preflight, apt, venv, pulumi, docker, kernel, image, env, stop-docker"
+        in done.stderr
+    )
 
 
 def test_stop_docker_with_nothing_started(tmp_path: Path) -> None:
@@ -73,7 +76,7 @@ def test_a_second_run_does_nothing_and_is_quick(warm: Path) -> None:
     states = {name: phase["state"] for name, phase in record["phases"].items()}
     assert states == {
         "preflight": "done",
-        **dict.fromkeys(("apt", "venv", "pulumi", "docker", "image", "env"), "cached"),
+        **dict.fromkeys(("apt", "venv", "pulumi", "docker", "kernel", "image", "env"), "cached"),
     }
 
 

@@ -28,6 +28,7 @@ sys.path.insert(0, str(REPO))
 
 from benchmarks.figures import Figure, Shape, cold_figures, growth_figures, main_figures, middle, report  # noqa: E402
 from infra.home import Home  # noqa: E402
+from infra.providers import cgroup_tree  # noqa: E402
 
 # Of many nodes each gets little: the limits of all of them must fit into this machine.
 MEMORY_MB = {"few": 2048, "many": 512}
@@ -124,7 +125,7 @@ def cold(shape: Shape) -> list[Figure]:
 
 @contextmanager
 def cluster(name: str, nodes: int) -> Iterator[Cluster]:
-    """Nothing of it is left afterwards, also when a step failed: removed by label, without our own code."""
+    """Nothing of it is left afterwards, also when a step failed: found by label, not by what `up` knows of it."""
     remove(name)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as home:
         try:
@@ -142,6 +143,7 @@ def remove(name: str) -> None:
         if found.stdout.split():
             force = ["-f", "-v"] if kind == "container" else []
             subprocess.run(["docker", kind, "rm", *force, *found.stdout.split()], capture_output=True, check=True)
+    cgroup_tree.remove_cluster(name)
 
 
 def step(name: str, work: Any) -> float:

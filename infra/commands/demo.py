@@ -28,8 +28,10 @@ def setup_phases(home: Home) -> dict[str, float]:
     """Seconds per phase of the last set-up, where it left its record; what was there already is one line."""
     try:
         phases = json.loads(home.setup_log.read_text())["phases"]
-        done = {f"setup: {name}": float(p["seconds"]) for name, p in phases.items() if p["state"] != "cached"}
-        return {"setup: checks": sum(float(p["seconds"]) for p in phases.values() if p["state"] == "cached")} | done
+        seconds = {name: float(phase["seconds"]) for name, phase in phases.items()}
+        looks = {name for name, phase in phases.items() if phase["state"] == "cached" or name == "preflight"}
+        done = {f"setup: {name}": seconds[name] for name in seconds if name not in looks}
+        return {"setup: checks": sum(seconds[name] for name in looks)} | done
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -48,4 +50,4 @@ def _summary(phases: dict[str, float], inside_up: dict[str, float]) -> None:
                 table.add_row(f"[dim]  {part}[/dim]", f"[dim]{seconds:.1f}[/dim]", "")
     table.add_row("all", f"{sum(phases.values()):.1f}", "100%", style="bold")
     screen.out().print()
-    screen.out().print(table)
+    screen.out().print(table, "")

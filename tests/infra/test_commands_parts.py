@@ -149,7 +149,7 @@ def test_setup_phases_come_from_its_record_where_there_is_one(tmp_path: Path) ->
     assert demo.setup_phases(home) == {}
     home.setup_log.parent.mkdir(parents=True)
     phases = {
-        "venv": {"seconds": 1.5, "state": "cached"},
+        "preflight": {"seconds": 1.5, "state": "done"},
         "env": {"seconds": 0.5, "state": "cached"},
         "image": {"seconds": 40.0, "state": "done"},
     }

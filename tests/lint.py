@@ -17,7 +17,7 @@ _SUFFIXES = (".sh", ".sbatch")
 def checks() -> dict[str, list[str]]:
     tools = REPO / ".venv" / "bin"
     return {
-        "ruff check": [str(tools / "ruff"), "check", "--quiet", "."],
+        "ruff check": [str(tools / "ruff"), "check", "--quiet", "--output-format", "concise", "."],
         "ruff format": [str(tools / "ruff"), "format", "--check", "--quiet", "."],
         "mypy": [str(tools / "mypy"), "--strict", *STRICT],
         "shellcheck": ["shellcheck", *scripts()],

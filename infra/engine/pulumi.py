@@ -91,12 +91,22 @@ def _open(stack: StackHome, say: Say) -> None:
     """Project folder, stack and lock in the state that a run expects."""
     prepare(stack.home)
     project.write(stack)
+    _set_broken_state_aside(stack, say)
     if stack.state.exists():
         _clear_stale_lock(stack, say)
         return
     done = _quick(stack, "stack", "init", stack.name, "--no-select")
     if done.returncode != 0 and not stack.state.exists():
         raise Stop(f"Pulumi cannot create stack {stack.name}: {_last_line(done.stderr)}", _state_fix(stack))
+
+
+def _set_broken_state_aside(stack: StackHome, say: Say) -> None:
+    """A state nobody can read is a lost one: machines are found again by their names."""
+    try:
+        json.loads(stack.state.read_text() if stack.state.exists() else "{}")
+    except ValueError:
+        aside = stack.state.rename(stack.state.with_suffix(".broken"))
+        say(f"the state file cannot be read; it is kept as {aside}, and what exists is found by name")
 
 
 def _clear_stale_lock(stack: StackHome, say: Say) -> None:
@@ -118,7 +128,7 @@ def _run(
         result = events.parse(pipe.lines())
     if code != 0 and not result.failures:
         said = events.clean(_errors(log.read_text())) or f"pulumi {command} ended with code {code}"
-        result = events.Result(result.changes, (events.Failure("", said),))
+        result = events.Result(result.changes, (events.Failure("", _explained(said, stack)),))
     return code, result
 
 
@@ -177,6 +187,15 @@ def _errors(log: str) -> str:
     """From the first line that says `error:`."""
     start = log.find("error: ")
     return log[start:].strip() if start >= 0 else ""
+
+
+def _explained(said: str, stack: StackHome) -> str:
+    if "incorrect passphrase" not in said:
+        return said
+    return (
+        f"the passphrase in {stack.home.passphrase} is not the one that the state of stack {stack.name} was made with. "
+        "Fix: put the old one back, or remove the cluster by label with `muster teardown` and make it anew"
+    )
 
 
 def _last_line(text: str) -> str:

@@ -218,6 +218,28 @@ def test_who_runs_pulumi_by_hand_is_seen_while_it_runs(stack: StackHome) -> None
     assert up(stack) == (0, events.Result({"same": 2}, ()))
 
 
+def test_a_state_nobody_can_read_is_set_aside(stack: StackHome) -> None:
+    describe(stack)
+    assert up(stack)[0] == 0
+    stack.state.write_text(stack.state.read_text()[:100])
+    said: list[str] = []
+    assert up(stack, said.append)[0] == 0
+    assert any("cannot be read" in line for line in said)
+    assert creates(stack) == 2
+    assert up(stack)[1].changed is False
+
+
+def test_a_lost_passphrase_is_named(stack: StackHome) -> None:
+    describe(stack)
+    assert up(stack)[0] == 0
+    stack.home.passphrase.unlink()
+    code, result = up(stack)
+    assert code != 0
+    (failure,) = result.failures
+    assert str(stack.home.passphrase) in failure.message
+    assert "Fix: put the old one back" in failure.message
+
+
 def test_a_state_that_is_gone_is_begun_anew(stack: StackHome) -> None:
     describe(stack)
     assert up(stack)[0] == 0

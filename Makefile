@@ -46,7 +46,7 @@ env: ## shell lines for plain Pulumi: eval "$$(make -s env)"
 	@$(MUSTER) env
 
 test: setup ## lint, then all tests: pure, engine, e2e, faults; one summary
-	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run; exit $$code
+	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
 lint: ## ruff, mypy, shellcheck
 	@.venv/bin/python -m tests.lint

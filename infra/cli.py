@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from infra.engine.stop import INTERRUPTED, Stop
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -187,7 +189,7 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone; Python must not complain about it when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -199,7 +201,6 @@ def main() -> None:
 def _ended(failure: Exception) -> int:
     """What is meant for people is shown as it is; anything else is a fault of ours and keeps its traceback."""
     from infra.commands import screen
-    from infra.engine.stop import Stop
     from infra.providers.problem import Problem
 
     if isinstance(failure, Problem):

@@ -10,7 +10,7 @@ from bootstrap.progress import Event
 
 PHASES = ("machines", "bootstrap", "ready")
 _UNDER_WAY = {"machines": "starting", "bootstrap": "configuring", "ready": "testing"}
-_ORDER = ("failed", "configuring", "starting", "testing", "waiting", "configured", "done", "unchanged")
+_ORDER = ("failed", "configuring", "starting", "testing", "waiting", "started", "configured", "done", "unchanged")
 
 
 @dataclass
@@ -130,7 +130,8 @@ def _advance(row: Row, event: Event) -> None:
     if event.state == "failed":
         row.state = "failed"
     elif row.state != "failed":
-        row.state = _UNDER_WAY[event.phase]
+        started = event.phase == "machines" and event.state != "start"
+        row.state = "started" if started else _UNDER_WAY[event.phase]
 
 
 def _rank(row: Row) -> int:

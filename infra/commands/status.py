@@ -114,7 +114,7 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
         gate.result, "[yellow]running or killed[/yellow]"
     )
     out.print(f"gate    {said}, last `up` {ago} ago")
-    return down + ([f"the last up {gate.result}"] if gate.result == "failed" else [])
+    return down + (["the last `up` failed"] if gate.result == "failed" else [])
 
 
 def _things(number: int) -> str:
@@ -128,4 +128,5 @@ def _not_up(stack: StackHome) -> None:
         screen.out().print(f"stack {stack.name} is not up")
         screen.next_steps([("make up" if stack.name == "local" else f"make up STACK={stack.name}", "create it")])
         return
-    raise Stop(f"stack {stack.name} is not up: its last `up` is {last.result}", f"muster up; log: {stack.log('up')}")
+    ended = "failed" if last.result == "failed" else "did not end"
+    raise Stop(f"stack {stack.name} is not up: its last `up` {ended}", f"muster up; log: {stack.log('up')}")

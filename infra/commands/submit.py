@@ -14,7 +14,7 @@ from pathlib import Path
 from infra.commands import screen
 from infra.commands.ssh import command_line, inventory, run
 from infra.commands.where import running_stack
-from infra.engine.stop import BAD_INPUT, FAILED, Stop
+from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
 from infra.home import Home, StackHome
 
 FOLDER = "jobs"
@@ -71,7 +71,7 @@ def submit(name: str, job: str, arguments: list[str]) -> None:
         follow(stack, login, followed)
     except KeyboardInterrupt:
         _left_alone(name, followed)
-        raise Stop("", code=130) from None
+        raise Stop("", code=INTERRUPTED) from None
     _tell_end(followed, time.monotonic() - began)
 
 

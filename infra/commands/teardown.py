@@ -17,6 +17,8 @@ from infra.commands.where import stack_home
 from infra.engine import lock, pulumi
 from infra.engine.stop import FAILED, Stop
 from infra.home import StackHome
+from infra.plan import names
+from infra.providers import engine_client
 from infra.providers.problem import Problem
 from infra.receipt import Item, Receipt
 from infra.spec.issue import SpecError
@@ -28,7 +30,8 @@ def teardown(name: str, *, yes: bool) -> Receipt | None:
     stack = stack_home(name)
     known = cluster_of(stack)
     if known is None:
-        screen.good(f"nothing to remove: stack {name} has no file and nothing of it exists")
+        pulumi.forget(stack)
+        screen.good(f"nothing to remove: nothing of stack {name} exists")
         return None
     cluster, of_target = known
     with lock.held(stack, "teardown", wait=False, say=screen.say) as held:
@@ -52,7 +55,7 @@ def teardown(name: str, *, yes: bool) -> Receipt | None:
 
 
 def cluster_of(stack: StackHome) -> tuple[str, Target] | None:
-    """Cluster and target, from what `up` wrote or else from the stack file, whichever can be read."""
+    """Cluster and target: from what `up` wrote, else the stack file, else labels; None where nothing exists."""
     try:
         inventory = json.loads(stack.inventory.read_text())
         return inventory["cluster"], target(inventory["target"])
@@ -61,12 +64,23 @@ def cluster_of(stack: StackHome) -> tuple[str, Target] | None:
     try:
         spec = read(stack.file)
         return spec.name, target(spec.target)
-    except SpecError as bad:
-        if not stack.file.exists() and not stack.state.exists():
-            return None
+    except SpecError:
+        return _labelled(stack.name)
+
+
+def _labelled(stack: str) -> tuple[str, Target] | None:
+    """No file says which cluster it is, but everything on this machine says which stack made it."""
+    wanted = {"label": f"{names.STACK}={stack}"}
+    with engine_client.asking(f"stack {stack}") as api:
+        found = [*api.containers(all=True, filters=wanted), *api.networks(filters=wanted)]
+        found += api.volumes(filters=wanted)["Volumes"] or []
+    clusters = sorted({thing["Labels"][names.CLUSTER] for thing in found})
+    if len(clusters) > 1:
         raise Stop(
-            f"which cluster stack {stack.name} made is not known: {stack.file.name} cannot be read\n{bad}"
-        ) from None
+            f"stack {stack} has no readable stack file, and several clusters carry its label: {', '.join(clusters)}",
+            f"write the name of the one to remove into {stack_home(stack).file}",
+        )
+    return (clusters[0], target("local")) if clusters else None
 
 
 def own(found: list[Leftover], stack: str) -> list[Leftover]:

@@ -12,9 +12,12 @@ from infra.commands.watch import nodes_table, watching
 from infra.commands.where import existing_stack
 from infra.engine import lock, pulumi
 from infra.engine.events import Failure, Result
-from infra.engine.stop import FAILED, Stop
+from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.home import StackHome
 from infra.plan.build_plan import plan
+
+# Pulumi's whole message after a Ctrl-C.
+_CANCELLED = "update canceled"
 
 
 def up(name: str, *, force: bool, wait: bool) -> Outcome:
@@ -58,6 +61,10 @@ def what_next(name: str) -> list[tuple[str, str]]:
 
 
 def failed(stack: StackHome, result: Result) -> Stop:
+    if {failure.message for failure in result.failures} == {_CANCELLED}:
+        return Stop(
+            "up was stopped", "`muster up` goes on from here, `muster teardown` removes what exists", INTERRUPTED
+        )
     head = f"up failed: {_count(result.failures)}"
     blocks = [_block(failure) for failure in result.failures]
     return Stop("\n".join([head, *blocks, f"everything Pulumi said: {stack.log('up')}"]), code=FAILED)

@@ -18,7 +18,14 @@ from bootstrap.progress import Event
 from infra.commands import screen
 from infra.commands.board import PHASES, Board, Row, parse, phase_line, visible
 
-_STYLE = {"failed": "red", "done": "green", "configured": "green", "unchanged": "dim", "waiting": "dim"}
+_STYLE = {
+    "failed": "red",
+    "done": "green",
+    "configured": "green",
+    "started": "green",
+    "unchanged": "dim",
+    "waiting": "dim",
+}
 _DOING = {
     "": "asking the machines what exists",
     "machines": "starting machines",

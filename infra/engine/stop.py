@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FAILED = 1
 BAD_INPUT = 2
+INTERRUPTED = 130
 
 
 class Stop(Exception):

@@ -34,7 +34,7 @@ def told(events: list[Event]) -> Board:
     [
         (0, "gpu-1", ("", "", "waiting", None)),
         (2, "gpu-1", ("starting", "create", "starting", 10.0)),
-        (4, "gpu-2", ("up", "create", "starting", 2.0)),
+        (4, "gpu-2", ("up", "create", "started", 2.0)),
         (5, "gpu-1", ("up", "users", "configuring", 10.0)),
         (6, "gpu-1", ("up", "users", "configuring", 3.0)),
         (7, "controller", ("", "", "waiting", None)),

@@ -139,6 +139,11 @@ def test_a_failed_up_is_one_block() -> None:
     ]
 
 
+def test_an_up_that_was_stopped_is_no_failure_of_anything() -> None:
+    stop = up.failed(Home.of({}).stack("s"), Result({}, (Failure("", "update canceled"),)))
+    assert (stop.what, stop.code) == ("up was stopped", 130)
+
+
 def test_shares_add_up_to_the_whole() -> None:
     assert demo.shares({"a": 1.0, "b": 3.0}) == {"a": 0.25, "b": 0.75}
     assert demo.shares({}) == {}

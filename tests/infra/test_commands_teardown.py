@@ -1,0 +1,97 @@
+"""`muster teardown` where no file says what there is: real Docker objects, found by label."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from infra.plan import names
+
+pytestmark = pytest.mark.engine
+
+REPO = Path(__file__).parents[2]
+STACK, CLUSTERS = "unwritten", ("unwritten-a", "unwritten-b")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    _remove()
+    yield
+    _remove()
+
+
+def _remove() -> None:
+    client = docker.from_env()
+    for cluster in CLUSTERS:
+        for volume in client.volumes.list(filters={"label": f"{names.CLUSTER}={cluster}"}):
+            volume.remove(force=True)
+
+
+def make_volume(cluster: str, stack: str = STACK) -> str:
+    labels = names.labels(cluster, stack, "2026-01-01T00:00:00+00:00")
+    return str(docker.from_env().volumes.create(names.volume(cluster, "shared"), labels=labels).name)
+
+
+def volumes() -> list[str]:
+    wanted = {"label": [names.CLUSTER]}
+    return [v.name for v in docker.from_env().volumes.list(filters=wanted) if "unwritten" in v.name]
+
+
+def teardown(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "MUSTER_HOME": str(home), "MUSTER_STACKS": str(home / "stacks")}
+    command = [sys.executable, "-m", "infra.cli", "teardown", "--stack", STACK, *options]
+    return subprocess.run(command, cwd=REPO, env=env, text=True, capture_output=True, stdin=subprocess.DEVNULL)
+
+
+def test_what_carries_the_stacks_label_is_removed_and_receipted(tmp_path: Path) -> None:
+    volume = make_volume(CLUSTERS[0])
+    done = teardown(tmp_path, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert volume in done.stdout
+    assert "nothing of cluster unwritten-a is left" in done.stdout
+    assert "make clean-cache" in done.stdout
+    assert volumes() == []
+    (saved,) = (tmp_path / "receipts").glob("*.json")
+    receipt = json.loads(saved.read_text())
+    assert (receipt["cluster"], receipt["removed"], receipt["left"]) == (CLUSTERS[0], 1, 0)
+    assert receipt["items"][0]["created"] == "2026-01-01T00:00:00+00:00"
+
+
+def test_nothing_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
+    done = teardown(tmp_path, "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing to remove" in done.stdout
+
+
+def test_two_clusters_with_the_same_stack_are_not_guessed_between(tmp_path: Path) -> None:
+    both = [make_volume(cluster) for cluster in CLUSTERS]
+    done = teardown(tmp_path, "--yes")
+    assert done.returncode == 1
+    assert all(cluster in done.stderr for cluster in CLUSTERS)
+    assert sorted(volumes()) == sorted(both)
+
+
+def test_without_yes_and_without_a_person_nothing_is_removed(tmp_path: Path) -> None:
+    volume = make_volume(CLUSTERS[0])
+    done = teardown(tmp_path)
+    assert done.returncode == 1
+    assert "--yes" in done.stderr
+    assert volumes() == [volume]
+
+
+def test_another_stacks_cluster_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
+    volume = make_volume(CLUSTERS[0], stack="somebody-else")
+    (tmp_path / "stacks").mkdir()
+    spec = f"{{name: {CLUSTERS[0]}, target: local, groups: {{cpu: {{count: 1}}}}}}"
+    (tmp_path / "stacks" / f"Pulumi.{STACK}.yaml").write_text(f"config: {{'muster:cluster': {spec}}}\n")
+    done = teardown(tmp_path, "--yes")
+    assert done.returncode == 0
+    assert "nothing to remove" in done.stdout
+    assert volumes() == [volume]

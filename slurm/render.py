@@ -69,6 +69,7 @@ def _context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> dict[st
         "gpus": gpus,
         "simulated": any(n.gpus.count and n.gpus.kind == "simulated" for n in inventory.compute),
         "options": spec.slurm,
+        "default": spec.slurm.default_group or next(iter(spec.groups)),
         "extra": spec.slurm.extra,
         "nodes": [_node(n) for n in inventory.compute],
         "partitions": [_partition(g, [n for n in inventory.compute if n.group == g]) for g in spec.groups],

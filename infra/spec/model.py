@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Policy = Literal["safe", "drain", "replace", "forbidden"]
 Fabric = Literal["tcp", "efa", "infiniband"]
@@ -127,6 +127,9 @@ class User(Part):
 class SlurmOptions(Part):
     """Scheduler settings."""
 
+    default_group: Name | None = field(
+        "group of a job that names no partition; by default the first by name", "safe", default=None, examples=["gpu"]
+    )
     default_time: str = field("time limit of a job that names none", "safe", default="1:00:00")
     max_time: str = field("longest time limit", "safe", default="UNLIMITED")
     slurmd_timeout_s: int = field("silence after which a node is down", "safe", default=30, ge=10, le=3600)
@@ -170,7 +173,7 @@ class ClusterSpec(Part):
     network: Network = field("addresses and reach of the nodes", "forbidden", default=Network())
     storage: dict[Name, Storage] = field("shared filesystems by name", "forbidden", default={"shared": Storage()})
     users: dict[UserName, User] = field(
-        "people who may run jobs, by name; the first one runs the ready gate",
+        "people who may run jobs; the first by name runs the ready gate, and is who `ssh` and `submit` log in as",
         "safe",
         min_length=1,
         default={"muster": User(uid=2000)},
@@ -181,3 +184,9 @@ class ClusterSpec(Part):
         "labels put on everything created from then on", "safe", default={}, examples=[{"owner": "research"}]
     )
     budget: Budget = field("limits on cost", "safe", default=Budget())
+
+    @field_validator("groups", "storage", "users", "tags")
+    @classmethod
+    def _by_name(cls, mapping: dict[str, Any]) -> dict[str, Any]:
+        """Pulumi hands mappings over sorted by key: the order in the file cannot mean anything, so it never does."""
+        return dict(sorted(mapping.items()))

@@ -34,6 +34,7 @@ SPEC_RULES: tuple[Callable[[ClusterSpec], Iterator[Issue]], ...] = (
     users.names,
     users.uids,
     users.ssh_keys,
+    slurm_options.default_group,
     slurm_options.times,
     slurm_options.time_order,
     slurm_options.extra_keys,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from infra.spec import ClusterSpec
 from infra.spec.written import path
@@ -15,6 +16,14 @@ CLOCK = re.compile(r"\d{1,8}(?::\d{1,2}){0,2}")
 WEIGHTS = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}
 FOREVER = ("UNLIMITED", "INFINITE")
 FORMS = "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes:seconds, UNLIMITED"
+
+
+def default_group(spec: ClusterSpec) -> Iterator[Issue]:
+    named = spec.slurm.default_group
+    if named is not None and named not in spec.groups:
+        near = get_close_matches(named, spec.groups, n=1, cutoff=0)[0]
+        message = f"'{named}' is not a group; allowed: {', '.join(spec.groups)}"
+        yield error("no_such_group", "slurm.default_group", message, f"write `default_group: {near}`")
 
 
 def times(spec: ClusterSpec) -> Iterator[Issue]:

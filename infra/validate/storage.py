@@ -32,7 +32,9 @@ def system_mounts(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def nested_mounts(spec: ClusterSpec) -> Iterator[Issue]:
-    for (first, one), (second, two) in combinations(spec.storage.items(), 2):
+    # `shared` first: where two mounts are the same, it is the other one that has to move.
+    storages = sorted(spec.storage.items(), key=lambda item: item[0] != NAME)
+    for (first, one), (second, two) in combinations(storages, 2):
         if f"{two.mount}/".startswith(f"{one.mount}/"):
             yield _nested(second, two.mount, first, one.mount)
         elif f"{one.mount}/".startswith(f"{two.mount}/"):

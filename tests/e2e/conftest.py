@@ -23,6 +23,7 @@ def cluster(make_stack: MakeStack) -> Iterator[Stack]:
     spec = small_spec("e2e")
     spec["groups"]["cpu"] = {"count": 1, "size": {"cpus": 1, "memory_mb": 1024}}
     spec["users"] = {"alice": {"uid": 2001}, "bob": {"uid": 2002, "admin": True}}
+    spec["slurm"] = {"default_group": "gpu"}
     stack = make_stack("e2e", spec)
     stack.up()
     yield stack

@@ -134,3 +134,11 @@ def test_lists_where_the_model_has_tuples(tmp_path: Path) -> None:
         "    users: {alice: {uid: 2001, ssh_keys: [one, two]}}\n"
     )
     assert read(stack).users["alice"].ssh_keys == ("one", "two")
+
+
+def test_the_order_in_the_file_means_nothing() -> None:
+    """Pulumi sorts mappings by key on their way to the program; both ways must give the same cluster."""
+    one = load({"name": "a", "target": "local", "groups": {"z": {"count": 1}, "b": {"count": 1}}})
+    other = load({"name": "a", "target": "local", "groups": {"b": {"count": 1}, "z": {"count": 1}}})
+    assert list(one.groups) == ["b", "z"]
+    assert one.model_dump_json() == other.model_dump_json()

@@ -69,6 +69,7 @@ CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
         {
             "groups": {"p5": {"count": 3}, "cpu": {"count": 1}, "spare": {"count": 0}},
             "slurm": {
+                "default_group": "p5",
                 "max_time": "2-00:00:00",
                 "slurmd_timeout_s": 300,
                 "extra": {"TreeWidth": "128", "PriorityType": "priority/multifactor"},

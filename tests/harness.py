@@ -102,7 +102,7 @@ class Stack:
     def remove(self) -> None:
         """Clean-up of last resort: by label, whatever state the stack is in."""
         client, label = docker.from_env(), {"label": f"muster.cluster={self.spec['name']}"}
-        for container in client.containers.list(all=True, filters=label):
+        for container in client.containers.list(all=True, filters=label, ignore_removed=True):
             container.remove(force=True, v=True)
         for network in client.networks.list(filters=label):
             network.remove()
@@ -112,7 +112,7 @@ class Stack:
 
 def existing(cluster: str) -> list[str]:
     client, label = docker.from_env(), {"label": f"muster.cluster={cluster}"}
-    found = [c.name for c in client.containers.list(all=True, filters=label)]
+    found = [c.name for c in client.containers.list(all=True, filters=label, ignore_removed=True)]
     found += [n.name for n in client.networks.list(filters=label)]
     found += [v.name for v in client.volumes.list(filters=label)]
     return sorted(found)

@@ -22,7 +22,8 @@ def progress(stack: Stack) -> str:
 
 
 def containers(stack: Stack) -> int:
-    return len(docker.from_env().containers.list(all=True, filters={"label": f"muster.cluster={stack.spec['name']}"}))
+    wanted = {"label": f"muster.cluster={stack.spec['name']}"}
+    return len(docker.from_env().containers.list(all=True, filters=wanted, ignore_removed=True))
 
 
 POINTS: dict[str, Callable[[Stack], bool]] = {

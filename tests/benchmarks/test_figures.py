@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.figures import Figure, Shape, cold_figures, growth_figures, main_figures, middle, report
 
-SHAPE = Shape(nodes=2, floor=8.0, up=20.0, again=4.0, teardown=5.0)
+SHAPE = Shape(nodes=2, floor=8.0, srun=20.0, up=24.0, again=4.0, teardown=5.0)
 
 
 @pytest.mark.parametrize(("value", "at_most", "verdict"), [(10, 10, "pass"), (10.01, 10, "FAIL"), (99, None, "")])
@@ -23,17 +23,17 @@ def test_the_bounds_of_bring_up():
 
 
 def test_growth_is_held_against_linear_growth_from_the_smallest_size():
-    large = Shape(nodes=32, floor=60, up=160, again=12, teardown=30)
-    medium = Shape(nodes=8, floor=20, up=96, again=12, teardown=30)
+    large = Shape(nodes=32, floor=60, srun=150, up=192, again=12, teardown=30)
+    medium = Shape(nodes=8, floor=20, srun=90, up=115.2, again=12, teardown=30)
     figures = {f.name: f for f in growth_figures([large, SHAPE, medium])}
-    assert figures["2 nodes, per node"].value == 10
+    assert figures["2 nodes, per node"].value == 12
     assert (figures["32 nodes, times linear"].value, figures["32 nodes, times linear"].verdict) == (0.5, "pass")
     assert (figures["8 nodes, times linear"].value, figures["8 nodes, times linear"].verdict) == (1.2, "FAIL")
 
 
 def test_repeated_runs_count_by_their_median():
-    runs = [Shape(2, floor, up, 4, 5) for floor, up in ((7, 30), (9, 20), (8, 19))]
-    assert middle(runs) == Shape(2, 8, 20, 4, 5)
+    runs = [Shape(2, floor, srun, 25, 4, 5) for floor, srun in ((7, 30), (9, 20), (8, 19))]
+    assert middle(runs) == Shape(2, 8, 20, 25, 4, 5)
 
 
 def test_cold_shares_add_up():

@@ -1,4 +1,4 @@
-"""What exists: nodes, roles, addresses, GPUs, fabric, mounts. Nothing that comes after it knows which target made it."""
+"""What exists: nodes, roles, addresses, GPUs, fabric, mounts. Nothing after it knows which target made it."""
 
 from __future__ import annotations
 

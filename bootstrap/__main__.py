@@ -53,8 +53,11 @@ def _apply(desired: Desired, connect: Connect, console: Console) -> int:
         board(event)
         emit(event)
 
-    with Live(board, console=console, refresh_per_second=8):
-        outcome = apply(desired, connect, report)
+    try:
+        with Live(board, console=console, refresh_per_second=8, transient=True):
+            outcome = apply(desired, connect, report)
+    finally:
+        console.print(board)
     console.print(f"{outcome} in {time.monotonic() - began:.1f} s")
     return _verify(desired, connect, console)
 

@@ -30,6 +30,15 @@ until sacctmgr -n show cluster >/dev/null 2>&1; do
   sleep 0.1
 done
 """
+# systemd hears "ready" before slurmctld answers, and a slurmd that asks too early sleeps for 10 s.
+WAIT_FOR_CONTROLLER = f"""\
+tries=0
+until timeout 5 scontrol ping >/dev/null 2>&1; do
+  tries=$((tries + 1))
+  if [ $tries -gt 300 ]; then {last_words("slurmctld")}; exit 1; fi
+  sleep 0.1
+done
+"""
 
 
 def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
@@ -62,7 +71,7 @@ def _daemon(facts: Facts, desired: Desired, changed: bool) -> list[Action]:
     remember = mark("slurm.conf", conf)
     running = "slurmctld" in facts.active and "slurmctld" in facts.enabled
     if not running or facts.markers.get("slurmctld") != restart_digest(desired):
-        start = f"{restart('slurmctld', desired)}\n{remember}"
+        start = f"{restart('slurmctld', desired)}\n{WAIT_FOR_CONTROLLER}{remember}"
         return [Action("start slurmctld", start, timeout=START_S, log=LOG)]
     if changed or facts.markers.get("slurm.conf") != conf:
         return [Action("reconfigure Slurm", f"scontrol reconfigure\n{remember}", timeout=START_S, log=LOG)]

@@ -11,6 +11,8 @@ PATH = "/etc/slurm/slurm.key"
 # Settings that a running daemon does not take over by `scontrol reconfigure`.
 FIXED = ("AuthType=", "ClusterName=", "ProctrackType=", "SelectType=", "StateSaveLocation=", "TaskPlugin=")
 
+HARMLESS = "initialization failed|glob parsing|.Include. failed|keepalive interval|drm root|rsmi_init"
+
 
 def key(facts: Facts, desired: Desired) -> list[Action]:
     return write(facts, PATH, desired.secrets.slurm_key, 0o600, "slurm:slurm")
@@ -25,13 +27,16 @@ def restart_digest(desired: Desired, options: str = "") -> str:
 
 def restart(unit: str, desired: Desired, options: str = "") -> str:
     """Shell text that enables and restarts a daemon, says what it complained about, and remembers what it was told."""
-    complain = f"systemctl restart {unit} || {{ {last_words(unit)}; exit 1; }}"
-    return f"{enable(unit)}\n{complain}\n{mark(unit, restart_digest(desired, options))}"
+    # A daemon that failed too often is not started again before it is forgiven.
+    again = f"systemctl restart {unit} 2>/dev/null || {{ systemctl reset-failed {unit}; systemctl restart {unit}; }}"
+    return (
+        f"{enable(unit)}\n{again} || {{ {last_words(unit)}; exit 1; }}\n{mark(unit, restart_digest(desired, options))}"
+    )
 
 
 def last_words(unit: str) -> str:
-    """Shell text that prints the last complaint of a daemon, from its log or the journal, to stderr."""
+    """Shell text that prints the last complaints of a daemon to stderr, without those that every Slurm daemon makes."""
     return (
-        f"{{ tail -n 200 /var/log/slurm/{unit}.log; journalctl -u {unit} -n 50 -o cat --no-pager; }} 2>/dev/null "
-        f"| grep -aiE 'fatal|error' | tail -n 1 | grep . >&2 || echo '{unit} did not start' >&2"
+        f"journalctl -u {unit} --since -60s -o cat --no-pager 2>/dev/null | grep -aiE 'fatal|error' "
+        f"| grep -avE '{HARMLESS}' | tail -n 2 | paste -sd ';' | grep . >&2 || echo '{unit} did not start' >&2"
     )

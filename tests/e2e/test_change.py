@@ -27,6 +27,11 @@ def job_state(stack: Stack, job: str) -> str:
     return stack.ssh("login", f"squeue -h -j {job} -o %T 2>/dev/null || true")
 
 
+def invocation(stack: Stack, node: str) -> str:
+    """Changes when systemd restarts slurmd; the process id also does when slurmd renews itself for a reconfigure."""
+    return stack.ssh(node, "systemctl show -p InvocationID --value slurmd", user="root")
+
+
 def start_job(stack: Stack, nodes: str) -> str:
     job = stack.ssh(
         "login", f"cd ~ && sbatch --parsable -p gpu -w {nodes} -N{nodes.count(',') + 1} --wrap 'srun sleep 300'"
@@ -37,7 +42,7 @@ def start_job(stack: Stack, nodes: str) -> str:
 
 def test_growth_adds_two_nodes_and_touches_no_other(growing: Stack) -> None:
     before, job = growing.machine_ids(), start_job(growing, "gpu-1,gpu-2")
-    daemons = {n: growing.ssh(n, "systemctl show -p MainPID --value slurmd", user="root") for n in ("gpu-1", "gpu-2")}
+    daemons = {node: invocation(growing, node) for node in ("gpu-1", "gpu-2")}
     resize(growing, 4)
     growing.up()
     after = growing.machine_ids()
@@ -45,7 +50,7 @@ def test_growth_adds_two_nodes_and_touches_no_other(growing: Stack) -> None:
     assert {name: after[name] for name in before} == before
     assert job_state(growing, job) == "RUNNING"
     assert growing.ssh("login", f"scontrol show job {job} | grep -o Restarts=0") == "Restarts=0"
-    assert {n: growing.ssh(n, "systemctl show -p MainPID --value slurmd", user="root") for n in daemons} == daemons
+    assert {node: invocation(growing, node) for node in daemons} == daemons
     growing.ssh("login", f"scancel {job}")
     assert growing.ssh("login", "srun -p gpu -N4 hostname | sort").splitlines() == ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 

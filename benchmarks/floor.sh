@@ -23,7 +23,8 @@ key=$(head -c 768 /dev/urandom | base64 -w0)
 start() {
   docker run -d --name "muster-$cluster-$1" --hostname "$1" --network "muster-$cluster" --ip "${address[$1]}" "${hosts[@]}" "${label[@]}" \
     --cap-add SYS_ADMIN --cap-add NET_ADMIN --cap-add SYSLOG --cap-add AUDIT_CONTROL --cap-add AUDIT_READ \
-    --cap-add SYS_NICE --cap-add SYS_PTRACE --cap-add IPC_LOCK --security-opt seccomp=unconfined --cgroupns="$cgroupns" \
+    --cap-add SYS_NICE --cap-add SYS_PTRACE --cap-add IPC_LOCK --cgroupns="$cgroupns" \
+    --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt label=disable \
     --cpus 2 --memory "${2}m" --memory-swap "${2}m" --tmpfs /run:exec --tmpfs /tmp:exec --shm-size=1g \
     --device /dev/null:/dev/fakegpu0 --device /dev/null:/dev/fakegpu1 \
     -v "muster-$cluster-shared:/shared" -v muster-cache-env:/shared/env \

@@ -13,6 +13,7 @@ from docker.errors import DockerException
 
 from infra.plan import names
 from infra.providers import engine_client
+from infra.providers.node_container import UNCONFINED
 
 _TRIES = 20
 _PAUSE_S = 0.1
@@ -84,7 +85,7 @@ def _in_helper(script: str, variables: dict[str, str]) -> tuple[int, str]:
         environment=variables,
         labels=labels,
         host_config=api.create_host_config(
-            cap_add=["SYS_ADMIN"], security_opt=["seccomp=unconfined"], cgroupns="host", network_mode="none"
+            cap_add=["SYS_ADMIN"], security_opt=list(UNCONFINED), cgroupns="host", network_mode="none"
         ),
     )
     try:

@@ -37,6 +37,9 @@ _CAPABILITIES = [
     *("SYS_NICE", "SYS_PTRACE", "IPC_LOCK"),
 ]
 _SHM = "1g"
+# Docker's AppArmor profile denies every mount, SELinux's container type the cgroup tree; PID 1 needs both before it is
+# systemd (https://docs.docker.com/engine/security/apparmor). Engines without either accept the options and ignore them.
+UNCONFINED = ("seccomp=unconfined", "apparmor=unconfined", "label=disable")
 
 
 def host_config(props: Properties, engine: Engine, api_version: str) -> HostConfig:
@@ -45,7 +48,7 @@ def host_config(props: Properties, engine: Engine, api_version: str) -> HostConf
     return HostConfig(
         version=api_version,
         cap_add=_CAPABILITIES,
-        security_opt=["seccomp=unconfined", *writable],
+        security_opt=[*UNCONFINED, *writable],
         cgroupns="private" if engine.cgroup_version > 1 else "host",
         devices=[f"/dev/null:{device}:rwm" for device in props.get("devices", [])],
         mounts=[Mount(target=m["target"], source=m["volume"], type="volume") for m in props["mounts"]],

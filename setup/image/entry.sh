@@ -4,7 +4,12 @@ set -eu
 
 if [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; then
   # Plain cgroup v2: the engine mounts the node's own tree read-only unless told otherwise; systemd must create groups in it.
-  mount -o remount,rw /sys/fs/cgroup
+  [ -w /sys/fs/cgroup ] || mount -o remount,rw /sys/fs/cgroup || true
+  if [ ! -w /sys/fs/cgroup ]; then
+    echo "muster-entry: /sys/fs/cgroup stays read-only, systemd cannot start. Fix: allow the mount (SYS_ADMIN," \
+      "apparmor=unconfined, label=disable), or use Docker 28, which gives a writable tree" >&2
+    exit 1
+  fi
   exec /sbin/init
 fi
 

@@ -1,36 +1,55 @@
-"""Groups that nodes leave in the host's cgroup2 tree are found and removed, whoever runs the command."""
+"""Groups that nodes leave in the host's cgroup2 tree are found and removed, whoever runs the command.
+
+Every host that can run nodes has such a tree, hybrid or plain; the tests choose what the engine says of it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from infra.providers import cgroup_tree, engine_client
+from infra.providers.engine_client import Engine
 
 CLUSTER = f"eng{os.getpid()}-groups"
+LEFT = [f"muster/{CLUSTER}/a-1", f"muster/{CLUSTER}/a-2", f"muster/{CLUSTER}"]
 
 
-def leave_groups() -> list[str]:
-    """As two nodes would have left them; none on plain cgroup v2, where the engine removes them itself."""
+@pytest.fixture
+def tree() -> Iterator[Path]:
+    """The host's tree, with groups in it as two nodes would have left them."""
     mounted = cgroup_tree._mounted()
-    if engine_client.engine().cgroup_version > 1 or mounted is None:
-        return []
+    assert mounted is not None, "this host has no cgroup2 tree mounted: nodes cannot run on it either"
+    root = Path(mounted)
     for group in ("a-1/init.scope", "a-1/system.slice/ssh.service", "a-2"):
-        (Path(mounted) / "muster" / CLUSTER / group).mkdir(parents=True)
-    return [f"muster/{CLUSTER}/a-1", f"muster/{CLUSTER}/a-2", f"muster/{CLUSTER}"]
+        (root / "muster" / CLUSTER / group).mkdir(parents=True)
+    yield root
+    own = root / "muster" / CLUSTER
+    for folder in [*sorted(own.rglob("*/"), reverse=True), own]:
+        if folder.is_dir():
+            folder.rmdir()
 
 
 @pytest.mark.parametrize("way", ["mounted", "not mounted", "not root"])
-def test_groups_are_listed_and_removed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = leave_groups()
+def test_groups_are_listed_and_removed(way: str, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "engine", lambda: Engine(cgroup_version=1, major=20))
     if way == "not mounted":
         monkeypatch.setattr(cgroup_tree, "_mounted", lambda: None)
     if way == "not root":
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert cgroup_tree.groups(CLUSTER) == left
+    assert cgroup_tree.groups(CLUSTER) == LEFT
     cgroup_tree.remove_node(CLUSTER, "a-1")
-    assert cgroup_tree.groups(CLUSTER) == left[1:]
+    assert cgroup_tree.groups(CLUSTER) == LEFT[1:]
     cgroup_tree.remove_cluster(CLUSTER)
     assert cgroup_tree.groups(CLUSTER) == []
+    assert not (tree / "muster" / CLUSTER).exists()
+
+
+def test_tree_of_a_plain_v2_host_is_left_to_the_engine(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "engine", lambda: Engine(cgroup_version=2, major=28))
+    cgroup_tree.remove_node(CLUSTER, "a-1")
+    cgroup_tree.remove_cluster(CLUSTER)
+    assert cgroup_tree.groups(CLUSTER) == []
+    assert (tree / "muster" / CLUSTER / "a-1" / "init.scope").is_dir()

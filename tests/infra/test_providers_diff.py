@@ -114,6 +114,12 @@ def test_cgroups_of_a_node_follow_the_engine(engine: Engine, cgroupns: str, writ
     assert config["Devices"][0]["PathInContainer"] == "/dev/fakegpu0"
 
 
+def test_no_security_module_keeps_a_node_from_mounting() -> None:
+    """`docker-default` of AppArmor denies every mount, also with SYS_ADMIN."""
+    config: dict[str, Any] = node_container.host_config(NODE, Engine(cgroup_version=2, major=27), "1.41")
+    assert config["SecurityOpt"] == ["seccomp=unconfined", "apparmor=unconfined", "label=disable"]
+
+
 def test_port_is_published_on_the_loopback_address_only() -> None:
     config = node_container.host_config(NODE | {"ssh_port": 2222}, Engine(1, 20), "1.41")
     assert config["PortBindings"] == {"22/tcp": [{"HostIp": "127.0.0.1", "HostPort": "2222"}]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,9 @@ def make_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
     made: list[Stack] = []
 
     def make(name: str, spec: Spec, home: Path | None = None) -> Stack:
-        stack = Stack(name, home or tmp_path_factory.mktemp(name), spec)
+        # A name of its own for each run: a cluster of the same name may be somebody's, or another run's.
+        named = spec | {"name": f"{name}-{os.getpid():x}"}
+        stack = Stack(name, home or tmp_path_factory.mktemp(name), named)
         stack.remove()
         made.append(stack)
         return stack

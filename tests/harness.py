@@ -14,15 +14,15 @@ from typing import Any
 
 import docker
 import yaml
+from docker.models.containers import Container
 
 REPO = Path(__file__).resolve().parent.parent
 Spec = dict[str, Any]
 
 
-def small_spec(name: str, **changes: Any) -> Spec:
-    """Two compute nodes with two simulated GPUs each, and no way out of the cluster's own network."""
+def small_spec(**changes: Any) -> Spec:
+    """Two nodes with two simulated GPUs each, and no way out of the cluster's own network; `make_stack` names it."""
     spec: Spec = {
-        "name": name,
         "target": "local",
         "groups": {"gpu": {"count": 2, "gpus": {"count": 2, "kind": "simulated", "type": "h100"}}},
         "network": {"egress": False},
@@ -87,6 +87,14 @@ class Stack:
         (stacks / f"Pulumi.{self.name}.yaml").write_text(yaml.safe_dump({"config": {"muster:cluster": self.spec}}))
         return {**os.environ, "MUSTER_HOME": str(self.home), "MUSTER_STACKS": str(stacks), "COLUMNS": "120", **self.env}
 
+    def container(self, node: str) -> Container:
+        return docker.from_env().containers.get(f"muster-{self.cluster}-{node}")
+
+    @property
+    def cluster(self) -> str:
+        name: str = self.spec["name"]
+        return name
+
     @property
     def inventory(self) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.home / self.name / "inventory.json").read_text())
@@ -97,11 +105,11 @@ class Stack:
 
     def exists(self) -> list[str]:
         """Everything on the engine that carries this cluster's label."""
-        return existing(self.spec["name"])
+        return existing(self.cluster)
 
     def remove(self) -> None:
         """Clean-up of last resort: by label, whatever state the stack is in."""
-        client, label = docker.from_env(), {"label": f"muster.cluster={self.spec['name']}"}
+        client, label = docker.from_env(), {"label": f"muster.cluster={self.cluster}"}
         for container in client.containers.list(all=True, filters=label, ignore_removed=True):
             container.remove(force=True, v=True)
         for network in client.networks.list(filters=label):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import docker
 import pytest
 
 from tests.harness import Spec, Stack, small_spec, wait_until
@@ -12,7 +11,7 @@ from tests.harness import Spec, Stack, small_spec, wait_until
 
 @pytest.fixture(scope="module")
 def growing(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
-    stack = make_stack("grow", small_spec("grow"))
+    stack = make_stack("grow", small_spec())
     stack.up()
     yield stack
     stack.muster("teardown", "--yes")
@@ -78,6 +77,16 @@ def test_shrinking_when_told_removes_the_nodes_and_keeps_the_others(growing: Sta
     assert growing.ssh("login", "sinfo -h -N -o '%N %T' | sort").splitlines() == ["gpu-1 idle", "gpu-2 idle"]
 
 
+def test_idle_nodes_are_drained_before_they_go(growing: Stack) -> None:
+    resize(growing, 3)
+    growing.up()
+    resize(growing, 2)
+    growing.up()
+    assert set(growing.machine_ids()) == {"controller", "login", "gpu-1", "gpu-2"}
+    log = growing.ssh("controller", "grep -c 'node gpu-3 state set to DRAIN' /var/log/slurm/slurmctld.log", user="root")
+    assert log == "1"
+
+
 @pytest.mark.parametrize(
     ("change", "path"),
     [
@@ -107,7 +116,7 @@ def test_a_new_user_is_added_without_replacing_anything(growing: Stack) -> None:
 
 def test_a_node_that_vanished_comes_back(growing: Stack) -> None:
     before = growing.machine_ids()
-    docker.from_env().containers.get("muster-grow-gpu-2").remove(force=True)
+    growing.container("gpu-2").remove(force=True)
     growing.up()
     after = growing.machine_ids()
     assert after["gpu-2"] != before["gpu-2"]
@@ -122,7 +131,7 @@ def test_a_daemon_that_was_stopped_is_found_and_started(growing: Stack) -> None:
 
 
 def test_two_stacks_side_by_side_do_not_meet(growing: Stack, make_stack: Callable[[str, Spec], Stack]) -> None:
-    other = make_stack("beside", small_spec("beside", groups={"cpu": {"count": 1}}, login={"enabled": False}))
+    other = make_stack("beside", small_spec(groups={"cpu": {"count": 1}}, login={"enabled": False}))
     before = growing.machine_ids()
     other.up()
     try:
@@ -137,6 +146,6 @@ def test_two_stacks_side_by_side_do_not_meet(growing: Stack, make_stack: Callabl
     finally:
         receipt = other.muster("teardown", "--yes").stdout
     assert other.exists() == []
-    assert "muster-beside-cpu-1" in receipt
+    assert f"muster-{other.cluster}-cpu-1" in receipt
     assert growing.machine_ids() == before
     assert growing.ssh("login", "srun -p gpu -N2 hostname | wc -l") == "2"

@@ -22,7 +22,7 @@ def test_ready_names_every_node_of_every_group(cluster: Stack) -> None:
 
 @pytest.mark.parametrize("node", NODES)
 def test_daemons_of_the_role_run_and_no_others(cluster: Stack, node: str) -> None:
-    host = testinfra.get_host(f"docker://muster-e2e-{node}")
+    host = testinfra.get_host(f"docker://muster-{cluster.cluster}-{node}")
     expected = {
         "controller": {"slurmctld", "slurmdbd", "mariadb"},
         "login": {"sackd"},
@@ -36,7 +36,7 @@ def test_daemons_of_the_role_run_and_no_others(cluster: Stack, node: str) -> Non
 
 @pytest.mark.parametrize("node", NODES)
 def test_the_authentication_key_is_readable_by_slurm_only(cluster: Stack, node: str) -> None:
-    key = testinfra.get_host(f"docker://muster-e2e-{node}").file("/etc/slurm/slurm.key")
+    key = testinfra.get_host(f"docker://muster-{cluster.cluster}-{node}").file("/etc/slurm/slurm.key")
     assert key.mode == 0o600
     assert key.user == "slurm"
     assert key.size == 1024

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import docker
 import pytest
 
 from tests.harness import HEAL, Spec, Stack, cut_off, small_spec, wait_until
@@ -23,14 +22,10 @@ MakeStack = Callable[[str, Spec], Stack]
 
 @pytest.fixture
 def stack(make_stack: MakeStack) -> Iterator[Stack]:
-    stack = make_stack("broken", small_spec("broken", login={"enabled": False}))
+    stack = make_stack("broken", small_spec(login={"enabled": False}))
     yield stack
     stack.muster("teardown", "--yes")
     assert stack.exists() == []
-
-
-def container(stack: Stack, node: str) -> docker.models.containers.Container:
-    return docker.from_env().containers.get(f"muster-{stack.spec['name']}-{node}")
 
 
 def said(done: object) -> str:
@@ -38,7 +33,7 @@ def said(done: object) -> str:
 
 
 def test_docker_stopped_is_one_message(make_stack: MakeStack) -> None:
-    stack = make_stack("dead", small_spec("dead"))
+    stack = make_stack("dead", small_spec())
     stack.env["DOCKER_HOST"] = "unix:///nonexistent/docker.sock"
     for command in (("up",), ("status",), ("teardown", "--yes")):
         done = stack.muster(*command, check=False, timeout=30)
@@ -52,7 +47,7 @@ def test_a_node_killed_during_bootstrap_is_named(stack: Stack) -> None:
     def kill_when_bootstrapping() -> None:
         log = stack.home / "broken" / "progress.jsonl"
         wait_until(lambda: log.exists() and '"bootstrap"' in log.read_text(), "bootstrap begins", 90)
-        container(stack, "gpu-2").kill()
+        stack.container("gpu-2").kill()
 
     killer = threading.Thread(target=kill_when_bootstrapping)
     killer.start()
@@ -95,13 +90,13 @@ def test_a_port_that_is_taken_is_named_and_nothing_half_made_is_left(make_stack:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        spec = small_spec("port", network={"egress": True}, login={"ssh_port": port}, groups={"cpu": {"count": 1}})
+        spec = small_spec(network={"egress": True}, login={"ssh_port": port}, groups={"cpu": {"count": 1}})
         stack = make_stack("port", spec)
         done = stack.up(check=False)
         assert done.returncode != 0
         assert "login.ssh_port" in said(done)
         assert str(port) in said(done)
-        assert "muster-port-login" not in stack.exists()
+        assert f"muster-{stack.cluster}-login" not in stack.exists()
     stack.muster("teardown", "--yes")
     assert stack.exists() == []
 
@@ -122,7 +117,7 @@ def test_a_node_that_cannot_join_the_fabric_fails_the_ready_gate(stack: Stack) -
 
 def test_a_dead_node_is_a_red_row_in_status_not_a_traceback(stack: Stack) -> None:
     stack.up()
-    container(stack, "gpu-2").kill()
+    stack.container("gpu-2").kill()
     done = stack.muster("status", check=False)
     assert "gpu-2" in said(done)
     assert "exited" in said(done).lower() or "down" in said(done).lower()

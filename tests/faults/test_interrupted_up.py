@@ -22,7 +22,7 @@ def progress(stack: Stack) -> str:
 
 
 def containers(stack: Stack) -> int:
-    wanted = {"label": f"muster.cluster={stack.spec['name']}"}
+    wanted = {"label": f"muster.cluster={stack.cluster}"}
     return len(docker.from_env().containers.list(all=True, filters=wanted, ignore_removed=True))
 
 
@@ -31,11 +31,15 @@ POINTS: dict[str, Callable[[Stack], bool]] = {
     "bootstrap has begun": lambda stack: '"bootstrap"' in progress(stack),
     "the ready job runs": lambda stack: '"ready"' in progress(stack),
 }
+LATER: dict[str, Callable[[Stack], bool]] = {
+    "the new machine exists": lambda stack: containers(stack) >= 4,
+    "the first machine is gone": lambda stack: containers(stack) <= 3,
+}
 
 
-def kill_at(stack: Stack, point: str) -> None:
-    up = stack.start("up")
-    wait_until(lambda: POINTS[point](stack) or up.poll() is not None, point, 120)
+def kill_at(stack: Stack, point: str, *command: str) -> None:
+    up = stack.start(*(command or ("up",)))
+    wait_until(lambda: (POINTS | LATER)[point](stack) or up.poll() is not None, point, 120)
     assert up.poll() is None, "up ended before it could be killed"
     os.killpg(up.pid, signal.SIGKILL)
     up.wait()
@@ -57,7 +61,7 @@ def leftover_processes(stack: Stack) -> list[str]:
 
 @pytest.mark.parametrize("point", list(POINTS))
 def test_the_next_up_heals(make_stack: MakeStack, point: str) -> None:
-    stack = make_stack("killed", small_spec("killed", login={"enabled": False}))
+    stack = make_stack("killed", small_spec(login={"enabled": False}))
     kill_at(stack, point)
     stack.up()
     assert stack.ssh("controller", "srun -p gpu -N2 hostname | sort").splitlines() == ["gpu-1", "gpu-2"]
@@ -67,14 +71,28 @@ def test_the_next_up_heals(make_stack: MakeStack, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["the first machine exists", "bootstrap has begun"])
 def test_teardown_removes(make_stack: MakeStack, point: str) -> None:
-    stack = make_stack("killed", small_spec("killed", login={"enabled": False}))
+    stack = make_stack("killed", small_spec(login={"enabled": False}))
     kill_at(stack, point)
     stack.muster("teardown", "--yes")
     assert stack.exists() == []
 
 
+def test_growth_that_was_killed_goes_on_and_the_old_nodes_stay(make_stack: MakeStack) -> None:
+    stack = make_stack("killed", small_spec(login={"enabled": False}))
+    stack.up()
+    before = stack.machine_ids()
+    stack.spec["groups"]["gpu"]["count"] = 3
+    kill_at(stack, "the new machine exists")
+    stack.up()
+    assert {name: stack.machine_ids()[name] for name in before} == before
+    assert len(stack.ssh("controller", "srun -p gpu -N3 hostname").splitlines()) == 3
+    kill_at(stack, "the first machine is gone", "teardown", "--yes")
+    stack.muster("teardown", "--yes")
+    assert stack.exists() == []
+
+
 def test_two_ups_at_once_one_is_refused_and_nothing_is_corrupt(make_stack: MakeStack) -> None:
-    stack = make_stack("twice", small_spec("twice", login={"enabled": False}))
+    stack = make_stack("twice", small_spec(login={"enabled": False}))
     first = stack.start("up")
     wait_until(lambda: containers(stack) >= 1 or first.poll() is not None, "the first up works", 60)
     second = stack.up(check=False)
@@ -87,7 +105,7 @@ def test_two_ups_at_once_one_is_refused_and_nothing_is_corrupt(make_stack: MakeS
 
 
 def test_a_second_up_may_wait_for_the_first(make_stack: MakeStack) -> None:
-    stack = make_stack("twice", small_spec("twice", login={"enabled": False}))
+    stack = make_stack("twice", small_spec(login={"enabled": False}))
     first = stack.start("up")
     wait_until(lambda: containers(stack) >= 1 or first.poll() is not None, "the first up works", 60)
     assert "nothing to change" in stack.up("--wait").stdout.lower()
@@ -96,7 +114,7 @@ def test_a_second_up_may_wait_for_the_first(make_stack: MakeStack) -> None:
 
 
 def test_a_lost_state_is_adopted_by_up(make_stack: MakeStack) -> None:
-    stack = make_stack("lost", small_spec("lost", login={"enabled": False}))
+    stack = make_stack("lost", small_spec(login={"enabled": False}))
     stack.up()
     before = stack.machine_ids()
     lose_state(stack)
@@ -108,12 +126,12 @@ def test_a_lost_state_is_adopted_by_up(make_stack: MakeStack) -> None:
 
 
 def test_a_lost_state_is_removed_by_teardown(make_stack: MakeStack) -> None:
-    stack = make_stack("lost", small_spec("lost", groups={"cpu": {"count": 1}}, login={"enabled": False}))
+    stack = make_stack("lost", small_spec(groups={"cpu": {"count": 1}}, login={"enabled": False}))
     stack.up()
     lose_state(stack)
     receipt = stack.muster("teardown", "--yes").stdout
     assert stack.exists() == []
-    assert "muster-lost-cpu-1" in receipt
+    assert f"muster-{stack.cluster}-cpu-1" in receipt
 
 
 def lose_state(stack: Stack) -> None:

@@ -1,0 +1,39 @@
+"""The first command of the README, as people type it, on the stack file they get."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import yaml
+
+from tests.harness import REPO, Spec, Stack
+
+MakeStack = Callable[[str, Spec], Stack]
+
+
+def make(stack: Stack, target: str) -> str:
+    done = subprocess.run(
+        ["make", target, f"STACK={stack.name}"],
+        cwd=REPO,
+        env=stack.environment(),
+        text=True,
+        capture_output=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_make_demo_and_teardown(make_stack: MakeStack) -> None:
+    shipped: Spec = yaml.safe_load((REPO / "stacks" / "Pulumi.local.yaml").read_text())["config"]["muster:cluster"]
+    stack = make_stack("demo", shipped | {"network": {"egress": False}})
+    said = make(stack, "demo")
+    assert "as it should be" in said
+    for target in ("make ssh", "make status", "make teardown"):
+        assert target in said
+    receipt = make(stack, "teardown")
+    assert f"muster-{stack.cluster}-gpu-2" in receipt
+    assert "make clean-cache" in receipt
+    assert stack.exists() == []
+    assert "nothing" in make(stack, "teardown").lower()

@@ -4,6 +4,8 @@ PYTHON ?= python3
 STACK ?= local
 JOB ?= slurm/jobs/smoke.sbatch
 MUSTER := .venv/bin/muster
+# Something to print where the environment was made for another folder: its programs would run that one's code.
+MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' || echo moved)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up status ssh submit teardown check cost plan env test lint bench golden clean-cache
@@ -12,50 +14,59 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  STACK=%s (a file in stacks/), JOB=%s, FORCE=1, ARGS=...\n' '$(STACK)' '$(JOB)'
 
+# Standard output belongs to the target that asked: `eval "$$(make -s env)"`.
+$(MUSTER): requirements.lock pyproject.toml $(if $(MOVED),again)
+	@$(PYTHON) -m setup apt venv >&2
+	@touch $@
+
+.PHONY: again
+again:
+
 setup: ## Python environment, Pulumi, Docker, node image, training environment; only what is missing
 	@$(PYTHON) -m setup
 
 demo: setup ## set-up, a cluster, a 2-node job, a summary
 	@$(MUSTER) demo --stack $(STACK)
 
-up: setup ## create the cluster, or make it what its stack file says (FORCE=1: even while jobs run on nodes that go)
-	@$(MUSTER) up --stack $(STACK) $(if $(FORCE),--force)
+up: setup ## create the cluster, or make it what its stack file says (FORCE=1: even while jobs run on nodes that go; WAIT=1: after another command)
+	@$(MUSTER) up --stack $(STACK) $(if $(FORCE),--force) $(if $(WAIT),--wait)
 
-status: ## nodes, queue, health, cost per hour
+status: $(MUSTER) ## nodes, queue, health, cost per hour
 	@$(MUSTER) status --stack $(STACK)
 
-ssh: ## a shell on the login node (NODE=gpu-1: on that one)
+ssh: $(MUSTER) ## a shell on the login node (NODE=gpu-1: on that one)
 	@$(MUSTER) ssh --stack $(STACK) $(NODE)
 
-submit: ## run JOB=file on the cluster and follow its log (ARGS=... are given to it)
-	@$(MUSTER) submit --stack $(STACK) $(JOB) $(ARGS)
+submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (ARGS=... are given to it)
+	@$(MUSTER) submit --stack $(STACK) "$(JOB)" $(ARGS)
 
-teardown: ## remove everything, check that nothing is left, print a receipt
+teardown: $(MUSTER) ## remove everything, check that nothing is left, print a receipt
 	@$(MUSTER) teardown --stack $(STACK) --yes
 
-check: ## check the stack file; starts nothing
+check: $(MUSTER) ## check the stack file; starts nothing
 	@$(MUSTER) check --stack $(STACK)
 
-cost: ## what an hour costs
+cost: $(MUSTER) ## what an hour costs
 	@$(MUSTER) cost --stack $(STACK)
 
 plan: ## search a parallelism layout (not there yet)
 	@echo 'plan: arrives with the simulator; nothing to run yet' >&2; exit 1
 
-env: ## shell lines for plain Pulumi: eval "$$(make -s env)"
+env: $(MUSTER) ## shell lines for plain Pulumi: eval "$$(make -s env)"
 	@$(MUSTER) env
 
 test: setup ## lint, then all tests: pure, engine, e2e, faults; one summary
 	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
-lint: ## ruff, mypy, shellcheck
+lint: $(MUSTER) ## ruff, mypy, shellcheck
+	@command -v shellcheck >/dev/null || $(PYTHON) -m setup apt
 	@.venv/bin/python -m tests.lint
 
 bench: setup ## measure bring-up, change and teardown, each figure beside its reference
 	@.venv/bin/python benchmarks/bringup.py
 
-golden: ## write again what is generated from the spec
+golden: $(MUSTER) ## write again what is generated from the spec
 	@$(MUSTER) golden
 
-clean-cache: ## drop images, training environments and tools
+clean-cache: $(MUSTER) ## drop images, training environments and tools
 	@$(MUSTER) cache drop

@@ -18,7 +18,7 @@ from infra.targets import Context, target
 from infra.validate import validate
 
 stack = pulumi.get_stack()
-repo = Home.of(os.environ).repo
+repo = Home.of(os.environ).stack(stack).home.repo
 
 spec = load(pulumi.Config("muster").require_object("cluster"))
 issues = validate(spec, root=repo)

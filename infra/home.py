@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PULUMI_VERSION = "3.259.0"
-STACK_NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,38}$")
+# A stack's folder stands in MUSTER_HOME beside these, which belong to all stacks.
+RESERVED = ("state", "locks", "receipts", "passphrase", "stacks")
+_STACK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,13 @@ class Home:
         return self.repo / ".venv"
 
     def stack(self, name: str) -> StackHome:
+        if problem := name_problem(name):
+            raise ValueError(f"stack: {problem}")
         return StackHome(self, name)
 
     def stack_names(self) -> list[str]:
-        return sorted(file.name.split(".")[1] for file in self.stacks.glob("Pulumi.*.yaml"))
+        names = (file.name.split(".")[1] for file in self.stacks.glob("Pulumi.*.yaml"))
+        return sorted(name for name in names if not name_problem(name))
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,24 @@ class StackHome:
 
     def log(self, command: str) -> Path:
         return self.folder / f"{command}.log"
+
+
+def name_problem(name: str) -> str:
+    """Why this cannot be the name of a stack; empty where it can."""
+    if not _STACK_NAME.fullmatch(name):
+        return f"'{name}' is not a stack name; allowed: up to 39 small letters, digits and dashes, no dash first"
+    if name in RESERVED:
+        return f"'{name}' is a name that muster keeps for itself; allowed: any but {', '.join(RESERVED)}"
+    return ""
+
+
+def private_folder(folder: Path) -> Path:
+    """One that only its owner may enter: state, keys and logs of a cluster are nobody else's."""
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(exist_ok=True, mode=0o700)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
+    return folder
 
 
 def _path(env: Mapping[str, str], name: str, default: Path) -> Path:

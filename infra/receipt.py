@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from infra.home import private_folder
+
 
 @dataclass(frozen=True)
 class Item:
@@ -66,7 +68,7 @@ def settle(before: Iterable[Item], after: Iterable[Item]) -> tuple[Item, ...]:
 
 
 def save(receipt: Receipt, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     path = folder / f"{receipt.stack}-{receipt.when.astimezone(UTC):%Y%m%dT%H%M%SZ}.json"
     body = asdict(receipt) | {"left": len(receipt.left), "removed": len(receipt.removed)}
     path.write_text(json.dumps(body, indent=2) + "\n")

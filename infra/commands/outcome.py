@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
-from infra.home import StackHome
+from infra.home import StackHome, private_folder
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Outcome:
 
 
 def write(stack: StackHome, outcome: Outcome) -> None:
-    stack.folder.mkdir(parents=True, exist_ok=True)
+    private_folder(stack.folder)
     stack.last_up.write_text(json.dumps(asdict(outcome), indent=2) + "\n")
 
 

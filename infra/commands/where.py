@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.home import STACK_NAME, Home, StackHome
+from infra.home import Home, StackHome
 
 
 def stack_home(name: str) -> StackHome:
-    if not STACK_NAME.match(name):
-        raise Stop(
-            f"stack: '{name}' is not a stack name; allowed: small letters, digits and dashes", _choose(), BAD_INPUT
-        )
-    return Home.of(os.environ).stack(name)
+    try:
+        return Home.of(os.environ).stack(name)
+    except ValueError as bad:
+        raise Stop(str(bad), _choose(), BAD_INPUT) from None
 
 
 def existing_stack(name: str) -> StackHome:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shlex
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
 
-from infra.home import Home, StackHome
+from infra.home import Home, StackHome, private_folder
 
 # The language host takes its Python from the activated virtualenv; whatever else points at another one must go.
 _REMOVED = ("PYTHONHOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN", "PULUMI_PYTHON_CMD")
@@ -35,7 +39,7 @@ def additions(base: Mapping[str, str], home: Home) -> dict[str, str]:
         "VIRTUAL_ENV": str(home.venv),
         # Without `metadata=skip` each state file has an attributes file beside it; one that a killed `up` left half
         # written makes every later command fail with "failed to load checkpoint: EOF".
-        "PULUMI_BACKEND_URL": f"file://{home.state}?metadata=skip",
+        "PULUMI_BACKEND_URL": f"file://{quote(str(home.state))}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(home.passphrase),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
@@ -53,9 +57,31 @@ def exports(base: Mapping[str, str], home: Home) -> str:
 
 def prepare(home: Home) -> None:
     """The folders and the passphrase that every `pulumi` command expects to exist."""
-    home.state.mkdir(parents=True, exist_ok=True)
-    if home.passphrase.exists():
+    private_folder(home.state)
+    if _has_passphrase(home):
         return
-    descriptor = os.open(home.passphrase, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor, new = tempfile.mkstemp(dir=home.root, prefix=".passphrase.")
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_urlsafe(32))
+    try:
+        # Whole or not at all, and the first of several commands wins: a link never replaces a file.
+        os.link(new, home.passphrase)
+    except FileExistsError:
+        pass
+    finally:
+        Path(new).unlink()
+
+
+def _has_passphrase(home: Home) -> bool:
+    """An empty file that nothing was encrypted with is what an interrupted first command left: it is removed."""
+    try:
+        with home.passphrase.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_size or any(home.state.glob(".pulumi/stacks/*/*.json*")):
+                return True
+            # Another command may have put a good one here since; that is another file than the one opened.
+            if os.path.samestat(home.passphrase.stat(), os.fstat(file.fileno())):
+                home.passphrase.unlink()
+    except FileNotFoundError:
+        pass
+    return False

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from infra.engine.stop import Stop
-from infra.home import StackHome
+from infra.home import StackHome, private_folder
 
 _POLL_S = 0.2
 # What a killed command's supervisor needs to end the processes it left.
@@ -42,7 +42,7 @@ class Holder:
 @contextmanager
 def held(stack: StackHome, command: str, *, wait: bool, say: Callable[[str], None]) -> Iterator[int]:
     """Yields the lock's descriptor, so that the process that cleans up after a killed `muster` can hold it too."""
-    stack.lock.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(stack.lock.parent)
     descriptor = os.open(stack.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _acquire(descriptor, stack, wait=wait, say=say)
@@ -78,7 +78,7 @@ def process_lives(pid: int) -> bool:
 def refusal(stack: str, holder: Holder) -> Stop:
     return Stop(
         f"another command works on stack {stack}: {holder}",
-        "wait for it, or let this one wait with `muster up --wait`",
+        f"wait for it, or let `up` wait: `make up WAIT=1{'' if stack == 'local' else f' STACK={stack}'}`",
     )
 
 

@@ -10,13 +10,13 @@ import re
 
 import yaml
 
-from infra.home import StackHome
+from infra.home import StackHome, private_folder
 
 _SALT = re.compile(r"^encryptionsalt:.*$", re.MULTILINE)
 
 
 def write(stack: StackHome) -> None:
-    stack.folder.mkdir(parents=True, exist_ok=True)
+    private_folder(stack.folder)
     stack.project.write_text(project_file(stack))
     before = stack.working_copy.read_text() if stack.working_copy.exists() else ""
     stack.working_copy.write_text(working_copy(stack.file.read_text() if stack.file.exists() else "", before))

@@ -178,11 +178,13 @@ def test_secrets_of_an_exported_state_are_unwrapped() -> None:
         bootstrap.inputs(state[:1])
 
 
-@pytest.mark.parametrize("name", ["../x", "A", "", "a/b", "a.b", "-x"])
+@pytest.mark.parametrize("name", ["../x", "A", "", "a/b", "a.b", "-x", "state", "locks", "receipts", "passphrase"])
 def test_a_name_that_cannot_be_a_stack_is_refused(name: str) -> None:
     with pytest.raises(Stop) as stop:
         where.stack_home(name)
     assert stop.value.code == BAD_INPUT
+    assert f"stack: '{name}'" in stop.value.what
+    assert "allowed: " in stop.value.what
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from infra.engine import environment, events, project
-from infra.home import Home
+from infra import receipt
+from infra.commands import outcome
+from infra.engine import environment, events, lock, project
+from infra.home import RESERVED, Home
 
 HOME = Home.of({"MUSTER_HOME": "/h", "MUSTER_CACHE": "/c", "MUSTER_STACKS": "/s"}, repo=Path("/r"))
 SALT = "encryptionsalt: v1:abc=:v1:def:ghi=="
@@ -66,6 +69,65 @@ def test_the_passphrase_is_made_once_and_for_its_owner_only(tmp_path: Path) -> N
     assert home.passphrase.read_text() == first
     assert len(first) > 30
     assert home.passphrase.stat().st_mode & 0o777 == 0o600
+
+
+def test_many_first_commands_at_once_agree_on_one_passphrase(tmp_path: Path) -> None:
+    home = Home.of({"MUSTER_HOME": str(tmp_path)})
+    home.passphrase.touch()
+    seen = []
+
+    def first_command() -> None:
+        environment.prepare(home)
+        seen.append(home.passphrase.read_text())
+
+    threads = [threading.Thread(target=first_command) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == len(threads)
+    assert set(seen) == {home.passphrase.read_text()}
+    assert len(seen[0]) > 30
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["passphrase", "state"]
+
+
+def test_an_empty_passphrase_that_a_state_was_made_with_is_left_alone(tmp_path: Path) -> None:
+    home = Home.of({"MUSTER_HOME": str(tmp_path)})
+    home.passphrase.touch()
+    state = home.stack("s").state
+    state.parent.mkdir(parents=True)
+    state.write_text("{}")
+    environment.prepare(home)
+    assert home.passphrase.read_text() == ""
+
+
+def test_what_is_in_the_home_is_its_owners_only(tmp_path: Path) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path / "home")}).stack("s")
+    stack.home.receipts.mkdir(parents=True, mode=0o755)
+    environment.prepare(stack.home)
+    project.write(stack)
+    outcome.write(stack, outcome.Outcome("ready", "2026-01-01T00:00:00+00:00"))
+    receipt.save(receipt.Receipt("s", "c", "2026-01-01T00:00:00+00:00", 1.0), stack.home.receipts)
+    with lock.held(stack, "up", wait=False, say=print):
+        folders = [path for path in stack.home.root.iterdir() if path.is_dir()]
+    assert sorted(path.name for path in folders) == ["locks", "receipts", "s", "state"]
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
+
+
+@pytest.mark.parametrize("name", ["local", "a", "0-1", "a" * 39])
+def test_a_name_of_a_stack(name: str) -> None:
+    assert HOME.stack(name).folder == Path("/h") / name
+
+
+@pytest.mark.parametrize("name", ["", "-a", "A", "a/b", "..", "a.b", "a\n", "a b", "a" * 40, *RESERVED])
+def test_a_name_that_cannot_be_a_stack(name: str) -> None:
+    with pytest.raises(ValueError, match="allowed: "):
+        HOME.stack(name)
+
+
+def test_no_stack_may_take_a_folder_of_the_home() -> None:
+    shared = (HOME.state, HOME.receipts, HOME.passphrase, HOME.stack("s").lock.parent)
+    assert {path.name for path in shared} <= set(RESERVED)
 
 
 @pytest.mark.parametrize(

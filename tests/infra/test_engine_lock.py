@@ -65,7 +65,7 @@ def test_a_second_command_is_refused_and_told_who_and_since_when(stack: StackHom
     assert str(os.getpid()) in stop.value.what
     assert "`muster up`" in stop.value.what
     assert f"{datetime.now():%H:%M}" in stop.value.what
-    assert "--wait" in stop.value.fix
+    assert "`make up WAIT=1 STACK=s`" in stop.value.fix
     assert time.monotonic() - began < 1
 
 

@@ -151,6 +151,20 @@ def test_up_again_change_destroy_and_a_stack_file_that_stays_as_it_was(stack: St
     assert pulumi.outputs(stack) == {}
 
 
+def test_a_home_with_signs_that_mean_something_in_a_url(
+    stack: StackHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "my home, 100%25 #1?a=b"
+    monkeypatch.setenv("MUSTER_HOME", str(odd))
+    there = Home.of(os.environ, repo=stack.home.repo).stack("s")
+    describe(there)
+    assert up(there)[0] == 0
+    assert there.state.is_file()
+    assert pulumi.outputs(there)["size"] == 1
+    assert up(there)[1].changed is False
+    assert {path.name for path in tmp_path.iterdir()} == {"repo", odd.name}
+
+
 def test_a_failure_is_the_providers_own_words(stack: StackHome) -> None:
     describe(stack, fail="node gpu-1, step users: no disk. Fix: free some.")
     code, result = up(stack)

@@ -34,8 +34,10 @@ def packages(facts: Facts) -> tuple[str, ...]:
     """What to install: tools only when there is work for them."""
     if not facts.can_install:
         return ()
-    wanted = facts.lacking & {"shellcheck", "ssh", "docker"}
-    if facts.engine.state == "absent":
+    wanted = facts.lacking & {"shellcheck", "ssh"}
+    if facts.uses_engine:
+        wanted |= facts.lacking & {"docker"}
+    if facts.uses_engine and facts.engine.state == "absent":
         wanted |= facts.lacking & {"dockerd"}
     if "image" in facts.missing | facts.unknown:
         wanted |= facts.lacking & {"debootstrap"}
@@ -54,7 +56,7 @@ def act(_: Paths, facts: Facts, log: Path) -> None:
     run(["apt-get", "update"], log, env=environment)
     names = list(packages(facts))
     # From Debian 13 on the engine's package leaves its client out.
-    if "docker" in facts.lacking and ask(["apt-cache", "show", "docker-cli"]).code == 0:
+    if facts.uses_engine and "docker" in facts.lacking and ask(["apt-cache", "show", "docker-cli"]).code == 0:
         names.append("docker-cli")
     options = ["-y", "--no-install-recommends", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300"]
     run(["apt-get", "install", *options, *names], log, env=environment)

@@ -25,6 +25,8 @@ class Facts:
     python: str
     memory_mb: int
     engine: Engine
+    # Whether any phase that was asked for works with the engine.
+    uses_engine: bool = True
     # Phases that have work to do, and those that cannot be judged before the engine runs.
     missing: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()

@@ -33,6 +33,7 @@ def gather(paths: Paths, phases: Collection[str]) -> Facts:
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         memory_mb=_memory_mb(),
         engine=found,
+        uses_engine=not {"docker", "image", "env"}.isdisjoint(phases),
         missing=missing,
         unknown=_unknown(found) & frozenset(phases),
         lacking=lacking,

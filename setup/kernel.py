@@ -11,7 +11,7 @@ SYSCTLS = Path("/proc/sys")
 NEEDED = {
     # The systemd of each node holds about five inotify instances of the host; kernels allow 128: some 25 nodes.
     "fs/inotify/max_user_instances": 4096,
-    # All network namespaces share the host's table of neighbours, and 34 nodes that know each other fill 34 x 33 places;
+    # All network namespaces share the host's table of neighbours. 34 nodes that know each other fill 34 x 33 places,
     # kernels allow 1024: https://docs.kernel.org/networking/ip-sysctl.html (neigh/default/gc_thresh3).
     "net/ipv4/neigh/default/gc_thresh1": 4096,
     "net/ipv4/neigh/default/gc_thresh2": 8192,

@@ -57,6 +57,8 @@ def _machine(facts: Facts) -> list[Problem]:
 
 
 def _engine(facts: Facts) -> list[Problem]:
+    if not facts.uses_engine:
+        return []
     engine = facts.engine
     absent = engine.state == "absent"
     rules = (

@@ -116,6 +116,10 @@ def test_without_a_usable_mirror_there_is_none() -> None:
         (machine(lacking=EVERYTHING, debian=False, missing=ALL), ()),
         (machine(lacking=frozenset({"shellcheck", "ssh"})), ("openssh-client", "shellcheck")),
         (
+            machine(lacking=EVERYTHING, missing=frozenset({"venv"}), engine=Engine("absent"), uses_engine=False),
+            ("openssh-client", "python3.13-venv", "shellcheck"),
+        ),
+        (
             machine(lacking=frozenset({"debootstrap"}), missing=frozenset({"image"})),
             ("debian-archive-keyring", "debootstrap"),
         ),

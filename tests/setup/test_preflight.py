@@ -118,6 +118,7 @@ def test_one_problem_one_message(name: str) -> None:
         machine(root=False),
         machine(debian=False, root=False, distribution="Fedora Linux 43"),
         machine(engine=Engine("stopped")),
+        machine(engine=Engine("absent"), root=False, uses_engine=False),
         machine(engine=Engine("absent"), missing=ALL, lacking=frozenset({"docker", "dockerd", "go", "ensurepip"})),
         machine(missing=ALL, disks=one_disk(17.0)),
         machine(missing=ALL, reach={"release": False, "go": True, "base": False}, disks=one_disk(17.0)),

@@ -1,0 +1,100 @@
+"""Targets bring what they need on a fresh clone, ask for nothing once it is there, and keep standard output clean."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+# Takes the place of `python3 -m setup`: notes what it was asked for and makes a `muster` that notes its words too.
+PYTHON = """\
+#!/bin/sh
+echo "$*" >> asked
+echo "venv      done"
+mkdir -p .venv/bin
+printf '#!/bin/sh\\n# %s/.venv/bin/python\\nfor word; do echo "<$word>"; done\\n' "$PWD" > .venv/bin/muster
+cp .venv/bin/muster .venv/bin/python
+chmod +x .venv/bin/muster .venv/bin/python
+"""
+VENV = "-m setup apt venv\n"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(REPO / name, tmp_path / name)
+    (tmp_path / "python").write_text(PYTHON)
+    (tmp_path / "python").chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", ["status", "ssh", "submit", "teardown", "check", "cost", "env", "golden", "lint"])
+def test_a_fresh_clone_gets_its_environment_once(clone: Path, target: str) -> None:
+    make(clone, target)
+    make(clone, target)
+    assert asked(clone) == VENV
+
+
+@pytest.mark.parametrize("target", ["demo", "up", "test", "bench"])
+def test_what_makes_clusters_has_the_whole_set_up(clone: Path, target: str) -> None:
+    make(clone, target)
+    assert asked(clone).startswith("-m setup\n")
+
+
+@pytest.mark.parametrize("words", [(), ("help",)])
+def test_help_needs_nothing(clone: Path, words: tuple[str, ...]) -> None:
+    assert "teardown" in make(clone, *words)
+    assert asked(clone) == ""
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
+def test_a_newer_pin_is_looked_at(clone: Path, name: str) -> None:
+    make(clone, "check")
+    later = time.time() + 5
+    os.utime(clone / name, (later, later))
+    make(clone, "check")
+    assert asked(clone) == VENV * 2
+
+
+def test_a_moved_clone_is_looked_at(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    make(clone, "check")
+    moved = tmp_path_factory.mktemp("other") / "place"
+    shutil.copytree(clone, moved)
+    make(moved, "check")
+    make(moved, "check")
+    assert asked(moved) == VENV * 2
+
+
+def test_env_prints_nothing_of_set_up(clone: Path) -> None:
+    assert make(clone, "-s", "env") == "<env>\n"
+
+
+def test_a_job_with_a_space_in_its_name_is_one_word(clone: Path) -> None:
+    assert make(clone, "submit", "JOB=my jobs/a.sbatch") == "<submit>\n<--stack>\n<local>\n<my jobs/a.sbatch>\n"
+
+
+def test_lint_brings_shellcheck_where_it_is_missing(clone: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("make", "sh", "bash", "head", "grep", "mkdir", "touch", "cp", "chmod"):
+        (tools / name).symlink_to(shutil.which(name) or name)
+    make(clone, "lint", PATH=str(tools))
+    assert asked(clone) == f"{VENV}-m setup apt\n"
+
+
+def make(clone: Path, *words: str, **variables: str) -> str:
+    # Not what a make around these tests hands down.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--no-print-directory", *words, "PYTHON=./python"]
+    done = subprocess.run(command, cwd=clone, env={**environment, **variables}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def asked(clone: Path) -> str:
+    return (clone / "asked").read_text() if (clone / "asked").exists() else ""

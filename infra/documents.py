@@ -19,6 +19,8 @@ from infra.spec.written import inline
 SCHEMA = Path("docs/cluster.schema.json")
 FIELDS = Path("docs/spec.md")
 GOLDEN = Path("tests/golden")
+# The stack files that come with the repository; those that users put beside them have no golden copy.
+EXAMPLES = ("local", "local-full", "local-required")
 BEGIN, END = "<!-- fields: begin -->", "<!-- fields: end -->"
 
 
@@ -36,7 +38,7 @@ def write_all(root: Path) -> list[Path]:
 
 
 def stale(root: Path) -> list[Path]:
-    """Documents that are missing, differ from the model, or belong to a stack that is gone; relative to `root`."""
+    """Documents that are missing, differ from the model, or belong to an example that is gone; relative to `root`."""
     wanted = documents(root)
     gone = [p.relative_to(root) for p in (root / GOLDEN).glob("*.json") if p.relative_to(root) not in wanted]
     return sorted([*(path for path, text in wanted.items() if _text(root / path) != text), *gone])
@@ -63,9 +65,8 @@ def table() -> str:
 
 
 def _plans(stacks: Path) -> Iterator[tuple[str, str]]:
-    for stack_file in sorted(stacks.glob("Pulumi.*.yaml")):
-        name = stack_file.name.removeprefix("Pulumi.").removesuffix(".yaml")
-        yield name, _json(plan(read(stack_file)).model_dump(mode="json"))
+    for name in EXAMPLES:
+        yield name, _json(plan(read(stacks / f"Pulumi.{name}.yaml")).model_dump(mode="json"))
 
 
 def _page(page: Path) -> str:

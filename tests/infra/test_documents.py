@@ -45,6 +45,14 @@ def test_a_changed_example_changes_its_golden_copy(tmp_path: Path) -> None:
     assert stale(root) == [GOLDEN / "local.json"]
 
 
+def test_a_stack_of_the_user_has_no_golden_copy(tmp_path: Path) -> None:
+    root = copy(tmp_path)
+    shutil.copy(root / "stacks" / "Pulumi.local.yaml", root / "stacks" / "Pulumi.mine.yaml")
+    (root / "stacks" / "Pulumi.unfinished.yaml").write_text("config: {")
+    assert stale(root) == []
+    assert write_all(root) == []
+
+
 def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
     root = copy(tmp_path)
     (root / FIELDS).write_text(f"# Mine\n{BEGIN}\nold\n<!-- fields: end -->\nafter\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from pulumi.dynamic import CheckFailure, CheckResult, CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
@@ -54,10 +55,17 @@ class ChangeGuard(Resource, module="muster", name="ChangeGuard"):
 
 def _empty(queue: JobQueue, nodes: tuple[str, ...]) -> None:
     """A job may have started since the check: drained nodes take no new ones, so this second look is final."""
-    queue.drain(nodes)
+    try:
+        drained = queue.drain(nodes)
+    except Problem as problem:
+        if not _forced():
+            raise
+        print(f"warning: {problem}", file=sys.stderr)
+        return
     jobs = {} if _forced() else queue.jobs(nodes)
     if jobs:
-        queue.resume(nodes)
+        # Only ours: a node that somebody had drained before stays drained.
+        queue.resume(drained)
         running = "; ".join(f"{node}: {', '.join(ids)}" for node, ids in jobs.items())
         raise Problem(
             "groups", f"jobs started on nodes that would go ({running})", "wait for them, or end them with `FORCE=1`"

@@ -1,18 +1,26 @@
-"""The running cluster's job queue, asked over SSH with the access files of its stack."""
+"""The running cluster's job queue, asked over SSH with the access files of its stack.
+
+Who cannot be asked is not idle. Without a running slurmctld, nodes count as idle only where no job can be on them: the
+controller's container is gone (the queue with it), no compute node runs, or the stack's state holds no Slurm cluster
+yet (its first `up` was stopped). Else jobs may go on without slurmctld, and only FORCE=1 takes their nodes."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
-from docker.errors import APIError
+import docker
+from docker.errors import APIError, NotFound
 
+from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.ssh import SshTransport
-from infra.home import Home
+from infra.home import Home, StackHome
 from infra.inventory import Inventory
 from infra.plan import names
 from infra.providers import engine_client
@@ -21,16 +29,36 @@ from infra.spec import ClusterSpec
 
 _ASK_S = 30.0
 _DAEMON = "slurmctld"
+_SLURM_RESOURCE = ":SlurmCluster"
 
-# Nodes that Slurm does not know (a login node, one that never joined) have no jobs and cannot be drained.
+# Nodes that Slurm does not know (a login node, one that never joined) have no jobs and cannot be drained. Every answer
+# goes into a variable first: `set -e` sees a command that fails there, not one in a pipeline or in a `for` list.
 _KNOWN = """set -e
-for node in {nodes}; do sinfo -h -N -o %N | grep -qx "$node" && known="$known $node"; done
+all=$(sinfo -h -N -o %N)
+known=
+for node in {nodes}; do
+  for one in $all; do
+    if [ "$one" = "$node" ]; then known="$known $node"; break; fi
+  done
+done
 [ -n "$known" ] || exit 0
 """
 _JOBS = """for node in $known; do
-  for job in $(squeue -h -t R,S,CF -w "$node" -o %i); do echo "$node $job"; done
+  jobs=$(squeue -h -t R,S,CF -w "$node" -o %i)
+  for job in $jobs; do echo "$node $job"; done
 done"""
-_DRAIN = 'scontrol update nodename="$(echo $known | tr " " ,)" state=drain reason="muster: leaving"'
+# What somebody else has drained keeps its reason and is not ours to resume; what an earlier run of ours drained is.
+_DRAIN = """ours= fresh=
+for node in $known; do
+  shown=$(scontrol -o show node "$node")
+  state=${shown#* State=}
+  case "${state%% *}" in
+    *DRAIN*) case "$shown" in *"Reason=muster: leaving"*) ours="$ours $node" ;; esac ;;
+    *) ours="$ours $node" fresh="$fresh,$node" ;;
+  esac
+done
+[ -z "$fresh" ] || scontrol update nodename="${fresh#,}" state=drain reason="muster: leaving"
+echo $ours"""
 _RESUME = 'scontrol update nodename="$(echo $known | tr " " ,)" state=resume'
 
 
@@ -39,27 +67,53 @@ class JobQueue(Protocol):
         """Those of the nodes that run jobs, and the jobs' ids."""
         ...
 
-    def drain(self, nodes: Sequence[str]) -> None: ...
+    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Those of the nodes that are drained for us now: the ones to resume if they stay after all."""
+        ...
 
     def resume(self, nodes: Sequence[str]) -> None: ...
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What can be seen of a cluster's queue without asking it."""
+
+    controller: bool
+    """Its container exists, whether it runs or not."""
+    daemon: bool
+    """slurmctld runs in it."""
+    compute: bool
+    """At least one compute node runs."""
+    bootstrapped: bool
+    """The stack's state holds a Slurm cluster."""
+
+
+def verdict(seen: Seen) -> Literal["ask", "idle", "unknown"]:
+    if seen.daemon:
+        return "ask"
+    return "unknown" if seen.controller and seen.compute and seen.bootstrapped else "idle"
+
+
 def queue_of(spec: ClusterSpec, stack: str) -> JobQueue:
     """The queue of the cluster that `spec` made, as far as it can be asked."""
-    folder = Home.of(os.environ).stack(stack).folder
-    if not _runs(spec):
+    home = Home.of(os.environ).stack(stack)
+    found = verdict(_look(spec, home))
+    if found == "idle":
         return NoQueue()
+    if found == "unknown":
+        return UnknownQueue(f"no {_DAEMON} runs on the controller")
     try:
-        inventory = Inventory.model_validate_json((folder / "inventory.json").read_text())
-        return SlurmQueue(inventory, (folder / "id_ed25519").read_text())
+        inventory = Inventory.model_validate_json(home.inventory.read_text())
+        private_key = (home.folder / "id_ed25519").read_text()
     except FileNotFoundError as missing:
-        return UnknownQueue(Path(missing.filename))
+        return UnknownQueue(f"{missing.filename} is missing")
+    return SlurmQueue(lambda: SshTransport.connect(inventory.controller, private_key, deadline_s=_ASK_S))
 
 
 class SlurmQueue:
-    def __init__(self, inventory: Inventory, private_key: str) -> None:
-        self._inventory = inventory
-        self._private_key = private_key
+    def __init__(self, connect: Callable[[], Transport]) -> None:
+        """`connect` reaches the controller, as root."""
+        self._connect = connect
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -68,62 +122,92 @@ class SlurmQueue:
             found.setdefault(node, []).append(job)
         return found
 
-    def drain(self, nodes: Sequence[str]) -> None:
-        self._run(nodes, _DRAIN)
+    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self._run(nodes, _DRAIN).split())
 
     def resume(self, nodes: Sequence[str]) -> None:
         self._run(nodes, _RESUME)
 
     def _run(self, nodes: Sequence[str], script: str) -> str:
-        controller = self._inventory.controller
-        transport = SshTransport.connect(controller, self._private_key, deadline_s=_ASK_S)
         try:
-            done = transport.run(_KNOWN.format(nodes=shlex.join(nodes)) + script, timeout=_ASK_S)
-        finally:
-            transport.close()
+            transport = self._connect()
+            try:
+                done = transport.run(_KNOWN.format(nodes=shlex.join(nodes)) + script, timeout=_ASK_S)
+            finally:
+                transport.close()
+        except TransportError as silent:
+            raise _no_answer(silent.line) from silent
         if done.code != 0:
-            raise Problem(
-                "controller",
-                f"the job queue does not answer: {done.err.strip()}",
-                "look with `make status`, or use `FORCE=1`",
-            )
+            raise _no_answer(done.err.strip())
         return done.out
 
 
 class NoQueue:
-    """No slurmctld runs, so nothing can be asked and nothing new is started."""
+    """No slurmctld and no job can be running: nothing to ask, nothing to drain."""
 
     def jobs(self, _nodes: Sequence[str]) -> dict[str, list[str]]:
         return {}
 
-    def drain(self, nodes: Sequence[str]) -> None: ...
+    def drain(self, _nodes: Sequence[str]) -> tuple[str, ...]:
+        return ()
 
     def resume(self, nodes: Sequence[str]) -> None: ...
 
 
 class UnknownQueue:
-    """slurmctld runs, but this machine has no key for it: nobody can say that its nodes are idle."""
+    """Jobs may be running, but slurmctld cannot be asked: nobody can say that its nodes are idle."""
 
-    def __init__(self, missing: Path) -> None:
-        self._missing = missing
+    def __init__(self, why: str) -> None:
+        self._why = why
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         raise Problem(
             "groups",
-            f"whether jobs run on {', '.join(nodes)} cannot be asked: {self._missing} is missing",
+            f"whether jobs run on {', '.join(nodes)} cannot be asked: {self._why}",
             "if they are idle, run it with `FORCE=1`",
         )
 
-    def drain(self, nodes: Sequence[str]) -> None:
-        print(f"warning: {', '.join(nodes)} cannot be drained: {self._missing} is missing", file=sys.stderr)
+    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        raise Problem("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
 
     def resume(self, nodes: Sequence[str]) -> None: ...
 
 
-def _runs(spec: ClusterSpec) -> bool:
+def bootstrapped(state: Path) -> bool:
+    """Whether a stack's state holds a Slurm cluster; one that cannot be read may."""
+    try:
+        latest = json.loads(state.read_text())["checkpoint"].get("latest") or {}
+        return any(one["type"].endswith(_SLURM_RESOURCE) for one in latest.get("resources") or [])
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError):
+        return True
+
+
+def _no_answer(what: str) -> Problem:
+    return Problem("controller", f"the job queue does not answer: {what}", "look with `make status`, or use `FORCE=1`")
+
+
+def _look(spec: ClusterSpec, home: StackHome) -> Seen:
     with engine_client.asking("controller") as api:
-        try:
-            processes = api.top(names.container(spec.name, names.CONTROLLER))["Processes"]
-        except APIError:  # no such container, or it does not run
-            return False
-    return any(_DAEMON in field for process in processes for field in process)
+        processes = _processes(api, names.container(spec.name, names.CONTROLLER))
+        wanted = {"label": [f"{names.CLUSTER}={spec.name}", f"{names.STACK}={home.name}", f"{names.ROLE}=compute"]}
+        return Seen(
+            controller=processes is not None,
+            daemon=any(_DAEMON in field for process in processes or [] for field in process),
+            compute=bool(api.containers(filters=wanted)),
+            bootstrapped=bootstrapped(home.state),
+        )
+
+
+def _processes(api: docker.APIClient, container: str) -> list[list[str]] | None:
+    """None where there is no such container; none in one that does not run."""
+    try:
+        found: list[list[str]] = api.top(container)["Processes"]
+    except NotFound:
+        return None
+    except APIError as refused:
+        if refused.status_code != HTTPStatus.CONFLICT:
+            raise
+        return []
+    return found

@@ -1,0 +1,192 @@
+"""The job queue before a change: what does not answer is never idle, and only what we drained is resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from docker.errors import APIError, NotFound
+from requests import Response
+
+from bootstrap.transport.base import Transport, TransportError
+from bootstrap.transport.local import LocalTransport
+from infra.providers import guard, job_queue
+from infra.providers.job_queue import NoQueue, Seen, SlurmQueue, UnknownQueue, bootstrapped, verdict
+from infra.providers.problem import Problem
+
+SINFO = "printf 'gpu-1\\ngpu-2\\ngpu-2\\ngpu-10\\n'"
+SQUEUE = 'case "$*" in *"-w gpu-2"*) echo 7; echo 8_1 ;; esac'
+SCONTROL = """echo "$*" >> {log}
+case "$*" in
+  *"show node gpu-1") echo "NodeName=gpu-1 Arch=x86 State=IDLE+PLANNED ThreadsPerCore=1 Comment=no DRAIN yet" ;;
+  *"show node gpu-2") echo "NodeName=gpu-2 State=MIXED+DRAIN ThreadsPerCore=1 Reason=bad disk [root@now]" ;;
+  *"show node gpu-10") echo "NodeName=gpu-10 State=IDLE+DRAIN ThreadsPerCore=1 Reason=muster: leaving [root@now]" ;;
+esac"""
+DEAD = "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1"
+
+
+class Slurm:
+    """Slurm's commands as scripts of a folder that comes first in PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "log"
+        self.queue = SlurmQueue(LocalTransport)
+        self.command("sinfo", SINFO)
+        self.command("squeue", SQUEUE)
+        self.command("scontrol", SCONTROL.format(log=self.log))
+
+    def command(self, name: str, script: str) -> None:
+        (self.folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self.folder / name).chmod(0o755)
+
+    @property
+    def updates(self) -> list[str]:
+        said = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in said if line.startswith("update")]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return Slurm(tmp_path)
+
+
+def test_jobs_are_named_by_node_and_nodes_that_slurm_does_not_know_have_none(slurm: Slurm) -> None:
+    assert slurm.queue.jobs(["login", "gpu-1", "gpu-2"]) == {"gpu-2": ["7", "8_1"]}
+    assert slurm.queue.jobs(["login"]) == {}
+
+
+@pytest.mark.parametrize("command", ["sinfo", "squeue"])
+def test_queue_that_does_not_answer_is_not_idle(slurm: Slurm, command: str) -> None:
+    slurm.command(command, DEAD)
+    with pytest.raises(Problem, match="controller: the job queue does not answer: slurm_load_partitions: Unable to"):
+        slurm.queue.jobs(["gpu-1"])
+
+
+@pytest.mark.parametrize("command", ["sinfo", "scontrol"])
+def test_queue_that_does_not_answer_does_not_count_as_drained(slurm: Slurm, command: str) -> None:
+    slurm.command(command, DEAD)
+    with pytest.raises(Problem, match="the job queue does not answer"):
+        slurm.queue.drain(["gpu-1"])
+
+
+def test_controller_that_cannot_be_reached_is_not_idle() -> None:
+    def connect() -> Transport:
+        raise TransportError("controller", "no answer within 30 s")
+
+    with pytest.raises(Problem, match=r"the job queue does not answer: no answer within 30 s. Fix: .*FORCE=1"):
+        SlurmQueue(connect).jobs(["gpu-1"])
+
+
+def test_what_an_admin_drained_keeps_its_reason_and_is_not_ours(slurm: Slurm) -> None:
+    assert slurm.queue.drain(["gpu-1", "gpu-2", "gpu-10", "login"]) == ("gpu-1", "gpu-10")
+    assert slurm.updates == ["update nodename=gpu-1 state=drain reason=muster: leaving"]
+    slurm.queue.resume(["gpu-1", "gpu-10"])
+    assert slurm.updates[1:] == ["update nodename=gpu-1,gpu-10 state=resume"]
+
+
+def test_nothing_drained_is_nothing_resumed(slurm: Slurm) -> None:
+    assert slurm.queue.drain(["gpu-2"]) == ()
+    slurm.queue.resume(())
+    assert slurm.updates == []
+
+
+class FakeQueue:
+    """gpu-2 had been drained by somebody else before."""
+
+    def __init__(self, jobs: dict[str, list[str]]) -> None:
+        self.found, self.calls = jobs, list[tuple[str, tuple[str, ...]]]()
+
+    def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+        self.calls.append(("jobs", tuple(nodes)))
+        return self.found
+
+    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        self.calls.append(("drain", tuple(nodes)))
+        return tuple(node for node in nodes if node != "gpu-2")
+
+    def resume(self, nodes: Sequence[str]) -> None:
+        self.calls.append(("resume", tuple(nodes)))
+
+
+BOTH = ("gpu-1", "gpu-2")
+
+
+def test_job_that_started_after_the_check_stops_the_change_and_only_our_nodes_are_resumed() -> None:
+    queue = FakeQueue({"gpu-1": ["7"]})
+    with pytest.raises(Problem, match=r"jobs started on nodes that would go \(gpu-1: 7\)"):
+        guard._empty(queue, BOTH)
+    assert queue.calls == [("drain", BOTH), ("jobs", BOTH), ("resume", ("gpu-1",))]
+
+
+def test_idle_nodes_stay_drained() -> None:
+    queue = FakeQueue({})
+    guard._empty(queue, BOTH)
+    assert queue.calls == [("drain", BOTH), ("jobs", BOTH)]
+
+
+def test_force_goes_on_without_an_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = UnknownQueue("no slurmctld runs on the controller")
+    with pytest.raises(Problem, match="gpu-1, gpu-2 cannot be drained: no slurmctld runs on the controller"):
+        guard._empty(queue, BOTH)
+    monkeypatch.setenv(guard.FORCE, "1")
+    guard._empty(queue, BOTH)
+    assert "warning: groups: gpu-1, gpu-2 cannot be drained" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (Seen(controller=True, daemon=True, compute=True, bootstrapped=True), "ask"),
+        (Seen(controller=True, daemon=True, compute=True, bootstrapped=False), "ask"),
+        # slurmctld died or its container stopped: what it had started goes on
+        (Seen(controller=True, daemon=False, compute=True, bootstrapped=True), "unknown"),
+        # a first `up` that was stopped before Slurm was there
+        (Seen(controller=True, daemon=False, compute=True, bootstrapped=False), "idle"),
+        # the controller vanished, and its queue with it
+        (Seen(controller=False, daemon=False, compute=True, bootstrapped=True), "idle"),
+        # nothing is there that could run a job
+        (Seen(controller=True, daemon=False, compute=False, bootstrapped=True), "idle"),
+        (Seen(controller=False, daemon=False, compute=False, bootstrapped=False), "idle"),
+    ],
+)
+def test_nodes_are_idle_without_asking_only_where_no_job_can_be(seen: Seen, expected: str) -> None:
+    assert verdict(seen) == expected
+
+
+def test_no_queue_has_nothing_to_drain() -> None:
+    assert (NoQueue().jobs(BOTH), NoQueue().drain(BOTH)) == ({}, ())
+
+
+def test_state_tells_whether_slurm_was_ever_there(tmp_path: Path) -> None:
+    def state(*types: str) -> Path:
+        held = {"checkpoint": {"latest": {"resources": [{"type": f"pulumi-python:dynamic/muster:{t}"} for t in types]}}}
+        (tmp_path / "s.json").write_text(json.dumps(held))
+        return tmp_path / "s.json"
+
+    assert bootstrapped(tmp_path / "none.json") is False
+    assert bootstrapped(state("ChangeGuard", "DockerNode")) is False
+    assert bootstrapped(state("ChangeGuard", "DockerNode", "SlurmCluster")) is True
+    (tmp_path / "s.json").write_text("{}")
+    assert bootstrapped(tmp_path / "s.json") is True
+    (tmp_path / "s.json").write_text(json.dumps({"checkpoint": {"latest": None}}))
+    assert bootstrapped(tmp_path / "s.json") is False
+
+
+class FakeEngine:
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    def top(self, _container: str) -> dict[str, list[list[str]]]:
+        response = Response()
+        response.status_code = self.status
+        raise (NotFound if self.status == 404 else APIError)("refused", response=response)
+
+
+def test_only_a_missing_or_stopped_container_counts_as_not_running() -> None:
+    assert job_queue._processes(FakeEngine(404), "c") is None
+    assert job_queue._processes(FakeEngine(409), "c") == []
+    with pytest.raises(APIError):
+        job_queue._processes(FakeEngine(500), "c")

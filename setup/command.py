@@ -106,6 +106,8 @@ def _do(phase: Phase, paths: Paths, facts: Facts) -> str:
 
 def _preflight(paths: Paths, names: Sequence[str]) -> Facts:
     paths.logs.mkdir(parents=True, exist_ok=True)
+    # What tools print may hold addresses with passwords.
+    paths.logs.chmod(0o700)
     log = paths.logs / "preflight.log"
     log.write_text("looking at the machine and asking the package sources\n")
     with Progress("preflight", log):

@@ -33,7 +33,8 @@ def act(paths: Paths, _: Facts, log: Path) -> None:
     if _created() is None:
         run(["docker", "volume", "create", "--label", "muster.cache=env", pins.ENV_VOLUME], log)
     variables = {name: os.environ[name] for name in PROXIES if name in os.environ} | pip_settings(paths)
-    flags = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
+    # Only names: the values may hold passwords, and every user of the machine can read a command line.
+    flags = [word for name in variables for word in ("-e", name)]
     fill = f"tar -C /tmp -x && bash /tmp/{SCRIPT} /tmp/{LOCK} /shared/env/{key(paths)}"
     with tempfile.TemporaryFile() as archive:
         archive.write(_tar(paths))
@@ -41,7 +42,8 @@ def act(paths: Paths, _: Facts, log: Path) -> None:
         # The host's network: the bridge may have no way out, and proxies on the host are reached too.
         argv = ["docker", "run", "--rm", "-i", "--network", "host", "--label", "muster.cache=env", *flags]
         mount = ["-v", f"{pins.ENV_VOLUME}:/shared/env"]
-        run([*argv, *mount, pins.NODE_IMAGE, "sh", "-euc", fill], log, stdin=archive)
+        command = [*argv, *mount, pins.NODE_IMAGE, "sh", "-euc", fill]
+        run(command, log, env={**os.environ, **variables}, stdin=archive)
     unfinished = _stamp(paths).with_suffix(".new")
     unfinished.write_text(json.dumps({"key": key(paths), "volume": _created()}))
     unfinished.rename(_stamp(paths))

@@ -1,5 +1,6 @@
 """Subprocesses: long ones write into the phase's log, short ones answer a question."""
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ def run(  # noqa: PLR0913
     """Run to the end with all output in the log; anything but success is Failed."""
     command = [str(word) for word in argv]
     with log.open("ab") as out:
-        out.write(f"$ {' '.join(command)}\n".encode())
+        out.write(f"$ {without_passwords(' '.join(command))}\n".encode())
         out.flush()
         try:
             code = subprocess.run(
@@ -54,7 +55,12 @@ def run(  # noqa: PLR0913
         except FileNotFoundError:
             raise Failed(f"`{command[0]}` is not installed") from None
     if code:
-        raise Failed(f"`{' '.join(command[:3])}` failed with exit code {code}", log)
+        raise Failed(f"`{without_passwords(' '.join(command[:3]))}` failed with exit code {code}", log)
+
+
+def without_passwords(text: str) -> str:
+    """Addresses of mirrors and proxies may carry a name and a password."""
+    return re.sub(r"://[^/@\s]+@", "://****@", text)
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ def test_an_engine_that_does_not_answer_is_said_before_anything_is_started(tmp_p
     assert done.stderr.startswith("setup: this machine is not ready; nothing was started.\n  1. ")
     assert "    fix: " in done.stderr
     assert json.loads((tmp_path / "logs" / "setup.json").read_text())["phases"]["preflight"]["state"] == "failed"
+    assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.engine

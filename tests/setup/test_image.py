@@ -15,6 +15,7 @@ import pytest
 from setup import base, env, image, pins
 from setup.paths import Paths
 from setup.run import Failed
+from tests.setup.machine import machine
 
 CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SYS_NICE", "SYS_PTRACE", "IPC_LOCK")
 
@@ -141,6 +142,29 @@ def test_a_base_that_is_there_is_kept(tmp_path: Path) -> None:
 )
 def test_the_nodes_use_the_package_index_of_the_machine(text: str, expected: dict[str, str]) -> None:
     assert env.parse_pip_settings(text) == expected
+
+
+def test_a_token_of_the_package_index_is_in_no_command_line_and_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `docker` that notes its words and what it finds in its environment."""
+    token = "t0p-s3cret"
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/argv\nenv > {tmp_path}/environment.$1\necho answer\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("https_proxy", f"http://user:{token}@proxy.test:3128")
+    index = {"PIP_INDEX_URL": f"https://user:{token}@index.test/simple"}
+    monkeypatch.setattr(env, "pip_settings", lambda _: index)
+    env.act(Paths(Paths.from_environment().root, tmp_path), machine(), tmp_path / "env.log")
+
+    given = (tmp_path / "environment.run").read_text().splitlines()
+    assert f"PIP_INDEX_URL={index['PIP_INDEX_URL']}" in given
+    argv = (tmp_path / "argv").read_text()
+    assert "-e https_proxy" in argv
+    assert "-e PIP_INDEX_URL" in argv
+    assert token not in argv
+    assert token not in (tmp_path / "env.log").read_text()
 
 
 @pytest.mark.engine

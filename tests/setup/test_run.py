@@ -25,6 +25,20 @@ def test_a_failure_shows_the_last_15_lines_and_where_the_rest_is(tmp_path: Path)
     assert log.read_text().splitlines()[:2] == ["$ sh -c seq 1 40; exit 7", "1"]
 
 
+@pytest.mark.parametrize(
+    ("word", "logged"),
+    [
+        ("https://user:token@index.test/simple", "https://****@index.test/simple"),
+        ("http://token@proxy.test:3128", "http://****@proxy.test:3128"),
+        ("https://index.test/simple", "https://index.test/simple"),
+        ("https://index.test/a@b", "https://index.test/a@b"),
+    ],
+)
+def test_the_log_holds_no_password_of_an_address(tmp_path: Path, word: str, logged: str) -> None:
+    run(["true", word], tmp_path / "log")
+    assert (tmp_path / "log").read_text() == f"$ true {logged}\n"
+
+
 def test_a_time_limit_is_said(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="`sleep` did not finish within 0 s"):
         run(["sleep", "30"], tmp_path / "log", timeout=0.1)

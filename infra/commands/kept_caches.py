@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +14,41 @@ from infra.plan import names
 from infra.providers import engine_client
 from infra.receipt import Kept
 
+# What set-up puts into MUSTER_CACHE, which may be a folder that others use too. Its lock and the process id of an
+# engine it started stay: both may be in use.
+_OURS = ("pulumi", "tmp", "logs", "env.json")
+
 
 def caches(home: Home) -> tuple[Kept, ...]:
-    api = engine_client.connect()
-    return (*_images(api), *_volumes(api), *_folders(home))
+    with engine_client.asking("caches") as api:
+        return (*_images(api), *_volumes(api), *_folders(home))
 
 
 def drop(home: Home) -> tuple[Kept, ...]:
     """Removes them all; refuses while a cluster uses one."""
-    api = engine_client.connect()
-    users = [c["Names"][0].lstrip("/") for c in api.containers(all=True, filters={"label": names.CLUSTER})]
-    if users:
-        raise Stop(f"caches are in use by {len(users)} nodes: {', '.join(sorted(users)[:5])}", "make teardown")
-    gone = caches(home)
-    for kept in gone:
-        if kept.what.endswith("image"):
-            api.remove_image(kept.name, force=True)
-        elif kept.what.endswith("volume"):
-            api.remove_volume(kept.name, force=True)
-        else:
-            shutil.rmtree(kept.name)
+    with engine_client.asking("caches") as api:
+        users = [c["Names"][0].lstrip("/") for c in api.containers(all=True, filters={"label": names.CLUSTER})]
+        if users:
+            raise Stop(f"caches are in use by {len(users)} nodes: {', '.join(sorted(users)[:5])}", "make teardown")
+        gone = caches(home)
+        for kept in gone:
+            if kept.what.endswith("image"):
+                api.remove_image(kept.name, force=True)
+            elif kept.what.endswith("volume"):
+                api.remove_volume(kept.name, force=True)
+    remove_tools(home)
     return gone
+
+
+def remove_tools(home: Home) -> None:
+    """What set-up made, and the folder itself where nothing else is in it."""
+    for path in _tools(home):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    with suppress(OSError):
+        home.cache.rmdir()
 
 
 def _images(api: Any) -> list[Kept]:
@@ -49,12 +64,18 @@ def _volumes(api: Any) -> list[Kept]:
 
 
 def _folders(home: Home) -> list[Kept]:
-    return [Kept("tools folder", str(home.cache), _tree_size(home.cache))] if home.cache.exists() else []
+    tools = _tools(home)
+    return [Kept("tools folder", str(home.cache), _tree_size(*tools))] if tools else []
 
 
-def _tree_size(root: Path) -> int | None:
+def _tools(home: Home) -> list[Path]:
+    return [path for path in (home.cache / name for name in _OURS) if path.exists() or path.is_symlink()]
+
+
+def _tree_size(*roots: Path) -> int | None:
+    line = ["du", "-s", "-c", "-B1", *map(str, roots)]
     try:
-        done = subprocess.run(["du", "-s", "-B1", str(root)], capture_output=True, text=True, timeout=5, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=5, check=False)
     except subprocess.TimeoutExpired:
         return None
-    return int(done.stdout.split()[0]) if done.returncode == 0 else None
+    return int(done.stdout.splitlines()[-1].split()[0]) if done.returncode == 0 else None

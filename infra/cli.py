@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from infra.engine.stop import INTERRUPTED, Stop
+from infra.engine.stop import INTERRUPTED
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -201,16 +201,14 @@ def main() -> None:
 def _ended(failure: Exception) -> int:
     """What is meant for people is shown as it is; anything else is a fault of ours and keeps its traceback."""
     from infra.commands import screen
-    from infra.providers.problem import Problem
+    from infra.commands.failure import explained
 
-    if isinstance(failure, Problem):
-        what, _, fix = str(failure).partition(" Fix: ")
-        failure = Stop(what.rstrip("."), fix.rstrip("."))
-    if not isinstance(failure, Stop):
+    stop = explained(failure)
+    if stop is None:
         raise failure
-    if failure.what:
-        screen.stopped(failure)
-    return failure.code
+    if stop.what:
+        screen.stopped(stop)
+    return stop.code
 
 
 if __name__ == "__main__":

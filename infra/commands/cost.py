@@ -5,13 +5,16 @@ from __future__ import annotations
 from infra.commands import screen
 from infra.commands.spec import valid_spec
 from infra.commands.where import existing_stack
+from infra.plan.build_plan import plan
+from infra.spec import ClusterSpec
+from infra.targets import target
 
 
 def cost(name: str) -> None:
     spec = valid_spec(existing_stack(name), None)
-    screen.out().print(sentence(spec.target), markup=False)
+    screen.out().print(sentence(spec), markup=False)
 
 
-def sentence(target: str) -> str:
+def sentence(spec: ClusterSpec) -> str:
     """Only targets that exist are asked: the validators have refused the others."""
-    return "0.00 USD per hour: the local target runs on this machine" if target == "local" else "unknown"
+    return f"{target(spec.target).usd_per_hour(plan(spec)):.2f} USD per hour on target {spec.target}"

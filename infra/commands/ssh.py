@@ -13,6 +13,8 @@ from infra.home import StackHome
 from infra.inventory import Inventory
 
 TIMEOUT_S = 20.0
+# Nobody is there to answer a question, and a node that is gone must not hold the command for minutes.
+_UNATTENDED = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 
 
 def ssh(name: str, node: str | None, user: str | None, command: list[str]) -> None:
@@ -30,12 +32,17 @@ def command_line(stack: StackHome, node: str, user: str | None = None, command: 
     return ["ssh", "-F", str(stack.ssh_config), *login, node, *(["--", *command] if command else [])]
 
 
+def unattended(stack: StackHome, node: str, user: str | None, command: list[str]) -> list[str]:
+    """`command_line` for a program that waits for the answer."""
+    first, *rest = command_line(stack, node, user, command)
+    return [first, *_UNATTENDED, *rest]
+
+
 def run(
     stack: StackHome, node: str, script: str, *, user: str | None = None, data: bytes = b""
 ) -> subprocess.CompletedProcess[str]:
     """A script on a node, never asking anything."""
-    line = command_line(stack, node, user, ["bash", "-c", shlex.quote(script)])
-    line[1:1] = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+    line = unattended(stack, node, user, ["bash", "-c", shlex.quote(script)])
     done = subprocess.run(line, input=data, capture_output=True, timeout=TIMEOUT_S, check=False)
     return subprocess.CompletedProcess(
         line, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")

@@ -12,6 +12,8 @@ from infra.engine.stop import Stop
 from infra.home import StackHome
 from infra.inventory import Node
 from infra.providers import engine_client
+from infra.spec.issue import SpecError
+from infra.spec.load import read
 
 _FINE = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 
@@ -27,7 +29,7 @@ def status(name: str) -> None:
     broken = _nodes(facts)
     _queue(facts.slurm)
     broken += _health(stack, facts.slurm)
-    screen.out().print(f"cost    {sentence(facts.inventory.target)}", markup=False)
+    screen.out().print(f"cost    {_cost(stack)}", markup=False)
     if broken:
         raise Stop(
             f"{_things(len(broken))} wrong: {'; '.join(broken)}",
@@ -115,6 +117,13 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
     )
     out.print(f"gate    {said}, last `up` {ago} ago")
     return down + (["the last `up` failed"] if gate.result == "failed" else [])
+
+
+def _cost(stack: StackHome) -> str:
+    try:
+        return sentence(read(stack.file))
+    except SpecError:
+        return f"unknown: {stack.file.name} cannot be read"
 
 
 def _things(number: int) -> str:

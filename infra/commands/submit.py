@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.commands import screen
-from infra.commands.ssh import command_line, inventory, run
+from infra.commands.ssh import inventory, run, unattended
 from infra.commands.where import running_stack
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
 from infra.home import Home, StackHome
@@ -88,7 +88,13 @@ def send(stack: StackHome, login: str, file: Path, arguments: list[str]) -> str:
     name = shlex.quote(file.name)
     line = shlex.join(arguments)
     script = f"set -e; mkdir -p {FOLDER}; cd {FOLDER}; cat > {name}; sbatch --parsable {name} {line}"
-    done = run(stack, login, script, data=file.read_bytes())
+    try:
+        done = run(stack, login, script, data=file.read_bytes())
+    except subprocess.TimeoutExpired as late:
+        raise Stop(
+            f"the login node did not answer within {late.timeout:.0f} s; the job may have been submitted all the same",
+            "`muster status` shows the queue",
+        ) from None
     if done.returncode == _SSH_BROKE:
         raise Stop(f"the login node cannot be reached: {done.stderr.strip()}", "muster status")
     if done.returncode != 0:
@@ -116,7 +122,6 @@ def follow(stack: StackHome, login: str, followed: Followed) -> None:
 
 def pieces(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
     """The job's own output and our control lines, which may begin in the middle of an unfinished output line."""
-    assert process.stdout is not None  # noqa: S101
     for line in process.stdout or ():
         text, mark, control = line.partition(_CONTROL)
         yield text, control.decode(errors="replace").strip() if mark else ""
@@ -126,9 +131,7 @@ def _start(stack: StackHome, login: str, followed: Followed) -> subprocess.Popen
     script = Path(__file__).with_name("remote_follow.sh").read_text()
     remote = f"bash -c {shlex.quote(script)} follow {shlex.quote(followed.job)} {followed.offset}"
     sys.stdout.flush()
-    return subprocess.Popen(
-        command_line(stack, login, None, [remote]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    )
+    return subprocess.Popen(unattended(stack, login, None, [remote]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
 def _tell_state(followed: Followed) -> None:

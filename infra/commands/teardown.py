@@ -6,17 +6,19 @@ import json
 import shutil
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from rich.table import Table
 
 from infra import receipt as receipts
 from infra.commands import screen
+from infra.commands.failure import explained
 from infra.commands.kept_caches import caches
 from infra.commands.where import stack_home
 from infra.engine import lock, pulumi
 from infra.engine.stop import FAILED, Stop
-from infra.home import StackHome
+from infra.home import Home, StackHome
 from infra.plan import names
 from infra.providers import engine_client
 from infra.providers.problem import Problem
@@ -28,13 +30,15 @@ from infra.targets import Leftover, Target, target
 
 def teardown(name: str, *, yes: bool) -> Receipt | None:
     stack = stack_home(name)
-    known = cluster_of(stack)
-    if known is None:
-        pulumi.forget(stack)
-        screen.good(f"nothing to remove: nothing of stack {name} exists")
-        return None
-    cluster, of_target = known
     with lock.held(stack, "teardown", wait=False, say=screen.say) as held:
+        pulumi.wait_for_others(stack, wait=False, say=screen.say)
+        known = cluster_of(stack)
+        if known is None:
+            pulumi.forget(stack)
+            shutil.rmtree(stack.folder, ignore_errors=True)
+            screen.good(f"nothing to remove: nothing of stack {name} exists")
+            return None
+        cluster, of_target = known
         found = own(of_target.leftovers(cluster), name)
         if not found and not stack.state.exists():
             shutil.rmtree(stack.folder, ignore_errors=True)
@@ -43,8 +47,10 @@ def teardown(name: str, *, yes: bool) -> Receipt | None:
         if not yes and not _confirmed(name, cluster, found):
             raise Stop("nothing was removed", code=FAILED)
         made = _remove(stack, cluster, of_target, found, held)
+        path = receipts.save(made, stack.home.receipts)
+    made = with_caches(made, stack.home)
+    receipts.save(made, stack.home.receipts)
     _show(made)
-    path = receipts.save(made, stack.home.receipts)
     screen.say(f"receipt: {path}")
     if made.left:
         raise Stop(
@@ -106,9 +112,19 @@ def _remove(stack: StackHome, cluster: str, of_target: Target, found: list[Lefto
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
         items=receipts.settle(map(_item, found), map(_item, after)),
-        kept=caches(stack.home),
         notes=tuple(notes),
     )
+
+
+def with_caches(made: Receipt, home: Home) -> Receipt:
+    """They are for information: an engine that does not say how large they are takes nothing from the receipt."""
+    try:
+        return replace(made, kept=caches(home))
+    except Exception as failure:
+        stop = explained(failure)
+        if stop is None:
+            raise
+        return replace(made, notes=(*made.notes, f"caches could not be listed: {stop.what}"))
 
 
 def _destroy(stack: StackHome, held: int) -> list[str]:

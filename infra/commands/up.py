@@ -25,7 +25,7 @@ def up(name: str, *, force: bool, wait: bool) -> Outcome:
     spec = valid_spec(stack, engine_facts())
     nodes = [node.name for node in plan(spec).nodes]
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
-        _wait_for_pulumi(stack, wait=wait)
+        pulumi.wait_for_others(stack, wait=wait, say=screen.say)
         return _run(stack, nodes, held, force=force)
 
 
@@ -78,15 +78,3 @@ def _count(failures: tuple[Failure, ...]) -> str:
 def _block(failure: Failure) -> str:
     text = failure.message.replace(" Log: ", "\nlog: ").replace(" Fix: ", "\nfix: ")
     return "\n".join(f"  {line}" for line in text.splitlines())
-
-
-def _wait_for_pulumi(stack: StackHome, *, wait: bool) -> None:
-    """Somebody may run `pulumi` itself on the same stack."""
-    told = False
-    while holder := pulumi.waiting_for(stack):
-        if not wait:
-            raise lock.refusal(stack.name, holder)
-        if not told:
-            screen.say(f"waiting for {holder}")
-            told = True
-        time.sleep(0.5)

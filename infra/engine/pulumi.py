@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from infra.engine.stop import Stop
 from infra.home import StackHome
 
 _TICK_S = 0.1
+_POLL_S = 0.5
 _COMMON = ("--non-interactive", "--color", "never")
 _RUN = ("--yes", "--skip-preview", "--suppress-outputs", "--suppress-permalink", "--event-log")
 
@@ -70,6 +72,7 @@ def resources(stack: StackHome) -> list[dict[str, Any]]:
 def forget(stack: StackHome) -> None:
     """Drops the stack from the backend, whatever the state says still exists."""
     if stack.state.exists():
+        project.write(stack)
         _quick(stack, "stack", "rm", "--yes", "--force", "--remove-backups", "--stack", stack.name)
         stack.state.unlink(missing_ok=True)
 
@@ -78,6 +81,18 @@ def waiting_for(stack: StackHome) -> lock.Holder | None:
     """Who runs Pulumi on this stack right now, if anybody does."""
     holders = lock.pulumi_holders(stack)
     return None if not holders or lock.stale(holders, socket.gethostname()) else holders[0]
+
+
+def wait_for_others(stack: StackHome, *, wait: bool, say: Say) -> None:
+    """Somebody may run `pulumi` itself on the same stack."""
+    told = False
+    while holder := waiting_for(stack):
+        if not wait:
+            raise lock.refusal(stack.name, holder)
+        if not told:
+            say(f"waiting for {holder}")
+            told = True
+        time.sleep(_POLL_S)
 
 
 def environment_of(stack: StackHome, *, force: bool = False) -> dict[str, str]:

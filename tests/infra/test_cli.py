@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,7 @@ def muster(*arguments: str, home: Path, **env: str) -> subprocess.CompletedProce
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     (tmp_path / "stacks").mkdir()
-    (tmp_path / "stacks" / "Pulumi.good.yaml").write_text(stack_file(small_spec("good")))
+    (tmp_path / "stacks" / "Pulumi.good.yaml").write_text(stack_file(small_spec(name="good")))
     return tmp_path
 
 
@@ -52,7 +54,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_every_problem_of_a_spec_at_once_and_nothing_started(home: Path) -> None:
-    spec = small_spec("bad") | {"colour": "red", "groups": {"gpu": {"count": -1}}}
+    spec = small_spec(name="bad") | {"colour": "red", "groups": {"gpu": {"count": -1}}}
     (home / "stacks" / "Pulumi.bad.yaml").write_text(stack_file(spec))
     done = muster("up", "--stack", "bad", home=home)
     assert done.returncode == 2
@@ -88,6 +90,34 @@ def test_no_docker_is_one_message(home: Path, command: tuple[str, ...]) -> None:
     assert "/nonexistent/docker.sock" in done.stderr
     assert "fix: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_engine_that_refuses_is_one_message(home: Path) -> None:
+    """A real engine's own protocol, from a server that answers every question with an error."""
+
+    class Broken(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"message": "no space left on device", "ApiVersion": "1.41"}'
+            self.send_response(200 if self.path.endswith("/version") else 500)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.server_port}"
+        done = [
+            muster(*command, home=home, DOCKER_HOST=address) for command in (("up", "-s", "good"), ("cache", "list"))
+        ]
+        server.shutdown()
+    for one in done:
+        assert one.returncode == 1
+        assert "no space left on device" in one.stderr
+        assert "Traceback" not in one.stderr
 
 
 def test_check_reads_a_stack_without_docker(home: Path) -> None:

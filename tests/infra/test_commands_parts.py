@@ -4,18 +4,42 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from docker.errors import APIError
+from requests.exceptions import ConnectionError as RequestsConnectionError
+from requests.exceptions import ReadTimeout
 
-from infra.commands import bootstrap, demo, kept_caches, outcome, output, screen, status, submit, teardown, up, where
+from infra.commands import (
+    bootstrap,
+    cost,
+    demo,
+    kept_caches,
+    outcome,
+    output,
+    screen,
+    ssh,
+    status,
+    submit,
+    teardown,
+    up,
+    where,
+)
 from infra.commands.cluster_facts import Machine, Slurm, SlurmNode, parse
+from infra.commands.failure import explained
 from infra.engine.events import Failure, Result
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home
 from infra.inventory import Node
+from infra.plan.build_plan import BuildPlan
+from infra.providers.problem import Problem
+from infra.receipt import Receipt
+from infra.spec import ClusterSpec
 from infra.targets import Leftover
+from tests.harness import small_spec
 
 REPO = Path(__file__).parents[2]
 
@@ -205,3 +229,99 @@ def test_the_size_of_a_folder_is_measured(tmp_path: Path) -> None:
     assert measured is not None
     assert measured >= 100_000
     assert kept_caches._tree_size(tmp_path / "gone") is None
+
+
+def test_only_what_set_up_made_is_removed_from_the_cache(tmp_path: Path) -> None:
+    home = Home.of({"MUSTER_CACHE": str(tmp_path / "cache")})
+    for name in ("pulumi/3.259.0/bin/pulumi", "tmp/half", "logs/setup.json", "env.json"):
+        (home.cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (home.cache / name).write_text("ours")
+    others = {"thesis.tex", "dockerd.pid", "setup.lock"}
+    for name in others:
+        (home.cache / name).write_text("not ours")
+    (kept,) = kept_caches._folders(home)
+    assert kept.name == str(home.cache)
+    kept_caches.remove_tools(home)
+    assert {path.name for path in home.cache.iterdir()} == others
+    assert kept_caches._folders(home) == []
+    for name in others:
+        (home.cache / name).unlink()
+    kept_caches.remove_tools(home)
+    assert not home.cache.exists()
+
+
+def test_a_linked_cache_loses_its_link_and_not_what_it_points_at(tmp_path: Path) -> None:
+    home = Home.of({"MUSTER_CACHE": str(tmp_path / "cache")})
+    (tmp_path / "elsewhere").mkdir()
+    home.cache.mkdir()
+    (home.cache / "pulumi").symlink_to(tmp_path / "elsewhere")
+    kept_caches.remove_tools(home)
+    assert (tmp_path / "elsewhere").is_dir()
+    assert not home.cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("failure", "what"),
+    [
+        (ReadTimeout("UnixHTTPConnectionPool: Read timed out. (read timeout=60)"), "took too long"),
+        (RequestsConnectionError("refused"), "does not answer"),
+        (APIError("500", explanation="no space left"), "Docker refused: no space left"),
+        (Problem("name", "is taken", "choose another"), "name: is taken"),
+        (Stop("as it is"), "as it is"),
+    ],
+)
+def test_what_a_person_can_act_on_is_a_message(failure: Exception, what: str) -> None:
+    stop = explained(failure)
+    assert stop is not None
+    assert what in stop.what
+
+
+def test_a_fault_of_ours_keeps_its_traceback() -> None:
+    assert explained(KeyError("a")) is None
+
+
+@pytest.mark.parametrize("failure", [ReadTimeout("slow"), APIError("500", explanation="broken")])
+def test_a_receipt_survives_caches_that_cannot_be_listed(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_home: Home) -> None:
+        raise failure
+
+    monkeypatch.setattr(teardown, "caches", refuse)
+    made = teardown.with_caches(Receipt("s", "c", "2026-01-01T00:00:00+00:00", 1.0, notes=("before",)), Home.of({}))
+    assert made.kept == ()
+    assert made.notes[0] == "before"
+    assert "caches could not be listed" in made.notes[1]
+
+
+def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    (folder / "ssh").write_text(f"#!/bin/sh\n{body}\n")
+    (folder / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_a_login_node_that_hangs_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_ssh(tmp_path, monkeypatch, "exec sleep 60")
+    monkeypatch.setattr(ssh, "TIMEOUT_S", 0.2)
+    job = tmp_path / "a.sbatch"
+    job.write_text("#!/bin/sh\n")
+    with pytest.raises(Stop, match="did not answer") as stop:
+        submit.send(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", job, [])
+    assert "muster status" in stop.value.fix
+
+
+def test_following_a_job_never_asks_and_never_waits_for_a_node_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_ssh(tmp_path, monkeypatch, f'printf "%s\\n" "$@" > {tmp_path}/given')
+    submit.follow(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", submit.Followed("7"))
+    assert {"BatchMode=yes", "ConnectTimeout=5"} <= set((tmp_path / "given").read_text().splitlines())
+
+
+def test_an_hour_costs_what_the_target_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dear:
+        def usd_per_hour(self, plan: BuildPlan) -> float:
+            return 1.5 * len(plan.nodes)
+
+    spec = ClusterSpec.model_validate(small_spec(name="dear"))
+    assert cost.sentence(spec) == "0.00 USD per hour on target local"
+    monkeypatch.setattr(cost, "target", lambda _name: Dear())
+    assert cost.sentence(spec) == "6.00 USD per hour on target local"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import docker
 import pytest
 
+from infra.home import Home
 from infra.plan import names
 
 pytestmark = pytest.mark.engine
@@ -68,6 +70,29 @@ def test_nothing_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
     done = teardown(tmp_path, "--yes")
     assert (done.returncode, done.stderr) == (0, "")
     assert "nothing to remove" in done.stdout
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_nothing_is_removed_while_somebody_runs_pulumi(tmp_path: Path, known: bool) -> None:
+    made = [make_volume(CLUSTERS[0])] if known else []
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack(STACK)
+    stack.pulumi_locks.mkdir(parents=True)
+    running = {"pid": os.getpid(), "hostname": socket.gethostname(), "timestamp": "2026-11-15T03:14:13.12409786Z"}
+    (stack.pulumi_locks / "a.json").write_text(json.dumps(running))
+    done = teardown(tmp_path, "--yes")
+    assert done.returncode == 1
+    assert f"process {os.getpid()}" in done.stderr
+    assert volumes() == made
+
+
+def test_a_state_without_folder_or_machines_is_forgotten(tmp_path: Path) -> None:
+    state = Home.of({"MUSTER_HOME": str(tmp_path)}).stack(STACK).state
+    state.parent.mkdir(parents=True)
+    state.write_text("{}")
+    done = teardown(tmp_path, "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not state.exists()
+    assert not (tmp_path / STACK).exists()
 
 
 def test_two_clusters_with_the_same_stack_are_not_guessed_between(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What setup installs: the versions and names the other rooms count on."""
 
 PULUMI = "3.259.0"
+# The first one that `requiredPulumiVersion` in Pulumi.yaml refuses.
+PULUMI_BELOW = "4.0.0"
 # The newest language host that the Go module proxy serves; it drives the SDK of PULUMI.
 LANGUAGE_HOST = "3.79.0"
 # The `go` line of setup/pulumi/cli/go.mod.

@@ -110,7 +110,9 @@ def _lacking(facts: Facts) -> list[Problem]:
         found.append(Problem(what, f"install it, for example `sudo apt-get install python{facts.python}-venv`"))
     if "go" in facts.lacking and facts.builds_pulumi:
         what = f"Pulumi {pins.PULUMI} is not installed, cannot be downloaded, and cannot be built without Go"
-        found.append(Problem(what, f"install Pulumi {pins.PULUMI} or newer, or Go (`sudo apt-get install golang-go`)"))
+        versions = f"{pins.PULUMI} or newer, below {pins.PULUMI_BELOW}"
+        fix = f"install Pulumi {versions}, or Go (`sudo apt-get install golang-go`)"
+        found.append(Problem(what, fix))
     if facts.reach.get("base") is False and not (facts.root and "debootstrap" not in facts.lacking):
         what = (
             f"{pins.OFFICIAL_BASE} cannot be pulled, and debootstrap, the other way, needs root and must be installed"

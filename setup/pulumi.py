@@ -1,4 +1,4 @@
-"""The Pulumi CLI: one on PATH that is new enough, else the official release, else built from Go modules."""
+"""The Pulumi CLI: one on PATH that Pulumi.yaml accepts, else the official release, else built from Go modules."""
 
 import os
 import shutil
@@ -23,7 +23,8 @@ def complete(binaries: Path) -> bool:
 def on_path() -> bool:
     if not all(shutil.which(name) for name in pins.PULUMI_FILES):
         return False
-    return at_least(ask(["pulumi", "version"]).out, pins.PULUMI)
+    version = ask(["pulumi", "version"]).out
+    return at_least(version, pins.PULUMI) and not at_least(version, pins.PULUMI_BELOW)
 
 
 def act(paths: Paths, facts: Facts, log: Path) -> None:

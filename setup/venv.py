@@ -15,9 +15,12 @@ QUIET = ("--progress-bar", "off", "--disable-pip-version-check")
 
 
 def wanted(paths: Paths) -> dict[str, str]:
-    """What the stamp must say: the same lock for the same Python, and the same project file."""
+    """What the stamp must say: the same lock for the same Python in the same place, and the same project file.
+
+    The place counts because the programs in the environment name it: a copy would run the code it was copied from.
+    """
     lock = (paths.root / "requirements.lock").read_bytes()
-    python = f"{sys.base_prefix} {sys.version_info.major}.{sys.version_info.minor}"
+    python = f"{sys.base_prefix} {sys.version_info.major}.{sys.version_info.minor} {paths.root}"
     return {
         "packages": hashlib.sha256(lock + python.encode()).hexdigest(),
         "project": hashlib.sha256((paths.root / "pyproject.toml").read_bytes()).hexdigest(),

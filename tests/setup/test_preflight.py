@@ -69,7 +69,7 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
     "no Go": (
         machine(lacking=frozenset({"go"}), missing=frozenset({"pulumi"}), reach={"release": False}, debian=False),
         "Pulumi 3.259.0 is not installed, cannot be downloaded, and cannot be built without Go",
-        "install Pulumi 3.259.0 or newer, or Go (`sudo apt-get install golang-go`)",
+        "install Pulumi 3.259.0 or newer, below 4.0.0, or Go (`sudo apt-get install golang-go`)",
     ),
     "no base image": (
         machine(missing=frozenset({"image"}), reach={"base": False}, root=False),

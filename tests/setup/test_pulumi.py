@@ -158,6 +158,8 @@ def test_kill_9_in_the_middle_is_healed_by_the_next_run(server: Server, paths: P
         ("v3.259.0", pins.PULUMI_FILES, True),
         ("v3.300.1", pins.PULUMI_FILES, True),
         ("v3.258.0", pins.PULUMI_FILES, False),
+        ("v4.0.0", pins.PULUMI_FILES, False),
+        ("v4.12.3", pins.PULUMI_FILES, False),
         ("v3.300.1", ("pulumi",), False),
     ],
 )
@@ -171,6 +173,11 @@ def test_one_on_path_is_taken_if_new_enough_and_whole(
         (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(place))
     assert pulumi.cached(paths) is taken
+
+
+def test_the_project_accepts_what_set_up_accepts() -> None:
+    accepted = f'requiredPulumiVersion: ">={pins.PULUMI} <{pins.PULUMI_BELOW}"'
+    assert accepted in (REPO / "Pulumi.yaml").read_text().splitlines()
 
 
 def test_wrapper_modules_are_pinned() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -84,6 +85,19 @@ def test_made_once_then_only_what_changed(paths: Paths, tmp_path: Path) -> None:
     assert venv.cached(paths)
     assert not (paths.venv / "kept").exists()
     assert _imports(paths, "tiny, backend")
+
+
+def test_a_moved_checkout_gets_an_environment_of_its_own(paths: Paths, tmp_path: Path) -> None:
+    venv.act(paths, machine(), tmp_path / "log")
+    moved = Paths(tmp_path / "moved", paths.cache)
+    shutil.copytree(paths.root, moved.root, symlinks=True)
+    assert not venv.cached(moved)
+    venv.act(moved, machine(), tmp_path / "log")
+    assert venv.cached(moved)
+    assert venv.cached(paths)
+    assert f"{moved.root}/.venv/bin/python" in (moved.venv / "bin" / "pip").read_text()
+    where = [moved.venv / "bin" / "python", "-c", "import backend; print(backend.__file__)"]
+    assert subprocess.check_output(where, text=True, cwd=tmp_path).strip() == str(moved.root / "backend.py")
 
 
 def test_a_package_that_is_not_the_locked_one_is_refused(paths: Paths, tmp_path: Path) -> None:

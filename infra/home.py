@@ -114,6 +114,10 @@ class StackHome:
         return self.home.state / ".pulumi" / "stacks" / "muster" / f"{self.name}.json"
 
     @property
+    def pulumi_history(self) -> Path:
+        return self.home.state / ".pulumi" / "history" / "muster" / self.name
+
+    @property
     def pulumi_locks(self) -> Path:
         return self.home.state / ".pulumi" / "locks" / "organization" / "muster" / self.name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,7 +33,7 @@ from infra.commands.cluster_facts import Machine, Slurm, SlurmNode, parse
 from infra.commands.failure import explained
 from infra.engine.events import Failure, Result
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.home import Home
+from infra.home import Home, StackHome
 from infra.inventory import Node
 from infra.plan.build_plan import BuildPlan
 from infra.providers.problem import Problem
@@ -147,6 +148,51 @@ def test_the_outcome_of_an_up_is_kept(tmp_path: Path) -> None:
     assert outcome.read(stack) == ended
     stack.last_up.write_text("{")
     assert outcome.read(stack) is None
+
+
+def plain_run(stack: StackHome, kind: str, result: str, ended: float) -> None:
+    stack.pulumi_history.mkdir(parents=True, exist_ok=True)
+    record = {"kind": kind, "result": result, "startTime": int(ended) - 30, "endTime": int(ended)}
+    (stack.pulumi_history / f"s-{int(ended * 1e9)}.history.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain", "result"),
+    [
+        (None, [("update", "succeeded", 100)], "ready"),
+        (None, [("update", "failed", 100)], "failed"),
+        ("ready", [("update", "failed", 100)], "failed"),
+        ("failed", [("update", "succeeded", 100)], "ready"),
+        ("running", [("update", "succeeded", 100)], "ready"),
+        ("failed", [("update", "succeeded", -100)], "failed"),
+        ("ready", [("update", "failed", -100)], "ready"),
+        ("failed", [("refresh", "succeeded", 100)], "failed"),
+        ("failed", [("update", "succeeded", 100), ("refresh", "failed", 200)], "ready"),
+        ("ready", [("destroy", "failed", 100)], "failed"),
+        ("ready", [("destroy", "succeeded", 100)], None),
+        (None, [], None),
+    ],
+)
+def test_whichever_up_came_last_tells(
+    tmp_path: Path, ours: str | None, plain: list[tuple[str, str, float]], result: str | None
+) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    if ours:
+        outcome.write(stack, outcome.Outcome(ours, "2026-01-01T00:00:00+00:00", 12.5))
+    for kind, ended_as, after in plain:
+        plain_run(stack, kind, ended_as, datetime(2026, 1, 1, tzinfo=UTC).timestamp() + 12.5 + after)
+    last = outcome.read(stack)
+    assert (last.result if last else None) == result
+
+
+def test_a_plain_pulumi_that_runs_or_was_killed_tells_nothing_good(tmp_path: Path) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    outcome.write(stack, outcome.Outcome("ready", "2026-01-01T00:00:00+00:00", 12.5))
+    stack.pulumi_locks.mkdir(parents=True)
+    (stack.pulumi_locks / "a.json").write_text('{"pid": 1, "hostname": "h", "timestamp": "2026-01-02T00:00:00.1Z"}')
+    last = outcome.read(stack)
+    assert last is not None
+    assert last.result == "running"
 
 
 def test_a_failed_up_is_one_block() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.engine import environment, events, lock, pulumi
+from infra.engine import environment, events, history, lock, pulumi
 from infra.home import Home, StackHome
 
 pytestmark = pytest.mark.engine
@@ -169,6 +169,9 @@ def test_a_failure_is_the_providers_own_words(stack: StackHome) -> None:
     describe(stack, fail="node gpu-1, step users: no disk. Fix: free some.")
     code, result = up(stack)
     assert code != 0
+    recorded = history.last_run(stack)
+    assert recorded is not None
+    assert (recorded.kind, recorded.good) == ("update", False)
     assert result.failures == (events.Failure("thing", "node gpu-1, step users: no disk. Fix: free some."),)
 
 
@@ -229,6 +232,10 @@ def test_who_runs_pulumi_by_hand_is_seen_while_it_runs(stack: StackHome) -> None
     assert holder.pid == by_hand.pid
     assert by_hand.wait() == 0
     assert pulumi.waiting_for(stack) is None
+    recorded = history.last_run(stack)
+    assert recorded is not None
+    assert (recorded.kind, recorded.good) == ("update", True)
+    assert abs(recorded.ended - time.time()) < 30
     assert up(stack) == (0, events.Result({"same": 2}, ()))
 
 

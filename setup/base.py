@@ -12,6 +12,7 @@ from setup.scratch import fresh
 KINDS = ("official", "debootstrap")
 LABEL = "muster.base"
 PULL_S = 90.0
+OFFER_S = 15.0
 
 
 def ensure(paths: Paths, log: Path) -> str:
@@ -28,8 +29,13 @@ def ensure(paths: Paths, log: Path) -> str:
     return "debootstrap"
 
 
+def offered() -> bool:
+    """Whether it could be pulled, without pulling it."""
+    return _there() or ask(["docker", "manifest", "inspect", pins.OFFICIAL_BASE], timeout=OFFER_S).code == 0
+
+
 def pull(log: Path) -> bool:
-    if ask(["docker", "image", "inspect", pins.OFFICIAL_BASE]).code == 0:
+    if _there():
         return True
     try:
         run(["docker", "pull", pins.OFFICIAL_BASE], log, timeout=PULL_S)
@@ -60,6 +66,10 @@ def pack(root: Path, log: Path) -> None:
     labels = f'--change "LABEL {LABEL}=debootstrap" --change "LABEL muster.cache=image"'
     pipe = f'tar -C "$0" --numeric-owner -c . | docker import {labels} - "$1"'
     run(["bash", "-o", "pipefail", "-c", pipe, root, pins.BASE_IMAGE], log)
+
+
+def _there() -> bool:
+    return ask(["docker", "image", "inspect", pins.OFFICIAL_BASE]).code == 0
 
 
 def _hand_over(keyring: str | None, root: Path) -> None:

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
             if not options.if_started_by_last_run or started_engine(paths.logs / "setup.json"):
                 print(engine.stop(paths))
         elif options.check or options.phases == ["preflight"]:
-            facts = _preflight(paths, NAMES)
+            facts = _preflight(paths, NAMES, only_look=True)
             print(f"preflight: this machine can run muster; to be done: {', '.join(_work(facts)) or 'nothing'}")
         else:
             with exclusive(paths.cache / "setup.lock", lambda text: print(f"setup: {text}", flush=True)):
@@ -83,7 +83,7 @@ def _run(paths: Paths, phases: Sequence[Phase]) -> None:
     record = Record()
     try:
         with record.timed("preflight") as outcome:
-            facts = _preflight(paths, [phase.name for phase in phases])
+            facts = _preflight(paths, [phase.name for phase in phases], only_look=False)
             outcome.state = "done"
         for phase in phases:
             with record.timed(phase.name) as outcome:
@@ -104,14 +104,14 @@ def _do(phase: Phase, paths: Paths, facts: Facts) -> str:
     return "done"
 
 
-def _preflight(paths: Paths, names: Sequence[str]) -> Facts:
+def _preflight(paths: Paths, names: Sequence[str], *, only_look: bool) -> Facts:
     paths.logs.mkdir(parents=True, exist_ok=True)
     # What tools print may hold addresses with passwords.
     paths.logs.chmod(0o700)
     log = paths.logs / "preflight.log"
     log.write_text("looking at the machine and asking the package sources\n")
     with Progress("preflight", log):
-        facts = gather(paths, names)
+        facts = gather(paths, names, only_look=only_look)
     found = problems(facts)
     if found:
         lines = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(found, 1))

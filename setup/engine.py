@@ -17,7 +17,7 @@ from setup.run import Answer, Failed, ask, run
 if TYPE_CHECKING:
     from setup.facts import Facts
 
-State = Literal["running", "stopped", "absent", "denied", "unreachable"]
+State = Literal["running", "stopped", "absent", "denied", "unreachable", "remote"]
 MARKER = "MUSTER_ENGINE"
 START_S = 60.0
 GRACE_S = 10.0
@@ -34,8 +34,20 @@ class Engine:
 
 
 def look() -> Engine:
+    host = os.environ.get("DOCKER_HOST", "")
+    place = endpoint(host)
+    if place and not place.startswith("unix://"):
+        return Engine("remote", f"DOCKER_HOST={host}" if host else f"the current Docker context names {place}")
     answer = ask(["docker", "info", "-f", "{{json .}}"])
-    return classify(answer, host=os.environ.get("DOCKER_HOST", ""), installed=shutil.which("dockerd") is not None)
+    return classify(answer, host=host, installed=shutil.which("dockerd") is not None)
+
+
+def endpoint(host: str) -> str:
+    """Where the client looks for the engine: DOCKER_HOST if there is one, else its context; empty when unknown."""
+    if host:
+        return host
+    answer = ask(["docker", "context", "inspect", "-f", "{{.Endpoints.docker.Host}}"])
+    return answer.out if answer.code == 0 else ""
 
 
 def classify(answer: Answer, *, host: str, installed: bool) -> Engine:

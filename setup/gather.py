@@ -18,7 +18,7 @@ PROBE_S = 20.0
 GB = 1e9
 
 
-def gather(paths: Paths, phases: Collection[str]) -> Facts:
+def gather(paths: Paths, phases: Collection[str], *, only_look: bool) -> Facts:
     system, machine = platform.system(), platform.machine()
     here = distribution()
     found = engine.look()
@@ -39,12 +39,12 @@ def gather(paths: Paths, phases: Collection[str]) -> Facts:
         lacking=lacking,
         disks=_disks(paths, found) if missing else {},
     )
-    return _with_reach(facts, paths, here)
+    return _with_reach(facts, paths, here, base.offered if only_look else lambda: base.pull(Path(os.devnull)))
 
 
 def _unknown(found: engine.Engine) -> frozenset[str]:
     """An engine that is installed but stopped may well hold image and environment: they are looked at once it runs."""
-    return frozenset({"image", "env"}) if found.state in ("stopped", "denied", "unreachable") else frozenset()
+    return frozenset({"image", "env"}) if found.state in ("stopped", "denied", "unreachable", "remote") else frozenset()
 
 
 def _missing(paths: Paths, found: engine.Engine, phases: Collection[str]) -> frozenset[str]:
@@ -59,7 +59,7 @@ def _missing(paths: Paths, found: engine.Engine, phases: Collection[str]) -> fro
     return frozenset(phase for phase in phases if phase in checks and not checks[phase]())
 
 
-def _with_reach(facts: Facts, paths: Paths, here: Distribution) -> Facts:
+def _with_reach(facts: Facts, paths: Paths, here: Distribution, base_there: Callable[[], bool]) -> Facts:
     """Ask each source by its own tool, all at once, so that each one's mirrors and proxies count."""
     first: dict[str, Callable[[], bool]] = {}
     if "pulumi" in facts.missing and facts.machine in pulumi_release.ARCHITECTURES:
@@ -67,7 +67,7 @@ def _with_reach(facts: Facts, paths: Paths, here: Distribution) -> Facts:
     if {"venv", "env"} & facts.missing and "ensurepip" not in facts.lacking:
         first["python"] = lambda: _python_reachable(paths)
     if "image" in facts.missing and facts.engine.state == "running" and not facts.can_install:
-        first["base"] = lambda: base.pull(Path(os.devnull))
+        first["base"] = base_there
     facts = facts.with_reach(_all(first))
     second: dict[str, Callable[[], bool]] = {}
     go = pulumi_go.find()

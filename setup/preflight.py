@@ -73,6 +73,12 @@ def _engine(facts: Facts) -> list[Problem]:
             "start that engine, or `unset DOCKER_HOST` to use the one of this machine",
         ),
         (
+            engine.state == "remote",
+            f"the Docker engine is not asked through a unix socket of this machine ({engine.detail}): "
+            "nodes of an engine elsewhere cannot be reached from here",
+            "use this machine's own engine: `unset DOCKER_HOST`, `docker context use default`",
+        ),
+        (
             engine.state == "stopped" and not facts.root,
             "the Docker engine is not running and you are not root",
             "run `sudo systemctl start docker`, or run it as root",

@@ -46,10 +46,10 @@ DENIED = "permission denied while trying to connect to the Docker daemon socket 
         (Answer(127, err="no docker"), "", False, Engine("absent", "no docker")),
         (Answer(127, err="no docker"), "", True, Engine("stopped", "no docker")),
         (
-            Answer(1, "", "dial tcp: refused"),
-            "tcp://far:2375",
+            Answer(1, "", "dial unix: refused"),
+            "unix:///run/other.sock",
             True,
-            Engine("unreachable", "DOCKER_HOST=tcp://far:2375 does not answer (dial tcp: refused)"),
+            Engine("unreachable", "DOCKER_HOST=unix:///run/other.sock does not answer (dial unix: refused)"),
         ),
         (Answer(1), "", True, Engine("stopped", "no answer")),
     ],
@@ -64,6 +64,35 @@ def test_docker_host_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert found.state in ("unreachable", "absent")
     if found.state == "unreachable":
         assert f"DOCKER_HOST=unix://{tmp_path}/none.sock does not answer" in found.detail
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `docker` whose context is on another machine, and which notes what it is asked."""
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/asked\n[ "$1" = context ] && echo ssh://me@far\nexit 0\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    return tmp_path / "asked"
+
+
+@pytest.mark.parametrize("host", ["tcp://far:2375", "ssh://me@far", "far:2375"])
+def test_an_engine_elsewhere_is_not_even_asked(client: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    assert engine.look() == Engine("remote", f"DOCKER_HOST={host}")
+    assert not client.exists()
+
+
+def test_a_context_elsewhere_counts_like_docker_host(client: Path) -> None:
+    assert engine.look() == Engine("remote", "the current Docker context names ssh://me@far")
+    assert client.read_text() == "context\n"
+
+
+def test_docker_host_goes_before_the_context(client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///run/docker.sock")
+    assert engine.look().state != "remote"
+    assert client.read_text() == "info\n"
 
 
 def test_stop_ends_what_was_started_and_only_that(tmp_path: Path) -> None:

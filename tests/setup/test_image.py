@@ -128,6 +128,19 @@ def test_a_base_that_is_there_is_kept(tmp_path: Path) -> None:
     assert _output("docker", "image", "inspect", "-f", "{{.Id}}", pins.BASE_IMAGE) == before
 
 
+@pytest.mark.parametrize(("known", "offered"), [("image", True), ("manifest", True), ("nothing", False)])
+def test_whether_the_base_is_offered_is_asked_without_pulling_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, offered: bool
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/asked\n[ "$1" = {known} ]\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert base.offered() is offered
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == ["image inspect", "manifest inspect"][: 1 if known == "image" else 2]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

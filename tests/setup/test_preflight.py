@@ -10,6 +10,7 @@ from setup.preflight import problems
 from tests.setup.machine import ALL, machine, one_disk
 
 NETWORK_FIX = "check the network and the proxy settings (http_proxy, https_proxy), then run this again"
+REMOTE_FIX = "use this machine's own engine: `unset DOCKER_HOST`, `docker context use default`"
 TABLE: dict[str, tuple[Facts, str, str]] = {
     "not Linux": (
         machine(system="Darwin", machine="arm64", memory_mb=0),
@@ -47,9 +48,22 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
         'run `sudo usermod -aG docker "$USER"` and log in again, or run it as root',
     ),
     "DOCKER_HOST": (
-        machine(engine=Engine("unreachable", "DOCKER_HOST=tcp://elsewhere:2375 does not answer (refused)")),
-        "DOCKER_HOST=tcp://elsewhere:2375 does not answer (refused)",
+        machine(engine=Engine("unreachable", "DOCKER_HOST=unix:///run/other.sock does not answer (refused)")),
+        "DOCKER_HOST=unix:///run/other.sock does not answer (refused)",
         "start that engine, or `unset DOCKER_HOST` to use the one of this machine",
+    ),
+    "DOCKER_HOST elsewhere": (
+        machine(engine=Engine("remote", "DOCKER_HOST=tcp://elsewhere:2375")),
+        "the Docker engine is not asked through a unix socket of this machine (DOCKER_HOST=tcp://elsewhere:2375): "
+        "nodes of an engine elsewhere cannot be reached from here",
+        REMOTE_FIX,
+    ),
+    "context elsewhere": (
+        machine(engine=Engine("remote", "the current Docker context names ssh://me@elsewhere")),
+        "the Docker engine is not asked through a unix socket of this machine "
+        "(the current Docker context names ssh://me@elsewhere): "
+        "nodes of an engine elsewhere cannot be reached from here",
+        REMOTE_FIX,
     ),
     "rootless": (
         machine(engine=Engine("running", rootless=True), root=False),

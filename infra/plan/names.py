@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
+
 CLUSTER = "muster.cluster"
 STACK = "muster.stack"
 ROLE = "muster.role"
 GROUP = "muster.group"
 NODE = "muster.node"
 CREATED = "muster.created"
+HOME = "muster.home"
+HOME_PATH = "muster.home.path"
 CACHE = "muster.cache"
 HASH = "muster.hash"
 
@@ -44,6 +49,12 @@ def gpu_device(index: int) -> str:
 def labels(cluster: str, stack: str, created: str) -> dict[str, str]:
     """On everything that belongs to one cluster; `created` is ISO 8601 in UTC."""
     return {CLUSTER: cluster, STACK: stack, CREATED: created}
+
+
+def home_labels(home: Path) -> dict[str, str]:
+    """Whose it is: another checkout may have a stack and a cluster of the same names."""
+    path = str(home.resolve())
+    return {HOME: sha256(path.encode()).hexdigest()[:12], HOME_PATH: path}
 
 
 def node_labels(role: str, node: str, group: str | None) -> dict[str, str]:

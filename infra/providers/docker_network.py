@@ -38,7 +38,7 @@ class DockerNetworkProvider(ResourceProvider):
     def read(self, id_: str, props: Properties) -> ReadResult:
         with engine_client.asking(f"network {id_}") as api:
             found = _inspect(api, id_)
-            if found is None:
+            if found is None or engine_client.foreign(found.get("Labels")):
                 return ReadResult("", {})
             return ReadResult(id_, props | _identity(found))
 
@@ -80,9 +80,9 @@ class DockerNetwork(Resource, module="muster", name="DockerNetwork"):
 
 
 def remove(api: docker.APIClient, name: str) -> None:
-    """Also takes off what is still attached: Docker keeps a network for as long as anything is."""
+    """What another home has made under this name stays. Takes off what is attached: Docker would keep the network."""
     found = _inspect(api, name)
-    if found is None:
+    if found is None or engine_client.foreign(found.get("Labels")):
         return
     for container in found.get("Containers") or {}:
         _unless_gone(lambda one=container: api.disconnect_container_from_network(one, name, force=True))
@@ -110,8 +110,9 @@ def _ours(api: docker.APIClient, name: str, props: Properties) -> dict[str, Any]
 
 def _make(api: docker.APIClient, name: str, props: Properties) -> dict[str, Any]:
     for _ in range(_RACES):
+        if props.get("cidr"):
+            _refuse_clash(api, props["cidr"])
         cidr = props.get("cidr") or _pick(api)
-        _refuse_clash(api, cidr)
         try:
             api.create_network(
                 name,

@@ -59,8 +59,10 @@ class DockerNodeProvider(ResourceProvider):
         node, cluster = props["node"], props["cluster"]
         emit(Event("machines", node, "remove", "start"))
         with engine_client.asking(f"node {node}") as api:
-            remove_container(api, id_)
-            cgroup_tree.remove_node(cluster, node)
+            found = _inspect(api, id_)
+            if found is None or not engine_client.foreign(found["Config"]["Labels"]):
+                remove_container(api, id_)
+                cgroup_tree.remove_node(cluster, node)
         emit(Event("machines", node, "remove", "changed"))
 
 
@@ -214,6 +216,8 @@ def _whole(found: dict[str, Any], props: Properties) -> bool:
     if found["State"]["Status"] == "created":
         return False
     labels = found["Config"]["Labels"]
+    if engine_client.foreign(labels):
+        return False
     wanted = {names.STACK: props["stack"], node_container.SPEC: node_container.spec_hash(props)}
     return {key: labels.get(key) for key in wanted} == wanted
 

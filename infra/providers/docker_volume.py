@@ -35,7 +35,10 @@ class DockerVolumeProvider(ResourceProvider):
 
     def read(self, id_: str, props: Properties) -> ReadResult:
         with engine_client.asking(f"volume {id_}") as api:
-            return ReadResult(id_, props) if _inspect(api, id_) else ReadResult("", {})
+            found = _inspect(api, id_)
+            if found is None or engine_client.foreign(found.get("Labels")):
+                return ReadResult("", {})
+            return ReadResult(id_, props)
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
         replaces = changed(olds, news, ("cluster", "stack", "storage"))
@@ -61,6 +64,10 @@ class DockerVolume(Resource, module="muster", name="DockerVolume"):
 
 
 def remove(api: docker.APIClient, name: str) -> None:
+    """What another home has made under this name stays."""
+    found = _inspect(api, name)
+    if found is None or engine_client.foreign(found.get("Labels")):
+        return
     try:
         api.remove_volume(name)
     except NotFound:

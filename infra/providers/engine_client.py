@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ import requests
 from docker.errors import APIError, DockerException
 from docker.utils import kwargs_from_env
 
+from infra.home import Home
 from infra.plan import names
 from infra.providers.problem import Problem
 
@@ -65,13 +68,20 @@ def asking(where: str) -> Iterator[docker.APIClient]:
 
 
 def labels(cluster: str, stack: str, tags: Mapping[str, str]) -> dict[str, str]:
-    return dict(tags) | names.labels(cluster, stack, datetime.now(UTC).isoformat(timespec="seconds"))
+    made = names.labels(cluster, stack, datetime.now(UTC).isoformat(timespec="seconds"))
+    return dict(tags) | made | names.home_labels(Home.of(os.environ).root)
+
+
+def foreign(found: Mapping[str, str] | None) -> bool:
+    """Whether another MUSTER_HOME made it. What carries no such label is nobody else's."""
+    home = (found or {}).get(names.HOME)
+    return home is not None and home != names.home_labels(Home.of(os.environ).root)[names.HOME]
 
 
 def check_owner(kind: str, name: str, found: Mapping[str, str] | None, cluster: str, stack: str) -> None:
     """What carries our name but another owner's label is not touched."""
     found = found or {}
-    if found.get(names.CLUSTER) == cluster and found.get(names.STACK) == stack:
+    if found.get(names.CLUSTER) == cluster and found.get(names.STACK) == stack and not foreign(found):
         return
     if names.STACK not in found:
         raise Problem(
@@ -79,11 +89,16 @@ def check_owner(kind: str, name: str, found: Mapping[str, str] | None, cluster: 
             f"the Docker {kind} {name} exists already and no stack of muster made it",
             f"remove it with `docker {kind} rm {name}`, or give the cluster another name",
         )
-    owner = found[names.STACK]
+    owner, home = found[names.STACK], found.get(names.HOME_PATH, "")
+    whose = f"stack {owner}, not to stack {stack}"
+    if foreign(found) and owner == stack:
+        whose = f"stack {owner} of another checkout, whose MUSTER_HOME is {home}"
+    there = f"MUSTER_HOME={shlex.quote(home)} " if foreign(found) else ""
     raise Problem(
         "name",
-        f"{cluster} is in use: the Docker {kind} {name} belongs to stack {owner}, not to stack {stack}",
-        f"give the cluster of stack {stack} another name, or remove the other one with `make teardown STACK={owner}`",
+        f"{cluster} is in use: the Docker {kind} {name} belongs to {whose}",
+        f"give the cluster of this stack another name, or remove the other one with `{there}make teardown "
+        f"STACK={owner}`",
     )
 
 

@@ -9,7 +9,7 @@ import docker
 from docker.errors import APIError, NotFound
 
 from infra.plan import names
-from infra.providers import cgroup_tree
+from infra.providers import cgroup_tree, engine_client
 
 _OTHERS_S = 20.0
 _POLL_S = 0.05
@@ -19,6 +19,8 @@ def remove_strays(api: docker.APIClient, cluster: str, stack: str) -> None:
     """For when a network or volume goes: every node that Pulumi knows went before, so what is left is nobody's."""
     wanted = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={stack}"]}
     for container in api.containers(all=True, filters=wanted):
+        if engine_client.foreign(container["Labels"]):
+            continue
         remove_container(api, container["Id"])
         cgroup_tree.remove_node(cluster, container["Labels"].get(names.NODE, ""))
 

@@ -36,6 +36,8 @@ class Leftover:
     name: str
     created: str = ""
     stack: str = ""
+    home: str = ""
+    """Label of the MUSTER_HOME that made it; empty where it carries none."""
 
 
 class Target(Protocol):
@@ -44,7 +46,7 @@ class Target(Protocol):
     def usd_per_hour(self, plan: BuildPlan) -> float: ...
 
     def leftovers(self, cluster: str) -> list[Leftover]:
-        """In the order in which they can be removed."""
+        """What this MUSTER_HOME made, or nobody is known to have made, in the order in which it can be removed."""
         ...
 
     def remove(self, leftover: Leftover) -> None:

@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import docker
+import pytest
 import yaml
 
 from infra.engine.environment import environment, prepare
@@ -107,9 +110,18 @@ class Machines:
         return str(out.decode().strip())
 
     def leftovers(self) -> list[str]:
-        return [f"{leftover.kind} {leftover.name}" for leftover in target("local").leftovers(self.spec["name"])]
+        with self.at_home():
+            return [f"{leftover.kind} {leftover.name}" for leftover in target("local").leftovers(self.spec["name"])]
 
     def remove_by_label(self) -> None:
         local = target("local")
-        for leftover in local.leftovers(self.spec["name"]):
-            local.remove(leftover)
+        with self.at_home():
+            for leftover in local.leftovers(self.spec["name"]):
+                local.remove(leftover)
+
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
+        """As if the tests themselves were run from this stack's MUSTER_HOME."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MUSTER_HOME", str(self.home))
+            yield

@@ -41,6 +41,36 @@ def test_name_of_another_stack_is_refused(first: Machines, make: MakeMachines) -
     assert first.leftovers() == before
 
 
+def test_second_home_with_the_same_stack_and_name_is_refused_and_touches_nothing(
+    first: Machines, make: MakeMachines
+) -> None:
+    before, left = first.containers(), first.leftovers()
+    second = make("first", name=first.spec["name"], groups=first.spec["groups"])
+    assert second.home != first.home
+    said = second.up(check=False)
+    assert f"belongs to stack first of another checkout, whose MUSTER_HOME is {first.home}" in said
+    assert f"remove the other one with `MUSTER_HOME={first.home} make teardown STACK=first`" in said
+    assert second.leftovers() == []
+    second.destroy()
+    second.remove_by_label()
+    assert (first.containers(), first.leftovers()) == (before, left)
+    first.up("--expect-no-changes")
+
+
+def test_state_of_a_home_whose_cluster_was_made_anew_by_another_removes_nothing_of_it(make: MakeMachines) -> None:
+    """The first home's cluster was removed behind its back, and its name taken: its state describes what is not its."""
+    groups = {"gpu": {"count": 1, "size": LOGIN_SIZE}}
+    old = make("anew", groups=groups)
+    old.up()
+    old.remove_by_label()
+    new = make("anew", groups=groups)
+    new.up()
+    before = (new.containers(), new.leftovers())
+    assert "belongs to stack anew of another checkout" in old.up(check=False)
+    old.destroy()
+    assert (new.containers(), new.leftovers()) == before
+
+
 def test_address_range_in_use_is_refused(first: Machines, make: MakeMachines) -> None:
     subnet = docker.APIClient().inspect_network(f"muster-{first.spec['name']}")["IPAM"]["Config"][0]["Subnet"]
     second = make("clash", network={"egress": False, "cidr": subnet})

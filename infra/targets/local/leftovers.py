@@ -19,11 +19,14 @@ def find(cluster: str) -> list[Leftover]:
         networks = [(n["Name"], n["Labels"]) for n in api.networks(filters=wanted)]
         volumes = [(v["Name"], v["Labels"]) for v in api.volumes(filters=wanted)["Volumes"] or []]
         groups: list[tuple[str, dict[str, str]]] = [(group, {}) for group in cgroup_tree.groups(cluster)]
+    if any(engine_client.foreign(labels) for _name, labels in containers):
+        groups = []  # they carry no label: those of another home's nodes
     kinds = {"container": containers, "network": networks, "volume": volumes, "cgroup": groups}
     return [
-        Leftover(kind, name, labels.get(names.CREATED, ""), labels.get(names.STACK, ""))
+        Leftover(kind, name, labels.get(names.CREATED, ""), labels.get(names.STACK, ""), labels.get(names.HOME, ""))
         for kind, found in kinds.items()
         for name, labels in sorted(found)
+        if not engine_client.foreign(labels)
     ]
 
 

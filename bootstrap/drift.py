@@ -45,6 +45,4 @@ def _unusable(facts: dict[str, Facts], desired: Desired) -> list[Pending]:
         return []
     known = controller.slurm_nodes
     bad = [n.name for n in desired.inventory.compute if n.name in known and not known[n.name].usable]
-    return [
-        Pending(name, NODES, f"Slurm has the node as {'+'.join(sorted(known[name].states)).lower()}") for name in bad
-    ]
+    return [Pending(name, NODES, f"Slurm has the node as {known[name]}") for name in bad]

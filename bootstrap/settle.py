@@ -6,17 +6,15 @@ import time
 from collections.abc import Callable
 
 from bootstrap.errors import BootstrapError
-from bootstrap.facts.model import SlurmNode
-from bootstrap.facts.parse import slurm_nodes
 from bootstrap.steps.slurm_key import last_words
 from bootstrap.transport.base import Transport, TransportError
 from infra.inventory import Inventory, Node
+from slurm.node_state import ABSENT, NodeState, parse_nodes
 
 STEP = "nodes"
 DEADLINE_S = 40.0
 PAUSE_S = 0.15
 PROBE_S = 3.0
-ABSENT = SlurmNode(frozenset({"UNKNOWN"}), "slurmctld does not know the node")
 SHOW = "scontrol show node -o"
 
 
@@ -28,7 +26,7 @@ def settle(
     resumed: set[str] = set()
     began = probed = time.monotonic()
     while True:
-        states = slurm_nodes(controller.run(SHOW, timeout=15).out)
+        states = parse_nodes(controller.run(SHOW, timeout=15).out)
         bad = [n for n in inventory.compute if not states.get(n.name, ABSENT).usable]
         if not bad:
             return sorted(resumed)
@@ -58,9 +56,8 @@ def _probe(node: Node, open_session: Callable[[Node], Transport]) -> None:
         raise BootstrapError(node.name, STEP, f"slurmd stopped: {done.err.strip()}", "/var/log/slurm/slurmd.log")
 
 
-def _complaint(node: Node, state: SlurmNode, open_session: Callable[[Node], Transport]) -> BootstrapError:
+def _complaint(node: Node, state: NodeState, open_session: Callable[[Node], Transport]) -> BootstrapError:
     words = open_session(node).run(last_words("slurmd"), timeout=15).err.strip()
-    seen = "+".join(sorted(state.states)).lower()
-    line = f"Slurm has the node as {seen}" + (f", reason: {state.reason}" if state.reason else "")
+    line = f"Slurm has the node as {state}" + (f", reason: {state.reason}" if state.reason else "")
     fix = f"`scontrol show node {node.name}` on the controller has the details; correct the cause, then run again"
     return BootstrapError(node.name, STEP, f"{line}; slurmd says: {words}", "/var/log/slurm/slurmd.log", fix)

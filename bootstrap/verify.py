@@ -10,13 +10,13 @@ from hashlib import sha256
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.collect import collect
-from bootstrap.facts.model import SlurmNode
-from bootstrap.facts.parse import slurm_nodes
 from bootstrap.plan import fit
 from bootstrap.sessions import Connect, Sessions, finish
 from bootstrap.steps.limits import DAEMONS
 from bootstrap.transport.base import Transport
 from infra.inventory import Node
+from slurm.node_state import ABSENT, NodeState, parse_nodes
+from slurm.probe import probe
 
 STEP = "verify"
 TIMEOUT_S = 60.0
@@ -45,7 +45,7 @@ class _Seen:
     failures: list[Failed]
     offset: float
     """The node's clock less ours."""
-    slurm: dict[str, SlurmNode]
+    slurm: dict[str, NodeState]
 
 
 def verify(desired: Desired, connect: Connect, patience_s: float = PATIENCE_S) -> tuple[Failed, ...]:
@@ -97,15 +97,23 @@ def _look(transport: Transport, node: Node, desired: Desired, conf: str) -> _See
     before = time.time()
     clock = float(transport.run("date +%s.%N", timeout=15).out or 0)
     offset = clock - (before + time.time()) / 2
-    script = check_script(node, desired, conf) + ("scontrol show node -o\n" if node.role == "controller" else "")
+    script = check_script(node, desired, conf) + (_from_controller(desired) if node.role == "controller" else "")
     out = transport.run(script, timeout=TIMEOUT_S).out
     rows = [row.split("\t", 2) for row in out.splitlines() if row.count("\t") == 2]  # noqa: PLR2004
     failures = [Failed(node.name, name, line, FIXES.get(name, "")) for kind, name, line in rows if kind == "fail"]
     failures += _names(node, desired, rows)
-    return _Seen(node, failures, offset, slurm_nodes(out))
+    failures += [Failed(name, "slurmd", line, FIXES["slurmd"]) for kind, name, line in rows if kind == "silent"]
+    return _Seen(node, failures, offset, parse_nodes(out))
+
+
+def _from_controller(desired: Desired) -> str:
+    # slurmd renews itself to take over a new configuration; until it listens again a job would find nobody.
+    silent = "sed 's/$/\\tdoes not answer on its port/; s/^/silent\\t/'"
+    return f"scontrol show node -o\n{{ {probe(desired.inventory.compute)}\n}} | {silent}\n"
 
 
 FIXES = {
+    "slurmd": "`systemctl status slurmd` on that node; then run again",
     "daemon": "`journalctl -u` for the daemon on that node says why; then run again",
     "configuration": "`scontrol reconfigure` on the controller sends it out; running again does that",
     "names": "/etc/muster/merge-hosts on that node puts the names back",
@@ -139,10 +147,5 @@ def _clocks(seen: list[_Seen]) -> list[Failed]:
 
 def _states(desired: Desired, seen: list[_Seen]) -> list[Failed]:
     states = next(s.slurm for s in seen if s.node.role == "controller")
-    absent = SlurmNode(frozenset({"UNKNOWN"}), "slurmctld does not know the node")
-    bad = [(n.name, states.get(n.name, absent)) for n in desired.inventory.compute]
-    return [
-        Failed(name, "state", f"{'+'.join(sorted(s.states)).lower()} {s.reason}".strip(), FIXES["state"])
-        for name, s in bad
-        if not s.usable
-    ]
+    found = [(n.name, states.get(n.name, ABSENT)) for n in desired.inventory.compute]
+    return [Failed(name, "state", f"{s} {s.reason}".strip(), FIXES["state"]) for name, s in found if not s.usable]

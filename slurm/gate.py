@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from infra.inventory import Inventory, Node
-from slurm.verdict import START, GateError, NodeState, judge, last_error, parse_nodes, unfit
+from slurm.node_state import NodeState, parse_nodes
+from slurm.probe import probe
+from slurm.verdict import START, GateError, judge, last_error, unfit
 
 __all__ = ["GateError", "Ready", "check"]
 
@@ -32,14 +34,6 @@ _VARIABLES = (
     "TORCH_CPP_LOG_LEVEL=FATAL",
 )
 _LOOK = "look whether the node runs; `muster up` again heals one that is gone"
-# A hung node still accepts connections; that nothing of it says hello gives it away.
-_PROBE = """port=$(scontrol show config | sed -n 's/^SlurmdPort *= *//p')
-for node in {nodes}; do
-  address=${{node#*:}}
-  timeout 3 bash -c "</dev/tcp/$address/$port && exec 3<>/dev/tcp/$address/22 && read -r _ <&3" 2>/dev/null ||
-    echo "${{node%%:*}}" &
-done
-wait"""
 
 
 class Completed(Protocol):
@@ -50,21 +44,28 @@ class Completed(Protocol):
 
 
 Run = Callable[[str], Completed]
-State = Literal["start", "ok", "failed"]
+State = Literal["start", "ok", "skipped", "failed"]
 Report = Callable[[str, State, str], None]
 """Called with (node, state, detail)."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    nodes: tuple[str, ...]
-    groups: tuple[str, ...]
+    nodes: list[str]
+    """All of the cluster; each is in exactly one of the next three."""
+    tested: list[str]
+    """A job of this run crossed them."""
+    proven_earlier: list[str]
+    """Full of jobs now; they passed before and are the same machines."""
+    left_out: dict[str, str]
+    """Taken away by a person, whose reason stands beside the name."""
+    groups: list[str]
     ranks: int
     seconds: float
     at: str
 
     def as_output(self) -> dict[str, Any]:
-        return {**asdict(self), "nodes": list(self.nodes), "groups": list(self.groups)}
+        return asdict(self)
 
 
 def check(  # noqa: PLR0913
@@ -78,28 +79,48 @@ def check(  # noqa: PLR0913
     groups = _groups(inventory)
     gate = _Gate(run, env_path, f"{inventory.mounts[0]}/muster", user, len(inventory.compute), frozenset(proven))
 
-    def prove(group: str) -> int:
+    def prove(group: str) -> _Proof:
         nodes = groups[group]
         for node in nodes:
-            report(node.name, "start", f"one job on all {len(nodes)} nodes of {group}")
+            report(node.name, "start", f"one job across the nodes of {group}")
         try:
-            ranks = gate.prove(group, nodes)
+            proof = gate.prove(group, nodes)
         except GateError as error:
             report(error.node, "failed", f"{error.step}: {error.line}")
             raise
-        for node in nodes:
-            report(node.name, "ok", f"sum over {ranks} ranks is right")
-        return ranks
+        _tell(proof, report)
+        return proof
 
     with ThreadPoolExecutor(max_workers=max(1, len(groups))) as pool:
-        ranks = sum(pool.map(prove, groups))
+        proofs = list(pool.map(prove, groups))
     return Ready(
-        nodes=tuple(n.name for n in inventory.compute),
-        groups=tuple(groups),
-        ranks=ranks,
+        nodes=[n.name for n in inventory.compute],
+        tested=[name for p in proofs for name in p.tested],
+        proven_earlier=[name for p in proofs for name in p.proven_earlier],
+        left_out={name: reason for p in proofs for name, reason in p.left_out.items()},
+        groups=list(groups),
+        ranks=sum(len(p.tested) for p in proofs),
         seconds=round(time.monotonic() - began, 1),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """What became of each node of a group."""
+
+    tested: list[str]
+    proven_earlier: list[str]
+    left_out: dict[str, str]
+
+
+def _tell(proof: _Proof, report: Report) -> None:
+    for name in proof.tested:
+        report(name, "ok", f"sum over {len(proof.tested)} rank{'' if len(proof.tested) == 1 else 's'} is right")
+    for name in proof.proven_earlier:
+        report(name, "skipped", "full of jobs; proven earlier")
+    for name, reason in proof.left_out.items():
+        report(name, "skipped", f"left out: {reason}")
 
 
 @dataclass(frozen=True)
@@ -120,14 +141,14 @@ class _Gate:
     def settle_s(self) -> float:
         return 15 + 0.5 * self.nodes_in_all
 
-    def prove(self, group: str, nodes: Sequence[Node]) -> int:
+    def prove(self, group: str, nodes: Sequence[Node]) -> _Proof:
         deadline = time.monotonic() + self.settle_s
         memory_mb = min(RANK_MB, int(min(n.memory_mb for n in nodes) * RANK_SHARE))
         while True:
             states = self._wait_for_nodes(nodes, memory_mb, deadline)
             chosen = [n for n in nodes if states[n.name].can_take(memory_mb)]
             if not chosen:
-                return 0
+                return _proof(nodes, chosen, states)
             cpus = min(RANK_CPUS, *(states[n.name].free_cpus for n in chosen))
             done = self.run(self._script(group, chosen, cpus, memory_mb))
             if any(words in done.out for words in _TAKEN) and time.monotonic() < deadline:
@@ -135,10 +156,10 @@ class _Gate:
             problem = judge([n.name for n in chosen], done.code, done.out, self.deadline_s)
             if problem:
                 raise self._blame(problem, chosen)
-            return len(chosen)
+            return _proof(nodes, chosen, states)
 
     def _wait_for_nodes(self, nodes: Sequence[Node], memory_mb: int, deadline: float) -> dict[str, NodeState]:
-        """Until every node works and has room, or has passed before and is full of jobs now."""
+        """Until every node works and has room, or is full and has passed before, or a person took it away."""
         while True:
             states = self._states(nodes)
             problem = unfit([n.name for n in nodes], states) or self._busy(nodes, states, memory_mb)
@@ -150,11 +171,12 @@ class _Gate:
 
     def _busy(self, nodes: Sequence[Node], states: dict[str, NodeState], memory_mb: int) -> GateError | None:
         for node in nodes:
-            if not states[node.name].can_take(memory_mb) and node.name not in self.proven:
+            state = states[node.name]
+            if not (state.left_out or state.can_take(memory_mb) or node.name in self.proven):
                 return GateError(
                     node.name,
                     START,
-                    f"jobs have filled it ({states[node.name]}) before it was ever tested",
+                    f"jobs have filled it ({state}) before it was tested",
                     "wait for them to end, or `scancel` them, then `muster up` again",
                 )
         return None
@@ -172,7 +194,7 @@ class _Gate:
         bad = unfit([n.name for n in nodes], self._states(nodes))
         if bad:
             return GateError(bad.node, START, f"{bad.line}; {problem.line}", bad.fix)
-        silent = self.run(_PROBE.format(nodes=" ".join(f"{n.name}:{n.address}" for n in nodes))).out.split()
+        silent = self.run(probe(nodes)).out.split()
         if silent:
             return GateError(silent[0], START, f"it does not answer; {problem.line}", _LOOK)
         return problem
@@ -204,6 +226,12 @@ class _Gate:
         rank = [f"{self.env_path}/bin/python", "-m", "trainer.gate", nodes[0].name, nodes[0].address, f"{patience:g}"]
         limit = ["timeout", "--kill-after=5", f"{self.deadline_s:g}"]
         return shlex.join(["runuser", "-u", self.user, "--", *limit, *srun, *rank]) + " </dev/null 2>&1"
+
+
+def _proof(nodes: Sequence[Node], chosen: Sequence[Node], states: dict[str, NodeState]) -> _Proof:
+    tested = [n.name for n in chosen]
+    left_out = {n.name: f"{s} ({s.reason})" for n in nodes if (s := states[n.name]).left_out}
+    return _Proof(tested, [n.name for n in nodes if n.name not in {*tested, *left_out}], left_out)
 
 
 def _groups(inventory: Inventory) -> dict[str, list[Node]]:

@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm.node_state import NodeState
+
 PREFIX = "muster-gate "
 TIMED_OUT = 124
 """What `timeout` exits with."""
 START = "job start"
 
 _STAGES = ("started", "imported", "joined", "passed")
-_WORKING = frozenset({"IDLE", "MIXED", "ALLOCATED"})
-_HARMLESS = frozenset({"COMPLETING", "CLOUD", "DYNAMIC_NORM", "PLANNED", "RESERVED"})
 # Errors that only say that somebody else is gone.
 _SECONDARY = ("did not join", "Connection was likely closed", "Connection closed by peer", "Connection reset by peer")
 
@@ -35,28 +35,6 @@ class GateError(Exception):
 
 
 @dataclass(frozen=True)
-class NodeState:
-    """A node as slurmctld sees it."""
-
-    name: str
-    state: str
-    flags: frozenset[str]
-    free_cpus: int
-    free_mb: int
-    reason: str
-
-    @property
-    def works(self) -> bool:
-        return self.state in _WORKING and self.flags <= _HARMLESS
-
-    def can_take(self, memory_mb: int) -> bool:
-        return self.works and self.state != "ALLOCATED" and self.free_cpus > 0 and self.free_mb >= memory_mb
-
-    def __str__(self) -> str:
-        return "+".join([self.state, *sorted(self.flags)]).lower()
-
-
-@dataclass(frozen=True)
 class Rank:
     """The last a host said: the stage it reached, and the error that ended it."""
 
@@ -65,27 +43,6 @@ class Rank:
     stage: str
     sum: float | None = None
     error: str = ""
-
-
-def parse_nodes(text: str) -> dict[str, NodeState]:
-    """`scontrol show node --oneliner`."""
-    nodes = {}
-    for line in text.splitlines():
-        fields = dict(re.findall(r"(\w+)=(\S*)", line.split(" Reason=", 1)[0]))
-        if "NodeName" not in fields:
-            continue
-        state, *flags = re.sub("[^A-Z_+]", "", fields["State"]).split("+")
-        silent = {"NOT_RESPONDING"} if "*" in fields["State"] else set()
-        reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?: Comment=.*)?$", line.rstrip())
-        nodes[fields["NodeName"]] = NodeState(
-            name=fields["NodeName"],
-            state=state,
-            flags=frozenset(flags) | silent,
-            free_cpus=int(fields.get("CPUTot", 0)) - int(fields.get("CPUAlloc", 0)),
-            free_mb=int(fields.get("RealMemory", 0)) - int(fields.get("AllocMem", 0)),
-            reason=reason[1].strip() if reason else "",
-        )
-    return nodes
 
 
 def parse_ranks(output: str) -> dict[str, Rank]:
@@ -106,12 +63,12 @@ def parse_ranks(output: str) -> dict[str, Rank]:
 
 
 def unfit(expected: Sequence[str], nodes: Mapping[str, NodeState]) -> GateError | None:
-    """The first node that no job can run on, with what slurmctld says of it."""
+    """The first node that no job can run on, although nobody took it away, with what slurmctld says of it."""
     for name in expected:
         node = nodes.get(name)
         if node is None:
             return GateError(name, "registration", "slurmctld does not know it", "run `muster up` again")
-        if not node.works:
+        if not node.works and not node.left_out:
             line = f"slurmctld has it as {node}" + (f" ({node.reason})" if node.reason else "")
             fix = (
                 f"`scontrol update nodename={name} state=resume` once the cause is gone"

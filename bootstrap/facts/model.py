@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slurm.node_state import NodeState
 from slurm.render import Cgroup
-
-# Why Slurm itself took a node away, and what a new bootstrap puts right; an admin's own reasons are left alone.
-CURED = re.compile(r"gres/|Low |Not responding|unexpectedly rebooted|muster")
-AWAY = {"DRAIN", "DOWN", "INVALID_REG"}
-BAD_STATES = {"DOWN", "UNKNOWN", "INVALID_REG", "NOT_RESPONDING", "FAIL", "FUTURE", "INVAL"}
 
 
 @dataclass(frozen=True)
@@ -37,26 +32,6 @@ class Home:
 
 
 @dataclass(frozen=True)
-class SlurmNode:
-    states: frozenset[str]
-    reason: str = ""
-
-    @property
-    def usable(self) -> bool:
-        return self.left_alone or not (self.states & BAD_STATES or self.resumable)
-
-    @property
-    def resumable(self) -> bool:
-        """Drained or down for a reason that bootstrap removes."""
-        return bool(self.states & AWAY and CURED.search(self.reason))
-
-    @property
-    def left_alone(self) -> bool:
-        """Taken away by a person or by a failed job: not ours to bring back."""
-        return bool(self.states & AWAY and self.reason and not CURED.search(self.reason))
-
-
-@dataclass(frozen=True)
 class Facts:
     files: Mapping[str, FileFact] = field(default_factory=dict)
     markers: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +50,7 @@ class Facts:
     mounted: bool = False
     environment_complete: bool = False
     bundle: str = ""
-    slurm_nodes: Mapping[str, SlurmNode] | None = None
+    slurm_nodes: Mapping[str, NodeState] | None = None
     """None where slurmctld does not run."""
     associations: frozenset[tuple[str, str, str]] = frozenset()
     admins: frozenset[str] = frozenset()

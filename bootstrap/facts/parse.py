@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
-from bootstrap.facts.model import Facts, FileFact, Home, SlurmNode, UserFact
+from bootstrap.facts.model import Facts, FileFact, Home, UserFact
+from slurm.node_state import parse_nodes
 from slurm.render import Cgroup
 
 INSTALLED = "installed"
@@ -32,26 +32,11 @@ def parse(text: str) -> Facts:
         mounted=_one(lines["mounted"]) == "yes",
         environment_complete=_one(lines["environment"]) == "complete",
         bundle=_one(lines["bundle"]),
-        slurm_nodes=slurm_nodes("\n".join(f[0] for f in lines["node"])) if lines["assoc"] else None,
+        slurm_nodes=parse_nodes("\n".join(f[0] for f in lines["node"])) if lines["assoc"] else None,
         associations=frozenset(_triple(f[0]) for f in lines["assoc"]),
         admins=frozenset(f[0].split("|")[0] for f in lines["admin"] if f[0].endswith("|Administrator")),
         clock=float(_one(lines["clock"]) or 0),
     )
-
-
-def slurm_nodes(text: str) -> dict[str, SlurmNode]:
-    """`scontrol show node -o`: one node a line, `Key=value` pairs; the last, Reason, may hold spaces."""
-    nodes = {}
-    for line in text.splitlines():
-        name = re.match(r"NodeName=(\S+)", line)
-        state = re.search(r"\bState=(\S+)", line)
-        if not name or not state:
-            continue
-        reason = re.search(r"\bReason=(.*)", line)
-        star = {"NOT_RESPONDING"} if "*" in state[1] else set()
-        states = frozenset(state[1].replace("*", "").split("+")) | star
-        nodes[name[1]] = SlurmNode(states, reason[1].strip() if reason else "")
-    return nodes
 
 
 def _files(stats: list[list[str]], digests: list[list[str]]) -> dict[str, FileFact]:

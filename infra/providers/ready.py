@@ -1,4 +1,4 @@
-"""The ready gate as a resource: its `ready` output exists only once a job has crossed every node and summed right."""
+"""The ready gate as a resource: its `ready` output exists only once a job has crossed the nodes and summed right."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ class ReadyGateProvider(ResourceProvider):
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
         # What a preview does not know yet comes from machines that are about to change.
         coming = unknown({key: news.get(key) for key in _DECISIVE})
-        return DiffResult(changes=coming or olds.get("fingerprint") != fingerprint(news))
+        # Nodes that were left out may be back.
+        away = bool((olds.get("ready") or {}).get("left_out"))
+        return DiffResult(changes=coming or away or olds.get("fingerprint") != fingerprint(news))
 
     def update(self, _id: str, olds: Properties, news: Properties) -> UpdateResult:
-        return UpdateResult(_pass(news, proven=unchanged(_inventory(olds), _inventory(news))))
+        return UpdateResult(_pass(news, proven=proven(olds, _inventory(news))))
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,11 @@ def fingerprint(props: Properties) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
 
-def unchanged(old: Inventory, new: Inventory) -> tuple[str, ...]:
-    """Nodes that passed before and are still the same machines."""
-    before = {n.name: n.machine_id for n in old.compute}
+def proven(olds: Properties, new: Inventory) -> tuple[str, ...]:
+    """Nodes that passed before and are still the same machines; one that was left out has to pass again."""
+    ready = olds.get("ready") or {}
+    passed = {*ready.get("tested", ()), *ready.get("proven_earlier", ())}
+    before = {n.name: n.machine_id for n in _inventory(olds).compute if n.name in passed}
     return tuple(n.name for n in new.compute if before.get(n.name) == n.machine_id)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from bootstrap.action import Action
 from bootstrap.desired import Desired, Secrets
-from bootstrap.facts.model import Facts, FileFact, Home, SlurmNode, UserFact
+from bootstrap.facts.model import Facts, FileFact, Home, UserFact
 from bootstrap.plan import Plan, plan
 from bootstrap.steps.packages import packages
 from infra.inventory import Inventory, Node, NodeGpus
 from infra.spec import ClusterSpec
+from slurm.node_state import NodeState
 
 ROOT = Path(__file__).parents[2]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICluster cluster"
@@ -107,7 +108,7 @@ def _done(one: Node, facts: Facts, planned: Plan, wanted: Desired) -> Facts:
         homes={name: Home(user.uid, True) for name, user in people.items()},
         environment_complete=True,
         bundle=wanted.bundle.digest,
-        slurm_nodes={n.name: SlurmNode(frozenset({"IDLE"})) for n in wanted.inventory.compute},
+        slurm_nodes={n.name: NodeState("IDLE") for n in wanted.inventory.compute},
         associations=frozenset({("toy", "muster", ""), *(("toy", "muster", name) for name in people)}),
         admins=frozenset(name for name, user in people.items() if user.admin),
     )

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from bootstrap.facts.model import FileFact, Home, UserFact
-from bootstrap.facts.parse import parse, slurm_nodes
+from bootstrap.facts.parse import parse
 
 TEXT = """\
 stat\t/etc/slurm/slurm.key\t600\tslurm:slurm
@@ -63,19 +63,6 @@ def test_a_bare_answer_is_facts_too() -> None:
     assert facts.slurm_nodes is None
     assert facts.files == {}
     assert not facts.mounted
-
-
-def test_states_and_reasons_of_slurm_nodes() -> None:
-    text = (
-        "NodeName=a Arch=x State=IDLE+DRAIN+INVALID_REG Boards=1 Reason=gres/gpu count (0 < 2) [slurm@2026-11-15]\n"
-        "NodeName=b State=DOWN* Boards=1 Reason=Not responding [slurm@2026-11-15T03:00:00]\n"
-        "NodeName=c State=MIXED Boards=1\n"
-    )
-    nodes = slurm_nodes(text)
-    assert nodes["a"].states == {"IDLE", "DRAIN", "INVALID_REG"}
-    assert nodes["a"].reason.startswith("gres/gpu count (0 < 2)")
-    assert nodes["b"].states == {"DOWN", "NOT_RESPONDING"}
-    assert nodes["c"].usable
 
 
 def test_scripts_pass_shellcheck() -> None:

@@ -79,7 +79,7 @@ def test_a_node_that_never_comes_is_named_with_reason_and_log_line() -> None:
         settle(inventory(), opener(Scripted(sequence(GRES)), words), deadline_s=0.01)
     text = str(caught.value)
     assert text.startswith(
-        "node gpu-1, step nodes: Slurm has the node as drain+idle+invalid_reg, reason: gres/gpu count"
+        "node gpu-1, step nodes: Slurm has the node as idle+drain+invalid_reg, reason: gres/gpu count"
     )
     assert "slurmd says: error: Couldn't find the specified plugin name" in text
     assert "Log: /var/log/slurm/slurmd.log. Fix: `scontrol show node gpu-1`" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.inventory import Inventory, Node
-from infra.providers.ready import ReadyGateProvider, fingerprint, unchanged
+from infra.providers.ready import ReadyGateProvider, fingerprint, proven
 
 
 def inventory(**machines: str) -> Inventory:
@@ -42,5 +42,13 @@ def test_other_machines_software_or_configuration_need_one():
     assert changes(props(SMALL), props(SMALL, applied="2"))
 
 
-def test_only_nodes_that_are_still_the_same_machines_count_as_proven():
-    assert unchanged(SMALL, inventory(gpu_1="a", gpu_2="c", gpu_3="d")) == ("gpu-1",)
+def test_a_node_that_was_left_out_is_looked_at_again():
+    olds = {**props(SMALL), "fingerprint": fingerprint(props(SMALL)), "ready": {"left_out": {"gpu-2": "drained"}}}
+    assert ReadyGateProvider().diff("ready-test", olds, props(SMALL)).changes
+
+
+def test_only_nodes_that_passed_and_are_still_the_same_machines_count_as_proven():
+    ready = {"tested": ["gpu-1", "gpu-2"], "proven_earlier": ["gpu-3"], "left_out": {"gpu-4": "fan"}}
+    olds = {**props(inventory(gpu_1="a", gpu_2="b", gpu_3="c", gpu_4="d")), "ready": ready}
+    assert proven(olds, inventory(gpu_1="a", gpu_2="x", gpu_3="c", gpu_4="d")) == ("gpu-1", "gpu-3")
+    assert proven(props(SMALL), SMALL) == ()

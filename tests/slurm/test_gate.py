@@ -63,7 +63,7 @@ class Controller:
 
     def _show(self, name: str) -> str:
         state = self.states.get(name, "State=IDLE")
-        return f"NodeName={name} CPUAlloc=0 CPUTot=2 RealMemory=1920 AllocMem=0 {state} Weight=1"
+        return f"NodeName={name} CPUAlloc=0 CPUTot=2 RealMemory=1920 AllocMem=0 Weight=1 {state}"
 
     @property
     def jobs(self) -> list[list[str]]:
@@ -105,6 +105,7 @@ def test_one_job_per_group_covers_all_its_nodes_as_the_user():
     rank = job.index("trainer.gate")
     assert job[rank - 2 : rank + 3] == ["/shared/env/abc/bin/python", "-m", "trainer.gate", "gpu-1", "10.88.0.3"]
     assert set(events) == {(n, s) for n in ready.nodes for s in ("start", "ok")}
+    assert (sorted(ready.tested), ready.proven_earlier, ready.left_out) == (["cpu-1", "gpu-1", "gpu-2"], [], {})
 
 
 def test_a_node_that_comes_late_is_waited_for():
@@ -131,6 +132,32 @@ def test_nodes_full_of_jobs_are_left_alone_once_they_have_passed():
     ready = run_check(controller, proven=("gpu-1",))
     assert ready.ranks == 2
     assert any("--nodelist=gpu-2" in job for job in controller.jobs)
+    assert (sorted(ready.tested), ready.proven_earlier) == (["cpu-1", "gpu-2"], ["gpu-1"])
+    assert sorted(ready.nodes) == ["cpu-1", "gpu-1", "gpu-2"]
+
+
+def test_what_was_not_run_is_not_claimed():
+    full = Controller({"gpu-1": "State=ALLOCATED CPUAlloc=2", "gpu-2": "State=ALLOCATED CPUAlloc=2"})
+    said: dict[str, tuple[str, str]] = {}
+    ready = check(full, INVENTORY, "/e", "alice", lambda n, *what: said.update({n: what}), proven=("gpu-1", "gpu-2"))
+    assert (ready.tested, ready.proven_earlier, ready.ranks) == (["cpu-1"], ["gpu-1", "gpu-2"], 1)
+    assert said["cpu-1"] == ("ok", "sum over 1 rank is right")
+    assert said["gpu-1"] == said["gpu-2"] == ("skipped", "full of jobs; proven earlier")
+
+
+def test_a_node_that_a_person_took_away_is_left_out_and_named():
+    drained = Controller({"gpu-2": "State=IDLE+DRAIN Reason=fan broken [bob@2026-11-15T03:00:00]"})
+    said: dict[str, tuple[str, str]] = {}
+    ready = check(drained, INVENTORY, "/e", "alice", lambda n, *what: said.update({n: what}))
+    assert (sorted(ready.tested), ready.left_out) == (["cpu-1", "gpu-1"], {"gpu-2": "idle+drain (fan broken)"})
+    assert said["gpu-2"] == ("skipped", "left out: idle+drain (fan broken)")
+    assert not any("gpu-2" in part for job in drained.jobs for part in job)
+
+
+def test_a_node_that_slurm_itself_took_away_is_a_failure():
+    drained = Controller({"gpu-2": "State=IDLE+DRAIN Reason=Kill task failed [slurm@2026-11-15T03:00:00]"})
+    with pytest.raises(GateError, match=r"node gpu-2.*idle\+drain \(Kill task failed\).*state=resume"):
+        run_check(drained)
 
 
 def test_a_new_node_full_of_jobs_is_not_taken_on_trust():

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from slurm.verdict import judge, parse_nodes, parse_ranks, unfit
+from slurm.node_state import parse_nodes
+from slurm.verdict import judge, parse_ranks, unfit
 
 HOSTS = ("gpu-1", "gpu-2")
 IDLE = (
@@ -130,37 +131,22 @@ def test_a_failure_keeps_the_stage_it_happened_in():
     assert (ranks["gpu-1"].stage, ranks["gpu-1"].error, ranks["gpu-1"].rank) == ("imported", "no route", 3)
 
 
-@pytest.mark.parametrize(
-    ("state", "works", "takes"),
-    [
-        ("State=IDLE", True, True),
-        ("State=MIXED CPUAlloc=1", True, True),
-        ("State=MIXED CPUAlloc=2", True, False),
-        ("State=MIXED AllocMem=1800", True, False),
-        ("State=ALLOCATED CPUAlloc=2", True, False),
-        ("State=IDLE+COMPLETING", True, True),
-        ("State=IDLE+DRAIN", False, False),
-        ("State=IDLE+NOT_RESPONDING", False, False),
-        ("State=IDLE*", False, False),
-        ("State=DOWN*+DRAIN", False, False),
-        ("State=UNKNOWN", False, False),
-        ("State=IDLE+INVALID_REG", False, False),
-    ],
-)
-def test_which_nodes_can_take_the_job(state: str, works: bool, takes: bool):
-    nodes = parse_nodes(f"NodeName=gpu-1 Arch=x86_64 {IDLE.replace('State=IDLE', '')} {state} Weight=1")
-    assert (nodes["gpu-1"].works, nodes["gpu-1"].can_take(512)) == (works, takes)
-
-
 def test_the_reason_of_a_node_that_does_not_work_is_said():
-    text = f"NodeName=gpu-1 {IDLE}\nNodeName=gpu-2 State=IDLE+DRAIN Weight=1 Reason=bad fan, row=7 [root@2026-11-15T03]"
+    text = (
+        f"NodeName=gpu-1 {IDLE}\nNodeName=gpu-2 State=IDLE+DRAIN Weight=1 Reason=Kill task failed [slurm@2026-11-15T03]"
+    )
     problem = unfit(HOSTS, parse_nodes(text))
     assert problem is not None
     assert (problem.node, problem.step) == ("gpu-2", "registration")
-    assert problem.line == "slurmctld has it as idle+drain (bad fan, row=7)"
+    assert problem.line == "slurmctld has it as idle+drain (Kill task failed)"
     assert "state=resume" in problem.fix
 
 
 def test_a_node_slurm_does_not_know():
     problem = unfit(HOSTS, parse_nodes(f"NodeName=gpu-1 {IDLE}\n"))
     assert str(problem).startswith("not ready: node gpu-2, step registration: slurmctld does not know it.")
+
+
+def test_a_node_that_a_person_took_away_is_no_failure():
+    text = f"NodeName=gpu-1 {IDLE}\nNodeName=gpu-2 State=IDLE+DRAIN Weight=1 Reason=bad fan, row=7 [root@2026-11-15T03]"
+    assert unfit(HOSTS, parse_nodes(text)) is None

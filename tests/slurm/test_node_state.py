@@ -1,0 +1,75 @@
+"""`scontrol show node` read once, and judged by one rule for bootstrap and gate."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm.node_state import NodeState, parse_nodes
+
+SIZE = "CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.75 RealMemory=1920 AllocMem=0 FreeMem=15238"
+
+
+def node(state: str) -> NodeState:
+    return parse_nodes(f"NodeName=gpu-1 Arch=x86_64 {SIZE} ThreadsPerCore=1 {state}\n")["gpu-1"]
+
+
+def test_states_and_reasons():
+    text = (
+        "NodeName=a Arch=x State=IDLE+DRAIN+INVALID_REG Boards=1 Reason=gres/gpu count (0 < 2) [slurm@2026-11-15]\n"
+        "NodeName=b State=DOWN* Boards=1 Reason=Not responding [slurm@2026-11-15T03:00:00]\n"
+        "NodeName=c State=MIXED Boards=1 Comment=none\n"
+        "NodeName=d State=IDLE+DRAIN Reason=bad fan, row=7 [bob@2026-11-15T03:00:00] Comment=x\n"
+        "no node at all\n"
+    )
+    nodes = parse_nodes(text)
+    assert list(nodes) == ["a", "b", "c", "d"]
+    assert (str(nodes["a"]), nodes["a"].reason, nodes["a"].by) == (
+        "idle+drain+invalid_reg", "gres/gpu count (0 < 2)", "slurm",
+    )  # fmt: skip
+    assert str(nodes["b"]) == "down+not_responding"
+    assert (nodes["c"].usable, nodes["c"].reason) == (True, "")
+    assert (nodes["d"].reason, nodes["d"].by) == ("bad fan, row=7", "bob")
+
+
+@pytest.mark.parametrize(
+    ("state", "works", "takes"),
+    [
+        ("State=IDLE", True, True),
+        ("State=MIXED CPUAlloc=1", True, True),
+        ("State=MIXED CPUAlloc=2", True, False),
+        ("State=MIXED AllocMem=1800", True, False),
+        ("State=ALLOCATED CPUAlloc=2", True, False),
+        ("State=IDLE+COMPLETING", True, True),
+        ("State=IDLE+DRAIN", False, False),
+        ("State=IDLE+NOT_RESPONDING", False, False),
+        ("State=IDLE*", False, False),
+        ("State=DOWN*+DRAIN", False, False),
+        ("State=UNKNOWN", False, False),
+        ("State=IDLE+INVALID_REG", False, False),
+    ],
+)
+def test_which_nodes_can_take_the_job(state: str, works: bool, takes: bool):
+    assert (node(state).works, node(state).can_take(512)) == (works, takes)
+
+
+@pytest.mark.parametrize(
+    ("state", "usable", "resumable", "left_out"),
+    [
+        ("State=IDLE", True, False, False),
+        ("State=MIXED", True, False, False),
+        ("State=UNKNOWN", False, False, False),
+        ("State=IDLE+NOT_RESPONDING", False, False, False),
+        ("State=DOWN* Reason=Not responding [slurm@2026-11-15T03:00:00]", False, True, False),
+        ("State=IDLE+DRAIN+INVALID_REG Reason=gres/gpu count reported lower (0 < 2) [slurm@2026]", False, True, False),
+        ("State=IDLE+DRAIN Reason=muster: leaving [root@2026-11-15T03:00:00]", False, True, False),
+        ("State=IDLE+DRAIN Reason=fan broken [root@2026-11-15T03:00:00]", True, False, True),
+        ("State=MIXED+DRAIN Reason=fan broken [bob@2026-11-15T03:00:00]", True, False, True),
+        ("State=DOWN Reason=fan broken [bob@2026-11-15T03:00:00]", True, False, True),
+        ("State=IDLE+FAIL Reason=fan broken [bob@2026-11-15T03:00:00]", True, False, True),
+        ("State=IDLE+DRAIN Reason=Kill task failed [slurm@2026-11-15T03:00:00]", True, False, False),
+        ("State=IDLE Reason=an old one [bob@2026-11-15T03:00:00]", True, False, False),
+    ],
+)
+def test_who_takes_a_node_away_and_who_brings_it_back(state: str, usable: bool, resumable: bool, left_out: bool):
+    found = node(state)
+    assert (found.usable, found.resumable, found.left_out) == (usable, resumable, left_out)

@@ -4,14 +4,13 @@
 set -u
 tab=$(printf '\t')
 
-for file in /etc/muster/* /etc/muster/keys/* /etc/slurm/*.key /etc/slurm/*.conf /etc/default/slurmd /etc/default/sackd \
+files=$(for file in /etc/muster/* /etc/muster/keys/* /etc/slurm/*.key /etc/slurm/*.conf /etc/default/slurmd /etc/default/sackd \
   /etc/systemd/system/muster-* /etc/systemd/system/*.service.d/muster.conf /etc/ssh/ssh_known_hosts \
   /etc/ssh/sshd_config.d/*.conf /etc/security/limits.d/*.conf /etc/sudoers.d/muster /etc/mysql/mariadb.conf.d/90-muster.cnf; do
   if [ -f "$file" ]; then echo "$file"; fi
-done >/tmp/.muster-facts.$$
-xargs -r stat -c "stat$tab%n$tab%a$tab%U:%G" </tmp/.muster-facts.$$
-xargs -r sha256sum </tmp/.muster-facts.$$ | sed "s/^\([0-9a-f]*\)  /sha256$tab\1$tab/"
-rm -f /tmp/.muster-facts.$$
+done)
+echo "$files" | xargs -r stat -c "stat$tab%n$tab%a$tab%U:%G"
+echo "$files" | xargs -r sha256sum | sed "s/^\([0-9a-f]*\)  /sha256$tab\1$tab/"
 
 for marker in /var/lib/muster/*; do
   if [ -f "$marker" ]; then echo "marker$tab${marker##*/}$tab$(cat "$marker")"; fi
@@ -49,7 +48,10 @@ if [ "$CONTROLLER" = yes ]; then
   for home in "$SHARED"/home/*; do
     if [ -d "$home" ]; then
       trusted=no
-      if grep -qsxFf "$home/.ssh/id_ed25519.pub" "$home/.ssh/authorized_keys"; then trusted=yes; fi
+      key=$home/.ssh/id_ed25519.pub
+      list=$home/.ssh/authorized_keys
+      # Plain files only: whoever owns the home could have put a pipe there, which would be waited for.
+      if [ -f "$key" ] && [ -f "$list" ] && grep -qsxFf "$key" "$list"; then trusted=yes; fi
       echo "home$tab${home##*/}$tab$(stat -c %u "$home")$tab$trusted"
     fi
   done

@@ -44,15 +44,20 @@ def _own_key(facts: Facts, desired: Desired, name: str) -> list[Action]:
     home = facts.homes.get(name)
     if home and home.trusted:
         return []
-    # As root and then given away: the home is the user's, but nothing in it is run.
     folder = shlex.quote(f"{desired.home(name)}/.ssh")
+    comment = f"{name}@{desired.inventory.cluster}"
+    # As the user: what stands in a home may be a link to somewhere else, and root would write there.
     script = f"""\
+cd /
+runuser -u {name} -- sh -eu <<'AS_USER'
 mkdir -p -m 700 {folder}
-[ -f {folder}/id_ed25519 ] || ssh-keygen -qt ed25519 -N '' -C {name}@{desired.inventory.cluster} -f {folder}/id_ed25519
-touch {folder}/authorized_keys
-grep -qxFf {folder}/id_ed25519.pub {folder}/authorized_keys || cat {folder}/id_ed25519.pub >> {folder}/authorized_keys
-chmod 600 {folder}/authorized_keys
-chown -R {name}: {folder}"""
+cd {folder}
+[ -f id_ed25519 ] || ssh-keygen -qt ed25519 -N '' -C {comment} -f id_ed25519
+[ -f id_ed25519.pub ] || ssh-keygen -y -f id_ed25519 > id_ed25519.pub
+touch authorized_keys
+grep -qxFf id_ed25519.pub authorized_keys || cat id_ed25519.pub >> authorized_keys
+chmod 600 authorized_keys
+AS_USER"""
     return [Action(f"make the key of {name} for SSH between nodes", script)]
 
 

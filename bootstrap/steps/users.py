@@ -52,7 +52,11 @@ def _home(facts: Facts, name: str, uid: int, home: str) -> list[Action]:
     if found and found.uid == uid:
         return []
     path = shlex.quote(home)
-    script = f"mkdir -p {path}\ncp -an /etc/skel/. {path}/\nchown -R {uid}:{uid} {path}\nchmod 750 {path}"
+    # Root makes the folder, links in it are not followed, and what goes into it comes from the user.
+    script = (
+        f"mkdir -p {path}\nchown -hR {uid}:{uid} {path}\nchmod 750 {path}\n"
+        f"cd /\nrunuser -u {name} -- cp -an /etc/skel/. {path}/"
+    )
     return [Action(f"make the home of {name}", script)]
 
 

@@ -1,0 +1,64 @@
+"""What goes into a home is written by its owner: root would follow whatever link the owner has put there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.action import Action
+from bootstrap.desired import Desired
+from bootstrap.facts.collect import SCRIPT
+from bootstrap.plan import plan
+from tests.bootstrap.clusters import bare_all, desired
+
+AS_USER = '#!/bin/sh\necho "$1 $2 $3" >> "$RECORD"\nshift 3\nexec "$@"\n'
+
+
+@pytest.fixture
+def at_home(tmp_path: Path) -> Desired:
+    wanted = desired()
+    there = wanted.inventory.model_copy(update={"mounts": (str(tmp_path),)})
+    (tmp_path / "home" / "muster").mkdir(parents=True)
+    return replace(wanted, inventory=there)
+
+
+def key_action(wanted: Desired) -> Action:
+    return next(a for a in plan(bare_all(wanted), wanted)["controller"]["ssh"].actions if "key of muster" in a.title)
+
+
+def run(action: Action, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "runuser").write_text(AS_USER)
+    (folder / "runuser").chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "RECORD": str(folder / "record")}
+    return subprocess.run(
+        ["sh", "-ec", action.script], env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+
+
+def test_the_users_key_opens_the_users_account_and_a_second_run_adds_nothing(at_home: Desired, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = run(key_action(at_home), tmp_path)
+        assert done.returncode == 0, done.stderr
+    folder = tmp_path / "home" / "muster" / ".ssh"
+    assert (folder / "authorized_keys").read_text() == (folder / "id_ed25519.pub").read_text()
+    assert (folder / "authorized_keys").stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_root_itself_touches_nothing_in_a_home(at_home: Desired, tmp_path: Path) -> None:
+    run(key_action(at_home), tmp_path)
+    assert (tmp_path / "record").read_text() == "-u muster --\n"
+    before, _, _ = key_action(at_home).script.partition("runuser -u muster -- sh")
+    assert before == "cd /\n"
+    home = next(a for a in plan(bare_all(at_home), at_home)["controller"]["users"].actions if "home" in a.title)
+    by_root = [line for line in home.script.splitlines() if not line.startswith("runuser -u muster -- ")]
+    path = f"{tmp_path}/home/muster"
+    assert by_root == [f"mkdir -p {path}", f"chown -hR 2000:2000 {path}", f"chmod 750 {path}", "cd /"]
+
+
+def test_facts_are_read_without_a_file_that_others_could_have_laid_out() -> None:
+    assert "/tmp" not in SCRIPT

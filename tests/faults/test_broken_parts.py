@@ -17,6 +17,9 @@ NEW_HOST_KEY = """ssh-keygen -q -t ed25519 -N '' -f /tmp/k
 FILL_DISK = """mkdir -p /etc/muster && mount -t tmpfs -o size=16k tmpfs /etc/muster
     head -c 1M /dev/zero > /etc/muster/fill; true"""
 
+# slurmctld writes its state at most every 5 s; it knows nothing of what it did after that once it was killed.
+STATE_SAVED_S = 7.0
+
 MakeStack = Callable[[str, Spec], Stack]
 
 
@@ -130,15 +133,16 @@ def test_a_slurm_daemon_that_dies_comes_back_by_itself(stack: Stack) -> None:
     stack.up()
     job = stack.ssh("controller", "cd ~ && sbatch --parsable -p gpu -N2 --wrap 'srun sleep 120'")
     wait_until(lambda: stack.ssh("controller", f"squeue -h -j {job} -o %T") == "RUNNING", "job runs")
+    time.sleep(STATE_SAVED_S)
     stack.ssh("controller", "systemctl kill -s KILL slurmctld", user="root")
     stack.ssh("gpu-2", "kill -9 $(systemctl show -p MainPID --value slurmd)", user="root")
     wait_until(
         lambda: stack.ssh("controller", f"squeue -h -j {job} -o %T 2>/dev/null || true") == "RUNNING",
         "job still runs",
-        40,
+        20,
     )
     wait_until(
-        lambda: stack.ssh("gpu-2", "systemctl is-active slurmd || true", user="root") == "active", "slurmd is back", 40
+        lambda: stack.ssh("gpu-2", "systemctl is-active slurmd || true", user="root") == "active", "slurmd is back", 20
     )
     assert stack.ssh("controller", f"scontrol show job {job} | grep -o Restarts=0") == "Restarts=0"
     stack.ssh("controller", f"scancel {job}")

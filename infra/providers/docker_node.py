@@ -81,7 +81,7 @@ class NodeArgs:
     network: str
     network_id: pulumi.Input[str]
     address: pulumi.Input[str]
-    mounts: Sequence[Mapping[str, str]]
+    mounts: Sequence[Mapping[str, str | bool]]
     ssh_public_key: pulumi.Input[str]
     tags: Mapping[str, str]
 

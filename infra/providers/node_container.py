@@ -51,7 +51,10 @@ def host_config(props: Properties, engine: Engine, api_version: str) -> HostConf
         security_opt=[*UNCONFINED, *writable],
         cgroupns="private" if engine.cgroup_version > 1 else "host",
         devices=[f"/dev/null:{device}:rwm" for device in props.get("devices", [])],
-        mounts=[Mount(target=m["target"], source=m["volume"], type="volume") for m in props["mounts"]],
+        mounts=[
+            Mount(target=m["target"], source=m["volume"], type="volume", read_only=m.get("read_only", False))
+            for m in props["mounts"]
+        ],
         tmpfs={"/run": "exec", "/tmp": "exec"},  # noqa: S108  # the node's own
         shm_size=_SHM,
         nano_cpus=int(props["cpus"]) * 10**9,

@@ -54,10 +54,12 @@ def test_nodes_have_their_size_devices_and_shared_files(whole: Machines) -> None
     whole.run("gpu-1", "echo hello > /shared/note")
     assert whole.run("gpu-2", "cat /shared/note") == "hello"
     mounts = docker.APIClient().inspect_container(f"muster-{whole.spec['name']}-gpu-1")["Mounts"]
-    assert {m["Destination"]: m["Name"] for m in mounts} == {
-        "/shared": f"muster-{whole.spec['name']}-shared",
-        "/shared/env": "muster-cache-env",
+    assert {m["Destination"]: (m["Name"], m["RW"]) for m in mounts} == {
+        "/shared": (f"muster-{whole.spec['name']}-shared", True),
+        "/shared/env": ("muster-cache-env", False),
     }
+    whole.run("gpu-1", "! touch /shared/env/by-a-node 2>/dev/null")
+    whole.run("controller", "touch /shared/env/.by-the-controller && rm /shared/env/.by-the-controller")
 
 
 def test_names_resolve_both_ways(whole: Machines) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from pulumi.output import Unknown
 
+from infra.plan import build_plan
 from infra.providers import node_container
 from infra.providers.docker_network import DockerNetworkProvider
 from infra.providers.docker_node import DockerNodeProvider
 from infra.providers.engine_client import Engine
 from infra.providers.guard import ChangeGuardProvider
 from infra.providers.properties import Properties
+from infra.spec import ClusterSpec
+from infra.targets.local.cluster import mounts
 
 NODE: Properties = {
     "node": "gpu-1",
@@ -46,6 +49,7 @@ HELD = NETWORK | {"range": "10.88.0.0/24", "addresses": {"a-1": "10.88.0.20", "b
         ({"network_id": "def"}, ["network_id"]),
         ({"ssh_port": 2222}, ["ssh_port"]),
         ({"mounts": []}, ["mounts"]),
+        ({"mounts": [NODE["mounts"][0] | {"read_only": True}]}, ["mounts"]),
     ],
 )
 def test_node_is_replaced_when_its_machine_changes(change: Properties, replaces: list[str]) -> None:
@@ -118,6 +122,21 @@ def test_no_security_module_keeps_a_node_from_mounting() -> None:
     """`docker-default` of AppArmor denies every mount, also with SYS_ADMIN."""
     config: dict[str, Any] = node_container.host_config(NODE, Engine(cgroup_version=2, major=27), "1.41")
     assert config["SecurityOpt"] == ["seccomp=unconfined", "apparmor=unconfined", "label=disable"]
+
+
+def test_mount_is_read_only_where_it_says_so() -> None:
+    wanted = [{"volume": "a", "target": "/a"}, {"volume": "b", "target": "/a/b", "read_only": True}]
+    config: dict[str, Any] = node_container.host_config(NODE | {"mounts": wanted}, Engine(1, 20), "1.41")
+    assert [(m["Target"], m["ReadOnly"]) for m in config["Mounts"]] == [("/a", False), ("/a/b", True)]
+
+
+@pytest.mark.parametrize(("node", "read_only"), [("controller", False), ("login", True), ("gpu-1", True)])
+def test_only_the_controller_can_write_to_the_cache_that_all_clusters_share(node: str, read_only: bool) -> None:
+    spec = ClusterSpec.model_validate({"name": "demo", "target": "local", "groups": {"gpu": {"count": 1}}})
+    made = build_plan.plan(spec)
+    own, cache = mounts(made, next(one for one in made.nodes if one.name == node))
+    assert own == {"volume": "muster-demo-shared", "target": "/shared"}
+    assert (cache["volume"], cache.get("read_only", False)) == ("muster-cache-env", read_only)
 
 
 def test_port_is_published_on_the_loopback_address_only() -> None:

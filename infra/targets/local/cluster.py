@@ -66,7 +66,7 @@ class LocalCluster(pulumi.ComponentResource):
             network=names.network(self._plan.cluster),
             network_id=self._network.network_id,
             address=self._network.addresses[node.name],
-            mounts=mounts(self._plan),
+            mounts=mounts(self._plan, node),
             ssh_public_key=self._context.ssh_public_key,
             tags=self._context.tags,
         )
@@ -76,10 +76,15 @@ class LocalCluster(pulumi.ComponentResource):
         return pulumi.ResourceOptions(parent=self, depends_on=[self._context.guard, *after])
 
 
-def mounts(plan: BuildPlan) -> list[dict[str, str]]:
-    """Every volume, and the cache of training environments inside the first one."""
-    own = [{"volume": names.volume(plan.cluster, v.name), "target": v.mount} for v in plan.volumes]
-    return [*own, {"volume": names.ENV_CACHE_VOLUME, "target": f"{plan.volumes[0].mount}/env"}]
+def mounts(plan: BuildPlan, node: PlannedNode) -> list[dict[str, str | bool]]:
+    """Every volume, and the cache of training environments inside the first one.
+
+    All clusters share that cache: only the controller, where environments are made, can write to it."""
+    own: list[dict[str, str | bool]] = [
+        {"volume": names.volume(plan.cluster, v.name), "target": v.mount} for v in plan.volumes
+    ]
+    cache: dict[str, str | bool] = {"volume": names.ENV_CACHE_VOLUME, "target": f"{plan.volumes[0].mount}/env"}
+    return [*own, cache if node.role == "controller" else cache | {"read_only": True}]
 
 
 def inventory(plan: BuildPlan, made: Mapping[str, Mapping[str, Any]]) -> Inventory:

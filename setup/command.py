@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ def main(argv: Sequence[str]) -> int:
     paths = Paths.from_environment()
     # A plain user's PATH, and root's after `su`, lack the directories of debootstrap and dockerd.
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+    _heed_signals()
     try:
         if options.phases == ["stop-docker"]:
             if not options.if_started_by_last_run or started_engine(paths.logs / "setup.json"):
@@ -60,6 +62,14 @@ def main(argv: Sequence[str]) -> int:
         print("\nsetup: interrupted; run it again to go on", file=sys.stderr)
         return 130
     return 0
+
+
+def _heed_signals() -> None:
+    """A kill and a closed terminal end what runs, as Ctrl-C does: the children are in groups of their own."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # With nohup it is to go on.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:

@@ -16,6 +16,7 @@ from setup.run import ask, run
 
 SCRIPT = "bootstrap/scripts/training-env.sh"
 LOCK = "trainer/requirements.lock"
+LIMIT_S = 60 * 60.0
 SETTINGS = ("index-url", "extra-index-url", "trusted-host")
 
 
@@ -42,8 +43,10 @@ def act(paths: Paths, _: Facts, log: Path) -> None:
         # The host's network: the bridge may have no way out, and proxies on the host are reached too.
         argv = ["docker", "run", "--rm", "-i", "--network", "host", "--label", "muster.cache=env", *flags]
         mount = ["-v", f"{pins.ENV_VOLUME}:/shared/env"]
-        command = [*argv, *mount, pins.NODE_IMAGE, "sh", "-euc", fill]
-        run(command, log, env={**os.environ, **variables}, stdin=archive)
+        # `timeout` hands on the signal that ends the client; a shell as a container's first process would not hear it.
+        inside = ["timeout", "-k", "5", f"{LIMIT_S:.0f}", "sh", "-euc", fill]
+        command = [*argv, *mount, pins.NODE_IMAGE, *inside]
+        run(command, log, env={**os.environ, **variables}, stdin=archive, timeout=LIMIT_S)
     unfinished = _stamp(paths).with_suffix(".new")
     unfinished.write_text(json.dumps({"key": key(paths), "volume": _created()}))
     unfinished.rename(_stamp(paths))

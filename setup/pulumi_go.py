@@ -15,6 +15,7 @@ VERSION = "github.com/pulumi/pulumi/sdk/v3/go/common/version.Version"
 CLI = "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi"
 HOST = "github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+LIMIT_S = 60 * 60.0
 
 
 def find() -> str | None:
@@ -41,7 +42,7 @@ def build(paths: Paths, machine: str, made: Path, log: Path) -> None:
     for module, package, version in (("language-python", HOST, pins.LANGUAGE_HOST), ("cli", CLI, pins.PULUMI)):
         flags = f"-s -w -X {VERSION}={version}"
         argv = [go, "build", "-v", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", f"{binaries}/", package]
-        run(["env", *_environment(), *argv], log, cwd=modules / module)
+        run(["env", *_environment(), *argv], log, cwd=modules / module, timeout=LIMIT_S)
     sdk = _ask(["env", "-C", modules / "cli", *_environment(), go, "list", "-m", "-f", "{{.Dir}}"], "sdk/v3")
     for script in ("cmd/pulumi-language-python-exec", "dist/pulumi-resource-pulumi-python"):
         target = binaries / Path(script).name

@@ -1,13 +1,19 @@
 """Subprocesses: long ones write into the phase's log, short ones answer a question."""
 
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 TAIL = 15
+# Far more than any of these commands takes on a slow machine: what is not over by then hangs.
+LIMIT_S = 30 * 60.0
+GRACE_S = 10.0
 
 
 class Failed(Exception):
@@ -32,28 +38,31 @@ def run(  # noqa: PLR0913
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     stdin: IO[bytes] | None = None,
-    timeout: float | None = None,
+    timeout: float = LIMIT_S,
 ) -> None:
-    """Run to the end with all output in the log; anything but success is Failed."""
+    """Run to the end with all output in the log; anything but success, also not in time, is Failed."""
     command = [str(word) for word in argv]
     with log.open("ab") as out:
         out.write(f"$ {without_passwords(' '.join(command))}\n".encode())
         out.flush()
         try:
-            code = subprocess.run(
+            process = subprocess.Popen(
                 command,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=stdin or subprocess.DEVNULL,
                 env=env,
                 cwd=cwd,
-                timeout=timeout,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            raise Failed(f"`{command[0]}` did not finish within {timeout:.0f} s", log) from None
+                process_group=0,
+            )
         except FileNotFoundError:
             raise Failed(f"`{command[0]}` is not installed") from None
+    try:
+        code = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"`{command[0]}` did not finish within {_span(timeout)} and was stopped", log) from None
+    finally:
+        _end(process)
     if code:
         raise Failed(f"`{without_passwords(' '.join(command[:3]))}` failed with exit code {code}", log)
 
@@ -61,6 +70,22 @@ def run(  # noqa: PLR0913
 def without_passwords(text: str) -> str:
     """Addresses of mirrors and proxies may carry a name and a password."""
     return re.sub(r"://[^/@\s]+@", "://****@", text)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Of a command that did not end by itself (no time left, or interrupted), its children go too."""
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds > 99 else f"{seconds:.0f} s"  # noqa: PLR2004
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from setup.engine import Engine
 from setup.facts import Disk, Facts
-from setup.preflight import problems
+from setup.preflight import BUILD_ROOM, ROOM, problems
 from tests.setup.machine import ALL, machine, one_disk
 
 NETWORK_FIX = "check the network and the proxy settings (http_proxy, https_proxy), then run this again"
@@ -141,6 +143,13 @@ def test_one_problem_one_message(name: str) -> None:
 )
 def test_what_setup_can_help_itself_with_is_no_problem(facts: Facts) -> None:
     assert problems(facts) == []
+
+
+def test_the_page_says_how_much_room_it_takes() -> None:
+    total = sum(size for _, size in ROOM.values())
+    built = total - ROOM["pulumi"][1] + BUILD_ROOM
+    page = " ".join((Path(__file__).parents[2] / "docs" / "setup.md").read_text().split())
+    assert f"It takes {total} GB of disk where Pulumi's release can be downloaded, {built} GB where" in page
 
 
 def test_all_problems_come_at_once() -> None:

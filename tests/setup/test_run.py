@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,8 @@ from setup import progress
 from setup.progress import Progress
 from setup.record import Record, started_engine
 from setup.run import Failed, ask, run, tail
+
+REPO = Path(__file__).resolve().parents[2]
 
 
 def test_a_failure_shows_the_last_15_lines_and_where_the_rest_is(tmp_path: Path) -> None:
@@ -40,8 +47,39 @@ def test_the_log_holds_no_password_of_an_address(tmp_path: Path, word: str, logg
 
 
 def test_a_time_limit_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="`sleep` did not finish within 0 s"):
+    with pytest.raises(Failed, match="`sleep` did not finish within 0 s and was stopped\n  the last lines of"):
         run(["sleep", "30"], tmp_path / "log", timeout=0.1)
+
+
+@pytest.mark.parametrize("stubborn", ["", "trap '' TERM; "])
+def test_what_ran_out_of_time_goes_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stubborn: str
+) -> None:
+    monkeypatch.setattr("setup.run.GRACE_S", 0.3)
+    script = f"{stubborn}sleep 300 & echo $! > {tmp_path}/child; wait; sleep 300"
+    with pytest.raises(Failed, match="`bash` did not finish within"):
+        run(["bash", "-c", script], tmp_path / "log", timeout=0.7)
+    assert _gone(int((tmp_path / "child").read_text()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_set_up_leaves_no_child(tmp_path: Path, number: signal.Signals) -> None:
+    program = (
+        "import sys; from pathlib import Path; from setup import command; from setup.run import run\n"
+        "command._run = lambda *_: run(['bash', '-c', sys.argv[1]], Path(sys.argv[2]))\n"
+        "sys.exit(command.main(['kernel']))"
+    )
+    child = tmp_path / "child"
+    words = [f"echo $$ > {child}.new && mv {child}.new {child}; sleep 300; true", str(tmp_path / "log")]
+    environment = {**os.environ, "MUSTER_CACHE": str(tmp_path)}
+    setup = subprocess.Popen([sys.executable, "-c", program, *words], cwd=REPO, env=environment, stderr=subprocess.PIPE)
+    until = time.monotonic() + 20
+    while not child.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    setup.send_signal(number)
+    _, said = setup.communicate(timeout=20)
+    assert (setup.returncode, said.decode().strip()) == (130, "setup: interrupted; run it again to go on")
+    assert _gone(int(child.read_text()))
 
 
 def test_a_missing_program_is_said(tmp_path: Path) -> None:
@@ -121,3 +159,16 @@ def test_started_engine_reads_the_last_record(tmp_path: Path) -> None:
     assert started_engine(path)
     path.write_text('{"phases"')
     assert not started_engine(path)
+
+
+def _gone(pid: int) -> bool:
+    """Ended, whether or not its new parent has taken note of that."""
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False

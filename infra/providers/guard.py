@@ -64,12 +64,19 @@ def _empty(queue: JobQueue, nodes: tuple[str, ...]) -> None:
         return
     jobs = {} if _forced() else queue.jobs(nodes)
     if jobs:
-        # Only ours: a node that somebody had drained before stays drained.
-        queue.resume(drained)
+        _resume(queue, drained)
         running = "; ".join(f"{node}: {', '.join(ids)}" for node, ids in jobs.items())
         raise Problem(
             "groups", f"jobs started on nodes that would go ({running})", "wait for them, or end them with `FORCE=1`"
         )
+
+
+def _resume(queue: JobQueue, drained: tuple[str, ...]) -> None:
+    """Only what was drained for this: a node that an admin had drained before stays so. Never hides why we stop."""
+    try:
+        queue.resume(drained)
+    except Problem as problem:
+        print(f"warning: {', '.join(drained)} may still be drained: {problem}", file=sys.stderr)
 
 
 def _spec(props: Properties) -> ClusterSpec:

@@ -121,6 +121,16 @@ def test_job_that_started_after_the_check_stops_the_change_and_only_our_nodes_ar
     assert queue.calls == [("drain", BOTH), ("jobs", BOTH), ("resume", ("gpu-1",))]
 
 
+def test_resume_that_fails_does_not_hide_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    class Stubborn(FakeQueue):
+        def resume(self, nodes: Sequence[str]) -> None:
+            raise Problem("controller", f"Invalid node state specified for {nodes[0]}", "look")
+
+    with pytest.raises(Problem, match="jobs started on nodes that would go"):
+        guard._empty(Stubborn({"gpu-1": ["7"]}), BOTH)
+    assert "warning: gpu-1 may still be drained: controller: Invalid node state" in capsys.readouterr().err
+
+
 def test_idle_nodes_stay_drained() -> None:
     queue = FakeQueue({})
     guard._empty(queue, BOTH)

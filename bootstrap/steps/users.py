@@ -54,8 +54,9 @@ def _home(facts: Facts, name: str, uid: int, home: str) -> list[Action]:
     path = shlex.quote(home)
     # Root makes the folder, links in it are not followed, and what goes into it comes from the user.
     script = (
-        f"mkdir -p {path}\nchown -hR {uid}:{uid} {path}\nchmod 750 {path}\n"
-        f"cd /\nrunuser -u {name} -- cp -an /etc/skel/. {path}/"
+        f"mkdir -p {path}\nchown -hR {uid}:{uid} {path}\n"
+        # Last comes chmod: cp gives the folder the mode of /etc/skel.
+        f"cd /\nrunuser -u {name} -- cp -an /etc/skel/. {path}/\nchmod 750 {path}"
     )
     return [Action(f"make the home of {name}", script)]
 

@@ -55,9 +55,14 @@ def test_root_itself_touches_nothing_in_a_home(at_home: Desired, tmp_path: Path)
     before, _, _ = key_action(at_home).script.partition("runuser -u muster -- sh")
     assert before == "cd /\n"
     home = next(a for a in plan(bare_all(at_home), at_home)["controller"]["users"].actions if "home" in a.title)
-    by_root = [line for line in home.script.splitlines() if not line.startswith("runuser -u muster -- ")]
     path = f"{tmp_path}/home/muster"
-    assert by_root == [f"mkdir -p {path}", f"chown -hR 2000:2000 {path}", f"chmod 750 {path}", "cd /"]
+    assert home.script.splitlines() == [
+        f"mkdir -p {path}",
+        f"chown -hR 2000:2000 {path}",
+        "cd /",
+        f"runuser -u muster -- cp -an /etc/skel/. {path}/",
+        f"chmod 750 {path}",
+    ]
 
 
 def test_facts_are_read_without_a_file_that_others_could_have_laid_out() -> None:

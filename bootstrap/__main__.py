@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
 from rich.console import Console
 from rich.live import Live
 
@@ -26,7 +25,8 @@ from bootstrap.transport.base import TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
 from bootstrap.verify import PATIENCE_S, verify
 from infra.inventory import Inventory, Node
-from infra.spec import ClusterSpec
+from infra.spec.issue import SpecError
+from infra.spec.load import read
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         desired = _desired(options, key, kept.connect)
         return int(COMMANDS[options.command](desired, kept.connect, console))
-    except (BootstrapError, TransportError) as problem:
+    except (BootstrapError, TransportError, SpecError) as problem:
         console.print(f"[bold red]failed[/] {problem}", highlight=False, soft_wrap=True)
         return 1
     finally:
@@ -92,9 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bootstrap", description=__doc__)
     parser.add_argument("command", choices=list(COMMANDS))
     parser.add_argument("--inventory", type=Path, required=True, help="inventory.json")
-    parser.add_argument(
-        "--spec", type=Path, required=True, help="stack file (Pulumi.<stack>.yaml) or a bare ClusterSpec"
-    )
+    parser.add_argument("--spec", type=Path, required=True, help="stack file (Pulumi.<stack>.yaml)")
     parser.add_argument("--key", type=Path, required=True, help="private SSH key of the cluster")
     parser.add_argument(
         "--slurm-key", type=Path, help="Slurm's authentication key; by default the one the controller has"
@@ -104,9 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _desired(options: argparse.Namespace, key: str, connect: Connect) -> Desired:
     inventory = Inventory.model_validate_json(options.inventory.read_text())
-    document = yaml.safe_load(options.spec.read_text())
-    values = document.get("config", {}).get("muster:cluster", document)
-    spec = ClusterSpec.model_validate(values, strict=False)
+    spec = read(options.spec)
     slurm_key = options.slurm_key.read_bytes() if options.slurm_key else None
     return Desired(inventory, spec, _secrets(inventory.controller, connect, public_key(key), slurm_key), ROOT)
 

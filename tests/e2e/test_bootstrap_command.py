@@ -1,0 +1,72 @@
+"""`python -m bootstrap` with nothing but the files that `up` leaves: verify and doctor see the cluster as `up` does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import REPO, Stack
+
+NODES = 5
+ROOT_KEYS = "sha256sum /root/.ssh/authorized_keys"
+
+
+def bootstrap(stack: Stack, command: str) -> subprocess.CompletedProcess[str]:
+    env, folder = stack.environment(), stack.home / stack.name
+    spec = f"{env['MUSTER_STACKS']}/Pulumi.{stack.name}.yaml"
+    files = ["--inventory", str(folder / "inventory.json"), "--key", str(folder / "id_ed25519"), "--spec", spec]
+    return subprocess.run(
+        [sys.executable, "-m", "bootstrap", command, *files],
+        env=env, cwd=REPO, text=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def led_astray(cluster: Stack) -> Iterator[str]:
+    """alice's list of keys is a link to root's."""
+    cluster.ssh("login", "cd ~/.ssh && mv authorized_keys kept && ln -s /root/.ssh/authorized_keys .", user="alice")
+    yield cluster.ssh("controller", ROOT_KEYS, user="root")
+    cluster.ssh("login", "cd ~/.ssh && mv -f kept authorized_keys", user="alice")
+
+
+def test_verify_finds_nothing_wrong(cluster: Stack) -> None:
+    done = bootstrap(cluster, "verify")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.startswith(f"verified on {NODES} nodes: daemons, configuration, clock, names")
+
+
+def test_doctor_finds_nothing_to_do(cluster: Stack) -> None:
+    done = bootstrap(cluster, "doctor")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "is not as it should be" not in done.stdout
+    assert done.stdout.startswith(f"verified on {NODES} nodes")
+
+
+def test_apply_changes_nothing_and_draws_the_table(cluster: Stack) -> None:
+    done = bootstrap(cluster, "apply")
+    assert done.returncode == 0, done.stdout
+    assert f"0 changes on {NODES} nodes" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert any(row[:3] == ["step", "controller", "login"] for row in rows)
+    assert any(row[:2] == ["hosts", "ok"] for row in rows)
+
+
+def test_doctor_names_what_differs_and_changes_nothing(cluster: Stack) -> None:
+    cluster.ssh("gpu-2", "echo '# mine' >> /etc/default/slurmd", user="root")
+    try:
+        done = bootstrap(cluster, "doctor")
+        assert done.returncode == 1
+        assert "gpu-2 is not as it should be (compute): write /etc/default/slurmd" in done.stdout
+        assert cluster.ssh("gpu-2", "tail -n 1 /etc/default/slurmd", user="root") == "# mine"
+    finally:
+        cluster.ssh("gpu-2", "sed -i '$d' /etc/default/slurmd", user="root")
+
+
+def test_a_link_in_a_home_does_not_lead_root_astray(cluster: Stack, led_astray: str) -> None:
+    done = bootstrap(cluster, "apply")
+    assert done.returncode == 1
+    assert "step ssh" in done.stdout
+    assert cluster.ssh("controller", ROOT_KEYS, user="root") == led_astray

@@ -2,8 +2,9 @@
 
     python benchmarks/bringup.py [--sizes 2,8,32] [--repeat 3] [--json figures.json] [--cold]
 
-The first size is the one that the bounds are about; the others measure growth. `--cold` adds the share of each set-up
-phase as this machine recorded it: run `make demo` on a fresh machine, then this with `--cold`.
+The smallest size is the one that the bounds are about; with three sizes or more, what each further node costs is held
+against what it cost between the sizes before. `--cold` adds the phases of the last set-up as they were recorded, their
+share, and their sum with a warm `up`: run `make demo` on a fresh machine, then this with `--cold`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -96,8 +97,8 @@ class Cluster:
         return os.environ | {"MUSTER_HOME": str(self.home), "MUSTER_STACKS": str(stacks)}
 
 
-def main() -> int:
-    options = arguments()
+def main(argv: Sequence[str] | None = None) -> int:
+    options = arguments(argv)
     shapes: dict[int, list[Shape]] = {}
     for number in range(options.repeat):
         for nodes in options.sizes:
@@ -117,17 +118,23 @@ def main() -> int:
     return 1 if any(f.verdict == "FAIL" for f in figures) else 0
 
 
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", type=sizes, default=[2, 8, 32], help="compute nodes, such as 2,8,32")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each size; the median counts")
+    parser.add_argument("--repeat", type=positive, default=1, help="runs of each size; the median counts")
     parser.add_argument("--json", type=Path, help="write the figures and every run to this file")
     parser.add_argument("--cold", action="store_true", help="add the recorded phases of the last set-up")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
 def sizes(text: str) -> list[int]:
-    return sorted({int(part) for part in text.split(",")})
+    return sorted({positive(part) for part in text.split(",")})
+
+
+def positive(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
 
 
 def measure(nodes: int) -> Shape:

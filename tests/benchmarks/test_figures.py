@@ -22,13 +22,32 @@ def test_the_bounds_of_bring_up():
     assert bounds == {None, 30, 2.5, 10, 15}
 
 
-def test_growth_is_held_against_linear_growth_from_the_smallest_size():
-    large = Shape(nodes=32, floor=60, srun=150, up=192, again=12, teardown=30)
-    medium = Shape(nodes=8, floor=20, srun=90, up=115.2, again=12, teardown=30)
-    figures = {f.name: f for f in growth_figures([large, SHAPE, medium])}
-    assert figures["2 nodes, per node"].value == 12
-    assert (figures["32 nodes, times linear"].value, figures["32 nodes, times linear"].verdict) == (0.5, "pass")
-    assert (figures["8 nodes, times linear"].value, figures["8 nodes, times linear"].verdict) == (1.2, "FAIL")
+def sized(nodes: int, up: float) -> Shape:
+    return Shape(nodes, floor=up / 2, srun=up, up=up, again=4, teardown=5)
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"),
+    [
+        (24 + 6 * 2 + 24 * 2.0, "pass"),  # as steep as before
+        (24 + 6 * 2 + 24 * 2.29, "pass"),  # within the tolerance
+        (24 + 6 * 2 + 24 * 2.31, "FAIL"),
+        (32 * 12.0, "FAIL"),  # on the line through the origin, which the fixed cost would let pass
+    ],
+)
+def test_a_further_node_must_not_cost_more_in_a_larger_cluster(last: float, verdict: str):
+    figures = {f.name: f for f in growth_figures([sized(32, last), sized(2, 24), sized(8, 36)])}
+    first, second = figures["each node from 2 to 8"], figures["each node from 8 to 32"]
+    assert (first.value, first.unit, first.verdict) == (2.0, "s/node", "")
+    assert (second.at_most, second.verdict) == (2.3, verdict)
+    assert second.reference == "2.00 s/node before, 15% tolerance"
+    assert figures["32 nodes, up times the floor"].value == 2.0
+
+
+def test_two_sizes_give_one_slope_and_no_verdict_on_it():
+    figures = growth_figures([sized(2, 24), sized(8, 36)])
+    assert [f.name for f in figures if f.unit == "s/node"] == ["each node from 2 to 8"]
+    assert all(f.at_most is None for f in figures)
 
 
 def test_repeated_runs_count_by_their_median():
@@ -36,10 +55,12 @@ def test_repeated_runs_count_by_their_median():
     assert middle(runs) == Shape(2, 8, 20, 25, 4, 5)
 
 
-def test_cold_shares_add_up():
+def test_the_shares_of_set_up_add_up_and_the_sum_is_called_a_sum():
     figures = cold_figures({"pulumi": {"seconds": 270.0}, "image": {"seconds": 110.0}}, warm_s=20.0)
     assert [f.reference for f in figures[:3]] == ["68% of 400 s", "28% of 400 s", "5% of 400 s"]
-    assert (figures[-1].value, figures[-1].verdict) == (400.0, "pass")
+    assert (figures[-1].name, figures[-1].value, figures[-1].verdict) == (
+        "recorded set-up phases plus warm up", 400.0, "pass",
+    )  # fmt: skip
 
 
 def test_the_report_shows_figure_reference_bound_and_verdict():

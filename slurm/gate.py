@@ -56,7 +56,7 @@ class Ready:
     tested: list[str]
     """A job of this run crossed them."""
     proven_earlier: list[str]
-    """Full of jobs now; they passed before and are the same machines."""
+    """Held by jobs now; they passed before and are the same machines."""
     left_out: dict[str, str]
     """Taken away by a person, whose reason stands beside the name."""
     groups: list[str]
@@ -118,7 +118,7 @@ def _tell(proof: _Proof, report: Report) -> None:
     for name in proof.tested:
         report(name, "ok", f"sum over {len(proof.tested)} rank{'' if len(proof.tested) == 1 else 's'} is right")
     for name in proof.proven_earlier:
-        report(name, "skipped", "full of jobs; proven earlier")
+        report(name, "skipped", "held by jobs; proven earlier")
     for name, reason in proof.left_out.items():
         report(name, "skipped", f"left out: {reason}")
 
@@ -146,12 +146,15 @@ class _Gate:
         memory_mb = min(RANK_MB, int(min(n.memory_mb for n in nodes) * RANK_SHARE))
         while True:
             states = self._wait_for_nodes(nodes, memory_mb, deadline)
-            chosen = [n for n in nodes if states[n.name].can_take(memory_mb)]
+            patient = time.monotonic() < deadline
+            chosen = [
+                n for n in nodes if states[n.name].can_take(memory_mb) and (patient or not self._ending(n, states))
+            ]
             if not chosen:
                 return _proof(nodes, chosen, states)
             cpus = min(RANK_CPUS, *(states[n.name].free_cpus for n in chosen))
             done = self.run(self._script(group, chosen, cpus, memory_mb))
-            if any(words in done.out for words in _TAKEN) and time.monotonic() < deadline:
+            if patient and any(words in done.out for words in _TAKEN):
                 continue
             problem = judge([n.name for n in chosen], done.code, done.out, self.deadline_s)
             if problem:
@@ -180,6 +183,10 @@ class _Gate:
                     "wait for them to end, or `scancel` them, then `muster up` again",
                 )
         return None
+
+    def _ending(self, node: Node, states: dict[str, NodeState]) -> bool:
+        """A job that was killed may hold a node for KillWait, longer than the gate waits for one that has passed."""
+        return node.name in self.proven and states[node.name].completing
 
     def _states(self, nodes: Sequence[Node]) -> dict[str, NodeState]:
         done = self.run(f"scontrol show node --oneliner {','.join(n.name for n in nodes)} 2>&1")

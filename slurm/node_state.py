@@ -50,6 +50,10 @@ class NodeState:
         """As far as bootstrap can make it so."""
         return self.left_alone or not (self._all & _BAD or self.resumable)
 
+    @property
+    def completing(self) -> bool:
+        return "COMPLETING" in self.flags
+
     def can_take(self, memory_mb: int) -> bool:
         return self.works and self.state != "ALLOCATED" and self.free_cpus > 0 and self.free_mb >= memory_mb
 

@@ -142,7 +142,7 @@ def test_what_was_not_run_is_not_claimed():
     ready = check(full, INVENTORY, "/e", "alice", lambda n, *what: said.update({n: what}), proven=("gpu-1", "gpu-2"))
     assert (ready.tested, ready.proven_earlier, ready.ranks) == (["cpu-1"], ["gpu-1", "gpu-2"], 1)
     assert said["cpu-1"] == ("ok", "sum over 1 rank is right")
-    assert said["gpu-1"] == said["gpu-2"] == ("skipped", "full of jobs; proven earlier")
+    assert said["gpu-1"] == said["gpu-2"] == ("skipped", "held by jobs; proven earlier")
 
 
 def test_a_node_that_a_person_took_away_is_left_out_and_named():
@@ -172,6 +172,21 @@ def test_nodes_taken_between_look_and_job_are_asked_for_again():
     controller.srun = lambda names: refusals.pop() if len(names) == 2 and refusals else passed(names)
     assert run_check(controller).ranks == 3
     assert sum("--partition=gpu" in job for job in controller.jobs) == 2
+
+
+def test_a_proven_node_that_a_killed_job_still_holds_is_waited_for_and_then_left_alone():
+    controller = Controller({"gpu-2": "State=MIXED+COMPLETING CPUAlloc=1"})
+
+    def srun(names: list[str]) -> Answer:
+        gate.time.sleep(5)
+        taken = Answer(1, "srun: error: Unable to allocate resources: Requested nodes are busy\n")
+        return taken if "gpu-2" in names else passed(names)
+
+    controller.srun = srun
+    ready = run_check(controller, proven=("gpu-1", "gpu-2"))
+    assert (sorted(ready.tested), ready.proven_earlier) == (["cpu-1", "gpu-1"], ["gpu-2"])
+    with pytest.raises(GateError, match="Requested nodes are busy"):
+        run_check(controller)
 
 
 def test_a_failed_rank_fails_the_gate():

@@ -57,12 +57,15 @@ def _empty(queue: JobQueue, nodes: tuple[str, ...]) -> None:
     """A job may have started since the check: drained nodes take no new ones, so this second look is final."""
     try:
         drained = queue.drain(nodes)
+        if _forced():
+            queue.requeue(nodes)
+            return
     except Problem as problem:
         if not _forced():
             raise
         print(f"warning: {problem}", file=sys.stderr)
         return
-    jobs = {} if _forced() else queue.jobs(nodes)
+    jobs = queue.jobs(nodes)
     if jobs:
         _resume(queue, drained)
         running = "; ".join(f"{node}: {', '.join(ids)}" for node, ids in jobs.items())

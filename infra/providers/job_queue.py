@@ -28,6 +28,8 @@ from infra.providers.problem import Problem
 from infra.spec import ClusterSpec
 
 _ASK_S = 30.0
+# Between TERM and KILL a job has slurm.kill_wait_s, 30 by default.
+_EMPTY_S = 60.0
 _DAEMON = "slurmctld"
 _SLURM_RESOURCE = ":SlurmCluster"
 
@@ -59,6 +61,20 @@ for node in $known; do
 done
 [ -z "$fresh" ] || scontrol update nodename="${fresh#,}" state=drain reason="muster: leaving"
 echo $ours"""
+# Slurm itself would end the jobs of a node that goes, as NODE_FAIL, and not run them again. One that cannot be requeued
+# is ended. The nodes must be empty before they go, or what is left of a job holds its other nodes.
+_REQUEUE = """jobs=
+for node in $known; do jobs="$jobs $(squeue -h -t R,S,CF -w "$node" -o %A)"; done
+for job in $(echo $jobs | tr ' ' '\\n' | sort -un); do
+  scontrol requeue "$job" 2>/dev/null || scancel "$job"
+  echo "$job"
+done
+for try in $(seq {tries}); do
+  left=
+  for node in $known; do left="$left$(squeue -h -t R,S,CF,CG -w "$node" -o %A)"; done
+  [ -n "$left" ] || exit 0
+  sleep 0.5
+done"""
 _RESUME = 'scontrol update nodename="$(echo $known | tr " " ,)" state=resume'
 
 
@@ -69,6 +85,10 @@ class JobQueue(Protocol):
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Those of the nodes that are drained for us now: the ones to resume if they stay after all."""
+        ...
+
+    def requeue(self, nodes: Sequence[str]) -> None:
+        """Gives the jobs on the nodes back to the queue, and waits until the nodes are empty."""
         ...
 
     def resume(self, nodes: Sequence[str]) -> None: ...
@@ -125,14 +145,17 @@ class SlurmQueue:
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         return tuple(self._run(nodes, _DRAIN).split())
 
+    def requeue(self, nodes: Sequence[str]) -> None:
+        self._run(nodes, _REQUEUE.format(tries=int(_EMPTY_S / 0.5)), timeout=_EMPTY_S + _ASK_S)
+
     def resume(self, nodes: Sequence[str]) -> None:
         self._run(nodes, _RESUME)
 
-    def _run(self, nodes: Sequence[str], script: str) -> str:
+    def _run(self, nodes: Sequence[str], script: str, timeout: float = _ASK_S) -> str:
         try:
             transport = self._connect()
             try:
-                done = transport.run(_KNOWN.format(nodes=shlex.join(nodes)) + script, timeout=_ASK_S)
+                done = transport.run(_KNOWN.format(nodes=shlex.join(nodes)) + script, timeout=timeout)
             finally:
                 transport.close()
         except TransportError as silent:
@@ -150,6 +173,8 @@ class NoQueue:
 
     def drain(self, _nodes: Sequence[str]) -> tuple[str, ...]:
         return ()
+
+    def requeue(self, nodes: Sequence[str]) -> None: ...
 
     def resume(self, nodes: Sequence[str]) -> None: ...
 
@@ -169,6 +194,8 @@ class UnknownQueue:
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         raise Problem("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
+
+    def requeue(self, nodes: Sequence[str]) -> None: ...
 
     def resume(self, nodes: Sequence[str]) -> None: ...
 

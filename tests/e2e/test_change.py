@@ -31,6 +31,15 @@ def invocation(stack: Stack, node: str) -> str:
     return stack.ssh(node, "systemctl show -p InvocationID --value slurmd", user="root")
 
 
+def start_on_last_node(stack: Stack) -> str:
+    """A job that happens to run on gpu-4, and would run anywhere."""
+    stack.ssh("controller", "scontrol update nodename=gpu-[1-3] state=drain reason=test", user="root")
+    job = stack.ssh("login", "cd ~ && sbatch --parsable -p gpu -N1 --wrap 'srun sleep 300'")
+    wait_until(lambda: job_state(stack, job) == "RUNNING", f"job {job} runs")
+    stack.ssh("controller", "scontrol update nodename=gpu-[1-3] state=resume", user="root")
+    return job
+
+
 def start_job(stack: Stack, nodes: str) -> str:
     job = stack.ssh(
         "login", f"cd ~ && sbatch --parsable -p gpu -w {nodes} -N{nodes.count(',') + 1} --wrap 'srun sleep 300'"
@@ -55,7 +64,7 @@ def test_growth_adds_two_nodes_and_touches_no_other(growing: Stack) -> None:
 
 
 def test_shrinking_is_refused_while_a_job_runs_there_and_nothing_changes(growing: Stack) -> None:
-    job = start_job(growing, "gpu-4")
+    job = start_on_last_node(growing)
     before = growing.machine_ids()
     resize(growing, 2)
     done = growing.up(check=False)
@@ -69,22 +78,30 @@ def test_shrinking_is_refused_while_a_job_runs_there_and_nothing_changes(growing
     assert growing.ssh("login", "sinfo -h -N -n gpu-3 -o %T").splitlines()[0] == "idle"
 
 
-def test_shrinking_when_told_removes_the_nodes_and_keeps_the_others(growing: Stack) -> None:
-    before = growing.machine_ids()
+def test_shrinking_when_told_requeues_the_job_removes_the_nodes_and_keeps_the_others(growing: Stack) -> None:
+    before, job = growing.machine_ids(), growing.ssh("login", "squeue -h -w gpu-4 -o %A")
     resize(growing, 2)
     growing.up("--force")
     assert growing.machine_ids() == {n: i for n, i in before.items() if n not in ("gpu-3", "gpu-4")}
-    assert growing.ssh("login", "sinfo -h -N -o '%N %T' | sort").splitlines() == ["gpu-1 idle", "gpu-2 idle"]
+    assert growing.ssh("login", "sinfo -h -N -o %N | sort").splitlines() == ["gpu-1", "gpu-2"]
+    wait_until(lambda: job_state(growing, job) == "RUNNING", f"job {job} runs again on a node that stayed", 60)
+    assert growing.ssh("login", f"scontrol show job {job} | grep -o Restarts=1") == "Restarts=1"
+    growing.ssh("login", f"scancel {job}")
 
 
 def test_idle_nodes_are_drained_before_they_go(growing: Stack) -> None:
     resize(growing, 3)
     growing.up()
+    before = times_drained(growing, "gpu-3")
     resize(growing, 2)
     growing.up()
     assert set(growing.machine_ids()) == {"controller", "login", "gpu-1", "gpu-2"}
-    log = growing.ssh("controller", "grep -c 'node gpu-3 state set to DRAIN' /var/log/slurm/slurmctld.log", user="root")
-    assert log == "1"
+    assert times_drained(growing, "gpu-3") == before + 1
+
+
+def times_drained(stack: Stack, node: str) -> int:
+    log = "/var/log/slurm/slurmctld.log"
+    return int(stack.ssh("controller", f"grep -c 'node {node} state set to DRAIN' {log} || true", user="root"))
 
 
 @pytest.mark.parametrize(

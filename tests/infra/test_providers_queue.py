@@ -107,6 +107,9 @@ class FakeQueue:
         self.calls.append(("drain", tuple(nodes)))
         return tuple(node for node in nodes if node != "gpu-2")
 
+    def requeue(self, nodes: Sequence[str]) -> None:
+        self.calls.append(("requeue", tuple(nodes)))
+
     def resume(self, nodes: Sequence[str]) -> None:
         self.calls.append(("resume", tuple(nodes)))
 
@@ -135,6 +138,13 @@ def test_idle_nodes_stay_drained() -> None:
     queue = FakeQueue({})
     guard._empty(queue, BOTH)
     assert queue.calls == [("drain", BOTH), ("jobs", BOTH)]
+
+
+def test_force_gives_the_jobs_back_to_the_queue_once_no_new_ones_can_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(guard.FORCE, "1")
+    queue = FakeQueue({"gpu-1": ["7"]})
+    guard._empty(queue, BOTH)
+    assert queue.calls == [("drain", BOTH), ("requeue", BOTH)]
 
 
 def test_force_goes_on_without_an_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

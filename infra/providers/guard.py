@@ -27,7 +27,7 @@ class ChangeGuardProvider(ResourceProvider):
         old, new = _spec(olds), _spec(news)
         if old == new:
             return CheckResult(news, [])
-        found = violations(old, new, queue_of(old, news["stack"]).jobs, force=_forced())
+        found = violations(old, new, queue_of(old, news["stack"]), force=_forced())
         # No property: ours are paths in the spec, not inputs of this resource, and Pulumi would show both.
         return CheckResult(news, [CheckFailure("", f"{i.where}: {i.message}. Fix: {i.fix}") for i in found])
 
@@ -70,7 +70,9 @@ def _empty(queue: JobQueue, nodes: tuple[str, ...]) -> None:
         _resume(queue, drained)
         running = "; ".join(f"{node}: {', '.join(ids)}" for node, ids in jobs.items())
         raise Problem(
-            "groups", f"jobs started on nodes that would go ({running})", "wait for them, or end them with `FORCE=1`"
+            "groups",
+            f"jobs started on nodes that would go ({running})",
+            "wait for them, or give the jobs back to the queue with `make up FORCE=1`",
         )
 
 

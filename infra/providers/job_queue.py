@@ -49,6 +49,7 @@ _JOBS = """for node in $known; do
   jobs=$(squeue -h -t R,S,CF -w "$node" -o %i)
   for job in $jobs; do echo "$node $job"; done
 done"""
+_JOBS_OF_ALL = "squeue -h -t R,S,CF -o '%u %i'"
 # What somebody else has drained keeps its reason and is not ours to resume; what an earlier run of ours drained is.
 _DRAIN = """ours= fresh=
 for node in $known; do
@@ -81,6 +82,10 @@ _RESUME = 'scontrol update nodename="$(echo $known | tr " " ,)" state=resume'
 class JobQueue(Protocol):
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         """Those of the nodes that run jobs, and the jobs' ids."""
+        ...
+
+    def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
+        """Those of the users whose jobs run, and the jobs' ids."""
         ...
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
@@ -136,26 +141,30 @@ class SlurmQueue:
         self._connect = connect
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for line in self._run(nodes, _JOBS).splitlines():
-            node, job = line.split()
-            found.setdefault(node, []).append(job)
-        return found
+        return _by_first(self._on(nodes, _JOBS))
+
+    def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
+        # Everybody's: asked for one user whom the controller does not know, squeue gives no answer at all.
+        everybody = _by_first(self._run(_JOBS_OF_ALL))
+        return {user: everybody[user] for user in users if user in everybody}
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self._run(nodes, _DRAIN).split())
+        return tuple(self._on(nodes, _DRAIN).split())
 
     def requeue(self, nodes: Sequence[str]) -> None:
-        self._run(nodes, _REQUEUE.format(tries=int(_EMPTY_S / 0.5)), timeout=_EMPTY_S + _ASK_S)
+        self._on(nodes, _REQUEUE.format(tries=int(_EMPTY_S / 0.5)), timeout=_EMPTY_S + _ASK_S)
 
     def resume(self, nodes: Sequence[str]) -> None:
-        self._run(nodes, _RESUME)
+        self._on(nodes, _RESUME)
 
-    def _run(self, nodes: Sequence[str], script: str, timeout: float = _ASK_S) -> str:
+    def _on(self, nodes: Sequence[str], script: str, timeout: float = _ASK_S) -> str:
+        return self._run(_KNOWN.format(nodes=shlex.join(nodes)) + script, timeout)
+
+    def _run(self, script: str, timeout: float = _ASK_S) -> str:
         try:
             transport = self._connect()
             try:
-                done = transport.run(_KNOWN.format(nodes=shlex.join(nodes)) + script, timeout=timeout)
+                done = transport.run(script, timeout=timeout)
             finally:
                 transport.close()
         except TransportError as silent:
@@ -169,6 +178,9 @@ class NoQueue:
     """No slurmctld and no job can be running: nothing to ask, nothing to drain."""
 
     def jobs(self, _nodes: Sequence[str]) -> dict[str, list[str]]:
+        return {}
+
+    def jobs_of(self, _users: Sequence[str]) -> dict[str, list[str]]:
         return {}
 
     def drain(self, _nodes: Sequence[str]) -> tuple[str, ...]:
@@ -192,6 +204,13 @@ class UnknownQueue:
             "if they are idle, run it with `FORCE=1`",
         )
 
+    def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
+        raise Problem(
+            "users",
+            f"whether jobs of {', '.join(users)} run cannot be asked: {self._why}",
+            "if none do, run it with `FORCE=1`",
+        )
+
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         raise Problem("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
 
@@ -209,6 +228,15 @@ def bootstrapped(state: Path) -> bool:
         return False
     except (OSError, ValueError, KeyError):
         return True
+
+
+def _by_first(lines: str) -> dict[str, list[str]]:
+    """Lines of a node or user and one of its jobs."""
+    found: dict[str, list[str]] = {}
+    for line in lines.splitlines():
+        whose, job = line.split()
+        found.setdefault(whose, []).append(job)
+    return found
 
 
 def _no_answer(what: str) -> Problem:

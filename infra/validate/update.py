@@ -6,9 +6,9 @@ emptied and made anew. forbidden: only a new cluster can have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from infra.plan import names
 from infra.plan.build_plan import plan, resolved
@@ -18,8 +18,17 @@ from infra.spec.model import Part, Policy
 from infra.spec.written import shown
 from infra.validate.issue import error
 
-Busy = Callable[[Sequence[str]], dict[str, list[str]]]
-"""Which of these nodes run jobs, and the ids of those jobs."""
+
+class Running(Protocol):
+    """The jobs that run on the cluster, by id."""
+
+    def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+        """Which of the nodes run jobs, and which ones."""
+        ...
+
+    def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
+        """Whose jobs run, of these users, and which ones."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,16 +52,12 @@ def affected(old: ClusterSpec, new: ClusterSpec) -> tuple[str, ...]:
     return tuple(name for name in existing if name not in staying or name in replaced)
 
 
-def violations(old: ClusterSpec, new: ClusterSpec, busy: Busy, *, force: bool = False) -> list[Issue]:
+def violations(old: ClusterSpec, new: ClusterSpec, running: Running, *, force: bool = False) -> list[Issue]:
     """Why the change may not be made now; `force` overrides everything but what is forbidden."""
     forbidden = [_forbidden(change) for change in changes(old, new) if change.policy == "forbidden"]
-    going = affected(old, new)
-    if force or not going:
+    if force:
         return forbidden
-    if names.CONTROLLER not in going:
-        return [*forbidden, *_busy(busy(going), old, new)]
-    everyone = [node.name for node in plan(old).nodes]
-    return [*forbidden, _controller_replaced(), *_busy(busy(everyone), old, new)]
+    return [*forbidden, *_users_in_the_way(old, new, running), *_nodes_in_the_way(old, new, running)]
 
 
 def _in_part(prefix: str, old: Part, new: Part) -> Iterator[Change]:
@@ -100,9 +105,41 @@ def _forbidden(change: Change) -> Issue:
     return error("forbidden_change", change.path, message, f"{back}, or `make teardown` and then `make up`")
 
 
+def _users_in_the_way(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterator[Issue]:
+    gone = [user for user in old.users if user not in new.users]
+    if not gone:
+        return
+    if old.users == ClusterSpec.model_fields["users"].default:
+        yield from (_default_user_dropped(user, old.users[user].uid) for user in gone)
+    for user, ids in running.jobs_of(gone).items():
+        what, them = _counted(ids)
+        message = f"user {user} would be removed but runs {what} {', '.join(ids)}"
+        fix = f"{_patience(ids)}, or end {them} with `make up FORCE=1`"
+        yield error("user_busy", f"users.{user}", message, fix)
+
+
+def _default_user_dropped(user: str, uid: int) -> Issue:
+    """Nobody wrote this user, so nobody who writes another one means to remove it."""
+    message = f"writing users replaces the default user '{user}', who exists on this cluster"
+    fix = f"add `{user}: {{uid: {uid}}}` to keep it, or remove it with `make up FORCE=1`"
+    return error("default_user_dropped", "users", message, fix)
+
+
+def _nodes_in_the_way(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterator[Issue]:
+    going = affected(old, new)
+    if not going:
+        return
+    if names.CONTROLLER not in going:
+        yield from _busy(running.jobs(going), old, new)
+        return
+    yield _controller_replaced()
+    yield from _busy(running.jobs([node.name for node in plan(old).nodes]), old, new)
+
+
 def _controller_replaced() -> Issue:
     message = "the controller would be replaced: the job queue and the accounting history are lost"
-    return error("controller_replaced", "controller", message, "undo the change, or accept the loss with `FORCE=1`")
+    fix = "undo the change, or accept the loss with `make up FORCE=1`"
+    return error("controller_replaced", "controller", message, fix)
 
 
 def _busy(jobs: dict[str, list[str]], old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
@@ -110,13 +147,23 @@ def _busy(jobs: dict[str, list[str]], old: ClusterSpec, new: ClusterSpec) -> Ite
     staying = {node.name for node in plan(new).nodes}
     going = affected(old, new)
     for node, ids in jobs.items():
-        if not ids:
-            continue
         fate = "lose its controller" if node not in going else "be replaced" if node in staying else "be removed"
-        what, them = ("job", "it") if len(ids) == 1 else ("jobs", "them")
+        what, them = _counted(ids)
         message = f"node {node} would {fate} but runs {what} {', '.join(ids)}"
-        fix = f"wait for {them}, cancel {them} with `scancel {' '.join(ids)}`, or end {them} with `FORCE=1`"
-        yield error("node_busy", f"groups.{groups[node]}", message, fix)
+        # Without its controller there is no queue to give them back to.
+        forced = f"lose {them}" if names.CONTROLLER in going else f"give the {what} back to the queue"
+        yield error(
+            "node_busy", f"groups.{groups[node]}", message, f"{_patience(ids)}, or {forced} with `make up FORCE=1`"
+        )
+
+
+def _patience(ids: Sequence[str]) -> str:
+    _, them = _counted(ids)
+    return f"wait for {them}, cancel {them} with `scancel {' '.join(ids)}`"
+
+
+def _counted(ids: Sequence[str]) -> tuple[str, str]:
+    return ("job", "it") if len(ids) == 1 else ("jobs", "them")
 
 
 def _said(value: Any) -> str:

@@ -17,7 +17,10 @@ from infra.providers.job_queue import NoQueue, Seen, SlurmQueue, UnknownQueue, b
 from infra.providers.problem import Problem
 
 SINFO = "printf 'gpu-1\\ngpu-2\\ngpu-2\\ngpu-10\\n'"
-SQUEUE = 'case "$*" in *"-w gpu-2"*) echo 7; echo 8_1 ;; esac'
+SQUEUE = """case "$*" in
+  *"-w gpu-2"*) echo 7; echo 8_1 ;;
+  *"%u %i") echo bob 7; echo alice 8_1; echo bob 9 ;;
+esac"""
 SCONTROL = """echo "$*" >> {log}
 case "$*" in
   *"show node gpu-1") echo "NodeName=gpu-1 Arch=x86 State=IDLE+PLANNED ThreadsPerCore=1 Comment=no DRAIN yet" ;;
@@ -56,6 +59,19 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 def test_jobs_are_named_by_node_and_nodes_that_slurm_does_not_know_have_none(slurm: Slurm) -> None:
     assert slurm.queue.jobs(["login", "gpu-1", "gpu-2"]) == {"gpu-2": ["7", "8_1"]}
     assert slurm.queue.jobs(["login"]) == {}
+
+
+def test_jobs_are_named_by_user(slurm: Slurm) -> None:
+    assert slurm.queue.jobs_of(["bob", "carol"]) == {"bob": ["7", "9"]}
+    slurm.command("squeue", DEAD)
+    with pytest.raises(Problem, match="controller: the job queue does not answer"):
+        slurm.queue.jobs_of(["carol"])
+
+
+def test_jobs_of_users_that_cannot_be_asked_for_may_run() -> None:
+    said = "users: whether jobs of bob, carol run cannot be asked: no slurmctld runs on the controller"
+    with pytest.raises(Problem, match=said):
+        UnknownQueue("no slurmctld runs on the controller").jobs_of(["bob", "carol"])
 
 
 @pytest.mark.parametrize("command", ["sinfo", "squeue"])
@@ -102,6 +118,10 @@ class FakeQueue:
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         self.calls.append(("jobs", tuple(nodes)))
         return self.found
+
+    def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
+        self.calls.append(("jobs_of", tuple(users)))
+        return {}
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         self.calls.append(("drain", tuple(nodes)))
@@ -177,7 +197,7 @@ def test_nodes_are_idle_without_asking_only_where_no_job_can_be(seen: Seen, expe
 
 
 def test_no_queue_has_nothing_to_drain() -> None:
-    assert (NoQueue().jobs(BOTH), NoQueue().drain(BOTH)) == ({}, ())
+    assert (NoQueue().jobs(BOTH), NoQueue().jobs_of(["bob"]), NoQueue().drain(BOTH)) == ({}, {}, ())
 
 
 def test_state_tells_whether_slurm_was_ever_there(tmp_path: Path) -> None:

@@ -21,13 +21,23 @@ def spec(**patch: Any) -> ClusterSpec:
     return load({**good(), **patch})
 
 
-def idle(nodes: Sequence[str]) -> dict[str, list[str]]:
-    return {}
+class Jobs:
+    """What runs, by node and by user."""
+
+    def __init__(self, by: dict[str, list[str]]) -> None:
+        self.by = by
+
+    def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+        return {node: ids for node, ids in self.by.items() if node in nodes}
+
+    jobs_of = jobs
 
 
-def running(**jobs: list[str]) -> Any:
-    by_node = {node.replace("_", "-"): ids for node, ids in jobs.items()}
-    return lambda nodes: {node: ids for node, ids in by_node.items() if node in nodes}
+def running(**jobs: list[str]) -> Jobs:
+    return Jobs({whose.replace("_", "-"): ids for whose, ids in jobs.items()})
+
+
+idle = running()
 
 
 TWO = {"gpu": {"count": 2}}
@@ -162,7 +172,8 @@ def test_shrinking_a_busy_node_is_refused() -> None:
     assert render(issues) == (
         "error    groups.gpu\n"
         "         node gpu-2 would be removed but runs jobs 7, 9\n"
-        "         fix: wait for them, cancel them with `scancel 7 9`, or end them with `FORCE=1`\n"
+        "         fix: wait for them, cancel them with `scancel 7 9`, "
+        "or give the jobs back to the queue with `make up FORCE=1`\n"
         "\n"
         "1 error"
     )
@@ -175,7 +186,7 @@ def test_replacing_a_busy_node_is_refused() -> None:
         (
             "groups.gpu",
             "node gpu-1 would be replaced but runs job 7",
-            "wait for it, cancel it with `scancel 7`, or end it with `FORCE=1`",
+            "wait for it, cancel it with `scancel 7`, or give the job back to the queue with `make up FORCE=1`",
         )
     ]
 
@@ -217,11 +228,62 @@ def test_the_controller_is_not_replaced_by_accident() -> None:
     issues = violations(spec(), new, running(gpu_1=["7"]))
     assert [(i.code, i.where) for i in issues] == [("controller_replaced", "controller"), ("node_busy", "groups.gpu")]
     assert issues[1].message == "node gpu-1 would lose its controller but runs job 7"
+    assert issues[1].fix == "wait for it, cancel it with `scancel 7`, or lose it with `make up FORCE=1`"
     assert violations(spec(), new, running(gpu_1=["7"]), force=True) == []
 
 
-def test_busy_is_not_asked_without_need() -> None:
-    def asked(nodes: Sequence[str]) -> dict[str, list[str]]:
-        raise AssertionError(nodes)
+MUSTER, ALICE, BOB = {"muster": {"uid": 2000}}, {"alice": {"uid": 2001}}, {"bob": {"uid": 2002}}
+DROPPED = (
+    "users",
+    "writing users replaces the default user 'muster', who exists on this cluster",
+    "add `muster: {uid: 2000}` to keep it, or remove it with `make up FORCE=1`",
+)
+# title: users before and after, what runs, where, what and fix of every refusal
+REMOVED: dict[str, tuple[Data | None, Data, Jobs, list[tuple[str, str, str]]]] = {
+    "one whose jobs run": (
+        {**ALICE, **BOB},
+        BOB,
+        running(alice=["7", "8_1"], bob=["9"]),
+        [
+            (
+                "users.alice",
+                "user alice would be removed but runs jobs 7, 8_1",
+                "wait for them, cancel them with `scancel 7 8_1`, or end them with `make up FORCE=1`",
+            )
+        ],
+    ),
+    "one without jobs": ({**ALICE, **BOB}, BOB, running(bob=["9"]), []),
+    "the default, by writing another": (None, ALICE, idle, [DROPPED]),
+    "the default, whose job runs": (
+        None,
+        ALICE,
+        running(muster=["7"]),
+        [
+            DROPPED,
+            (
+                "users.muster",
+                "user muster would be removed but runs job 7",
+                "wait for it, cancel it with `scancel 7`, or end it with `make up FORCE=1`",
+            ),
+        ],
+    ),
+    "the default's namesake, by hand": ({**MUSTER, **ALICE}, ALICE, idle, []),
+    "nobody": (MUSTER, {**MUSTER, **ALICE}, running(muster=["7"]), []),
+}
 
-    assert violations(spec(), spec(tags={"a": "1"}), asked) == []
+
+@pytest.mark.parametrize(("before", "after", "jobs", "expected"), REMOVED.values(), ids=REMOVED)
+def test_user_removed(before: Data | None, after: Data, jobs: Jobs, expected: list[tuple[str, str, str]]) -> None:
+    old, new = spec(**({"users": before} if before else {})), spec(users=after)
+    assert [(i.where, i.message, i.fix) for i in violations(old, new, jobs)] == expected
+    assert violations(old, new, jobs, force=True) == []
+
+
+def test_busy_is_not_asked_without_need() -> None:
+    class Asked(Jobs):
+        def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+            raise AssertionError(nodes)
+
+        jobs_of = jobs
+
+    assert violations(spec(), spec(tags={"a": "1"}), Asked({})) == []

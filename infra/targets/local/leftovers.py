@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import docker
 
@@ -18,9 +18,8 @@ def find(cluster: str) -> list[Leftover]:
         containers = [(c["Names"][0].lstrip("/"), c["Labels"]) for c in api.containers(all=True, filters=wanted)]
         networks = [(n["Name"], n["Labels"]) for n in api.networks(filters=wanted)]
         volumes = [(v["Name"], v["Labels"]) for v in api.volumes(filters=wanted)["Volumes"] or []]
-        groups: list[tuple[str, dict[str, str]]] = [(group, {}) for group in cgroup_tree.groups(cluster)]
-    if any(engine_client.foreign(labels) for _name, labels in containers):
-        groups = []  # they carry no label: those of another home's nodes
+        owner = _owner([labels for _name, labels in containers])
+        groups = [(group, owner) for group in cgroup_tree.groups(cluster)]
     kinds = {"container": containers, "network": networks, "volume": volumes, "cgroup": groups}
     return [
         Leftover(kind, name, labels.get(names.CREATED, ""), labels.get(names.STACK, ""), labels.get(names.HOME, ""))
@@ -33,6 +32,12 @@ def find(cluster: str) -> list[Leftover]:
 def remove(leftover: Leftover) -> None:
     with engine_client.asking(f"{leftover.kind} {leftover.name}") as api:
         _REMOVERS[leftover.kind](api, leftover.name)
+
+
+def _owner(containers: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Whose the cgroups are: they carry no label, but the nodes that live in them do. Without nodes, nobody's."""
+    made = (labels for labels in containers if names.STACK in labels)
+    return {key: value for key, value in next(made, {}).items() if key in (names.STACK, names.HOME)}
 
 
 def _remove_group(_api: docker.APIClient, path: str) -> None:

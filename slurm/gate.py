@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from infra.inventory import Inventory, Node
@@ -33,6 +35,9 @@ _VARIABLES = (
     "TORCH_GLOO_LAZY_INIT=1",
     "TORCH_CPP_LOG_LEVEL=FATAL",
 )
+# What slurmctld uses where it does not say.
+_KILL_WAIT_S = 30.0
+_FREE = "wait for the jobs there (`squeue`) to end, or `scancel` them, then `muster up` again"
 _LOOK = "look whether the node runs; `muster up` again heals one that is gone"
 
 
@@ -141,12 +146,18 @@ class _Gate:
     def settle_s(self) -> float:
         return 15 + 0.5 * self.nodes_in_all
 
+    @cached_property
+    def kill_wait_s(self) -> float:
+        """How long Slurm lets a job that it has told to end hold its nodes."""
+        said = re.search(r"^KillWait\s*=\s*(\d+)", self.run("scontrol show config 2>&1").out, re.MULTILINE)
+        return float(said[1]) if said else _KILL_WAIT_S
+
     def prove(self, group: str, nodes: Sequence[Node]) -> _Proof:
-        deadline = time.monotonic() + self.settle_s
+        began = time.monotonic()
         memory_mb = min(RANK_MB, int(min(n.memory_mb for n in nodes) * RANK_SHARE))
         while True:
-            states = self._wait_for_nodes(nodes, memory_mb, deadline)
-            patient = time.monotonic() < deadline
+            states = self._wait_for_nodes(nodes, memory_mb, began)
+            patient = time.monotonic() < began + self._patience_s(nodes, states)
             chosen = [
                 n for n in nodes if states[n.name].can_take(memory_mb) and (patient or not self._ending(n, states))
             ]
@@ -161,14 +172,14 @@ class _Gate:
                 raise self._blame(problem, chosen)
             return _proof(nodes, chosen, states)
 
-    def _wait_for_nodes(self, nodes: Sequence[Node], memory_mb: int, deadline: float) -> dict[str, NodeState]:
+    def _wait_for_nodes(self, nodes: Sequence[Node], memory_mb: int, began: float) -> dict[str, NodeState]:
         """Until every node works and has room, or is full and has passed before, or a person took it away."""
         while True:
             states = self._states(nodes)
             problem = unfit([n.name for n in nodes], states) or self._busy(nodes, states, memory_mb)
             if problem is None:
                 return states
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + self._patience_s(nodes, states):
                 raise self._with_log(problem)
             time.sleep(POLL_S)
 
@@ -180,18 +191,25 @@ class _Gate:
                     node.name,
                     START,
                     f"jobs have filled it ({state}) before it was tested",
-                    "wait for them to end, or `scancel` them, then `muster up` again",
+                    _FREE,
                 )
         return None
 
+    def _patience_s(self, nodes: Sequence[Node], states: dict[str, NodeState]) -> float:
+        """A job that was killed may hold its nodes for KillWait; nodes that have not passed are worth that wait."""
+        held = any(n.name not in self.proven and n.name in states and states[n.name].completing for n in nodes)
+        return self.settle_s + (self.kill_wait_s if held else 0)
+
     def _ending(self, node: Node, states: dict[str, NodeState]) -> bool:
-        """A job that was killed may hold a node for KillWait, longer than the gate waits for one that has passed."""
+        """A node that has passed is not waited for as long as a killed job may hold it."""
         return node.name in self.proven and states[node.name].completing
 
     def _states(self, nodes: Sequence[Node]) -> dict[str, NodeState]:
         done = self.run(f"scontrol show node --oneliner {','.join(n.name for n in nodes)} 2>&1")
         if done.code != 0 and not parse_nodes(done.out):
-            raise GateError("controller", "scontrol show node", last_error(done.out) or f"exit code {done.code}")
+            line = last_error(done.out) or f"exit code {done.code}"
+            fix = "`systemctl status slurmctld` on the controller, then `muster up` again"
+            raise GateError("controller", "scontrol show node", line, fix)
         return parse_nodes(done.out)
 
     def _blame(self, problem: GateError, nodes: Sequence[Node]) -> GateError:
@@ -204,7 +222,8 @@ class _Gate:
         silent = self.run(probe(nodes)).out.split()
         if silent:
             return GateError(silent[0], START, f"it does not answer; {problem.line}", _LOOK)
-        return problem
+        fix = _FREE if any(words in problem.line for words in _TAKEN) else _LOOK
+        return GateError(problem.node, START, problem.line, fix)
 
     def _with_log(self, problem: GateError) -> GateError:
         """Adds the controller's last word about the node, which says why where the state only says what."""

@@ -49,9 +49,12 @@ class Controller:
     scripts: list[str] = field(default_factory=list)
     srun: Callable[[list[str]], Answer] | None = None
     silent: tuple[str, ...] = ()
+    kill_wait_s: int = 30
 
     def __call__(self, script: str) -> Answer:
         self.scripts.append(script)
+        if script.startswith("scontrol show config"):
+            return Answer(out=f"JobRequeue              = 1\nKillWait                = {self.kill_wait_s} sec\n")
         if script.startswith("scontrol"):
             return Answer(out="\n".join(self._show(name) for name in script.split()[4].split(",")))
         if script.startswith("grep"):
@@ -185,13 +188,33 @@ def test_a_proven_node_that_a_killed_job_still_holds_is_waited_for_and_then_left
     controller.srun = srun
     ready = run_check(controller, proven=("gpu-1", "gpu-2"))
     assert (sorted(ready.tested), ready.proven_earlier) == (["cpu-1", "gpu-1"], ["gpu-2"])
-    with pytest.raises(GateError, match="Requested nodes are busy"):
+    with pytest.raises(GateError, match=r"Requested nodes are busy. Fix: wait for the jobs .*`scancel` them, then"):
         run_check(controller)
+
+
+@pytest.mark.parametrize("state", ["State=MIXED+COMPLETING", "State=ALLOCATED+COMPLETING"])
+@pytest.mark.parametrize("kill_wait_s", [30, 120])
+def test_a_new_node_that_a_killed_job_still_holds_is_waited_for_as_long_as_slurm_lets_it(state: str, kill_wait_s: int):
+    controller = Controller({"gpu-2": state}, kill_wait_s=kill_wait_s)
+
+    def ask(script: str) -> Answer:
+        if gate.time.monotonic() > kill_wait_s:
+            controller.states.clear()
+        return controller(script)
+
+    def srun(names: list[str]) -> Answer:
+        gate.time.sleep(5)
+        taken = Answer(1, "srun: error: Unable to allocate resources: Requested nodes are busy\n")
+        return taken if "gpu-2" in names and controller.states else passed(names)
+
+    controller.srun = srun
+    ready = check(ask, INVENTORY, "/shared/env/abc", "alice", lambda *_: None, proven=("gpu-1",))
+    assert sorted(ready.tested) == ["cpu-1", "gpu-1", "gpu-2"]
 
 
 def test_a_failed_rank_fails_the_gate():
     controller = Controller(srun=lambda names: Answer(1, f"srun: error: Node failure on {names[-1]}\n"))
-    with pytest.raises(GateError, match="Node failure on"):
+    with pytest.raises(GateError, match=r"Node failure on .*\. Fix: look whether the node runs"):
         run_check(controller)
 
 
@@ -220,7 +243,7 @@ def test_a_job_that_starts_nowhere_is_blamed_on_the_node_that_does_not_answer():
 
 
 def test_a_controller_without_slurmctld_says_so():
-    with pytest.raises(GateError, match=r"controller.*slurm_load_node error: Unable to contact slurm controller"):
+    with pytest.raises(GateError, match=r"slurm_load_node error: Unable to contact slurm .* Fix: `systemctl status"):
         check(
             lambda _: Answer(1, "slurm_load_node error: Unable to contact slurm controller (connect failure)\n"),
             INVENTORY, "/e", "alice", lambda *_: None,

@@ -22,32 +22,33 @@ def test_the_bounds_of_bring_up():
     assert bounds == {None, 30, 2.5, 10, 15}
 
 
-def sized(nodes: int, up: float) -> Shape:
-    return Shape(nodes, floor=up / 2, srun=up, up=up, again=4, teardown=5)
+def sized(nodes: int, up: float, floor: float) -> Shape:
+    return Shape(nodes, floor=floor, srun=up, up=up, again=4, teardown=5)
+
+
+SMALL = [sized(2, 24, 8), sized(8, 36, 12)]
 
 
 @pytest.mark.parametrize(
-    ("last", "verdict"),
+    ("up", "floor", "per_node", "times_floor"),
     [
-        (24 + 6 * 2 + 24 * 2.0, "pass"),  # as steep as before
-        (24 + 6 * 2 + 24 * 2.29, "pass"),  # within the tolerance
-        (24 + 6 * 2 + 24 * 2.31, "FAIL"),
-        (32 * 12.0, "FAIL"),  # on the line through the origin, which the fixed cost would let pass
+        (100, 33, "pass", "pass"),
+        (144, 48, "pass", "pass"),  # as much per node as at 8
+        (145, 48, "FAIL", "pass"),
+        (100, 28, "pass", "FAIL"),  # 3.57 times the floor: farther than 3 and the tolerance
     ],
 )
-def test_a_further_node_must_not_cost_more_in_a_larger_cluster(last: float, verdict: str):
-    figures = {f.name: f for f in growth_figures([sized(32, last), sized(2, 24), sized(8, 36)])}
-    first, second = figures["each node from 2 to 8"], figures["each node from 8 to 32"]
-    assert (first.value, first.unit, first.verdict) == (2.0, "s/node", "")
-    assert (second.at_most, second.verdict) == (2.3, verdict)
-    assert second.reference == "2.00 s/node before, 15% tolerance"
-    assert figures["32 nodes, up times the floor"].value == 2.0
+def test_growth_is_held_to_linear_and_to_the_floor(up: float, floor: float, per_node: str, times_floor: str):
+    figures = {f.name: f for f in growth_figures([sized(32, up, floor), *SMALL])}
+    assert figures["32 nodes, up per node"].verdict == per_node
+    assert figures["32 nodes, up per node"].at_most == 4.5
+    assert figures["32 nodes, up times the floor"].verdict == times_floor
+    assert figures["32 nodes, up times the floor"].at_most == 3.45
 
 
-def test_two_sizes_give_one_slope_and_no_verdict_on_it():
-    figures = growth_figures([sized(2, 24), sized(8, 36)])
-    assert [f.name for f in figures if f.unit == "s/node"] == ["each node from 2 to 8"]
-    assert all(f.at_most is None for f in figures)
+def test_what_a_further_node_costs_is_told_without_a_verdict():
+    slope = next(f for f in growth_figures(SMALL) if f.name == "each node from 2 to 8")
+    assert (slope.value, slope.reference, slope.verdict) == (2.0, "floor 0.67 s/node", "")
 
 
 def test_repeated_runs_count_by_their_median():

@@ -14,7 +14,7 @@ def growing(make_stack: Callable[[str, Spec], Stack]) -> Iterator[Stack]:
     stack = make_stack("grow", small_spec())
     stack.up()
     yield stack
-    stack.muster("teardown", "--yes")
+    stack.muster("teardown", "--yes", "--force")
     assert stack.exists() == []
 
 
@@ -129,6 +129,21 @@ def test_a_new_user_is_added_without_replacing_anything(growing: Stack) -> None:
     growing.up()
     assert growing.machine_ids() == before
     assert growing.ssh("login", "srun -p gpu -N2 id -un", user="carol").splitlines() == ["carol", "carol"]
+
+
+def test_a_user_whose_job_runs_is_not_removed(growing: Stack) -> None:
+    job = growing.ssh("login", "cd ~ && sbatch --parsable -p gpu -N1 --wrap 'srun sleep 300'", user="carol")
+    wait_until(lambda: job_state(growing, job) == "RUNNING", f"job {job} runs")
+    users = growing.spec["users"]
+    growing.spec["users"] = {"muster": users["muster"]}
+    try:
+        done = growing.up(check=False)
+    finally:
+        growing.spec["users"] = users
+    assert done.returncode != 0
+    assert f"user carol would be removed but runs job {job}" in " ".join((done.stdout + done.stderr).split())
+    assert job_state(growing, job) == "RUNNING"
+    growing.ssh("login", f"scancel {job}", user="carol")
 
 
 def test_a_node_that_vanished_comes_back(growing: Stack) -> None:

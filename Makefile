@@ -12,7 +12,7 @@ MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' |
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\n  STACK=%s (a file in stacks/), JOB=%s, FORCE=1, ARGS=...\n' '$(STACK)' '$(JOB)'
+	@printf '\n  STACK=%s (a file in stacks/), JOB=%s, FORCE=1, WAIT=1, ARGS=...\n' '$(STACK)' '$(JOB)'
 
 # Standard output belongs to the target that asked: `eval "$$(make -s env)"`.
 $(MUSTER): requirements.lock pyproject.toml $(if $(MOVED),again)
@@ -22,13 +22,13 @@ $(MUSTER): requirements.lock pyproject.toml $(if $(MOVED),again)
 .PHONY: again
 again:
 
-setup: ## Python environment, Pulumi, Docker, node image, training environment; only what is missing
+setup: ## Python, Pulumi, Docker, node image, training environment; only what is missing
 	@$(PYTHON) -m setup
 
 demo: setup ## set-up, a cluster, a 2-node job, a summary
 	@$(MUSTER) demo --stack $(STACK)
 
-up: setup ## create the cluster, or make it what its stack file says (FORCE=1: even while jobs run on nodes that go; WAIT=1: after another command)
+up: setup ## create the cluster, or make it what its stack file says (FORCE=1: although jobs run)
 	@$(MUSTER) up --stack $(STACK) $(if $(FORCE),--force) $(if $(WAIT),--wait)
 
 status: $(MUSTER) ## nodes, queue, health, cost per hour
@@ -40,8 +40,8 @@ ssh: $(MUSTER) ## a shell on the login node (NODE=gpu-1: on that one)
 submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (ARGS=... are given to it)
 	@$(MUSTER) submit --stack $(STACK) "$(JOB)" $(ARGS)
 
-teardown: $(MUSTER) ## remove everything, check that nothing is left, print a receipt
-	@$(MUSTER) teardown --stack $(STACK) --yes
+teardown: $(MUSTER) ## remove everything, print a receipt of it (FORCE=1: although jobs run)
+	@$(MUSTER) teardown --stack $(STACK) --yes $(if $(FORCE),--force)
 
 check: $(MUSTER) ## check the stack file; starts nothing
 	@$(MUSTER) check --stack $(STACK)

@@ -51,7 +51,7 @@ def up(
     from infra.commands.up import up as run
     from infra.commands.up import what_next
 
-    if run(stack, force=force, wait=wait).changed:
+    if run(stack, force=force, wait=wait).created:
         screen.next_steps(what_next(stack))
 
 
@@ -95,11 +95,12 @@ def submit(
 def teardown(
     stack: Stack = "local",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Remove it even while jobs run there.")] = False,
 ) -> None:
     """Remove everything, check that nothing is left, give a receipt."""
     from infra.commands.teardown import teardown as run
 
-    run(stack, yes=yes)
+    run(stack, yes=yes, force=force)
 
 
 @app.command()
@@ -147,7 +148,7 @@ def output(
 
 @app.command()
 def env() -> None:
-    """Shell lines after which plain `pulumi` works here: eval "$(muster env)"."""
+    """Shell lines after which plain `pulumi` works here: eval "$(make -s env)"."""
     from infra.commands.shell_env import shell_env
 
     shell_env()

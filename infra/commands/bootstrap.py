@@ -17,6 +17,7 @@ from infra.commands import screen
 from infra.commands.where import running_stack
 from infra.engine import lock, pulumi
 from infra.engine.stop import Stop
+from infra.engine.typed import retyped, typed
 from infra.home import StackHome
 from infra.inventory import Inventory
 from infra.spec import ClusterSpec
@@ -26,21 +27,22 @@ RESOURCE = "SlurmCluster"
 
 def bootstrap(name: str) -> None:
     stack = running_stack(name)
-    made_from = inputs(pulumi.resources(stack))
+    made_from = inputs(pulumi.resources(stack), name)
     with lock.held(stack, "bootstrap", wait=False, say=screen.say):
         try:
             with screen.out().status("asking the nodes what they are"):
                 outcome = apply(desired(stack, made_from), _connect(made_from), report)
         except (BootstrapError, TransportError) as problem:
-            raise Stop(str(problem), "correct it, then `muster bootstrap` again") from None
+            again = f"correct it, then `{typed('bootstrap', name)}` again"
+            raise Stop(retyped(str(problem), name), again) from None
     screen.good(str(outcome))
 
 
-def inputs(resources: list[dict[str, Any]]) -> dict[str, str]:
+def inputs(resources: list[dict[str, Any]], stack: str) -> dict[str, str]:
     """What the running cluster was bootstrapped from."""
     found = [resource["inputs"] for resource in resources if resource["type"].endswith(RESOURCE)]
     if not found:
-        raise Stop("the stack has no Slurm cluster yet", "muster up")
+        raise Stop("the stack has no Slurm cluster yet", typed("up", stack))
     return {key: plain(value) for key, value in found[0].items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.commands import screen
-from infra.commands.spec import engine_facts, examined
+from infra.commands.spec import engine_facts, examined, name_is_free
 from infra.commands.where import existing_stack
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.plan.build_plan import plan
@@ -13,11 +13,14 @@ from infra.validate import EngineFacts, render
 
 def check(name: str) -> None:
     stack = existing_stack(name)
-    spec, issues = examined(stack, _facts_if_any())
+    engine = _facts_if_any()
+    spec, issues = examined(stack, engine)
     if spec is None:
         raise Stop(f"{stack.file.name} cannot be used\n{render(issues)}", code=BAD_INPUT)
     if issues:
         screen.out().print(render(issues), markup=False)
+    if engine is not None:
+        name_is_free(spec, name)
     screen.good(f"{stack.file.name}: cluster {spec.name}, {len(plan(spec).nodes)} nodes")
 
 

@@ -41,12 +41,17 @@ def shares(phases: dict[str, float]) -> dict[str, float]:
     return {name: seconds / total for name, seconds in phases.items()}
 
 
+def parts_of_up(seconds: float, phases: dict[str, float]) -> dict[str, float]:
+    """What is in none of the phases is the engine's: starting, comparing, writing its state."""
+    return {"engine": max(seconds - sum(phases.values()), 0.0)} | phases
+
+
 def _summary(phases: dict[str, float], inside_up: dict[str, float]) -> None:
     table = screen.table("phase", "seconds", "share", right=["seconds", "share"])
     for name, share in shares(phases).items():
         table.add_row(name, f"{phases[name]:.1f}", f"{share:.0%}")
         if name == "up":
-            for part, seconds in inside_up.items():
+            for part, seconds in parts_of_up(phases["up"], inside_up).items():
                 table.add_row(f"[dim]  {part}[/dim]", f"[dim]{seconds:.1f}[/dim]", "")
     table.add_row("all", f"{sum(phases.values()):.1f}", "100%", style="bold")
     screen.out().print()

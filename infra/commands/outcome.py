@@ -13,11 +13,13 @@ from infra.home import StackHome, private_folder
 @dataclass(frozen=True)
 class Outcome:
     result: str
-    """`ready`, `failed`, or `running` while nobody has written another one."""
+    """`ready`, `failed`, `interrupted`, or `running` while nobody has written another one."""
     at: str
     seconds: float = 0.0
     changed: bool = False
     phases: dict[str, float] = field(default_factory=dict)
+    created: bool = False
+    """Whether machines are there now that were not before."""
 
     @property
     def when(self) -> datetime:
@@ -35,16 +37,21 @@ def write(stack: StackHome, outcome: Outcome) -> None:
 
 def read(stack: StackHome) -> Outcome | None:
     """Whichever came last; None where there is nothing to tell of, as after a plain `pulumi destroy`."""
-    if running := lock.pulumi_holders(stack):
-        return Outcome("running", running[0].since.isoformat())
     ours, last = _written(stack), history.last_run(stack)
+    if running := lock.pulumi_holders(stack):
+        began = running[0].since
+        # A second Ctrl-C leaves Pulumi no time to take its lock away.
+        stopped = ours is not None and ours.result == "interrupted" and began.timestamp() <= ours.ended
+        return ours if stopped else Outcome("running", began.isoformat())
     if last is None or (ours and last.ended < ours.ended):
         return ours
     if last.kind == "destroy" and last.good:
         return None
-    began = datetime.fromtimestamp(last.began, UTC).isoformat(timespec="seconds")
+    at = datetime.fromtimestamp(last.began, UTC).isoformat(timespec="seconds")
     ready = last.kind == "update" and last.good
-    return Outcome("ready" if ready else "failed", began, round(last.ended - last.began, 1))
+    # Pulumi calls a run that a person stopped failed; ours knows better, where it is the same run.
+    stopped = ours is not None and ours.result == "interrupted" and last.began <= ours.ended
+    return Outcome("ready" if ready else "interrupted" if stopped else "failed", at, round(last.ended - last.began, 1))
 
 
 def _written(stack: StackHome) -> Outcome | None:

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 from infra.commands import outcome
-from infra.commands.where import stack_home
+from infra.commands.where import known_stack
 from infra.engine import pulumi
 from infra.engine.stop import BAD_INPUT, Stop
 
 
 def output(name: str, key: str | None) -> None:
-    stack = stack_home(name)
+    stack = known_stack(name)
     found = trusted(pulumi.outputs(stack), outcome.read(stack))
     if key is None:
         print(json.dumps(found, indent=2))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from infra.engine.stop import Stop
 
@@ -44,11 +45,23 @@ def bad(text: str) -> None:
 
 def stopped(stop: Stop) -> None:
     first, *rest = stop.what.splitlines() or [""]
-    err().print(f"[red]✗[/red] {escape(first)}", soft_wrap=not err().is_terminal)
+    hanging(err(), Text.assemble(("✗", "red"), " "), first)
     for line in rest:
-        err().print(f"  {escape(line)}", soft_wrap=not err().is_terminal)
+        text = line.lstrip()
+        hanging(err(), Text(" " * (2 + len(line) - len(text))), text)
     if stop.fix:
-        err().print(f"  [dim]fix:[/dim] {escape(stop.fix)}", soft_wrap=not err().is_terminal)
+        hanging(err(), Text.assemble("  ", ("fix:", "dim"), " "), stop.fix)
+
+
+def hanging(console: Console, lead: Text, text: str) -> None:
+    """A line whose continuation, in a window too narrow for it, stands under its beginning."""
+    if not console.is_terminal:
+        console.print(lead + Text(text), soft_wrap=True)
+        return
+    blank = Text(" " * lead.cell_len)
+    wrapped = Text(text).wrap(console, max(console.width - lead.cell_len, 1))
+    for number, line in enumerate(wrapped or [Text("")]):
+        console.print((blank if number else lead) + line, soft_wrap=True)
 
 
 def next_steps(commands: Iterable[tuple[str, str]]) -> None:
@@ -59,11 +72,11 @@ def next_steps(commands: Iterable[tuple[str, str]]) -> None:
         out().print(f"  [bold]{escape(command):<{width}}[/bold]  [dim]{escape(what)}[/dim]")
 
 
-def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """Column heads in small, no lines but one under the head."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+def table(*columns: str, right: Collection[str] = (), wraps: Collection[str] = ()) -> Table:
+    """Column heads in small, no lines but one under the head. Where room is short, only what `wraps` gives way."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in columns:
-        made.add_column(name, justify="right" if name in set(right) else "left", no_wrap=True)
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wraps)
     return made
 
 

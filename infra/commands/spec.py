@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.commands import screen
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
+from infra.plan import names
 from infra.providers import engine_client
 from infra.spec import ClusterSpec
 from infra.spec.issue import SpecError
@@ -16,6 +17,17 @@ def engine_facts() -> EngineFacts:
     """What Docker has to give; also what fails first where no engine runs."""
     info = engine_client.connect().info()
     return EngineFacts(cpus=int(info["NCPU"]), memory_mb=int(info["MemTotal"]) // 2**20)
+
+
+def name_is_free(spec: ClusterSpec, stack: str) -> None:
+    """Refuses a cluster name that something on this engine has which is not this stack's."""
+    if spec.target != "local":
+        return
+    name = names.network(spec.name)
+    with engine_client.asking("name") as api:
+        found = [network for network in api.networks(names=[name]) if network["Name"] == name]
+    for network in found:
+        engine_client.check_owner("network", name, network["Labels"], spec.name, stack)
 
 
 def valid_spec(stack: StackHome, engine: EngineFacts | None) -> ClusterSpec:

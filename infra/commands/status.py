@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from rich.markup import escape
+from rich.table import Table
+
 from infra.commands import cluster_facts, outcome, screen
 from infra.commands.cluster_facts import DAEMONS, Facts, Machine, Slurm
 from infra.commands.cost import sentence
-from infra.commands.where import stack_home
+from infra.commands.where import known_stack
 from infra.engine.stop import Stop
+from infra.engine.typed import typed
 from infra.home import StackHome
 from infra.inventory import Node
 from infra.providers import engine_client
@@ -19,21 +23,22 @@ _FINE = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 
 
 def status(name: str) -> None:
-    stack = stack_home(name)
+    stack = known_stack(name)
     if not stack.inventory.exists():
         _not_up(stack)
         return
     with screen.out().status("asking Docker and the controller"):
         facts = cluster_facts.gather(stack)
     screen.out().print(f"[bold]{facts.inventory.cluster}[/bold]  stack {name}, target {facts.inventory.target}\n")
-    broken = _nodes(facts)
+    nodes, broken = nodes_table(facts)
+    screen.out().print(nodes, "")
     _queue(facts.slurm)
     broken += _health(stack, facts.slurm)
     screen.out().print(f"cost    {_cost(stack)}", markup=False)
     if broken:
         raise Stop(
             f"{_things(len(broken))} wrong: {'; '.join(broken)}",
-            "`muster up` puts it right; it changes only what differs",
+            f"`{typed('up', name)}` puts it right; it changes only what differs",
         )
 
 
@@ -53,8 +58,9 @@ def node_state(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
     return known.state, known.reason or "not responding" if bad else ""
 
 
-def _nodes(facts: Facts) -> list[str]:
-    heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", "up", "")
+def nodes_table(facts: Facts) -> tuple[Table, list[str]]:
+    """The table, and what is broken and why: reasons are sentences, too long for a column."""
+    heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", "up")
     table = screen.table(*heads, right=["cpus", "memory", "up"])
     broken = []
     for node in facts.inventory.nodes:
@@ -77,11 +83,9 @@ def _nodes(facts: Facts) -> list[str]:
             memory,
             gpus,
             up,
-            f"[red]{why}[/red]",
         )
         broken += [f"{node.name} ({why})"] if why else []
-    screen.out().print(table, "")
-    return broken
+    return table, broken
 
 
 def _queue(slurm: Slurm) -> None:
@@ -90,12 +94,16 @@ def _queue(slurm: Slurm) -> None:
     if not slurm.jobs:
         screen.out().print("queue   empty")
         return
-    table = screen.table(
-        "job", "name", "user", "partition", "state", "time", "nodes", "where or why", right=["time", "nodes"]
-    )
+    screen.out().print(queue_table(slurm), "")
+
+
+def queue_table(slurm: Slurm) -> Table:
+    heads = ("job", "name", "user", "partition", "state", "time", "nodes", "where or why")
+    table = screen.table(*heads, right=["time", "nodes"], wraps=heads[-1:])
     for job in slurm.jobs:
-        table.add_row(job.id, job.name, job.user, job.partition, job.state.lower(), job.time, job.nodes, job.where)
-    screen.out().print(table, "")
+        cells = (job.id, job.name, job.user, job.partition, job.state.lower(), job.time, job.nodes, job.where)
+        table.add_row(*map(escape, cells))
+    return table
 
 
 def _health(stack: StackHome, slurm: Slurm) -> list[str]:
@@ -112,11 +120,14 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
     if gate is None:
         return down
     ago = screen.duration((datetime.now(UTC) - gate.when).total_seconds())
-    said = {"ready": "[green]passed[/green]", "failed": "[red]failed[/red]"}.get(
-        gate.result, "[yellow]running or killed[/yellow]"
-    )
+    said = {
+        "ready": "[green]passed[/green]",
+        "failed": "[red]failed[/red]",
+        "interrupted": "[red]interrupted[/red]",
+    }.get(gate.result, "[yellow]running or killed[/yellow]")
     out.print(f"gate    {said}, last `up` {ago} ago")
-    return down + (["the last `up` failed"] if gate.result == "failed" else [])
+    bad = {"failed": ["the last `up` failed"], "interrupted": ["the last `up` was interrupted"]}
+    return down + bad.get(gate.result, [])
 
 
 def _cost(stack: StackHome) -> str:
@@ -135,7 +146,9 @@ def _not_up(stack: StackHome) -> None:
     if last is None:
         engine_client.connect()
         screen.out().print(f"stack {stack.name} is not up")
-        screen.next_steps([("make up" if stack.name == "local" else f"make up STACK={stack.name}", "create it")])
+        screen.next_steps([(typed("up", stack.name), "create it")])
         return
-    ended = "failed" if last.result == "failed" else "did not end"
-    raise Stop(f"stack {stack.name} is not up: its last `up` {ended}", f"muster up; log: {stack.log('up')}")
+    ended = {"failed": "failed", "interrupted": "was interrupted"}.get(last.result, "did not end")
+    raise Stop(
+        f"stack {stack.name} is not up: its last `up` {ended}", f"`{typed('up', stack.name)}`; log: {stack.log('up')}"
+    )

@@ -15,6 +15,7 @@ from infra.commands import screen
 from infra.commands.ssh import inventory, run, unattended
 from infra.commands.where import running_stack
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
+from infra.engine.typed import typed
 from infra.home import Home, StackHome
 
 FOLDER = "jobs"
@@ -80,7 +81,8 @@ def job_file(job: str, home: Home) -> Path:
         if place.is_file():
             return place
     bundled = sorted(str(f.relative_to(home.repo)) for f in (home.repo / "slurm" / "jobs").glob("*.sbatch"))
-    raise Stop(f"job: there is no file {job}", f"name a job file, such as: {', '.join(bundled)}", BAD_INPUT)
+    problem = f"{job} is a folder" if Path(job).is_dir() or (home.repo / job).is_dir() else f"there is no file {job}"
+    raise Stop(f"job: {problem}", f"name a job file, such as: {', '.join(bundled)}", BAD_INPUT)
 
 
 def send(stack: StackHome, login: str, file: Path, arguments: list[str]) -> str:
@@ -93,13 +95,14 @@ def send(stack: StackHome, login: str, file: Path, arguments: list[str]) -> str:
     except subprocess.TimeoutExpired as late:
         raise Stop(
             f"the login node did not answer within {late.timeout:.0f} s; the job may have been submitted all the same",
-            "`muster status` shows the queue",
+            f"`{typed('status', stack.name)}` shows the queue",
         ) from None
     if done.returncode == _SSH_BROKE:
-        raise Stop(f"the login node cannot be reached: {done.stderr.strip()}", "muster status")
+        raise Stop(f"the login node cannot be reached: {done.stderr.strip()}", typed("status", stack.name))
     if done.returncode != 0:
         said = done.stderr.strip().replace("sbatch: error: ", "")
-        raise Stop(f"sbatch refused {file.name}: {said}", "ask for what the cluster has: `muster status` shows it")
+        shows = f"ask for what the cluster has: `{typed('status', stack.name)}` shows it"
+        raise Stop(f"sbatch refused {file.name}: {said}", shows)
     return done.stdout.strip().splitlines()[-1].split(";")[0]
 
 
@@ -117,7 +120,7 @@ def follow(stack: StackHome, login: str, followed: Followed) -> None:
             return
         screen.say("the connection broke; following again")
         time.sleep(1)
-    raise Stop(f"job {followed.job} can no longer be followed", "muster status")
+    raise Stop(f"job {followed.job} can no longer be followed", typed("status", stack.name))
 
 
 def pieces(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
@@ -144,15 +147,12 @@ def _tell_state(followed: Followed) -> None:
 
 
 def _left_alone(name: str, followed: Followed) -> None:
-    stack = "" if name == "local" else f" --stack {name}"
+    tail = f"tail -n +1 -F {followed.log or f'{FOLDER}/*-{followed.job}.out'}"
     screen.out().print(f"\njob {followed.job} goes on; this only stopped following it")
     screen.next_steps(
         [
-            (
-                f"muster ssh{stack} -- tail -n +1 -F {followed.log or f'{FOLDER}/*-{followed.job}.out'}",
-                "follow it again",
-            ),
-            (f"muster ssh{stack} -- scancel {followed.job}", "end it"),
+            (typed("ssh", name, then=tail), "follow it again"),
+            (typed("ssh", name, then=f"scancel {followed.job}"), "end it"),
         ]
     )
 

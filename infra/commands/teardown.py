@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import time
 from collections import Counter
 from dataclasses import replace
@@ -15,9 +16,11 @@ from infra import receipt as receipts
 from infra.commands import screen
 from infra.commands.failure import explained
 from infra.commands.kept_caches import caches
-from infra.commands.where import stack_home
+from infra.commands.ssh import inventory, unattended
+from infra.commands.where import no_such, stack_home, traces
 from infra.engine import lock, pulumi
-from infra.engine.stop import FAILED, Stop
+from infra.engine.stop import FAILED, INTERRUPTED, Stop
+from infra.engine.typed import typed
 from infra.home import Home, StackHome
 from infra.plan import names
 from infra.providers import engine_client
@@ -27,12 +30,18 @@ from infra.spec.issue import SpecError
 from infra.spec.load import read
 from infra.targets import Leftover, Target, target
 
+_RUNNING = "squeue -h -t RUNNING -o '%i|%u|%j'"
+_ASK_S = 5.0
+_SHOWN = 5
 
-def teardown(name: str, *, yes: bool) -> Receipt | None:
+
+def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
     stack = stack_home(name)
     with lock.held(stack, "teardown", wait=False, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=False, say=screen.say)
         known = cluster_of(stack)
+        if known is None and not traces(stack):
+            raise no_such(stack)
         if known is None:
             pulumi.forget(stack)
             shutil.rmtree(stack.folder, ignore_errors=True)
@@ -44,9 +53,16 @@ def teardown(name: str, *, yes: bool) -> Receipt | None:
             shutil.rmtree(stack.folder, ignore_errors=True)
             screen.good(f"nothing to remove: nothing of stack {name} (cluster {cluster}) exists")
             return None
+        jobs = running_jobs(stack) if found else []
+        if jobs and not force:
+            raise busy(name, jobs)
         if not yes and not _confirmed(name, cluster, found):
             raise Stop("nothing was removed", code=FAILED)
-        made = _remove(stack, cluster, of_target, found, held)
+        try:
+            made = _remove(stack, cluster, of_target, found, held)
+        except KeyboardInterrupt:
+            raise Stop("teardown was interrupted", f"`{typed('teardown', name)}` goes on", INTERRUPTED) from None
+        made = replace(made, notes=(*ended_jobs(jobs), *made.notes))
         path = receipts.save(made, stack.home.receipts)
     made = with_caches(made, stack.home)
     receipts.save(made, stack.home.receipts)
@@ -55,16 +71,45 @@ def teardown(name: str, *, yes: bool) -> Receipt | None:
     if made.left:
         raise Stop(
             f"{len(made.left)} things are left, see above",
-            f"look at {stack.log('destroy')}, then `muster teardown` again",
+            f"look at {stack.log('destroy')}, then `{typed('teardown', name)}` again",
         )
     return made
+
+
+def running_jobs(stack: StackHome) -> list[str]:
+    """Those of a cluster that answers soon; one that does not is no reason to keep it."""
+    try:
+        known = inventory(stack)
+        line = unattended(stack, known.controller.name, "root", [_RUNNING])
+        done = subprocess.run(
+            line, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=_ASK_S, check=False
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return []
+    # The job across the nodes with which an interrupted `up` tested them is nobody's work.
+    tests = {f"ready-{node.group}" for node in known.nodes}
+    fields = [line.split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2]  # noqa: PLR2004
+    jobs = [f"{number} {job} ({user})" for number, user, job in fields if job not in tests]
+    return jobs if done.returncode == 0 else []
+
+
+def busy(name: str, jobs: list[str]) -> Stop:
+    shown = ", ".join(jobs[:_SHOWN]) + (f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else "")
+    return Stop(
+        f"stack {name} runs {_jobs(len(jobs))}: {shown}; nothing was removed",
+        f"wait for the end, or end what runs with the cluster: `{typed('teardown', name, 'FORCE=1')}`",
+    )
+
+
+def ended_jobs(jobs: list[str]) -> list[str]:
+    return [f"{len(jobs)} running {'job' if len(jobs) == 1 else 'jobs'} ended: {', '.join(jobs)}"] if jobs else []
 
 
 def cluster_of(stack: StackHome) -> tuple[str, Target] | None:
     """Cluster and target: from what `up` wrote, else the stack file, else labels; None where nothing exists."""
     try:
-        inventory = json.loads(stack.inventory.read_text())
-        return inventory["cluster"], target(inventory["target"])
+        written = json.loads(stack.inventory.read_text())
+        return written["cluster"], target(written["target"])
     except (OSError, ValueError, KeyError):
         pass
     try:
@@ -134,6 +179,10 @@ def _destroy(stack: StackHome, held: int) -> list[str]:
     with screen.out().status("removing the cluster"):
         code, result = pulumi.destroy(stack, pulumi.Caller(held, lambda: None, screen.say))
     return [f"Pulumi: {failure.message}" for failure in result.failures] if code else []
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"
 
 
 def _item(leftover: Leftover) -> Item:

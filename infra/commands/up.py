@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 
 from infra.commands import outcome, screen
 from infra.commands.outcome import Outcome
-from infra.commands.spec import engine_facts, valid_spec
+from infra.commands.spec import engine_facts, name_is_free, valid_spec
 from infra.commands.watch import nodes_table, watching
 from infra.commands.where import existing_stack
 from infra.engine import lock, pulumi
 from infra.engine.events import Failure, Result
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
+from infra.engine.typed import retyped, typed
 from infra.home import StackHome
 from infra.plan.build_plan import plan
 
@@ -23,6 +24,7 @@ _CANCELLED = "update canceled"
 def up(name: str, *, force: bool, wait: bool) -> Outcome:
     stack = existing_stack(name)
     spec = valid_spec(stack, engine_facts())
+    name_is_free(spec, name)
     nodes = [node.name for node in plan(spec).nodes]
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)
@@ -32,11 +34,17 @@ def up(name: str, *, force: bool, wait: bool) -> Outcome:
 def _run(stack: StackHome, nodes: list[str], held: int, *, force: bool) -> Outcome:
     began, at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     outcome.write(stack, Outcome("running", at))
-    with watching(nodes, stack.progress) as watcher:
-        code, result = pulumi.up(stack, pulumi.Caller(held, watcher.tick, watcher.say), force=force)
+    try:
+        with watching(nodes, stack.progress) as watcher:
+            code, result = pulumi.up(stack, pulumi.Caller(held, watcher.tick, watcher.say), force=force)
+    except KeyboardInterrupt:
+        outcome.write(stack, Outcome("interrupted", at, round(time.monotonic() - began, 1)))
+        raise interrupted(stack) from None
     seconds = time.monotonic() - began
     phases = {name: round(phase.seconds, 1) for name, phase in watcher.board.phases.items()}
-    ended = Outcome("failed" if code else "ready", at, round(seconds, 1), result.changed, phases)
+    word = "ready" if not code else "interrupted" if _was_cancelled(result) else "failed"
+    created = result.created and "machines" in phases
+    ended = Outcome(word, at, round(seconds, 1), result.changed, phases, created)
     outcome.write(stack, ended)
     if code:
         raise failed(stack, result)
@@ -51,23 +59,30 @@ def _run(stack: StackHome, nodes: list[str], held: int, *, force: bool) -> Outco
 
 
 def what_next(name: str) -> list[tuple[str, str]]:
-    stack = "" if name == "local" else f" STACK={name}"
     return [
-        (f"make ssh{stack}", "a shell on the login node"),
-        (f"make submit JOB=slurm/jobs/smoke.sbatch{stack}", "run a job, follow its log"),
-        (f"make status{stack}", "nodes, queue, health"),
-        (f"make teardown{stack}", "remove everything, with a receipt"),
+        (typed("ssh", name), "a shell on the login node"),
+        (typed("submit", name, "JOB=slurm/jobs/smoke.sbatch"), "run a job, follow its log"),
+        (typed("status", name), "nodes, queue, health"),
+        (typed("teardown", name), "remove everything, with a receipt"),
     ]
 
 
 def failed(stack: StackHome, result: Result) -> Stop:
-    if {failure.message for failure in result.failures} == {_CANCELLED}:
-        return Stop(
-            "up was stopped", "`muster up` goes on from here, `muster teardown` removes what exists", INTERRUPTED
-        )
+    if _was_cancelled(result):
+        return interrupted(stack)
     head = f"up failed: {_count(result.failures)}"
-    blocks = [_block(failure) for failure in result.failures]
+    blocks = [retyped(_block(failure), stack.name) for failure in result.failures]
     return Stop("\n".join([head, *blocks, f"everything Pulumi said: {stack.log('up')}"]), code=FAILED)
+
+
+def interrupted(stack: StackHome) -> Stop:
+    on, away = typed("up", stack.name), typed("teardown", stack.name)
+    return Stop("up was interrupted", f"`{on}` goes on from here, `{away}` removes what exists", INTERRUPTED)
+
+
+def _was_cancelled(result: Result) -> bool:
+    """What a step that was cut short complains of says nothing about the cluster."""
+    return any(failure.message == _CANCELLED for failure in result.failures)
 
 
 def _count(failures: tuple[Failure, ...]) -> str:

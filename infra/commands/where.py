@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from infra.engine.stop import BAD_INPUT, Stop
+from infra.engine.typed import typed
 from infra.home import Home, StackHome
 
 
@@ -19,16 +20,35 @@ def existing_stack(name: str) -> StackHome:
     """One that has a stack file."""
     stack = stack_home(name)
     if not stack.file.exists():
-        raise Stop(f"stack: there is no {stack.file}", _choose(), BAD_INPUT)
+        raise no_such(stack)
     return stack
+
+
+def known_stack(name: str) -> StackHome:
+    """One that has a stack file, or had one when something was made from it."""
+    stack = stack_home(name)
+    if not traces(stack):
+        raise no_such(stack)
+    return stack
+
+
+def traces(stack: StackHome) -> bool:
+    """Whether anything in a file says that there is or was such a stack."""
+    return stack.file.exists() or stack.state.exists() or stack.folder.exists()
 
 
 def running_stack(name: str) -> StackHome:
     """One that `up` has given access files."""
-    stack = stack_home(name)
+    stack = known_stack(name)
     if not stack.inventory.exists():
-        raise Stop(f"stack {name} is not up", f"muster up --stack {name}" if name != "local" else "muster up")
+        raise Stop(f"stack {name} is not up", typed("up", name))
     return stack
+
+
+def no_such(stack: StackHome) -> Stop:
+    repo, file = stack.home.repo, stack.file
+    shown = file.relative_to(repo) if file.is_relative_to(repo) else file
+    return Stop(f"stack: there is no {shown}", _choose(), BAD_INPUT)
 
 
 def _choose() -> str:

@@ -37,6 +37,10 @@ class Result:
     def changed(self) -> bool:
         return any(count for operation, count in self.changes.items() if operation not in _UNCHANGED)
 
+    @property
+    def created(self) -> bool:
+        return any(self.changes.get(operation) for operation in ("create", "create-replacement", "replace"))
+
 
 def parse(lines: Iterable[str]) -> Result:
     changes: dict[str, int] = {}

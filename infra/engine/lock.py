@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from infra.engine.stop import Stop
+from infra.engine.typed import typed
 from infra.home import StackHome, private_folder
 
 _POLL_S = 0.2
@@ -78,7 +79,7 @@ def process_lives(pid: int) -> bool:
 def refusal(stack: str, holder: Holder) -> Stop:
     return Stop(
         f"another command works on stack {stack}: {holder}",
-        f"wait for it, or let `up` wait: `make up WAIT=1{'' if stack == 'local' else f' STACK={stack}'}`",
+        f"wait for it, or let `up` wait: `{typed('up', stack, 'WAIT=1')}`",
     )
 
 

@@ -18,6 +18,7 @@ from infra.engine import events, lock, project
 from infra.engine.environment import prepare, stack_environment
 from infra.engine.event_pipe import EventPipe
 from infra.engine.stop import Stop
+from infra.engine.typed import typed
 from infra.home import StackHome
 
 _TICK_S = 0.1
@@ -209,7 +210,8 @@ def _explained(said: str, stack: StackHome) -> str:
         return said
     return (
         f"the passphrase in {stack.home.passphrase} is not the one that the state of stack {stack.name} was made with. "
-        "Fix: put the old one back, or remove the cluster by label with `muster teardown` and make it anew"
+        f"Fix: put the old one back, or remove the cluster by label with `{typed('teardown', stack.name)}` "
+        "and make it anew"
     )
 
 
@@ -219,4 +221,5 @@ def _last_line(text: str) -> str:
 
 
 def _state_fix(stack: StackHome) -> str:
-    return f"check {stack.home.passphrase} and {stack.state}; `muster teardown` removes by label what exists"
+    removes = typed("teardown", stack.name)
+    return f"check {stack.home.passphrase} and {stack.state}; `{removes}` removes by label what exists"

@@ -27,5 +27,5 @@ def cluster(make_stack: MakeStack) -> Iterator[Stack]:
     stack = make_stack("e2e", spec)
     stack.up()
     yield stack
-    stack.muster("teardown", "--yes")
+    stack.muster("teardown", "--yes", "--force")
     assert stack.exists() == []

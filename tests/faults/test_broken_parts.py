@@ -27,7 +27,7 @@ MakeStack = Callable[[str, Spec], Stack]
 def stack(make_stack: MakeStack) -> Iterator[Stack]:
     stack = make_stack("broken", small_spec(login={"enabled": False}))
     yield stack
-    stack.muster("teardown", "--yes")
+    stack.muster("teardown", "--yes", "--force")
     assert stack.exists() == []
 
 

@@ -65,11 +65,18 @@ def test_every_problem_of_a_spec_at_once_and_nothing_started(home: Path) -> None
     assert not (home / "state").exists()
 
 
-def test_a_stack_that_is_not_there_names_those_that_are(home: Path) -> None:
-    done = muster("up", "--stack", "nope", home=home)
+@pytest.mark.parametrize(
+    "command",
+    ["up", "status", "ssh", "submit", "bootstrap", "output", "check", "cost", "demo"],
+)
+def test_a_stack_that_is_not_there_names_those_that_are(home: Path, command: str) -> None:
+    job = ["slurm/jobs/smoke.sbatch"] if command == "submit" else []
+    done = muster(command, "--stack", "nope", *job, home=home)
     assert done.returncode == 2
-    assert "Pulumi.nope.yaml" in done.stderr
-    assert "good" in done.stderr
+    assert done.stderr.splitlines() == [
+        f"✗ stack: there is no {home}/stacks/Pulumi.nope.yaml",
+        "  fix: choose one of: good",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_a_stack_that_is_not_there_names_those_that_are(home: Path) -> None:
 def test_a_cluster_that_is_not_up_is_one_message(home: Path, command: tuple[str, ...]) -> None:
     done = muster(command[0], "--stack", "good", *command[1:], home=home)
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["✗ stack good is not up", "  fix: muster up --stack good"]
+    assert done.stderr.splitlines() == ["✗ stack good is not up", "  fix: make up STACK=good"]
 
 
 @pytest.mark.parametrize("command", [("up",), ("status",), ("teardown", "--yes"), ("cache", "list")])
@@ -160,6 +167,8 @@ def test_every_target_of_the_makefile_is_in_its_help() -> None:
     said = subprocess.run(["make", "--no-print-directory"], cwd=REPO, text=True, capture_output=True).stdout
     wanted = "setup demo up status ssh submit teardown check cost plan test lint bench golden clean-cache"
     assert [name for name in wanted.split() if f"\033[1m{name:<12}\033[0m" not in said] == []
+    plain = said.replace("\033[1m", "").replace("\033[0m", "")
+    assert [line for line in plain.splitlines() if len(line) > 100] == []
 
 
 @pytest.mark.parametrize(

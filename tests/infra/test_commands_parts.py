@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ from docker.errors import APIError
 from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ReadTimeout
 
+from bootstrap.progress import Event
 from infra.commands import (
     bootstrap,
     cost,
@@ -171,6 +173,8 @@ def plain_run(stack: StackHome, kind: str, result: str, ended: float) -> None:
         ("ready", [("destroy", "failed", 100)], "failed"),
         ("ready", [("destroy", "succeeded", 100)], None),
         (None, [], None),
+        ("interrupted", [("update", "failed", 1)], "interrupted"),
+        ("interrupted", [("update", "failed", 100)], "failed"),
     ],
 )
 def test_whichever_up_came_last_tells(
@@ -185,6 +189,15 @@ def test_whichever_up_came_last_tells(
     assert (last.result if last else None) == result
 
 
+def test_the_time_of_the_last_up_is_that_of_whichever_came_last(tmp_path: Path) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    outcome.write(stack, outcome.Outcome("ready", "2026-01-01T00:00:00+00:00", 12.5))
+    plain_run(stack, "update", "succeeded", datetime(2026, 1, 1, 1, 0, 30, tzinfo=UTC).timestamp())
+    last = outcome.read(stack)
+    assert last is not None
+    assert last.when == datetime(2026, 1, 1, 1, tzinfo=UTC)
+
+
 def test_a_plain_pulumi_that_runs_or_was_killed_tells_nothing_good(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     outcome.write(stack, outcome.Outcome("ready", "2026-01-01T00:00:00+00:00", 12.5))
@@ -193,6 +206,19 @@ def test_a_plain_pulumi_that_runs_or_was_killed_tells_nothing_good(tmp_path: Pat
     last = outcome.read(stack)
     assert last is not None
     assert last.result == "running"
+
+
+@pytest.mark.parametrize(
+    ("hour", "result"), [("2026-01-01T00:00:05.1Z", "interrupted"), ("2026-01-02T00:00:00.1Z", "running")]
+)
+def test_the_lock_that_a_second_ctrl_c_left_is_no_running_up(tmp_path: Path, hour: str, result: str) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    outcome.write(stack, outcome.Outcome("interrupted", "2026-01-01T00:00:00+00:00", 12.5))
+    stack.pulumi_locks.mkdir(parents=True)
+    (stack.pulumi_locks / "a.json").write_text(json.dumps({"pid": 1, "hostname": "h", "timestamp": hour}))
+    last = outcome.read(stack)
+    assert last is not None
+    assert last.result == result
 
 
 def test_a_failed_up_is_one_block() -> None:
@@ -211,12 +237,20 @@ def test_a_failed_up_is_one_block() -> None:
 
 def test_an_up_that_was_stopped_is_no_failure_of_anything() -> None:
     stop = up.failed(Home.of({}).stack("s"), Result({}, (Failure("", "update canceled"),)))
-    assert (stop.what, stop.code) == ("up was stopped", 130)
+    assert (stop.what, stop.code) == ("up was interrupted", 130)
+    assert stop.fix == "`make up STACK=s` goes on from here, `make teardown STACK=s` removes what exists"
+    cut_short = Failure("slurm", "node gpu-1: connection lost")
+    assert up.failed(Home.of({}).stack("s"), Result({}, (cut_short, Failure("", "update canceled")))).code == 130
 
 
 def test_shares_add_up_to_the_whole() -> None:
     assert demo.shares({"a": 1.0, "b": 3.0}) == {"a": 0.25, "b": 0.75}
     assert demo.shares({}) == {}
+
+
+def test_the_parts_of_up_add_up() -> None:
+    assert demo.parts_of_up(10.0, {"machines": 2.5, "ready": 1.5}) == {"engine": 6.0, "machines": 2.5, "ready": 1.5}
+    assert demo.parts_of_up(1.0, {"machines": 2.0})["engine"] == 0.0
 
 
 def test_setup_phases_come_from_its_record_where_there_is_one(tmp_path: Path) -> None:
@@ -243,9 +277,9 @@ def test_secrets_of_an_exported_state_are_unwrapped() -> None:
         {"type": "pulumi:pulumi:Stack"},
         {"type": "pulumi-python:muster:SlurmCluster", "inputs": {"spec": "{}", "slurm_key": secret}},
     ]
-    assert bootstrap.inputs(state) == {"spec": "{}", "slurm_key": "key"}
+    assert bootstrap.inputs(state, "s") == {"spec": "{}", "slurm_key": "key"}
     with pytest.raises(Stop, match="no Slurm cluster"):
-        bootstrap.inputs(state[:1])
+        bootstrap.inputs(state[:1], "s")
 
 
 @pytest.mark.parametrize("name", ["../x", "A", "", "a/b", "a.b", "-x", "state", "locks", "receipts", "passphrase"])
@@ -351,7 +385,7 @@ def test_a_login_node_that_hangs_is_a_message(tmp_path: Path, monkeypatch: pytes
     job.write_text("#!/bin/sh\n")
     with pytest.raises(Stop, match="did not answer") as stop:
         submit.send(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", job, [])
-    assert "muster status" in stop.value.fix
+    assert "make status STACK=s" in stop.value.fix
 
 
 def test_following_a_job_never_asks_and_never_waits_for_a_node_that_is_gone(
@@ -371,3 +405,82 @@ def test_an_hour_costs_what_the_target_says(monkeypatch: pytest.MonkeyPatch) -> 
     assert cost.sentence(spec) == "0.00 USD per hour on target local"
     monkeypatch.setattr(cost, "target", lambda _name: Dear())
     assert cost.sentence(spec) == "6.00 USD per hour on target local"
+
+
+def running_jobs(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> list[str]:
+    stack = Home.of({"MUSTER_HOME": str(folder)}).stack("s")
+    stack.folder.mkdir()
+    nodes = [node("controller", "controller"), node("gpu-1").model_copy(update={"group": "gpu"})]
+    known = {"cluster": "c", "target": "local", "nodes": [n.model_dump(mode="json") for n in nodes]}
+    stack.inventory.write_text(json.dumps(known))
+    fake_ssh(folder, monkeypatch, body)
+    monkeypatch.setattr(teardown, "_ASK_S", 0.5)
+    return teardown.running_jobs(stack)
+
+
+@pytest.mark.parametrize(
+    ("body", "jobs"),
+    [
+        ("echo '30|alice|train'; echo '31|bob|a|b'", ["30 train (alice)", "31 a|b (bob)"]),
+        ("echo '7|muster|ready-gpu'", []),
+        ("true", []),
+        ("echo '30|alice|train'; exit 255", []),
+        ("exec sleep 60", []),
+    ],
+)
+def test_teardown_asks_what_runs_and_waits_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, jobs: list[str]
+) -> None:
+    assert running_jobs(tmp_path, monkeypatch, body) == jobs
+
+
+def test_a_stack_without_access_files_has_no_jobs_to_ask_for(tmp_path: Path) -> None:
+    assert teardown.running_jobs(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")) == []
+
+
+def test_a_busy_cluster_names_its_jobs_and_how_to_go_on() -> None:
+    stop = teardown.busy("x", ["30 train (alice)"])
+    assert stop.what == "stack x runs 1 job: 30 train (alice); nothing was removed"
+    assert "`make teardown FORCE=1 STACK=x`" in stop.fix
+    assert teardown.ended_jobs(["30 a (b)", "31 a (b)"]) == ["2 running jobs ended: 30 a (b), 31 a (b)"]
+    assert teardown.ended_jobs([]) == []
+
+
+def test_a_folder_is_no_job_file(tmp_path: Path) -> None:
+    for folder in (str(tmp_path), "slurm/jobs"):
+        with pytest.raises(Stop, match=f"{folder} is a folder"):
+            submit.job_file(folder, Home.of({}, REPO))
+
+
+def run_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]) -> StackHome:
+    def pretend(stack: StackHome, _caller: object, *, force: bool) -> tuple[int, Result]:
+        if isinstance(ended, BaseException):
+            raise ended
+        stack.progress.write_text(json.dumps(asdict(Event("machines", "gpu-1", "create", "changed"))) + "\n")
+        return ended
+
+    monkeypatch.setattr(up.pulumi, "up", pretend)
+    return Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt(), (255, Result({}, (Failure("", "update canceled"),)))])
+def test_an_up_that_a_person_ended_says_how_to_go_on_and_is_remembered_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]
+) -> None:
+    stack = run_up(tmp_path, monkeypatch, ended)
+    with pytest.raises(Stop, match="was interrupted") as stop:
+        up._run(stack, ["gpu-1"], 0, force=False)
+    assert "`make up STACK=s` goes on" in stop.value.fix
+    last = outcome.read(stack)
+    assert last is not None
+    assert last.result == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("changes", "created"), [({"create": 9}, True), ({"update": 2, "same": 7}, False), ({"delete": 1}, False)]
+)
+def test_what_next_is_for_those_who_have_new_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], created: bool
+) -> None:
+    stack = run_up(tmp_path, monkeypatch, (0, Result(changes, ())))
+    assert up._run(stack, ["gpu-1"], 0, force=False).created is created

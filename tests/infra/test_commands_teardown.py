@@ -47,9 +47,13 @@ def volumes() -> list[str]:
 
 
 def teardown(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return muster(home, "teardown", *options)
+
+
+def muster(home: Path, command: str, *options: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "MUSTER_HOME": str(home), "MUSTER_STACKS": str(home / "stacks")}
-    command = [sys.executable, "-m", "infra.cli", "teardown", "--stack", STACK, *options]
-    return subprocess.run(command, cwd=REPO, env=env, text=True, capture_output=True, stdin=subprocess.DEVNULL)
+    line = [sys.executable, "-m", "infra.cli", command, "--stack", STACK, *options]
+    return subprocess.run(line, cwd=REPO, env=env, text=True, capture_output=True, stdin=subprocess.DEVNULL)
 
 
 def test_what_carries_the_stacks_label_is_removed_and_receipted(tmp_path: Path) -> None:
@@ -66,7 +70,15 @@ def test_what_carries_the_stacks_label_is_removed_and_receipted(tmp_path: Path) 
     assert receipt["items"][0]["created"] == "2026-01-01T00:00:00+00:00"
 
 
+def test_a_name_that_was_never_a_stack_does_not_read_as_removed(tmp_path: Path) -> None:
+    done = teardown(tmp_path, "--yes")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"there is no {tmp_path}/stacks/Pulumi.{STACK}.yaml" in done.stderr
+
+
 def test_nothing_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / f"Pulumi.{STACK}.yaml").write_text("config: {}\n")
     done = teardown(tmp_path, "--yes")
     assert (done.returncode, done.stderr) == (0, "")
     assert "nothing to remove" in done.stdout
@@ -120,3 +132,19 @@ def test_another_stacks_cluster_of_the_same_name_is_left_alone(tmp_path: Path) -
     assert done.returncode == 0
     assert "nothing to remove" in done.stdout
     assert volumes() == [volume]
+
+
+@pytest.mark.parametrize("command", ["check", "up"])
+def test_a_name_that_another_stack_has_is_refused_once_before_anything_runs(tmp_path: Path, command: str) -> None:
+    (tmp_path / "stacks").mkdir()
+    spec = f"{{name: {CLUSTERS[0]}, target: local, groups: {{cpu: {{count: 1}}}}}}"
+    (tmp_path / "stacks" / f"Pulumi.{STACK}.yaml").write_text(f"config: {{'muster:cluster': {spec}}}\n")
+    labels = names.labels(CLUSTERS[0], "somebody-else", "2026-01-01T00:00:00+00:00")
+    network = docker.from_env().networks.create(names.network(CLUSTERS[0]), labels=labels, internal=True)
+    try:
+        done = muster(tmp_path, command)
+    finally:
+        network.remove()
+    assert done.returncode == 1
+    assert done.stderr.count("belongs to stack somebody-else") == 1
+    assert not (tmp_path / STACK).exists()

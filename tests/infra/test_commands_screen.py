@@ -1,0 +1,66 @@
+"""What a person sees in a window of 100 columns: whole tables, and errors whose lines stand under each other."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from infra.commands import screen, status
+from infra.commands.cluster_facts import Facts, Job, Machine, Slurm, SlurmNode
+from infra.inventory import Inventory
+
+REASON = "slurmd on the node has been silent for 300 s and the health check before that said that its disk is full"
+
+
+def drawn(what: RenderableType, width: int = 100) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(what)
+    return out.getvalue()
+
+
+def facts() -> Facts:
+    common = {"address": "10.0.0.1", "host_key": "k", "machine_id": "m", "cpus": 128, "memory_mb": 2_000_000}
+    gpus = {"kind": "simulated", "count": 8, "type": "h100"}
+    nodes = [
+        {"name": "controller", "role": "controller"} | common,
+        {"name": "training-1", "role": "compute", "group": "training", "gpus": gpus} | common,
+    ]
+    known = Inventory.model_validate({"cluster": "c", "target": "local", "nodes": nodes})
+    slurm = Slurm(nodes={"training-1": SlurmNode("drained*", reason=REASON)})
+    return Facts(known, {node.name: Machine("running", 360_000.0) for node in known.nodes}, slurm)
+
+
+def test_a_broken_node_squeezes_no_column() -> None:
+    table, broken = status.nodes_table(facts())
+    text = drawn(table)
+    for cell in ("training-1", "compute", "drained*", "128", "1953.1 GiB", "8 h100 (simulated)", "100 h 0 min"):
+        assert cell in text
+    assert "…" not in text
+    assert broken == [f"training-1 ({REASON})"]
+
+
+def test_only_the_reason_of_a_job_gives_way() -> None:
+    job = Job("1234567", "pretraining-run", "alice", "training", "PENDING", "10-12:00:00", "128", f"({REASON})")
+    text = drawn(status.queue_table(Slurm(jobs=(job,))))
+    for cell in ("1234567", "pretraining-run", "alice", "training", "pending", "10-12:00:00", "128"):
+        assert cell in text.splitlines()[2]
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("lead", ["✗ ", "    ", "  fix: "])
+def test_an_error_that_wraps_keeps_its_indent(lead: str) -> None:
+    out = io.StringIO()
+    screen.hanging(Console(file=out, width=40, force_terminal=True, color_system=None), Text(lead), REASON)
+    first, *rest = out.getvalue().splitlines()
+    assert first.startswith(lead)
+    assert rest
+    assert all(line.startswith(" " * len(lead)) and line[len(lead)] != " " and len(line) <= 40 for line in rest)
+
+
+def test_a_log_gets_an_error_as_one_line() -> None:
+    out = io.StringIO()
+    screen.hanging(Console(file=out, width=40), Text("✗ "), REASON)
+    assert out.getvalue() == f"✗ {REASON}\n"

@@ -7,6 +7,7 @@ import os
 import tarfile
 import tempfile
 from pathlib import Path
+from uuid import uuid4
 
 from setup import pins
 from setup.facts import Facts
@@ -25,14 +26,15 @@ def key(paths: Paths) -> str:
 
 
 def cached(paths: Paths) -> bool:
-    """The stamp names the volume by its time of creation: one that was removed and made again is filled again."""
-    created = _created()
-    return created is not None and _read(_stamp(paths)) == {"key": key(paths), "volume": created}
+    """The stamp names the volume by its id: one that was removed and made again is filled again."""
+    volume = _volume()
+    return volume is not None and _read(_stamp(paths)) == {"key": key(paths), "volume": volume}
 
 
 def act(paths: Paths, _: Facts, log: Path) -> None:
-    if _created() is None:
-        run(["docker", "volume", "create", "--label", "muster.cache=env", pins.ENV_VOLUME], log)
+    if _volume() is None:
+        labels = ["--label", "muster.cache=env", "--label", f"muster.id={uuid4().hex}"]
+        run(["docker", "volume", "create", *labels, pins.ENV_VOLUME], log)
     variables = {name: os.environ[name] for name in PROXIES if name in os.environ} | pip_settings(paths)
     # Only names: the values may hold passwords, and every user of the machine can read a command line.
     flags = [word for name in variables for word in ("-e", name)]
@@ -48,7 +50,7 @@ def act(paths: Paths, _: Facts, log: Path) -> None:
         command = [*argv, *mount, pins.NODE_IMAGE, *inside]
         run(command, log, env={**os.environ, **variables}, stdin=archive, timeout=LIMIT_S)
     unfinished = _stamp(paths).with_suffix(".new")
-    unfinished.write_text(json.dumps({"key": key(paths), "volume": _created()}))
+    unfinished.write_text(json.dumps({"key": key(paths), "volume": _volume()}))
     unfinished.rename(_stamp(paths))
 
 
@@ -68,8 +70,9 @@ def parse_pip_settings(text: str) -> dict[str, str]:
     return found
 
 
-def _created() -> str | None:
-    answer = ask(["docker", "volume", "inspect", "-f", "{{.CreatedAt}}", pins.ENV_VOLUME])
+def _volume() -> str | None:
+    """Not its `CreatedAt`: the engine reads that off the folder, so it changes with every file made in it."""
+    answer = ask(["docker", "volume", "inspect", "-f", '{{index .Labels "muster.id"}}', pins.ENV_VOLUME])
     return answer.out if answer.code == 0 else None
 
 

@@ -14,6 +14,7 @@ CREATED = "muster.created"
 HOME = "muster.home"
 HOME_PATH = "muster.home.path"
 CACHE = "muster.cache"
+ID = "muster.id"
 HASH = "muster.hash"
 
 CONTROLLER = "controller"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import docker
 import pulumi
@@ -77,7 +78,8 @@ def remove(api: docker.APIClient, name: str) -> None:
 def keep_environment_cache(api: docker.APIClient) -> None:
     """Training environments outlive clusters; no resource owns this volume, so that no destroy removes it."""
     if _inspect(api, names.ENV_CACHE_VOLUME) is None:
-        api.create_volume(names.ENV_CACHE_VOLUME, labels={names.CACHE: "env"})
+        # Set-up knows by its id whether this is the volume that it has filled.
+        api.create_volume(names.ENV_CACHE_VOLUME, labels={names.CACHE: "env", names.ID: uuid4().hex})
 
 
 def _inspect(api: docker.APIClient, name: str) -> dict[str, Any] | None:

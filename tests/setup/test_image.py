@@ -186,6 +186,9 @@ def test_the_environment_is_filled_again_when_the_volume_or_the_lock_is_another(
 ) -> None:
     here = Paths.from_environment()
     assert env.cached(here)
+    node = [pins.NODE_IMAGE, "sh", "-c", "mkdir -p /shared/env/other && rmdir /shared/env/other"]
+    _output("docker", "run", "--rm", "--network", "none", "-v", f"{pins.ENV_VOLUME}:/shared/env", *node)
+    assert env.cached(here)
     (tmp_path / "env.json").write_text('{"key": "other", "volume": "2026')
     assert not env.cached(Paths(here.root, tmp_path))
     monkeypatch.setattr(pins, "ENV_VOLUME", "muster-cache-never-made")

@@ -8,6 +8,7 @@ import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import docker
@@ -104,7 +105,7 @@ def _ensure(props: Properties, step: str) -> Properties:
         with engine_client.asking(f"node {node}") as api:
             found = _adopt(api, props)
             state: State = "changed" if found is None else "ok"
-            found = found or _make(api, props)
+            found = found or _make_in_spite_of_the_dead(api, props)
             _wait_for_ssh(api, found["Id"], props)
             outputs = props | {"running": True} | _identity(api, found, props)
     except Exception as failed:
@@ -130,6 +131,16 @@ def _adopt(api: docker.APIClient, props: Properties) -> dict[str, Any] | None:
     elif not found["State"]["Running"]:
         _start(api, name, props)
     return found
+
+
+def _make_in_spite_of_the_dead(api: docker.APIClient, props: Properties) -> dict[str, Any]:
+    """The engine may just now finish a container that a killed run had asked for; then the name is taken, once."""
+    try:
+        return _make(api, props)
+    except APIError as refused:
+        if refused.status_code != HTTPStatus.CONFLICT:
+            raise
+        return _adopt(api, props) or _make(api, props)
 
 
 def _make(api: docker.APIClient, props: Properties) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from infra.plan import names
 from infra.providers import engine_client
 from infra.spec import ClusterSpec
 from infra.spec.issue import SpecError
-from infra.spec.load import read
+from infra.spec.load import load
+from infra.spec.stack_file import cluster_of
 from infra.validate import EngineFacts, Issue, render, validate
+from infra.validate.rest import rest
 
 
 def engine_facts() -> EngineFacts:
@@ -42,8 +44,12 @@ def valid_spec(stack: StackHome, engine: EngineFacts | None) -> ClusterSpec:
 def examined(stack: StackHome, engine: EngineFacts | None) -> tuple[ClusterSpec | None, list[Issue]]:
     """The spec, unless it has errors, and everything found."""
     try:
-        spec = read(stack.file)
+        data = cluster_of(stack.file)
     except SpecError as bad:
         return None, bad.issues
+    try:
+        spec = load(data)
+    except SpecError as bad:
+        return None, [*bad.issues, *rest(data, bad.issues, engine, stack.home.repo)]
     issues = validate(spec, engine, stack.home.repo)
     return (None if any(issue.level == "error" for issue in issues) else spec), issues

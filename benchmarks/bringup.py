@@ -66,7 +66,8 @@ class Cluster:
             while running.poll() is None and not self._nodes_are_up():
                 time.sleep(0.05)
             if running.poll() in {None, 0}:
-                timed(["ssh", "-F", str(self._folder / "ssh_config"), "login", f"srun -N{self.nodes} hostname"])
+                # On the controller, as the floor does it.
+                timed(["docker", "exec", f"muster-{self.name}-controller", "srun", f"-N{self.nodes}", "hostname"])
             srun = time.perf_counter() - began
             said, _ = running.communicate(timeout=TIMEOUT_S)
         if running.returncode != 0:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness import Spec, Stack
+if TYPE_CHECKING:
+    from tests.harness import Spec, Stack
 
 
 @pytest.fixture(scope="session")
 def make_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, Spec], Stack]]:
+    from tests.harness import Stack  # noqa: PLC0415  # the trainer's tests run where there is no docker client
+
     made: list[Stack] = []
 
     def make(name: str, spec: Spec, home: Path | None = None) -> Stack:

@@ -1,0 +1,70 @@
+"""Where the trainer's tests run: a node container with the nodes' own Python and torch, and no network but loopback.
+
+.venv/bin/python -m tests.trainer_box tests/trainer/test_config.py -x
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+from setup import env, pins
+from setup.image import PROXIES
+from setup.paths import Paths
+
+REPO = Path(__file__).resolve().parent.parent
+LOCK = "tests/trainer/requirements.lock"
+# The test runner's packages lie beside the training environment on the same volume; a `.pth` file joins the two.
+MAKE_TOOLS = """set -eu
+[ ! -e "$TOOLS/.complete" ] || exit 0
+rm -rf "$TOOLS"
+"$TRAINING/bin/python" -m venv "$TOOLS"
+"$TOOLS/bin/python" -m pip install -q --no-cache-dir --require-hashes --no-deps --disable-pip-version-check \\
+  -r "/repo/$LOCK"
+site=$("$TOOLS/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+"$TRAINING/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/training.pth"
+: >"$TOOLS/.complete"
+"""
+VARIABLES = (
+    "OMP_NUM_THREADS=1",
+    "PYTHONDONTWRITEBYTECODE=1",
+    "PYTEST_ADDOPTS=-p no:cacheprovider",
+    "GLOO_SOCKET_IFNAME=lo",
+)
+LABEL = ("--label", "muster.cluster=trainer-tests")
+
+
+def run(options: list[str], report: Path | None = None) -> int:
+    """pytest in the container; its exit code. `report` is where the JUnit file goes on this side."""
+    make_tools(Paths(root=REPO, cache=Paths.from_environment().cache))
+    where = ["-v", f"{report.parent}:/report"] if report else []
+    junit = [f"--junit-xml=/report/{report.name}"] if report else []
+    flags = [word for variable in VARIABLES for word in ("-e", variable)]
+    box = ["--init", *LABEL, "--network", "none", "--shm-size", "4g", "--tmpfs", "/tmp:exec,size=8g", "-w", "/repo"]
+    pytest = [f"{tools()}/bin/python", "-m", "pytest", *(options or ["tests/trainer", "-q"]), *junit]
+    command = ["docker", "run", "--rm", *box, *mounts(), *where, *flags, pins.NODE_IMAGE, *pytest]
+    return subprocess.run(command, check=False).returncode
+
+
+def make_tools(paths: Paths) -> None:
+    variables = {"TOOLS": tools(), "TRAINING": f"/shared/env/{env.key(paths)}", "LOCK": LOCK, **env.pip_settings(paths)}
+    # Only names: the values may hold passwords, and every user of the machine can read a command line.
+    flags = [word for name in [*variables, *PROXIES] for word in ("-e", name)]
+    command = ["docker", "run", "--rm", *LABEL, "--network", "host", *mounts(), *flags, pins.NODE_IMAGE]
+    subprocess.run([*command, "sh", "-c", MAKE_TOOLS], check=True, env={**os.environ, **variables})
+
+
+def mounts() -> list[str]:
+    return ["-v", f"{pins.ENV_VOLUME}:/shared/env", "-v", f"{REPO}:/repo:ro"]
+
+
+def tools() -> str:
+    both = (REPO / env.LOCK).read_bytes() + (REPO / LOCK).read_bytes()
+    return f"/shared/env/tests-{sha256(both).hexdigest()[:16]}"
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

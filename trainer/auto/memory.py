@@ -1,0 +1,87 @@
+"""What one rank needs in memory: weights and their company by strategy, activations by recompute mode. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.config.schema import ParallelConfig, Precision
+from trainer.parallel.layout import Layout
+
+WEIGHT = 4
+"""Weights, gradients and each optimizer state are fp32; matrix products may be in two bytes."""
+RESERVE = 0.10
+"""Share of a device's memory left to the allocator's gaps, the communication library and the driver."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes and counts of one model, read off the model itself."""
+
+    parameters: int
+    largest_block: int
+    states: int
+    """Optimizer states per parameter: 2 for AdamW, 1 for SGD with momentum."""
+    blocks: int
+    activations: int
+    """Bytes kept for backward by one sample, nothing recomputed."""
+    block_input: int
+    """Bytes of one block's input for one sample: what full recompute keeps of a block."""
+    block_products: int
+    """Bytes of one block's matrix products for one sample: what selective recompute keeps besides."""
+    outputs: int
+    """Bytes of one sample's outputs (logits) in fp32; backward holds them and their gradient at once."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of one rank, by what they are for."""
+
+    weights: int
+    gradients: int
+    states: int
+    gathered: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.states + self.gathered + self.activations
+
+
+def need(sizes: Sizes, parallel: ParallelConfig, layout: Layout, precision: Precision, micro: int) -> Need:
+    parts = layout.tensor * layout.pipeline
+    own = -(-sizes.parameters // parts)
+    shards = layout.shard if parallel.strategy in ("fsdp", "hsdp") else 1
+    sharded = -(-own // shards)
+    kept = WEIGHT * sharded
+    if parallel.offload:
+        weights = gradients = states = 0
+    else:
+        weights, gradients, states = kept, _gradients(own, sharded, parallel), kept * sizes.states
+    activations = micro * (activation_bytes(sizes, parallel.recompute) // parts + 2 * sizes.outputs)
+    return Need(weights, gradients, states, _gathered(sizes, own, parallel, precision), activations)
+
+
+def activation_bytes(sizes: Sizes, recompute: str) -> int:
+    """For one sample. Recomputing needs one block's own activations again while it goes backward."""
+    block = sizes.activations // max(sizes.blocks, 1)
+    if recompute == "full":
+        return sizes.blocks * sizes.block_input + block
+    if recompute == "selective":
+        return min(sizes.blocks * (sizes.block_input + sizes.block_products) + block, sizes.activations)
+    return sizes.activations
+
+
+def _gradients(own: int, sharded: int, parallel: ParallelConfig) -> int:
+    whole = parallel.strategy in ("single", "ddp") or parallel.zero == 1
+    return WEIGHT * (own if whole else sharded)
+
+
+def _gathered(sizes: Sizes, own: int, parallel: ParallelConfig, precision: Precision) -> int:
+    """Copies of weights in the type of the products; under fsdp also the whole gradient of the block in flight."""
+    width = WEIGHT if precision == "fp32" else 2
+    if parallel.strategy not in ("fsdp", "hsdp"):
+        return 0 if precision == "fp32" else width * own
+    in_flight = (1 + parallel.prefetch) * sizes.largest_block
+    if parallel.zero == 3:  # noqa: PLR2004  # the stage's own name
+        return width * in_flight + WEIGHT * sizes.largest_block
+    return width * own + WEIGHT * in_flight

@@ -1,0 +1,87 @@
+"""The GPT-2 decoder: LayerNorm before each part, learned positions, GELU, biases."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trainer.config.schema import Gpt2Config
+from trainer.models.attention import attend, merge_heads, split_heads
+
+
+class Gpt2(nn.Module):
+    """A pipeline stage is this class with `embed` and `positions`, or `norm` and `head`, set to None and other ranks'
+    layers deleted."""
+
+    def __init__(self, config: Gpt2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.embed: nn.Module | None = nn.Embedding(config.vocab_size, config.dim)
+        self.positions: nn.Module | None = nn.Embedding(config.seq_len, config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleDict({str(i): Block(config) for i in range(config.layers)})
+        self.norm: nn.Module | None = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        self.head: nn.Module | None = nn.Linear(config.dim, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.embed is not None and self.positions is not None:
+            places = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+            x = self.dropout(self.embed(x) + self.positions(places))
+        for block in self.layers.values():
+            x = block(x)
+        x = self.norm(x) if self.norm is not None else x
+        return self.head(x) if self.head is not None else x
+
+    def init_buffers(self, device: torch.device | str) -> None:
+        """Has none."""
+
+    def initial(self, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+        """Mean and deviation that a parameter is drawn with; layers that write to the residual stream start smaller."""
+        if len(shape) == 1:
+            return (1.0 if name.endswith("norm.weight") else 0.0), 0.0
+        if name.endswith(("attention.o.weight", "ffn.down.weight")):
+            return 0.0, 0.02 / (2 * self.config.layers) ** 0.5
+        return 0.0, 0.02
+
+
+class Block(nn.Module):
+    def __init__(self, config: Gpt2Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        self.ffn = FeedForward(config)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Gpt2Config) -> None:
+        super().__init__()
+        self.head_dim = config.dim // config.heads
+        self.q = nn.Linear(config.dim, config.dim)
+        self.k = nn.Linear(config.dim, config.dim)
+        self.v = nn.Linear(config.dim, config.dim)
+        self.o = nn.Linear(config.dim, config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (split_heads(part(x), self.head_dim) for part in (self.q, self.k, self.v))
+        y = attend(q, k, v, dropout=self.dropout.p if self.training else 0.0)
+        return self.dropout(self.o(merge_heads(y)))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: Gpt2Config) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.dim, 4 * config.dim)
+        self.down = nn.Linear(4 * config.dim, config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.down(F.gelu(self.up(x), approximate="tanh")))

@@ -1,0 +1,94 @@
+"""Residual convolutional networks, the stride on the 3x3 of a bottleneck: https://arxiv.org/abs/1512.03385"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trainer.config.schema import ResNetConfig
+from trainer.models.resnet_plan import blocks, is_bottleneck
+
+# Of the pictures that ImageNet's models are used to, as shares of 255.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+
+class ResNet(nn.Module):
+    """Takes floats as they are and bytes as pixels from 0 to 255."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        plan = blocks(config)
+        kind = Bottleneck if is_bottleneck(config) else Basic
+        self.stem = Convolution(3, config.width, 7, stride=2)
+        self.layers = nn.ModuleDict({str(i): kind(b.inputs, b.width, b.outputs, b.stride) for i, b in enumerate(plan)})
+        self.head = nn.Linear(plan[-1].outputs, config.classes)
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1) * 255, persistent=False)
+        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1) * 255, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.is_floating_point():
+            x = (x - self.mean) / self.std
+        x = F.max_pool2d(F.relu(self.stem(x)), 3, stride=2, padding=1)
+        for block in self.layers.values():
+            x = block(x)
+        return self.head(x.mean((2, 3)))
+
+    def init_buffers(self, device: torch.device | str) -> None:
+        self.mean = torch.tensor(MEAN, device=device).view(3, 1, 1) * 255
+        self.std = torch.tensor(STD, device=device).view(3, 1, 1) * 255
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+
+    def initial(self, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+        """Mean and deviation that a parameter is drawn with; the last norm of a block starts at zero, so that every
+        block starts as the identity."""
+        if len(shape) == 4:  # noqa: PLR2004 - a convolution: outputs, inputs, height, width
+            return 0.0, math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
+        if name == "head.weight":
+            return 0.0, 0.01
+        is_scale = name.endswith("norm.weight") and ".last." not in name
+        return (1.0 if is_scale else 0.0), 0.0
+
+
+class Convolution(nn.Module):
+    def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+        self.norm = nn.BatchNorm2d(outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.conv(x))
+
+
+class Basic(nn.Module):
+    def __init__(self, inputs: int, width: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = Convolution(inputs, width, 3, stride)
+        self.last = Convolution(width, outputs, 3)
+        self.short = Convolution(inputs, outputs, 1, stride) if inputs != outputs or stride > 1 else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.last(F.relu(self.first(x)))
+        return F.relu(y + (x if self.short is None else self.short(x)))
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inputs: int, width: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = Convolution(inputs, width, 1)
+        self.middle = Convolution(width, width, 3, stride)
+        self.last = Convolution(width, outputs, 1)
+        self.short = Convolution(inputs, outputs, 1, stride) if inputs != outputs or stride > 1 else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.last(F.relu(self.middle(F.relu(self.first(x)))))
+        return F.relu(y + (x if self.short is None else self.short(x)))

@@ -1,0 +1,173 @@
+"""The safetensors format: a length, a JSON header, raw bytes. Needs no package, and torch only to hand out tensors.
+
+https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+# Name in the file: name in torch, bytes of one number.
+DTYPES = {
+    "F64": ("float64", 8),
+    "F32": ("float32", 4),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "I64": ("int64", 8),
+    "I32": ("int32", 4),
+    "I16": ("int16", 2),
+    "I8": ("int8", 1),
+    "U64": ("uint64", 8),
+    "U32": ("uint32", 4),
+    "U16": ("uint16", 2),
+    "U8": ("uint8", 1),
+    "BOOL": ("bool", 1),
+}
+CODES = {torch_name: code for code, (torch_name, _) in DTYPES.items()}
+MAX_HEADER = 100_000_000
+
+
+class SafetensorsError(Exception):
+    """The file is none of ours, or damaged; the message names it and says what is off."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor: its dtype as the format names it, and its bytes, counted from the start of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Header:
+    tensors: dict[str, Entry]
+    metadata: dict[str, str]
+
+
+def write(path: Path | str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write the file beside its place, sync it, and move it there: a reader sees all of it or nothing."""
+    described = {name: (code_of(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
+    head, entries = encode(described, metadata or {})
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(head)
+        for name in entries:
+            file.write(raw(tensors[name]))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def encode(
+    described: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, Entry]]:
+    """The head of a file with these tensors (dtype code and shape), and where each of them lies, in order.
+
+    Wide numbers come first, so that every tensor starts at a multiple of its own width.
+    """
+    names = sorted(described, key=lambda name: (-DTYPES[described[name][0]][1], name))
+    tree: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name in names:
+        dtype, shape = described[name]
+        size = math.prod(shape) * DTYPES[dtype][1]
+        tree[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(tree, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    base = 8 + len(text)
+    entries = {name: _entry(tree[name], base) for name in names}
+    return struct.pack("<Q", len(text)) + text, entries
+
+
+def header(path: Path | str) -> Header:
+    """What the file holds; a file that is cut short, or whose header does not add up, is an error."""
+    path = Path(path)
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else -1  # noqa: PLR2004 - the length's own bytes
+        if not 0 <= length <= min(MAX_HEADER, size - 8):
+            raise SafetensorsError(f"{path}: no safetensors file of {size} bytes starts like this")
+        text = file.read(length)
+    try:
+        tree = json.loads(text)
+        metadata = tree.pop("__metadata__", {})
+        tensors = {name: _entry(fields, 8 + length) for name, fields in tree.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SafetensorsError(f"{path}: the header is damaged ({error!r})") from error
+    for name, entry in tensors.items():
+        _verify(path, name, entry, size)
+    return Header(tensors, metadata)
+
+
+class Reader:
+    """Tensors of a file, mapped into memory: bytes are read when they are used, and never written back."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        head = header(path)
+        self.entries, self.metadata = head.tensors, head.metadata
+        with self.path.open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        import torch
+
+        entry = self.entries[name]
+        dtype = getattr(torch, DTYPES[entry.dtype][0])
+        if entry.start == entry.end:
+            return torch.empty(entry.shape, dtype=dtype)
+        flat = torch.frombuffer(self._bytes, dtype=torch.uint8, offset=entry.start, count=entry.end - entry.start)
+        if entry.start % DTYPES[entry.dtype][1]:
+            flat = flat.clone()
+        return flat.view(dtype).view(entry.shape)
+
+
+def code_of(tensor: torch.Tensor) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in CODES:
+        raise SafetensorsError(f"dtype {name} has no place in a safetensors file; it knows {', '.join(CODES)}")
+    return CODES[name]
+
+
+def raw(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor as they lie in the file."""
+    import torch
+
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    return memoryview(flat.numpy())
+
+
+def _entry(fields: dict[str, Any], base: int) -> Entry:
+    start, end = fields["data_offsets"]
+    return Entry(fields["dtype"], tuple(int(n) for n in fields["shape"]), base + start, base + end)
+
+
+def _verify(path: Path, name: str, entry: Entry, size: int) -> None:
+    if entry.dtype not in DTYPES:
+        raise SafetensorsError(f"{path}: {name} has dtype {entry.dtype}; known are {', '.join(DTYPES)}")
+    wanted = math.prod(entry.shape) * DTYPES[entry.dtype][1]
+    if entry.end - entry.start != wanted:
+        raise SafetensorsError(f"{path}: {name} needs {wanted} bytes and has {entry.end - entry.start}")
+    if entry.end > size:
+        raise SafetensorsError(f"{path}: {name} ends at byte {entry.end}, the file at {size}: it is cut short")

@@ -1,0 +1,128 @@
+"""The loader: threads ahead of the loop, errors that surface, an end that ends."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.config.problem import ConfigError
+from trainer.data.loader import Loader
+
+
+class Numbers:
+    def __init__(self, length, gate=None, broken=None):
+        self.length = length
+        self.gate = gate
+        self.broken = broken
+        self.asked = []
+
+    def fetch(self, ids, epoch):  # noqa: ARG002
+        self.asked.append(threading.current_thread().name)
+        if self.gate:
+            self.gate.wait(10)
+        if self.broken is not None and self.broken in ids:
+            raise OSError(f"sample {self.broken} cannot be read")
+        return {"inputs": ids.astype(np.float32)[:, None] * np.ones(3, np.float32), "targets": ids.copy()}
+
+
+def names_of_threads():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("data-")]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_batches_are_the_same_for_any_number_of_threads(workers):
+    loader = Loader(Numbers(50), 1, 8, workers=workers)
+    batches = [next(loader) for _ in range(20)]
+    loader.close()
+    plain = Loader(Numbers(50), 1, 8, workers=0)
+    for one, other in zip(batches, plain, strict=False):
+        assert one.tensors["inputs"].shape == (8, 3)
+        assert one.tensors["targets"].dtype == torch.int64
+        assert torch.equal(one.tensors["inputs"], other.tensors["inputs"])
+        assert one.position == other.position
+    assert loader.position == 160
+
+
+def test_batches_larger_than_the_source_span_several_epochs():
+    batch = next(Loader(Numbers(3), 1, 8, workers=0))
+    assert [sorted(part) for part in np.split(batch.ids, [3, 6])[:2]] == [[0, 1, 2]] * 2
+    assert batch.tensors["targets"].tolist() == batch.ids.tolist()
+
+
+def test_no_more_is_read_ahead_than_asked_for():
+    source = Numbers(1000)
+    loader = Loader(source, 1, 4, workers=2, ahead=3)
+    _until(lambda: len(source.asked) == 3)
+    time.sleep(0.05)
+    assert len(source.asked) == 3
+    next(loader)
+    _until(lambda: len(source.asked) == 4)
+    loader.close()
+
+
+def test_threads_work_at_the_same_time():
+    gate = threading.Event()
+    source = Numbers(1000, gate)
+    loader = Loader(source, 1, 4, workers=3, ahead=1)
+    _until(lambda: len(set(source.asked)) == 3)
+    gate.set()
+    assert next(loader).position == 4
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_in_a_thread_surfaces_at_its_batch_and_stays(workers):
+    plain = Loader(Numbers(40), 1, 4, workers=0)
+    third = [next(plain) for _ in range(3)][2]
+    loader = Loader(Numbers(40, broken=int(third.ids[1])), 1, 4, workers=workers)
+    next(loader)
+    next(loader)
+    for _ in range(2):
+        with pytest.raises(OSError, match=f"sample {third.ids[1]} cannot be read"):
+            next(loader)
+    assert loader.position == 8
+    loader.close()
+
+
+def test_close_ends_threads_and_iteration():
+    loader = Loader(Numbers(40), 1, 4)
+    next(loader)
+    loader.close()
+    assert names_of_threads() == []
+    assert list(loader) == []
+
+
+def test_a_forgotten_loader_takes_its_threads_along():
+    next(Loader(Numbers(40), 1, 4))
+    gc.collect()
+    _until(lambda: names_of_threads() == [])
+
+
+def test_a_process_may_exit_without_close():
+    code = (
+        "from trainer.data.synthetic import Images\n"
+        "from trainer.data.loader import Loader\n"
+        "loader = Loader(Images(1000, 64, 10, 1), 1, 64, workers=4)\n"
+        "print(next(loader).position)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "64\n", "")
+
+
+def test_an_empty_source_is_refused():
+    with pytest.raises(ConfigError, match="no samples"):
+        Loader(Numbers(0), 1, 4)
+
+
+def _until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)

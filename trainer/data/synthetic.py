@@ -1,0 +1,110 @@
+"""Samples that need no files and can be learned, each a pure function of its number: for tests, demos, benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.data.hashing import Words, key, uniform, words
+from trainer.data.order import Ids
+from trainer.data.source import Arrays
+
+Number = TypeVar("Number", np.uint8, np.float32)
+
+# Numbers that tell apart what a hash is for.
+_RESTART, _SYMBOL, _LABEL, _CENTRE, _NOISE, _OFFSET = range(1, 7)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Counting in steps of seven through at most 256 tokens, and one time in sixteen a jump to a random one.
+
+    A model learns first which tokens occur, then what follows what, so the loss falls early with any vocabulary; the
+    jumps leave a floor under it of about ln(symbols) / 16.
+    """
+
+    length: int
+    seq_len: int
+    vocab_size: int
+    seed: int
+
+    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
+        symbols = min(self.vocab_size, 256)
+        steps = np.arange(self.seq_len + 1)
+        places = ids.astype(np.uint64)[:, None] * np.uint64(self.seq_len + 1) + steps.astype(np.uint64)
+        jumps = words(key(self.seed, _RESTART), places) % np.uint64(16) == 0
+        jumps[:, 0] = True
+        last_jump = np.maximum.accumulate(np.where(jumps, steps, 0), axis=1)
+        landed = words(key(self.seed, _SYMBOL), places) % np.uint64(symbols)
+        start = np.take_along_axis(landed, last_jump, axis=1).astype(np.int64)
+        tokens = (start + 7 * (steps - last_jump)) % symbols * (self.vocab_size // symbols)
+        return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+
+
+@dataclass(frozen=True)
+class Images:
+    """A pattern of four by four coloured patches for each class, under noise."""
+
+    length: int
+    image_size: int
+    classes: int
+    seed: int
+    _noise: NDArray[np.uint8] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        size = 3 * self.image_size**2 + _SHIFTS
+        object.__setattr__(self, "_noise", (_noise(self.seed, size) * 64).astype(np.uint8))
+
+    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
+        labels = _labels(self.seed, ids, self.classes)
+        patches = (_centres(self.seed, labels, 3 * 4 * 4) * 192).astype(np.uint8).reshape(-1, 3, 4, 4)
+        patch = np.arange(self.image_size) * 4 // self.image_size
+        images = patches[:, :, patch[:, None], patch]
+        images += _shifted(self._noise, self.seed, ids, 3 * self.image_size**2).reshape(images.shape)
+        return {"inputs": images, "targets": labels}
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A point for each class, and samples around it."""
+
+    length: int
+    inputs: int
+    classes: int
+    seed: int
+    _noise: NDArray[np.float32] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        noise = _noise(self.seed, self.inputs + _SHIFTS) * 2 - 1
+        object.__setattr__(self, "_noise", noise.astype(np.float32))
+
+    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
+        labels = _labels(self.seed, ids, self.classes)
+        centres = (_centres(self.seed, labels, self.inputs) * 2 - 1).astype(np.float32)
+        return {"inputs": centres + _shifted(self._noise, self.seed, ids, self.inputs), "targets": labels}
+
+
+# A hash for every pixel would cost more than a training step: samples take their noise from one strip, each at its
+# own offset.
+_SHIFTS = 65536
+
+
+def _noise(seed: int, size: int) -> NDArray[np.float64]:
+    return uniform(key(seed, _NOISE), np.arange(size, dtype=np.uint64))
+
+
+def _shifted(strip: NDArray[Number], seed: int, ids: Ids, size: int) -> NDArray[Number]:
+    offsets = words(key(seed, _OFFSET), ids.astype(np.uint64)) % np.uint64(_SHIFTS)
+    return np.stack([strip[offset : offset + size] for offset in offsets.tolist()])
+
+
+def _labels(seed: int, ids: Ids, classes: int) -> Ids:
+    return (words(key(seed, _LABEL), ids.astype(np.uint64)) % np.uint64(classes)).astype(np.int64)
+
+
+def _centres(seed: int, labels: Ids, size: int) -> NDArray[np.float64]:
+    rows: Words = labels.astype(np.uint64)[:, None] * np.uint64(size)
+    return uniform(key(seed, _CENTRE), rows + np.arange(size, dtype=np.uint64))

@@ -87,7 +87,7 @@ def smallest_micro(config: Config) -> int:
 
 
 def named(parallel: ParallelConfig) -> str:
-    words = [parallel.strategy]
+    words: list[str] = [parallel.strategy]
     if parallel.strategy in ("fsdp", "hsdp"):
         words.append(f"zero {parallel.zero}")
     words += [

@@ -7,11 +7,16 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
+
+# Half of what is needed has no types, and the words must mean the same where torch is not installed.
+dist: Any = torch.distributed
 
 
 class WorldError(Exception):
@@ -26,6 +31,62 @@ class Member:
     host: str
     address: str
     device: str
+
+
+@dataclass(frozen=True)
+class World:
+    """This rank's place among all of them. Alone there is no group and no store."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    host: str
+    device: torch.device
+    members: tuple[Member, ...]
+    # Gloo, also where training uses NCCL: votes and checkpoints must never wait behind a training collective.
+    group: Any = field(default=None, repr=False)
+    store: Any = field(default=None, repr=False)
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if self.store is not None:
+            leave(self.store, self.rank == 0, self.size)
+
+
+def start(device: str, timeout_s: float, *, hang_folder: Path | None = None, group_of_one: bool = False) -> World:
+    """Join the world that torchrun's environment speaks of; without one this process is alone.
+
+    group_of_one: also a process that is alone gets a process group, for strategies that cannot do without.
+    """
+    if "RANK" not in os.environ:
+        return _alone(device, timeout_s, group_of_one)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    master = os.environ["MASTER_ADDR"]
+    chosen = choose_device(device, local_rank)
+    if chosen != "cpu":
+        _record_flights(hang_folder)
+    member = Member(rank, world, local_rank, socket.gethostname(), address_towards(master), chosen)
+    store = _store_of_this_attempt(rank, world, timeout_s)
+    everyone = join(store, member, timeout_s)
+    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if world > 1 else None
+    return World(
+        rank, world, local_rank, local_size, member.host, torch.device(chosen), tuple(everyone), control, store
+    )
+
+
+def choose_device(wanted: str, local_rank: int) -> str:
+    if wanted == "cpu":
+        return "cpu"
+    found = pick_device(local_rank)
+    if wanted == "cuda" and found == "cpu":
+        raise WorldError(
+            f"run.device=cuda, but local rank {local_rank} on {socket.gethostname()} has no GPU that works "
+            f"({torch.cuda.device_count()} seen): use run.device=auto, or start fewer ranks on a node"
+        )
+    return found
 
 
 def me(rank: int, world: int, local_rank: int, master: str) -> Member:
@@ -53,20 +114,21 @@ def address_towards(master: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def open_store(address: str, port: int, is_master: bool, timeout_s: float) -> dist.Store:
+def open_store(address: str, port: int, is_master: bool, timeout_s: float) -> Any:
     return dist.TCPStore(address, port, None, is_master, timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
-def leave(store: dist.Store, is_master: bool, world: int) -> None:
+def leave(store: Any, is_master: bool, world: int, patience_s: float = 10) -> None:
     """The rank that holds the store goes last: the others still talk to it."""
-    store.set_timeout(timedelta(seconds=10))
+    store.set_timeout(timedelta(seconds=patience_s))
+    deadline = time.monotonic() + patience_s
     gone = store.add("gone", 1)
-    while is_master and gone < world:
+    while is_master and gone < world and time.monotonic() < deadline:
         time.sleep(0.02)
         gone = store.add("gone", 0)
 
 
-def join(store: dist.Store, member: Member, timeout_s: float) -> list[Member]:
+def join(store: Any, member: Member, timeout_s: float) -> list[Member]:
     """Start the process group; each rank signs the store first, so that one who does not come can be named."""
     everyone = _present(store, member, timeout_s)
     problem = disagreement(everyone)
@@ -129,7 +191,40 @@ def missing_ranks(present: Sequence[Member], world: int, per_host: int) -> str:
     return ", ".join(names)
 
 
-def _present(store: dist.Store, member: Member, timeout_s: float) -> list[Member]:
+def _alone(device: str, timeout_s: float, group_of_one: bool) -> World:
+    host = socket.gethostname()
+    member = Member(0, 1, 0, host, "127.0.0.1", choose_device(device, 0))
+    store = dist.HashStore() if group_of_one else None
+    if store is not None:
+        join(store, member, timeout_s)
+    elif member.device != "cpu":
+        torch.cuda.set_device(torch.device(member.device))
+    return World(0, 1, 0, 1, host, torch.device(member.device), (member,))
+
+
+def _record_flights(folder: Path | None) -> None:
+    """NCCL keeps its last collectives and writes them down when one times out.
+
+    torchrun asks for error handling 1, which aborts before anything can be written; 3 leaves the evidence.
+    """
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "3"
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        # NCCL appends the rank to the name.
+        os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "nccl-timeout-rank-"))
+
+
+def _store_of_this_attempt(rank: int, world: int, timeout_s: float) -> Any:
+    """An agent's own store lives on over restarts of its workers and still holds the keys of the dead."""
+    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return store
+    return dist.PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _present(store: Any, member: Member, timeout_s: float) -> list[Member]:
     store.set(f"member/{member.rank}", json.dumps(asdict(member)))
     keys = [f"member/{rank}" for rank in range(member.world)]
     try:
@@ -142,5 +237,5 @@ def _present(store: dist.Store, member: Member, timeout_s: float) -> list[Member
     return [_read(store, key) for key in keys]
 
 
-def _read(store: dist.Store, key: str) -> Member:
+def _read(store: Any, key: str) -> Member:
     return Member(**json.loads(store.get(key)))

@@ -76,11 +76,12 @@ def write(path: Path | str, tensors: Mapping[str, torch.Tensor], metadata: Mappi
 
 
 def encode(
-    described: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
+    described: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str], align: int = 8
 ) -> tuple[bytes, dict[str, Entry]]:
     """The head of a file with these tensors (dtype code and shape), and where each of them lies, in order.
 
-    Wide numbers come first, so that every tensor starts at a multiple of its own width.
+    Wide numbers come first, so that every tensor starts at a multiple of its own width. The head's length is a multiple
+    of `align`.
     """
     names = sorted(described, key=lambda name: (-DTYPES[described[name][0]][1], name))
     tree: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -91,7 +92,7 @@ def encode(
         tree[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(tree, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % align)
     base = 8 + len(text)
     entries = {name: _entry(tree[name], base) for name in names}
     return struct.pack("<Q", len(text)) + text, entries
@@ -131,7 +132,7 @@ class Reader:
         return iter(self.entries)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        import torch
+        import torch  # noqa: PLC0415
 
         entry = self.entries[name]
         dtype = getattr(torch, DTYPES[entry.dtype][0])
@@ -152,7 +153,7 @@ def code_of(tensor: torch.Tensor) -> str:
 
 def raw(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor as they lie in the file."""
-    import torch
+    import torch  # noqa: PLC0415
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
     return memoryview(flat.numpy())

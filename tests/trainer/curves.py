@@ -1,0 +1,69 @@
+"""A short training run on this rank of a world, for tests that compare ways of running it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.config.load import from_dict, load, to_dict
+from trainer.config.schema import Config
+from trainer.models.build import build
+from trainer.models.init import fill
+from trainer.models.loss import loss
+from trainer.parallel.apply import parallelize
+from trainer.parallel.layout import resolve
+from trainer.step import Step
+
+STEPS = 20
+
+
+def config_of(preset: str, overrides: list[str]) -> dict[str, Any]:
+    return to_dict(load(preset, overrides))
+
+
+def curve(config: dict[str, Any], micro: int, steps: int = STEPS) -> dict[str, list[float]]:
+    """Losses and gradient norms of a run on all ranks there are; the global batch is the same for any number."""
+    settings = from_dict(config)
+    step = make_step(settings)
+    mesh = step.engine.mesh
+    size = settings.batch.size // mesh.layout.dp_size
+    found: dict[str, list[float]] = {"loss": [], "norm": [], "skipped": []}
+    for index in range(steps):
+        batch = {key: value[mesh.dp_rank * size :][:size] for key, value in global_batch(settings, index).items()}
+        result = step.run(batch, micro)
+        found["loss"].append(float(mesh.mean_over_data(result.loss)))
+        found["norm"].append(float(result.grad_norm))
+        found["skipped"].append(float(result.skipped))
+    return found
+
+
+def make_step(config: Config) -> Step:
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    engine = parallelize(
+        partial(build, config.model),
+        config.parallel,
+        resolve(config.parallel, world, world),
+        rank=rank,
+        device=torch.device("cpu"),
+        precision=config.precision,
+        compiled=config.compile,
+        fill=partial(fill, seed=config.run.seed),
+    )
+    return Step(engine, config, loss)
+
+
+def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
+    """Few different batches, so that twenty steps learn something."""
+    generator = torch.Generator().manual_seed(index % 4)
+    model: Any = config.model
+    size = config.batch.size
+    if model.family in ("llama", "gpt2"):
+        tokens = torch.randint(model.vocab_size, (size, 17), generator=generator)
+        return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+    shape = (3, model.image_size, model.image_size) if model.family == "resnet" else (model.inputs,)
+    inputs = torch.randn(size, *shape, generator=generator)
+    return {"inputs": inputs, "targets": torch.randint(model.classes, (size,), generator=generator)}

@@ -1,0 +1,116 @@
+"""AdamW and SGD on torch's fused kernels, over each rank's own part of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from trainer.config.schema import OptimizerConfig
+from trainer.parallel.clip import local
+
+_STATE = {"adamw": ("first", "second"), "sgd": ("momentum",)}
+
+
+class Optimizer:
+    """Works on plain local tensors: an update is element by element, so DTensor dispatch would only cost time.
+
+    The kernels scale gradients and skip the update on the device; torch.optim around them would import
+    torch._dynamo, which takes as long as torch itself.
+    """
+
+    def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]], config: OptimizerConfig) -> None:
+        self._config = config
+        self._entries = [self._entry(name, value) for name, value in parameters]
+        devices = {local(entry.parameter).device for entry in self._entries}
+        self._updates = {device: torch.zeros((), device=device) for device in devices}
+
+    def parameters(self) -> list[torch.Tensor]:
+        return [entry.parameter for entry in self._entries]
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [entry.parameter.grad for entry in self._entries if entry.parameter.grad is not None]
+
+    @torch.no_grad()
+    def step(self, rate: float, divide: torch.Tensor | None, skip: torch.Tensor | None) -> None:
+        """Update with gradients divided by `divide`; leave everything as it is where `skip` is 1."""
+        for device, updates in self._updates.items():
+            divide_here = None if divide is None else divide.to(device)
+            skip_here = None if skip is None else skip.to(device)
+            updates.add_(1.0 if skip_here is None else 1.0 - skip_here)
+            for is_decayed in (True, False):
+                entries = [e for e in self._entries if e.is_decayed == is_decayed and e.is_on(device)]
+                if entries:
+                    self._update(entries, updates, rate, divide_here, skip_here)
+
+    def zero_gradients(self) -> None:
+        for entry in self._entries:
+            entry.parameter.grad = None
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """State under "<parameter>.<key>", shaped and sharded like the parameter; "updates" counts updates done."""
+        found = {f"{e.name}.{key}": value for e in self._entries for key, value in e.state.items()}
+        found["updates"] = next(iter(self._updates.values()))
+        return found
+
+    def _entry(self, name: str, parameter: torch.Tensor) -> _Entry:
+        state = {key: torch.zeros_like(parameter, requires_grad=False) for key in _STATE[self._config.name]}
+        return _Entry(name, parameter, state, is_decayed=parameter.ndim > 1)
+
+    def _update(
+        self,
+        entries: list[_Entry],
+        updates: torch.Tensor,
+        rate: float,
+        divide: torch.Tensor | None,
+        skip: torch.Tensor | None,
+    ) -> None:
+        config = self._config
+        values = [local(e.parameter) for e in entries]
+        gradients = [local(e.parameter.grad) for e in entries]
+        states = {key: [local(e.state[key]) for e in entries] for key in _STATE[config.name]}
+        common = {
+            "lr": rate,
+            "weight_decay": config.weight_decay if entries[0].is_decayed else 0.0,
+            "maximize": False,
+            "grad_scale": divide,
+            "found_inf": skip,
+        }
+        if config.name == "sgd":
+            torch._fused_sgd_(
+                values,
+                gradients,
+                states["momentum"],
+                momentum=config.momentum,
+                dampening=0.0,
+                nesterov=False,
+                is_first_step=False,
+                **common,
+            )
+            return
+        torch._fused_adamw_(
+            values,
+            gradients,
+            states["first"],
+            states["second"],
+            [],
+            [updates] * len(values),
+            beta1=config.beta1,
+            beta2=config.beta2,
+            eps=config.eps,
+            amsgrad=False,
+            **common,
+        )
+
+
+@dataclass
+class _Entry:
+    name: str
+    parameter: torch.Tensor
+    state: dict[str, torch.Tensor]
+    is_decayed: bool
+
+    def is_on(self, device: torch.device) -> bool:
+        """Something to update on this device: a rank may hold no row of a small parameter."""
+        return self.parameter.grad is not None and self.parameter.device == device and local(self.parameter).numel() > 0

@@ -1,0 +1,54 @@
+"""This rank's place in the layout and the process group of each axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.parallel.layout import Layout
+
+
+class Mesh:
+    """One torch DeviceMesh over the axes that are in use; an axis of one rank costs no process group."""
+
+    def __init__(self, layout: Layout, rank: int, device: torch.device, *, sharded: bool = False) -> None:
+        self.layout = layout
+        self.rank = rank
+        self.device = device
+        self.dp_rank = layout.dp_rank(rank)
+        # fully_shard wants a shard axis even where it has one rank: it then only carries precision and offload.
+        self._dims = [(name, n) for name, n in layout.mesh_dims() if n > 1 or (sharded and name == "shard")]
+        self._mesh: Any = self._connect() if self._dims else None
+
+    def submesh(self, *axes: str) -> Any:
+        """The DeviceMesh of those of these axes that are in use."""
+        return self._mesh[tuple(name for name, _ in self._dims if name in axes)]
+
+    def group(self, axis: str) -> Any:
+        """The process group of an axis, or None where this rank is alone on it."""
+        return self._mesh.get_group(axis) if getattr(self.layout, axis) > 1 else None
+
+    def coordinate(self, axis: str) -> int:
+        return self.layout.coordinate(self.rank, axis)
+
+    def sum_over(self, value: torch.Tensor, *axes: str) -> torch.Tensor:
+        """The sum over all ranks of these axes, in place, without waiting on the host where the device is a GPU."""
+        for axis in axes:
+            group = self.group(axis)
+            if group is not None:
+                dist.all_reduce(value, group=group)
+        return value
+
+    def mean_over_data(self, value: torch.Tensor) -> torch.Tensor:
+        return self.sum_over(value.detach().clone(), "replicate", "shard") / self.layout.dp_size
+
+    def _connect(self) -> Any:
+        if not dist.is_initialized():
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+
+        names, sizes = zip(*self._dims, strict=True)
+        return init_device_mesh(self.device.type, sizes, mesh_dim_names=names)

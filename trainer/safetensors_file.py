@@ -156,7 +156,7 @@ def raw(tensor: torch.Tensor) -> memoryview:
     import torch  # noqa: PLC0415
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-    return memoryview(flat.numpy())
+    return flat.numpy().data
 
 
 def _entry(fields: dict[str, Any], base: int) -> Entry:

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+EXPONENT = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+
 
 class YamlError(Exception):
     """The text is no YAML, or says the same key twice; the message names the line."""
@@ -29,9 +31,9 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen:
+            if str(key.value) in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-            seen.add(key.value)
+            seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
@@ -40,12 +42,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 # YAML 1.1, which PyYAML speaks, wants a dot in a number with an exponent: https://yaml.org/type/float.html
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+for side in (_Loader, _Dumper):
+    side.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 _Dumper.add_representer(
     list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
 )

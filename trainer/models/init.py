@@ -9,29 +9,22 @@ from typing import Any
 import torch
 from torch import nn
 
-WRAPPERS = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+from trainer.parallel.names import clean
 
 
 @torch.no_grad()
 def fill(modules: Iterable[nn.Module], seed: int, device: torch.device | str | None = None) -> None:
     """Draw every parameter whole, one at a time, and keep this rank's part.
 
-    Drawn on the parameter's own device unless another is given: a GPU draws other numbers than a CPU, so parameters that
-    are offloaded to the host start as the others do only if they are drawn on the GPU too.
+    Drawn on the parameter's own device unless another is given: a GPU draws other numbers than a CPU, so parameters
+    that are offloaded to the host start as the others do only if they are drawn on the GPU too.
     """
     for module in modules:
         for name, parameter in module.named_parameters():
             _draw(module, clean(name), parameter, seed, torch.device(device or parameter.device))
 
 
-def clean(name: str) -> str:
-    """The model's own name of a parameter, without what wrappers put in front."""
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-def seed_of(seed: int, name: str) -> int:
+def _seed_of(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "little") >> 1
 
 
@@ -40,7 +33,7 @@ def _draw(module: Any, name: str, parameter: Any, seed: int, device: torch.devic
     if std == 0:
         _local(parameter).fill_(mean)
         return
-    generator = torch.Generator(device).manual_seed(seed_of(seed, name))
+    generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
     whole = torch.empty(parameter.shape, dtype=torch.float32, device=device)
     whole.normal_(mean, std, generator=generator)
     _local(parameter).copy_(_part(whole, parameter))
@@ -54,7 +47,7 @@ def _part(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
     """This rank's slice of a tensor that all ranks have drawn alike; nothing is sent."""
     if not hasattr(parameter, "to_local"):
         return whole
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # noqa: PLC0415
 
     shape, offset = compute_local_shape_and_global_offset(whole.shape, parameter.device_mesh, parameter.placements)
     return whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]

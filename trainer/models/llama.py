@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -11,7 +13,7 @@ from trainer.models.attention import attend, merge_heads, split_heads
 
 
 class Llama(nn.Module):
-    """A pipeline stage is this class with `embed`, or `norm` and `head`, set to None and other ranks' layers deleted."""
+    """A pipeline stage is this class with `embed`, or `norm` and `head`, set to None and others' layers deleted."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -35,7 +37,8 @@ class Llama(nn.Module):
         """One table of angles that all layers share."""
         cos, sin = rotary_table(self.config, device)
         for block in self.layers.values():
-            block.attention.cos, block.attention.sin = cos, sin
+            attention = cast(Block, block).attention
+            attention.cos, attention.sin = cos, sin
 
     def initial(self, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
         """Mean and deviation that a parameter is drawn with; layers that write to the residual stream start smaller."""

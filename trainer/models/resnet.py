@@ -30,8 +30,9 @@ class ResNet(nn.Module):
         self.stem = Convolution(3, config.width, 7, stride=2)
         self.layers = nn.ModuleDict({str(i): kind(b.inputs, b.width, b.outputs, b.stride) for i, b in enumerate(plan)})
         self.head = nn.Linear(plan[-1].outputs, config.classes)
-        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1) * 255, persistent=False)
-        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1) * 255, persistent=False)
+        self.register_buffer("mean", torch.empty(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.empty(3, 1, 1), persistent=False)
+        self.init_buffers(self.head.weight.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point():

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.hashing import Words, key, uniform, words
+from trainer.data.hashing import key, uniform, words
 from trainer.data.order import Ids
 from trainer.data.source import Arrays
 
@@ -34,7 +34,7 @@ class Tokens:
     def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
         symbols = min(self.vocab_size, 256)
         steps = np.arange(self.seq_len + 1)
-        places = ids.astype(np.uint64)[:, None] * np.uint64(self.seq_len + 1) + steps.astype(np.uint64)
+        places = (ids[:, None] * (self.seq_len + 1) + steps).astype(np.uint64)
         jumps = words(key(self.seed, _RESTART), places) % np.uint64(16) == 0
         jumps[:, 0] = True
         last_jump = np.maximum.accumulate(np.where(jumps, steps, 0), axis=1)
@@ -106,5 +106,5 @@ def _labels(seed: int, ids: Ids, classes: int) -> Ids:
 
 
 def _centres(seed: int, labels: Ids, size: int) -> NDArray[np.float64]:
-    rows: Words = labels.astype(np.uint64)[:, None] * np.uint64(size)
-    return uniform(key(seed, _CENTRE), rows + np.arange(size, dtype=np.uint64))
+    places = labels[:, None] * size + np.arange(size)
+    return uniform(key(seed, _CENTRE), places.astype(np.uint64))

@@ -1,0 +1,81 @@
+"""Token shards as samples: windows of memory-mapped files, checked before the first one is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config.problem import ConfigError, Problem
+from trainer.data import index
+from trainer.data.index import DTYPES, Index
+from trainer.data.order import Ids
+from trainer.data.source import Arrays
+
+
+class TokenShards:
+    """Windows of seq_len + 1 tokens that start every seq_len: each token is a target once; none spans two shards."""
+
+    def __init__(self, path: str, seq_len: int, vocab_size: int) -> None:
+        folder = Path(path)
+        found = index.read(folder)
+        problems = [*_files(folder, found), *_vocabulary(folder, found, vocab_size)]
+        windows = [max(0, shard.tokens - 1) // seq_len for shard in found.shards]
+        if not sum(windows):
+            longest = max((shard.tokens for shard in found.shards), default=0)
+            message = f"no shard of {folder} has the {seq_len + 1} tokens of one sample; the longest has {longest}"
+            problems.append(Problem("data.path", message, f"prepare more text, or set data.seq_len below {longest}"))
+        if problems:
+            raise ConfigError(problems)
+        self._seq_len = seq_len
+        self._ends = np.cumsum(windows)
+        self._shards = [_mapped(folder / shard.file, found.dtype, shard.tokens) for shard in found.shards]
+
+    @property
+    def length(self) -> int:
+        return int(self._ends[-1])
+
+    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
+        tokens = np.empty((len(ids), self._seq_len + 1), np.int64)
+        numbers = np.searchsorted(self._ends, ids, side="right").tolist()
+        for row, number, sample in zip(tokens, numbers, ids.tolist(), strict=True):
+            start = (sample - (int(self._ends[number - 1]) if number else 0)) * self._seq_len
+            row[:] = self._shards[number][start : start + self._seq_len + 1]
+        return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+
+
+def _files(folder: Path, found: Index) -> Iterator[Problem]:
+    width = np.dtype(DTYPES[found.dtype]).itemsize
+    for shard in found.shards:
+        path = folder / shard.file
+        expected = shard.tokens * width
+        if not path.exists():
+            yield Problem("data.path", f"{path} is missing, {index.NAME} lists it", "prepare the folder again")
+        elif path.stat().st_size != expected:
+            message = f"{path} has {path.stat().st_size} bytes instead of {expected}"
+            yield Problem("data.path", message, "copy it again, or prepare the folder again")
+
+
+def _vocabulary(folder: Path, found: Index, vocab_size: int) -> Iterator[Problem]:
+    fix = "set model.vocab_size to {} or more, or prepare the text with the tokenizer of the model"
+    if found.vocab_size > vocab_size:
+        message = (
+            f"{folder} has tokens of the tokenizer {found.tokenizer} with a vocabulary of {found.vocab_size}, "
+            f"more than the model's {vocab_size}"
+        )
+        yield Problem("data.path", message, fix.format(found.vocab_size))
+        return
+    for shard in found.shards:
+        if shard.max_token >= vocab_size:
+            message = (
+                f"{folder / shard.file} has token {shard.max_token}, the model's vocabulary ends at {vocab_size - 1}"
+            )
+            yield Problem("data.path", message, fix.format(shard.max_token + 1))
+
+
+def _mapped(path: Path, dtype: str, tokens: int) -> NDArray[np.unsignedinteger]:
+    if not tokens:
+        return np.empty(0, DTYPES[dtype])  # an empty file cannot be mapped
+    return np.memmap(path, DTYPES[dtype], mode="r")

@@ -1,0 +1,142 @@
+"""Now and then one step under torch's profiler: which collectives ran, on which group, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from trainer.metrics.communication import Event, Interval, Profile, collective, summarise
+
+STEP = "trainer::step"
+Entry = dict[str, Any]
+_WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Bool": 1}
+
+
+class Profiler:
+    """`around(step)` profiles the step when its turn has come and hands the result to `done`."""
+
+    def __init__(self, every: int, device: torch.device, done: Callable[[Profile], None]) -> None:
+        self._every = every
+        self._device = device
+        self._done = done
+
+    @contextmanager
+    def around(self, step: int) -> Iterator[None]:
+        if not self._every or step % self._every:
+            yield
+            return
+        # Kineto's own notes ("no GPU", "profiler_start") are not the run's.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
+
+        cuda = self._device.type == "cuda"
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+        with profile(activities=activities, record_shapes=True) as profiler:
+            with record_function(STEP):
+                yield
+            if cuda:
+                torch.cuda.synchronize(self._device)
+        raw = profiler.profiler.kineto_results.events()
+        self._done((_device_profile if cuda else _host_profile)(step, raw, _recorded()))
+
+
+def _recorded() -> list[Entry]:
+    """What the flight recorder knows, oldest first; empty where it is off (TORCH_FR_BUFFER_SIZE)."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return []
+    from torch._C import _distributed_c10d  # noqa: PLC0415
+
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(_distributed_c10d, name, None)
+        entries = json.loads(dump()).get("entries", []) if dump else []
+        if entries:
+            return sorted(entries, key=lambda entry: entry["time_created_ns"])
+    return []
+
+
+def _host_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Profile:
+    """gloo: messages run on its own threads; the thread that entered the step computes."""
+    frame = next(event for event in raw if event.name() == STEP)
+    span = _interval(frame)
+    mine = [event for event in raw if event.start_thread_id() == frame.start_thread_id()]
+    compute = [Event("", *_interval(e), "compute") for e in mine if e.name().startswith(("aten::", "## Call Compiled"))]
+    calls = [event for event in mine if event.name().startswith("c10d::")]
+    messages = [event for event in raw if event.name().startswith("gloo:")]
+    return summarise(step, compute + _messages(messages, calls, _since(entries, span[0])), span, host=True)
+
+
+def _device_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Profile:
+    """NCCL: messages and compute are kernels on the streams of one GPU."""
+    frame = next(event for event in raw if event.name() == STEP and not _on_device(event))
+    work = [event for event in raw if _on_device(event) and not event.is_user_annotation()]
+    messages = [event for event in work if event.name().startswith("nccl")]
+    compute = [Event("", *_interval(e), "compute") for e in work if not e.name().startswith("nccl")]
+    span = _interval(frame)
+    if work:
+        span = min(e.start_ns() for e in work), max(_interval(e)[1] for e in work)
+    found = _messages(messages, [], _since(entries, frame.start_ns()))
+    return summarise(step, compute + found, span, host=False)
+
+
+def _messages(raw: Sequence[Any], calls: Sequence[Any], entries: Sequence[Entry]) -> list[Event]:
+    """Each message with the group and size the flight recorder has for it: first come, first served per kind and size.
+
+    gloo does a reduce-scatter by an all-reduce; the call that asked for it has the right name.
+    """
+    waiting: dict[tuple[str, int], deque[Entry]] = defaultdict(deque)
+    for entry in entries:
+        waiting[_key(entry["profiling_name"], _count(entry["input_sizes"]))].append(entry)
+    events = []
+    for message in sorted(raw, key=lambda event: event.start_ns()):
+        count = _count(message.shapes())
+        queue = waiting[_key(message.name(), count)]
+        if not queue:
+            events.append(Event(collective(message.name()), *_interval(message), "communication", "", 4 * count))
+            continue
+        entry = queue.popleft()
+        moment = entry["time_created_ns"]
+        asked = [call.name() for call in calls if call.start_ns() <= moment <= _interval(call)[1]]
+        name = collective(asked[-1] if asked else entry["profiling_name"])
+        events.append(Event(name, *_interval(message), "communication", _group(entry), _size(entry)))
+    return events
+
+
+def _key(name: str, count: int) -> tuple[str, int]:
+    """A kernel of NCCL does not say how much it moves."""
+    return (collective(name), count if name.startswith("gloo:") else 0)
+
+
+def _group(entry: Entry) -> str:
+    name, description = entry["process_group"]
+    if description in ("", "undefined"):
+        return f"group {name}"
+    return "world" if description == "default_pg" else str(description).removeprefix("mesh_")
+
+
+def _size(entry: Entry) -> int:
+    """Bytes of the larger side."""
+    sides = [(entry[f"{side}_sizes"], entry[f"{side}_dtypes"]) for side in ("input", "output")]
+    return max(_count(sizes) * _WIDTH.get(types[0] if types else "", 4) for sizes, types in sides)
+
+
+def _count(shapes: Sequence[Sequence[int]]) -> int:
+    return sum(math.prod(shape) for shape in shapes if shape)
+
+
+def _since(entries: Sequence[Entry], begin: int) -> list[Entry]:
+    return [entry for entry in entries if entry["time_created_ns"] >= begin]
+
+
+def _interval(event: Any) -> Interval:
+    return event.start_ns(), event.start_ns() + event.duration_ns()
+
+
+def _on_device(event: Any) -> bool:
+    return str(event.device_type()) == "DeviceType.CUDA"

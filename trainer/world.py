@@ -49,6 +49,9 @@ class World:
     store: Any = field(default=None, repr=False)
 
     def close(self) -> None:
+        """Leave together: where one rank's end ends the job, the others must have written what they had to write."""
+        if self.group is not None:
+            dist.barrier(group=self.group)
         if dist.is_initialized():
             dist.destroy_process_group()
         if self.store is not None:

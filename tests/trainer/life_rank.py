@@ -41,8 +41,10 @@ def main() -> int:
     assert last is not None
     reason = last.stop
     say(folder, world.rank, f"end-{world.rank}", json.dumps({"step": step, "stop": reason, "work": last.work_s}))
-    code = outcome.code_for(reason) if reason else Code.FINISHED
-    status = outcome.end(code, stop.words or (reason.text if reason else "all steps done"), step, folder, world.rank)
+    if reason:
+        status = outcome.stopped(reason, stop.words, step, folder, world.rank)
+    else:
+        status = outcome.end(Code.FINISHED, "all steps done", step, folder, world.rank)
     stop.close()
     world.close()
     return status

@@ -12,6 +12,7 @@ from pathlib import Path
 from trainer.life.reason import Reason
 
 FILE_VARIABLE = "MUSTER_OUTCOME_FILE"
+UNDECIDED = "terminated"
 
 
 class Code(IntEnum):
@@ -32,33 +33,39 @@ class Outcome:
     step: int
     time: float
 
-    @property
-    def code(self) -> Code:
-        return Code[self.outcome.upper()]
-
-
-def code_for(reason: Reason) -> Code:
-    return Code.REQUEUE if reason.requeue else Code.STOPPED
-
 
 def end(code: Code, reason: str, step: int, folder: Path, rank: int) -> int:
     """Write down how the run ended; the exit status to leave with.
 
-    Under a job script a decided end leaves with 0, or torchrun would start the workers again; a crash or a hang is not
-    decided and keeps its code, so that it does.
+    Under a job script a decided end leaves with 0, or torchrun would start the workers again. A hang is not decided.
     """
-    under_job = os.environ.get(FILE_VARIABLE, "")
-    file = Path(under_job) if under_job else folder / "outcome.json"
+    file = _file(folder)
     # A rank that is broken alone has to say so itself: rank 0 only sees it gone.
     if code is not Code.HANG and (rank == 0 or (code in (Code.BROKEN, Code.BAD_INPUT) and not file.exists())):
         _write(file, Outcome(code.name.lower(), reason, step, time.time()))
-    return 0 if under_job and code is not Code.HANG else int(code)
+    return 0 if FILE_VARIABLE in os.environ and code is not Code.HANG else int(code)
+
+
+def stopped(reason: Reason, words: str, step: int, folder: Path, rank: int) -> int:
+    """The end of a run that was told to stop and has saved.
+
+    torchrun sends TERM too when it starts its workers again, for a lost rank or for a new node: then the next ones must
+    go on, so under a job script that signal alone decides nothing. Where it came from Slurm, torchrun ends by itself.
+    """
+    if reason is Reason.TERMINATED and FILE_VARIABLE in os.environ:
+        if rank == 0:
+            _write(_file(folder), Outcome(UNDECIDED, reason.text, step, time.time()))
+        return int(Code.REQUEUE)
+    code = Code.REQUEUE if reason.requeue else Code.STOPPED
+    return end(code, words or reason.text, step, folder, rank)
 
 
 def decided() -> Outcome | None:
     """What this job has already decided: a rank that torchrun starts again after that has nothing to do."""
-    under_job = os.environ.get(FILE_VARIABLE, "")
-    return read(Path(under_job)) if under_job else None
+    if FILE_VARIABLE not in os.environ:
+        return None
+    found = read(Path(os.environ[FILE_VARIABLE]))
+    return None if found is None or found.outcome == UNDECIDED else found
 
 
 def read(file: Path) -> Outcome | None:
@@ -66,6 +73,10 @@ def read(file: Path) -> Outcome | None:
         return Outcome(**json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
+
+
+def _file(folder: Path) -> Path:
+    return Path(os.environ.get(FILE_VARIABLE, folder / "outcome.json"))
 
 
 def _write(file: Path, outcome: Outcome) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -26,29 +28,34 @@ _LEAST_MARGIN_S = 60.0
 
 
 class Stop:
-    """Handlers only set a flag: a save inside one would meet a step half done.
+    """Only takes note: a save inside a signal handler would meet a step half done.
 
-    Only rank 0 looks at the file and the clock, so that a shared filesystem sees one reader; the vote tells the others.
+    Python runs handlers between two instructions of the main thread, which may sit in a collective for minutes. So the
+    signal's number also goes through a pipe to a thread. Only rank 0 looks at the file and the clock, so that a shared
+    filesystem has one reader; the vote tells the others.
     """
 
     def __init__(self, folder: Path, rank: int, margin_s: float = 0.0) -> None:
         self.file = folder / "stop"
         self.words = ""
+        self._first = rank == 0
         self._margin_s = margin_s
         self._fixed_margin = margin_s > 0
         self._reason: Reason | None = None
-        self._asked_at = 0.0
+        self._interrupted_at = 0.0
         self._limits = _job_times(os.environ)
-        self._closed = threading.Event()
-        self._old: dict[int, Any] = {}
-        self._thread = threading.Thread(target=self._watch, name="stop-file", daemon=True) if rank == 0 else None
+        self._handlers: dict[int, Any] = {}
+        self._old_wakeup = -1
+        self._ear, self._mouth = socket.socketpair()
+        self._thread = threading.Thread(target=self._watch, name="stop", daemon=True)
 
     def listen(self) -> Stop:
         """Signals can only be caught from the main thread; elsewhere (a notebook's worker) file and clock remain."""
         if threading.current_thread() is threading.main_thread():
-            self._old = {number: signal.signal(number, self._caught) for number in _SIGNALS}
-        if self._thread is not None:
-            self._thread.start()
+            self._mouth.setblocking(False)
+            self._old_wakeup = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
+            self._handlers = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        self._thread.start()
         return self
 
     def reason(self) -> Reason | None:
@@ -61,32 +68,41 @@ class Stop:
 
     def close(self) -> None:
         """Give the signals back. A stop file that was obeyed is taken away, or the next start would obey it again."""
-        self._closed.set()
-        for number, handler in self._old.items():
+        if self._handlers:
+            signal.set_wakeup_fd(self._old_wakeup)
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._old = {}
-        if self._thread is not None:
-            self._thread.join()
-            if self._reason is not None:
-                self.file.unlink(missing_ok=True)
+        self._mouth.close()
+        self._thread.join()
+        self._ear.close()
+        if self._first and self._reason is not None:
+            self.file.unlink(missing_ok=True)
 
-    def _caught(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         self._note(_SIGNALS[signal.Signals(number)])
         if number != signal.SIGINT:
             return
         # Somebody who asks twice does not want to wait for the save. torchrun passes on what the terminal has already
         # sent to everybody, so two at once are one.
-        if self._asked_at and time.monotonic() - self._asked_at > _SAME_INTERRUPT_S:
+        if self._interrupted_at and time.monotonic() - self._interrupted_at > _SAME_INTERRUPT_S:
             raise KeyboardInterrupt
-        self._asked_at = self._asked_at or time.monotonic()
+        self._interrupted_at = self._interrupted_at or time.monotonic()
 
     def _note(self, reason: Reason) -> None:
         self._reason = max(self._reason or reason, reason)
 
     def _watch(self) -> None:
-        while not self._closed.wait(_POLL_S):
-            self._look_at_file()
-            self._look_at_clock()
+        while True:
+            heard, _, _ = select.select([self._ear], [], [], _POLL_S if self._first else None)
+            numbers = self._ear.recv(64) if heard else b""
+            if heard and not numbers:
+                return
+            for number in numbers:
+                if number in _SIGNALS:
+                    self._note(_SIGNALS[signal.Signals(number)])
+            if self._first:
+                self._look_at_file()
+                self._look_at_clock()
 
     def _look_at_file(self) -> None:
         try:

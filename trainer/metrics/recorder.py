@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trainer.config.schema import Config
+from trainer.metrics.communication import Profile
 from trainer.metrics.json_lines import JsonLines, keep_until
 from trainer.metrics.progress import Progress
 from trainer.metrics.tensorboard import TensorBoard
@@ -27,6 +29,7 @@ class Recorder:
         self._step = 0
         self._failing = False
         self._lines: JsonLines | None = None
+        self._profiles: JsonLines | None = None
         self._events: JsonLines | None = None
         self._board: TensorBoard | None = None
         self._progress = Progress(config.steps, stream or sys.stdout)
@@ -38,8 +41,8 @@ class Recorder:
         """
         self._close_metrics()
         self._step = step
-        for path in sorted((self._folder / "metrics").glob("rank-*.jsonl")):
-            if int(path.stem.removeprefix("rank-")) % world_size == self._rank:
+        for path in sorted((self._folder / "metrics").glob("*-*.jsonl")):
+            if int(path.stem.split("-")[1]) % world_size == self._rank:
                 keep_until(path, step)
 
     def record(self, step: int, values: Mapping[str, Any]) -> None:
@@ -51,6 +54,18 @@ class Recorder:
         if self._config.metrics.tensorboard:
             self._try(self._write_board, step, known)
         self._progress.show(step, known)
+
+    def profile(self, profile: Profile) -> None:
+        """The communication of a profiled step: a line of its own, and curves by collective and group."""
+        self._try(self._write_profile, profile)
+        if self._config.metrics.tensorboard and not self._rank:
+            curves = {f"{row.collective} on {row.group or 'unknown'}": row for row in profile.traffic}
+            values = {
+                f"communication/{name}, {what}": getattr(row, what)
+                for name, row in curves.items()
+                for what in ("ms", "exposed_ms", "mb")
+            }
+            self._try(self._write_board, profile.step, values)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Something that happened, with the time: started, joined, loaded, first_step, saved, stopped."""
@@ -85,6 +100,11 @@ class Recorder:
             self._lines = JsonLines(self._folder / "metrics" / f"rank-{self._rank:05d}.jsonl")
         self._lines.append({"step": step, "time": round(time.time(), 3), **known})
 
+    def _write_profile(self, profile: Profile) -> None:
+        if self._profiles is None:
+            self._profiles = JsonLines(self._folder / "metrics" / f"communication-{self._rank:05d}.jsonl")
+        self._profiles.append(dataclasses.asdict(profile))
+
     def _write_board(self, step: int, known: dict[str, Any]) -> None:
         board = self._board or TensorBoard(self._folder / "tensorboard", self._step + 1)
         self._board = None  # after a torn record a reader stops: a failed write starts a new file
@@ -97,9 +117,7 @@ class Recorder:
         self._events.append({"time": round(time.time(), 3), "event": kind, **fields})
 
     def _close_metrics(self) -> None:
-        if self._lines is not None:
-            self._lines.close()
-            self._lines = None
-        if self._board is not None:
-            self._board.close()
-            self._board = None
+        for file in (self._lines, self._profiles, self._board):
+            if file is not None:
+                file.close()
+        self._lines = self._profiles = self._board = None

@@ -58,7 +58,7 @@ class Clock:
         self._finished: deque[_Row] = deque()
         self._share = 0.0
         self._source = NOT_MEASURED
-        self._current = _Row(0, [self._mark()], ["other"])
+        self._current: _Row | None = None
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -73,14 +73,15 @@ class Clock:
     def end(self, step: int) -> None:
         """The step is over; the next one begins at the same moment."""
         last = self._mark()
-        self._current.marks.append(last)
-        self._current.step = step
-        self._finished.append(self._current)
+        row = self._current or _Row(0, [last], [self._stack[-1]])
+        row.marks.append(last)
+        row.step = step
+        self._finished.append(row)
         self._current = _Row(0, [last], [self._stack[-1]])
 
     def restart(self) -> None:
-        """Forget what ran since the last step's end: a load or a rollback is no part of a step."""
-        self._current = _Row(0, [self._mark()], [self._stack[-1]])
+        """What runs until the next phase is part of no step: a load, a rollback."""
+        self._current = None
 
     def exposed(self, share: float, step: int) -> None:
         """The share of compute time that a profiled step spent waiting for communication; holds until the next."""
@@ -95,6 +96,9 @@ class Clock:
         return self._read(keep=0)
 
     def _enter(self, name: str) -> None:
+        if self._current is None:
+            self._current = _Row(0, [self._mark()], [name])
+            return
         self._current.marks.append(self._mark())
         self._current.phases.append(name)
 

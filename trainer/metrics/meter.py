@@ -19,10 +19,14 @@ from trainer.metrics.utilisation import FORMULA, Nvml, Rates, memory_gb, rates
 
 
 class Meter:
-    """for step in ...:
-            with meter.phase("data"): batch = next(batches)
-            with meter.step(step): result = train(batch)
-            for reading in meter.done(step, {"loss": result.loss, ...}, {"lr": lr}): ...
+    """What a loop does with it:
+
+        with meter.phase("data"):
+            batch = next(batches)
+        with meter.step(step):
+            result = train(batch)
+        for reading in meter.done(step, {"loss": result.loss}, {"lr": rate}):
+            judge(reading)
 
     `done` gives the values of the step before, so nothing in a step waits for the device.
     """
@@ -74,12 +78,13 @@ class Meter:
         return readings
 
     def _measure(self) -> dict[str, Any]:
-        mean = _mean(self._window)
-        per_second = self._config.batch.size / mean["step_s"]
+        step_s = sum(split.total for split in self._window) / len(self._window)
+        per_second = self._config.batch.size / step_s
         return {
             f"{self._unit}_per_s": per_second * self._per_sample,
             "mfu": self._mfu(per_second),
-            **mean,
+            "step_s": step_s,
+            **_parts(self._window),
             "communication_from": self._window[-1].source,
             "memory_gb": memory_gb(self._device),
             **self._nvml.read(),
@@ -109,15 +114,11 @@ def throughput_unit(config: Config) -> tuple[str, int]:
     return ("images" if isinstance(config.model, ResNetConfig) else "samples"), 1
 
 
-def _mean(window: list[Split]) -> dict[str, float | None]:
-    count = len(window)
-    known = window[-1].source != NOT_MEASURED
-    return {
-        "step_s": sum(split.total for split in window) / count,
-        "data_s": sum(split.data for split in window) / count,
-        "compute_s": sum(split.compute for split in window) / count,
-        "communication_s": sum(split.communication for split in window) / count if known else None,
-        "checkpoint_s": sum(split.checkpoint for split in window) / count,
-        "other_s": sum(split.other for split in window) / count,
-        "own_s": sum(split.own for split in window) / count,
+def _parts(window: list[Split]) -> dict[str, float | None]:
+    parts: dict[str, float | None] = {
+        f"{name}_s": sum(getattr(split, name) for split in window) / len(window)
+        for name in ("data", "compute", "communication", "checkpoint", "other", "own")
     }
+    if window[-1].source == NOT_MEASURED:
+        parts["communication_s"] = None
+    return parts

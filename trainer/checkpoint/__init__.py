@@ -1,0 +1,1 @@
+"""Checkpoints: sharded, written beside training, published whole or not at all."""

@@ -1,0 +1,71 @@
+"""Reads what torch.distributed.checkpoint asks for out of a checkpoint's safetensors files. Imported only to load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.storage import StorageReader
+
+from trainer import safetensors_file
+
+
+class ShardReader(StorageReader):
+    def __init__(self, path: Path, index: Mapping[str, Any]) -> None:
+        self._path = path
+        self._index = index
+        self._files: dict[str, safetensors_file.Reader] = {}
+        self._chunks = {
+            (name, tuple(chunk["offsets"])): chunk for name, entry in index.items() for chunk in entry["chunks"]
+        }
+
+    def read_metadata(self, *_: Any) -> Metadata:
+        return Metadata({name: _describe(entry) for name, entry in self._index.items()})
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        for request in plan.items:
+            source = self._chunk(request.storage_index)
+            for dim, (start, length) in enumerate(zip(request.storage_offsets, request.lengths, strict=True)):
+                source = source.narrow(dim, start, length)
+            target = planner.resolve_tensor(request).detach()
+            target.copy_(source)
+            planner.commit_tensor(request, target)
+        done: Any = torch.futures.Future()
+        done.set_result(None)
+        return done
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        return plans
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """Each reader is for one load."""
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *_: Any) -> None:
+        """There is nothing to prepare: files are opened when they are asked for."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return Path(checkpoint_id).is_dir()
+
+    def _chunk(self, wanted: Any) -> Any:
+        chunk = self._chunks[wanted.fqn, tuple(wanted.offset)]
+        if chunk["file"] not in self._files:
+            self._files[chunk["file"]] = safetensors_file.Reader(self._path / chunk["file"])
+        return self._files[chunk["file"]][chunk["name"]]
+
+
+def _describe(entry: Mapping[str, Any]) -> TensorStorageMetadata:
+    dtype = getattr(torch, safetensors_file.DTYPES[entry["dtype"]][0])
+    chunks = [ChunkStorageMetadata(torch.Size(c["offsets"]), torch.Size(c["sizes"])) for c in entry["chunks"]]
+    return TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(entry["shape"]), chunks)

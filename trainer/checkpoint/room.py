@@ -1,0 +1,53 @@
+"""Is there a folder that all ranks can write to, with room for a checkpoint? Asked before any GPU time is used."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.checkpoint import folder
+from trainer.checkpoint.group import Group
+from trainer.config.problem import ConfigError, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check(path: Path, size: int, group: Group) -> None:
+    """Raise on every rank what is wrong on any; `size` is the bytes of one checkpoint, of all ranks together."""
+    texts = dict.fromkeys(text for text in group.all(_problem(path, size, group.rank)) if text)
+    if texts:
+        fix = "choose another run.folder, or make room and rights there"
+        raise ConfigError([Problem("run.folder", text, fix) for text in texts])
+
+
+def size_of(tensors: Mapping[str, torch.Tensor], group: Group) -> int:
+    """Bytes of a checkpoint of these tensors: those that several ranks hold count once."""
+    mine = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
+
+    def total(sizes: list[dict[str, int]]) -> list[int]:
+        return [sum({name: size for some in sizes for name, size in some.items()}.values())] * group.world_size
+
+    return group.through_first(mine, total)
+
+
+def _problem(path: Path, size: int, rank: int) -> str:
+    probe = path / f"probe-{rank:05d}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        folder.write(probe, b"writable")
+        probe.unlink()
+        space = os.statvfs(path)
+    except OSError as error:
+        return f"{path} cannot be written on {socket.gethostname()}: {error.strerror}"
+    free = space.f_bavail * space.f_frsize
+    if free >= size:
+        return ""
+    return f"{path} has {_gib(free)} free and one checkpoint takes {_gib(size)}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

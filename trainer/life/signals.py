@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import threading
@@ -92,17 +91,18 @@ class Stop:
         self._reason = max(self._reason or reason, reason)
 
     def _watch(self) -> None:
+        self._ear.settimeout(_POLL_S if self._first else None)
         while True:
-            heard, _, _ = select.select([self._ear], [], [], _POLL_S if self._first else None)
-            numbers = self._ear.recv(64) if heard else b""
-            if heard and not numbers:
-                return
-            for number in numbers:
-                if number in _SIGNALS:
-                    self._note(_SIGNALS[signal.Signals(number)])
-            if self._first:
+            try:
+                numbers = self._ear.recv(64)
+            except TimeoutError:
                 self._look_at_file()
                 self._look_at_clock()
+                continue
+            if not numbers:
+                return
+            for number in _SIGNALS.keys() & set(numbers):
+                self._note(_SIGNALS[number])
 
     def _look_at_file(self) -> None:
         try:

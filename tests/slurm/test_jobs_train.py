@@ -1,0 +1,323 @@
+"""train.sbatch with stand-ins for the Slurm commands: what torchrun is told, and what is decided when the step ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).resolve().parents[2] / "slurm" / "jobs" / "train.sbatch"
+
+STUBS = {
+    "scontrol": """echo "scontrol $*" >>"$CALLS"
+        case "$1 $2" in
+        "show hostnames") printf '%s\\n' gpu-1 gpu-2 ;;
+        "show node") echo "NodeName=$3 Arch=x86_64 NodeAddr=${NODE_ADDR-10.88.0.3} NodeHostName=$3" ;;
+        "show job") echo "JobId=$3 JobName=x JobState=$(cat "$STATES/$3" 2>/dev/null || echo RUNNING) Reason=None" ;;
+        "requeue "*) [ -z "${REQUEUE_FAILS:-}" ] || exit 1; kill -TERM $PPID; sleep 0.2 ;;
+        esac""",
+    "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
+    "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((3 + SLURM_NODEID))} uid 0"',
+    "ss": '[ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB',
+    "sinfo": 'echo "${DOWN:-}"',
+    # Runs the step on both nodes, one after the other, and fails if one of them does.
+    "srun": """echo "srun $*"
+        while [ "$1" != bash ]; do shift; done
+        code=0
+        for id in 0 1; do SLURM_NODEID=$id SLURMD_NODENAME=gpu-$((id + 1)) "$@" || code=1; done
+        sleep 0.1
+        exit $code""",
+    # The trainer: as long as told, then an outcome; a stop file ends it early and is what the outcome is about.
+    "python": """echo "$SLURMD_NODENAME: $*"
+        sleep 0.1
+        [ "$SLURM_NODEID" = 0 ] || exit ${TORCHRUN:-0}
+        for _ in $(seq "${TICKS:-0}"); do sleep 0.05; [ ! -e "$run/stop" ] || OUTCOME=requeue; done
+        [ ! -e "$run/stop" ] || REASON=$(cat "$run/stop")
+        [ -z "${CHECKPOINT:-}" ] || mkdir -p "$run/checkpoints/step-$CHECKPOINT"
+        [ -z "${OUTCOME:-}" ] || printf '{"outcome": "%s", "reason": "%s", "step": 7, "time": 1.5}\\n' \\
+            "$OUTCOME" "${REASON:-a reason, with a comma}" >"$MUSTER_OUTCOME_FILE"
+        exit ${TORCHRUN:-0}""",
+}
+
+Start = Callable[..., "subprocess.Popen[str]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    folders = dict.fromkeys(STUBS, tmp_path / "bin") | {"python": tmp_path / "root" / "env" / "bin"}
+    for name, body in STUBS.items():
+        folders[name].mkdir(parents=True, exist_ok=True)
+        stub = folders[name] / name
+        stub.write_text(f"#!/bin/bash\n{body}\n")
+        stub.chmod(0o755)
+    (tmp_path / "states").mkdir()
+
+    def begin(*arguments: str, **env: str) -> subprocess.Popen[str]:
+        base = {
+            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+            "MUSTER_ROOT": str(tmp_path / "root"),
+            "CALLS": str(tmp_path / "calls"),
+            "STATES": str(tmp_path / "states"),
+            "SLURM_SUBMIT_DIR": str(tmp_path),
+            "SLURM_JOB_ID": "12345",
+            "SLURM_JOB_NAME": "train",
+            "SLURM_JOB_NODELIST": "gpu-[1-2]",
+            "SLURM_NNODES": "2",
+            "SLURM_CPUS_ON_NODE": "2",
+            "SLURM_JOB_END_TIME": str(int(time.time()) + 100),
+        }
+        command = ["bash", str(JOB), *(arguments or ("tiny-llama",))]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=base | env, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path)
+
+    return begin
+
+
+@pytest.fixture
+def job(start: Start) -> Run:
+    def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return finish(start(*arguments, **env))
+
+    return run
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    out, err = process.communicate(timeout=30)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "train-12345"
+
+
+def requeued(tmp_path: Path) -> bool:
+    return "scontrol requeue 12345" in (tmp_path / "calls").read_text()
+
+
+def signalled(process: subprocess.Popen[str], number: int) -> subprocess.CompletedProcess[str]:
+    """The job, after it got a signal while its step was running."""
+    assert process.stdout is not None
+    seen = ""
+    while "gpu-1: " not in seen:
+        seen += process.stdout.readline()
+    process.send_signal(number)
+    done = finish(process)
+    return subprocess.CompletedProcess(done.args, done.returncode, seen + done.stdout, done.stderr)
+
+
+def test_each_node_starts_the_trainer_with_its_own_address(job: Run, run_folder: Path) -> None:
+    done = job("llama.yaml", "optimizer.lr=1e-4", "name=two words", OUTCOME="finished")
+    assert done.returncode == 0, done.stderr
+    first, second = [line for line in done.stdout.splitlines() if line.startswith("gpu-")]
+    for line, address, is_host in ((first, "10.88.0.3", "true"), (second, "10.88.0.4", "false")):
+        assert f"--rdzv-endpoint=10.88.0.3:22345 --local-addr={address} --rdzv-conf=is_host={is_host}," in line
+        assert "--nnodes=2:2 --nproc-per-node=2 --max-restarts=3 " in line
+        assert "--rdzv-id=12345.0 " in line
+        assert line.endswith(f"-m trainer llama.yaml optimizer.lr=1e-4 name=two words run.folder={run_folder}")
+
+
+def test_a_finished_run_is_not_requeued_even_if_torchrun_fails(job: Run, tmp_path: Path) -> None:
+    done = job(OUTCOME="finished", TORCHRUN="1")
+    assert done.returncode == 0
+    assert "train: finished: a reason, with a comma at step 7" in done.stdout
+    assert not requeued(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "words"),
+    [
+        ("stopped", 77, "train: stopped: a reason, with a comma at step 7. Go on with RUN_FOLDER="),
+        ("broken", 1, "train: BROKEN: a reason, with a comma at step 7"),
+        ("bad_input", 2, "train: FAILED: a reason, with a comma at step 7"),
+    ],
+)
+def test_ends_that_nobody_should_repeat(job: Run, tmp_path: Path, outcome: str, status: int, words: str) -> None:
+    done = job(OUTCOME=outcome)
+    assert done.returncode == status
+    assert words in done.stdout + done.stderr
+    assert not requeued(tmp_path)
+
+
+def test_what_asks_for_a_requeue_gets_it_and_says_why(job: Run, tmp_path: Path, run_folder: Path) -> None:
+    done = job(OUTCOME="requeue", REASON="time limit", CHECKPOINT="00000007")
+    assert done.returncode == 0, done.stderr
+    assert "train: time limit at step 7; newest checkpoint: 00000007; requeue 1 of at most 100" in done.stdout
+    assert requeued(tmp_path)
+    assert "12345 step=00000007 requeue=1 " in (run_folder / "requeues").read_text()
+
+
+def test_ranks_that_only_slurm_told_to_terminate_come_back(job: Run, tmp_path: Path) -> None:
+    assert job(OUTCOME="terminated", TORCHRUN="1").returncode == 0
+    assert requeued(tmp_path)
+
+
+def test_a_lost_node_is_named_and_the_job_comes_back(job: Run, tmp_path: Path) -> None:
+    done = job(TORCHRUN="1", CUT_OFF="gpu-2", DOWN="gpu-2 down*")
+    assert done.returncode == 0
+    assert "train: gpu-2 did not join: it never reached gpu-1 at 10.88.0.3:22345" in done.stdout
+    assert "gpu-1 did not join" not in done.stdout
+    assert "train: gpu-2 is down*" in done.stdout
+    assert (
+        "train: the step ended with 1 and no outcome: a rank or a node was lost; newest checkpoint: none" in done.stdout
+    )
+    assert requeued(tmp_path)
+
+
+def test_requeues_end_when_there_is_no_progress(job: Run, tmp_path: Path) -> None:
+    job(TORCHRUN="1", CHECKPOINT="00000010")
+    (tmp_path / "calls").unlink()
+    done = job(TORCHRUN="1", SLURM_RESTART_COUNT="1")
+    assert done.returncode == 1
+    assert "not requeued: no newer checkpoint than 00000010 since the last time" in done.stderr
+    assert not requeued(tmp_path)
+
+
+def test_requeues_go_on_while_there_is_progress_up_to_the_bound(job: Run, tmp_path: Path) -> None:
+    job(TORCHRUN="1", CHECKPOINT="00000010")
+    assert job(TORCHRUN="1", CHECKPOINT="00000020", SLURM_RESTART_COUNT="1").returncode == 0
+    (tmp_path / "calls").unlink()
+    done = job(TORCHRUN="1", CHECKPOINT="00000030", SLURM_RESTART_COUNT="2", MAX_REQUEUES="2")
+    assert done.returncode == 1
+    assert "not requeued: it has been 2 times (MAX_REQUEUES=2)" in done.stderr
+    assert not requeued(tmp_path)
+
+
+def test_the_requeues_of_another_job_in_the_same_folder_do_not_count(job: Run, tmp_path: Path) -> None:
+    job(TORCHRUN="1", CHECKPOINT="00000010", RUN_FOLDER="again")
+    (tmp_path / "states" / "12345").write_text("FAILED")
+    assert job(TORCHRUN="1", RUN_FOLDER="again", SLURM_JOB_ID="777").returncode == 0
+    assert "scontrol requeue 777" in (tmp_path / "calls").read_text()
+
+
+def test_a_requeue_that_slurm_refuses_is_said(job: Run) -> None:
+    done = job(OUTCOME="requeue", REQUEUE_FAILS="1")
+    assert done.returncode == 1
+    assert "train: BROKEN: scontrol requeue failed; go on with RUN_FOLDER=" in done.stderr
+
+
+@pytest.mark.parametrize(("seconds_left", "reason"), [(100, "time limit"), (5000, "preempted")])
+def test_a_warning_becomes_a_stop_file_then_a_requeue(
+    start: Start, tmp_path: Path, seconds_left: int, reason: str
+) -> None:
+    end = str(int(time.time()) + seconds_left)
+    done = signalled(start(TICKS="20", OUTCOME="finished", SLURM_JOB_END_TIME=end), signal.SIGUSR1)
+    assert f"train: told to stop ({reason})" in done.stdout
+    assert f"train: {reason} at step 7; newest checkpoint: none; requeue 1" in done.stdout
+    assert done.returncode == 0
+    assert requeued(tmp_path)
+
+
+def test_a_job_that_is_told_to_go_while_it_counts_as_running_comes_back(start: Start, tmp_path: Path) -> None:
+    done = signalled(start(TICKS="20"), signal.SIGTERM)
+    assert "train: told to stop (preempted)" in done.stdout
+    assert requeued(tmp_path)
+
+
+def test_a_cancelled_job_stays_away(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "states" / "12345").write_text("COMPLETING")
+    done = signalled(start(TICKS="20"), signal.SIGTERM)
+    assert done.returncode == 77
+    assert "train: told to stop (cancelled)" in done.stdout
+    assert "train: Slurm ended the job; not requeued by this script. Newest checkpoint: none" in done.stdout
+    assert not requeued(tmp_path)
+
+
+def test_a_job_that_slurm_is_ending_is_not_requeued_whatever_the_ranks_say(job: Run, tmp_path: Path) -> None:
+    (tmp_path / "states" / "12345").write_text("COMPLETING")
+    done = job(OUTCOME="requeue")
+    assert done.returncode == 77
+    assert "not requeued: Slurm is ending the job already (COMPLETING)" in done.stdout
+    assert not requeued(tmp_path)
+
+
+def test_what_the_last_attempt_left_is_not_obeyed_but_a_persons_wish_is(job: Run, run_folder: Path) -> None:
+    run_folder.mkdir(parents=True)
+    (run_folder / "outcome.json").write_text(json.dumps({"outcome": "finished", "reason": "old", "step": 1}))
+    (run_folder / "stop").write_text("time limit\n")
+    assert "no outcome" in job(TORCHRUN="1").stdout
+    assert not (run_folder / "stop").exists()
+    (run_folder / "stop").write_text("enough for today\n")
+    assert "enough for today at step 7" in job(OUTCOME="stopped").stdout
+
+
+def test_a_folder_that_another_job_is_using_is_refused(job: Run, tmp_path: Path) -> None:
+    job(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777")
+    done = job(RUN_FOLDER="shared", OUTCOME="finished")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"train: FAILED: job 777 is training in {tmp_path}/shared: wait for it, or set another RUN_FOLDER\n",
+    )
+    (tmp_path / "states" / "777").write_text("COMPLETED")
+    assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
+
+
+def test_ranks_are_the_gpus_of_a_node_unless_told(job: Run) -> None:
+    assert "--nproc-per-node=4 " in job(SLURM_GPUS_ON_NODE="4").stdout
+    assert "--gpus-per-node=4" in job(SLURM_GPUS_ON_NODE="4").stdout
+    assert "--nproc-per-node=1 " in job(SLURM_GPUS_ON_NODE="4", RANKS_PER_NODE="1").stdout
+
+
+def test_elastic_jobs_keep_their_step_when_a_node_dies(job: Run) -> None:
+    done = job(OUTCOME="finished", NODES_MIN="1")
+    assert "--nnodes=1:2 " in done.stdout
+    assert "--no-kill --kill-on-bad-exit=0" in done.stdout
+    assert "last_call_timeout=5,keep_alive_interval=3,keep_alive_max_attempt=3" in done.stdout
+    assert "--kill-on-bad-exit=1" in job(OUTCOME="finished").stdout
+
+
+def test_a_node_can_stand_by(job: Run) -> None:
+    done = job(OUTCOME="finished", NODES_MAX="1")
+    assert "--nnodes=1:1 " in done.stdout
+    assert "--no-kill" in done.stdout
+
+
+@pytest.mark.parametrize("nodes", [{"NODES_MIN": "3"}, {"NODES_MIN": "0"}, {"NODES_MAX": "5"}])
+def test_node_counts_that_do_not_fit_are_refused(job: Run, nodes: dict[str, str]) -> None:
+    done = job(**nodes)
+    assert done.returncode == 2
+    assert "must be 1 <= NODES_MIN <= NODES_MAX <= 2, the nodes of the job" in done.stderr
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.1.1", "no-such-name"])
+def test_a_head_that_others_cannot_reach_is_refused(job: Run, address: str) -> None:
+    done = job(NODE_ADDR=address)
+    assert done.returncode == 2
+    assert f"the head node gpu-1 has no address others can reach (NodeAddr={address}" in done.stderr
+    assert "torch" not in done.stdout
+
+
+def test_a_node_that_would_say_loopback_fails_and_names_itself(job: Run) -> None:
+    done = job(LOCAL_ADDR="127.0.0.1")
+    assert "train: FAILED: gpu-2 has no address towards 10.88.0.3 (found '127.0.0.1')" in done.stderr
+
+
+def test_the_folder_can_be_given_as_an_override(job: Run, tmp_path: Path) -> None:
+    assert f"run.folder={tmp_path}/here\n" in job("tiny-llama", "run.folder=here", OUTCOME="finished").stdout
+    done = job("tiny-llama", "run.folder=runs/{name}")
+    assert (done.returncode, "placeholders" in done.stderr) == (2, True)
+
+
+def test_mistakes_are_said_before_anything_starts(job: Run, start: Start, tmp_path: Path) -> None:
+    outside = job(SLURM_JOB_ID="")
+    assert (outside.returncode, outside.stderr) == (2, "train: FAILED: not inside a job: submit it with sbatch\n")
+    assert "no training environment at" in job(MUSTER_ROOT=str(tmp_path / "elsewhere")).stderr
+    bare = subprocess.run(["bash", str(JOB)], env={"SLURM_JOB_ID": "1", **os.environ}, capture_output=True, text=True)
+    assert "train: FAILED: no config: sbatch train.sbatch CONFIG" in bare.stderr
+
+
+def test_nothing_but_the_run_is_left(job: Run, run_folder: Path) -> None:
+    job(OUTCOME="finished")
+    assert sorted(path.name for path in run_folder.iterdir()) == ["job", "outcome.json"]
+
+
+def test_the_header_is_what_people_expect() -> None:
+    header = {line.split()[1] for line in JOB.read_text().splitlines() if line.startswith("#SBATCH")}
+    assert {"--requeue", "--signal=B:USR1@120", "--open-mode=append", "--output=%x-%j.out", "--nodes=2"} <= header

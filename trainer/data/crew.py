@@ -37,11 +37,12 @@ class Done:
 def run(tasks: Iterable[Task], workers: int, settings: Settings, report: Callable[[int], None]) -> list[Done]:
     """All tasks, in whatever order they end; `report` hears of the bytes of input as they are worked through."""
     waiting = deque(tasks)
-    crew = [_Worker(settings) for _ in range(min(workers, len(waiting)))]
+    crew: list[_Worker] = []
     done: list[Done] = []
     try:
-        for worker in crew:
-            worker.next(waiting)
+        for _ in range(min(workers, len(waiting))):
+            crew.append(_Worker(settings))
+            crew[-1].next(waiting)
         while busy := {worker.pipe: worker for worker in crew if worker.task}:
             ready = wait(list(busy))
             for worker in (worker for pipe, worker in busy.items() if pipe in ready):

@@ -45,7 +45,7 @@ class Piece:
 
 
 def find(inputs: Sequence[str]) -> list[File]:
-    """All text files, in an order of names; of folders, binary, hidden and empty files are left out."""
+    """All text files, in an order of names; empty ones are left out, and of folders binary and hidden ones."""
     problems = [
         Problem("INPUT", f"there is no file or folder {one}", "check the name")
         for one in inputs
@@ -53,7 +53,7 @@ def find(inputs: Sequence[str]) -> list[File]:
     ]
     if problems:
         raise ConfigError(problems)
-    files = [file for one in inputs for file in _below(Path(one))]
+    files = [file for one in inputs for file in _below(Path(one)) if file.size]
     if not files:
         raise ConfigError([Problem("INPUT", f"no text in {', '.join(inputs)}", "give text files, .jsonl, or folders")])
     return files
@@ -98,7 +98,7 @@ def _below(path: Path) -> Iterator[File]:
     for one in sorted(path.rglob("*")):
         name = one.relative_to(path)
         hidden = any(part.startswith(".") for part in name.parts)
-        if not hidden and one.is_file() and one.stat().st_size and _is_text(one):
+        if not hidden and one.is_file() and _is_text(one):
             yield _file(one, name.as_posix())
 
 

@@ -1,0 +1,149 @@
+"""Token shards as samples, and what is said of folders that cannot be one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer.config.problem import ConfigError
+from trainer.config.schema import Config, DataConfig, LlamaConfig
+from trainer.data import index
+from trainer.data.index import Index, Shard
+from trainer.data.loader import Loader
+from trainer.data.source import source_for
+
+
+def shards(folder: Path, *tokens, dtype="uint16", vocab_size=100) -> Path:
+    folder.mkdir()
+    listed = []
+    for number, values in enumerate(tokens):
+        raw = np.asarray(values, index.DTYPES[dtype]).tobytes()
+        (folder / f"shard-{number:05d}.bin").write_bytes(raw)
+        digest = hashlib.sha256(raw).hexdigest()
+        listed.append(Shard(f"shard-{number:05d}.bin", len(values), int(max(values, default=0)), digest))
+    index.write(folder, Index(dtype, vocab_size, "bytes", None, tuple(listed)))
+    return folder
+
+
+def opened(folder: Path, seq_len=4, vocab_size=100):
+    data = DataConfig(kind="tokens", path=str(folder), seq_len=seq_len)
+    return source_for(Config(name="test", model=LlamaConfig(vocab_size=vocab_size, seq_len=64), data=data))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_windows_overlap_by_one_token_and_stay_in_their_shard(tmp_path, dtype):
+    source = opened(shards(tmp_path / "d", range(13), range(20, 24), range(30, 39), dtype=dtype))
+    assert source.length == 3 + 0 + 2
+    batch = source.fetch(np.array([4, 0, 1, 2, 3]), 0)
+    assert batch["inputs"].tolist() == [[34, 35, 36, 37], [0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [30, 31, 32, 33]]
+    assert batch["targets"].tolist() == [
+        [35, 36, 37, 38],
+        [1, 2, 3, 4],
+        [5, 6, 7, 8],
+        [9, 10, 11, 12],
+        [31, 32, 33, 34],
+    ]
+    assert batch["inputs"].dtype == batch["targets"].dtype == np.int64
+
+
+def test_an_empty_shard_is_no_obstacle(tmp_path):
+    source = opened(shards(tmp_path / "d", [], range(5)))
+    assert source.fetch(np.array([0]), 0)["inputs"].tolist() == [[0, 1, 2, 3]]
+
+
+def test_through_the_loader_every_token_is_a_target_once(tmp_path):
+    source = opened(shards(tmp_path / "d", range(41), range(41, 82)))
+    loader = Loader(source, 3, 5)
+    batches = [next(loader) for _ in range(source.length // 5)]
+    loader.close()
+    targets = np.concatenate([batch.tensors["targets"].numpy().ravel() for batch in batches])
+    assert sorted(targets.tolist()) == [*range(1, 41), *range(42, 82)]
+
+
+def _no_index(folder):
+    (folder / "index.json").unlink()
+
+
+def _empty(folder):
+    for file in folder.iterdir():
+        file.unlink()
+
+
+def _short(folder):
+    with (folder / "shard-00001.bin").open("r+b") as file:
+        file.truncate(10)
+
+
+def _gone(folder):
+    (folder / "shard-00000.bin").unlink()
+
+
+def _newer(folder):
+    raw = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps(raw | {"version": 2}))
+
+
+def _torn(folder):
+    (folder / "index.json").write_text('{"version": 1, "dty')
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            _no_index,
+            "has shards but no index.json: its preparation did not end; run (again): python -m trainer prepare",
+        ),
+        (_empty, "is empty; run (again): python -m trainer prepare"),
+        (_short, "shard-00001.bin has 10 bytes instead of 40; copy it again, or prepare the folder again"),
+        (_gone, "shard-00000.bin is missing, index.json lists it; prepare the folder again"),
+        (_newer, "is not an index of token shards of version 1 (its version is 2)"),
+        (_torn, "is not an index of token shards of version 1 (Unterminated string"),
+    ],
+)
+def test_a_folder_that_cannot_be_used(tmp_path, damage, message):
+    folder = shards(tmp_path / "d", range(20), range(20))
+    damage(folder)
+    with pytest.raises(ConfigError) as caught:
+        opened(folder)
+    assert str(caught.value).startswith("data.path: ")
+    assert message in str(caught.value)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"there is no folder .*x; make it: python -m trainer prepare INPUT"):
+        opened(tmp_path / "x")
+
+
+def test_the_wrong_vocabulary(tmp_path):
+    folder = shards(tmp_path / "d", range(20), vocab_size=128)
+    with pytest.raises(
+        ConfigError, match="tokenizer bytes with a vocabulary of 128, more than the model's 100"
+    ) as caught:
+        opened(folder)
+    assert "set model.vocab_size to 128 or more" in caught.value.problems[0].fix
+
+
+def test_a_shard_with_a_token_that_its_index_denies(tmp_path):
+    folder = shards(tmp_path / "d", range(20), [5, 300, 5, 5, 5, 5])
+    with pytest.raises(ConfigError, match=r"shard-00001.bin has token 300, the model's vocabulary ends at 99"):
+        opened(folder)
+
+
+def test_too_little_text_for_one_sample(tmp_path):
+    folder = shards(tmp_path / "d", range(4), range(3))
+    with pytest.raises(ConfigError, match="the 5 tokens of one sample; the longest has 4; prepare more text"):
+        opened(folder)
+
+
+def test_all_problems_at_once(tmp_path):
+    folder = shards(tmp_path / "d", range(20), range(20), vocab_size=128)
+    _short(folder)
+    _gone(folder)
+    with pytest.raises(ConfigError) as caught:
+        opened(folder)
+    assert len(caught.value.problems) == 3

@@ -62,7 +62,7 @@ class Step:
 
         Buffers are the same kind of thing on every rank but not the same values: rank 0's are the ones kept.
         """
-        found = {f"model.{name}": value for name, value in self.engine.named_parameters()}
+        found: dict[str, torch.Tensor] = {f"model.{name}": value for name, value in self.engine.named_parameters()}
         found |= {f"optim.{name}": value for name, value in self.optimizer.tensors().items()}
         found |= {f"buffer.{name}": value for name, value in self.engine.named_buffers()}
         if self.scale is not None:
@@ -84,9 +84,9 @@ class Step:
         return too_long if factor is None else too_long * factor
 
     def _seed_dropout(self) -> None:
-        """Random numbers of a step depend on seed, step and data rank only: a resumed run draws the same ones."""
+        """Random numbers of a step depend on seed, step and rank only: a resumed run draws the same, with no state."""
         mesh = self.engine.mesh
-        seed = (self._config.run.seed * _SEED_STRIDE + self.index) * _SEED_STRIDE + mesh.dp_rank
+        seed = (self._config.run.seed * _SEED_STRIDE + self.index) * _SEED_STRIDE + mesh.rank
         # torch.manual_seed would queue a call for CUDA in every step of a run without it.
         torch.default_generator.manual_seed(seed % 2**63)
         if mesh.device.type == "cuda":

@@ -15,6 +15,8 @@ from trainer.models.init import fill
 from trainer.models.loss import loss
 from trainer.parallel.apply import parallelize
 from trainer.parallel.layout import resolve
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.recipe import Recipe
 from trainer.step import Step
 
 STEPS = 20
@@ -43,16 +45,10 @@ def curve(config: dict[str, Any], micro: int, steps: int = STEPS) -> dict[str, l
 def make_step(config: Config) -> Step:
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
-    engine = parallelize(
-        partial(build, config.model),
-        config.parallel,
-        resolve(config.parallel, world, world),
-        rank=rank,
-        device=torch.device("cpu"),
-        precision=config.precision,
-        compiled=config.compile,
-        fill=partial(fill, seed=config.run.seed),
-    )
+    recipe = Recipe(config.parallel, config.precision, config.compile)
+    layout = resolve(config.parallel, world, world)
+    mesh = Mesh(layout, rank, torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
+    engine = parallelize(partial(build, config.model), recipe, mesh, fill=partial(fill, seed=config.run.seed))
     return Step(engine, config, loss)
 
 

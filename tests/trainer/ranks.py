@@ -1,4 +1,4 @@
-"""Four gloo ranks that live as long as the test session and run any function on all of them."""
+"""Gloo ranks that live as long as the test session and run any function on all of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import importlib
 import multiprocessing
 import os
 import tempfile
+import time
 import traceback
-from datetime import timedelta
-from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,17 +19,18 @@ _PRELOAD = ["torch", "torch.distributed.fsdp", "torch.distributed.tensor.paralle
 
 
 def on_ranks(target: str, *, ranks: int = RANKS, timeout_s: float = 120, **kwargs: Any) -> list[Any]:
-    """Run "module:function" with these arguments on each rank of a fresh world; what it returned, by rank.
+    """Run "module:function" with these arguments on each rank of a world; what it returned, by rank.
 
     Arguments and results are pickled. A rank that raises fails the test with its traceback, and so does one that is
     not done in time; the next call then starts new ranks.
     """
-    pool = _pool()
+    pool = _POOLS.get(ranks) or _Pool(ranks)
+    _POOLS[ranks] = pool
     try:
-        return pool.run(target, ranks, timeout_s, kwargs)
+        return pool.run(target, timeout_s, kwargs)
     except RanksError:
         pool.close()
-        _pool.cache_clear()
+        del _POOLS[ranks]
         raise
 
 
@@ -38,78 +38,69 @@ class RanksError(AssertionError):
     """The tracebacks of the ranks that failed."""
 
 
-@cache
-def _pool() -> _Pool:
-    pool = _Pool()
-    atexit.register(pool.close)
-    return pool
-
-
 class _Pool:
-    def __init__(self) -> None:
+    """The world is joined once: torch keeps tables about the groups of a mesh that outlive a world."""
+
+    def __init__(self, ranks: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOAD)
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
-        self._calls = 0
         self._ends: list[Connection] = []
         self._processes: list[Any] = []
-        for rank in range(RANKS):
+        store = os.path.join(self._folder.name, "store")
+        for rank in range(ranks):
             ours, theirs = context.Pipe()
             # A daemon dies with the session; one left behind by a killed session sees its pipe close.
-            process = context.Process(target=_serve, args=(rank, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, ranks, store, theirs), daemon=True)
             process.start()
             theirs.close()
             self._ends.append(ours)
             self._processes.append(process)
+        atexit.register(self.close)
 
-    def run(self, target: str, ranks: int, timeout_s: float, kwargs: dict[str, Any]) -> list[Any]:
-        self._calls += 1
-        store = os.path.join(self._folder.name, f"store-{self._calls}")
-        for end in self._ends[:ranks]:
-            end.send((target, ranks, store, timeout_s, kwargs))
-        answers = [self._answer(rank, timeout_s) for rank in range(ranks)]
+    def run(self, target: str, timeout_s: float, kwargs: dict[str, Any]) -> list[Any]:
+        for end in self._ends:
+            end.send((target, kwargs))
+        deadline = time.monotonic() + timeout_s
+        answers = [self._answer(rank, deadline) for rank in range(len(self._ends))]
         failed = {rank: text for rank, (is_good, text) in enumerate(answers) if not is_good}
         if failed:
             raise RanksError("\n".join(f"rank {rank}: {text}" for rank, text in failed.items()))
         return [value for _, value in answers]
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         for process in self._processes:
             process.kill()
             process.join()
         self._folder.cleanup()
 
-    def _answer(self, rank: int, timeout_s: float) -> tuple[bool, Any]:
+    def _answer(self, rank: int, deadline: float) -> tuple[bool, Any]:
         end = self._ends[rank]
         try:
-            return end.recv() if end.poll(timeout_s) else (False, f"no answer within {timeout_s:g} s")
+            in_time = end.poll(max(0.0, deadline - time.monotonic()))
+            return end.recv() if in_time else (False, "did not answer in time")
         except EOFError:
             return False, f"died with exit code {self._processes[rank].exitcode}"
 
 
-def _serve(rank: int, end: Connection) -> None:
+_POOLS: dict[int, _Pool] = {}
+
+
+def _serve(rank: int, ranks: int, store: str, end: Connection) -> None:
     import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
 
     torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)
     while True:
         try:
-            target, ranks, store, timeout_s, kwargs = end.recv()
+            target, kwargs = end.recv()
         except EOFError:
             return
         try:
-            answer = (True, _run(rank, target, ranks, store, timeout_s, kwargs))
-        except BaseException:  # noqa: BLE001 - whatever it was, the test shows it
+            module, function = target.split(":")
+            answer = (True, getattr(importlib.import_module(module), function)(**kwargs))
+        except BaseException:
             answer = (False, traceback.format_exc())
         end.send(answer)
-
-
-def _run(rank: int, target: str, ranks: int, store: str, timeout_s: float, kwargs: dict[str, Any]) -> Any:
-    import torch.distributed as dist  # noqa: PLC0415
-
-    timeout = timedelta(seconds=timeout_s)
-    dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks, timeout=timeout)
-    try:
-        module, function = target.split(":")
-        return getattr(importlib.import_module(module), function)(**kwargs)
-    finally:
-        dist.destroy_process_group()

@@ -2,103 +2,87 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from trainer.config.problem import ConfigError, Problem
-from trainer.config.schema import CompileConfig, ParallelConfig, Precision
 from trainer.parallel.blocks import blocks
 from trainer.parallel.engine import Engine
-from trainer.parallel.layout import Layout
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
+from trainer.parallel.recipe import Recipe
+from trainer.parallel.recompute import recompute
 from trainer.parallel.weights import Factory, Fill, describe, initialise, materialise
 from trainer.precision import autocast_forward
 
 
-def parallelize(
-    model: nn.Module | Factory,
-    parallel: ParallelConfig,
-    layout: Layout,
-    *,
-    rank: int,
-    device: torch.device,
-    precision: Precision,
-    compiled: CompileConfig,
-    fill: Fill | None = None,
-) -> Engine:
-    """Spread a model over the layout.
+def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fill | None = None) -> Engine:
+    """Spread a model over the ranks of the mesh.
 
     A factory together with `fill` is built without memory and filled part by part, so the model need not fit on one
     device; otherwise the model's own values count, rank 0's for everybody.
     """
-    _refuse(parallel, device)
-    sharded = _is_sharded(parallel, layout)
-    mesh = Mesh(layout, rank, device, sharded=sharded)
-    described = describe(model, device, fill)
+    _refuse(recipe, mesh.device)
+    described: Any = describe(model, mesh.device, fill)
     choices: list[str] = []
-    if sharded:
-        return _sharded(described, parallel, mesh, precision, compiled, choices, fill)
-    return _whole(described, parallel, mesh, precision, compiled, choices, fill)
+    if recipe.compiled.mode == "whole" and recipe.compiles_blocks(mesh.layout):
+        choices.append("compile: blocks, as engines work between them")
+    if mesh.layout.pipeline > 1:
+        return _pipeline(described, recipe, mesh, choices, fill)
+    if recipe.is_sharded(mesh.layout):
+        from trainer.parallel.fsdp import FsdpEngine  # noqa: PLC0415
 
-
-def _refuse(parallel: ParallelConfig, device: torch.device) -> None:
-    if parallel.offload and device.type != "cuda":
-        raise ConfigError(
-            [
-                Problem(
-                    "parallel.offload",
-                    f"true, but the device is {device.type}: there is no other memory to leave",
-                    "set parallel.offload to false, or run on a GPU",
-                )
-            ]
-        )
-
-
-def _is_sharded(parallel: ParallelConfig, layout: Layout) -> bool:
-    """Tensor parallel parts are DTensors, which fully_shard takes and DDP does not."""
-    return parallel.strategy in ("fsdp", "hsdp") or layout.tensor > 1
-
-
-def _whole(
-    model: nn.Module,
-    parallel: ParallelConfig,
-    mesh: Mesh,
-    precision: Precision,
-    compiled: CompileConfig,
-    choices: list[str],
-    fill: Fill | None,
-) -> Engine:
-    materialise(model, mesh.device)
-    if fill is not None:
-        initialise([model], mesh.device, fill)
-    autocast_forward(model, precision, mesh.device)
-    if compiled.mode == "blocks":
-        _compile_blocks(model, compiled)
+        return FsdpEngine(_spread(described, recipe, mesh, fill), recipe, mesh, choices)
+    whole = _spread(described, recipe, mesh, fill)
     if mesh.layout.replicate == 1:
-        return PlainEngine(model, mesh, compiled, choices)
+        return PlainEngine(whole, recipe, mesh, choices)
     from trainer.parallel.ddp import DdpEngine  # noqa: PLC0415
 
-    return DdpEngine(model, parallel, mesh, compiled, choices)
+    return DdpEngine(whole, recipe, mesh, choices)
 
 
-def _sharded(
-    model: nn.Module,
-    parallel: ParallelConfig,
-    mesh: Mesh,
-    precision: Precision,
-    compiled: CompileConfig,
-    choices: list[str],
-    fill: Fill | None,
-) -> Engine:
-    from trainer.parallel.fsdp import FsdpEngine, shard  # noqa: PLC0415
+def _refuse(recipe: Recipe, device: torch.device) -> None:
+    if recipe.parallel.offload and device.type != "cuda":
+        message = f"true, but the device is {device.type}: parameters are in host memory already"
+        fix = "set parallel.offload to false, or run.device to cuda"
+        raise ConfigError([Problem("parallel.offload", message, fix)])
 
-    shard(model, parallel, precision, mesh)
+
+def _pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:
+    from trainer.parallel.pipeline import PipelineEngine  # noqa: PLC0415
+    from trainer.parallel.stages import cut, indices_of, stage_count  # noqa: PLC0415
+
+    width = model.embed.embedding_dim
+    indices = indices_of(recipe.parallel, mesh.coordinate("pipeline"))
+    parts = [cut(model, index, stage_count(recipe.parallel)) for index in indices]
+    stages = [_spread(part, recipe, mesh, fill) for part in parts]
+    if mesh.layout.replicate > 1 and not recipe.is_sharded(mesh.layout):
+        from trainer.parallel.ddp import wrap  # noqa: PLC0415
+
+        stages = [wrap(stage, recipe, mesh) for stage in stages]
+    return PipelineEngine(stages, width, recipe, mesh, choices)
+
+
+def _spread(model: nn.Module, recipe: Recipe, mesh: Mesh, fill: Fill | None) -> nn.Module:
+    """A model, or a stage of one, with its weights where they belong."""
+    if mesh.layout.tensor > 1:
+        from trainer.parallel.tensor import split  # noqa: PLC0415
+
+        split(model, mesh)
+    recompute(model, recipe.parallel.recompute)
+    if recipe.compiles_blocks(mesh.layout):
+        for block in blocks(model):
+            # Only the forward: what fully_shard hooks around it stays outside of the graph.
+            block.forward = torch.compile(block.forward, backend=recipe.compiled.backend)
+    if recipe.is_sharded(mesh.layout):
+        from trainer.parallel.fsdp import shard  # noqa: PLC0415
+
+        shard(model, recipe, mesh)
+    else:
+        materialise(model, mesh.device)
+        autocast_forward(model, recipe.precision, mesh.device)
     if fill is not None:
         initialise([model], mesh.device, fill)
-    return FsdpEngine(model, parallel, mesh, compiled, choices)
-
-
-def _compile_blocks(model: nn.Module, compiled: CompileConfig) -> None:
-    for block in blocks(model):
-        block.compile(backend=compiled.backend)
+    return model

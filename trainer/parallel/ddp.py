@@ -12,57 +12,55 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainer.config.schema import CompileConfig, ParallelConfig
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
+from trainer.parallel.recipe import Recipe
 
-# broadcast_buffers was given a new name after torch 2.11.
+# broadcast_buffers got another name after torch 2.11.
 _NAMES = inspect.signature(DistributedDataParallel.__init__).parameters
 _BUFFER_OPTION = "forward_sync_buffers" if "forward_sync_buffers" in _NAMES else "broadcast_buffers"
 
 
 class DdpEngine(PlainEngine):
-    def __init__(
-        self, model: nn.Module, parallel: ParallelConfig, mesh: Mesh, compiled: CompileConfig, choices: list[str]
-    ) -> None:
-        self._defer = parallel.accumulate != "sync"
-        if parallel.accumulate == "auto":
-            choices.append("accumulate: defer, as ddp holds whole gradients anyway")
-        wrapped = wrap(model, parallel, mesh, is_compiled=compiled.mode != "none")
-        super().__init__(wrapped, mesh, compiled, choices)
+    def __init__(self, model: nn.Module, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
+        super().__init__(wrap(model, recipe, mesh), recipe, mesh, choices)
+        self._defer = recipe.parallel.accumulate != "sync"
+        if recipe.parallel.accumulate == "auto":
+            choices.append("accumulate: gradients are averaged after the last micro-batch, ddp holds them whole anyway")
 
-    def between(self, index: int, count: int) -> AbstractContextManager[None]:
-        is_last = index == count - 1
-        return self.modules[0].no_sync() if self._defer and not is_last else nullcontext()
+    def around(self, index: int, count: int) -> AbstractContextManager[None]:
+        model: Any = self.modules[0]
+        return model.no_sync() if self._defer and index < count - 1 else nullcontext()
 
 
-def wrap(model: nn.Module, parallel: ParallelConfig, mesh: Mesh, *, is_compiled: bool) -> nn.Module:
+def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
     """The model in DDP. All ranks hold the same weights already, so nothing is sent here."""
     options = {
         "device_ids": [mesh.device.index] if mesh.device.type == "cuda" else None,
         "process_group": mesh.group("replicate"),
-        "bucket_cap_mb": parallel.bucket_mb,
-        "gradient_as_bucket_view": parallel.bucket_view,
-        "static_graph": parallel.static_graph,
+        "bucket_cap_mb": recipe.parallel.bucket_mb,
+        "gradient_as_bucket_view": recipe.parallel.bucket_view,
+        "static_graph": recipe.parallel.static_graph,
         "init_sync": False,
         _BUFFER_OPTION: False,
     }
-    if is_compiled or "torch._dynamo" in sys.modules:
+    if recipe.compiled.mode != "none" or "torch._dynamo" in sys.modules:
         return DistributedDataParallel(model, **options)
     return _without_dynamo(model, options)
 
 
-class _LightDdp(DistributedDataParallel):
-    """DDP whose forward does not announce itself to the compiler."""
+class _UncompiledDdp(DistributedDataParallel):
+    """DDP whose forward does not announce itself to the compiler, which would have to be imported for that."""
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)
 
 
 def _without_dynamo(model: nn.Module, options: dict[str, Any]) -> nn.Module:
-    """DDP asks torch._dynamo for its mode, whose import takes as long as torch's own; nothing is compiled here."""
-    torch._dynamo = SimpleNamespace(utils=SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"))
+    """DDP asks torch._dynamo for its mode; that import takes as long as torch's own and nothing is compiled here."""
+    stand_in = SimpleNamespace(utils=SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"))
+    setattr(torch, "_dynamo", stand_in)  # noqa: B010
     try:
-        return _LightDdp(model, **options)
+        return _UncompiledDdp(model, **options)
     finally:
         del torch._dynamo

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from trainer.config.schema import CompileConfig, ParallelConfig, Precision
+from trainer.config.schema import ParallelConfig
 from trainer.parallel.blocks import blocks, is_tied
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
+from trainer.parallel.recipe import Recipe
 from trainer.parallel.weights import materialise
 from trainer.precision import DTYPES, autocast_forward
 
 Deferred = Literal["nothing", "replicas", "all"]
 
+_SHARDS_PARAMETERS = 3
+_SHARDS_GRADIENTS = 2
+
 
 class FsdpEngine(PlainEngine):
-    def __init__(
-        self, model: nn.Module, parallel: ParallelConfig, mesh: Mesh, compiled: CompileConfig, choices: list[str]
-    ) -> None:
-        super().__init__(model, mesh, compiled, choices)
-        self._keeps_gathered = keeps_gathered(parallel)
-        self._deferred = deferred(parallel, mesh, choices)
+    def __init__(self, model: nn.Module, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
+        super().__init__(model, recipe, mesh, choices)
+        self._keeps_gathered = _zero(recipe.parallel) < _SHARDS_PARAMETERS
+        self._deferred, why = deferred(recipe.parallel, mesh.layout.replicate)
+        if why:
+            choices.append(f"accumulate: {why}")
 
-    def between(self, index: int, count: int) -> AbstractContextManager[None]:
-        return self._flags(is_last=index == count - 1)
-
-    @contextmanager
-    def _flags(self, *, is_last: bool) -> Iterator[None]:
+    def around(self, index: int, count: int) -> AbstractContextManager[None]:
         model: Any = self.modules[0]
+        is_last = index == count - 1
         model.set_is_last_backward(is_last)
         if self._keeps_gathered:
             model.set_reshard_after_backward(is_last)
@@ -40,70 +40,73 @@ class FsdpEngine(PlainEngine):
             model.set_requires_gradient_sync(is_last)
         elif self._deferred == "replicas":
             model.set_requires_all_reduce(is_last)
-        yield
+        return nullcontext()
 
 
-def keeps_gathered(parallel: ParallelConfig) -> bool:
-    """ZeRO 1 and 2 keep whole parameters from the first micro-batch of a step to the last."""
-    return parallel.zero < 3 or parallel.strategy in ("single", "ddp")  # noqa: PLR2004
+def deferred(parallel: ParallelConfig, replicas: int) -> tuple[Deferred, str]:
+    """What waits for the last micro-batch, and why where that was left to us.
 
-
-def deferred(parallel: ParallelConfig, mesh: Mesh, choices: list[str]) -> Deferred:
-    """What waits for the last micro-batch. `auto` defers what needs no memory that the strategy lacks."""
-    holds_whole_gradients = parallel.zero == 1 or parallel.strategy in ("single", "ddp")
+    `auto` defers what needs no memory that the strategy does not use anyway.
+    """
     if parallel.accumulate == "sync":
-        return "nothing"
-    if parallel.accumulate == "defer" or holds_whole_gradients:
-        if parallel.accumulate == "auto":
-            choices.append("accumulate: defer, as whole gradients are held anyway")
-        return "all"
-    if mesh.layout.replicate > 1:
-        choices.append("accumulate: gradients are sharded after every micro-batch, replicas are summed once at the end")
-        return "replicas"
-    choices.append("accumulate: sync, as whole gradients would not stay sharded")
-    return "nothing"
+        return "nothing", ""
+    if parallel.accumulate == "defer":
+        return "all", ""
+    if _zero(parallel) < _SHARDS_GRADIENTS:
+        return "all", "gradients are reduced after the last micro-batch, they are held whole anyway"
+    if replicas > 1:
+        return "replicas", "gradients are scattered after each micro-batch, replicas are summed after the last"
+    return "nothing", "gradients are scattered after each micro-batch, to hold only a part of them"
 
 
-def shard(model: nn.Module, parallel: ParallelConfig, precision: Precision, mesh: Mesh) -> None:
+def shard(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
     """Shard the model in place, part by part: only one part at a time is ever whole in memory."""
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
 
-    options = {"mesh": mesh.submesh("replicate", "shard"), **_policies(model, parallel, precision, mesh.device)}
-    reshard = not keeps_gathered(parallel)
-    for group in _groups(model):
-        for module in group:
-            materialise(module, mesh.device)
+    options = {"mesh": mesh.submesh("replicate", "shard"), **_policies(model, recipe, mesh.device)}
+    reshard = _zero(recipe.parallel) == _SHARDS_PARAMETERS
+    groups = _groups(model)
+    for group in groups:
+        for part in group:
+            materialise(part, mesh.device)
         fully_shard(group, reshard_after_forward=reshard, **options)
     materialise(model, mesh.device)
-    # Backward begins where forward ended: what the root itself holds stays.
+    # What the root itself holds is needed at the end of forward and at once again in backward.
     fully_shard(model, reshard_after_forward=False, **options)
-    _prefetch([group[0] for group in _groups(model)], parallel.prefetch)
+    _prefetch([group[0] for group in groups], recipe.parallel.prefetch)
+
+
+def _zero(parallel: ParallelConfig) -> int:
+    """Without a shard axis everything is whole on every rank: what stage 1 does, with nothing to shard."""
+    return parallel.zero if parallel.strategy in ("fsdp", "hsdp") else 1
 
 
 def _groups(model: nn.Module) -> list[list[nn.Module]]:
     """Parts gathered together, in order of use. Tied weights must be in one group: they stay with the root."""
     found = [[block] for block in blocks(model)]
-    embed, norm, head = (getattr(model, name, None) for name in ("embed", "norm", "head"))
     if is_tied(model):
         return found
-    first = [[embed]] if embed is not None else []
-    last = [part for part in (norm, head) if part is not None and [part] not in found]
-    return [*first, *found, *([last] if last else [])]
+    known = {id(block) for group in found for block in group}
+    ends = {name: getattr(model, name, None) for name in ("embed", "positions", "norm", "head")}
+    parts = {name: part for name, part in ends.items() if isinstance(part, nn.Module) and id(part) not in known}
+    first = [parts[name] for name in ("embed", "positions") if name in parts]
+    last = [parts[name] for name in ("norm", "head") if name in parts]
+    return [group for group in (first, *found, last) if group]
 
 
-def _policies(model: nn.Module, parallel: ParallelConfig, precision: Precision, device: torch.device) -> dict[str, Any]:
+def _policies(model: nn.Module, recipe: Recipe, device: torch.device) -> dict[str, Any]:
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy  # noqa: PLC0415
 
     found: dict[str, Any] = {}
-    if parallel.offload:
+    if recipe.parallel.offload:
         found["offload_policy"] = CPUOffloadPolicy()
-    if precision == "fp32":
+    if recipe.precision == "fp32":
         return found
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
-        # Batch statistics are fp32 and their kernels want weights to match, so here only products are cast.
-        autocast_forward(model, precision, device)
+        # Batch statistics are fp32 and their kernels want weights of the same kind: only products are cast.
+        autocast_forward(model, recipe.precision, device)
     else:
-        found["mp_policy"] = MixedPrecisionPolicy(param_dtype=DTYPES[precision], reduce_dtype=torch.float32)
+        found["mp_policy"] = MixedPrecisionPolicy(param_dtype=DTYPES[recipe.precision], reduce_dtype=torch.float32)
     return found
 
 

@@ -13,13 +13,13 @@ from trainer.parallel.layout import Layout
 class Mesh:
     """One torch DeviceMesh over the axes that are in use; an axis of one rank costs no process group."""
 
-    def __init__(self, layout: Layout, rank: int, device: torch.device, *, sharded: bool = False) -> None:
+    def __init__(self, layout: Layout, rank: int, device: torch.device, *, is_sharded: bool) -> None:
         self.layout = layout
         self.rank = rank
         self.device = device
         self.dp_rank = layout.dp_rank(rank)
         # fully_shard wants a shard axis even where it has one rank: it then only carries precision and offload.
-        self._dims = [(name, n) for name, n in layout.mesh_dims() if n > 1 or (sharded and name == "shard")]
+        self._dims = [(name, n) for name, n in layout.mesh_dims() if n > 1 or (is_sharded and name == "shard")]
         self._mesh: Any = self._connect() if self._dims else None
 
     def submesh(self, *axes: str) -> Any:
@@ -47,7 +47,8 @@ class Mesh:
     def _connect(self) -> Any:
         if not dist.is_initialized():
             backend = "nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            store: Any = dist.HashStore()
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
         from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
 
         names, sizes = zip(*self._dims, strict=True)

@@ -114,7 +114,7 @@ def header(path: Path | str) -> Header:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SafetensorsError(f"{path}: the header is damaged ({error!r})") from error
     for name, entry in tensors.items():
-        _verify(path, name, entry, size)
+        _verify(path, name, entry, 8 + length, size)
     return Header(tensors, metadata)
 
 
@@ -164,11 +164,13 @@ def _entry(fields: dict[str, Any], base: int) -> Entry:
     return Entry(fields["dtype"], tuple(int(n) for n in fields["shape"]), base + start, base + end)
 
 
-def _verify(path: Path, name: str, entry: Entry, size: int) -> None:
+def _verify(path: Path, name: str, entry: Entry, base: int, size: int) -> None:
     if entry.dtype not in DTYPES:
         raise SafetensorsError(f"{path}: {name} has dtype {entry.dtype}; known are {', '.join(DTYPES)}")
     wanted = math.prod(entry.shape) * DTYPES[entry.dtype][1]
     if entry.end - entry.start != wanted:
         raise SafetensorsError(f"{path}: {name} needs {wanted} bytes and has {entry.end - entry.start}")
+    if entry.start < base or min(entry.shape, default=0) < 0:
+        raise SafetensorsError(f"{path}: {name} starts before the data or has a negative size")
     if entry.end > size:
         raise SafetensorsError(f"{path}: {name} ends at byte {entry.end}, the file at {size}: it is cut short")

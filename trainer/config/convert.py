@@ -24,9 +24,8 @@ def build(tree: dict[str, Any], problems: list[Problem]) -> Config:
 def _section(cls: type, tree: Any, where: str, problems: list[Problem]) -> Any:
     """An instance of the dataclass, or None where something in it is wrong."""
     if not isinstance(tree, dict):
-        problems.append(
-            Problem(where, f"is {shown(tree)}, not a mapping of settings", f"write {where}: {{key: value}}")
-        )
+        fix = f"write {where}: {{key: value}}"
+        problems.append(Problem(where, f"{shown(tree)} is not allowed, it is a section", fix))
         return None
     before = len(problems)
     hints = get_type_hints(cls)
@@ -57,12 +56,12 @@ def _value(entry: Field[Any], hint: Any, value: Any, where: str, problems: list[
 
 
 def _model(tree: Any, where: str, problems: list[Problem]) -> Any:
-    if not isinstance(tree, dict) or tree.get("family") not in FAMILIES:
-        family = tree.get("family") if isinstance(tree, dict) else None
+    family = tree.get("family") if isinstance(tree, dict) else None
+    if not isinstance(family, str) or family not in FAMILIES:
         message = "is missing" if family is None else f"{shown(family)} is not a family"
         problems.append(_wrong(Family, family, f"{where}.family", ", ".join(FAMILIES), message))
         return None
-    return _section(FAMILIES[tree["family"]], tree, where, problems)
+    return _section(FAMILIES[family], tree, where, problems)
 
 
 def _convert(hint: Any, value: Any) -> tuple[Any, str]:
@@ -77,8 +76,9 @@ def _convert(hint: Any, value: Any) -> tuple[Any, str]:
             items = [_convert(get_args(option)[0], item) for item in value]
             if not any(wanted for _, wanted in items):
                 return tuple(item for item, _ in items), ""
-        elif option is float and type(value) in (int, float) and math.isfinite(value):
-            return float(value), ""
+        elif option is float:
+            if type(value) in (int, float) and math.isfinite(value):
+                return float(value), ""
         elif type(value) is option:
             return value, ""
     return None, " or ".join(allowed_text(option) for option in options)

@@ -24,6 +24,12 @@ def fill(modules: Iterable[nn.Module], seed: int, device: torch.device | str | N
             _draw(module, clean(name), parameter, seed, torch.device(device or parameter.device))
 
 
+@torch.no_grad()
+def put(whole: torch.Tensor, parameter: Any) -> None:
+    """This rank's part of a tensor that every rank has whole."""
+    _local(parameter).copy_(_part(whole, parameter))
+
+
 def _seed_of(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "little") >> 1
 
@@ -36,7 +42,7 @@ def _draw(module: Any, name: str, parameter: Any, seed: int, device: torch.devic
     generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
     whole = torch.empty(parameter.shape, dtype=torch.float32, device=device)
     whole.normal_(mean, std, generator=generator)
-    _local(parameter).copy_(_part(whole, parameter))
+    put(whole, parameter)
 
 
 def _local(parameter: Any) -> torch.Tensor:

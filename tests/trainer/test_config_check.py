@@ -1,0 +1,141 @@
+"""Settings that clash with each other or with the number of ranks, each with its message."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.config.check import check, check_world
+from trainer.config.load import load, presets
+from trainer.config.problem import ConfigError
+
+CLASHES = [
+    (
+        "tiny-llama",
+        ["model.heads=6"],
+        "model.heads: 6 heads do not divide dim 64; use 60 or 66 for dim, or a number of",
+    ),
+    ("tiny-gpt2", ["model.heads=5"], "model.heads: 5 heads do not divide dim 64; use 60 or 65 for dim, or a number of"),
+    ("tiny-llama", ["model.dim=12"], "model.heads: dim 12 / heads 4 = 3 is odd: rotary pairs do not fit; use dim 24"),
+    ("tiny-llama", ["model.kv_heads=3"], "model.kv_heads: 3 key-value heads do not divide 4 heads; use one of 1, 2, 4"),
+    ("tiny-mlp", ["model.hidden=[8, 0]"], "model.hidden: [8, 0] has a layer without width; use 1 or more for each"),
+    ("tiny-mlp", ["name=a/b"], "name: 'a/b' names a folder; use letters, digits, '.', '_' and '-'"),
+    ("tiny-mlp", ["name=''"], "name: '' names a folder"),
+    ("tiny-mlp", ["run.folder=x/{nam}"], "run.folder: {nam} is not known; only {name} stands for something"),
+    ("tiny-mlp", ["run.folder="], "run.folder: is empty"),
+    (
+        "tiny-mlp",
+        ["data.kind=tokens", "data.path=x"],
+        "data.kind: mlp does not read tokens; use synthetic, or a llama or",
+    ),
+    (
+        "tiny-llama",
+        ["data.kind=images", "data.path=x"],
+        "data.kind: llama does not read images; use synthetic, or a res",
+    ),
+    (
+        "tiny-llama",
+        ["data.kind=tokens"],
+        "data.path: is empty, and tokens come from a folder; set data.path (make shar",
+    ),
+    (
+        "tiny-llama",
+        ["data.seq_len=65"],
+        "data.seq_len: 65 is longer than the model's 64; use at most 64, or raise model",
+    ),
+    ("tiny-resnet", ["data.seq_len=8"], "data.seq_len: 8, but samples of resnet have no tokens; set it to 0"),
+    (
+        "tiny-llama",
+        ["batch.micro=3"],
+        "batch.micro: 3 does not divide batch.size 8; use a batch.size of 6 or 9, or a batc",
+    ),
+    ("tiny-resnet", ["batch.micro=1"], "batch.micro: 1 sample of 32 pixels leaves one number per channel to normalise"),
+    ("tiny-mlp", ["optimizer.beta2=1"], "optimizer.beta2: 1 never forgets; use less than 1"),
+    ("tiny-mlp", ["schedule.warmup=41"], "schedule.warmup: 41 steps of warm-up, but the run has 40; use at most 40"),
+    (
+        "tiny-mlp",
+        ["parallel.shard=2", "parallel.strategy=fsdp"],
+        "parallel.shard: 2, but the strategy is fsdp; set para",
+    ),
+    (
+        "tiny-mlp",
+        ["parallel.offload=true", "parallel.strategy=ddp"],
+        "parallel.offload: ddp cannot offload; set parallel",
+    ),
+    (
+        "tiny-mlp",
+        ["compile.mode=whole", "parallel.strategy=fsdp"],
+        "compile.mode: whole, but fsdp works between the bloc",
+    ),
+    ("tiny-llama", ["compile.mode=whole", "parallel.pipeline=2"], "compile.mode: whole, but a pipeline works between"),
+    (
+        "tiny-resnet",
+        ["parallel.tensor=2"],
+        "parallel.tensor: 2, but resnet has no plan for splitting its layers; set it",
+    ),
+    ("tiny-llama", ["parallel.tensor=4"], "parallel.tensor: 4 ranks do not divide kv_heads 2; use one of 1, 2"),
+    ("tiny-llama", ["parallel.tensor=2", "data.seq_len=63"], "parallel.tensor: 2 ranks do not divide seq_len 63"),
+    (
+        "tiny-llama",
+        ["parallel.tensor=2", "model.ffn=127"],
+        "parallel.tensor: 2 ranks do not divide ffn 127; use one of",
+    ),
+    (
+        "tiny-mlp",
+        ["parallel.pipeline=2"],
+        "parallel.pipeline: 2, but mlp is not cut into stages; set it to 1, or use a",
+    ),
+    (
+        "tiny-gpt2",
+        ["parallel.pipeline=2"],
+        "parallel.pipeline: 2 stages, but embedding and head share weights and would",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.pipeline=5"],
+        "parallel.pipeline: 5 ranks x 1 stages need as many layers, the model has 4;",
+    ),
+    (
+        "tiny-llama",
+        ["parallel.pipeline=3", "parallel.schedule=interleaved"],
+        "parallel.pipeline: 3 ranks x 2 stages need as many layers, the model has 4; use at most 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("preset", "overrides", "message"), CLASHES, ids=[" ".join(case[1]) for case in CLASHES])
+def test_settings_that_clash(preset: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(preset, overrides)
+    assert len(caught.value.problems) == 1
+    assert str(caught.value).startswith(message)
+
+
+MISFITS = [
+    ([], 3, "batch.size: 8 is not divisible by 3 data-parallel ranks", "use 6 or 9, or a number of data-parallel ranks "
+     "out of 1, 2, 4, 8"),
+    (["batch.micro=4"], 4, "batch.size: 8 is not divisible by 4 data-parallel ranks x batch.micro 4 = 16", "use 16, or a "
+     "number of data-parallel ranks out of 1, 2"),
+    (["parallel.tensor=2"], 3, "parallel: pipeline 1 x tensor 2 = 2 does not divide 3 ranks", "use 2 or 4 ranks"),
+    (["parallel.strategy=single"], 2, "parallel.strategy: single uses pipeline 1 x tensor 1 ranks, but there are 2", ""),
+    (["parallel.strategy=hsdp", "parallel.shard=3"], 4, "parallel.shard: 3 does not divide the 4 data-parallel", ""),
+    (["parallel.shard=3"], 4, "parallel.shard: 3 does not divide the 4 data-parallel ranks", "use one of 1, 2, 4"),
+    (["parallel.pipeline=4", "batch.micro=4"], 4, "batch.size: 8 makes 2 micro-batches of 4 on each of 1 data-parallel "
+     "ranks, the pipeline needs 4", "use 16 or more, or fewer stages"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "world", "message", "fix"), MISFITS)
+def test_a_world_that_does_not_fit(overrides: list[str], world: int, message: str, fix: str) -> None:
+    problems = check_world(load("tiny-llama", overrides), world, 4)
+    assert len(problems) == 1
+    assert str(problems[0]).startswith(message)
+    assert problems[0].fix.startswith(fix)
+
+
+def test_worlds_that_fit() -> None:
+    for name in presets():
+        config = load(name, [])
+        assert check(config) == []
+        assert check_world(config, 8, 8) == []
+    assert check_world(load("llama-70b", []), 1024, 8) == []
+    assert check_world(load("tiny-llama", ["parallel.pipeline=2", "parallel.tensor=2", "batch.micro=2"]), 8, 4) == []

@@ -1,0 +1,175 @@
+"""YAML and overrides become a Config or a full list of what is wrong with them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.config import describe
+from trainer.config.convert import field_paths
+from trainer.config.load import PRESETS, dump, from_dict, load, presets, to_dict
+from trainer.config.problem import ConfigError
+from trainer.config.schema import Config, Gpt2Config, MlpConfig
+from trainer.config.yaml_text import parse_yaml
+
+SMALL = "name: small\nmodel: {family: mlp, hidden: [8]}\n"
+
+
+def test_every_preset_loads_and_round_trips() -> None:
+    assert len(presets()) == 12
+    for name in presets():
+        config = load(name, [])
+        assert config.name == name
+        assert from_dict(parse_yaml(dump(config))) == config
+        assert load(str(PRESETS / f"{name}.yaml"), []) == config
+
+
+def test_odd_values_round_trip() -> None:
+    odd = [
+        "data.path=1e-4",
+        "checkpoint.best=yes",
+        "run.folder='null {name}'",
+        "optimizer.eps=1e-30",
+        "model.hidden=[]",
+    ]
+    config = load("mlp", [*odd[:1], "checkpoint.best='yes'", *odd[2:], "data.path='1e-4'"])
+    assert config.data.path == "1e-4"
+    assert config.checkpoint.best == "yes"
+    assert config.optimizer.eps == 1e-30
+    assert from_dict(parse_yaml(dump(config))) == config
+
+
+def test_overrides_win_in_order() -> None:
+    words = [
+        "optimizer.lr=1e-3",
+        "batch.micro=4",
+        "model.hidden=[4, 4]",
+        "batch.micro=auto",
+        "data.path=",
+        "steps=1_000",
+    ]
+    config = load("mlp", words)
+    assert config.optimizer.lr == 0.001
+    assert config.batch.micro == "auto"
+    assert config.model == MlpConfig(hidden=(4, 4))
+    assert config.data.path == ""
+    assert config.steps == 1000
+
+
+def test_family_chooses_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("name: a\nmodel:\n  family: gpt2\n  layers: 2\n")
+    assert load(str(path), []).model == Gpt2Config(layers=2)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("batch.sise=3", "batch.sise: no such setting; did you mean batch.size?"),
+        ("lr=1", "lr: no such setting; did you mean optimizer.lr?"),
+        ("optimiser.lr=1", "optimiser: no such setting; did you mean optimizer?"),
+        ("zzz=1", "zzz: no such setting; known here: name, steps, model, data,"),
+        ("steps=0", "steps: 0 is below 1; set it to 1 or more"),
+        ("data.workers=65", "data.workers: 65 is above 64; set it from 0 to 64"),
+        ("steps=1.5", "steps: 1.5 is not allowed; allowed: whole number"),
+        ("steps=true", "steps: True is not allowed; allowed: whole number"),
+        ("steps=ten", "steps: 'ten' is not allowed; allowed: whole number"),
+        ("steps=", "steps: '' is not allowed; allowed: whole number"),
+        ("optimizer.lr=.nan", "optimizer.lr: nan is not allowed; allowed: number"),
+        ("optimizer.lr=fast", "optimizer.lr: 'fast' is not allowed; allowed: number"),
+        ("compile.backend=3", "compile.backend: 3 is not allowed; allowed: text"),
+        ("batch.micro=many", "batch.micro: 'many' is not allowed; allowed: whole number or auto"),
+        ("batch.micro=0", "batch.micro: 0 is below 1; set it to 1 or more"),
+        ("metrics.nvml=1", "metrics.nvml: 1 is not allowed; allowed: true or false"),
+        ("precision=bf61", "precision: 'bf61' is not allowed; allowed: fp32, bf16, fp16 (did you mean bf16?)"),
+        ("parallel.zero=4", "parallel.zero: 4 is not allowed; allowed: 1, 2, 3"),
+        ("parallel.zero='3'", "parallel.zero: '3' is not allowed; allowed: 1, 2, 3"),
+        ("model.hidden=[a]", "model.hidden: ['a'] is not allowed; allowed: list of whole numbers"),
+        (
+            "model.family=mpl",
+            "model.family: 'mpl' is not a family; allowed: llama, gpt2, resnet, mlp (did you mean mlp?)",
+        ),
+        ("model.family=[mlp]", "model.family: ['mlp'] is not a family; allowed: llama, gpt2, resnet, mlp"),
+        ("model.heads=3", "model.heads: no such setting"),
+        ("model=3", "model.family: is missing; allowed: llama, gpt2, resnet, mlp"),
+        ("data=3", "data: 3 is not allowed, it is a section; write data: {key: value}"),
+        ("data=", "data: '' is not allowed, it is a section; write data: {key: value}"),
+        ("steps.more=3", "steps.more: steps is 1000, which has no settings inside"),
+        ("steps", "steps: is no setting; write overrides as key.sub=value"),
+        ("name=[1", "name: '[1' is no YAML value"),
+    ],
+)
+def test_what_is_wrong_is_named(word: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL + "steps: 1000\n")
+    assert message in complaint(str(path), [word])
+
+
+def test_all_problems_come_at_once() -> None:
+    text = complaint("tiny-llama", ["batch.size=0", "precision=x", "foo", "model.dim=big", "health.window=1"])
+    assert [line.partition(":")[0] for line in text.splitlines()] == [
+        "foo",
+        "model.dim",
+        "batch.size",
+        "precision",
+        "health.window",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: b: c", "line 1: mapping values are not allowed here"),
+        ("name: a\nname: b\n", "line 2: 'name' is given twice"),
+        ("", "is empty, not a mapping of settings"),
+        ("- 1", "is [1], not a mapping of settings"),
+        ("model: {family: mlp}", "name: is missing; set name (of the run)"),
+        ("name: a", "model: is missing"),
+        ("name: a\nmodel: {layers: 3}", "model.family: is missing; allowed: llama, gpt2, resnet, mlp"),
+        ("name: a\nmodel: {family: mlp}\ndata:\n", "data: empty is not allowed, it is a section"),
+        ("\x00", "special characters are not allowed"),
+    ],
+)
+def test_files_that_are_no_configuration(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    assert message in complaint(str(path), [])
+
+
+def test_a_preset_that_is_not_there(tmp_path: Path) -> None:
+    assert "did you mean the preset llama-8b?" in complaint("lama-8b", [])
+    assert "cannot be read (No such file or directory)" in complaint("what", [])
+    assert "Is a directory" in complaint(str(tmp_path), [])
+
+
+def test_help_and_docs_name_every_setting() -> None:
+    page, words = describe.markdown(), describe.text()
+    for path in field_paths():
+        assert f"`{path}`" in page
+        assert f"  {path} = " in words
+    assert len(field_paths()) > 80
+    assert "| `optimizer.eps` | `1.0e-08` | number, 0 or more | AdamW: added to the denominator |" in page
+
+
+def test_the_configuration_is_read_without_torch() -> None:
+    code = "import sys; from trainer.config import load, check, describe; from trainer.models import shape; "
+    code += "c = load.load('tiny-llama', []); check.check_world(c, 8, 8); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PRESETS.parent.parent)
+
+
+def complaint(path: str, overrides: list[str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(path, overrides)
+    return str(caught.value)
+
+
+def test_a_dict_of_an_older_run_is_checked_too() -> None:
+    tree: dict[str, Any] = to_dict(load("mlp", []))
+    tree["batch"]["sizes"] = 3
+    with pytest.raises(ConfigError, match=r"did you mean batch\.size"):
+        from_dict(tree)
+    assert isinstance(from_dict(to_dict(load("mlp", []))), Config)

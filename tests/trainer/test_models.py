@@ -1,0 +1,228 @@
+"""The networks: their sizes, first weights, parts, and that they learn and compile."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.trainer.ranks import on_ranks
+from trainer.config.load import load, presets
+from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig, ResNetConfig
+from trainer.models.build import build
+from trainer.models.init import fill
+from trainer.models.loss import loss
+from trainer.models.shape import shape_of
+
+LLAMA = LlamaConfig(vocab_size=61, dim=32, layers=3, heads=4, kv_heads=2, ffn=48, seq_len=16)
+GPT2 = Gpt2Config(vocab_size=61, dim=32, layers=3, heads=4, seq_len=16)
+RESNET = ResNetConfig(depth=50, width=4, classes=5, image_size=32)
+MODELS: dict[str, Any] = {
+    "llama": LLAMA,
+    "llama tied": replace(LLAMA, tie_embeddings=True),
+    "gpt2": GPT2,
+    "gpt2 untied": replace(GPT2, tie_embeddings=False),
+    "resnet18": replace(RESNET, depth=18),
+    "resnet50": RESNET,
+    "mlp": MlpConfig(inputs=12, hidden=(16, 16), classes=5),
+    "mlp without hidden layers": MlpConfig(inputs=12, hidden=(), classes=5),
+}
+every_model = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+
+
+def test_sizes_of_the_presets_are_the_real_ones() -> None:
+    sizes = {}
+    for name in presets():
+        config = load(name, []).model
+        with torch.device("meta"):
+            sizes[name] = sum(parameter.numel() for parameter in build(config).parameters())
+        assert shape_of(config).params == sizes[name]
+    # As in Llama 3's own files, torchvision's tables and GPT-2 with its vocabulary padded.
+    assert sizes["llama-8b"] == 8_030_261_248
+    assert sizes["llama-70b"] == 70_553_706_496
+    assert sizes["resnet50"] == 25_557_032
+    assert sizes["resnet18"] == 11_689_512
+    assert sizes["gpt2-124m"] == 124_439_808 + (50304 - 50257) * 768
+    assert all(size < 300_000 for name, size in sizes.items() if name.startswith("tiny"))
+
+
+@every_model
+def test_shapes_count_what_torch_counts(config: Any) -> None:
+    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
+
+    shape = shape_of(config)
+    model = made(config)
+    assert shape.params == sum(parameter.numel() for parameter in model.parameters())
+    inputs, _ = batch(config, 2)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(inputs)
+    forward = shape.flops_per_sample() / 3 * 2
+    # torch leaves norms and biases out.
+    assert counter.get_total_flops() == pytest.approx(forward, rel=0.05)
+    assert shape.units_per_sample() == (16 if hasattr(config, "seq_len") else 1)
+
+
+def test_published_costs() -> None:
+    """4.74e14 is the figure of NVIDIA's recipes for a sequence of 8,192; 4.1 G multiply-adds is ResNet-50's."""
+    assert shape_of(load("llama-8b", []).model).flops_per_sample() == pytest.approx(4.74e14, rel=0.001)
+    assert shape_of(load("resnet50", []).model).products == pytest.approx(4.09e9, rel=0.005)
+    shape = shape_of(load("llama-1b", []).model)
+    assert shape.flops_per_sample() / 4096 * 61_679 == pytest.approx(556e12, rel=0.002)
+
+
+@every_model
+def test_first_weights_follow_from_seed_and_name_alone(config: Any) -> None:
+    whole, again, other = made(config), made(config), made(config, seed=2)
+    for name, parameter in whole.named_parameters():
+        assert torch.equal(parameter, again.get_parameter(name))
+    assert any(not torch.equal(value, other.get_parameter(name)) for name, value in whole.named_parameters())
+    # Outputs start small, so that the first loss is that of guessing.
+    inputs, targets = batch(config, 16)
+    classes = getattr(config, "classes", 61)
+    if not isinstance(config, MlpConfig):
+        assert loss(whole(inputs), targets).item() == pytest.approx(math.log(classes), rel=0.1)
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
+def test_blocks_start_at_the_expected_scale(config: Any) -> None:
+    model = made(replace(config, dim=128))
+    deviation = {name: float(value.std()) for name, value in model.named_parameters()}
+    assert deviation["layers.1.attention.q.weight"] == pytest.approx(0.02, rel=0.05)
+    assert deviation["layers.1.ffn.down.weight"] == pytest.approx(0.02 / math.sqrt(6), rel=0.05)
+    assert deviation["norm.weight"] == 0
+    assert float(model.get_parameter("norm.weight").detach().mean()) == 1
+
+
+def test_sharded_weights_start_as_whole_ones() -> None:
+    """Uneven widths and every kind of mesh; what each rank holds is put together again."""
+    for found in on_ranks("tests.trainer.sharded_fill:compare"):
+        assert found == {"shard": True, "replicate x shard": True, "shard x tensor": True}
+
+
+@pytest.mark.parametrize("config", [replace(LLAMA), replace(GPT2, tie_embeddings=False)], ids=["llama", "gpt2"])
+def test_a_stage_is_the_same_class_with_parts_left_out(config: Any) -> None:
+    whole = made(config)
+    first, last = copy.deepcopy(whole), copy.deepcopy(whole)
+    first.norm = first.head = None
+    last.embed = None
+    if isinstance(config, Gpt2Config):
+        last.positions = None
+    del first.layers["1"], first.layers["2"], last.layers["0"]
+    inputs, _ = batch(config, 2)
+    assert torch.equal(last(first(inputs)), whole(inputs))
+    names = {name for stage in (first, last) for name, _ in stage.named_parameters()}
+    assert names == {name for name, _ in whole.named_parameters()}
+
+
+@every_model
+def test_the_model_compiles_whole_with_its_loss(config: Any) -> None:
+    model = made(config)
+    inputs, targets = batch(config, 2)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return loss(model(x), y)
+
+    whole = torch.compile(step, backend="eager", fullgraph=True)
+    assert torch.equal(whole(inputs, targets), step(inputs, targets))
+
+
+@every_model
+def test_the_model_learns(config: Any) -> None:
+    model = made(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    inputs, targets = batch(config, 8)
+    curve = []
+    for _ in range(30):
+        value = loss(model(inputs), targets)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        curve.append(float(value.detach()))
+    assert curve[-1] < 0.8 * curve[0]
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
+def test_no_token_sees_the_future(config: Any) -> None:
+    model = made(config).eval()
+    inputs, _ = batch(config, 1)
+    changed = inputs.clone()
+    changed[0, 9] = (changed[0, 9] + 1) % 61
+    before, after = model(inputs), model(changed)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.equal(before[:, 9:], after[:, 9:])
+    assert torch.allclose(model(inputs[:, :7]), before[:, :7], atol=1e-6)
+
+
+def test_rotary_attention_sees_distance_only() -> None:
+    """Turning queries and keys by the same number of places changes no score."""
+    from trainer.models.llama import rotary_table, rotate  # noqa: PLC0415
+
+    cos, sin = rotary_table(LLAMA, "cpu")
+    q, k = torch.randn(2, 1, 1, 1, 8).unbind()
+    here = [rotate(x.expand(1, 1, 16, 8), cos, sin)[0, 0] for x in (q, k)]
+    scores = here[0] @ here[1].t()
+    for distance in range(4):
+        assert torch.allclose(scores.diagonal(distance), scores[0, distance].expand(16 - distance), atol=1e-5)
+    assert not torch.allclose(scores[0, 0], scores[0, 3], atol=1e-3)
+
+
+def test_half_precision_does_not_reach_the_angles() -> None:
+    model = made(LLAMA)
+    model.to(torch.bfloat16)
+    model.init_buffers("cpu")
+    inputs, _ = batch(LLAMA, 2)
+    assert model(inputs).dtype == torch.bfloat16
+    tables = {table.dtype for name, table in model.named_buffers()}
+    assert tables == {torch.float32}
+    assert len(list(model.named_buffers())) == 2
+    assert not model.state_dict().keys() & {"layers.0.attention.cos"}
+
+
+def test_dropout_is_for_training_only() -> None:
+    model = made(replace(GPT2, dropout=0.5))
+    inputs, _ = batch(GPT2, 2)
+    assert not torch.equal(model(inputs), model(inputs))
+    model.eval()
+    assert torch.equal(model(inputs), model(inputs))
+
+
+def test_pictures_of_bytes_are_normalised() -> None:
+    model = made(RESNET).eval()
+    pixels = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    mean = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+    std = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    assert torch.allclose(model(pixels), model((pixels / 255 - mean) / std), atol=1e-5)
+
+
+def test_loss_ignores_marked_targets() -> None:
+    outputs, targets = torch.randn(2, 3, 5), torch.tensor([[1, -100, 2], [-100, -100, 4]])
+    rows = outputs[targets != -100].log_softmax(-1)
+    expected = -rows[torch.arange(3), torch.tensor([1, 2, 4])].mean()
+    assert torch.allclose(loss(outputs, targets), expected)
+    assert loss(outputs.bfloat16(), targets).dtype == torch.float32
+    assert float(loss(outputs, torch.full((2, 3), -100))) == 0
+
+
+def made(config: Any, seed: int = 1) -> Any:
+    """As a run makes it: without memory first, then filled."""
+    with torch.device("meta"):
+        shell = build(config)
+    assert all(tensor.is_meta for tensor in [*shell.parameters(), *shell.buffers()])
+    model: nn.Module = build(config)
+    fill([model], seed)
+    return model
+
+
+def batch(config: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    if isinstance(config, LlamaConfig | Gpt2Config):
+        tokens = torch.randint(0, config.vocab_size, (count, config.seq_len + 1), generator=generator)
+        return tokens[:, :-1], tokens[:, 1:]
+    size = (3, config.image_size, config.image_size) if isinstance(config, ResNetConfig) else (config.inputs,)
+    targets = torch.randint(0, config.classes, (count,), generator=generator)
+    return torch.randn(count, *size, generator=generator), targets

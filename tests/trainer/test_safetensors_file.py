@@ -1,0 +1,91 @@
+"""Files that any tool opens, and files that are damaged."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from trainer import safetensors_file
+from trainer.safetensors_file import DTYPES, Reader, SafetensorsError, header
+
+ODD = {
+    "scalar": torch.tensor(3.5),
+    "bytes": torch.arange(5, dtype=torch.uint8),
+    "flags": torch.tensor([True, False, True]),
+    "half": torch.randn(3, 5).to(torch.bfloat16),
+    "empty": torch.empty(0, 4),
+    "turned": torch.randn(4, 6).t(),
+    "long": torch.arange(-3, 3),
+    "grosse Tür": torch.randn(2, 2, 2),
+}
+
+
+def test_the_packages_own_reader_and_writer_agree(tmp_path: Path) -> None:
+    safetensors_file.write(tmp_path / "ours", ODD, {"step": "7"})
+    theirs = safetensors.torch.load_file(tmp_path / "ours")
+    safetensors.torch.save_file({name: value.contiguous() for name, value in ODD.items()}, tmp_path / "theirs")
+    for file in ("ours", "theirs"):
+        reader = Reader(tmp_path / file)
+        assert set(reader) == set(ODD)
+        for name, value in ODD.items():
+            assert torch.equal(reader[name], value)
+            assert torch.equal(theirs[name], value)
+    assert header(tmp_path / "ours").metadata == {"step": "7"}
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_every_dtype_survives(tmp_path: Path) -> None:
+    raw = torch.arange(64, dtype=torch.uint8) % 2
+    tensors = {code: raw.view(getattr(torch, name)) for code, (name, _) in DTYPES.items()}
+    safetensors_file.write(tmp_path / "all", tensors)
+    reader = Reader(tmp_path / "all")
+    for code, value in tensors.items():
+        assert reader[code].dtype == value.dtype
+        assert torch.equal(reader[code].view(torch.uint8), raw)
+        assert reader.entries[code].start % DTYPES[code][1] == 0
+
+
+def test_what_is_read_may_be_changed_and_the_file_stays(tmp_path: Path) -> None:
+    safetensors_file.write(tmp_path / "a", {"x": torch.zeros(4)})
+    before = (tmp_path / "a").read_bytes()
+    Reader(tmp_path / "a")["x"].add_(1)
+    assert (tmp_path / "a").read_bytes() == before
+
+
+def test_a_dtype_without_a_place_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SafetensorsError, match="complex64 has no place"):
+        safetensors_file.write(tmp_path / "a", {"x": torch.zeros(2, dtype=torch.complex64)})
+
+
+def file_of(tree: object, data: bytes = b"") -> bytes:
+    text = tree if isinstance(tree, bytes) else json.dumps(tree).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no safetensors file of 0 bytes"),
+        (b"\xff" * 64, "no safetensors file of 64 bytes"),
+        (file_of(b"{nonsense"), "the header is damaged"),
+        (file_of([1]), "the header is damaged"),
+        (file_of({"x": {"dtype": "F32"}}), "the header is damaged"),
+        (
+            file_of({"x": {"dtype": "F33", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
+            "x has dtype F33; known are",
+        ),
+        (file_of({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4)), "x needs 8 bytes and has 4"),
+        (file_of({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(4)), "it is cut short"),
+        (file_of({"x": {"dtype": "F32", "shape": [1], "data_offsets": [-9, -5]}}, bytes(4)), "starts before the data"),
+    ],
+)
+def test_damage_is_named(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(content)
+    with pytest.raises(SafetensorsError, match="bad: ") as caught:
+        header(tmp_path / "bad")
+    assert message in str(caught.value)

@@ -72,8 +72,8 @@ class Clock:
 
     def end(self, step: int) -> None:
         """The step is over; the next one begins at the same moment."""
+        row = self._current or _Row(0, [self._mark()], [self._stack[-1]])
         last = self._mark()
-        row = self._current or _Row(0, [last], [self._stack[-1]])
         row.marks.append(last)
         row.step = step
         self._finished.append(row)

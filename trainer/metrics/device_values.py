@@ -60,10 +60,9 @@ class DeviceValues:
         return slot
 
     def _slot(self, count: int) -> _Slot:
-        for slot in self._free:
+        for place, slot in enumerate(self._free):
             if slot.copy.numel() == count:
-                self._free.remove(slot)
-                return slot
+                return self._free.pop(place)
         return _Slot(torch.empty(count, dtype=torch.float64, pin_memory=True), torch.cuda.Event())
 
     def _read(self, keep: int) -> list[Reading]:

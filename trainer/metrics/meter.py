@@ -47,6 +47,8 @@ class Meter:
         self._measured = False
         self._extra: dict[int, dict[str, float]] = {}
         self._window: list[Split] = []
+        self.step_s = 0.0  # of the last step that is known
+        self.own_s = 0.0  # the same without waiting for others
         self._unit, self._per_sample = throughput_unit(config)
 
     def phase(self, name: Phase) -> Any:
@@ -71,6 +73,7 @@ class Meter:
     def _report(self, splits: list[Split], readings: list[Reading]) -> list[Reading]:
         for split, reading in zip(splits, readings, strict=True):
             self._window.append(split)
+            self.step_s, self.own_s = split.total, split.own
             extra = self._extra.pop(reading.step)
             if reading.step % self._config.metrics.every == 0 or reading.step == self._config.steps:
                 self._recorder.record(reading.step, {**reading.values, **extra, **self._measure()})

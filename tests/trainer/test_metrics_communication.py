@@ -1,0 +1,145 @@
+"""Communication out of a profile: the arithmetic on made-up events, and real steps on gloo ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.trainer.ranks import on_ranks
+from trainer.metrics.communication import Event, collective, merge, summarise
+
+
+def compute(start: int, end: int) -> Event:
+    return Event("", start * 1_000_000, end * 1_000_000, "compute")
+
+
+def message(start: int, end: int, name: str = "all_reduce", group: str = "world") -> Event:
+    return Event(name, start * 1_000_000, end * 1_000_000, "communication", group, 1_000_000)
+
+
+SPAN = (0, 100_000_000)
+
+
+@pytest.mark.parametrize(
+    ("events", "on_device", "on_host"),
+    [
+        # Inside compute: free. After it: all of it is seen.
+        ([compute(0, 50), message(10, 30)], 0, 0),
+        ([compute(0, 50), message(50, 80)], 30, 30),
+        ([compute(0, 50), message(30, 80)], 30, 30),
+        # Two at once count once.
+        ([compute(0, 50), message(50, 80), message(60, 90)], 40, 40),
+        # A host thread that goes on before the message is done was not waiting for it; a stream that is empty is idle.
+        ([compute(0, 20), compute(40, 100), message(10, 90)], 20, 0),
+        # It waited for the first, then ran Python while the second was under way.
+        ([compute(0, 20), message(10, 30), message(10, 90), compute(40, 100)], 20, 10),
+    ],
+)
+def test_exposed_is_what_compute_does_not_cover(events: list[Event], on_device: int, on_host: int):
+    assert summarise(1, events, SPAN, host=False).exposed_ms == on_device
+    assert summarise(1, events, SPAN, host=True).exposed_ms == on_host
+
+
+def test_traffic_is_by_collective_and_group():
+    events = [
+        compute(0, 40),
+        message(10, 30),
+        message(30, 60),
+        message(60, 65, "all_gather", "shard"),
+        message(65, 70, "all_reduce", "replicate"),
+    ]
+    profile = summarise(3, events, SPAN, host=False)
+    rows = [(r.collective, r.group, r.count, r.mb, r.ms, r.exposed_ms) for r in profile.traffic]
+    assert rows == [
+        ("all_reduce", "world", 2, 2.0, 50.0, 20.0),
+        ("all_gather", "shard", 1, 1.0, 5.0, 5.0),
+        ("all_reduce", "replicate", 1, 1.0, 5.0, 5.0),
+    ]
+    assert (profile.span_ms, profile.compute_ms, profile.communication_ms, profile.exposed_ms) == (100, 40, 60, 30)
+    assert profile.exposed_share == 0.3
+
+
+def test_a_step_without_communication_has_none():
+    profile = summarise(1, [compute(0, 50)], SPAN, host=False)
+    assert (profile.communication_ms, profile.exposed_share, profile.traffic) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send_recv"),
+        ("ncclSymkDevKernel_AllGather_ST", "all_gather"),
+        ("nccl:_all_gather_base", "all_gather"),
+        ("nccl:send 0->1", "send"),
+        ("gloo:all_reduce", "all_reduce"),
+        ("c10d::_reduce_scatter_base_", "reduce_scatter"),
+        ("c10d::allreduce_", "all_reduce"),
+        ("c10d::alltoall_base_", "all_to_all"),
+    ],
+)
+def test_one_name_for_each_collective(name: str, plain: str):
+    assert collective(name) == plain
+
+
+def test_merge():
+    assert merge([(5, 7), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 7)]
+
+
+def profiled_steps() -> dict[str, Any]:
+    """On a rank: a profiled step of DDP and one of FSDP2 over a named mesh dimension."""
+    import dataclasses  # noqa: PLC0415
+
+    import torch  # noqa: PLC0415
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    from trainer.metrics.profile import Profiler  # noqa: PLC0415
+
+    def layers() -> torch.nn.Sequential:
+        return torch.nn.Sequential(*[torch.nn.Linear(128, 128, bias=False) for _ in range(3)])
+
+    def profile_of(model: torch.nn.Module) -> dict[str, Any]:
+        found: list[Any] = []
+        # The third: in the second DDP puts its buckets in order, which is traffic of its own.
+        profiler = Profiler(3, torch.device("cpu"), found.append)
+        for step in (1, 2, 3):
+            with profiler.around(step):
+                model(torch.ones(8, 128)).sum().backward()
+        (profile,) = found
+        return dataclasses.asdict(profile)
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    sharded = layers()
+    for layer in sharded:
+        fully_shard(layer, mesh=mesh["shard"])
+    fully_shard(sharded, mesh=mesh["shard"])
+    ddp = torch.nn.parallel.DistributedDataParallel(layers())
+    return {"ddp": profile_of(ddp), "fsdp": profile_of(sharded)}
+
+
+@pytest.fixture(scope="module")
+def profiles() -> dict[str, Any]:
+    return on_ranks(f"{__name__}:profiled_steps")[0]
+
+
+def test_ddp_on_gloo_reduces_every_gradient_once(profiles: dict[str, Any]):
+    profile = profiles["ddp"]
+    (row,) = profile["traffic"]
+    assert profile["step"] == 3
+    assert (row["collective"], row["group"]) == ("all_reduce", "world")
+    assert row["mb"] == pytest.approx(3 * 128 * 128 * 4 / 1e6)
+    assert 0 < profile["exposed_ms"] <= profile["communication_ms"] <= profile["span_ms"]
+    assert 0 < profile["compute_ms"] < profile["span_ms"]
+
+
+def test_fsdp_on_gloo_is_told_apart_by_collective_and_mesh_dimension(profiles: dict[str, Any]):
+    rows = {row["collective"]: row for row in profiles["fsdp"]["traffic"]}
+    assert set(rows) == {"all_gather", "reduce_scatter"}
+    assert {row["group"] for row in rows.values()} == {"shard"}
+    assert rows["reduce_scatter"]["count"] == 3
+    assert rows["reduce_scatter"]["mb"] == pytest.approx(3 * 128 * 128 * 4 / 1e6)
+    # Forward and backward gather; the last layer may stay gathered in between.
+    assert rows["all_gather"]["count"] in (5, 6)

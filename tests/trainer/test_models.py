@@ -91,7 +91,7 @@ def test_first_weights_follow_from_seed_and_name_alone(config: Any) -> None:
 @pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
 def test_blocks_start_at_the_expected_scale(config: Any) -> None:
     model = made(replace(config, dim=128))
-    deviation = {name: float(value.std()) for name, value in model.named_parameters()}
+    deviation = {name: value.std().item() for name, value in model.named_parameters()}
     assert deviation["layers.1.attention.q.weight"] == pytest.approx(0.02, rel=0.05)
     assert deviation["layers.1.ffn.down.weight"] == pytest.approx(0.02 / math.sqrt(6), rel=0.05)
     assert deviation["norm.weight"] == 0

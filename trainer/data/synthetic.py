@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -52,18 +53,21 @@ class Images:
     image_size: int
     classes: int
     seed: int
+    _patches: NDArray[np.uint8] = field(init=False, repr=False)
     _noise: NDArray[np.uint8] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        patches = (_centres(self.seed, self.classes, 3 * 4 * 4) * 192).astype(np.uint8)
+        object.__setattr__(self, "_patches", patches.reshape(-1, 3, 4, 4))
         size = 3 * self.image_size**2 + _SHIFTS
         object.__setattr__(self, "_noise", (_noise(self.seed, size) * 64).astype(np.uint8))
 
     def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
         labels = _labels(self.seed, ids, self.classes)
-        patches = (_centres(self.seed, labels, 3 * 4 * 4) * 192).astype(np.uint8).reshape(-1, 3, 4, 4)
         patch = np.arange(self.image_size) * 4 // self.image_size
-        images = patches[:, :, patch[:, None], patch]
-        images += _shifted(self._noise, self.seed, ids, 3 * self.image_size**2).reshape(images.shape)
+        images = np.take(np.take(self._patches[labels], patch, axis=3), patch, axis=2)
+        for image, noise in zip(images, _noises(self._noise, self.seed, ids, images[0].size), strict=True):
+            np.add(image, noise.reshape(image.shape), out=image)
         return {"inputs": images, "targets": labels}
 
 
@@ -75,16 +79,19 @@ class Vectors:
     inputs: int
     classes: int
     seed: int
+    _centres: NDArray[np.float32] = field(init=False, repr=False)
     _noise: NDArray[np.float32] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        centres = _centres(self.seed, self.classes, self.inputs) * 2 - 1
+        object.__setattr__(self, "_centres", centres.astype(np.float32))
         noise = _noise(self.seed, self.inputs + _SHIFTS) * 2 - 1
         object.__setattr__(self, "_noise", noise.astype(np.float32))
 
     def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
         labels = _labels(self.seed, ids, self.classes)
-        centres = (_centres(self.seed, labels, self.inputs) * 2 - 1).astype(np.float32)
-        return {"inputs": centres + _shifted(self._noise, self.seed, ids, self.inputs), "targets": labels}
+        noise = np.stack(list(_noises(self._noise, self.seed, ids, self.inputs)))
+        return {"inputs": self._centres[labels] + noise, "targets": labels}
 
 
 # A hash for every pixel would cost more than a training step: samples take their noise from one strip, each at its
@@ -96,15 +103,14 @@ def _noise(seed: int, size: int) -> NDArray[np.float64]:
     return uniform(key(seed, _NOISE), np.arange(size, dtype=np.uint64))
 
 
-def _shifted(strip: NDArray[Number], seed: int, ids: Ids, size: int) -> NDArray[Number]:
+def _noises(strip: NDArray[Number], seed: int, ids: Ids, size: int) -> Iterator[NDArray[Number]]:
     offsets = words(key(seed, _OFFSET), ids.astype(np.uint64)) % np.uint64(_SHIFTS)
-    return np.stack([strip[offset : offset + size] for offset in offsets.tolist()])
+    return (strip[offset : offset + size] for offset in offsets.tolist())
 
 
 def _labels(seed: int, ids: Ids, classes: int) -> Ids:
     return (words(key(seed, _LABEL), ids.astype(np.uint64)) % np.uint64(classes)).astype(np.int64)
 
 
-def _centres(seed: int, labels: Ids, size: int) -> NDArray[np.float64]:
-    places = labels[:, None] * size + np.arange(size)
-    return uniform(key(seed, _CENTRE), places.astype(np.uint64))
+def _centres(seed: int, classes: int, size: int) -> NDArray[np.float64]:
+    return uniform(key(seed, _CENTRE), np.arange(classes * size, dtype=np.uint64)).reshape(classes, size)

@@ -1,14 +1,14 @@
-"""Random states: a rank's generators as tensors for a checkpoint, and fresh ones that any world size can make."""
+"""Random states: a rank's generators as JSON for a checkpoint, and fresh ones that any world size can make."""
 
 from __future__ import annotations
 
 import random
+from base64 import b64decode, b64encode
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import torch
-
-_BITS = 2**63
 
 
 def seed(run_seed: int, step: int, dp_rank: int) -> None:
@@ -16,41 +16,37 @@ def seed(run_seed: int, step: int, dp_rank: int) -> None:
 
     By the rank in the data-parallel dimensions: ranks that split one layer must drop the same activations.
     """
-    digest = sha256(f"{run_seed}/{step}/{dp_rank}".encode()).digest()
-    number = int.from_bytes(digest[:8], "little") % _BITS
+    number = int.from_bytes(sha256(f"{run_seed}/{step}/{dp_rank}".encode()).digest()[:8], "little") >> 1
     random.seed(number)
-    np.random.seed(number % 2**32)  # people's own code draws from the global one
+    np.random.seed(number % 2**32)
     torch.manual_seed(number)
 
 
-def state(rank: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Named by rank: each rank's own, and another world size finds none of them missing."""
-    version, words, spare = random.getstate()
-    kind, keys, position, has_spare, numpy_spare = np.random.get_state(legacy=True)
-    del version, kind
+def state(device: torch.device) -> dict[str, Any]:
+    kind, words, *rest = np.random.get_state(legacy=True)
     found = {
-        "torch": torch.get_rng_state(),
-        "python": torch.tensor(words, dtype=torch.int64),
-        "python_spare": torch.tensor([spare is not None, spare or 0.0], dtype=torch.float64),
-        "numpy": torch.from_numpy(np.array([*keys, position, has_spare], dtype=np.int64)),
-        "numpy_spare": torch.tensor(numpy_spare, dtype=torch.float64),
+        "python": random.getstate(),
+        "numpy": [kind, words.tolist(), *rest],
+        "torch": _text(torch.get_rng_state()),
     }
     if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_rng_state(device)
-    return {f"rng.{rank}.{name}": tensor for name, tensor in found.items()}
+        found["cuda"] = _text(torch.cuda.get_rng_state(device))
+    return found
 
 
-def restore(rank: int, device: torch.device, tensors: dict[str, torch.Tensor]) -> None:
-    """What `state` gave; the tensors may have been overwritten with those of a checkpoint."""
-    mine = {
-        name: tensors[f"rng.{rank}.{name}"].cpu()
-        for name in ("torch", "python", "python_spare", "numpy", "numpy_spare")
-    }
-    torch.set_rng_state(mine["torch"])
-    has_spare, spare = mine["python_spare"].tolist()
-    random.setstate((3, tuple(mine["python"].tolist()), spare if has_spare else None))
-    *keys, position, numpy_has = mine["numpy"].tolist()
-    words = np.array(keys, dtype=np.uint32)
-    np.random.set_state(("MT19937", words, position, numpy_has, float(mine["numpy_spare"])))
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(tensors[f"rng.{rank}.cuda"].cpu(), device)
+def restore(found: dict[str, Any], device: torch.device) -> None:
+    version, words, spare = found["python"]
+    random.setstate((version, tuple(words), spare))
+    kind, keys, *rest = found["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(_tensor(found["torch"]))
+    if device.type == "cuda" and "cuda" in found:
+        torch.cuda.set_rng_state(_tensor(found["cuda"]), device)
+
+
+def _text(tensor: torch.Tensor) -> str:
+    return b64encode(tensor.numpy().tobytes()).decode()
+
+
+def _tensor(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)

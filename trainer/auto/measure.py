@@ -1,8 +1,9 @@
-"""What a model weighs, read off the model itself: one pass over fake tensors that counts what backward keeps."""
+"""What a model weighs, read off the model: one pass over tensors without memory that counts what backward keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -19,9 +20,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 def sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> Sizes:
     """`batch` is one sample of the run's data; only its shapes and types are used."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415  # slow to import, only needed here
-
-    with FakeTensorMode(), torch.device(device_type):
+    with _weightless(config, device_type):
         model = build(config.model)
         inputs = torch.empty_strided(batch["inputs"].shape, batch["inputs"].stride(), dtype=batch["inputs"].dtype)
         blocks = list(_blocks(model))
@@ -93,6 +92,19 @@ def _blocks(model: nn.Module) -> Iterable[nn.Module]:
     """The parts that parallelism wraps one by one; a model without `layers` is one block."""
     layers = getattr(model, "layers", None)
     return layers.values() if isinstance(layers, nn.ModuleDict) else [model]
+
+
+@contextmanager
+def _weightless(config: Config, device_type: str) -> Iterator[None]:
+    """Tensors without memory. Those that autocast knows how to cast take a second to import."""
+    if config.precision == "fp32":
+        with torch.device("meta"):
+            yield
+        return
+    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415
+
+    with FakeTensorMode(), torch.device(device_type):
+        yield
 
 
 def _autocast(config: Config, device_type: str) -> torch.autocast:

@@ -141,7 +141,7 @@ class CheckpointConfig:
 class RunConfig:
     folder: str = item("where checkpoints, metrics and reports go; {name} is the run's name", "runs/{name}")
     seed: int = item("of weights, data order and dropout", 1, low=0)
-    deterministic: bool = item("bitwise repeatable kernels, where a device has others", True)
+    deterministic: bool = item("only kernels that repeat bit for bit, where a GPU has faster ones that do not", False)
     join_timeout_s: float = item("time for all ranks to come", 300.0, low=1)
     device: Literal["auto", "cpu", "cuda"] = item("auto is the GPU that works, else the CPU", "auto")
 

@@ -1,0 +1,111 @@
+"""What the trainer costs on top of a bare torch loop of the same model, data and update; needs torch.
+
+    python benchmarks/overhead.py [--rounds 5] [--steps 40] [--device cpu|cuda] [--json FILE] [key.sub=value ...]
+
+Both run in this process, in turns, so that a noisy machine disturbs both alike; the medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+import torch  # noqa: E402
+
+from benchmarks.figures import Figure, report  # noqa: E402
+from trainer.config.load import load  # noqa: E402
+from trainer.config.schema import Config  # noqa: E402
+from trainer.data.order import sample_ids  # noqa: E402
+from trainer.data.source import source_for  # noqa: E402
+from trainer.loop import Run  # noqa: E402
+from trainer.metrics import json_lines  # noqa: E402
+from trainer.models.build import build  # noqa: E402
+from trainer.models.init import fill  # noqa: E402
+from trainer.models.loss import loss as cross_entropy  # noqa: E402
+
+# A step of a tenth of a second on one core: small enough to show what is lost, large enough to be a real one.
+MODEL = [
+    "model.dim=256", "model.layers=4", "model.heads=4", "model.kv_heads=2", "model.ffn=768", "model.seq_len=128",
+    "model.vocab_size=2048", "batch.size=4", "batch.micro=4", "parallel.strategy=single", "checkpoint.every=0",
+]  # fmt: skip
+
+
+def bare_loop(config: Config, device: torch.device) -> float:
+    """Seconds per step of the loop that anybody would write."""
+    source = source_for(config)
+    model = build(config.model).to(device)
+    model.init_buffers(device)
+    fill([model], config.run.seed)
+    choose = config.optimizer
+    optimizer = torch.optim.AdamW(
+        model.parameters(), choose.lr, (choose.beta1, choose.beta2), choose.eps, choose.weight_decay, fused=True
+    )
+    began = 0.0
+    for step in range(config.steps):
+        if step == 1:
+            began = finished(device)
+        arrays = source.fetch(sample_ids(1, step * config.batch.size, config.batch.size, source.length), 0)
+        batch = {name: torch.as_tensor(array).to(device) for name, array in arrays.items()}
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bf16"):
+            outputs = model(batch["inputs"])
+        cross_entropy(outputs, batch["targets"]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), choose.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return (finished(device) - began) / (config.steps - 1)
+
+
+def trainer_loop(config: Config) -> float:
+    """Seconds per step of a whole run with everything on: records, votes, watchdog, progress."""
+    if Run(config, time.time()).go() != 0:
+        raise SystemExit("the run did not finish")
+    events = {event["event"]: event["time"] for event in json_lines.read(Path(config.run.folder) / "events.jsonl")}
+    return (events["stopping"] - events["first_step"]) / (config.steps - 1)
+
+
+def finished(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("overrides", nargs="*")
+    asked = parser.parse_args()
+    device = torch.device(asked.device)
+    bare, ours = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(asked.rounds):
+            where = f"run.folder={folder}/{number}"
+            more = [*MODEL, f"steps={asked.steps}", f"run.device={asked.device}", where, *asked.overrides]
+            config = load("tiny-llama", more)
+            bare.append(bare_loop(config, device))
+            ours.append(trainer_loop(config))
+    extra = median(ours) / median(bare) - 1
+    figures = [
+        Figure("bare torch loop", median(bare) * 1000, "ms"),
+        Figure("trainer, everything on", median(ours) * 1000, "ms", f"bare {median(bare) * 1000:.1f} ms"),
+        Figure("trainer overhead", extra * 100, "%", f"bare loop, median of {asked.rounds}", 2.0),
+    ]
+    print(report(figures))
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(figure) for figure in figures]))
+    return int(any(figure.verdict == "FAIL" for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+"""A run from its configuration to its end: start, steps, saves, stops. What there is to decide is decided elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer import settle, weights
+from trainer.api import Trainer
+from trainer.config.load import dump
+from trainer.config.problem import ConfigError, Problem
+from trainer.config.schema import Config
+from trainer.data.loader import Loader
+from trainer.data.source import Source, source_for
+from trainer.life import outcome
+from trainer.life.health import Action, Health
+from trainer.life.outcome import Code
+from trainer.life.signals import Stop
+from trainer.life.straggler import Stragglers
+from trainer.life.vote import Agreed, Ballot, Vote
+from trainer.life.watchdog import Watchdog
+from trainer.metrics.device_values import Reading
+from trainer.metrics.meter import Meter
+from trainer.metrics.recorder import Recorder
+from trainer.models.shape import shape_of
+from trainer.world import World, start
+
+
+@dataclass(frozen=True)
+class End:
+    code: Code
+    reason: str
+
+
+class Run:
+    """One process of a run. `began` is when the process started, for the record of where a restart's time goes."""
+
+    def __init__(self, config: Config, began: float) -> None:
+        self.config = config
+        self.folder = Path(config.run.folder.format(name=config.name)).absolute()
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.recorder = Recorder(self.folder, self.rank, config)
+        self._began = began
+        self._reached = 0
+        self._loss: float | None = None
+        self._save_due = False
+        self._saved = -1
+        self._save_s = 0.0
+
+    def go(self) -> int:
+        """The exit status to leave with."""
+        self._make_folder()
+        self.recorder.event("started", began=self._began, attempt=_attempt())
+        self.recorder.event("imported")
+        source = source_for(self.config)
+        world = self._join()
+        try:
+            with closing(Stop(self.folder, self.rank, self.config.stop.margin_s).listen()) as stop:
+                end = self._run(source, world, stop)
+        except torch.OutOfMemoryError as error:
+            end = End(Code.BROKEN, f"out of memory on {world.host}: {_first_line(error)}; {_ADVICE}")
+        self.recorder.event("ended", outcome=end.code.name.lower(), reason=end.reason, step=self._reached)
+        self.recorder.say(f"{end.code.name.lower()} at step {self._reached}: {end.reason}")
+        self.recorder.close()
+        return outcome.end(end.code, end.reason, self._reached, self.folder, self.rank)
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"{self.folder} cannot be made: {error.strerror}"
+            raise ConfigError([Problem("run.folder", message, "name a folder that you may write to")]) from error
+
+    def _join(self) -> World:
+        run = self.config.run
+        needs_group = self.config.parallel.strategy in ("fsdp", "hsdp")
+        world = start(run.device, run.join_timeout_s, hang_folder=self.folder / "hang", group_of_one=needs_group)
+        self.recorder.event("joined", world_size=world.size, hosts=sorted({member.host for member in world.members}))
+        _repeatable(run.deterministic, world)
+        return world
+
+    def _run(self, source: Source, world: World, stop: Stop) -> End:
+        self.config, micro, why = settle.settle(self.config, world, source)
+        watched = Watchdog(world, self.folder, self.config.watchdog.hang_s, lambda: stop.reason() is not None)
+        with closing(watched.start()) as watchdog:
+            self._health = Health(self.config.health)
+            self._trainer = Trainer.of(self.config, world, micro)
+            self.recorder.event("built", strategy=self.config.parallel.strategy, micro=micro)
+            position = self._resume()
+            self._describe([*why, *self._trainer.engine.choices])
+            self._trainer.check_folder()
+            self._meter = Meter(self.recorder, self.config, world.device, world.size, self._flops())
+            self._stragglers = Stragglers([m.host for m in world.members], self.config.watchdog.straggler)
+            self._loader = self._load_from(source, position)
+            try:
+                return self._steps(stop, Vote(world), watchdog)
+            finally:
+                self._loader.close()
+                self._trainer.close()
+
+    def _resume(self) -> int:
+        """Take up the newest good checkpoint; the position in the data."""
+        trainer, settings = self._trainer, self.config.checkpoint
+        found = None if settings.resume == "never" else trainer.checkpoints.newest()
+        for bad in found.skipped if found else ():
+            self.recorder.say(f"DAMAGED checkpoint passed over: {bad}")
+            self.recorder.event("damaged", checkpoint=bad)
+        if found is None:
+            if settings.resume == "must":
+                where = trainer.checkpoints.path
+                raise ConfigError([Problem("checkpoint.resume", f"must, but {where} has no checkpoint", "use auto")])
+            if settings.initial:
+                weights.load(settings.initial, trainer)
+            self.recorder.resume(0, trainer.world.size)
+            return 0
+        extra = trainer.load_found(found)
+        self._health.load_state(extra["health"])
+        self._reached = self._saved = trainer.step
+        self.recorder.resume(trainer.step, trainer.world.size)
+        self.recorder.event("loaded", step=trainer.step, written_by=found.world_size)
+        self.recorder.say(f"resumed from {found.path.name}, written by {found.world_size} ranks")
+        return int(extra["position"])
+
+    def _describe(self, why: list[str]) -> None:
+        """The resolved settings, in the log and in the folder."""
+        text = dump(self.config)
+        if self.rank == 0:
+            (self.folder / "config.yaml").write_text(text, encoding="utf-8")
+        self.recorder.say(text.rstrip())
+        for line in why:
+            self.recorder.say(f"chosen: {line}")
+            self.recorder.event("chosen", why=line)
+
+    def _load_from(self, source: Source, position: int) -> Loader:
+        layout, data = self._trainer.layout, self.config.data
+        return Loader(
+            source,
+            self.config.run.seed,
+            self.config.batch.size,
+            dp_rank=layout.dp_rank(self.rank),
+            dp_size=layout.dp_size,
+            position=position,
+            workers=data.workers,
+            ahead=data.ahead,
+            device=self._trainer.world.device,
+        )
+
+    def _flops(self) -> float:
+        model = self.config.model
+        return shape_of(model).flops_per_sample(self.config.data.seq_len or getattr(model, "seq_len", 1))
+
+    def _steps(self, stop: Stop, vote: Vote, watchdog: Watchdog) -> End:
+        trainer, meter = self._trainer, self._meter
+        first = trainer.step + 1
+        while trainer.step < self.config.steps:
+            step = trainer.step + 1
+            watchdog.beat(step, "data")
+            with meter.phase("data"):
+                batch = next(self._loader)
+            watchdog.beat(step, "step")
+            with meter.step(step):
+                result = trainer.run_step(batch.tensors)
+                loss = trainer.mean_over_ranks(result.loss)
+            self._reached = step
+            if step == first:
+                self.recorder.event("first_step", step=step)
+            with meter.phase("checkpoint"):
+                self._checkpoints(step)
+            values = {"loss": loss, "grad_norm": result.grad_norm, "skipped": result.skipped}
+            readings = meter.done(step, values, {"lr": result.rate})
+            agreed = vote.exchange(Ballot(stop.reason(), trainer.checkpoints.busy, work_s=meter.own_s))
+            stop.pace(self._save_s, meter.step_s)
+            end = self._react(readings, agreed)
+            if end is not None:
+                return end
+        vote.drain()
+        end = self._react(meter.flush(), None)
+        return end or self._finish(End(Code.FINISHED, f"all {self.config.steps} steps done"))
+
+    def _checkpoints(self, step: int) -> None:
+        every = self.config.checkpoint.every
+        self._save_due = self._save_due or (every > 0 and step % every == 0)
+        for event in self._trainer.checkpoints.poll():
+            self._tell(event)
+
+    def _tell(self, event: Any) -> None:
+        if event.kind == "published":
+            self._save_s = event.seconds
+        loud = "SAVE FAILED: " if event.kind == "failed" else ""
+        self.recorder.event(f"save_{event.kind}", step=event.step, message=event.message, seconds=event.seconds)
+        if event.kind in ("failed", "restarted"):
+            # Every rank has a writer of its own: the one that fails says so, whichever it is.
+            print(f"{loud}rank {self.rank} on {self._trainer.world.host}: {event.message}", file=sys.stderr, flush=True)
+
+    def _react(self, readings: list[Reading], agreed: Agreed | None) -> End | None:
+        """What the step before leads to: the same on every rank, since all have the same readings and votes."""
+        for reading in readings:
+            self._loss = reading.values["loss"]
+            verdict = self._health.see(reading.step, self._loss, reading.values["skipped"] > 0)
+            if verdict.message:
+                self.recorder.say(f"UNHEALTHY {verdict.message}")
+                self.recorder.event("unhealthy", step=reading.step, message=verdict.message)
+            if verdict.action is Action.STOP:
+                return End(Code.BROKEN, verdict.message)
+            if verdict.action is Action.ROLLBACK:
+                self._roll_back()
+                return None
+        if agreed is not None:
+            self._report_stragglers(agreed)
+            if agreed.stop is not None:
+                return self._finish(End(outcome.code_for(agreed.stop), agreed.stop.text))
+        if self._save_due and not (agreed and agreed.busy):
+            self._save(wait=False)
+        return None
+
+    def _save(self, *, wait: bool) -> None:
+        self._save_due = False
+        self._saved = self._trainer.step
+        began = time.monotonic()
+        with self._meter.phase("checkpoint"):
+            extra = {"position": self._loader.position, "health": self._health.state()}
+            self._trainer.start_save(self._loss if self.config.checkpoint.best else None, extra)
+            if wait and not self._trainer.finish_save(self.config.stop.save_within_s):
+                self.recorder.say(f"the checkpoint was not written within {time.monotonic() - began:.0f} s")
+        for event in self._trainer.checkpoints.poll():
+            self._tell(event)
+
+    def _finish(self, end: End) -> End:
+        """The last state, unless it is saved already; whoever stops early stops with it on the disk."""
+        self._meter.flush()
+        self.recorder.event("stopping", reason=end.reason, step=self._reached)
+        if self._saved != self._trainer.step:
+            self._save(wait=True)
+        else:
+            self._trainer.finish_save(self.config.stop.save_within_s)
+        return end
+
+    def _roll_back(self) -> None:
+        """To the last checkpoint, but on with the data after the spike: the same samples would lead to it again."""
+        self._meter.flush()
+        self._trainer.finish_save(self.config.stop.save_within_s)
+        found = self._trainer.checkpoints.newest()
+        if found is None:
+            self.recorder.say("there is no checkpoint to return to; going on")
+            return
+        self._trainer.load_found(found)
+        self._reached = self._saved = self._trainer.step
+        self.recorder.resume(self._trainer.step, self._trainer.world.size)
+        self.recorder.event("rolled_back", step=self._trainer.step, position=self._loader.position)
+        self._meter.clock.restart()
+
+    def _report_stragglers(self, agreed: Agreed) -> None:
+        for slow in self._stragglers.see(agreed.work_s):
+            self.recorder.say(f"STRAGGLER {slow}")
+            self.recorder.event("straggler", rank=slow.rank, host=slow.host, message=str(slow))
+
+
+_ADVICE = "use a smaller batch.micro, parallel.recompute=full, or more ranks with parallel.strategy=fsdp"
+
+
+def _repeatable(wanted: bool, world: World) -> None:
+    if wanted and world.device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def _attempt() -> str:
+    """Which start of the job and which start of its ranks this is."""
+    return f"{os.environ.get('SLURM_RESTART_COUNT', '0')}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

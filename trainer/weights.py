@@ -1,0 +1,50 @@
+"""Weights to start from and to give away: Hugging Face folders and checkpoints of other runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from trainer.api import Trainer
+from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.config.load import from_dict
+from trainer.config.problem import ConfigError, Problem
+from trainer.models import hf
+from trainer.models.build import build
+from trainer.models.init import put
+
+
+def load(source: str, trainer: Trainer) -> None:
+    """Weights only: step, optimizer and data start anew."""
+    folder = Path(source)
+    if any(folder.glob("*.safetensors")):
+        _from_hugging_face(folder, trainer)
+        return
+    checkpoints = trainer.checkpoints_in(folder)
+    found = checkpoints.newest() if folder.is_dir() else None
+    if found is None:
+        message = f"{source} has neither safetensors nor checkpoints"
+        raise ConfigError([Problem("checkpoint.initial", message, "name a folder with weights, or leave it empty")])
+    checkpoints.load(found, trainer.model_tensors(), partial=True)
+
+
+def export(run: Path, out: Path) -> None:
+    """The newest good checkpoint of a run as a Hugging Face folder."""
+    checkpoints = Checkpoints(run / "checkpoints")
+    found = checkpoints.newest()
+    if found is None:
+        raise ConfigError([Problem("RUN", f"{run} has no checkpoint", "name the folder of a run")])
+    model = from_dict(checkpoints.read_state(found)["config"]).model
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in build(model).named_parameters()}
+    state = {name: torch.empty(shape) for name, shape in shapes.items()}
+    checkpoints.load(found, {f"model.{name}": tensor for name, tensor in state.items()}, partial=True)
+    hf.export(state, model, out)
+    print(f"{found.path.name} of {run} is now a Hugging Face folder: {out}")
+
+
+def _from_hugging_face(folder: Path, trainer: Trainer) -> None:
+    whole = hf.load(folder, trainer.config.model)
+    for name, parameter in trainer.engine.named_parameters():
+        put(whole[name].to(parameter.dtype), parameter)

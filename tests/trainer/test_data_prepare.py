@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -207,6 +208,19 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys):
     (tmp_path / "file").write_text("x")
     assert main([str(tmp_path / "file"), "--out", str(tmp_path / "file" / "out")]) == 2
     assert "--out: cannot write to" in capsys.readouterr().err
+
+
+def test_a_disk_that_takes_no_more(texts, whole, tmp_path):
+    """A limit on the size of files stands for it: the same error at the same place."""
+    command = [*COMMAND, *again(texts, tmp_path / "out", "--workers", "1")]
+    limits = (100_000, resource.RLIM_INFINITY)
+    done = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    )
+    assert done.returncode == 2
+    assert "shard-00000.bin: [Errno 27] File too large; mend that and run the command again" in done.stderr
+    assert main(again(texts, tmp_path / "out", "--workers", "2")) == 0
+    assert bytes_of(tmp_path / "out") == bytes_of(whole)
 
 
 def test_a_hugging_face_tokenizer(tmp_path, capsys):

@@ -108,19 +108,21 @@ def _work(pipe: Connection[Any, Any], settings: Settings) -> None:
         folder = Path(settings.folder)
         while True:
             task: Task = pipe.recv()
-            shard = finished(folder, task, tokenizer.dtype)
             counter = _Counter(pipe)
-            made = shard or make(folder, task, tokenizer, settings.text_key, counter.add)
+            try:
+                shard = finished(folder, task, tokenizer.dtype)
+                made = shard or make(folder, task, tokenizer, settings.text_key, counter.add)
+            except ConnectionError:
+                raise
+            except OSError as error:
+                fix = "mend that and run the command again: it goes on from here"
+                raise ConfigError([Problem(str(folder / task.file), str(error), fix)]) from error
             pipe.send(task.size - counter.sent)
             pipe.send(Done(task, made, reused=shard is not None))
     except ConfigError as error:
         pipe.send(error)
     except (EOFError, ConnectionError):
         return  # nobody is there to read the rest
-    except OSError as error:
-        pipe.send(
-            ConfigError([Problem("--out", str(error), "mend that and run the command again: it goes on from here")])
-        )
 
 
 class _Counter:

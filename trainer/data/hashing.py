@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]
+Words: TypeAlias = NDArray[np.uint64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF

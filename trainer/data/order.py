@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isqrt
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from trainer.config.problem import ConfigError, Problem
 from trainer.data.hashing import Words, key, words
 
-Ids = NDArray[np.int64]
+Ids: TypeAlias = NDArray[np.int64]
 
 # Four rounds of a Feistel network look random to a bounded observer; two more cost little and help tiny lengths.
 _ROUNDS = 6

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config.problem import ConfigError, Problem
 
-Pixels = NDArray[np.uint8]
+Pixels: TypeAlias = NDArray[np.uint8]
 
 OWN = frozenset({".npy", ".ppm"})
 PILLOW = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})

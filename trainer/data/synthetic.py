@@ -45,7 +45,7 @@ class Tokens:
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Images:
     """A pattern of four by four coloured patches for each class, under noise."""
 
@@ -58,9 +58,9 @@ class Images:
 
     def __post_init__(self) -> None:
         patches = (_centres(self.seed, self.classes, 3 * 4 * 4) * 192).astype(np.uint8)
-        object.__setattr__(self, "_patches", patches.reshape(-1, 3, 4, 4))
+        self._patches = patches.reshape(-1, 3, 4, 4)
         size = 3 * self.image_size**2 + _SHIFTS
-        object.__setattr__(self, "_noise", (_noise(self.seed, size) * 64).astype(np.uint8))
+        self._noise = (_noise(self.seed, size) * 64).astype(np.uint8)
 
     def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
         labels = _labels(self.seed, ids, self.classes)
@@ -71,7 +71,7 @@ class Images:
         return {"inputs": images, "targets": labels}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Vectors:
     """A point for each class, and samples around it."""
 
@@ -84,9 +84,9 @@ class Vectors:
 
     def __post_init__(self) -> None:
         centres = _centres(self.seed, self.classes, self.inputs) * 2 - 1
-        object.__setattr__(self, "_centres", centres.astype(np.float32))
+        self._centres = centres.astype(np.float32)
         noise = _noise(self.seed, self.inputs + _SHIFTS) * 2 - 1
-        object.__setattr__(self, "_noise", noise.astype(np.float32))
+        self._noise = noise.astype(np.float32)
 
     def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
         labels = _labels(self.seed, ids, self.classes)

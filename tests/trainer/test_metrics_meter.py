@@ -93,6 +93,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         seen += [r.step for r in meter.done(step, {"loss": torch.tensor(1.0 / step)}, {"lr": step / 10})]
         assert seen == list(range(1, step))
     assert [r.step for r in meter.flush()] == [7]
+    assert 0.02 <= meter.own_s <= meter.step_s
     recorder.close()
     return folder
 

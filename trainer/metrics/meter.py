@@ -49,18 +49,7 @@ class Meter:
         self._window: list[Split] = []
         self.step_s = 0.0  # of the last step that is known
         self.own_s = 0.0  # the same without waiting for others
-        self._last: Split | None = None
         self._unit, self._per_sample = throughput_unit(config)
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of the newest step that is known, 0 before the first."""
-        return self._last.total if self._last else 0.0
-
-    @property
-    def own_s(self) -> float:
-        """The same without waiting for other ranks, as far as a profile has told the waiting apart."""
-        return self._last.own if self._last else 0.0
 
     def phase(self, name: Phase) -> Any:
         return self.clock.phase(name)
@@ -84,7 +73,6 @@ class Meter:
     def _report(self, splits: list[Split], readings: list[Reading]) -> list[Reading]:
         for split, reading in zip(splits, readings, strict=True):
             self._window.append(split)
-            self._last = split
             self.step_s, self.own_s = split.total, split.own
             extra = self._extra.pop(reading.step)
             if reading.step % self._config.metrics.every == 0 or reading.step == self._config.steps:

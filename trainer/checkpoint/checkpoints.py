@@ -15,7 +15,7 @@ from trainer.checkpoint.event import Event
 from trainer.checkpoint.group import Group
 from trainer.checkpoint.job import Job
 from trainer.checkpoint.newest import Found
-from trainer.checkpoint.process import WriterProcess
+from trainer.checkpoint.process import WriterProcess, fail
 from trainer.checkpoint.stage import Stage
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Checkpoints:
 
     def prepare(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Make buffer and writer now; else the first save does. Best after the first step: it takes a second or two."""
-        self._ready(self._plan_for(tensors, changed=True))
+        self._ready(self._plan_for(tensors, changed=True), step=0)
 
     def save(
         self,
@@ -79,11 +79,9 @@ class Checkpoints:
             self._writer.abandon(self._pending.token)
         self.wait()
         wanted = self._plan_for(tensors, bool(any_changed))
-        self._ready(wanted)
         self._saves += 1
-        job = self._job(wanted, step, state, metric, own or {})
-        self._pending = job
-        self._start(job, wanted, tensors)
+        self._pending = self._job(wanted, step, state, metric, own or {})
+        self._start(self._pending, wanted, tensors)
         if not self._asynchronous:
             self.before_update()
             self.wait()
@@ -144,18 +142,19 @@ class Checkpoints:
             self._run = self._run or self._group.from_first(lambda: secrets.token_hex(4))
         return self._plan
 
-    def _ready(self, wanted: plan.Plan) -> None:
+    def _ready(self, wanted: plan.Plan, step: int) -> tuple[Stage, WriterProcess]:
         """A buffer that is large enough, and a living writer that reads it."""
         if self._stage is not None and self._stage.size < wanted.size:
             self._end()
         if self._stage is None:
             self._stage = Stage(wanted.size)
-        if self._writer is not None and self._writer.alive:
-            return
-        if self._writer is not None:
+        if self._writer is not None and not self._writer.alive:
             self._writer.close()
-            self._events.append(Event("restarted", self._saves, "the writer process was gone; started another"))
-        self._writer = WriterProcess(self._stage.handle, self._replies)
+            self._writer = None
+            self._events.append(Event("restarted", step, "the writer process was gone; there is a new one"))
+        if self._writer is None:
+            self._writer = WriterProcess(self._stage.handle, self._replies)
+        return self._stage, self._writer
 
     def _end(self) -> None:
         if self._writer is not None:
@@ -185,9 +184,12 @@ class Checkpoints:
         )
 
     def _start(self, job: Job, wanted: plan.Plan, tensors: Mapping[str, torch.Tensor]) -> None:
-        stage, writer = self._stage, self._writer
-        assert stage is not None and writer is not None  # noqa: S101, PT018 - both were made ready
-        stage.fill(wanted, tensors, lambda problem: writer.fail(job, problem) if problem else writer.save(job))
+        try:
+            stage, writer = self._ready(wanted, job.step)
+        except OSError as error:
+            fail(job, f"no memory or no process for it: {error.strerror}", self._replies)
+            return
+        stage.fill(wanted, tensors, lambda bad: fail(job, bad, self._replies) if bad else writer.save(job))
 
     def _drain(self) -> None:
         while True:

@@ -22,7 +22,7 @@ class Found:
 
 def newest(path: Path, group: Group, verify: str) -> Found | None:
     skipped: list[str] = []
-    for entry in group.from_first(lambda: folder.published(path)):
+    for entry in group.from_first(lambda: _candidates(path)):
         whole, bad = _check(entry.path, group, verify)
         if whole is not None:
             return Found(whole.step, entry.path, whole.world_size, whole.metric, tuple(skipped))
@@ -38,6 +38,13 @@ def newest(path: Path, group: Group, verify: str) -> Found | None:
             ]
         )
     return None
+
+
+def _candidates(path: Path) -> list[folder.Published]:
+    """A single checkpoint may be named too, to start another run from it."""
+    if (path / folder.MANIFEST).exists():
+        return [folder.Published(0, 0, path)]
+    return folder.published(path)
 
 
 def _check(path: Path, group: Group, verify: str) -> tuple[manifest.Manifest | None, list[str]]:

@@ -69,7 +69,7 @@ def _is_empty_shard(item: Any) -> bool:
 
 def _spread(planner: Any, plans: list[Any]) -> list[tuple[list[Any], str]]:
     """For each rank its items, and for rank 0 the index of all of them."""
-    spread, _ = planner.create_global_plan(plans)
+    spread, _ = planner.create_global_plan(_buffers_of_first(plans))
     index: dict[str, Any] = {}
     for rank, plan in enumerate(spread):
         _, parts = _lay_out(plan.items)
@@ -77,6 +77,17 @@ def _spread(planner: Any, plans: list[Any]) -> list[tuple[list[Any], str]]:
             _add(index, shard_name(rank), name, part)
     text = json.dumps({"version": 1, "tensors": index})
     return [(plan.items, text if rank == 0 else "") for rank, plan in enumerate(spread)]
+
+
+def _buffers_of_first(plans: list[Any]) -> list[Any]:
+    """Buffers can differ between ranks (running means), unlike other tensors that several have: keep the first's."""
+    seen: set[str] = set()
+    kept = []
+    for plan in plans:
+        items = [item for item in plan.items if item.index.fqn not in seen]
+        seen |= {item.index.fqn for item in items if item.index.fqn.startswith("buffer.")}
+        kept.append(replace(plan, items=items))
+    return kept
 
 
 def _lay_out(items: list[Any]) -> tuple[bytes, list[Part]]:

@@ -55,13 +55,6 @@ class WriterProcess:
         else:
             self._send(job.to_dict())
 
-    def fail(self, job: Job, reason: str) -> None:
-        """For this process, or in its place: rank 0 waits for the word of every rank."""
-        with suppress(OSError):
-            job.partial.mkdir(parents=True, exist_ok=True)
-            folder.write(job.partial / job.failed_name, json.dumps({"reason": reason}).encode())
-        self._replies.put({"kind": "failed", "token": job.token, "reason": reason, "seconds": 0.0, "bytes": 0})
-
     def abandon(self, token: str) -> None:
         self._send({"abandon": token})
 
@@ -94,7 +87,15 @@ class WriterProcess:
             self._gone(job)
 
     def _gone(self, job: Job) -> None:
-        self.fail(job, f"the writer process {self.pid} was {_ending(self._process.wait())}")
+        fail(job, f"the writer process {self.pid} was {_ending(self._process.wait())}", self._replies)
+
+
+def fail(job: Job, reason: str, replies: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """In the place of a writer that cannot say so itself: rank 0 waits for the word of every rank."""
+    with suppress(OSError):
+        job.partial.mkdir(parents=True, exist_ok=True)
+        folder.write(job.partial / job.failed_name, json.dumps({"reason": reason}).encode())
+    replies.put({"kind": "failed", "token": job.token, "reason": reason, "seconds": 0.0, "bytes": 0})
 
 
 def _ending(code: int) -> str:

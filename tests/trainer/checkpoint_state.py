@@ -1,0 +1,168 @@
+"""State to save and compare, and the ranks' side of the checkpoint tests."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.event import Event
+
+# One dimension is shorter than four ranks, one is not divisible by them.
+SHAPES = {"model.wide": (10, 6), "model.short": (3, 4), "model.vector": (7,), "optim.wide.exp_avg": (10, 6)}
+
+
+def full(seed: int = 1) -> dict[str, torch.Tensor]:
+    """Whole tensors, the same in every process."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+    found["optim.wide.step"] = torch.tensor(float(seed))
+    found["buffer.mean"] = torch.randn(5, generator=generator)
+    found["model.half"] = torch.randn(9, generator=generator).bfloat16()
+    return found
+
+
+def blank(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def bytes_of(size: int, seed: int) -> dict[str, torch.Tensor]:
+    """About this many bytes in a few tensors, told apart by their seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return {f"model.{n}": torch.randn(size // 16, generator=generator) for n in range(4)}
+
+
+def saved(checkpoints: Checkpoints, step: int, tensors: dict[str, torch.Tensor], **more: Any) -> list[Event]:
+    """Save to the end; what happened."""
+    checkpoints.save(step, tensors, {"step": step}, **more)
+    checkpoints.before_update()
+    assert checkpoints.wait(60)
+    return checkpoints.poll()
+
+
+def writer_of(pid: int) -> int:
+    """The writer process that this process started; it has its command line a moment after its start."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                if int(parent) == pid and b"trainer.checkpoint.writer" in words:
+                    return int(entry.name)
+        time.sleep(0.01)
+    raise AssertionError(f"process {pid} has no writer")
+
+
+def spread(layout: str) -> dict[str, torch.Tensor]:
+    """The full state as this rank holds it under a layout: plain, fsdp, columns or hsdp."""
+    import torch.distributed as dist  # noqa: PLC0415
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: PLC0415
+
+    tensors = full()
+    tensors["buffer.mean"] += dist.get_rank()
+    if layout == "plain":
+        return tensors
+    world = dist.get_world_size()
+    if layout == "hsdp":
+        mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("shard",))
+    for name in (*SHAPES, "model.half"):
+        dim = 1 if layout == "columns" and tensors[name].dim() > 1 else 0
+        placements = [Replicate(), Shard(dim)] if layout == "hsdp" else [Shard(dim)]
+        tensors[name] = distribute_tensor(tensors[name], mesh, placements)
+    return tensors
+
+
+def on_this_rank(path: Path) -> Checkpoints:
+    import torch.distributed as dist  # noqa: PLC0415
+
+    return Checkpoints(path, rank=dist.get_rank(), world_size=dist.get_world_size(), group=dist.group.WORLD)
+
+
+def save_as(path: Path, layout: str, step: int) -> list[str]:
+    import torch.distributed as dist  # noqa: PLC0415
+
+    checkpoints = on_this_rank(path)
+    tensors = spread(layout)
+    checkpoints.check_folder(tensors)
+    checkpoints.save(step, tensors, {"step": step}, own={"mine": dist.get_rank()})
+    checkpoints.before_update()
+    assert checkpoints.wait(60)
+    kinds = [event.kind for event in checkpoints.poll()]
+    checkpoints.close()
+    return kinds
+
+
+def load_as(path: Path, layout: str) -> dict[str, Any]:
+    """Load what is newest and gather it; buffers must be those of the rank that saved first."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    checkpoints = on_this_rank(path)
+    found = checkpoints.newest()
+    assert found is not None
+    tensors = spread(layout)
+    with torch.no_grad():
+        for tensor in tensors.values():
+            tensor.zero_()
+    checkpoints.load(found, tensors)
+    whole = {
+        name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in tensors.items()
+    }
+    result = {"step": found.step, "skipped": found.skipped, "same": same(whole, full())}
+    result["own"] = checkpoints.read_own(found)
+    result["rank"] = dist.get_rank()
+    checkpoints.close()
+    return result
+
+
+def save_until_killed(path: Path, size: int, first: int) -> None:
+    """Steps from `first` on, each with other bytes, the last step twice; as a process of its own."""
+    torch.set_num_threads(1)
+    checkpoints = Checkpoints(path, keep=2)
+    for step in range(first, first + 1000):
+        for _ in range(2):
+            saved(checkpoints, step, bytes_of(size, step))
+
+
+def with_one_bad_rank(path: Path, how: str) -> list[list[str]]:
+    """Step 1 is good; at step 2 rank 2's writer fails; step 3 is good again. What each save led to on this rank."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    checkpoints = on_this_rank(path)
+    tensors = bytes_of(1 << 20, seed=1)
+    history = [_kinds(saved(checkpoints, 1, tensors))]
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = writer_of(os.getpid())
+    if dist.get_rank() == 2:
+        os.kill(writer, signal.SIGSTOP)
+        if how == "full":
+            resource.prlimit(writer, resource.RLIMIT_FSIZE, (8192, limit[1]))
+    checkpoints.save(2, tensors, {})
+    checkpoints.before_update()
+    if dist.get_rank() == 2:
+        os.kill(writer, signal.SIGKILL if how == "killed" else signal.SIGCONT)
+    assert checkpoints.wait(60)
+    history.append(_kinds(checkpoints.poll()))
+    if dist.get_rank() == 2 and how == "full":
+        resource.prlimit(writer, resource.RLIMIT_FSIZE, limit)
+    history.append(_kinds(saved(checkpoints, 3, tensors)))
+    checkpoints.close()
+    return history
+
+
+def _kinds(events: list[Event]) -> list[str]:
+    return [f"{event.kind}: {event.message}" for event in events]

@@ -1,0 +1,169 @@
+"""Saving beside training and loading again, in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.checkpoint_state import blank, bytes_of, full, same, saved, writer_of
+from trainer import safetensors_file
+from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.config.problem import ConfigError
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Iterator[Checkpoints]:
+    made = Checkpoints(tmp_path / "checkpoints")
+    yield made
+    made.close()
+
+
+def test_what_was_saved_is_loaded_bit_for_bit(checkpoints: Checkpoints) -> None:
+    generator = torch.Generator().manual_seed(1)
+    tensors = full() | {
+        "model.transposed": torch.randn(4, 6, generator=generator).T,
+        "model.double": torch.randn(3, generator=generator).double(),
+        "model.none": torch.zeros(0, 3),
+        "model.nan": torch.tensor([float("nan"), -0.0, float("inf")]),
+        "buffer.flags": torch.tensor([True, False]),
+        "buffer.count": torch.tensor(3),
+    }
+    state = {"step": 7, "position": 224, "rate": 0.1 + 0.2}
+    checkpoints.check_folder(tensors)
+    events = saved(checkpoints, 7, tensors, metric=1.5, own={"rng": "abc"})
+    assert [(event.kind, event.step) for event in events] == [("published", 7)]
+    checkpoints.save(8, tensors, state)
+    checkpoints.wait()
+
+    found = checkpoints.newest()
+    assert found is not None
+    assert (found.step, found.metric, found.skipped) == (8, None, ())
+    assert checkpoints.read_state(found) == state
+    assert checkpoints.read_own(found) == {}
+    loaded = blank(tensors)
+    checkpoints.load(found, loaded)
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype
+        assert safetensors_file.raw(loaded[name]) == safetensors_file.raw(tensor), name
+
+
+def test_an_empty_folder_has_no_checkpoint(checkpoints: Checkpoints) -> None:
+    assert checkpoints.newest() is None
+
+
+def test_the_copy_is_of_the_moment_of_the_save(checkpoints: Checkpoints) -> None:
+    """Parameters change once `before_update` returned, running means already in the next forward."""
+    tensors = bytes_of(64 << 20, seed=1) | {"buffer.mean": torch.zeros(5)}
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    for step in (1, 2):
+        checkpoints.save(step, tensors, {})
+        tensors["buffer.mean"].fill_(7)
+        checkpoints.before_update()
+        for name in tensors:
+            tensors[name].fill_(9)
+        checkpoints.wait()
+        found = checkpoints.newest()
+        assert found is not None
+        loaded = blank(tensors)
+        checkpoints.load(found, loaded)
+        assert same(loaded, before)
+        for name in tensors:
+            tensors[name].copy_(before[name])
+
+
+def test_a_save_during_a_save_waits_and_both_are_published(checkpoints: Checkpoints) -> None:
+    tensors = bytes_of(32 << 20, seed=1)
+    checkpoints.save(1, tensors, {})
+    assert checkpoints.busy
+    checkpoints.save(2, tensors, {})
+    checkpoints.wait()
+    assert [(event.kind, event.step) for event in checkpoints.poll()] == [("published", 1), ("published", 2)]
+    assert not checkpoints.busy
+    assert checkpoints.poll() == []
+
+
+def test_a_synchronous_save_is_published_when_it_returns(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, asynchronous=False)
+    checkpoints.save(3, full(), {})
+    assert not checkpoints.busy
+    assert (tmp_path / "step-00000003" / "manifest.json").exists()
+    checkpoints.close()
+
+
+def test_state_that_grows_gets_a_new_plan(checkpoints: Checkpoints) -> None:
+    """An optimizer makes its state at its first step."""
+    tensors = full()
+    saved(checkpoints, 1, tensors)
+    tensors |= {"optim.late.exp_avg": torch.randn(1 << 16)}
+    assert [event.kind for event in saved(checkpoints, 2, tensors)] == ["published"]
+    found = checkpoints.newest()
+    assert found is not None
+    loaded = blank(tensors)
+    checkpoints.load(found, loaded)
+    assert same(loaded, tensors)
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(checkpoints: Checkpoints) -> None:
+    saved(checkpoints, 1, full())
+    found = checkpoints.newest()
+    assert found is not None
+    other = blank(full()) | {"model.wide": torch.zeros(10, 8), "model.new": torch.zeros(1)}
+    del other["model.vector"]
+    with pytest.raises(ConfigError) as refused:
+        checkpoints.load(found, other)
+    text = str(refused.value)
+    assert "is a checkpoint of another model" in text
+    assert "it lacks model.new" in text
+    assert "it has what the model lacks: model.vector" in text
+    assert "model.wide is F32 [10, 6] there and F32 [10, 8] here" in text
+
+
+def test_a_part_of_a_checkpoint_starts_another_run(checkpoints: Checkpoints) -> None:
+    saved(checkpoints, 1, full())
+    one = Checkpoints(checkpoints.path / "step-00000001")
+    found = one.newest()
+    assert found is not None
+    weights = {name: tensor for name, tensor in blank(full()).items() if name.startswith("model.")}
+    one.load(found, weights, partial=True)
+    assert same(weights, {name: tensor for name, tensor in full().items() if name.startswith("model.")})
+
+
+def test_too_little_room_is_said_before_the_first_step(checkpoints: Checkpoints) -> None:
+    huge = {"model.huge": torch.empty(1 << 50, device="meta")}
+    with pytest.raises(ConfigError, match=r"run.folder: .* GiB free and one checkpoint takes 4194304.00 GiB"):
+        checkpoints.check_folder(huge)
+
+
+def test_what_a_dead_run_left_is_removed(checkpoints: Checkpoints) -> None:
+    left = checkpoints.path / "step-00000009.0a1b2c3d-4.partial"
+    left.mkdir(parents=True)
+    (left / "shard-00000.safetensors").write_bytes(b"half")
+    assert checkpoints.newest() is None
+    checkpoints.check_folder(full())
+    assert not left.exists()
+
+
+def test_any_tool_opens_a_shard(checkpoints: Checkpoints) -> None:
+    saved(checkpoints, 1, full())
+    shard = checkpoints.path / "step-00000001" / "shard-00000.safetensors"
+    content = shard.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    ends = sorted(entry["data_offsets"] for name, entry in header.items() if name != "__metadata__")
+    assert ends[0][0] == 0
+    assert all(before[1] == after[0] for before, after in pairwise(ends))
+    assert 8 + length + ends[-1][1] == len(content)
+    assert same({name: safetensors_file.Reader(shard)[name] for name in full()}, full())
+
+
+def test_the_writer_can_import_nothing_but_the_standard_library(checkpoints: Checkpoints) -> None:
+    checkpoints.prepare(full())
+    writer = writer_of(os.getpid())
+    assert b"-S" in Path(f"/proc/{writer}/cmdline").read_bytes().split(b"\0")
+    assert "torch" not in Path(f"/proc/{writer}/maps").read_text()

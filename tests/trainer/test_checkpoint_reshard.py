@@ -1,0 +1,76 @@
+"""What one world saved, another of any size and strategy loads bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.checkpoint_state import SHAPES, blank, full, same
+from tests.trainer.ranks import on_ranks
+from trainer import safetensors_file
+from trainer.checkpoint.checkpoints import Checkpoints
+
+HERE = "tests.trainer.checkpoint_state"
+
+
+@pytest.fixture(scope="module")
+def saved_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A checkpoint of each layout, by four ranks."""
+    folders = {layout: tmp_path_factory.mktemp(layout) for layout in ("plain", "fsdp", "columns", "hsdp")}
+    for step, (layout, path) in enumerate(folders.items(), start=1):
+        kinds = on_ranks(f"{HERE}:save_as", path=path, layout=layout, step=step)
+        assert kinds == [["published"], ["written"], ["written"], ["written"]]
+    return folders
+
+
+@pytest.mark.parametrize("layout", ["plain", "fsdp", "columns", "hsdp"])
+def test_four_ranks_to_two_to_one(saved_by: dict[str, Path], tmp_path: Path, layout: str) -> None:
+    other = {"plain": "fsdp", "fsdp": "plain", "columns": "fsdp", "hsdp": "columns"}[layout]
+    assert all(rank["same"] for rank in on_ranks(f"{HERE}:load_as", ranks=2, path=saved_by[layout], layout=other))
+
+    alone = Checkpoints(saved_by[layout])
+    found = alone.newest()
+    assert found is not None
+    tensors = blank(full())
+    alone.load(found, tensors)
+    assert same(tensors, full())
+
+
+def test_the_same_world_gets_its_own_state_back_and_another_does_not(saved_by: dict[str, Path]) -> None:
+    again = on_ranks(f"{HERE}:load_as", path=saved_by["fsdp"], layout="hsdp")
+    assert [rank["own"] for rank in again] == [{"mine": rank} for rank in range(4)]
+    assert all(rank["same"] for rank in again)
+    fewer = on_ranks(f"{HERE}:load_as", ranks=2, path=saved_by["fsdp"], layout="fsdp")
+    assert [rank["own"] for rank in fewer] == [None, None]
+
+
+def test_one_rank_to_four(tmp_path: Path) -> None:
+    alone = Checkpoints(tmp_path)
+    alone.save(9, full(), {})
+    alone.close()
+    assert all(rank["same"] for rank in on_ranks(f"{HERE}:load_as", path=tmp_path, layout="hsdp"))
+
+
+def test_no_byte_is_written_twice_and_ranks_share_the_work(saved_by: dict[str, Path]) -> None:
+    expected = sum(tensor.numel() * tensor.element_size() for tensor in full().values())
+    for layout, path in saved_by.items():
+        (step,) = path.iterdir()
+        heads = [safetensors_file.header(file) for file in sorted(step.glob("*.safetensors"))]
+        sizes = [sum(entry.end - entry.start for entry in head.tensors.values()) for head in heads]
+        assert sum(sizes) == expected, layout
+        assert min(sizes) > 0, layout
+
+
+def test_files_are_plain_safetensors_and_the_index_says_where_all_is(saved_by: dict[str, Path]) -> None:
+    (step,) = saved_by["fsdp"].iterdir()
+    index = json.loads((step / "index.json").read_text())["tensors"]
+    assert set(index) == set(full())
+    for name in SHAPES:
+        assert index[name]["shape"] == list(SHAPES[name])
+        for chunk in index[name]["chunks"]:
+            entry = safetensors_file.header(step / chunk["file"]).tensors[chunk["name"]]
+            assert [entry.start, entry.end] == chunk["bytes"]
+            assert list(entry.shape) == chunk["sizes"]
+    assert not list(step.glob("done-*"))

@@ -1,0 +1,42 @@
+"""Which checkpoints stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.checkpoint_state import full, saved
+from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.retention import superfluous
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "just", "keep", "best", "removed"),
+    [
+        ({1: None}, 1, 1, "", []),
+        ({1: None, 2: None}, 2, 2, "", []),
+        ({1: None, 2: None, 3: None}, 3, 2, "", [1]),
+        ({1: 0.5, 2: 0.9, 3: 0.8, 4: 0.7}, 4, 2, "loss", [2]),
+        ({1: 0.5, 2: 0.9, 3: 0.8, 4: 0.7}, 4, 1, "accuracy", [1, 3]),
+        ({1: NAN, 2: None, 3: 0.8, 4: 0.9, 5: 1.0}, 5, 1, "loss", [1, 2, 4]),
+        # The later of two equally good ones: it has seen more.
+        ({1: 0.5, 2: 0.5, 3: 0.8}, 3, 1, "loss", [1]),
+        # After a rollback to 2: what came later is not the newest, whatever its number.
+        ({1: None, 2: None, 5: None, 3: None}, 3, 2, "", [1, 5]),
+        # A damaged 300 was passed over, 250 is the only good one.
+        ({250: None, 300: None}, 250, 1, "", [300]),
+    ],
+)
+def test_superfluous(metrics: dict[int, float | None], just: int, keep: int, best: str, removed: list[int]) -> None:
+    assert superfluous(metrics, just, keep, best) == removed
+
+
+def test_the_last_two_and_the_best_stay(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2, best="loss")
+    for step, loss in enumerate([3.0, 1.0, 2.0, 2.5, 2.2], start=1):
+        saved(checkpoints, step, full(), metric=loss)
+    checkpoints.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000005"]

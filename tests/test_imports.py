@@ -38,7 +38,7 @@ ON_TOP = ("infra.__main__", "infra.cli", "infra.commands", "infra.engine", "infr
 HOLDERS: dict[str, tuple[str, ...]] = {
     "docker": ("infra.targets.local", "infra.providers", "infra.commands"),
     "paramiko": ("bootstrap.transport",),
-    "torch": ("trainer",),
+    "torch": ("trainer", "benchmarks"),
     "boto3": (),
     "botocore": (),
 }

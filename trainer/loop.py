@@ -169,6 +169,7 @@ class Run:
                 result = trainer.run_step(batch.tensors)
                 loss = trainer.mean_over_ranks(result.loss)
             self._reached = step
+            self.recorder.samples(step, batch.ids.tolist())
             if step == first:
                 self.recorder.event("first_step", step=step)
             with meter.phase("checkpoint"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,6 +30,7 @@ class Recorder:
         self._failing = False
         self._lines: JsonLines | None = None
         self._profiles: JsonLines | None = None
+        self._samples: JsonLines | None = None
         self._events: JsonLines | None = None
         self._board: TensorBoard | None = None
         self._progress = Progress(config.steps, stream or sys.stdout)
@@ -66,6 +67,11 @@ class Recorder:
                 for what in ("ms", "exposed_ms", "mb")
             }
             self._try(self._write_board, profile.step, values)
+
+    def samples(self, step: int, ids: Sequence[int]) -> None:
+        """Which samples this rank saw in a step, where the run keeps a record of that."""
+        if self._config.metrics.sample_ids:
+            self._try(self._write_samples, step, ids)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Something that happened, with the time: started, joined, loaded, first_step, saved, stopped."""
@@ -105,6 +111,11 @@ class Recorder:
             self._profiles = JsonLines(self._folder / "metrics" / f"communication-{self._rank:05d}.jsonl")
         self._profiles.append(dataclasses.asdict(profile))
 
+    def _write_samples(self, step: int, ids: Sequence[int]) -> None:
+        if self._samples is None:
+            self._samples = JsonLines(self._folder / "metrics" / f"samples-{self._rank:05d}.jsonl")
+        self._samples.append({"step": step, "ids": list(ids)})
+
     def _write_board(self, step: int, known: dict[str, Any]) -> None:
         board = self._board or TensorBoard(self._folder / "tensorboard", self._step + 1)
         self._board = None  # after a torn record a reader stops: a failed write starts a new file
@@ -117,7 +128,7 @@ class Recorder:
         self._events.append({"time": round(time.time(), 3), "event": kind, **fields})
 
     def _close_metrics(self) -> None:
-        for file in (self._lines, self._profiles, self._board):
+        for file in (self._lines, self._profiles, self._samples, self._board):
             if file is not None:
                 file.close()
-        self._lines = self._profiles = self._board = None
+        self._lines = self._profiles = self._samples = self._board = None

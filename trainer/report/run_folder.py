@@ -1,0 +1,76 @@
+"""A run as its folder tells it, also one that was killed or still goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.metrics.json_lines import read
+
+Line = dict[str, Any]
+
+
+class NoRunError(Exception):
+    """The folder holds nothing to report on; the message says what was looked for."""
+
+
+@dataclass
+class Run:
+    folder: Path
+    config_text: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    ranks: dict[int, list[Line]] = field(default_factory=dict)
+    profiles: list[Line] = field(default_factory=list)
+    events: list[Line] = field(default_factory=list)
+    outcome: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return str(self.config.get("name") or self.folder.name)
+
+    @property
+    def lines(self) -> list[Line]:
+        """Rank 0's: loss and throughput are the same on all."""
+        return self.ranks.get(0) or next(iter(self.ranks.values()), [])
+
+    @property
+    def unit(self) -> str:
+        units = ("tokens", "images", "samples")
+        return next((unit for unit in units if any(f"{unit}_per_s" in line for line in self.lines[-1:])), "samples")
+
+    def of(self, kind: str) -> list[Line]:
+        return [event for event in self.events if event.get("event") == kind]
+
+
+def open_run(folder: Path) -> Run:
+    if not folder.is_dir():
+        raise NoRunError(f"{folder} is not a folder; name the run.folder of a run")
+    run = Run(folder, config_text=_text(folder / "config.yaml"))
+    run.config = _mapping(run.config_text)
+    for path in sorted((folder / "metrics").glob("rank-*.jsonl")):
+        lines = [line for line in read(path) if isinstance(line.get("step"), int)]
+        if lines:
+            run.ranks[int(path.stem.removeprefix("rank-"))] = lines
+    run.profiles = read(folder / "metrics" / "communication-00000.jsonl")
+    run.events = [event for event in read(folder / "events.jsonl") if "time" in event]
+    run.outcome = _mapping(_text(folder / "outcome.json"))
+    if not run.ranks and not run.events:
+        raise NoRunError(f"{folder} has neither metrics/rank-*.jsonl nor events.jsonl; name the run.folder of a run")
+    return run
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    """JSON is YAML; half a file is no reason to show nothing of the rest."""
+    try:
+        found = json.loads(text) if text.startswith("{") else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -9,13 +9,17 @@ import multiprocessing.connection
 import os
 import random
 import resource
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.trainer.checkpoint_crash import SAVED, save_both
 from tests.trainer.checkpoint_state import (
     blank,
     bytes_of,
@@ -28,6 +32,8 @@ from tests.trainer.checkpoint_state import (
 from tests.trainer.ranks import on_ranks
 from trainer.checkpoint import folder
 from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.group import Group
+from trainer.checkpoint.newest import newest
 from trainer.config.problem import ConfigError
 
 HERE = "tests.trainer.checkpoint_state"
@@ -157,6 +163,30 @@ def test_warnings_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints)
         os.kill(writer, number)
     assert checkpoints.wait(30)
     assert [event.kind for event in checkpoints.poll()] == ["published"]
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_killed_before_any_operation_on_files_one_whole_checkpoint_is_there(tmp_path: Path, again: int) -> None:
+    """Every instant of a save in turn: of step 1, which is there already, and of step 2, which makes 1 superfluous."""
+    save_both(str(tmp_path / "first"), 1, "first")
+    ends: list[int] = []
+    while SAVED not in ends:
+        path = tmp_path / f"killed-{len(ends)}"
+        shutil.copytree(tmp_path / "first", path)
+        ends.append(crash(path, again, "second", len(ends)))
+        found = newest(path, Group(0, 1), "full")
+        assert found is not None
+        assert found.skipped == ()
+        assert (found.path / "shard-00001.safetensors").read_text() in ("first", "second")
+        save_both(str(path), again, "third")
+        assert [entry.name for entry in path.iterdir()] == [f"step-0000000{again}"]
+        assert (path / f"step-0000000{again}" / "shard-00001.safetensors").read_text() == "third"
+    assert len(ends) > 20
+
+
+def crash(path: Path, step: int, content: str, operations: int) -> int:
+    words = ["-S", "-m", "tests.trainer.checkpoint_crash", str(path), str(step), content, str(operations)]
+    return subprocess.run([sys.executable, *words], cwd=Path(__file__).parents[2]).returncode
 
 
 @pytest.mark.parametrize("also_writer", [True, False])

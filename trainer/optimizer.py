@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ class Optimizer:
         return [entry.parameter for entry in self._entries]
 
     def gradients(self) -> list[torch.Tensor]:
-        return [entry.parameter.grad for entry in self._entries if entry.parameter.grad is not None]
+        return [entry.gradient for entry in self._entries if entry.gradient is not None]
 
     @torch.no_grad()
     def step(self, rate: float, divide: torch.Tensor | None, skip: torch.Tensor | None) -> None:
@@ -68,9 +69,9 @@ class Optimizer:
     ) -> None:
         config = self._config
         values = [local(e.parameter) for e in entries]
-        gradients = [local(e.parameter.grad) for e in entries]
+        gradients = [local(e.gradient) for e in entries]
         states = {key: [local(e.state[key]) for e in entries] for key in _STATE[config.name]}
-        common = {
+        common: dict[str, Any] = {
             "lr": rate,
             "weight_decay": config.weight_decay if entries[0].is_decayed else 0.0,
             "maximize": False,
@@ -111,6 +112,10 @@ class _Entry:
     state: dict[str, torch.Tensor]
     is_decayed: bool
 
+    @property
+    def gradient(self) -> Any:
+        return self.parameter.grad
+
     def is_on(self, device: torch.device) -> bool:
         """Something to update on this device: a rank may hold no row of a small parameter."""
-        return self.parameter.grad is not None and self.parameter.device == device and local(self.parameter).numel() > 0
+        return self.gradient is not None and self.parameter.device == device and local(self.parameter).numel() > 0

@@ -58,16 +58,18 @@ class Step:
         return StepResult(loss, norm, skipped, rate)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor of a checkpoint, by name; sharded ones as DTensors. Loading writes into them.
-
-        Buffers are the same kind of thing on every rank but not the same values: rank 0's are the ones kept.
-        """
+        """Every tensor of a checkpoint, by name; sharded ones as DTensors. Loading writes into them."""
         found: dict[str, torch.Tensor] = {f"model.{name}": value for name, value in self.engine.named_parameters()}
         found |= {f"optim.{name}": value for name, value in self.optimizer.tensors().items()}
         found |= {f"buffer.{name}": value for name, value in self.engine.named_buffers()}
         if self.scale is not None:
             found |= {f"scaler.{name}": value for name, value in self.scale.tensors().items()}
         return found
+
+    def saved_tensors(self) -> dict[str, torch.Tensor]:
+        """What this rank gives to a checkpoint: statistics such as a batch norm's differ by rank, the first's count."""
+        is_first = self.engine.mesh.dp_rank == 0
+        return {name: value for name, value in self.tensors().items() if is_first or not name.startswith("buffer.")}
 
     def state(self) -> dict[str, Any]:
         return {"step": self.index}

@@ -24,8 +24,9 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     A factory together with `fill` is built without memory and filled part by part, so the model need not fit on one
     device; otherwise the model's own values count, rank 0's for everybody.
     """
-    _refuse(recipe, mesh.device)
-    described: Any = describe(model, mesh.device, fill)
+    _refuse_offload(recipe, mesh.device)
+    described = describe(model, mesh.device, fill)
+    _refuse_split(described, mesh)
     choices: list[str] = []
     if recipe.compiled.mode == "whole" and recipe.compiles_blocks(mesh.layout):
         choices.append("compile: blocks, as engines work between them")
@@ -43,11 +44,22 @@ def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fi
     return DdpEngine(whole, recipe, mesh, choices)
 
 
-def _refuse(recipe: Recipe, device: torch.device) -> None:
+def _refuse_offload(recipe: Recipe, device: torch.device) -> None:
     if recipe.parallel.offload and device.type != "cuda":
         message = f"true, but the device is {device.type}: parameters are in host memory already"
         fix = "set parallel.offload to false, or run.device to cuda"
         raise ConfigError([Problem("parallel.offload", message, fix)])
+
+
+def _refuse_split(model: nn.Module, mesh: Mesh) -> None:
+    """Both axes go by the names that our decoders give their parts."""
+    parts = ("embed", "layers", "norm", "head")
+    missing = [name for name in parts if not isinstance(getattr(model, name, None), nn.Module)]
+    for axis in ("pipeline", "tensor"):
+        if getattr(mesh.layout, axis) > 1 and missing:
+            message = f"{getattr(mesh.layout, axis)}, but {type(model).__name__} has no {', '.join(missing)} to split"
+            fix = f"set it to 1, or give the model modules named {', '.join(parts)}"
+            raise ConfigError([Problem(f"parallel.{axis}", message, fix)])
 
 
 def _pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:

@@ -25,12 +25,17 @@ class DdpEngine(PlainEngine):
     def __init__(self, model: nn.Module, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(wrap(model, recipe, mesh), recipe, mesh, choices)
         self._defer = recipe.parallel.accumulate != "sync"
+        # A static graph is learnt from the first backward, which has to reduce for that. An average that is averaged
+        # again with the rest stays right.
+        self._must_reduce = recipe.parallel.static_graph
         if recipe.parallel.accumulate == "auto":
             choices.append("accumulate: gradients are averaged after the last micro-batch, ddp holds them whole anyway")
 
     def around(self, index: int, count: int) -> AbstractContextManager[None]:
         model: Any = self.modules[0]
-        return model.no_sync() if self._defer and index < count - 1 else nullcontext()
+        waits = self._defer and index < count - 1 and not self._must_reduce
+        self._must_reduce = False
+        return model.no_sync() if waits else nullcontext()
 
 
 def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:

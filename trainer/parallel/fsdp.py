@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -63,6 +64,8 @@ def shard(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
     """Shard the model in place, part by part: only one part at a time is ever whole in memory."""
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
 
+    # Tensor parallel layers hand out views; nothing in our models writes into them.
+    warnings.filterwarnings("ignore", message=".*returned a view tensor")
     options = {"mesh": mesh.submesh("replicate", "shard"), **_policies(model, recipe, mesh.device)}
     reshard = _zero(recipe.parallel) == _SHARDS_PARAMETERS
     groups = _groups(model)

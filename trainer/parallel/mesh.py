@@ -47,8 +47,9 @@ class Mesh:
     def _connect(self) -> Any:
         if not dist.is_initialized():
             backend = "nccl" if self.device.type == "cuda" else "gloo"
-            store: Any = dist.HashStore()
-            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+            from torch._C._distributed_c10d import HashStore  # noqa: PLC0415
+
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
 
         names, sizes = zip(*self._dims, strict=True)

@@ -19,7 +19,7 @@ from trainer.precision import DTYPES
 
 
 class PipelineEngine:
-    """Gradients of all micro-batches are summed on each stage and reduced over data ranks once, by torch's schedules."""
+    """torch's schedules sum gradients of all micro-batches on each stage and reduce them over data ranks once."""
 
     def __init__(self, stages: list[nn.Module], width: int, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         self.mesh = mesh

@@ -40,7 +40,8 @@ def materialise(module: nn.Module, device: torch.device) -> None:
 def initialise(modules: Sequence[nn.Module], device: torch.device, fill: Fill) -> None:
     """Values for what `materialise` gave memory to: our models compute their own tables and statistics."""
     for module in modules:
-        module.init_buffers(device)
+        model: Any = module
+        model.init_buffers(device)
     fill(modules)
 
 

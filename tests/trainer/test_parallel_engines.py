@@ -1,0 +1,102 @@
+"""Every strategy trains like one rank alone: same losses, same gradient norms, over twenty steps."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.trainer.curves import config_of, curve
+from tests.trainer.ranks import on_ranks
+
+# Both start from the same weights and see the same samples; sums over ranks only round in another order.
+LOSS_TOLERANCE = 1e-5
+NORM_TOLERANCE = 1e-4
+
+# Small enough that 20 steps are quick, clipped in every step, with at least two micro-batches on each rank.
+LLAMA = [
+    "model.dim=32",
+    "model.ffn=48",
+    "model.heads=4",
+    "model.kv_heads=4",
+    "model.vocab_size=64",
+    "batch.size=16",
+    "optimizer.clip_norm=0.3",
+]
+# DTensors are slow to dispatch: fewer layers and samples.
+SHALLOW = [*LLAMA, "model.layers=2", "batch.size=8"]
+
+STRATEGIES = {
+    "ddp": "ddp",
+    "ddp, averaged after every micro-batch": "ddp accumulate=sync",
+    "ddp, static graph, gradients outside of buckets": "ddp static_graph=true bucket_view=false bucket_mb=1",
+    "fsdp, zero 1": "fsdp zero=1",
+    "fsdp, zero 2": "fsdp zero=2",
+    "fsdp, zero 3": "fsdp zero=3",
+    "fsdp, zero 3, gradients whole until the end, two layers ahead": "fsdp zero=3 accumulate=defer prefetch=2",
+    "hsdp": "hsdp shard=2",
+    "hsdp, zero 2, everything reduced at once": "hsdp shard=2 zero=2 accumulate=sync prefetch=0",
+    "pipeline, gpipe": "single pipeline=4 schedule=gpipe",
+    "pipeline, 1f1b": "single pipeline=4 schedule=1f1b",
+    "pipeline, interleaved, with ddp": "ddp pipeline=2 schedule=interleaved",
+    "pipeline with ddp": "ddp pipeline=2",
+    "pipeline with fsdp": "fsdp pipeline=2",
+}
+TENSOR_STRATEGIES = {
+    "tensor": ("single tensor=4", 4),
+    "tensor with ddp": ("ddp tensor=2", 2),
+    "tensor with fsdp": ("fsdp tensor=2", 2),
+    "tensor with pipeline": ("single tensor=2 pipeline=2", 4),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_strategy_trains_like_one_rank(strategy: str) -> None:
+    compare(tuple(LLAMA), strategy)
+
+
+@pytest.mark.parametrize(("strategy", "micro"), TENSOR_STRATEGIES.values(), ids=TENSOR_STRATEGIES)
+def test_split_layers_train_like_one_rank(strategy: str, micro: int) -> None:
+    compare(tuple(SHALLOW), strategy, micro=micro)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "hsdp shard=2 zero=1", "ddp tensor=2"])
+def test_tied_embeddings_stay_one_weight(strategy: str) -> None:
+    small = ("model.dim=32", "model.layers=2", "model.vocab_size=64", "batch.size=16", "optimizer.clip_norm=0.3")
+    compare(small, strategy, preset="tiny-gpt2", steps=6)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("preset", ["tiny-resnet", "tiny-mlp"])
+def test_other_families_train_like_one_rank(preset: str, strategy: str) -> None:
+    """A batch norm sees micro-batches, which are the same samples on one rank as on four."""
+    compare(("batch.size=32",), strategy, preset=preset, steps=4, micro=4)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2"])
+def test_same_run_twice_gives_the_same_bits(strategy: str) -> None:
+    config = config_of("tiny-llama", [*LLAMA, *settings(strategy)])
+    first, second = (on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=5) for _ in range(2))
+    assert first == second
+
+
+def compare(base: tuple[str, ...], strategy: str, preset: str = "tiny-llama", steps: int = 20, micro: int = 2) -> None:
+    expected = alone(preset, base, micro, steps)
+    config = config_of(preset, [*base, *settings(strategy)])
+    for found in on_ranks("tests.trainer.curves:curve", config=config, micro=micro, steps=steps):
+        assert found["loss"] == pytest.approx(expected["loss"], abs=LOSS_TOLERANCE)
+        assert found["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
+    assert expected["loss"][-1] < expected["loss"][0]
+    limit = [float(setting.split("=")[1]) for setting in base if "clip_norm" in setting]
+    assert all(norm > limit[0] for norm in expected["norm"] if limit)
+
+
+@cache
+def alone(preset: str, base: tuple[str, ...], micro: int, steps: int) -> dict[str, list[float]]:
+    config = config_of(preset, [*base, "parallel.strategy=single"])
+    return on_ranks("tests.trainer.curves:curve", ranks=1, config=config, micro=micro, steps=steps)[0]
+
+
+def settings(strategy: str) -> list[str]:
+    name, *rest = strategy.split()
+    return [f"parallel.strategy={name}", *(f"parallel.{setting}" for setting in rest)]

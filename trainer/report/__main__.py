@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.report.figures import NoDrawingError, pictures
+from trainer.report.figures import pictures
 from trainer.report.page import page
+from trainer.report.picture import NoDrawingError
 from trainer.report.run_folder import NoRunError, open_run
 from trainer.report.summary import summarise
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from trainer.report.run_folder import Line
 
@@ -35,14 +36,11 @@ def not_finite(lines: Sequence[Line], key: str) -> list[int]:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """An average that forgets: over about a thirtieth of the curve, without the pull of the first value."""
-    keep = max(1 - 30 / max(len(values), 1), 0.0)
-    total = weight = 0.0
-    out = []
-    for value in values:
-        total, weight = keep * total + value, keep * weight + 1
-        out.append(total / weight)
-    return out
+    """The mean of each value and its neighbours on both sides, a thirtieth of the curve in all."""
+    reach = max(len(values) // 60, 1)
+    sums = list(accumulate(values, initial=0.0))
+    windows = [(max(i - reach, 0), min(i + reach + 1, len(values))) for i in range(len(values))]
+    return [(sums[end] - sums[begin]) / (end - begin) for begin, end in windows]
 
 
 def is_wide(values: Sequence[float]) -> bool:
@@ -56,4 +54,4 @@ def ceiling(values: Sequence[float]) -> float | None:
         return None
     ranked = sorted(values)
     usual = ranked[min(int(len(ranked) * 0.95), len(ranked) - 1)] if len(ranked) > 20 else ranked[len(ranked) // 2]  # noqa: PLR2004
-    return usual * 1.5 if ranked[-1] > _OUTLIER * usual else None
+    return usual * 1.2 if ranked[-1] > _OUTLIER * usual else None

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
 from trainer.report.curve import Curve, ceiling, curve, is_wide, not_finite, smooth
 from trainer.report.lives import PHASES, Life, lives
+from trainer.report.picture import GRID, INK, Picture, draw_picture
 from trainer.report.run_folder import Run
 from trainer.report.summary import PARTS
 
-INK, GRID = "#1f2328", "#d8dee4"
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
     "#3b82c4",
     "#e69f00",
@@ -25,61 +24,12 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
 )
 PART_COLOURS = {"compute": BLUE, "communication": ORANGE, "data": RED, "checkpoint": PURPLE, "other": GREY}
 PHASE_COLOURS = dict(zip(PHASES.values(), (GREY, SKY, PURPLE, ORANGE, RED), strict=True))
-PART_NAMES = {
-    "communication": "exposed communication",
-    "data": "waiting for data",
-    "checkpoint": "waiting for checkpoints",
-}
-STYLE: dict[Any, Any] = {
-    "font.size": 10.0,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": GRID,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "svg.fonttype": "none",
-}
-
-
-class NoDrawingError(Exception):
-    """matplotlib is not there; the message says how to get it."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    name: str
-    title: str
-    caption: str
-    png: bytes
-    svg: str
 
 
 def pictures(run: Run) -> list[Picture]:
     """Only those that the run has numbers for."""
-    try:
-        import matplotlib  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        message = (
-            "pictures need the package matplotlib, which is not installed: pip install matplotlib, or use --no-pictures"
-        )
-        raise NoDrawingError(message) from error
-    drawn = []
-    for name, title, draw in _DRAWINGS:
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-            caption = draw(figure, run)
-            if caption is not None:
-                drawn.append(Picture(name, title, caption, _png(figure), _svg(figure)))
-    return drawn
+    drawn = [draw_picture(name, title, partial(draw, run=run)) for name, title, draw in _DRAWINGS]
+    return [picture for picture in drawn if picture is not None]
 
 
 def _loss(figure: Any, run: Run) -> str | None:
@@ -87,11 +37,7 @@ def _loss(figure: Any, run: Run) -> str | None:
     if not points.steps:
         return None
     axes = _axes(figure, "loss")
-    rough = len(points.values) > 100  # noqa: PLR2004
-    axes.plot(points.steps, points.values, color=BLUE, alpha=0.35 if rough else 1, linewidth=1 if rough else 1.6)
-    if rough:
-        axes.plot(points.steps, smooth(points.values), color=BLUE)
-    _scale(axes, points)
+    rough = _plot(axes, points, BLUE)
     _mark_resumes(axes, run)
     broken = not_finite(run.lines, "loss")
     for step in broken[:50]:
@@ -107,8 +53,7 @@ def _gradient(figure: Any, run: Run) -> str | None:
     if not points.steps:
         return None
     axes = _axes(figure, "gradient norm")
-    axes.plot(points.steps, points.values, color=GREEN)
-    _scale(axes, points)
+    _plot(axes, points, GREEN)
     _mark_resumes(axes, run)
     parts = [f"global norm before clipping, {median(points.values):.3g} in the middle"]
     limit = (run.config.get("optimizer") or {}).get("clip_norm")
@@ -135,6 +80,7 @@ def _throughput(figure: Any, run: Run) -> str | None:
         ratio = 100 * ratios[-1]
         right = axes.secondary_yaxis("right", functions=(lambda rate: rate * ratio, lambda mfu: mfu / ratio))
         right.set_ylabel("MFU, %")
+        right.tick_params(length=0, pad=7)
         parts.append(f"MFU is relative to {peak['peak'] / 1e12:,.4g} TFLOP/s per rank ({peak['source']})")
     return _sentence(parts)
 
@@ -148,13 +94,13 @@ def _split(figure: Any, run: Run) -> str | None:
     axes = _axes(figure, "ms per step")
     # Communication may be known from some step on only: before that it is inside compute.
     rows = [[0.0] * (len(steps) - len(points.values)) + points.values for points in known.values()]
-    names = [PART_NAMES.get(part, part) for part in known]
+    names = ["exposed communication" if part == "communication" else part for part in known]
     axes.stackplot(steps, rows, labels=names, colors=[PART_COLOURS[part] for part in known], linewidth=0)
     axes.margins(x=0)
     totals = [sum(column) for column in zip(*rows, strict=True)]
     cut = ceiling(totals)
     axes.set_ylim(0, cut or max(totals) * 1.05)
-    _legend_above(figure, axes)
+    _legend_above(axes)
     source = run.lines[-1].get("communication_from", "not measured")
     parts = [f"communication: {source}" + (", so it is inside compute" if source == "not measured" else "")]
     parts += ["steps above the edge are cut off"] if cut else []
@@ -195,6 +141,7 @@ def _ranks(figure: Any, run: Run) -> str | None:
     axes.axhline(factor * usual, color=RED, linewidth=0.9, linestyle=(0, (4, 3)))
     top = max(*map(max, times.values()), factor * usual)
     axes.set_ylim(0, top * 1.1)
+    axes.margins(x=0.06)
     axes.xaxis.set_major_locator(_whole_numbers())
     known = any(line.get("communication_s") is not None for line in run.lines)
     without = "time without waiting for others" if known else "whole step, since communication was not measured"
@@ -221,8 +168,8 @@ def _recovery(figure: Any, run: Run) -> str | None:
         _draw_life(axes, row, life, seen)
     axes.set_yticks(range(len(shown)), [f"start {life.number}" for life in shown])
     axes.invert_yaxis()
-    axes.set_xlim(0, max(life.ended for life in shown) * 1.02 or 1)
-    _legend_above(figure, axes)
+    axes.set_xlim(shown[0].began, shown[-1].ended + 0.01 * (shown[-1].ended - shown[0].began) + 0.1)
+    _legend_above(axes, ("down", *PHASE_COLOURS, "training"))
     again = [f"{life.down + life.start_up:.1f} s" for life in found[1:]][-12:]
     if not again:
         return _sentence([f"one start, first step after {found[0].start_up:.1f} s"])
@@ -245,7 +192,7 @@ def _draw_life(axes: Any, row: int, life: Life, seen: set[str]) -> None:
         bar(life.first_step_at, max(life.ended - life.first_step_at, 0), "training", GREEN)
 
 
-_DRAWINGS: tuple[tuple[str, str, Callable[[Any, Run], str | None]], ...] = (
+_DRAWINGS: tuple[tuple[str, str, Callable[..., str | None]], ...] = (
     ("loss", "Loss", _loss),
     ("throughput", "Throughput", _throughput),
     ("time-split", "Where a step's time goes", _split),
@@ -260,14 +207,21 @@ def _axes(figure: Any, label: str, x: str = "step") -> Any:
     axes = figure.add_subplot()
     axes.set_xlabel(x)
     axes.set_ylabel(label)
-    axes.tick_params(length=0)
+    axes.tick_params(length=0, which="both")
+    axes.margins(x=0.01)
     return axes
 
 
-def _scale(axes: Any, points: Curve) -> None:
+def _plot(axes: Any, points: Curve, colour: str) -> bool:
+    """The curve, and a running mean over it where it has many points; whether it has."""
+    rough = len(points.values) > 100  # noqa: PLR2004
+    axes.plot(points.steps, points.values, color=colour, alpha=0.35 if rough else 1, linewidth=0.9 if rough else 1.6)
+    if rough:
+        axes.plot(points.steps, smooth(points.values), color=colour)
     if is_wide(points.values):
         axes.set_yscale("log")
         axes.grid(visible=True, which="minor", linewidth=0.3)
+    return rough
 
 
 def _mark_resumes(axes: Any, run: Run) -> None:
@@ -280,9 +234,12 @@ def _resume_note(run: Run) -> list[str]:
     return ["dotted: the run went on from a checkpoint"] if any(event.get("step") for event in run.of("loaded")) else []
 
 
-def _legend_above(figure: Any, axes: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=4, fontsize=9, handlelength=1, columnspacing=1.2)
+def _legend_above(axes: Any, order: Sequence[str] = ()) -> None:
+    pairs = list(zip(*axes.get_legend_handles_labels(), strict=True))
+    pairs.sort(key=lambda pair: order.index(pair[1]) if pair[1] in order else -1)
+    handles, labels = zip(*pairs, strict=True)
+    style = {"fontsize": 9, "handlelength": 0.9, "handletextpad": 0.4, "columnspacing": 1.0, "borderaxespad": 0}
+    axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=len(labels), **style)
 
 
 def _engineering() -> Any:
@@ -300,18 +257,3 @@ def _whole_numbers() -> Any:
 def _sentence(parts: list[str]) -> str:
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, facecolor="white")
-    return buffer.getvalue()
-
-
-def _svg(figure: Any) -> str:
-    """For a page: no background, and the ink is the page's own, so one picture serves light and dark."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    return text.replace(INK, "currentColor").replace(GRID, "var(--grid)")

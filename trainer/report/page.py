@@ -10,9 +10,9 @@ from importlib import resources
 from typing import Any
 
 from trainer.metrics.progress import clock, short
-from trainer.report.figures import Picture
 from trainer.report.findings import findings
 from trainer.report.lives import PHASES, lives
+from trainer.report.picture import Picture
 from trainer.report.run_folder import Run
 
 GOOD = ("finished",)
@@ -89,7 +89,7 @@ def _tiles(summary: dict[str, Any]) -> str:
         ("starts", str(summary["starts"] or "") or None, _note("{} checkpoints", summary["saves"])),
     ]
     cells = "\n".join(
-        f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd><small>{_safe(note)}</small></div>"
+        f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)} <small>{_safe(note)}</small></dd></div>"
         for name, value, note in tiles
         if value
     )

@@ -105,7 +105,7 @@ def teardown(
 
 @app.command()
 def demo(stack: Stack = "local") -> None:
-    """Up, the smoke job, and a summary."""
+    """Up, the smoke job, a training run with its report, and a summary."""
     from infra.commands.demo import demo as run
 
     run(stack)

@@ -1,4 +1,4 @@
-"""`muster demo`: up, the smoke job, and where the time went."""
+"""`muster demo`: up, the smoke job, a real training run with its report, and where the time went."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import time
 
 from infra.commands import screen
+from infra.commands.demo_training import train
 from infra.commands.submit import submit
 from infra.commands.up import up, what_next
 from infra.home import Home
@@ -19,7 +20,7 @@ def demo(name: str) -> None:
     began = time.monotonic()
     submit(name, JOB, [])
     job = time.monotonic() - began
-    phases = setup_phases(Home.of(os.environ)) | {"up": ended.seconds} | {"smoke job": job}
+    phases = setup_phases(Home.of(os.environ)) | {"up": ended.seconds} | {"smoke job": job} | train(name)
     _summary(phases, ended.phases)
     screen.next_steps(what_next(name))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import yaml
 
@@ -30,6 +32,10 @@ def test_make_demo_and_teardown(make_stack: MakeStack) -> None:
     stack = make_stack("demo", shipped | {"network": {"egress": False}})
     said = make(stack, "demo")
     assert "as it should be" in said
+    assert "finished: all 60 steps done" in said
+    page = Path(re.search(r"where its time went:\s+(\S+\.html)", said)[1]).read_text()
+    assert "data:image/png;base64," in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
     for target in ("make ssh", "make status", "make teardown"):
         assert target in said
     receipt = make(stack, "teardown")

@@ -22,6 +22,7 @@ from trainer.data.source import Source, source_for
 from trainer.life import outcome
 from trainer.life.health import Action, Health
 from trainer.life.outcome import Code
+from trainer.life.reason import Reason
 from trainer.life.signals import Stop
 from trainer.life.straggler import Stragglers
 from trainer.life.vote import Agreed, Ballot, Vote
@@ -37,6 +38,11 @@ from trainer.world import World, start
 class End:
     code: Code
     reason: str
+    stop: Reason | None = None
+
+    @classmethod
+    def told(cls, stop: Reason, words: str) -> End:
+        return cls(Code.REQUEUE if stop.requeue else Code.STOPPED, words or stop.text, stop)
 
 
 class Run:
@@ -69,6 +75,8 @@ class Run:
         self.recorder.event("ended", outcome=end.code.name.lower(), reason=end.reason, step=self._reached)
         self.recorder.say(f"{end.code.name.lower()} at step {self._reached}: {end.reason}")
         self.recorder.close()
+        if end.stop is not None:
+            return outcome.stopped(end.stop, end.reason, self._reached, self.folder, self.rank)
         return outcome.end(end.code, end.reason, self._reached, self.folder, self.rank)
 
     def _make_folder(self) -> None:
@@ -98,12 +106,11 @@ class Run:
             self._trainer.check_folder()
             self._meter = Meter(self.recorder, self.config, world.device, world.size, self._flops())
             self._stragglers = Stragglers([m.host for m in world.members], self.config.watchdog.straggler)
-            self._loader = self._load_from(source, position)
-            try:
-                return self._steps(stop, Vote(world), watchdog)
-            finally:
-                self._loader.close()
-                self._trainer.close()
+            with closing(self._load_from(source, position)) as self._loader:
+                end = self._steps(stop, Vote(world), watchdog)
+            # Not after an error: the others sit in a collective, and would be waited for.
+            self._trainer.close()
+            return end
 
     def _resume(self) -> int:
         """Take up the newest good checkpoint; the position in the data."""
@@ -178,7 +185,7 @@ class Run:
             readings = meter.done(step, values, {"lr": result.rate})
             agreed = vote.exchange(Ballot(stop.reason(), trainer.checkpoints.busy, work_s=meter.own_s))
             stop.pace(self._save_s, meter.step_s)
-            end = self._react(readings, agreed)
+            end = self._react(readings, agreed, stop.words)
             if end is not None:
                 return end
         vote.drain()
@@ -200,7 +207,7 @@ class Run:
             # Every rank has a writer of its own: the one that fails says so, whichever it is.
             print(f"{loud}rank {self.rank} on {self._trainer.world.host}: {event.message}", file=sys.stderr, flush=True)
 
-    def _react(self, readings: list[Reading], agreed: Agreed | None) -> End | None:
+    def _react(self, readings: list[Reading], agreed: Agreed | None, words: str = "") -> End | None:
         """What the step before leads to: the same on every rank, since all have the same readings and votes."""
         for reading in readings:
             self._loss = reading.values["loss"]
@@ -216,7 +223,7 @@ class Run:
         if agreed is not None:
             self._report_stragglers(agreed)
             if agreed.stop is not None:
-                return self._finish(End(outcome.code_for(agreed.stop), agreed.stop.text))
+                return self._finish(End.told(agreed.stop, words))
         if self._save_due and not (agreed and agreed.busy):
             self._save(wait=False)
         return None

@@ -169,7 +169,7 @@ class Trainer:
             "extra": dict(extra),
         }
         own = {"rng": rng.state(self.world.device)}
-        self.checkpoints.save(self.step, self._step.tensors(), state, metric, own)
+        self.checkpoints.save(self.step, self._step.saved_tensors(), state, metric, own)
 
     def finish_save(self, timeout: float | None) -> bool:
         """Wait for the save under way, if there is one; false if it took longer."""

@@ -25,7 +25,7 @@ CLOSE_S = 600.0
 
 
 class Checkpoints:
-    """All ranks call `check_folder`, `save`, `newest` and `load` together; the rest is each rank's own."""
+    """All ranks call `check_folder`, `prepare`, `save`, `newest` and `load` together; the rest is each rank's own."""
 
     def __init__(  # noqa: PLR0913 - one per setting
         self,

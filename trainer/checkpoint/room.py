@@ -46,8 +46,8 @@ def _problem(path: Path, size: int, rank: int) -> str:
     free = space.f_bavail * space.f_frsize
     if free >= size:
         return ""
-    return f"{path} has {_gib(free)} free and one checkpoint takes {_gib(size)}"
+    return f"{path} has {_text(free)} free and one checkpoint takes {_text(size)}"
 
 
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
+def _text(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"  # noqa: PLR2004 - where GB begin

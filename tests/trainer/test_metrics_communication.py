@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.ranks import on_ranks
 from trainer.metrics.communication import Event, collective, merge, summarise
+from trainer.metrics.profile import Profiler
+from trainer.metrics.utilisation import memory_gb
 
 
 def compute(start: int, end: int) -> Event:
@@ -88,15 +93,26 @@ def test_merge():
     assert merge([(5, 7), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 7)]
 
 
+def test_a_profile_leaves_nothing_behind():
+    model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(30)])
+    device = torch.device("cpu")
+    profiler = Profiler(1, device, lambda _: None)
+    before = 0.0
+    gc.disable()
+    try:
+        for step in range(1, 41):
+            with profiler.around(step):
+                model(torch.ones(1, 16)).sum().backward()
+            before = before if step != 10 else memory_gb(device)
+    finally:
+        gc.enable()
+    assert memory_gb(device) - before < 0.01
+
+
 def profiled_steps() -> dict[str, Any]:
     """On a rank: a profiled step of DDP and one of FSDP2 over a named mesh dimension."""
-    import dataclasses  # noqa: PLC0415
-
-    import torch  # noqa: PLC0415
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
-
-    from trainer.metrics.profile import Profiler  # noqa: PLC0415
 
     def layers() -> torch.nn.Sequential:
         return torch.nn.Sequential(*[torch.nn.Linear(128, 128, bias=False) for _ in range(3)])

@@ -44,6 +44,8 @@ class Profiler:
             if cuda:
                 torch.cuda.synchronize(self._device)
         raw = profiler.profiler.kineto_results.events()
+        # The profiler is part of a cycle: it would hold megabytes until the next garbage collection.
+        profiler.profiler.kineto_results = None
         self._done((_device_profile if cuda else _host_profile)(step, raw, _recorded()))
 
 

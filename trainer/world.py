@@ -72,7 +72,7 @@ def start(device: str, timeout_s: float, *, hang_folder: Path | None = None, gro
     if chosen != "cpu":
         _record_flights(hang_folder)
     member = Member(rank, world, local_rank, socket.gethostname(), address_towards(master), chosen)
-    store = _store_of_this_attempt(rank, world, timeout_s)
+    store = _store_of_this_attempt(rank, master, timeout_s)
     everyone = join(store, member, timeout_s)
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if world > 1 else None
     return World(
@@ -219,10 +219,21 @@ def _record_flights(folder: Path | None) -> None:
         os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "nccl-timeout-rank-"))
 
 
-def _store_of_this_attempt(rank: int, world: int, timeout_s: float) -> Any:
-    """An agent's own store lives on over restarts of its workers and still holds the keys of the dead."""
-    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+def _store_of_this_attempt(rank: int, master: str, timeout_s: float) -> Any:
+    """torchrun's own store, where it offers one, lives on when ranks are started again and holds the keys of the dead.
+
+    Opened here and not by torch.distributed, which would wait for everybody to connect and then only count them.
+    """
+    port = int(os.environ["MASTER_PORT"])
+    of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = open_store(master, port, rank == 0 and not of_agent, timeout_s)
+    except RuntimeError as error:
+        told = str(error).strip().splitlines()[0]
+        raise WorldError(
+            f"rank 0 did not come: no answer at {master}:{port} within {timeout_s:g} s ({told})"
+        ) from error
+    if not of_agent:
         return store
     return dist.PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 

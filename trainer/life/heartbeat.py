@@ -33,7 +33,7 @@ class Board:
     """Where ranks leave their beats. A connection of its own: others wait minutes on theirs."""
 
     def __init__(self, world: World) -> None:
-        self._size = world.size
+        self._members = world.members
         self._store: Any = world.store.clone()
         self._store.set_timeout(timedelta(seconds=_ANSWER_S))
 
@@ -48,11 +48,15 @@ class Board:
         return self._store.get("alarm").decode() if self._store.check(["alarm"]) else ""
 
     def beats(self) -> list[Beat]:
-        """The last beat of every rank that has made one."""
-        keys = [f"beat/{rank}" for rank in range(self._size)]
-        if not self._store.check(keys):
-            keys = [key for key in keys if self._store.check([key])]
-        return [Beat(**json.loads(text)) for text in self._store.multi_get(keys)]
+        """The last beat of every rank; one that has not made any yet is at its start."""
+        keys = [f"beat/{member.rank}" for member in self._members]
+        if self._store.check(keys):
+            return [Beat(**json.loads(text)) for text in self._store.multi_get(keys)]
+        came = [self._store.check([key]) for key in keys]
+        return [
+            Beat(**json.loads(self._store.get(key))) if there else Beat(member.rank, member.host, 0, 0, "start", 0)
+            for key, there, member in zip(keys, came, self._members, strict=True)
+        ]
 
 
 class Silence:

@@ -24,6 +24,11 @@ class Patience:
         """Steps seen of late."""
         return len(self._steps)
 
+    @property
+    def settling(self) -> bool:
+        """The limit may still change from one step to the next by far."""
+        return len(self._steps) <= _ENOUGH_STEPS
+
     def saw_step(self, seconds: float) -> None:
         self._steps.append(seconds)
 

@@ -20,12 +20,17 @@ from trainer.world import World
 
 _TICK_S = 1.0
 # A rank that does not tick has lost its node or its process; a busy interpreter still gives a thread its turn.
-_SILENT_S = 20.0
+_SILENT_S = 15.0
 # Nobody is asked about silence while this rank itself makes progress, nor before the first step: a compiler may hold
 # the interpreter for long.
-_STALLED_S = 10.0
-# Time for the other ranks to see an alarm and leave their stacks, before the one who holds the store goes.
+_STALLED_S = 5.0
+# Time for the other ranks to see an alarm and write down their stacks, and then to read how far the others are.
 _GATHER_S = 4.0
+_LINGER_S = 2.0
+# The timer comes after the thread has had its time.
+_LATER_S = 2 * (_TICK_S + _GATHER_S + _LINGER_S)
+_ALONE_LATER_S = 3 * _TICK_S
+_WRITING_S = 60.0
 _STDERR = 2
 
 
@@ -55,6 +60,8 @@ class Watchdog:
 
     def start(self) -> Watchdog:
         self._arm()
+        if self._board is not None:
+            self._board.publish(self._beat())
         self._thread.start()
         return self
 
@@ -62,15 +69,18 @@ class Watchdog:
         """This rank begins a phase; patience_s where that one may take longer than steps do, such as a save."""
         now = time.monotonic()
         count, last_step, last_phase = self._place
+        first_steps = False
         if step != last_step:
             if last_phase != "start" and self._own_limit_s is None:
                 self._patience.saw_step(now - self._step_since)
+                first_steps = self._patience.settling
             self._step_since = now
+        another_limit = first_steps or patience_s != self._own_limit_s
         self._place = (count + 1, step, phase)
         self._since = now
         self._own_limit_s = patience_s
         # Arming makes a thread, 80 us: not in every short step.
-        if now - self._armed_at > _TICK_S:
+        if another_limit or now - self._armed_at > _TICK_S:
             self._arm()
 
     def close(self) -> None:
@@ -83,7 +93,8 @@ class Watchdog:
 
     def _arm(self) -> None:
         self._armed_at = time.monotonic()
-        faulthandler.dump_traceback_later(self._limit_s() + _TICK_S + 2 * _GATHER_S, exit=True, file=_STDERR)
+        later_s = self._limit_s() + (_ALONE_LATER_S if self._board is None else _LATER_S)
+        faulthandler.dump_traceback_later(later_s, exit=True, file=_STDERR)
 
     def _watch(self) -> None:
         while not self._closed.wait(min(_TICK_S, self._limit_s() / 10)):
@@ -114,42 +125,44 @@ class Watchdog:
             told = str(error).strip().splitlines()[0]
             return f"rank 0 on {first.host} has not answered for {gone_s:.0f} s ({told})" if gone_s > _SILENT_S else ""
         self._answered_at = now
-        return alarm or (blame([], silent) if silent else "")
+        return alarm or (f"{len(silent)} ranks have been silent for {_SILENT_S:.0f} s" if silent else "")
 
     def _beat(self) -> Beat:
         count, step, phase = self._place
         return Beat(self._world.rank, self._world.host, count, step, phase, self._tick)
 
     def _hang(self, why: str) -> None:
+        # The thread runs, so the timer need not cut it short; it stays as the end of a filesystem that hangs too.
+        faulthandler.dump_traceback_later(_WRITING_S, exit=True, file=_STDERR)
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f"rank-{self._world.rank:05d}.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%FT%T')} {self._beat()}: {why}\n")
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
         self._dump_flights()
-        self._leave(f"{why}; {self._report(why)}")
+        self._leave(f"{why}; {self._report(why)}stacks in {self._folder}")
 
     def _report(self, why: str) -> str:
         """Ranks that are alive see the alarm and tick on meanwhile, so whoever does not is silent."""
-        stacks = f"stacks in {self._folder}"
         if self._board is None:
-            return stacks
+            return ""
         try:
             self._board.alarm(why)
             before = {beat.rank: beat.tick for beat in self._board.beats()}
-            self._tick_on(self._board)
+            self._tick_on(self._board, _GATHER_S)
             beats = self._board.beats()
         except RuntimeError:
-            return f"{stacks}; the store is gone, so nothing is known of the others"
-        silent = [b for b in beats if b.tick == before.get(b.rank) and b.rank != self._world.rank]
+            return "the store is gone, so nothing is known of the others; "
+        silent = [b for b in beats if b.tick == before[b.rank] and b.rank != self._world.rank]
         text = blame(beats, silent)
         if self._world.rank == min(beat.rank for beat in beats if beat not in silent):
             (self._folder / "report.txt").write_text(f"{why}\n{text}\n", encoding="utf-8")
-        return f"{text}; {stacks}"
+        # The first to leave breaks the collectives of the others, and the store goes with rank 0: let all of them read.
+        time.sleep(_LINGER_S if self._world.rank else _LINGER_S + _TICK_S)
+        return f"{text}; "
 
-    def _tick_on(self, board: Board) -> None:
-        # The one who holds the store stays a little longer, so that all others can read.
-        end = time.monotonic() + (_GATHER_S + _TICK_S if self._world.rank == 0 else _GATHER_S)
+    def _tick_on(self, board: Board, seconds: float) -> None:
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._tick += 1
             board.publish(self._beat())

@@ -1,0 +1,59 @@
+"""One rank for the tests of the watchdog: makes steps with the others, and misbehaves as told.
+
+torchrun ... -m tests.trainer.hang_rank FOLDER HANG_S MODE       MODE acts on rank 1 at step 8
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trainer.life.reason import Reason
+from trainer.life.signals import Stop
+from trainer.life.watchdog import Watchdog
+from trainer.world import start
+
+STEPS, WRONG_STEP, STEP_S = 12, 8, 0.02
+
+
+def main() -> int:
+    folder, hang_s, mode = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+    world = start("cpu", 60)
+    stop = Stop(folder, world.rank).listen()
+    watchdog = Watchdog(world, folder, hang_s, lambda: stop.reason() is Reason.TERMINATED).start()
+    for step in range(1, STEPS + 1):
+        watchdog.beat(step, "data")
+        time.sleep(STEP_S)
+        if world.rank == world.size - 1 and step == WRONG_STEP:
+            (folder / "wrong").touch()
+            misbehave(mode)
+        watchdog.beat(step, "compute")
+        dist.all_reduce(torch.ones(1))
+    if mode == "slow-save":
+        watchdog.beat(STEPS, "save", patience_s=60)
+        time.sleep(hang_s + 2)
+    watchdog.close()
+    stop.close()
+    world.close()
+    return 0
+
+
+def misbehave(mode: str) -> None:
+    if mode == "sleep":
+        time.sleep(600)
+    if mode == "lock":
+        # A call into C that keeps the interpreter's lock: no Python thread runs any more.
+        ctypes.PyDLL(None).sleep(600)
+    if mode == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

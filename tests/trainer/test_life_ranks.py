@@ -1,0 +1,162 @@
+"""Two real ranks: they agree when to stop, survive a kill in place, name who is missing, and never hang in silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "PYTHONPATH": str(REPO)}
+Process = subprocess.Popen[str]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(world: int, *command: str, ranks: range | None = None, **more: str) -> list[Process]:
+    port = str(free_port())
+    processes = []
+    for rank in ranks or range(world):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = ENVIRONMENT | {key: str(value) for key, value in place.items()} | where | more
+        processes.append(launch([sys.executable, *command], env))
+    return processes
+
+
+def launch(command: list[str], env: dict[str, str]) -> Process:
+    return subprocess.Popen(command, env=env, cwd=REPO, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finish(processes: list[Process], timeout_s: float = 120) -> tuple[list[int], str]:
+    """Exit statuses and all output; nobody is left behind."""
+    try:
+        said = "".join(process.communicate(timeout=timeout_s)[0] for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], said
+
+
+def wait_for(file: Path, timeout_s: float = 60) -> str:
+    end = time.monotonic() + timeout_s
+    while not file.exists():
+        assert time.monotonic() < end, f"{file} did not appear"
+        time.sleep(0.02)
+    return file.read_text()
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Process], Path]]:
+    """Started before everything else: it takes long, mostly waiting."""
+    folder = tmp_path_factory.mktemp("frozen")
+    processes = start(2, "-m", "tests.trainer.hang_rank", str(folder), "60", "freeze")
+    yield processes, folder
+    for process in processes:
+        process.kill()
+
+
+@pytest.mark.usefixtures("frozen")
+def test_a_rank_that_is_killed_is_started_again_in_place_and_the_run_ends(tmp_path: Path) -> None:
+    (tmp_path / "crash").touch()
+    outcome = tmp_path / "outcome.json"
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1"]
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+    command = [sys.executable, *torchrun, *rendezvous, "-m", "tests.trainer.life_rank", str(tmp_path), "8"]
+    env = ENVIRONMENT | {"MUSTER_OUTCOME_FILE": str(outcome)}
+    statuses, said = finish([launch(command, env)])
+    assert statuses == [0], said
+    assert not (tmp_path / "crash").exists()
+    ends = [json.loads((tmp_path / f"end-{rank}").read_text()) for rank in range(2)]
+    assert ends == [{"step": 8, "stop": None, "work": [0.5, 1.5]}] * 2
+    assert {(tmp_path / f"busy-{rank}").read_text() for rank in range(2)} == {"4"}
+    ended = json.loads(outcome.read_text())
+    assert (ended["outcome"], ended["reason"], ended["step"]) == ("finished", "all steps done", 8)
+
+
+@pytest.mark.parametrize("under_job", [False, True], ids=["alone", "in a job"])
+def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path, under_job: bool) -> None:
+    more = {"MUSTER_OUTCOME_FILE": str(tmp_path / "outcome.json")} if under_job else {}
+    processes = start(2, "-m", "tests.trainer.life_rank", str(tmp_path), "2000", **more)
+    for rank in range(2):
+        wait_for(tmp_path / f"pid-{rank}")
+    # Where torchrun may have sent it, TERM alone decides nothing; a warning does.
+    os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM if not under_job else signal.SIGUSR2)
+    statuses, said = finish(processes)
+    assert statuses == ([0, 0] if under_job else [75, 75]), said
+    first, second = (json.loads((tmp_path / f"end-{rank}").read_text()) for rank in range(2))
+    assert first == second
+    assert first["step"] < 2000
+    assert json.loads((tmp_path / "outcome.json").read_text())["outcome"] == "requeue"
+
+
+def test_who_does_not_come_is_named(tmp_path: Path) -> None:
+    script = "from trainer.world import start; start('cpu', 3)"
+    first, last = start(4, "-c", script, ranks=range(1)), start(4, "-c", script, ranks=range(3, 4))
+    host = socket.gethostname()
+    statuses, said = finish(first)
+    assert statuses == [1]
+    assert f"WorldError: did not join within 3 s: rank 1 on {host}, rank 2 on {host}, rank 3 on {host}" in said
+    statuses, said = finish(last)
+    assert statuses == [1]
+    assert "WorldError: rank 0 did not come: no answer at 127.0.0.1:" in said
+
+
+def test_a_hung_rank_is_named_and_every_stack_is_written_down(tmp_path: Path) -> None:
+    arguments = ("-m", "tests.trainer.hang_rank", str(tmp_path), "3", "sleep")
+    statuses, said = finish(start(2, *arguments, TORCH_FR_BUFFER_SIZE="100"))
+    host = socket.gethostname()
+    assert 76 in statuses, said
+    assert 0 not in statuses
+    report = (tmp_path / "hang" / "report.txt").read_text()
+    assert f"behind: rank 1 on {host} (step 8, data); the furthest is at step 8, compute" in report, said
+    assert f"behind: rank 1 on {host} (step 8, data)" in said
+    stacks = [(tmp_path / "hang" / f"rank-0000{rank}.txt").read_text() for rank in range(2)]
+    assert "all_reduce" in stacks[0]
+    assert "in misbehave" in stacks[1]
+    assert (tmp_path / "hang" / "collectives-rank-0").stat().st_size > 0
+
+
+def test_a_phase_with_patience_of_its_own_is_no_hang(tmp_path: Path) -> None:
+    statuses, said = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "slow-save"))
+    assert statuses == [0], said
+    assert not (tmp_path / "hang").exists()
+
+
+def test_stacks_are_printed_even_while_something_holds_the_interpreter(tmp_path: Path) -> None:
+    statuses, said = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "lock"))
+    assert statuses == [1]
+    assert "Timeout (0:00:04)!" in said
+    assert "in misbehave" in said
+
+
+def test_a_rank_that_cannot_obey_term_leaves_before_it_is_killed(tmp_path: Path) -> None:
+    processes = start(2, "-m", "tests.trainer.hang_rank", str(tmp_path), "60", "sleep")
+    wait_for(tmp_path / "wrong")
+    for process in processes:
+        process.terminate()
+    began = time.monotonic()
+    statuses, said = finish(processes)
+    assert time.monotonic() - began < 20
+    assert "told to terminate, and no progress for" in said
+    assert 76 in statuses, said
+
+
+def test_a_rank_that_falls_silent_is_noticed_long_before_the_limit(frozen: tuple[list[Process], Path]) -> None:
+    processes, folder = frozen
+    statuses, said = finish(processes[:1])
+    assert statuses == [76], said
+    assert "ranks have been silent for 15 s; silent, their process or node is gone or stuck: rank 1 on" in said
+    assert "all_reduce" in (folder / "hang" / "rank-00000.txt").read_text()

@@ -108,9 +108,12 @@ def finished(run: Launched) -> None:
     assert status == 0, f"exit status {status}:\n{run.said}"
 
 
-def kill_when_held(run: Launched, folder: Path) -> int:
-    """Kill everything while a rank stands still and there is a checkpoint; the newest one's step."""
-    run.until(lambda: (folder / HELD).exists() and checkpoint_steps(folder) != [], "held rank and a checkpoint")
+def kill_when_held(run: Launched, folder: Path, after: int = 0) -> int:
+    """Kill everything while a rank stands still and there is a checkpoint after that step; the newest one's step."""
+    run.until(
+        lambda: (folder / HELD).exists() and max(checkpoint_steps(folder), default=0) > after,
+        f"held rank and a checkpoint after step {after}",
+    )
     run.kill()
     (folder / HELD).unlink()
     return checkpoint_steps(folder)[-1]

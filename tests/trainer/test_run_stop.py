@@ -1,0 +1,94 @@
+"""A run that is told to stop: all ranks save the same step, the exit status says what next, the resumed run ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.launch import (
+    SMALL_LLAMA,
+    alone,
+    checkpoint_steps,
+    events,
+    finished,
+    losses,
+    outcome,
+    torchrun,
+    wait_for_step,
+)
+from trainer.life.outcome import FILE_VARIABLE, Code
+
+# So many steps that no run ends by itself; the resumed run needs fewer.
+ENDLESS = [*SMALL_LLAMA, "run.folder=run", "schedule.kind=constant", "checkpoint.every=0", "steps=1000000"]
+
+
+def test_a_warned_rank_takes_the_others_along(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [*ENDLESS, "parallel.strategy=ddp", "batch.size=4"]
+    with torchrun(2, words, tmp_path) as run:
+        wait_for_step(run, folder, 3)
+        os.kill(run.rank_pids()[1], signal.SIGUSR1)
+        assert run.wait() == 1, run.said
+        assert f"exitcode  : {int(Code.REQUEUE)}" in run.said
+    ended = outcome(folder)
+    step = ended["step"]
+    assert (ended["outcome"], ended["reason"]) == ("requeue", "warned by a signal")
+    assert checkpoint_steps(folder) == [step]
+    assert sorted(losses(folder)) == sorted(losses(folder, rank=1)) == list(range(1, step + 1))
+
+    with torchrun(2, [*words, f"steps={step + 3}"], tmp_path) as run:
+        finished(run)
+    assert [event["step"] for event in events(folder, "loaded")] == [step]
+    assert sorted(losses(folder)) == list(range(1, step + 4))
+    assert outcome(folder)["outcome"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "reason"),
+    [
+        (signal.SIGTERM, Code.REQUEUE, "told to terminate"),
+        (signal.SIGINT, Code.STOPPED, "asked to stop"),
+    ],
+    ids=["TERM", "INT"],
+)
+def test_a_signal_saves_and_leaves_with_its_code(number: int, code: Code, reason: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with alone(ENDLESS, tmp_path) as run:
+        wait_for_step(run, folder, 2)
+        run.process.send_signal(number)
+        assert run.wait() == code, run.said
+    ended = outcome(folder)
+    assert (ended["outcome"], ended["reason"]) == (code.name.lower(), reason)
+    assert checkpoint_steps(folder) == [ended["step"]]
+    assert f"{code.name.lower()} at step {ended['step']}: {reason}" in run.said
+
+
+def test_a_stop_file_stops_the_run_once(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with alone(ENDLESS, tmp_path) as run:
+        wait_for_step(run, folder, 2)
+        (folder / "stop").write_text("the data was wrong\n")
+        assert run.wait() == Code.STOPPED, run.said
+    ended = outcome(folder)
+    assert (ended["outcome"], ended["reason"]) == ("stopped", "the data was wrong")
+    assert checkpoint_steps(folder) == [ended["step"]]
+    assert not (folder / "stop").exists()
+
+    # Under a job script a decided end leaves with 0, and the file tells the script what was decided.
+    file = tmp_path / "job" / "outcome.json"
+    with alone(ENDLESS, tmp_path, **{FILE_VARIABLE: str(file)}) as run:
+        wait_for_step(run, folder, ended["step"] + 2)
+        (folder / "stop").write_text("time limit")
+        assert run.wait() == 0, run.said
+    decided = json.loads(file.read_text())
+    assert (decided["outcome"], decided["reason"]) == ("requeue", "time limit")
+    assert decided["step"] > ended["step"]
+
+    # torchrun may start the ranks again after that: they have nothing to do.
+    with alone(ENDLESS, tmp_path, **{FILE_VARIABLE: str(file)}) as run:
+        assert run.wait() == 0, run.said
+    assert len(events(folder, "started")) == 2

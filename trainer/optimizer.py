@@ -11,8 +11,6 @@ import torch
 from trainer.config.schema import OptimizerConfig
 from trainer.parallel.clip import local
 
-_STATE = {"adamw": ("first", "second"), "sgd": ("momentum",)}
-
 
 class Optimizer:
     """Works on plain local tensors: an update is element by element, so DTensor dispatch would only cost time.
@@ -23,6 +21,7 @@ class Optimizer:
 
     def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]], config: OptimizerConfig) -> None:
         self._config = config
+        self._keys = _state_of(config)
         self._entries = [self._entry(name, value) for name, value in parameters]
         devices = {local(entry.parameter).device for entry in self._entries}
         self._updates = {device: torch.zeros((), device=device) for device in devices}
@@ -56,7 +55,7 @@ class Optimizer:
         return found
 
     def _entry(self, name: str, parameter: torch.Tensor) -> _Entry:
-        state = {key: torch.zeros_like(parameter, requires_grad=False) for key in _STATE[self._config.name]}
+        state = {key: torch.zeros_like(parameter, requires_grad=False) for key in self._keys}
         return _Entry(name, parameter, state, is_decayed=parameter.ndim > 1)
 
     def _update(
@@ -70,7 +69,7 @@ class Optimizer:
         config = self._config
         values = [local(e.parameter) for e in entries]
         gradients = [local(e.gradient) for e in entries]
-        states = {key: [local(e.state[key]) for e in entries] for key in _STATE[config.name]}
+        states = {key: [local(e.state[key]) for e in entries] for key in self._keys}
         common: dict[str, Any] = {
             "lr": rate,
             "weight_decay": config.weight_decay if entries[0].is_decayed else 0.0,
@@ -82,7 +81,7 @@ class Optimizer:
             torch._fused_sgd_(
                 values,
                 gradients,
-                states["momentum"],
+                states.get("momentum", []),
                 momentum=config.momentum,
                 dampening=0.0,
                 nesterov=False,
@@ -119,3 +118,9 @@ class _Entry:
     def is_on(self, device: torch.device) -> bool:
         """Something to update on this device: a rank may hold no row of a small parameter."""
         return self.gradient is not None and self.parameter.device == device and local(self.parameter).numel() > 0
+
+
+def _state_of(config: OptimizerConfig) -> tuple[str, ...]:
+    if config.name == "adamw":
+        return ("first", "second")
+    return ("momentum",) if config.momentum else ()

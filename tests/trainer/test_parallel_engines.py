@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.trainer.curves import config_of, curve
+from tests.trainer.curves import STEPS, config_of
 from tests.trainer.ranks import on_ranks
 
 # Both start from the same weights and see the same samples; sums over ranks only round in another order.
@@ -80,13 +80,15 @@ def test_same_run_twice_gives_the_same_bits(strategy: str) -> None:
     assert first == second
 
 
-def compare(base: tuple[str, ...], strategy: str, preset: str = "tiny-llama", steps: int = 20, micro: int = 2) -> None:
+def compare(
+    base: tuple[str, ...], strategy: str, preset: str = "tiny-llama", steps: int = STEPS, micro: int = 2
+) -> None:
     expected = alone(preset, base, micro, steps)
     config = config_of(preset, [*base, *settings(strategy)])
     for found in on_ranks("tests.trainer.curves:curve", config=config, micro=micro, steps=steps):
         assert found["loss"] == pytest.approx(expected["loss"], abs=LOSS_TOLERANCE)
         assert found["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
-    assert expected["loss"][-1] < expected["loss"][0]
+    assert steps < STEPS or expected["loss"][-1] < expected["loss"][0]
     limit = [float(setting.split("=")[1]) for setting in base if "clip_norm" in setting]
     assert all(norm > limit[0] for norm in expected["norm"] if limit)
 

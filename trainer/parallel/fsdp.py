@@ -114,8 +114,11 @@ def _policies(model: nn.Module, recipe: Recipe, device: torch.device) -> dict[st
 
 
 def _prefetch(parts: list[Any], ahead: int) -> None:
-    if not ahead:
-        return
+    """Gather the next parts while one is computed.
+
+    Left to itself, backward gathers the part that ran before this one, which for the first part is the last part of
+    the micro-batch before. A part that prefetches itself prefetches nothing.
+    """
     for index, part in enumerate(parts):
         part.set_modules_to_forward_prefetch(parts[index + 1 : index + 1 + ahead])
-        part.set_modules_to_backward_prefetch(parts[max(0, index - ahead) : index][::-1])
+        part.set_modules_to_backward_prefetch(parts[max(0, index - ahead) : index][::-1] or [part])

@@ -56,7 +56,7 @@ class PipelineEngine:
         key = (loss_fn, shape, micro)
         if key not in self._schedules:
             count = shape[0] // micro
-            _refuse(self._recipe.parallel, count)
+            refuse_count(self._recipe.parallel, count)
             stages = [self._stage(module, index, (micro, *shape[1:])) for index, module in self._numbered()]
             self._schedules[key] = _schedule_of(self._recipe.parallel, stages, count, self._scaled(loss_fn, count))
         return self._schedules[key]
@@ -112,7 +112,8 @@ def _schedule_of(parallel: ParallelConfig, stages: list[Any], count: int, loss_f
     return kind(stages[0], count, loss_fn=loss_fn, scale_grads=False)
 
 
-def _refuse(parallel: ParallelConfig, count: int) -> None:
+def refuse_count(parallel: ParallelConfig, count: int) -> None:
+    """A pipeline cannot be filled with any number of micro-batches."""
     rounds = max(1, count // parallel.pipeline)
     if parallel.schedule == "1f1b" and count < parallel.pipeline:
         fix = f"use a batch.micro that makes {parallel.pipeline} or more, or parallel.schedule gpipe"

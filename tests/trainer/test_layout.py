@@ -1,0 +1,59 @@
+"""Which rank stands where, and what is said when ranks do not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.config.problem import ConfigError
+from trainer.config.schema import ParallelConfig
+from trainer.parallel.layout import Layout, resolve
+
+FITTING = {
+    "alone": (ParallelConfig(strategy="single"), 1, 1, Layout()),
+    "ddp takes the rest": (ParallelConfig(strategy="ddp", tensor=2), 8, 4, Layout(1, 4, 1, 2)),
+    "fsdp takes the rest": (ParallelConfig(strategy="fsdp", pipeline=2), 8, 4, Layout(2, 1, 4, 1)),
+    "hsdp shards in a node": (ParallelConfig(strategy="hsdp"), 8, 4, Layout(1, 2, 4, 1)),
+    "hsdp leaves tensor its part of a node": (ParallelConfig(strategy="hsdp", tensor=2), 16, 8, Layout(1, 2, 4, 2)),
+    "hsdp as told": (ParallelConfig(strategy="hsdp", shard=2), 8, 4, Layout(1, 4, 2, 1)),
+    "single with both": (ParallelConfig(strategy="single", tensor=2, pipeline=2), 4, 4, Layout(2, 1, 1, 2)),
+}
+CLASHING = {
+    "pipeline x tensor": (
+        ParallelConfig(strategy="ddp", tensor=2, pipeline=2),
+        6,
+        "parallel: pipeline 2 x tensor 2 = 4 does not divide 6 ranks; "
+        "use 4 or 8 ranks, or a pipeline x tensor out of 1, 2, 3, 6",
+    ),
+    "single": (
+        ParallelConfig(strategy="single"),
+        4,
+        "parallel.strategy: single uses pipeline 1 x tensor 1 ranks, but there are 4; "
+        "set parallel.strategy to ddp, fsdp or hsdp, or start 1",
+    ),
+    "shard": (
+        ParallelConfig(strategy="hsdp", shard=3),
+        8,
+        "parallel.shard: 3 does not divide the 8 data-parallel ranks; use one of 1, 2, 4, 8",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parallel", "world", "local", "layout"), FITTING.values(), ids=FITTING)
+def test_ranks_that_fit(parallel: ParallelConfig, world: int, local: int, layout: Layout) -> None:
+    assert resolve(parallel, world, local) == layout
+    assert layout.world_size == world
+
+
+@pytest.mark.parametrize(("parallel", "world", "message"), CLASHING.values(), ids=CLASHING)
+def test_ranks_that_do_not_fit(parallel: ParallelConfig, world: int, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve(parallel, world, world)
+    assert str(error.value) == message
+
+
+def test_neighbours_split_a_layer_and_each_data_rank_is_somebody() -> None:
+    layout = Layout(pipeline=2, replicate=2, shard=2, tensor=2)
+    assert [layout.coordinate(rank, "tensor") for rank in range(4)] == [0, 1, 0, 1]
+    assert [layout.coordinate(rank, "pipeline") for rank in (0, 7, 8, 15)] == [0, 0, 1, 1]
+    places = {(layout.coordinate(r, "pipeline"), layout.coordinate(r, "tensor"), layout.dp_rank(r)) for r in range(16)}
+    assert places == {(p, t, d) for p in range(2) for t in range(2) for d in range(4)}

@@ -1,0 +1,84 @@
+"""Number formats, recomputation and compilation under each way of spreading a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.trainer.curves import config_of, global_batch, make_step
+from tests.trainer.ranks import on_ranks
+from tests.trainer.test_parallel_engines import SHALLOW, alone, compare, settings
+from trainer.config.load import from_dict
+
+# Half precision products round each loss by about a hundredth.
+HALF_TOLERANCE = 0.03
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp pipeline=2", "ddp pipeline=2"])
+def test_half_precision_follows_full_precision(strategy: str, precision: str) -> None:
+    expected = alone("tiny-llama", tuple(SHALLOW), 2, 5)
+    config = config_of("tiny-llama", [*SHALLOW, f"precision={precision}", *settings(strategy)])
+    for found in on_ranks("tests.trainer.curves:curve", config=config, micro=1, steps=5):
+        assert found["loss"] == pytest.approx(expected["loss"], abs=HALF_TOLERANCE)
+        assert found["norm"] == pytest.approx(expected["norm"], rel=HALF_TOLERANCE)
+        assert found["loss"] != expected["loss"]
+        assert sum(found["skipped"]) == 0
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2", "fsdp pipeline=2"])
+def test_one_rank_s_overflow_is_everybody_s(strategy: str) -> None:
+    config = config_of("tiny-llama", [*SHALLOW, "precision=fp16", *settings(strategy)])
+    for scales, skipped, changed in on_ranks("tests.trainer.test_parallel_precision:overflow_on_rank_1", config=config):
+        assert scales == [2.0**17, 2.0**16, 2.0**16]
+        assert skipped == [1, 0]
+        assert changed == [False, True]
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "single pipeline=2 tensor=2"])
+def test_recomputed_activations_are_the_same(strategy: str, mode: str) -> None:
+    compare(tuple(SHALLOW), f"{strategy} recompute={mode}", steps=3)
+
+
+@pytest.mark.parametrize("mode", ["blocks", "whole"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp recompute=full"])
+def test_compiled_models_train_like_others(strategy: str, mode: str) -> None:
+    wanted = "blocks" if "fsdp" in strategy else mode
+    extra = (f"compile.mode={wanted}", "compile.backend=aot_eager")
+    expected = alone("tiny-llama", tuple(SHALLOW), 2, 3)
+    config = config_of("tiny-llama", [*SHALLOW, *extra, *settings(strategy)])
+    for found in on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=3):
+        assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+
+
+def overflow_on_rank_1(config: dict[str, Any]) -> tuple[list[float], list[float], list[bool]]:
+    """A scale far beyond fp16 on one step, reached through rank 1's samples alone."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    parsed = from_dict(config)
+    step = make_step(parsed)
+    assert step.scale is not None
+    step.scale.scale.fill_(2.0**17)
+    parameters = [value for _, value in step.engine.named_parameters()]
+    hook = None
+    if dist.get_rank() == 1:
+        hook = step.engine.modules[0].register_forward_hook(lambda _module, _inputs, outputs: outputs * torch.inf)
+    scales, skipped, changed = [float(step.scale.scale)], [], []
+    size = parsed.batch.size // step.engine.mesh.layout.dp_size
+    for index in range(2):
+        before = [local(value).clone() for value in parameters]
+        batch = {key: value[:size] for key, value in global_batch(parsed, index).items()}
+        result = step.run(batch, micro=1)
+        scales.append(float(step.scale.scale))
+        skipped.append(float(result.skipped))
+        changed.append(any(not torch.equal(local(value), old) for value, old in zip(parameters, before, strict=True)))
+        if hook is not None:
+            hook.remove()
+    return scales, skipped, changed
+
+
+def local(value: Any) -> Any:
+    return value.to_local().detach() if hasattr(value, "to_local") else value.detach()

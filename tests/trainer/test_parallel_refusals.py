@@ -1,0 +1,84 @@
+"""What cannot be spread is refused, naming the setting and the way out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.trainer.ranks import RanksError, on_ranks
+from trainer.config.problem import ConfigError
+from trainer.config.schema import ParallelConfig
+from trainer.parallel.apply import parallelize
+from trainer.parallel.engine import micro_batches
+from trainer.parallel.layout import Layout
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.pipeline import refuse_count
+from trainer.parallel.recipe import Recipe
+from trainer.parallel.stages import bounds, indices_of
+
+COUNTS = {
+    "1f1b": (
+        3,
+        "batch.micro: 3 micro-batches do not fit a 1f1b pipeline of 4 ranks; "
+        "use a batch.micro that makes 4 or more, or parallel.schedule gpipe",
+    ),
+    "interleaved": (
+        9,
+        "batch.micro: 9 micro-batches do not fit a interleaved pipeline of 4 ranks; "
+        "use a batch.micro that makes a multiple of 4",
+    ),
+}
+
+
+def test_offload_needs_another_memory() -> None:
+    recipe = Recipe(ParallelConfig(strategy="fsdp", offload=True))
+    with pytest.raises(ConfigError, match=r"parallel.offload: true, but the device is cpu.*run.device to cuda"):
+        parallelize(nn.Linear(1, 1), recipe, alone())
+
+
+def test_a_model_without_known_parts_is_not_cut() -> None:
+    layout = Layout(tensor=2)
+    mesh = alone()
+    mesh.layout = layout
+    recipe = Recipe(ParallelConfig(strategy="single", tensor=2))
+    with pytest.raises(ConfigError, match=r"parallel.tensor: 2, but Linear has no embed, layers, norm, head to split"):
+        parallelize(nn.Linear(1, 1), recipe, mesh)
+
+
+@pytest.mark.parametrize("schedule", COUNTS)
+def test_micro_batches_that_do_not_fill_a_pipeline(schedule: str) -> None:
+    count, message = COUNTS[schedule]
+    with pytest.raises(ConfigError) as error:
+        refuse_count(ParallelConfig(strategy="single", pipeline=4, schedule=schedule), count)  # type: ignore[arg-type]
+    assert str(error.value) == message
+
+
+def test_a_share_that_does_not_split() -> None:
+    with pytest.raises(ValueError, match="a share of 6 samples does not split into micro-batches of 4"):
+        micro_batches({"inputs": torch.zeros(6)}, 4)
+
+
+def test_stages_hold_every_layer_once_and_the_ends_fewest() -> None:
+    assert [bounds(10, stage, 4) for stage in range(4)] == [(0, 2), (2, 5), (5, 8), (8, 10)]
+    assert indices_of(ParallelConfig(pipeline=2, schedule="interleaved"), 1) == [1, 3]
+    with pytest.raises(ConfigError, match=r"parallel.pipeline: 4 stages need as many layers, the model has 3"):
+        bounds(3, 0, 4)
+
+
+def test_a_rank_that_fails_shows_its_traceback_and_the_next_call_has_new_ranks() -> None:
+    with pytest.raises(RanksError, match=r"rank 1: Traceback[\s\S]*ZeroDivisionError"):
+        on_ranks("tests.trainer.test_parallel_refusals:fail_on_rank_1", ranks=2)
+    assert on_ranks("tests.trainer.test_parallel_refusals:world", ranks=2) == [2, 2]
+
+
+def fail_on_rank_1() -> float:
+    return 1 / (1 - torch.distributed.get_rank())
+
+
+def world() -> int:
+    return torch.distributed.get_world_size()
+
+
+def alone() -> Mesh:
+    return Mesh(Layout(), 0, torch.device("cpu"), is_sharded=False)

@@ -1,0 +1,50 @@
+"""What each strategy sends in a step of four micro-batches: the ZeRO stages and accumulation differ in nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trainer.curves import config_of
+from tests.trainer.ranks import on_ranks
+from tests.trainer.test_parallel_engines import SHALLOW, settings
+
+# Embedding, two blocks, norm with head.
+PARTS = 4
+MICRO_BATCHES = 4
+# The global norm is one more all-reduce wherever gradients are in pieces.
+NORM = 1
+
+TRAFFIC = {
+    "ddp": {"allreduce_": 1},
+    "ddp accumulate=sync": {"allreduce_": MICRO_BATCHES},
+    "fsdp zero=1": {"_allgather_base_": PARTS, "_reduce_scatter_base_": PARTS, "allreduce_": NORM},
+    "fsdp zero=2": {"_allgather_base_": PARTS, "_reduce_scatter_base_": PARTS * MICRO_BATCHES, "allreduce_": NORM},
+    "fsdp zero=3": {
+        "_allgather_base_": 2 * PARTS * MICRO_BATCHES,
+        "_reduce_scatter_base_": PARTS * MICRO_BATCHES,
+        "allreduce_": NORM,
+    },
+    "fsdp zero=3 accumulate=defer": {
+        "_allgather_base_": 2 * PARTS * MICRO_BATCHES,
+        "_reduce_scatter_base_": PARTS,
+        "allreduce_": NORM,
+    },
+    "hsdp shard=2": {
+        "_allgather_base_": 2 * PARTS * MICRO_BATCHES,
+        "_reduce_scatter_base_": PARTS * MICRO_BATCHES,
+        "allreduce_": PARTS + NORM,
+    },
+    "hsdp shard=2 accumulate=sync": {
+        "_allgather_base_": 2 * PARTS * MICRO_BATCHES,
+        "_reduce_scatter_base_": PARTS * MICRO_BATCHES,
+        "allreduce_": PARTS * MICRO_BATCHES + NORM,
+    },
+}
+
+
+@pytest.mark.parametrize("strategy", TRAFFIC)
+def test_collectives_of_a_step(strategy: str) -> None:
+    config = config_of("tiny-llama", [*SHALLOW, "batch.size=16", *settings(strategy)])
+    expected = {f"c10d::{name}": count for name, count in TRAFFIC[strategy].items()}
+    for found in on_ranks("tests.trainer.curves:collectives", config=config, micro=1):
+        assert found == expected

@@ -1,0 +1,53 @@
+"""What is computed twice: nothing, all but products, or everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainer.config.schema import LlamaConfig
+from trainer.models.build import build
+from trainer.models.init import fill
+from trainer.models.loss import loss
+from trainer.parallel.recompute import recompute
+
+CONFIG = LlamaConfig(vocab_size=16, dim=16, layers=2, heads=2, kv_heads=2, ffn=16, seq_len=8)
+# Four projections and two of the feed-forward part, in each of two layers: nobody needs the last one's result again.
+PRODUCTS = 2 * 6
+
+
+class Count(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.calls[name] = self.calls.get(name, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("mode", "again", "silu"), [("none", 0, 2), ("selective", 0, 4), ("full", PRODUCTS, 4)])
+def test_what_runs_again(mode: Any, again: int, silu: int) -> None:
+    calls, gradient, names = run(mode)
+    plain, expected, _ = run("none")
+    assert calls["mm"] == plain["mm"] + again
+    assert calls["silu"] == silu
+    assert torch.equal(gradient, expected)
+    assert "layers.0.attention.q.weight" in names
+
+
+def run(mode: Any) -> tuple[dict[str, int], torch.Tensor, list[str]]:
+    model = build(CONFIG)
+    fill([model], seed=1)
+    recompute(model, mode)
+    tokens = torch.arange(8).unsqueeze(0)
+    with Count() as count:
+        loss(model(tokens), tokens).backward()
+    parameters = dict(model.named_parameters())
+    gradient = parameters["layers.0.attention.q.weight"].grad
+    assert gradient is not None
+    return count.calls, gradient, list(parameters)

@@ -1,0 +1,155 @@
+"""One step: what it leaves out, in which order it works, and what a checkpoint takes from it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tests.trainer.curves import config_of, global_batch, make_step
+from trainer.config.load import from_dict
+from trainer.config.schema import Config, LlamaConfig, ParallelConfig
+from trainer.models.loss import loss
+from trainer.parallel.apply import parallelize
+from trainer.parallel.layout import Layout
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.recipe import Recipe
+from trainer.precision import LossScale
+from trainer.step import Step
+
+SMALL = ["model.layers=1", "model.dim=16", "model.heads=2", "model.ffn=16", "parallel.strategy=single"]
+
+
+def test_a_bad_gradient_leaves_everything_as_it_was_and_the_next_step_goes_on() -> None:
+    config, step = small_step()
+    step.run(global_batch(config, 0), micro=4)
+    before = snapshot(step)
+    poison(step)
+    result = step.run(global_batch(config, 1), micro=4)
+    heal(step)
+    assert result.skipped == 1
+    assert not math.isfinite(result.grad_norm)
+    assert all(torch.equal(value, before[name]) for name, value in step.tensors().items())
+    assert step.run(global_batch(config, 2), micro=4).skipped == 0
+
+
+def test_a_bad_gradient_is_used_where_that_is_asked_for() -> None:
+    config, step = small_step("health.nonfinite=ignore")
+    poison(step)
+    assert step.run(global_batch(config, 0), micro=4).skipped == 0
+    heal(step)
+    assert any(not value.isfinite().all() for value in step.tensors().values())
+
+
+def test_the_hook_runs_after_backward_and_before_weights_change() -> None:
+    config, step = small_step()
+    before = snapshot(step)
+    seen = []
+
+    def look() -> None:
+        same = all(torch.equal(value, before[name]) for name, value in step.tensors().items())
+        seen.append((same, all(value.grad is not None for _, value in step.engine.named_parameters())))
+
+    step.before_update = look
+    step.run(global_batch(config, 0), micro=4)
+    assert seen == [(True, True)]
+    assert not torch.equal(step.tensors()["model.embed.weight"], before["model.embed.weight"])
+
+
+def test_clipping_shortens_the_update_but_reports_the_norm_before_it() -> None:
+    sgd = ("optimizer.name=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0", "optimizer.lr=1")
+    config, free = small_step(*sgd, "optimizer.clip_norm=0", "schedule.warmup=0")
+    _, clipped = small_step(*sgd, "optimizer.clip_norm=0.01", "schedule.warmup=0")
+    start = snapshot(free)
+    norms = [float(step.run(global_batch(config, 0), micro=4).grad_norm) for step in (free, clipped)]
+    moved = [distance(step, start) for step in (free, clipped)]
+    assert norms[0] == norms[1] == pytest.approx(moved[0], rel=1e-4)
+    assert moved[1] == pytest.approx(0.01, rel=1e-3)
+
+
+def test_accumulation_does_not_change_the_step() -> None:
+    config, whole = small_step()
+    _, pieces = small_step()
+    one, many = whole.run(global_batch(config, 0), micro=8), pieces.run(global_batch(config, 0), micro=2)
+    assert float(one.loss) == pytest.approx(float(many.loss), abs=1e-6)
+    assert float(one.grad_norm) == pytest.approx(float(many.grad_norm), rel=1e-5)
+
+
+def test_every_tensor_of_a_checkpoint_has_the_model_s_own_name() -> None:
+    _, step = small_step("precision=fp16")
+    names = step.tensors().keys()
+    assert {"model.embed.weight", "optim.embed.weight.first", "optim.embed.weight.second"} <= names
+    assert {"optim.updates", "scaler.scale", "scaler.good_steps"} <= names
+    assert step.saved_tensors().keys() == names
+
+
+def test_state_moves_a_run_to_another_place() -> None:
+    config, straight = small_step()
+    _, resumed = small_step()
+    for index in range(2):
+        straight.run(global_batch(config, index), micro=4)
+    with torch.no_grad():
+        for name, value in resumed.tensors().items():
+            value.copy_(straight.tensors()[name])
+    resumed.load_state(straight.state())
+    results = [step.run(global_batch(config, 2), micro=4) for step in (straight, resumed)]
+    assert results[0].loss == results[1].loss
+    assert results[0].rate == results[1].rate
+    assert all(torch.equal(value, straight.tensors()[name]) for name, value in resumed.tensors().items())
+
+
+def test_dropout_depends_on_seed_and_step_only() -> None:
+    losses = []
+    for noise in (1, 2):
+        config, step = small_step("model.dropout=0.3", preset="tiny-gpt2")
+        torch.manual_seed(noise)
+        losses.append([float(step.run(global_batch(config, index), micro=4).loss) for index in range(2)])
+    assert losses[0] == losses[1]
+
+
+def test_somebody_s_own_model_trains() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    recipe = Recipe(ParallelConfig(strategy="single"))
+    mesh = Mesh(Layout(), 0, torch.device("cpu"), is_sharded=False)
+    step = Step(parallelize(model, recipe, mesh), Config(name="own", model=LlamaConfig(), steps=30), loss)
+    batch = {"inputs": torch.randn(12, 4), "targets": torch.arange(12) % 3}
+    losses = [float(step.run(batch, micro=12).loss) for _ in range(30)]
+    assert losses[-1] < losses[0]
+    assert "buffer.1.running_mean" in step.tensors()
+
+
+def test_the_loss_scale_halves_at_once_and_doubles_late() -> None:
+    scale = LossScale(torch.device("cpu"), first=8.0, grow_after=3)
+    seen = []
+    for overflowed in (False, False, True, False, False, False, False):
+        scale.update(torch.tensor(overflowed))
+        seen.append(float(scale.scale))
+    assert seen == [8, 8, 4, 4, 4, 8, 8]
+
+
+def small_step(*settings: str, preset: str = "tiny-llama") -> tuple[Config, Step]:
+    base = [setting for setting in SMALL if preset == "tiny-llama" or "ffn" not in setting]
+    config = from_dict(config_of(preset, [*base, *settings]))
+    return config, make_step(config)
+
+
+def poison(step: Step) -> None:
+    """One gradient element becomes NaN in backward."""
+    parameter = dict(step.engine.named_parameters())["norm.weight"]
+    step.poisoned = parameter.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[attr-defined]
+
+
+def heal(step: Step) -> None:
+    step.poisoned.remove()  # type: ignore[attr-defined]
+
+
+def snapshot(step: Step) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in step.tensors().items()}
+
+
+def distance(step: Step, start: dict[str, torch.Tensor]) -> float:
+    parts = [(value.detach() - start[n]).square().sum() for n, value in step.tensors().items() if n.startswith("model")]
+    return float(sum(parts).sqrt())

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 Factory = Callable[[], nn.Module]
 Fill = Callable[[Sequence[nn.Module]], None]
@@ -16,7 +17,7 @@ Fill = Callable[[Sequence[nn.Module]], None]
 def describe(model: nn.Module | Factory, device: torch.device, fill: Fill | None) -> nn.Module:
     """The model without memory where `fill` gives it values later; else with its own values, rank 0's everywhere."""
     if fill is not None and not isinstance(model, nn.Module):
-        with torch.device("meta"):
+        with torch.device("meta"), _NoFirstValues():
             return model()
     built = model if isinstance(model, nn.Module) else model()
     return _same_everywhere(built.to(device))
@@ -43,6 +44,15 @@ def initialise(modules: Sequence[nn.Module], device: torch.device, fill: Fill) -
         model: Any = module
         model.init_buffers(device)
     fill(modules)
+
+
+class _NoFirstValues(TorchFunctionMode):
+    """Layers draw their weights when they are made. Without memory that is for nothing, and it imports the compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in (kwargs or {}) else args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def _same_everywhere(model: nn.Module) -> nn.Module:

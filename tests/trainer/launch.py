@@ -24,6 +24,7 @@ SMALL_LLAMA = (
     "model.dim=32",
     "model.ffn=64",
     "model.seq_len=16",
+    "schedule.warmup=0",
     "metrics.every=1",
     "metrics.tensorboard=false",
     "metrics.peak_tflops=1",

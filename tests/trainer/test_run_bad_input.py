@@ -1,0 +1,153 @@
+"""Whatever a person can mend ends a run with status 2 and a line that says how, before it costs anything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.launch import REPO, SMALL_LLAMA, checkpoint_steps, outcome
+from trainer.__main__ import main
+from trainer.data.prepare import main as prepare
+from trainer.life.outcome import FILE_VARIABLE, Code
+
+FOUR = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "RANK": "0"}
+QUICK = {
+    "unknown key": (
+        ["tiny-llama", "optimizer.weight_dekay=1", "stepz=4"],
+        {},
+        [
+            "stepz: no such setting; did you mean steps?",
+            "optimizer.weight_dekay: no such setting; did you mean optimizer.weight_decay?",
+        ],
+    ),
+    "wrong type": (
+        ["tiny-llama", "model.layers=two"],
+        {},
+        ["model.layers: 'two' is not allowed; allowed: whole number"],
+    ),
+    "unknown preset": (
+        ["tiny-lama"],
+        {},
+        ["tiny-lama: cannot be read (No such file or directory); did you mean the preset tiny-llama?"],
+    ),
+    "no data": (
+        ["tiny-llama", "data.kind=tokens"],
+        {},
+        [
+            "data.path: is empty, and tokens come from a folder; "
+            "set data.path (make shards with `python -m trainer prepare`)"
+        ],
+    ),
+    "batch not divisible": (
+        ["tiny-llama", "batch.size=8"],
+        {"WORLD_SIZE": "3", "RANK": "0"},
+        [
+            "batch.size: 8 is not divisible by 3 data-parallel ranks; "
+            "use 6 or 9, or a number of data-parallel ranks out of 1, 2, 4, 8"
+        ],
+    ),
+    "mesh too large": (
+        ["tiny-llama", "parallel.tensor=2", "parallel.pipeline=4"],
+        FOUR,
+        [
+            "parallel: pipeline 4 x tensor 2 = 8 does not divide 4 ranks; "
+            "use 8 ranks, or a pipeline x tensor out of 1, 2, 4"
+        ],
+    ),
+    "shards do not fit": (
+        ["tiny-llama", "parallel.strategy=hsdp", "parallel.shard=3"],
+        FOUR,
+        ["parallel.shard: 3 does not divide the 4 data-parallel ranks; use one of 1, 2, 4"],
+    ),
+    "single on four ranks": (
+        ["tiny-llama", "parallel.strategy=single"],
+        FOUR,
+        [
+            "parallel.strategy: single uses pipeline 1 x tensor 1 ranks, but there are 4; "
+            "set parallel.strategy to ddp, fsdp or hsdp, or start 1"
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QUICK)
+def test_settings_are_judged_before_torch_is_loaded(case: str, tmp_path: Path) -> None:
+    words, variables, expected = QUICK[case]
+    status, said = without_torch(words, variables, tmp_path)
+    assert (status, said) == (Code.BAD_INPUT, [f"trainer: {len(expected)} to mend before this can run", *expected])
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_only_the_first_rank_speaks(tmp_path: Path) -> None:
+    status, said = without_torch(["tiny-llama", "batch.size=8"], {"WORLD_SIZE": "3", "RANK": "1"}, tmp_path)
+    assert (status, said) == (Code.BAD_INPUT, [])
+
+
+def test_a_job_script_reads_why_in_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "outcome.json"
+    status, _ = without_torch(["tiny-lama"], {FILE_VARIABLE: str(file)}, tmp_path)
+    assert status == 0  # or torchrun would start the ranks again
+    assert outcome(tmp_path)["outcome"] == "bad_input"
+    assert outcome(tmp_path)["reason"].startswith("tiny-lama: cannot be read")
+
+
+def test_missing_data(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    gone, run = tmp_path / "gone", tmp_path / "run"
+    status = main([*SMALL_LLAMA, "data.kind=tokens", f"data.path={gone}", f"run.folder={run}"])
+    assert status == Code.BAD_INPUT
+    make = f"make it: python -m trainer prepare INPUT... --out {gone}"
+    assert f"data.path: there is no folder {gone}; {make}" in capfd.readouterr().err.splitlines()
+    assert outcome(run)["outcome"] == "bad_input"
+
+
+def test_shards_of_another_vocabulary(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text, shards = tmp_path / "text.txt", tmp_path / "shards"
+    text.write_text("words and words\n" * 100)
+    assert prepare([str(text), "--out", str(shards), "--tokenizer", "bytes", "--workers", "1"]) == 0
+    words = [*SMALL_LLAMA, "data.kind=tokens", f"data.path={shards}", f"run.folder={tmp_path / 'run'}"]
+    capfd.readouterr()
+    assert main([*words, "model.vocab_size=128"]) == Code.BAD_INPUT
+    assert capfd.readouterr().err.splitlines() == [
+        "trainer: 1 to mend before this can run",
+        f"data.path: {shards} has tokens of the tokenizer bytes with a vocabulary of 257, more than the model's 128; "
+        "set model.vocab_size to 257 or more, or prepare the text with the tokenizer of the model",
+    ]
+    assert main([*words, "model.vocab_size=257", "steps=1"]) == Code.FINISHED
+
+
+def test_checkpoint_of_another_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    words = [*SMALL_LLAMA, f"run.folder={run}"]
+    assert main([*words, "steps=2"]) == Code.FINISHED
+    capfd.readouterr()
+    assert main([*words, "steps=4", "model.ffn=96"]) == Code.BAD_INPUT
+    said = capfd.readouterr().err.splitlines()
+    assert said[1].startswith(
+        f"model: {run}/checkpoints/step-00000002 is a checkpoint of another model: "
+        "shapes differ: model.layers.0.ffn.gate.weight is F32 [64, 32] there and F32 [96, 32] here, "
+    )
+    assert said[1].endswith("; take the settings stored in it, or another run.folder")
+    assert checkpoint_steps(run) == [2]
+
+
+def test_a_checkpoint_that_must_be_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main([*SMALL_LLAMA, f"run.folder={run}", "checkpoint.resume=must"]) == Code.BAD_INPUT
+    expected = f"checkpoint.resume: must, but {run}/checkpoints has no checkpoint; use auto"
+    assert expected in capfd.readouterr().err.splitlines()
+
+
+def without_torch(words: list[str], variables: dict[str, str], tmp_path: Path) -> tuple[int, list[str]]:
+    """The trainer where importing torch is an error; its status and what it said."""
+    trap, here = tmp_path / "trap", tmp_path / "here"
+    trap.mkdir()
+    here.mkdir()
+    (trap / "torch.py").write_text("raise ImportError('torch was imported')")
+    environment = {**os.environ, "PYTHONPATH": f"{trap}:{REPO}", **variables}
+    command = [sys.executable, "-m", "trainer", *words]
+    ended = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=60)
+    return ended.returncode, (ended.stdout + ended.stderr).splitlines()

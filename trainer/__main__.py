@@ -64,7 +64,7 @@ def _train(name: str, overrides: list[str]) -> int:
     from trainer.config.problem import ConfigError
     from trainer.life import outcome
 
-    folder = Path()
+    folder = None
     if outcome.decided() is not None:
         return 0
     try:
@@ -74,7 +74,19 @@ def _train(name: str, overrides: list[str]) -> int:
     except ConfigError as error:
         if _rank() == 0:
             print(f"trainer: {len(error.problems)} to mend before this can run\n{error}", file=sys.stderr, flush=True)
-        return outcome.end(outcome.Code.BAD_INPUT, "; ".join(str(error).splitlines()), 0, folder, _rank())
+        return _bad_input("; ".join(str(error).splitlines()), folder)
+
+
+def _bad_input(reason: str, folder: Path | None) -> int:
+    """The folder may be unknown yet, or the very thing that is wrong: then only the exit status tells."""
+    from trainer.life import outcome
+
+    if folder is None and outcome.FILE_VARIABLE not in os.environ:
+        return int(outcome.Code.BAD_INPUT)
+    try:
+        return outcome.end(outcome.Code.BAD_INPUT, reason, 0, folder or Path(), _rank())
+    except OSError:
+        return int(outcome.Code.BAD_INPUT)
 
 
 def _checked(name: str, overrides: list[str]) -> Config:

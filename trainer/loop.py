@@ -102,8 +102,8 @@ class Run:
             self._trainer = Trainer.of(self.config, world, micro)
             self.recorder.event("built", strategy=self.config.parallel.strategy, micro=micro)
             position = self._resume()
-            self._describe([*why, *self._trainer.engine.choices])
             self._trainer.check_folder()
+            self._describe([*why, *self._trainer.engine.choices])
             self._meter = Meter(self.recorder, self.config, world.device, world.size, self._flops())
             self._stragglers = Stragglers([m.host for m in world.members], self.config.watchdog.straggler)
             with closing(self._load_from(source, position)) as self._loader:

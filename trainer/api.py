@@ -197,6 +197,10 @@ class Trainer:
         """Can a checkpoint be written? Said before the first step rather than after the first hour."""
         self.checkpoints.check_folder(self._step.tensors())
 
+    def prepare_saves(self) -> None:
+        """Plan, buffer and writer process of the first save: after the first step, so that it does not wait for them."""
+        self.checkpoints.prepare(self._step.tensors())
+
     def checkpoints_in(self, folder: Path) -> Checkpoints:
         settings = self.config.checkpoint
         return Checkpoints(

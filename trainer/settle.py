@@ -19,8 +19,9 @@ def settle(config: Config, world: World, source: Source) -> tuple[Config, int, l
     # Only what is left open is worth the second that measuring takes.
     from trainer.auto import choose, measure  # noqa: PLC0415
 
-    sample = {name: torch.as_tensor(array) for name, array in source.fetch(np.zeros(1, dtype=np.int64), 0).items()}
-    sizes = measure.sizes(config, sample, world.device.type)
+    # Two: batch norm refuses to average over one.
+    arrays = source.fetch(np.zeros(2, dtype=np.int64), 0)
+    sizes = measure.sizes(config, {name: torch.as_tensor(array) for name, array in arrays.items()}, world.device.type)
     choice = choose.choose(config, sizes, measure.least_free(world), world.size, world.local_size)
     settled = replace(config, parallel=choice.parallel, batch=replace(config.batch, micro=choice.micro))
     return settled, choice.micro, list(choice.why)

@@ -56,7 +56,8 @@ def test_a_killed_rank_restarts_in_the_job_to_the_same_end(cluster: Stack, undis
     job.wait_for_checkpoint(10)
     cluster.ssh("gpu-2", "pkill -9 -n -f 'python.* -m trainer '", user="root")
     assert job.wait() == "COMPLETED", job.log
-    assert [event["attempt"] for event in job.events() if event["event"] == "started"] == ["0.0", "0.1"]
+    assert len([event for event in job.events() if event["event"] == "started"]) == 2
+    assert "requeue" not in job.log
     assert_same_end(job, undisturbed["ddp"])
 
 

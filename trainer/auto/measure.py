@@ -19,7 +19,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> Sizes:
-    """`batch` is one sample of the run's data; only its shapes and types are used."""
+    """`batch` is a few samples of the run's data; only its shapes and types are used."""
     with _weightless(config, device_type):
         model = build(config.model)
         inputs = torch.empty_strided(batch["inputs"].shape, batch["inputs"].stride(), dtype=batch["inputs"].dtype)
@@ -27,6 +27,7 @@ def sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> S
         counts = _Counts(model, blocks)
         with torch.autograd.graph.saved_tensors_hooks(counts.keep, counts.give), _autocast(config, device_type):
             outputs = model(inputs)
+    samples = len(inputs)
     parameters = sum(p.numel() for p in model.parameters())
     largest = max((sum(p.numel() for p in block.parameters()) for block in blocks), default=parameters)
     return Sizes(
@@ -34,10 +35,10 @@ def sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> S
         largest_block=largest,
         states=2 if config.optimizer.name == "adamw" else int(config.optimizer.momentum > 0),
         blocks=len(blocks),
-        activations=counts.kept,
-        block_input=counts.inputs // max(len(blocks), 1),
-        block_products=counts.products // max(len(blocks), 1),
-        outputs=outputs.numel() * WEIGHT,
+        activations=counts.kept // samples,
+        block_input=counts.inputs // (samples * max(len(blocks), 1)),
+        block_products=counts.products // (samples * max(len(blocks), 1)),
+        outputs=outputs.numel() * WEIGHT // samples,
     )
 
 

@@ -198,7 +198,7 @@ class Trainer:
         self.checkpoints.check_folder(self._step.tensors())
 
     def prepare_saves(self) -> None:
-        """Plan, buffer and writer process of the first save: after the first step, so that it does not wait for them."""
+        """Plan, buffer and writer process of the first save; after the first step, which need not wait for them."""
         self.checkpoints.prepare(self._step.tensors())
 
     def checkpoints_in(self, folder: Path) -> Checkpoints:

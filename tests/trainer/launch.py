@@ -56,24 +56,7 @@ class Launched:
             assert time.monotonic() < deadline, f"no {what} within {limit_s:g} s:\n{self.said}"
             time.sleep(0.02)
 
-    def rank_pids(self) -> list[int]:
-        """Of the trainer's processes, by rank."""
-        ranks = {_rank_of(pid): pid for pid in self._everything()}
-        return [ranks[rank] for rank in sorted(ranks) if rank >= 0]
-
-    def kill(self) -> None:
-        """SIGKILL of everything, found before the first one dies: orphans have no parent to be found by."""
-        everything = self._everything()
-        for pid in everything:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-        deadline = time.monotonic() + LIMIT_S
-        while any(_is_running(pid) for pid in everything):
-            assert time.monotonic() < deadline, f"survived SIGKILL: {everything}"
-            time.sleep(0.01)
-
-    def _everything(self) -> list[int]:
+    def pids(self) -> list[int]:
         """The launcher first, so that it starts nothing again."""
         children: dict[int, list[int]] = {}
         for pid, parent in _processes():
@@ -82,6 +65,23 @@ class Launched:
         for pid in found:
             found += children.get(pid, [])
         return found
+
+    def rank_pids(self) -> list[int]:
+        """Of the trainer's processes, by rank."""
+        ranks = {_rank_of(pid): pid for pid in self.pids()}
+        return [ranks[rank] for rank in sorted(ranks) if rank >= 0]
+
+    def kill(self) -> None:
+        """SIGKILL of everything, found before the first one dies: orphans have no parent to be found by."""
+        everything = self.pids()
+        for pid in everything:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        deadline = time.monotonic() + LIMIT_S
+        while any(_is_running(pid) for pid in everything):
+            assert time.monotonic() < deadline, f"survived SIGKILL: {everything}"
+            time.sleep(0.01)
 
 
 @contextmanager

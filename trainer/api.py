@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -199,7 +200,9 @@ class Trainer:
 
     def prepare_saves(self) -> None:
         """Plan, buffer and writer process of the first save; after the first step, which need not wait for them."""
-        self.checkpoints.prepare(self._step.tensors())
+        # Where there is no memory or no process for it now, the save itself will say so.
+        with suppress(OSError):
+            self.checkpoints.prepare(self._step.saved_tensors())
 
     def checkpoints_in(self, folder: Path) -> Checkpoints:
         settings = self.config.checkpoint

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from trainer import settle, weights
 from trainer.api import Trainer
+from trainer.checkpoint.event import Event
 from trainer.config.load import dump
 from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config
@@ -57,7 +56,7 @@ class Run:
         self._reached = 0
         self._loss: float | None = None
         self._save_due = False
-        self._saved = -1
+        self._saved = self._unsaved = -1
         self._save_s = 0.0
 
     def go(self) -> int:
@@ -97,7 +96,7 @@ class Run:
     def _run(self, source: Source, world: World, stop: Stop) -> End:
         self.config, micro, why = settle.settle(self.config, world, source)
         watched = Watchdog(world, self.folder, self.config.watchdog.hang_s, lambda: stop.reason() is not None)
-        with closing(watched.start()) as watchdog:
+        with closing(watched.start()) as self._watchdog:
             self._health = Health(self.config.health)
             self._trainer = Trainer.of(self.config, world, micro)
             self.recorder.event("built", strategy=self.config.parallel.strategy, micro=micro)
@@ -107,7 +106,7 @@ class Run:
             self._meter = Meter(self.recorder, self.config, world.device, world.size, self._flops())
             self._stragglers = Stragglers([m.host for m in world.members], self.config.watchdog.straggler)
             with closing(self._load_from(source, position)) as self._loader:
-                end = self._steps(stop, Vote(world), watchdog)
+                end = self._steps(stop, Vote(world))
             # Not after an error: the others sit in a collective, and would be waited for.
             self._trainer.close()
             return end
@@ -163,8 +162,8 @@ class Run:
         model = self.config.model
         return shape_of(model).flops_per_sample(self.config.data.seq_len or getattr(model, "seq_len", 1))
 
-    def _steps(self, stop: Stop, vote: Vote, watchdog: Watchdog) -> End:
-        trainer, meter = self._trainer, self._meter
+    def _steps(self, stop: Stop, vote: Vote) -> End:
+        trainer, meter, watchdog = self._trainer, self._meter, self._watchdog
         first = trainer.step + 1
         while trainer.step < self.config.steps:
             step = trainer.step + 1
@@ -179,6 +178,7 @@ class Run:
             self.recorder.samples(step, batch.ids.tolist())
             if step == first:
                 self.recorder.event("first_step", step=step)
+                self._trainer.prepare_saves()
             with meter.phase("checkpoint"):
                 self._checkpoints(step)
             values = {"loss": loss, "grad_norm": result.grad_norm, "skipped": result.skipped}
@@ -195,12 +195,17 @@ class Run:
     def _checkpoints(self, step: int) -> None:
         every = self.config.checkpoint.every
         self._save_due = self._save_due or (every > 0 and step % every == 0)
+        self._tell_saves()
+
+    def _tell_saves(self) -> None:
         for event in self._trainer.checkpoints.poll():
             self._tell(event)
 
-    def _tell(self, event: Any) -> None:
+    def _tell(self, event: Event) -> None:
         if event.kind == "published":
             self._save_s = event.seconds
+        if event.kind == "failed":
+            self._unsaved = event.step
         loud = "SAVE FAILED: " if event.kind == "failed" else ""
         self.recorder.event(f"save_{event.kind}", step=event.step, message=event.message, seconds=event.seconds)
         if event.kind in ("failed", "restarted"):
@@ -225,35 +230,46 @@ class Run:
             if agreed.stop is not None:
                 return self._finish(End.told(agreed.stop, words))
         if self._save_due and not (agreed and agreed.busy):
-            self._save(wait=False)
+            self._save()
         return None
 
-    def _save(self, *, wait: bool) -> None:
+    def _save(self) -> None:
         self._save_due = False
         self._saved = self._trainer.step
-        began = time.monotonic()
         with self._meter.phase("checkpoint"):
             extra = {"position": self._loader.position, "health": self._health.state()}
             self._trainer.start_save(self._loss if self.config.checkpoint.best else None, extra)
-            if wait and not self._trainer.finish_save(self.config.stop.save_within_s):
-                self.recorder.say(f"the checkpoint was not written within {time.monotonic() - began:.0f} s")
-        for event in self._trainer.checkpoints.poll():
-            self._tell(event)
 
     def _finish(self, end: End) -> End:
         """The last state, unless it is saved already; whoever stops early stops with it on the disk."""
+        self._take_time("save")
         self._meter.flush()
         self.recorder.event("stopping", reason=end.reason, step=self._reached)
         if self._saved != self._trainer.step:
-            self._save(wait=True)
-        else:
-            self._trainer.finish_save(self.config.stop.save_within_s)
+            self._save()
+        self._finish_save()
+        if end.code is Code.FINISHED and self._unsaved == self._trainer.step:
+            return End(Code.BROKEN, f"{end.reason}, but the last state could not be saved")
         return end
+
+    def _take_time(self, phase: str) -> None:
+        """What comes may take longer than steps do, and is no hang."""
+        self._watchdog.beat(self._reached, phase, self.config.stop.save_within_s + _LEAVE_S)
+
+    def _finish_save(self) -> None:
+        """Wait for the save under way and tell what became of it."""
+        within_s = self.config.stop.save_within_s
+        with self._meter.phase("checkpoint"):
+            if not self._trainer.finish_save(within_s):
+                self._unsaved = self._saved
+                self.recorder.say(f"SAVE FAILED: the checkpoint was not written within {within_s:g} s")
+        self._tell_saves()
 
     def _roll_back(self) -> None:
         """To the last checkpoint, but on with the data after the spike: the same samples would lead to it again."""
+        self._take_time("rollback")
         self._meter.flush()
-        self._trainer.finish_save(self.config.stop.save_within_s)
+        self._finish_save()
         found = self._trainer.checkpoints.newest()
         if found is None:
             self.recorder.say("there is no checkpoint to return to; going on")
@@ -270,6 +286,8 @@ class Run:
             self.recorder.event("straggler", rank=slow.rank, host=slow.host, message=str(slow))
 
 
+# Beyond the time of a save: leaving the world, or finding and loading the checkpoint to return to.
+_LEAVE_S = 300.0
 _ADVICE = "use a smaller batch.micro, parallel.recompute=full, or more ranks with parallel.strategy=fsdp"
 
 

@@ -8,10 +8,10 @@ MUSTER := .venv/bin/muster
 MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' || echo moved)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status ssh submit teardown check cost plan env test lint bench golden clean-cache
+.PHONY: help setup demo up status ssh submit teardown check cost plan env test lint bench bench-trainer golden clean-cache
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  STACK=%s (a file in stacks/), JOB=%s, FORCE=1, WAIT=1, ARGS=...\n' '$(STACK)' '$(JOB)'
 
 # Standard output belongs to the target that asked: `eval "$$(make -s env)"`.
@@ -25,7 +25,7 @@ again:
 setup: ## Python, Pulumi, Docker, node image, training environment; only what is missing
 	@$(PYTHON) -m setup
 
-demo: setup ## set-up, a cluster, a 2-node job, a summary
+demo: setup ## set-up, a cluster, a training run on 2 nodes, its report, a summary
 	@$(MUSTER) demo --stack $(STACK)
 
 up: setup ## create the cluster, or make it what its stack file says (FORCE=1: although jobs run)
@@ -65,8 +65,12 @@ lint: $(MUSTER) ## ruff, mypy, shellcheck
 bench: setup ## measure bring-up, change and teardown, each figure beside its reference
 	@.venv/bin/python benchmarks/bringup.py
 
-golden: $(MUSTER) ## write again what is generated from the spec
+bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery
+	@.venv/bin/python benchmarks/trainer.py
+
+golden: $(MUSTER) ## write again what is generated from the spec and the trainer's settings
 	@$(MUSTER) golden
+	@.venv/bin/python -m trainer settings --markdown >docs/trainer-settings.md
 
 clean-cache: $(MUSTER) ## drop images, training environments and tools
 	@$(MUSTER) cache drop

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "trainer": (),
     "setup": (),
     "infra": ("infra", "bootstrap", "slurm"),
-    "benchmarks": ("infra", "bootstrap", "slurm", "trainer"),
+    "benchmarks": ("infra", "bootstrap", "slurm", "trainer", "setup"),
 }
 ON_TOP = ("infra.__main__", "infra.cli", "infra.commands", "infra.engine", "infra.documents", "infra.receipt")
 

@@ -16,7 +16,7 @@ USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]      train; CONFI
        python -m trainer prepare INPUT... --out FOLDER    text to token shards
        python -m trainer report RUN [--out FOLDER]        curves and time split of a run, as a page
        python -m trainer export RUN FOLDER                newest checkpoint to Hugging Face safetensors
-       python -m trainer settings                         every key, its default, its meaning"""
+       python -m trainer settings [--markdown]            every key, its default, its meaning"""
 
 
 def main(argv: list[str]) -> int:
@@ -35,9 +35,9 @@ def main(argv: list[str]) -> int:
 
         return report(rest)
     if command == "settings":
-        from trainer.config.describe import text
+        from trainer.config import describe
 
-        print(text())
+        print(describe.markdown() if rest == ["--markdown"] else describe.text())
         return 0
     if command == "export":
         return _export(rest)

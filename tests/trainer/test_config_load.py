@@ -155,6 +155,11 @@ def test_help_and_docs_name_every_setting() -> None:
     assert "| `optimizer.eps` | `1.0e-08` | number, 0 or more | AdamW: added to the denominator |" in page
 
 
+def test_the_page_of_settings_is_current() -> None:
+    page = Path(__file__).parents[2] / "docs" / "trainer-settings.md"
+    assert page.read_text() == describe.markdown() + "\n", "run `make golden`"
+
+
 def test_the_configuration_is_read_without_torch() -> None:
     code = "import sys; from trainer.config import load, check, describe; from trainer.models import shape; "
     code += "c = load.load('tiny-llama', []); check.check_world(c, 8, 8); sys.exit('torch' in sys.modules)"

@@ -1,0 +1,56 @@
+"""Everything that is measured of the trainer: overhead, start, checkpoint in a node container, recovery on a cluster.
+
+python benchmarks/trainer.py [--only overhead,startup,checkpoint,recovery]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+from setup import env, pins  # noqa: E402
+from setup.paths import Paths  # noqa: E402
+
+# What needs torch runs where torch is; the folder is on the machine's disk, as a checkpoint's would be.
+IN_CONTAINER = {"overhead": [], "startup": [], "checkpoint": ["--folder", "/disk"]}
+NAMES = (*IN_CONTAINER, "recovery")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(NAMES))
+    asked = parser.parse_args().only
+    unknown = sorted(set(asked) - set(NAMES))
+    if unknown:
+        parser.error(f"--only: there is no {', '.join(unknown)}; choose from {', '.join(NAMES)}")
+    codes = []
+    for name in asked:
+        print(f"\n== {name}", flush=True)
+        codes.append(in_container(name) if name in IN_CONTAINER else on_this_machine(name))
+    return max(codes)
+
+
+def in_container(name: str) -> int:
+    paths = Paths(root=REPO, cache=Paths.from_environment().cache)
+    python = f"/shared/env/{env.key(paths)}/bin/python"
+    with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=paths.cache) as disk:
+        mounts = ["-v", f"{pins.ENV_VOLUME}:/shared/env:ro", "-v", f"{REPO}:/repo:ro", "-v", f"{disk}:/disk"]
+        box = ["docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "4g", "-w", "/repo"]
+        variables = ["-e", "PYTHONDONTWRITEBYTECODE=1", "-e", "GLOO_SOCKET_IFNAME=lo", "-e", "OMP_NUM_THREADS=1"]
+        label = ["--label", "muster.cluster=bench-trainer"]
+        command = [*box, *label, *variables, *mounts, pins.NODE_IMAGE, python, f"benchmarks/{name}.py"]
+        return subprocess.run([*command, *IN_CONTAINER[name]], check=False).returncode
+
+
+def on_this_machine(name: str) -> int:
+    return subprocess.run([sys.executable, REPO / "benchmarks" / f"{name}.py"], cwd=REPO, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +20,7 @@ import torch.distributed
 
 # Half of what is needed has no types, and the words must mean the same where torch is not installed.
 dist: Any = torch.distributed
+_PR_SET_PDEATHSIG = 1
 
 
 class WorldError(Exception):
@@ -65,6 +69,7 @@ def start(device: str, timeout_s: float, *, hang_folder: Path | None = None, gro
     """
     if "RANK" not in os.environ:
         return _alone(device, timeout_s, group_of_one)
+    _die_with_torchrun()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     master = os.environ["MASTER_ADDR"]
@@ -203,6 +208,13 @@ def _alone(device: str, timeout_s: float, group_of_one: bool) -> World:
     elif member.device != "cpu":
         torch.cuda.set_device(torch.device(member.device))
     return World(0, 1, 0, 1, host, torch.device(member.device), (member,))
+
+
+def _die_with_torchrun() -> None:
+    """Ranks have sessions of their own: they would outlive a torchrun that is killed, and go on in the job's name."""
+    if sys.platform != "linux" or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _record_flights(folder: Path | None) -> None:

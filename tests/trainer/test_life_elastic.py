@@ -1,0 +1,79 @@
+"""Two torchruns with train.sbatch's own settings: one is lost, the other goes on alone, a third takes its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+JOB = (REPO / "slurm" / "jobs" / "train.sbatch").read_text()
+STEPS = 4000
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def start(folder: Path, port: int, is_host: bool) -> subprocess.Popen[bytes]:
+    rendezvous = re.search(r"^rendezvous=(\S+)$", JOB, re.MULTILINE)
+    exports = dict(re.findall(r"^export (TORCH_\w+)=(\d+)$", JOB, re.MULTILINE))
+    assert rendezvous is not None
+    assert exports == {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    env = os.environ | exports | {"OMP_NUM_THREADS": "1", "MUSTER_OUTCOME_FILE": str(folder / "outcome.json")}
+    options = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--monitor-interval=0.5"]
+    address = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", "--rdzv-id=1.0"]
+    conf = f"--rdzv-conf=is_host={str(is_host).lower()},join_timeout=100,read_timeout=100,{rendezvous[1]}"
+    rank = ["-m", "tests.trainer.life_rank", str(folder), str(STEPS)]
+    with (folder / "log").open("ab") as log:
+        command = [sys.executable, "-m", "torch.distributed.run", *options, *address, conf, *rank]
+        return subprocess.Popen(command, env=env, cwd=REPO, stdout=log, stderr=log)
+
+
+def wait_for_ranks(folder: Path, *ranks: int) -> None:
+    """Until these have come together anew."""
+    end = time.monotonic() + 120
+    while not all((folder / f"pid-{rank}").exists() for rank in ranks):
+        assert time.monotonic() < end, (folder / "log").read_text()
+        time.sleep(0.05)
+    for rank in ranks:
+        (folder / f"pid-{rank}").unlink()
+
+
+def test_a_lost_node_is_left_out_and_a_new_one_is_taken_in(
+    tmp_path: Path, agents: list[subprocess.Popen[bytes]]
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    agents += [start(tmp_path, port, is_host=True), start(tmp_path, port, is_host=False)]
+    wait_for_ranks(tmp_path, 0, 1)
+
+    agents[1].kill()
+    lost = time.monotonic()
+    wait_for_ranks(tmp_path, 0)
+    assert time.monotonic() - lost < 60
+
+    agents.append(start(tmp_path, port, is_host=False))
+    wait_for_ranks(tmp_path, 0, 1)
+    # The one that was alone was told to terminate, and saved; that decided nothing, the run goes on.
+    assert json.loads((tmp_path / "outcome.json").read_text())["outcome"] == "terminated"
+
+    (tmp_path / "stop").write_text("seen enough")
+    assert [agents[0].wait(timeout=60), agents[2].wait(timeout=60)] == [0, 0], (tmp_path / "log").read_text()
+    outcome = json.loads((tmp_path / "outcome.json").read_text())
+    assert (outcome["outcome"], outcome["reason"]) == ("stopped", "seen enough")
+    assert len(json.loads((tmp_path / "end-0").read_text())["work"]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,8 +33,9 @@ class Profiler:
         if not self._every or step % self._every:
             yield
             return
-        # Kineto's own notes ("no GPU", "profiler_start") are not the run's.
+        # The profiler's notes to its own users ("no GPU", "profiler_start", cycles) are none to the run's.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
         from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
 
         cuda = self._device.type == "cuda"
@@ -50,17 +52,20 @@ class Profiler:
 
 
 def _recorded() -> list[Entry]:
-    """What the flight recorder knows, oldest first; empty where it is off (TORCH_FR_BUFFER_SIZE)."""
+    """What the flight recorders know, oldest first; empty where they are off (TORCH_FR_BUFFER_SIZE).
+
+    NCCL has one of its own. A run on GPUs has gloo groups beside it, so both may be there.
+    """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return []
     from torch._C import _distributed_c10d  # noqa: PLC0415
 
+    found: dict[tuple[str, int], Entry] = {}
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
         dump = getattr(_distributed_c10d, name, None)
-        entries = json.loads(dump()).get("entries", []) if dump else []
-        if entries:
-            return sorted(entries, key=lambda entry: entry["time_created_ns"])
-    return []
+        for entry in json.loads(dump()).get("entries", []) if dump else []:
+            found[entry["profiling_name"], entry["time_created_ns"]] = entry
+    return sorted(found.values(), key=lambda entry: entry["time_created_ns"])
 
 
 def _host_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Profile:

@@ -315,7 +315,7 @@ def test_mistakes_are_said_before_anything_starts(job: Run, start: Start, tmp_pa
 
 def test_nothing_but_the_run_is_left(job: Run, run_folder: Path) -> None:
     job(OUTCOME="finished")
-    assert sorted(path.name for path in run_folder.iterdir()) == ["job", "outcome.json"]
+    assert sorted(path.name for path in run_folder.iterdir()) == ["events.jsonl", "job", "outcome.json"]
 
 
 def test_the_header_is_what_people_expect() -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from trainer.life.reason import Reason
 from trainer.life.signals import Stop
 from trainer.life.watchdog import Watchdog
 from trainer.world import start
@@ -27,7 +26,7 @@ def main() -> int:
     folder, hang_s, mode = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     world = start("cpu", 60)
     stop = Stop(folder, world.rank).listen()
-    watchdog = Watchdog(world, folder, hang_s, lambda: stop.reason() is Reason.TERMINATED).start()
+    watchdog = Watchdog(world, folder, hang_s, lambda: stop.terminated).start()
     for step in range(1, STEPS + 1):
         watchdog.beat(step, "data")
         time.sleep(STEP_S)

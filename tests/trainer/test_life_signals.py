@@ -52,6 +52,7 @@ def test_a_signal_is_noted_on_any_rank_and_nothing_else_happens(listen: Listen, 
     assert stop.reason() is None
     os.kill(os.getpid(), number)
     assert reason_within(stop, 5) is reason
+    assert stop.terminated == (number == signal.SIGTERM)
 
 
 def test_a_signal_is_noted_while_the_main_thread_is_inside_a_long_call(listen: Listen) -> None:
@@ -121,6 +122,7 @@ def test_the_stronger_reason_wins_in_any_order(listen: Listen, tmp_path: Path) -
     os.kill(os.getpid(), signal.SIGUSR1)
     time.sleep(0.1)
     assert stop.reason() is Reason.CANCELLED
+    assert stop.terminated
 
 
 def test_signals_are_given_back(tmp_path: Path) -> None:

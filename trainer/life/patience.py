@@ -40,5 +40,8 @@ class Patience:
         return max(_LEAST_S, _STEPS * median(self._steps))
 
     def after_term_s(self) -> float:
-        """torchrun kills what is still there 30 s after a TERM: a rank that makes no step by then never will."""
-        return min(20.0, max(5.0, 5 * median(self._steps))) if self._steps else 1.0
+        """A rank that was told to terminate has only as long as torchrun waits: 30 s, if nobody asked for more.
+
+        One that makes no progress in the time of five steps never will, and before the first there is nothing to save.
+        """
+        return max(5.0, 5 * median(self._steps)) if self._steps else 1.0

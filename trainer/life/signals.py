@@ -41,6 +41,7 @@ class Stop:
         self._margin_s = margin_s
         self._fixed_margin = margin_s > 0
         self._reason: Reason | None = None
+        self._terminated = False
         self._interrupted_at = 0.0
         self._limits = _job_times(os.environ)
         self._handlers: dict[int, Any] = {}
@@ -59,6 +60,11 @@ class Stop:
 
     def reason(self) -> Reason | None:
         return self._reason
+
+    @property
+    def terminated(self) -> bool:
+        """TERM has come, whatever else is known by now: somebody is about to kill this process."""
+        return self._terminated
 
     def pace(self, save_s: float, step_s: float) -> None:
         """How long a save and a step take; from them follows how early before the time limit to stop."""
@@ -89,6 +95,7 @@ class Stop:
 
     def _note(self, reason: Reason) -> None:
         self._reason = max(self._reason or reason, reason)
+        self._terminated = self._terminated or reason is Reason.TERMINATED
 
     def _watch(self) -> None:
         self._ear.settimeout(_POLL_S if self._first else None)

@@ -86,12 +86,18 @@ class Launched:
 
 @contextmanager
 def torchrun(
-    ranks: int, words: list[str], cwd: Path, *, hold: tuple[int, int] | None = None, **variables: str
+    ranks: int,
+    words: list[str],
+    cwd: Path,
+    *,
+    hold: tuple[int, int] | None = None,
+    program: str = "trainer",
+    **variables: str,
 ) -> Iterator[Launched]:
     """`hold`: this rank stands still before this step. Whatever still runs at the end of the block is killed."""
     launcher = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-    program = "trainer" if hold is None else "tests.trainer.held_rank"
     if hold is not None:
+        program = "tests.trainer.held_rank"
         variables["HOLD"] = f"{hold[0]}:{hold[1]}"
     with _running([sys.executable, "-m", *launcher, "-m", program, *words], cwd, variables) as run:
         yield run

@@ -1,0 +1,72 @@
+"""Somebody's own script with a model of its own, under torchrun: what each rank saw goes to a file.
+
+torchrun ... -m tests.trainer.own_rank FOLDER STRATEGY
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.api import Trainer
+from trainer.config.schema import OptimizerConfig
+
+STEPS, BATCH = 6, 8
+OPTIMIZER = OptimizerConfig(lr=0.01, clip_norm=0.5)
+
+
+class Own(nn.Module):
+    """Nothing in it is named like a part of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 16)
+        self.rest = nn.Sequential(nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rest(self.first(x))
+
+
+def own_model(seed: int) -> Own:
+    torch.manual_seed(seed)
+    return Own()
+
+
+def batch_of(step: int, rank: int, ranks: int) -> dict[str, torch.Tensor]:
+    """This rank's share of a batch that is the same for any number of ranks."""
+    inputs = torch.randn(BATCH, 6, generator=torch.Generator().manual_seed(step))
+    targets = inputs[:, :3].argmax(dim=1)
+    share = slice(rank * BATCH // ranks, (rank + 1) * BATCH // ranks)
+    return {"inputs": inputs[share], "targets": targets[share]}
+
+
+def train(trainer: Trainer, steps: int) -> list[float]:
+    """The losses over all ranks."""
+    found = []
+    for _ in range(steps):
+        trainer.train_step(batch_of(trainer.step, trainer.world.rank, trainer.world.size))
+        found.append(trainer.metrics()["loss"])
+    return found
+
+
+def main(folder: Path, strategy: Any) -> None:
+    # Each rank comes with other weights: rank 0's must count.
+    rank = int(os.environ["RANK"])
+    model = own_model(rank)
+    trainer = Trainer(model.eval(), strategy=strategy, optimizer=OPTIMIZER, folder=folder, device="cpu")
+    before = trainer.load_checkpoint()
+    losses = train(trainer, STEPS)
+    trainer.save_checkpoint(extra={"losses": losses})
+    after = {"before": before, "losses": losses, "metrics": trainer.metrics()}
+    (folder / f"{strategy}-{rank}.json").write_text(json.dumps(after))
+    trainer.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

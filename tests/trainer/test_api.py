@@ -1,0 +1,117 @@
+"""Training somebody's own model as an object: it learns, saves, goes on bit for bit, alone and on two ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.trainer.launch import finished, torchrun
+from tests.trainer.own_rank import BATCH, OPTIMIZER, STEPS, Own, batch_of, own_model, train
+from trainer.api import Trainer
+from trainer.config.problem import ConfigError
+from trainer.config.schema import OptimizerConfig, ScheduleConfig
+
+
+def trainer_in(folder: Path, model: nn.Module | None = None, **options: Any) -> Trainer:
+    options = {"optimizer": OPTIMIZER, "folder": folder, "device": "cpu", **options}
+    return Trainer(model if model is not None else own_model(0), **options)
+
+
+def test_the_loss_falls_and_metrics_tell(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, schedule=ScheduleConfig(kind="constant"), precision="bf16", micro_batch=2)
+    assert trainer.metrics() == {"step": 0.0}
+    first, *_, last = train(trainer, 60)
+    assert last < first / 2
+    loss = trainer.train_step(batch_of(0, 0, 1))
+    found = trainer.metrics()
+    assert found.keys() == {"step", "loss", "grad_norm", "skipped", "lr", "samples_per_s", "memory_gb"}
+    assert (found["step"], found["loss"], found["lr"], found["skipped"]) == (61, float(loss), 0.01, 0)
+    assert found["samples_per_s"] > 0
+    trainer.close()
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])
+def test_a_loaded_checkpoint_goes_on_bit_for_bit(strategy: str, tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, strategy=strategy)
+    assert trainer.load_checkpoint() is None
+    train(trainer, 3)
+    trainer.save_checkpoint(extra={"epoch": 4})
+    undisturbed = train(trainer, 5)
+    weights = weights_of(trainer)
+    trainer.close()
+
+    again = trainer_in(tmp_path, model=own_model(99), strategy=strategy)
+    assert again.load_checkpoint() == {"epoch": 4}
+    assert again.step == 3
+    assert train(again, 5) == undisturbed
+    for name, value in weights_of(again).items():
+        assert torch.equal(value, weights[name]), name
+    again.close()
+
+
+def test_a_factory_and_a_loss_of_ones_own(tmp_path: Path) -> None:
+    def distance(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs - targets).square().mean()
+
+    options = {"optimizer": OptimizerConfig(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, clip_norm=0.0)}
+    trainer = trainer_in(tmp_path, loss=distance, schedule=ScheduleConfig(kind="constant"), **options)
+    by_hand = own_model(0)
+    assert isinstance(by_hand, Own)
+    lazily = Trainer(lambda: own_model(0), loss=distance, folder=tmp_path / "lazily", device="cpu", **options)
+    inputs, targets = torch.randn(BATCH, 6), torch.randn(BATCH, 3)
+    for each in (trainer, lazily):
+        each.train_step({"inputs": inputs, "targets": targets})
+        each.close()
+    assert weights_of(trainer).keys() == {f"model.{name}" for name, _ in by_hand.named_parameters()}
+    for name, value in weights_of(trainer).items():
+        assert torch.equal(value, weights_of(lazily)[name])
+
+
+def test_a_failed_save_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    trainer = trainer_in(tmp_path / "file")
+    train(trainer, 1)
+    with pytest.raises(OSError, match=r"step 1 was NOT saved: Not a directory .*; training goes on, "):
+        trainer.save_checkpoint()
+    train(trainer, 1)
+    trainer.close()
+
+
+def test_unknown_strategy() -> None:
+    with pytest.raises(ConfigError) as raised:
+        Trainer(own_model(0), strategy="zero4")
+    expected = "strategy: 'zero4' is no strategy for a model of your own; use one of single, ddp, fsdp, hsdp, or a"
+    assert str(raised.value) == f"{expected} ParallelConfig"
+
+
+def test_two_ranks_learn_what_one_learns(tmp_path: Path) -> None:
+    """First ddp, then fsdp from its checkpoint. Dropout is off: ranks draw different numbers than one rank would."""
+    alone = trainer_in(tmp_path / "alone", model=own_model(0).eval())
+    expected = train(alone, 2 * STEPS)
+    alone.close()
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for strategy in ("ddp", "fsdp"):
+        with torchrun(2, [str(folder), strategy], tmp_path, program="tests.trainer.own_rank") as run:
+            finished(run)
+    ddp, fsdp = ([read(folder / f"{strategy}-{rank}.json") for rank in (0, 1)] for strategy in ("ddp", "fsdp"))
+    assert ddp[0]["losses"] == ddp[1]["losses"]
+    assert fsdp[0]["losses"] == fsdp[1]["losses"]
+    assert ddp[0]["before"] is None
+    assert fsdp[0]["before"] == {"losses": ddp[0]["losses"]}
+    assert [*ddp[0]["losses"], *fsdp[0]["losses"]] == pytest.approx(expected, rel=1e-5)
+    assert fsdp[0]["metrics"]["step"] == 2 * STEPS
+
+
+def weights_of(trainer: Trainer) -> dict[str, Any]:
+    found = trainer.model_tensors().items()
+    return {name: getattr(value, "to_local", value.clone)().clone() for name, value in found}
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())

@@ -211,8 +211,16 @@ class Checkpoints:
 
 def _message(reply: Mapping[str, Any], step: int, path: Path) -> str:
     if reply["kind"] == "failed":
-        good = folder.published(path)
-        last = f"the last good checkpoint is {good[0].path.name}" if good else "there is no checkpoint yet"
+        last = _last_good(path)
         return f"step {step} was NOT saved: {reply['reason']}; training goes on, {last}"
     size = f"{reply['bytes'] / 1e9:.2f} GB in {reply['seconds']:.1f} s"
     return f"step {step} {reply['kind']}: {size}"
+
+
+def _last_good(path: Path) -> str:
+    """A filesystem that fails a save may fail this too; training goes on all the same."""
+    try:
+        good = folder.published(path)
+    except OSError as error:
+        return f"whether there is an older checkpoint cannot be seen: {error.strerror}"
+    return f"the last good checkpoint is {good[0].path.name}" if good else "there is no checkpoint yet"

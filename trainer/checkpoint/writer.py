@@ -59,7 +59,8 @@ def save(job: Job, image: memoryview, abandoned: set[str]) -> dict[str, Any]:
 def give_up(job: Job, reason: str) -> None:
     """Leave nothing of this save; rank 0, who waits for the others, removes it as a whole."""
     if job.rank == 0:
-        folder.sweep(job.folder)
+        with suppress(OSError):
+            folder.sweep(job.folder)
         return
     # First the large file, so that on a full disk there is room to say why.
     with suppress(OSError):

@@ -129,6 +129,13 @@ def test_a_hung_rank_is_named_and_every_stack_is_written_down(tmp_path: Path) ->
     assert (tmp_path / "hang" / "collectives-rank-0").stat().st_size > 0
 
 
+def test_a_rank_alone_ends_too_even_if_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "hang").write_text("no folder")
+    statuses, said = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "sleep"))
+    assert statuses == [76], said
+    assert f"stacks cannot be written to {tmp_path}/hang: " in said
+
+
 def test_a_phase_with_patience_of_its_own_is_no_hang(tmp_path: Path) -> None:
     statuses, said = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "slow-save"))
     assert statuses == [0], said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -134,13 +135,21 @@ class Watchdog:
     def _hang(self, why: str) -> None:
         # The thread runs, so the timer need not cut it short; it stays as the end of a filesystem that hangs too.
         faulthandler.dump_traceback_later(_WRITING_S, exit=True, file=_STDERR)
+        try:
+            self._write_down(why)
+            where = f"stacks in {self._folder}"
+        except (OSError, RuntimeError, AttributeError) as error:
+            # A full or hanging disk may be the very reason; the rank has to end all the same.
+            where = f"stacks cannot be written to {self._folder}: {error}"
+        self._leave(f"{why}; {self._report(why)}{where}")
+
+    def _write_down(self, why: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f"rank-{self._world.rank:05d}.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%FT%T')} {self._beat()}: {why}\n")
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
         self._dump_flights()
-        self._leave(f"{why}; {self._report(why)}stacks in {self._folder}")
 
     def _report(self, why: str) -> str:
         """Ranks that are alive see the alarm and tick on meanwhile, so whoever does not is silent."""
@@ -156,7 +165,8 @@ class Watchdog:
         silent = [b for b in beats if b.tick == before[b.rank] and b.rank != self._world.rank]
         text = blame(beats, silent)
         if self._world.rank == min(beat.rank for beat in beats if beat not in silent):
-            (self._folder / "report.txt").write_text(f"{why}\n{text}\n", encoding="utf-8")
+            with contextlib.suppress(OSError):
+                (self._folder / "report.txt").write_text(f"{why}\n{text}\n", encoding="utf-8")
         # The first to leave breaks the collectives of the others, and the store goes with rank 0: let all of them read.
         time.sleep(_LINGER_S if self._world.rank else _LINGER_S + _TICK_S)
         return f"{text}; "

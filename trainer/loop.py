@@ -68,15 +68,9 @@ class Run:
         world = self._join()
         try:
             with closing(Stop(self.folder, self.rank, self.config.stop.margin_s).listen()) as stop:
-                end = self._run(source, world, stop)
+                return self._run(source, world, stop)
         except torch.OutOfMemoryError as error:
-            end = End(Code.BROKEN, f"out of memory on {world.host}: {_first_line(error)}; {_ADVICE}")
-        self.recorder.event("ended", outcome=end.code.name.lower(), reason=end.reason, step=self._reached)
-        self.recorder.say(f"{end.code.name.lower()} at step {self._reached}: {end.reason}")
-        self.recorder.close()
-        if end.stop is not None:
-            return outcome.stopped(end.stop, end.reason, self._reached, self.folder, self.rank)
-        return outcome.end(end.code, end.reason, self._reached, self.folder, self.rank)
+            return self._conclude(End(Code.BROKEN, f"out of memory on {world.host}: {_first_line(error)}; {_ADVICE}"))
 
     def _make_folder(self) -> None:
         try:
@@ -93,9 +87,9 @@ class Run:
         _repeatable(run.deterministic, world)
         return world
 
-    def _run(self, source: Source, world: World, stop: Stop) -> End:
+    def _run(self, source: Source, world: World, stop: Stop) -> int:
         self.config, micro, why = settle.settle(self.config, world, source)
-        watched = Watchdog(world, self.folder, self.config.watchdog.hang_s, lambda: stop.reason() is not None)
+        watched = Watchdog(world, self.folder, self.config.watchdog.hang_s, lambda: stop.terminated)
         with closing(watched.start()) as self._watchdog:
             self._health = Health(self.config.health)
             self._trainer = Trainer.of(self.config, world, micro)
@@ -107,9 +101,19 @@ class Run:
             self._stragglers = Stragglers([m.host for m in world.members], self.config.watchdog.straggler)
             with closing(self._load_from(source, position)) as self._loader:
                 end = self._steps(stop, Vote(world))
+            status = self._conclude(end)
             # Not after an error: the others sit in a collective, and would be waited for.
             self._trainer.close()
-            return end
+            return status
+
+    def _conclude(self, end: End) -> int:
+        """Writes down how it ended before the ranks part: whoever dies in parting does not change that."""
+        self.recorder.event("ended", outcome=end.code.name.lower(), reason=end.reason, step=self._reached)
+        self.recorder.say(f"{end.code.name.lower()} at step {self._reached}: {end.reason}")
+        self.recorder.close()
+        if end.stop is not None:
+            return outcome.stopped(end.stop, end.reason, self._reached, self.folder, self.rank)
+        return outcome.end(end.code, end.reason, self._reached, self.folder, self.rank)
 
     def _resume(self) -> int:
         """Take up the newest good checkpoint; the position in the data."""

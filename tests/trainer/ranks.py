@@ -9,10 +9,11 @@ import os
 import tempfile
 import time
 import traceback
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 RANKS = 4
+_GRACE_S = 3.0
 
 # Loaded once and forked: every rank would take seconds to import them for itself.
 _PRELOAD = ["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.pipelining"]
@@ -61,12 +62,11 @@ class _Pool:
     def run(self, target: str, timeout_s: float, kwargs: dict[str, Any]) -> list[Any]:
         for end in self._ends:
             end.send((target, kwargs))
-        deadline = time.monotonic() + timeout_s
-        answers = [self._answer(rank, deadline) for rank in range(len(self._ends))]
-        failed = {rank: text for rank, (is_good, text) in enumerate(answers) if not is_good}
+        answers = self._answers(time.monotonic() + timeout_s)
+        failed = {rank: text for rank, (is_good, text) in sorted(answers.items()) if not is_good}
         if failed:
             raise RanksError("\n".join(f"rank {rank}: {text}" for rank, text in failed.items()))
-        return [value for _, value in answers]
+        return [answers[rank][1] for rank in range(len(self._ends))]
 
     def close(self) -> None:
         atexit.unregister(self.close)
@@ -75,12 +75,25 @@ class _Pool:
             process.join()
         self._folder.cleanup()
 
-    def _answer(self, rank: int, deadline: float) -> tuple[bool, Any]:
-        end = self._ends[rank]
+    def _answers(self, deadline: float) -> dict[int, tuple[bool, Any]]:
+        """What each rank says; once one has failed the others, who may wait for it, have little time left."""
+        answers: dict[int, tuple[bool, Any]] = {}
+        while len(answers) < len(self._ends):
+            missing = {end: rank for rank, end in enumerate(self._ends) if rank not in answers}
+            ready = wait(list(missing), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return answers | dict.fromkeys(missing.values(), (False, "did not answer in time"))
+            for end in ready:
+                answers[missing[end]] = self._answer(missing[end])
+            if not all(is_good for is_good, _ in answers.values()):
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+        return answers
+
+    def _answer(self, rank: int) -> tuple[bool, Any]:
         try:
-            in_time = end.poll(max(0.0, deadline - time.monotonic()))
-            return end.recv() if in_time else (False, "did not answer in time")
+            return self._ends[rank].recv()
         except EOFError:
+            self._processes[rank].join()
             return False, f"died with exit code {self._processes[rank].exitcode}"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainer.curves import config_of, global_batch, make_step
 from tests.trainer.ranks import on_ranks
-from tests.trainer.test_parallel_engines import SHALLOW, alone, compare, settings
+from tests.trainer.test_parallel_engines import FEW, alone, compare, settings
 from trainer.config.load import from_dict
 
 # Half precision products round each loss by about a hundredth.
@@ -18,8 +18,8 @@ HALF_TOLERANCE = 0.03
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp pipeline=2", "ddp pipeline=2"])
 def test_half_precision_follows_full_precision(strategy: str, precision: str) -> None:
-    expected = alone("tiny-llama", tuple(SHALLOW), 2, 5)
-    config = config_of("tiny-llama", [*SHALLOW, f"precision={precision}", *settings(strategy)])
+    expected = alone("tiny-llama", tuple(FEW), 2, 5)
+    config = config_of("tiny-llama", [*FEW, f"precision={precision}", *settings(strategy)])
     for found in on_ranks("tests.trainer.curves:curve", config=config, micro=1, steps=5):
         assert found["loss"] == pytest.approx(expected["loss"], abs=HALF_TOLERANCE)
         assert found["norm"] == pytest.approx(expected["norm"], rel=HALF_TOLERANCE)
@@ -29,7 +29,7 @@ def test_half_precision_follows_full_precision(strategy: str, precision: str) ->
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2", "fsdp pipeline=2"])
 def test_one_rank_s_overflow_is_everybody_s(strategy: str) -> None:
-    config = config_of("tiny-llama", [*SHALLOW, "precision=fp16", *settings(strategy)])
+    config = config_of("tiny-llama", [*FEW, "precision=fp16", *settings(strategy)])
     for scales, skipped, changed in on_ranks("tests.trainer.test_parallel_precision:overflow_on_rank_1", config=config):
         assert scales == [2.0**17, 2.0**16, 2.0**16]
         assert skipped == [1, 0]
@@ -39,16 +39,16 @@ def test_one_rank_s_overflow_is_everybody_s(strategy: str) -> None:
 @pytest.mark.parametrize("mode", ["selective", "full"])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "single pipeline=2 tensor=2"])
 def test_recomputed_activations_are_the_same(strategy: str, mode: str) -> None:
-    compare(tuple(SHALLOW), f"{strategy} recompute={mode}", steps=3)
+    compare(tuple(FEW), f"{strategy} recompute={mode}", steps=3)
 
 
-@pytest.mark.parametrize("mode", ["blocks", "whole"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp recompute=full"])
+@pytest.mark.parametrize(
+    ("strategy", "mode"), [("ddp", "blocks"), ("ddp", "whole"), ("fsdp", "blocks"), ("fsdp recompute=full", "blocks")]
+)
 def test_compiled_models_train_like_others(strategy: str, mode: str) -> None:
-    wanted = "blocks" if "fsdp" in strategy else mode
-    extra = (f"compile.mode={wanted}", "compile.backend=aot_eager")
-    expected = alone("tiny-llama", tuple(SHALLOW), 2, 3)
-    config = config_of("tiny-llama", [*SHALLOW, *extra, *settings(strategy)])
+    extra = (f"compile.mode={mode}", "compile.backend=aot_eager")
+    expected = alone("tiny-llama", tuple(FEW), 2, 3)
+    config = config_of("tiny-llama", [*FEW, *extra, *settings(strategy)])
     for found in on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=3):
         assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
 

@@ -44,7 +44,7 @@ TRAFFIC = {
 
 @pytest.mark.parametrize("strategy", TRAFFIC)
 def test_collectives_of_a_step(strategy: str) -> None:
-    config = config_of("tiny-llama", [*SHALLOW, "batch.size=16", *settings(strategy)])
+    config = config_of("tiny-llama", [*SHALLOW, *settings(strategy)])
     expected = {f"c10d::{name}": count for name, count in TRAFFIC[strategy].items()}
     for found in on_ranks("tests.trainer.curves:collectives", config=config, micro=1):
         assert found == expected

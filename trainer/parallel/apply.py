@@ -63,18 +63,18 @@ def _refuse_split(model: nn.Module, mesh: Mesh) -> None:
 
 
 def _pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:
-    from trainer.parallel.pipeline import PipelineEngine  # noqa: PLC0415
+    from trainer.parallel.pipeline import PipelineEngine, Widths, send_contiguous  # noqa: PLC0415
     from trainer.parallel.stages import cut, indices_of, stage_count  # noqa: PLC0415
 
-    width = model.embed.embedding_dim
+    widths = Widths(model.embed.embedding_dim, model.head.out_features)
     indices = indices_of(recipe.parallel, mesh.coordinate("pipeline"))
     parts = [cut(model, index, stage_count(recipe.parallel)) for index in indices]
-    stages = [_spread(part, recipe, mesh, fill) for part in parts]
+    stages = [send_contiguous(_spread(part, recipe, mesh, fill)) for part in parts]
     if mesh.layout.replicate > 1 and not recipe.is_sharded(mesh.layout):
         from trainer.parallel.ddp import wrap  # noqa: PLC0415
 
         stages = [wrap(stage, recipe, mesh) for stage in stages]
-    return PipelineEngine(stages, width, recipe, mesh, choices)
+    return PipelineEngine(stages, widths, recipe, mesh, choices)
 
 
 def _spread(model: nn.Module, recipe: Recipe, mesh: Mesh, fill: Fill | None) -> nn.Module:

@@ -11,6 +11,7 @@ from trainer.parallel.layout import AXES
 from trainer.parallel.mesh import Mesh
 
 
+@torch.no_grad()
 def global_norm(gradients: Iterable[torch.Tensor], mesh: Mesh) -> torch.Tensor:
     """The 2-norm over all ranks' gradients, each element counted once; a device tensor, nothing waits for it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,15 +19,21 @@ from trainer.parallel.stages import indices_of, stage_count
 from trainer.precision import DTYPES
 
 
+@dataclass(frozen=True)
+class Widths:
+    hidden: int
+    outputs: int
+
+
 class PipelineEngine:
     """torch's schedules sum gradients of all micro-batches on each stage and reduce them over data ranks once."""
 
-    def __init__(self, stages: list[nn.Module], width: int, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
+    def __init__(self, stages: list[nn.Module], widths: Widths, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         self.mesh = mesh
         self.modules = stages
         self.choices = choices
         self._recipe = recipe
-        self._width = width
+        self._widths = widths
         self._schedules: dict[tuple[Any, ...], Any] = {}
         self._scale: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
@@ -47,7 +54,7 @@ class PipelineEngine:
         schedule = self._schedule(loss_fn, tuple(inputs.shape), micro)
         place, last = self.mesh.coordinate("pipeline"), self.mesh.layout.pipeline - 1
         self._scale, self._losses = scale, []
-        arguments = (inputs,) if place == 0 else ()
+        arguments = (inputs.contiguous(),) if place == 0 else ()
         schedule.step(*arguments, target=targets if place == last else None, return_outputs=False)
         total = torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self.mesh.device)
         return self.mesh.sum_over(total, "pipeline")
@@ -70,15 +77,14 @@ class PipelineEngine:
         from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415
 
         count = stage_count(self._recipe.parallel)
-        hidden = self._hidden(shape)
         tokens = torch.empty(shape, dtype=torch.int64, device="meta")
         return PipelineStage(
             module,
             index,
             count,
             self.mesh.device,
-            input_args=(tokens if index == 0 else hidden,),
-            output_args=(hidden,),
+            input_args=(tokens if index == 0 else self._hidden(shape),),
+            output_args=(self._outputs(shape) if index == count - 1 else self._hidden(shape),),
             group=self.mesh.group("pipeline"),
         )
 
@@ -86,8 +92,12 @@ class PipelineEngine:
         """What goes from stage to stage. Autocast leaves the residual stream fp32; tensor ranks hold parts of it."""
         is_cast = self._recipe.is_sharded(self.mesh.layout)
         dtype = DTYPES[self._recipe.precision] if is_cast else torch.float32
-        part = (shape[0], shape[1] // self.mesh.layout.tensor, self._width)
+        part = (shape[0], shape[1] // self.mesh.layout.tensor, self._widths.hidden)
         return torch.empty(part, dtype=dtype, device="meta", requires_grad=True)
+
+    def _outputs(self, shape: tuple[int, ...]) -> torch.Tensor:
+        dtype = DTYPES[self._recipe.precision]
+        return torch.empty((*shape, self._widths.outputs), dtype=dtype, device="meta", requires_grad=True)
 
     def _scaled(self, loss_fn: LossFunction, count: int) -> LossFunction:
         def scaled(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -96,6 +106,17 @@ class PipelineEngine:
             return loss if self._scale is None else loss * self._scale
 
         return scaled
+
+
+def send_contiguous(stage: nn.Module) -> nn.Module:
+    """Tensor parallel layers leave gaps between rows, which torch 2.11 refuses to send."""
+    forward = stage.forward
+
+    def contiguous_forward(inputs: torch.Tensor) -> torch.Tensor:
+        return forward(inputs).contiguous()
+
+    stage.forward = contiguous_forward
+    return stage
 
 
 def _schedule_of(parallel: ParallelConfig, stages: list[Any], count: int, loss_fn: LossFunction) -> Any:

@@ -19,7 +19,8 @@ LONG_S = 600.0
 
 
 def hold(at_step: int) -> None:
-    run_step = Trainer.run_step
+    held: Any = Trainer
+    run_step = held.run_step
 
     def held_step(trainer: Trainer, batch: Any) -> Any:
         if trainer.step + 1 == at_step:
@@ -27,7 +28,7 @@ def hold(at_step: int) -> None:
             time.sleep(LONG_S)
         return run_step(trainer, batch)
 
-    Trainer.run_step = held_step
+    held.run_step = held_step
 
 
 if __name__ == "__main__":

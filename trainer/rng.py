@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from base64 import b64decode, b64encode
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ def seed(run_seed: int, step: int, dp_rank: int) -> None:
 
 
 def state(device: torch.device) -> dict[str, Any]:
-    kind, words, *rest = np.random.get_state(legacy=True)
+    kind, words, *rest = cast(Any, np.random.get_state(legacy=True))
     found = {
         "python": random.getstate(),
         "numpy": [kind, words.tolist(), *rest],

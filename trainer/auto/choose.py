@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from trainer.auto.memory import RESERVE, Need, Sizes, need
 from trainer.config.problem import ConfigError, Problem
@@ -11,6 +12,7 @@ from trainer.config.schema import Config, ParallelConfig
 from trainer.parallel.layout import Layout, resolve
 
 GIB = 2**30
+RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
 ENOUGH_MICRO = 64
 """Beyond this many samples in one forward a device is busy anyway."""
 
@@ -50,7 +52,7 @@ def choose(config: Config, sizes: Sizes, free: int, world_size: int, local_size:
 def candidates(asked: ParallelConfig, world_size: int, local_size: int) -> Iterator[ParallelConfig]:
     """From the least communication and recomputing to the most; what the config fixes stays fixed."""
     for strategy in strategies(asked, world_size, local_size):
-        for recompute in dict.fromkeys((asked.recompute, "selective", "full")):
+        for recompute in RECOMPUTE[RECOMPUTE.index(asked.recompute) :]:
             yield replace(strategy, recompute=recompute)
 
 
@@ -58,13 +60,14 @@ def strategies(asked: ParallelConfig, world_size: int, local_size: int) -> list[
     if asked.strategy != "auto":
         return [asked]
     rest = world_size // (asked.tensor * asked.pipeline)
-    if rest == 1:
-        return [replace(asked, strategy="single")]
-    found = [replace(asked, strategy="ddp"), replace(asked, strategy="fsdp", zero=2)]
-    inside = local_size // asked.tensor
+    whole = replace(asked, shard=0)
+    inside = asked.shard or local_size // asked.tensor
+    sharded = [replace(whole, strategy="fsdp", zero=2), replace(whole, strategy="fsdp", zero=3)]
     if 1 < inside < rest and rest % inside == 0:
-        found.append(replace(asked, strategy="hsdp", zero=3, shard=inside))
-    return [*found, replace(asked, strategy="fsdp", zero=3)]
+        sharded.insert(1, replace(asked, strategy="hsdp", zero=3, shard=inside))
+    if asked.offload:
+        return sharded  # the others cannot
+    return [replace(whole, strategy="single")] if rest == 1 else [replace(whole, strategy="ddp"), *sharded]
 
 
 def largest_micro(config: Config, sizes: Sizes, parallel: ParallelConfig, layout: Layout, usable: int) -> int:

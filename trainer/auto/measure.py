@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from trainer.auto.memory import WEIGHT, Sizes
 from trainer.config.schema import Config
@@ -19,15 +22,18 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> Sizes:
-    """`batch` is a few samples of the run's data; only its shapes and types are used."""
-    with _weightless(config, device_type):
+    """`batch` is a few samples of the run's data; only its shapes and types are used.
+
+    Once with these and once with twice as many: what stays the same, such as weights in two bytes, is no activation.
+    """
+    like = batch["inputs"]
+    samples = len(like)
+    with _weightless(config, device_type), _autocast(config, device_type):
         model = build(config.model)
-        inputs = torch.empty_strided(batch["inputs"].shape, batch["inputs"].stride(), dtype=batch["inputs"].dtype)
         blocks = list(_blocks(model))
-        counts = _Counts(model, blocks)
-        with torch.autograd.graph.saved_tensors_hooks(counts.keep, counts.give), _autocast(config, device_type):
-            outputs = model(inputs)
-    samples = len(inputs)
+        few, more = (
+            _forward(model, blocks, torch.empty(times * samples, *like.shape[1:], dtype=like.dtype)) for times in (1, 2)
+        )
     parameters = sum(p.numel() for p in model.parameters())
     largest = max((sum(p.numel() for p in block.parameters()) for block in blocks), default=parameters)
     return Sizes(
@@ -35,10 +41,10 @@ def sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> S
         largest_block=largest,
         states=2 if config.optimizer.name == "adamw" else int(config.optimizer.momentum > 0),
         blocks=len(blocks),
-        activations=counts.kept // samples,
-        block_input=counts.inputs // (samples * max(len(blocks), 1)),
-        block_products=counts.products // (samples * max(len(blocks), 1)),
-        outputs=outputs.numel() * WEIGHT // samples,
+        activations=(more.kept - few.kept) // samples,
+        block_input=few.inputs // (samples * max(len(blocks), 1)),
+        block_products=few.products // (samples * max(len(blocks), 1)),
+        outputs=few.outputs * WEIGHT // samples,
     )
 
 
@@ -56,18 +62,26 @@ def free_bytes(world: World) -> int:
     return min([_available(), *_cgroup_limits()]) // world.local_size
 
 
+def _forward(model: nn.Module, blocks: list[nn.Module], inputs: torch.Tensor) -> _Counts:
+    counts = _Counts(model)
+    hooks = [block.register_forward_pre_hook(counts.see_input) for block in blocks]
+    products = [part for block in blocks for part in block.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+    hooks += [part.register_forward_hook(counts.see_product) for part in products]
+    kept = torch.autograd.graph.saved_tensors_hooks(counts.keep, counts.give)
+    with kept, _FusedAttention():
+        counts.outputs = model(inputs).numel()
+    for hook in hooks:
+        hook.remove()
+    return counts
+
+
 class _Counts:
     """Bytes that backward keeps (each storage once, weights not) and bytes that blocks take in and multiply out."""
 
-    def __init__(self, model: nn.Module, blocks: Iterable[nn.Module]) -> None:
-        self.kept = self.inputs = self.products = 0
+    def __init__(self, model: nn.Module) -> None:
+        self.kept = self.inputs = self.products = self.outputs = 0
         self._seen = {p.untyped_storage()._cdata for p in model.parameters()}
         self._alive: list[torch.Tensor] = []
-        for block in blocks:
-            block.register_forward_pre_hook(self._input)
-            for part in block.modules():
-                if isinstance(part, nn.Linear | nn.Conv2d):
-                    part.register_forward_hook(self._product)
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -81,12 +95,36 @@ class _Counts:
     def give(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
-    def _input(self, _: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+    def see_input(self, _: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         self.inputs += args[0].nbytes
 
-    def _product(self, _: nn.Module, args: object, output: torch.Tensor) -> None:
+    def see_product(self, _: nn.Module, args: object, output: torch.Tensor) -> None:
         del args
         self.products += output.nbytes
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Without a device torch takes the attention that keeps every score; devices have one that keeps none of them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if func is F.scaled_dot_product_attention and args[0].is_meta and not options.get("dropout_p"):
+            return _Attention.apply(*args)
+        return func(*args, **options)
+
+
+class _Attention(torch.autograd.Function):
+    """What such an attention keeps, and nothing else of it."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(q)
+        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1]))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        raise NotImplementedError
 
 
 def _blocks(model: nn.Module) -> Iterable[nn.Module]:
@@ -135,4 +173,10 @@ def _left(folder: Path, limit: str, used: str) -> Iterable[int]:
             continue
         text = (place / limit).read_text().strip()
         if text.isdigit():
-            yield max(int(text) - int((place / used).read_text()), 0)
+            yield max(int(text) - int((place / used).read_text()) + _reclaimable(place), 0)
+
+
+def _reclaimable(place: Path) -> int:
+    """Files read long ago count as used until somebody needs the room: the kernel drops them first."""
+    fields = dict(line.split() for line in (place / "memory.stat").read_text().splitlines())
+    return int(fields.get("total_inactive_file", fields["inactive_file"]))

@@ -52,7 +52,8 @@ class Launched:
     def until(self, reached: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
         deadline = time.monotonic() + limit_s
         while not reached():
-            assert self.process.poll() is None, f"ended before {what}:\n{self.said}"
+            ended = self.process.poll() is not None
+            assert reached() or not ended, f"ended before {what}:\n{self.said}"
             assert time.monotonic() < deadline, f"no {what} within {limit_s:g} s:\n{self.said}"
             time.sleep(0.02)
 

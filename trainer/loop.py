@@ -16,7 +16,7 @@ from trainer.checkpoint.event import Event
 from trainer.config.load import dump
 from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config
-from trainer.data.loader import Loader
+from trainer.data.loader import Batch, Loader
 from trainer.data.source import Source, source_for
 from trainer.life import outcome
 from trainer.life.health import Action, Health
@@ -62,6 +62,7 @@ class Run:
     def go(self) -> int:
         """The exit status to leave with."""
         self._make_folder()
+        outcome.forget(self.folder, self.rank)
         self.recorder.event("started", began=self._began, attempt=_attempt())
         self.recorder.event("imported")
         source = source_for(self.config)
@@ -173,7 +174,7 @@ class Run:
             step = trainer.step + 1
             watchdog.beat(step, "data")
             with meter.phase("data"):
-                batch = next(self._loader)
+                batch = self._next_batch()
             watchdog.beat(step, "step")
             with meter.step(step):
                 result = trainer.run_step(batch.tensors)
@@ -195,6 +196,15 @@ class Run:
         vote.drain()
         end = self._react(meter.flush(), None)
         return end or self._finish(End(Code.FINISHED, f"all {self.config.steps} steps done"))
+
+    def _next_batch(self) -> Batch:
+        try:
+            return next(self._loader)
+        except ConfigError as error:
+            # The first rank speaks for all where all see the same; what is wrong with its samples only this one knows.
+            if self.rank:
+                print(f"trainer: rank {self.rank} on {self._trainer.world.host}: {error}", file=sys.stderr, flush=True)
+            raise
 
     def _checkpoints(self, step: int) -> None:
         every = self.config.checkpoint.every

@@ -34,6 +34,12 @@ class Outcome:
     time: float
 
 
+def forget(folder: Path, rank: int) -> None:
+    """A run that goes on has not ended: what an earlier start wrote down must not be taken for its end."""
+    if rank == 0:
+        _file(folder).unlink(missing_ok=True)
+
+
 def end(code: Code, reason: str, step: int, folder: Path, rank: int) -> int:
     """Write down how the run ended; the exit status to leave with.
 

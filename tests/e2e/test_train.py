@@ -66,7 +66,7 @@ def test_a_killed_node_leads_to_a_requeue_and_the_same_end(cluster: Stack, undis
     job.wait_for_checkpoint(10)
     cluster.container("gpu-2").kill()
     killed = time.time()
-    wait_until(lambda: "requeue 1 of at most" in job.log, f"requeue of job {job.number}", 90)
+    wait_until(lambda: job.restarts() == 1, f"requeue of job {job.number}\n{job.log}", 120)
     cluster.container("gpu-2").start()
     resumed = job.wait_for_event("loaded", killed)
     assert resumed["step"] >= 10
@@ -76,7 +76,8 @@ def test_a_killed_node_leads_to_a_requeue_and_the_same_end(cluster: Stack, undis
 
 def test_the_time_limit_leads_to_a_save_a_requeue_and_on(cluster: Stack) -> None:
     job = submit(cluster, "limit", *STRATEGIES["hsdp"], "steps=100000", "checkpoint.every=0", options="-t 1")
-    wait_until(lambda: "requeue 1 of at most" in job.log, f"requeue of job {job.number}\n{job.log}", 100)
+    wait_until(lambda: job.restarts() == 1, f"requeue of job {job.number}\n{job.log}", 120)
+    assert "requeue 1 of at most" in job.log
     saved = [event for event in job.events() if event["event"] == "stopping"][-1]
     assert saved["reason"] == "time limit"
     resumed = job.wait_for_event("loaded", saved["time"])

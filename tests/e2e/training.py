@@ -39,6 +39,11 @@ class Job:
     def state(self) -> str:
         return self.stack.ssh("login", f"sacct -X -n -P -o State -j {self.number} | tail -n 1")
 
+    def restarts(self) -> int:
+        """How often the queue has given the job back."""
+        shown = self.stack.ssh("login", f"scontrol show job {self.number} | grep -o 'Restarts=[0-9]*'")
+        return int(shown.partition("=")[2])
+
     def shards(self, step: int) -> dict[str, list[str]]:
         """Checksums of every rank's part of a checkpoint: weights and optimizer, byte for byte."""
         files = json.loads(self.read(f"checkpoints/step-{step:08d}/manifest.json"))["files"]

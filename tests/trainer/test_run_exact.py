@@ -25,8 +25,8 @@ STEPS = 12
 SETTINGS = [f"steps={STEPS}", "checkpoint.every=4", "batch.size=8", "batch.micro=1", "run.folder=run"]
 GPT2 = ["tiny-gpt2", "model.layers=2", "model.dim=32", "model.seq_len=16", "model.dropout=0.1", *SMALL_LLAMA[5:]]
 CASES = {
-    "ddp": (2, [*GPT2, "parallel.strategy=ddp"]),
-    "fsdp": (2, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16"]),
+    "ddp": (4, [*GPT2, "parallel.strategy=ddp"]),
+    "fsdp": (4, [*SMALL_LLAMA, "parallel.strategy=fsdp", "precision=bf16"]),
     "hsdp": (4, [*SMALL_LLAMA, "parallel.strategy=hsdp", "parallel.shard=2"]),
 }
 

@@ -49,12 +49,42 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
         "init_sync": False,
         _BUFFER_OPTION: False,
     }
-    if recipe.compiled.mode != "none" or "torch._dynamo" in sys.modules:
+    # The compiler takes DDP's own class apart; a static graph has one bucket until it is known.
+    if recipe.compiled.mode != "none" or recipe.parallel.static_graph:
         return DistributedDataParallel(model, **options)
+    if "torch._dynamo" in sys.modules:
+        return _FixedBuckets(model, **options)
     return _without_dynamo(model, options)
 
 
-class _UncompiledDdp(DistributedDataParallel):
+class _FixedBuckets(DistributedDataParallel):
+    """DDP that keeps the buckets it began with.
+
+    DDP makes them anew after the first step. Elements then stand elsewhere in a bucket and are summed over the ranks in
+    another order, so the first step after a resume would differ in the last bit from the same step of a straight run.
+    """
+
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        reducer = self.reducer
+        self.reducer = _Keeping(reducer)
+        try:
+            return super()._pre_forward(*inputs, **kwargs)
+        finally:
+            self.reducer = reducer
+
+
+class _Keeping:
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
+class _UncompiledDdp(_FixedBuckets):
     """DDP whose forward does not announce itself to the compiler, which would have to be imported for that."""
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:

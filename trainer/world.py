@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ import torch.distributed
 
 # Half of what is needed has no types, and the words must mean the same where torch is not installed.
 dist: Any = torch.distributed
+_WORLDS = itertools.count()
 _PR_SET_PDEATHSIG = 1
 
 
@@ -245,9 +247,11 @@ def _store_of_this_attempt(rank: int, master: str, timeout_s: float) -> Any:
         raise WorldError(
             f"rank 0 did not come: no answer at {master}:{port} within {timeout_s:g} s ({told})"
         ) from error
+    # A script may make one trainer after another: each is a world of its own, with the same number on every rank.
+    number = next(_WORLDS)
     if not of_agent:
-        return store
-    return dist.PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        return dist.PrefixStore(f"world/{number}", store)
+    return dist.PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{number}", store)
 
 
 def _present(store: Any, member: Member, timeout_s: float) -> list[Member]:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from tests.trainer.launch import (
     SMALL_LLAMA,
-    alone,
     events,
-    finished,
     kill_when_held,
     losses,
     sample_ids,
     torchrun,
 )
+from trainer.__main__ import main
 from trainer.data import order
+from trainer.life.outcome import Code
 
 STEPS, BATCH, SAMPLES, SEED = 12, 8, 20, 7
 WORDS = [
@@ -26,22 +26,20 @@ WORDS = [
     f"run.seed={SEED}",
     "checkpoint.every=2",
     "metrics.sample_ids=true",
-    "run.folder=run",
 ]
 # The ranks add up a step's gradients in another order; twelve steps of Adam in fp32 let that grow to about 1e-6.
 TOLERANCE = 2e-5
 
 
 def test_four_ranks_then_two_then_one(tmp_path: Path) -> None:
-    folder, straight = tmp_path / "resized" / "run", tmp_path / "straight" / "run"
-    with torchrun(4, [*WORDS, "parallel.strategy=fsdp"], folder.parent, hold=(1, 6)) as run:
+    folder, straight = tmp_path / "resized", tmp_path / "straight"
+    words = [*WORDS, f"run.folder={folder}"]
+    with torchrun(4, [*words, "parallel.strategy=fsdp"], tmp_path, hold=(1, 6)) as run:
         first = kill_when_held(run, folder)
-    with torchrun(2, [*WORDS, "parallel.strategy=ddp"], folder.parent, hold=(1, 10)) as run:
+    with torchrun(2, [*words, "parallel.strategy=ddp"], tmp_path, hold=(1, 10)) as run:
         second = kill_when_held(run, folder, after=first)
-    with alone([*WORDS, "parallel.strategy=single"], folder.parent) as run:
-        finished(run)
-    with alone([*WORDS, "parallel.strategy=single"], straight.parent) as run:
-        finished(run)
+    assert main([*words, "parallel.strategy=single"]) == Code.FINISHED
+    assert main([*WORDS, f"run.folder={straight}", "parallel.strategy=single"]) == Code.FINISHED
 
     assert [(e["step"], e["written_by"]) for e in events(folder, "loaded")] == [(first, 4), (second, 2)]
     assert sample_ids(folder) == {step: expected(step) for step in range(1, STEPS + 1)}

@@ -40,7 +40,7 @@ def test_a_warned_rank_takes_the_others_along(tmp_path: Path) -> None:
     assert checkpoint_steps(folder) == [step]
     assert sorted(losses(folder)) == sorted(losses(folder, rank=1)) == list(range(1, step + 1))
 
-    with torchrun(2, [*words, f"steps={step + 3}"], tmp_path) as run:
+    with alone([*ENDLESS, "batch.size=4", f"steps={step + 3}"], tmp_path) as run:
         finished(run)
     assert [event["step"] for event in events(folder, "loaded")] == [step]
     assert sorted(losses(folder)) == list(range(1, step + 4))

@@ -188,6 +188,9 @@ class Run:
                 self._checkpoints(step)
             values = {"loss": loss, "grad_norm": result.grad_norm, "skipped": result.skipped}
             readings = meter.done(step, values, {"lr": result.rate})
+            if self._save_due:
+                # What is known of a saved step must be on the disk with it: a resumed run does not do that step again.
+                readings += meter.flush()
             agreed = vote.exchange(Ballot(stop.reason(), trainer.checkpoints.busy, work_s=meter.own_s))
             stop.pace(self._save_s, meter.step_s)
             end = self._react(readings, agreed, stop.words)

@@ -22,7 +22,7 @@ STRATEGIES = {
 @pytest.fixture(scope="module")
 def cluster(make_stack: MakeStack) -> Iterator[Stack]:
     """One of its own: nodes die here."""
-    stack = make_stack("train", small_spec())
+    stack = make_stack("train", small_spec(slurm={"slurmd_timeout_s": 10}))
     stack.up()
     yield stack
     stack.muster("teardown", "--yes", "--force")

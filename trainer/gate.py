@@ -46,7 +46,9 @@ def port(job_id: int) -> int:
 
 
 def say(host: str, rank: int, stage: str, **more: object) -> None:
-    print(PREFIX, json.dumps({"host": host, "rank": rank, "stage": stage, **more}), flush=True)
+    # One write: print makes several where output is unbuffered, and ranks that share a pipe would mix their lines.
+    sys.stdout.write(f"{PREFIX} {json.dumps({'host': host, 'rank': rank, 'stage': stage, **more})}\n")
+    sys.stdout.flush()
 
 
 def first_line(error: Exception) -> str:

@@ -15,7 +15,7 @@ from infra.engine.typed import typed
 from infra.home import StackHome
 
 JOB = "slurm/jobs/train.sbatch"
-TRAINER = "PYTHONPATH=/shared/muster /shared/muster/env/bin/python -m trainer"
+TRAINER = "/shared/muster/trainer/run"
 # Real text that is on every node without a download: the part of torch that people read most.
 TEXT = "/shared/muster/env/lib/python3*/site-packages/torch/nn"
 SHARDS = "data/torch-source"

@@ -215,6 +215,22 @@ def test_a_warning_becomes_a_stop_file_then_a_requeue(
     assert requeued(tmp_path)
 
 
+def test_a_short_job_is_not_stopped_by_a_warning_at_its_start(start: Start, tmp_path: Path) -> None:
+    now = int(time.time())
+    times = {"SLURM_JOB_START_TIME": str(now - 1), "SLURM_JOB_END_TIME": str(now + 59)}
+    done = signalled(start(OUTCOME="finished", TICKS="10", **times), signal.SIGUSR1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the ranks stop when it is near" in done.stdout
+    assert not requeued(tmp_path)
+
+
+def test_a_warning_does_not_replace_what_a_person_wrote(start: Start, run_folder: Path) -> None:
+    run_folder.mkdir(parents=True)
+    (run_folder / "stop").write_text("enough\n")
+    signalled(start(OUTCOME="finished", TICKS="10"), signal.SIGUSR1)
+    assert (run_folder / "stop").read_text() == "enough\n"
+
+
 def test_a_job_that_is_told_to_go_while_it_counts_as_running_comes_back(start: Start, tmp_path: Path) -> None:
     done = signalled(start(TICKS="20"), signal.SIGTERM)
     assert "train: told to stop (preempted)" in done.stdout

@@ -84,7 +84,7 @@ def test_the_time_limit_leads_to_a_save_a_requeue_and_on(cluster: Stack) -> None
     assert resumed["step"] == saved["step"]
     cluster.ssh("login", f"echo enough > {job.folder}/stop")
     assert job.wait().startswith("FAILED")
-    assert "stopped: asked to stop" in job.log
+    assert "stopped: enough at step" in job.log
     steps = list(job.losses())
     assert steps == list(range(1, len(steps) + 1))
 

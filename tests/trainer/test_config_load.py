@@ -20,7 +20,7 @@ SMALL = "name: small\nmodel: {family: mlp, hidden: [8]}\n"
 
 
 def test_every_preset_loads_and_round_trips() -> None:
-    assert len(presets()) == 12
+    assert len(presets()) == 13
     for name in presets():
         config = load(name, [])
         assert config.name == name

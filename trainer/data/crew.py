@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -41,7 +42,8 @@ def run(tasks: Iterable[Task], workers: int, settings: Settings, report: Callabl
     done: list[Done] = []
     try:
         for _ in range(min(workers, len(waiting))):
-            crew.append(_Worker(settings))
+            with _interrupt_held():
+                crew.append(_Worker(settings))
             crew[-1].next(waiting)
         while busy := {worker.pipe: worker for worker in crew if worker.task}:
             ready = wait(list(busy))
@@ -56,6 +58,16 @@ def run(tasks: Iterable[Task], workers: int, settings: Settings, report: Callabl
         for worker in crew:
             worker.stop()
     return done
+
+
+@contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """An interrupt in here comes at the end: a process that is half started would be known to nobody and complain."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Worker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -13,8 +14,9 @@ import torch.distributed as dist
 
 from tests.trainer.ranks import on_ranks
 from trainer import settle
-from trainer.auto import measure
-from trainer.auto.choose import GIB, choose
+from trainer.auto import measure, memory_left
+from trainer.auto.bound import bound
+from trainer.auto.choose import GIB, certain, choose
 from trainer.auto.memory import Sizes
 from trainer.config.check import check
 from trainer.config.load import dump, load
@@ -95,7 +97,7 @@ def settle_on_rank() -> str:
     rank = dist.get_rank()
     world = World(rank, 4, rank, 4, "here", torch.device("cpu"), (), dist.group.WORLD)
     config = load("tiny-llama", [])
-    with patch.object(measure, "free_bytes", lambda _: 2_900_000 if rank == 2 else (rank + 1) * GIB):
+    with patch.object(memory_left, "free_bytes", lambda _: 2_900_000 if rank == 2 else (rank + 1) * GIB):
         settled, micro, why = settle.settle(config, world, source_for(config))
     return "\n".join([dump(settled), str(micro), *why])
 
@@ -132,3 +134,25 @@ def kept_for_backward(config: Any, inputs: Any) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cast:
         model(torch.as_tensor(inputs))
     return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in weights)
+
+
+@pytest.mark.parametrize("preset", ["tiny-mlp", "tiny-gpt2", "tiny-llama", "demo"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_bound_is_above_what_is_measured(preset: str, precision: str) -> None:
+    config = load(preset, [f"precision={precision}", "data.kind=synthetic"])
+    samples = source_for(config).fetch(np.arange(2), 0)["inputs"]
+    found, most = measure.sizes(config, {"inputs": torch.as_tensor(samples)}, "cpu"), bound(config)
+    assert most is not None
+    for field in dataclasses.fields(Sizes):
+        assert getattr(most, field.name) >= getattr(found, field.name), field.name
+
+
+def test_plenty_of_memory_needs_no_measuring_and_little_does() -> None:
+    config = load("tiny-llama", [])
+    most = bound(config)
+    assert most is not None
+    found = certain(config, most, 8 * GIB, 4, 2)
+    assert found is not None
+    assert (found.parallel.strategy, found.micro) == ("ddp", 2)
+    assert certain(config, most, GIB // 1000, 4, 2) is None
+    assert bound(load("tiny-resnet", [])) is None

@@ -49,6 +49,18 @@ def choose(config: Config, sizes: Sizes, free: int, world_size: int, local_size:
     )
 
 
+def certain(config: Config, most: Sizes, free: int, world_size: int, local_size: int) -> Choice | None:
+    """The best there is, if it fits even with sizes that are certainly too large; None where one has to measure."""
+    parallel = next(candidates(config.parallel, world_size, local_size))
+    layout = resolve(parallel, world_size, local_size)
+    micro = micro_options(config, layout)[0]
+    needs = need(most, parallel, layout, config.precision, micro)
+    if needs.total > free * (1 - RESERVE):
+        return None
+    why = f"{named(parallel)}, micro-batch {micro}: cannot need more than {needs.total / GIB:.2f} GiB"
+    return Choice(parallel, micro, needs, (f"{why}, and {free / GIB:.1f} GiB are free on the fullest rank",))
+
+
 def candidates(asked: ParallelConfig, world_size: int, local_size: int) -> Iterator[ParallelConfig]:
     """From the least communication and recomputing to the most; what the config fixes stays fixed."""
     for strategy in strategies(asked, world_size, local_size):
@@ -72,17 +84,19 @@ def strategies(asked: ParallelConfig, world_size: int, local_size: int) -> list[
 
 def largest_micro(config: Config, sizes: Sizes, parallel: ParallelConfig, layout: Layout, usable: int) -> int:
     """0 where not even the smallest fits."""
-    if config.batch.micro != "auto":
-        options = [config.batch.micro]
-    else:
-        share = config.batch.size // layout.dp_size
-        # A pipeline is only busy with at least as many micro-batches as stages.
-        most = min(share // layout.pipeline, ENOUGH_MICRO)
-        options = [micro for micro in range(most, 0, -1) if share % micro == 0]
-    for micro in options:
+    for micro in micro_options(config, layout):
         if need(sizes, parallel, layout, config.precision, micro).total <= usable:
             return micro
     return 0
+
+
+def micro_options(config: Config, layout: Layout) -> list[int]:
+    """From the largest on; a pipeline is only busy with at least as many micro-batches as stages."""
+    if config.batch.micro != "auto":
+        return [config.batch.micro]
+    share = config.batch.size // layout.dp_size
+    most = min(share // layout.pipeline, ENOUGH_MICRO)
+    return [micro for micro in range(most, 0, -1) if share % micro == 0]
 
 
 def smallest_micro(config: Config) -> int:

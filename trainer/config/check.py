@@ -99,9 +99,6 @@ def optimizer_converges(config: Config) -> Iterator[Problem]:
         value = getattr(config.optimizer, name)
         if value >= 1:
             yield Problem(f"optimizer.{name}", f"{value:g} never forgets", "use less than 1")
-    if config.schedule.warmup > config.steps:
-        message = f"{config.schedule.warmup} steps of warm-up, but the run has {config.steps}"
-        yield Problem("schedule.warmup", message, f"use at most {config.steps}")
 
 
 def strategy_has_the_option(config: Config) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from setup import env, pins  # noqa: E402
 from setup.paths import Paths  # noqa: E402
 
 # What needs torch runs where torch is; the folder is on the machine's disk, as a checkpoint's would be.
-IN_CONTAINER = {"overhead": [], "startup": [], "checkpoint": ["--folder", "/disk"]}
+IN_CONTAINER: dict[str, list[str]] = {"overhead": [], "startup": [], "checkpoint": ["--folder", "/disk"]}
 NAMES = (*IN_CONTAINER, "recovery")
 
 
@@ -41,11 +41,14 @@ def in_container(name: str) -> int:
     python = f"/shared/env/{env.key(paths)}/bin/python"
     with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=paths.cache) as disk:
         mounts = ["-v", f"{pins.ENV_VOLUME}:/shared/env:ro", "-v", f"{REPO}:/repo:ro", "-v", f"{disk}:/disk"]
-        box = ["docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "4g", "-w", "/repo"]
-        variables = ["-e", "PYTHONDONTWRITEBYTECODE=1", "-e", "GLOO_SOCKET_IFNAME=lo", "-e", "OMP_NUM_THREADS=1"]
+        box = ["docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "4g", "-w", "/here"]
+        variables = ["-e", "GLOO_SOCKET_IFNAME=lo", "-e", "OMP_NUM_THREADS=1"]
         label = ["--label", "muster.cluster=bench-trainer"]
-        command = [*box, *label, *variables, *mounts, pins.NODE_IMAGE, python, f"benchmarks/{name}.py"]
-        return subprocess.run([*command, *IN_CONTAINER[name]], check=False).returncode
+        # Compiled beforehand, as on a cluster.
+        inside = f"cp -r /repo/trainer /repo/benchmarks /here && {python} -m compileall -q /here"
+        script = f"{inside} && exec {python} benchmarks/{name}.py {' '.join(IN_CONTAINER[name])}"
+        command = [*box, *label, *variables, *mounts, pins.NODE_IMAGE, "sh", "-c", script]
+        return subprocess.run(command, check=False).returncode
 
 
 def on_this_machine(name: str) -> int:

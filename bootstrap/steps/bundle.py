@@ -26,6 +26,8 @@ rm -rf {store}/{bundle.digest}
 mv -T {new} {store}/{bundle.digest}
 ln -sfn {store}/{bundle.digest} {link}.new
 mv -fT {link}.new {link}
+# Users cannot write bytecode here, and every rank would compile at every start; nobody waits for it.
+nice python3 -m compileall -q {store}/{bundle.digest}/trainer >/dev/null 2>&1 </dev/null &
 ls -1dt {store}/*/ | tail -n +{KEPT + 1} | xargs -r rm -rf"""
     fix = f"free space on {desired.shared}; {desired.shared}/muster must be muster's own link"
     return [Action(f"ship bundle {bundle.digest}", script, bundle.archive, fix=fix)]

@@ -8,6 +8,7 @@ import torch
 
 from trainer.api import Trainer
 from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.folder import MANIFEST
 from trainer.config.load import from_dict
 from trainer.config.problem import ConfigError, Problem
 from trainer.models import hf
@@ -18,14 +19,16 @@ from trainer.models.init import put
 def load(source: str, trainer: Trainer) -> None:
     """Weights only: step, optimizer and data start anew."""
     folder = Path(source)
-    if any(folder.glob("*.safetensors")):
+    # The shards of a single checkpoint are safetensors too, with names of our own.
+    if any(folder.glob("*.safetensors")) and not (folder / MANIFEST).exists():
         _from_hugging_face(folder, trainer)
         return
     checkpoints = trainer.checkpoints_in(folder)
     found = checkpoints.newest() if folder.is_dir() else None
     if found is None:
         message = f"{source} has neither safetensors nor checkpoints"
-        raise ConfigError([Problem("checkpoint.initial", message, "name a folder with weights, or leave it empty")])
+        fix = "name a Hugging Face folder, the checkpoints of a run or one of them, or leave it empty"
+        raise ConfigError([Problem("checkpoint.initial", message, fix)])
     checkpoints.load(found, trainer.model_tensors(), partial=True)
 
 

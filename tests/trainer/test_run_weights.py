@@ -1,0 +1,130 @@
+"""Weights alone go from one run to the next, in from Hugging Face folders and out to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.trainer.launch import SMALL_LLAMA, checkpoint_steps, outcome
+from trainer.__main__ import main
+from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.config.load import load
+from trainer.life.outcome import Code
+from trainer.models import hf
+from trainer.models.build import build
+from trainer.models.init import fill
+
+MODEL = load(SMALL_LLAMA[0], list(SMALL_LLAMA[1:])).model
+BATCH = 8
+# A step at this rate changes no weight: what the first checkpoint holds is what the run started from.
+STILL = ("steps=1", "optimizer.lr=0", f"batch.size={BATCH}")
+State = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps whose weights are neither those of a seed nor those of its first steps."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    assert main([*SMALL_LLAMA, f"run.folder={folder}", "steps=3", "checkpoint.every=1"]) == Code.FINISHED
+    return folder
+
+
+def test_a_run_starts_from_a_hugging_face_folder(tmp_path: Path) -> None:
+    model = build(MODEL)
+    fill([model], seed=7)
+    theirs = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    hf.export(theirs, MODEL, tmp_path / "hf")
+    starts_from(theirs, tmp_path / "hf", tmp_path / "run")
+
+
+def test_a_run_starts_from_the_newest_checkpoint_of_another(trained: Path, tmp_path: Path) -> None:
+    starts_from(weights_in(trained / "checkpoints"), trained / "checkpoints", tmp_path / "run")
+
+
+def test_a_run_starts_from_one_checkpoint_of_another(trained: Path, tmp_path: Path) -> None:
+    first = trained / "checkpoints" / "step-00000001"
+    theirs = weights_in(first)
+    assert not equal(theirs, weights_in(trained / "checkpoints"))
+    starts_from(theirs, first, tmp_path / "run")
+
+
+def test_a_run_that_has_begun_goes_on_from_its_own(trained: Path, tmp_path: Path) -> None:
+    words = [*SMALL_LLAMA, f"run.folder={tmp_path}", "optimizer.lr=0"]
+    assert main([*words, "steps=1"]) == Code.FINISHED
+    assert main([*words, "steps=2", f"checkpoint.initial={trained / 'checkpoints'}"]) == Code.FINISHED
+    own = tmp_path / "checkpoints"
+    assert checkpoint_steps(tmp_path) == [1, 2]
+    assert equal(weights_in(own / "step-00000002"), weights_in(own / "step-00000001"))
+
+
+def test_a_folder_with_neither(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    empty, run = tmp_path / "empty", tmp_path / "run"
+    empty.mkdir()
+    for source in (empty, tmp_path / "gone"):
+        assert main([*SMALL_LLAMA, f"run.folder={run}", f"checkpoint.initial={source}"]) == Code.BAD_INPUT
+        expected = (
+            f"checkpoint.initial: {source} has neither safetensors nor checkpoints; "
+            "name a Hugging Face folder, the checkpoints of a run or one of them, or leave it empty"
+        )
+        assert expected in capfd.readouterr().err.splitlines()
+    assert outcome(run)["outcome"] == "bad_input"
+    assert checkpoint_steps(run) == []
+
+
+def test_weights_of_another_model(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [*SMALL_LLAMA, "model.ffn=96", f"run.folder={tmp_path}", f"checkpoint.initial={trained / 'checkpoints'}"]
+    assert main(words) == Code.BAD_INPUT
+    assert "is a checkpoint of another model: shapes differ: " in capfd.readouterr().err
+
+
+def test_transformers_opens_an_exported_run(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(trained), str(tmp_path)]) == 0
+    said = f"step-00000003 of {trained} is now a Hugging Face folder: {tmp_path}\n"
+    assert capfd.readouterr().out == said
+    theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    ours = build(MODEL).eval()
+    ours.load_state_dict(weights_in(trained / "checkpoints"))
+    tokens = torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        assert torch.allclose(ours(tokens), theirs.eval()(tokens).logits, atol=1e-5)
+
+
+def test_nothing_to_export(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path / "gone"), str(tmp_path / "out")]) == Code.BAD_INPUT
+    expected = f"trainer: RUN: {tmp_path / 'gone'} has no checkpoint; name the folder of a run\n"
+    assert capfd.readouterr().err == expected
+    assert not (tmp_path / "out").exists()
+
+
+def starts_from(theirs: State, source: Path, run: Path) -> None:
+    """The weights are theirs bit for bit; steps, data and the optimizer's count begin at nothing."""
+    assert main([*SMALL_LLAMA, *STILL, f"run.folder={run}", f"checkpoint.initial={source}"]) == Code.FINISHED
+    assert checkpoint_steps(run) == [1]
+    assert equal(weights_in(run / "checkpoints"), theirs)
+    checkpoints = Checkpoints(run / "checkpoints")
+    found = checkpoints.newest()
+    assert found is not None
+    updates = {"optim.updates": torch.zeros(())}
+    checkpoints.load(found, updates, partial=True)
+    assert updates["optim.updates"] == 1
+    assert checkpoints.read_state(found)["extra"]["position"] == BATCH
+
+
+def weights_in(path: Path) -> State:
+    with torch.device("meta"):
+        shapes = {name: parameter.shape for name, parameter in build(MODEL).named_parameters()}
+    state = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    checkpoints = Checkpoints(path)
+    found = checkpoints.newest()
+    assert found is not None
+    checkpoints.load(found, {f"model.{name}": value for name, value in state.items()}, partial=True)
+    return state
+
+
+def equal(a: State, b: State) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -28,11 +28,14 @@ site=$("$TOOLS/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purel
 "$TRAINING/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/training.pth"
 : >"$TOOLS/.complete"
 """
+# A disk that a test can fill to the last byte without harm to the others.
+SMALL_DISK = "/small"
 VARIABLES = (
     "OMP_NUM_THREADS=1",
     "PYTHONDONTWRITEBYTECODE=1",
     "PYTEST_ADDOPTS=-p no:cacheprovider",
     "GLOO_SOCKET_IFNAME=lo",
+    f"MUSTER_SMALL_DISK={SMALL_DISK}",
 )
 LABEL = ("--label", "muster.cluster=trainer-tests")
 
@@ -44,6 +47,7 @@ def run(options: list[str], report: Path | None = None) -> int:
     junit = [f"--junit-xml=/report/{report.name}"] if report else []
     flags = [word for variable in VARIABLES for word in ("-e", variable)]
     box = ["--init", *LABEL, "--network", "none", "--shm-size", "4g", "--tmpfs", "/tmp:exec,size=8g", "-w", "/repo"]
+    box += ["--tmpfs", f"{SMALL_DISK}:size=2m"]
     pytest = [f"{tools()}/bin/python", "-m", "pytest", *(options or ["tests/trainer", "-q"]), *junit]
     command = ["docker", "run", "--rm", *box, *mounts(), *where, *flags, pins.NODE_IMAGE, *pytest]
     return subprocess.run(command, check=False).returncode

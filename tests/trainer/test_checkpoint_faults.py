@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -13,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,7 +125,7 @@ def test_one_rank_that_cannot_write_costs_one_checkpoint(tmp_path: Path, how: st
 
 
 def test_a_full_disk_costs_one_checkpoint(checkpoints: Checkpoints) -> None:
-    """The limit on the writer's file size cuts a write short wherever the tests run; a small disk would need rights."""
+    """Here a limit on the size of the writer's files cuts a write short in its middle."""
     tensors = bytes_of(4 << 20, seed=1)
     saved(checkpoints, 1, tensors)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -135,6 +137,56 @@ def test_a_full_disk_costs_one_checkpoint(checkpoints: Checkpoints) -> None:
     resource.prlimit(writer_of(os.getpid()), resource.RLIMIT_FSIZE, limit)
     (event,) = saved(checkpoints, 3, tensors)
     assert event.kind == "published"
+
+
+@pytest.mark.parametrize("free", [0, 200_000])
+def test_no_space_left_costs_one_checkpoint(small_disk: Path, free: int) -> None:
+    """With not a byte left the first file fails, with a little the middle of the tensors."""
+    checkpoints = Checkpoints(small_disk / "checkpoints")
+    tensors = bytes_of(512 << 10, seed=1)
+    saved(checkpoints, 1, tensors)
+    ballast = small_disk / "ballast"
+    fill_up(ballast)
+    os.truncate(ballast, ballast.stat().st_size - free)
+    (event,) = saved(checkpoints, 2, tensors)
+    assert event.kind == "failed"
+    assert event.message.startswith("step 2 was NOT saved: No space left on device")
+    assert "the last good checkpoint is step-00000001" in event.message
+    assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000001"]
+    found = checkpoints.newest()
+    assert found is not None
+    loaded = blank(tensors)
+    checkpoints.load(found, loaded)
+    assert same(loaded, tensors)
+    ballast.unlink()
+    (event,) = saved(checkpoints, 3, tensors)
+    assert event.kind == "published"
+    checkpoints.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 2 MB: the one that the tests' container has, else one that root mounts."""
+    given = os.environ.get("MUSTER_SMALL_DISK")
+    if given:
+        made = Path(tempfile.mkdtemp(dir=given))
+        yield made
+        shutil.rmtree(made)
+        return
+    made = tmp_path / "small"
+    made.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(made)], check=True)
+    yield made
+    subprocess.run(["umount", str(made)], check=True)
+
+
+def fill_up(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError as error:
+            assert error.errno == errno.ENOSPC  # noqa: PT017
 
 
 def test_a_killed_writer_is_noticed_and_replaced(checkpoints: Checkpoints) -> None:

@@ -26,9 +26,6 @@ class Optimizer:
         devices = {local(entry.parameter).device for entry in self._entries}
         self._updates = {device: torch.zeros((), device=device) for device in devices}
 
-    def parameters(self) -> list[torch.Tensor]:
-        return [entry.parameter for entry in self._entries]
-
     def gradients(self) -> list[torch.Tensor]:
         return [entry.gradient for entry in self._entries if entry.gradient is not None]
 

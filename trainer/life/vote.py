@@ -11,7 +11,7 @@ import torch.distributed as dist
 from trainer.life.reason import Reason
 from trainer.world import World
 
-_FLAGS = 3
+_FLAGS = 2
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class Ballot:
 
     stop: Reason | None = None
     busy: bool = False  # a checkpoint is still being written
-    failed: bool = False  # this rank cannot go on after this step
     work_s: float = 0.0  # time this rank worked in the step, without waiting for others
 
 
@@ -30,7 +29,6 @@ class Agreed:
 
     stop: Reason | None
     busy: bool
-    failed: bool
     work_s: tuple[float, ...]
 
 
@@ -49,7 +47,7 @@ class Vote:
         """Cast this step's ballot; get what was agreed on the step before, None in the first."""
         before = self.drain()
         tensor = torch.zeros(_FLAGS + self._world.size, dtype=torch.float64)
-        tensor[0], tensor[1], tensor[2] = float(mine.stop or 0), float(mine.busy), float(mine.failed)
+        tensor[0], tensor[1] = float(mine.stop or 0), float(mine.busy)
         tensor[_FLAGS + self._world.rank] = mine.work_s
         self._sent = tensor
         if self._world.group is not None:
@@ -64,5 +62,5 @@ class Vote:
         if self._work is not None:
             self._work.wait()
             self._work = None
-        stop, busy, failed, *times = sent.tolist()
-        return Agreed(Reason(int(stop)) if stop else None, bool(busy), bool(failed), tuple(times))
+        stop, busy, *times = sent.tolist()
+        return Agreed(Reason(int(stop)) if stop else None, bool(busy), tuple(times))

@@ -35,10 +35,6 @@ class Shape:
             return 6 * self.products
         return 6 * self.multiplied * tokens + 12 * self.layers * self.dim * tokens**2
 
-    def units_per_sample(self, seq_len: int = 0) -> int:
-        """What a rate counts: tokens of a sample, or the sample itself."""
-        return seq_len or self.seq_len or 1
-
 
 def shape_of(config: ModelConfig) -> Shape:
     if isinstance(config, LlamaConfig):

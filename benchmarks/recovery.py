@@ -30,10 +30,12 @@ SETTINGS = "tiny-llama parallel.strategy=fsdp batch.micro=2 steps=100000 checkpo
 JOB = "/shared/muster/slurm/jobs/train.sbatch"
 RUN = "/shared/home/muster/runs/recovery"
 IN_JOB, THROUGH_QUEUE = 30.0, 90.0
-# (phase, the event it ends with); a rank that starts again in the job meets neither the queue nor a new job.
+# (phase, the event it ends with). Ranks that start again in the job meet neither the queue nor a new job: there the next
+# process is what detection ends with.
 PHASES = (
     ("detect", "job_step_ended"),
     ("schedule", "job_started"),
+    ("launch", "process"),
     ("start", "imported"),
     ("rendezvous", "joined"),
     ("build and load", "loaded"),
@@ -55,9 +57,13 @@ class Recovery:
 
 def recovery(killed: float, events: list[dict[str, Any]]) -> Recovery:
     """Each phase ends with its event's first time after the kill; those that did not happen took no time."""
-    later = [event for event in events if event["time"] > killed]
+    processes = [{"event": "process", "time": event["began"]} for event in events if event["event"] == "started"]
+    later = sorted((e for e in [*events, *processes] if e["time"] > killed), key=lambda event: event["time"])
     first = {event["event"]: event["time"] for event in reversed(later)}
-    known = [(name, first[kind]) for name, kind in PHASES if kind in first]
+    in_job = "job_step_ended" not in first
+    known = [
+        ("detect" if in_job and kind == "process" else name, first[kind]) for name, kind in PHASES if kind in first
+    ]
     marks = [killed, *(moment for _, moment in known)]
     return Recovery({name: after - before for (name, _), (before, after) in zip(known, pairwise(marks), strict=True)})
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trainer.config.problem import Problem
     from trainer.config.schema import Config
 
 USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]      train; CONFIG is a YAML file or a preset
@@ -61,6 +62,7 @@ def _export(words: list[str]) -> int:
 
 
 def _train(name: str, overrides: list[str]) -> int:
+    from trainer.config.load import load
     from trainer.config.problem import ConfigError
     from trainer.life import outcome
 
@@ -68,8 +70,16 @@ def _train(name: str, overrides: list[str]) -> int:
     if outcome.decided() is not None:
         return 0
     try:
-        config = _checked(name, overrides)
-        folder = Path(config.run.folder.format(name=config.name))
+        config = load(name, overrides)
+        where = Path(config.run.folder.format(name=config.name))
+        problems = _problems(config)
+        if problems and any((where / "checkpoints").glob("step-*")):
+            # It ran before, on another number of ranks: a node was lost, and the queue can find a better number.
+            reason = f"does not fit what is left of the ranks: {problems[0]}"
+            return outcome.end(outcome.Code.REQUEUE, reason, 0, where, _rank())
+        if problems:
+            raise ConfigError(problems)
+        folder = where
         return _run(config)
     except ConfigError as error:
         if _rank() == 0:
@@ -89,17 +99,12 @@ def _bad_input(reason: str, folder: Path | None) -> int:
         return int(outcome.Code.BAD_INPUT)
 
 
-def _checked(name: str, overrides: list[str]) -> Config:
-    from trainer.config.check import check, check_world
-    from trainer.config.load import load
-    from trainer.config.problem import ConfigError
+def _problems(config: Config) -> list[Problem]:
+    """Why this does not fit the ranks there are."""
+    from trainer.config.check import check_world
 
-    config = load(name, overrides)
     world_size, local_size = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    problems = check(config) or check_world(config, world_size, local_size)
-    if problems:
-        raise ConfigError(problems)
-    return config
+    return check_world(config, world_size, local_size)
 
 
 def _run(config: Config) -> int:

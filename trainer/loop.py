@@ -74,10 +74,14 @@ class Run:
             return self._conclude(End(Code.BROKEN, f"out of memory on {world.host}: {_first_line(error)}; {_ADVICE}"))
 
     def _make_folder(self) -> None:
+        """Every rank tries, before it waits for the others: a folder that only some can write to is no run's folder."""
+        probe = self.folder / f".probe-{self.rank:05d}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"")
+            probe.unlink()
         except OSError as error:
-            message = f"{self.folder} cannot be made: {error.strerror}"
+            message = f"{self.folder} cannot be written: {error.strerror}"
             raise ConfigError([Problem("run.folder", message, "name a folder that you may write to")]) from error
 
     def _join(self) -> World:
@@ -89,10 +93,11 @@ class Run:
         return world
 
     def _run(self, source: Source, world: World, stop: Stop) -> int:
-        self.config, micro, why = settle.settle(self.config, world, source)
+        self.config, micro, why = settle.settle(self.config, world, source, self.folder)
+        self._data = {"samples": source.length, "seed": self.config.run.seed, "seq_len": self.config.data.seq_len}
         watched = Watchdog(world, self.folder, self.config.watchdog.hang_s, lambda: stop.terminated)
         with closing(watched.start()) as self._watchdog:
-            self._health = Health(self.config.health)
+            self._health = Health(self.config.health, scaled=self.config.precision == "fp16")
             self._trainer = Trainer.of(self.config, world, micro)
             self.recorder.event("built", strategy=self.config.parallel.strategy, micro=micro)
             position = self._resume()
@@ -119,6 +124,9 @@ class Run:
     def _resume(self) -> int:
         """Take up the newest good checkpoint; the position in the data."""
         trainer, settings = self._trainer, self.config.checkpoint
+        if settings.resume == "never" and trainer.checkpoints.any_published():
+            message = f"never, but {trainer.checkpoints.path} has checkpoints, which new ones would replace"
+            raise ConfigError([Problem("checkpoint.resume", message, "use another run.folder, or remove them")])
         found = None if settings.resume == "never" else trainer.checkpoints.newest()
         for bad in found.skipped if found else ():
             self.recorder.say(f"DAMAGED checkpoint passed over: {bad}")
@@ -133,6 +141,10 @@ class Run:
             return 0
         extra = trainer.load_found(found)
         self._health.load_state(extra["health"])
+        if extra["data"] != self._data:
+            # Somebody may want that; the position then counts in another order, so samples come again or never.
+            self.recorder.say(f"DATA CHANGED since the checkpoint: {extra['data']} then, {self._data} now")
+            self.recorder.event("data_changed", before=str(extra["data"]), now=str(self._data))
         self._reached = self._saved = trainer.step
         self.recorder.resume(trainer.step, trainer.world.size)
         self.recorder.event("loaded", step=trainer.step, written_by=found.world_size)
@@ -253,8 +265,9 @@ class Run:
     def _save(self) -> None:
         self._save_due = False
         self._saved = self._trainer.step
+        self._take_time("save")  # one that is not asynchronous is waited for
         with self._meter.phase("checkpoint"):
-            extra = {"position": self._loader.position, "health": self._health.state()}
+            extra = {"position": self._loader.position, "health": self._health.state(), "data": self._data}
             self._trainer.start_save(self._loss if self.config.checkpoint.best else None, extra)
 
     def _finish(self, end: End) -> End:

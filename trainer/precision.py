@@ -48,7 +48,8 @@ class LossScale:
         good = torch.where(overflowed, 0.0, self.good_steps + 1)
         grows = good >= self._grow_after
         factor = torch.where(overflowed, 0.5, torch.where(grows, 2.0, 1.0))
-        self.scale.mul_(factor)
+        # Below one there is nothing left to gain: the gradients themselves overflow.
+        self.scale.mul_(factor).clamp_(min=1.0)
         self.good_steps.copy_(torch.where(grows, 0.0, good))
 
     def tensors(self) -> dict[str, torch.Tensor]:

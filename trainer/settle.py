@@ -2,34 +2,81 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
-from trainer.config.schema import Config
+from trainer.config.schema import Config, ParallelConfig
 from trainer.data.source import Source
 from trainer.world import World
 
 if TYPE_CHECKING:
+    from trainer.auto.choose import Choice
     from trainer.auto.memory import Sizes
 
+FILE = "chosen.json"
 
-def settle(config: Config, world: World, source: Source) -> tuple[Config, int, list[str]]:
-    """The config without `auto`, the micro-batch, and why."""
+
+def settle(config: Config, world: World, source: Source, folder: Path) -> tuple[Config, int, list[str]]:
+    """The config without `auto`, the micro-batch, and why.
+
+    A choice is kept in the run's folder: a restart on as many ranks must not choose otherwise because memory differs,
+    or because ranks that are about to die still hold some.
+    """
     if config.parallel.strategy != "auto" and config.batch.micro != "auto":
         return config, config.batch.micro, []
+    kept = _from_rank_0(lambda: _kept(config, world, folder / FILE), world)
+    if kept is not None:
+        return (*_settled(config, kept), [f"as before: {line}" for line in kept["why"]])
+    choice = _choose(config, world, source)
+    kept = {**_question(config, world), "parallel": asdict(choice.parallel), "micro": choice.micro, "why": choice.why}
+    if world.rank == 0:
+        (folder / FILE).write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    return (*_settled(config, kept), list(choice.why))
+
+
+def _choose(config: Config, world: World, source: Source) -> Choice:
     # Only what is left open is worth the time that these take.
     from trainer.auto import choose, memory_left  # noqa: PLC0415
     from trainer.auto.bound import bound  # noqa: PLC0415
 
     free, most = memory_left.least_free(world), bound(config)
     choice = choose.certain(config, most, free, world.size, world.local_size) if most else None
-    if choice is None:
-        choice = choose.choose(config, _measured(config, world, source), free, world.size, world.local_size)
-    settled = replace(config, parallel=choice.parallel, batch=replace(config.batch, micro=choice.micro))
-    return settled, choice.micro, list(choice.why)
+    return choice or choose.choose(config, _measured(config, world, source), free, world.size, world.local_size)
+
+
+def _settled(config: Config, kept: dict[str, Any]) -> tuple[Config, int]:
+    parallel, micro = ParallelConfig(**kept["parallel"]), int(kept["micro"])
+    return replace(config, parallel=parallel, batch=replace(config.batch, micro=micro)), micro
+
+
+def _question(config: Config, world: World) -> dict[str, Any]:
+    """What the choice is an answer to."""
+    asked = {"parallel": asdict(config.parallel), "batch": asdict(config.batch), "model": asdict(config.model)}
+    return json.loads(json.dumps({"asked": asked, "precision": config.precision, "ranks": world.size}))
+
+
+def _kept(config: Config, world: World, file: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    same = all(found.get(name) == value for name, value in _question(config, world).items())
+    return found if same else None
+
+
+def _from_rank_0(look: Callable[[], dict[str, Any] | None], world: World) -> dict[str, Any] | None:
+    """Every rank takes the same way: one that saw the file and one that did not would wait for each other."""
+    answer = [look() if world.rank == 0 else None]
+    if world.group is not None:
+        dist.broadcast_object_list(answer, src=0, group=world.group)
+    return answer[0]
 
 
 def _measured(config: Config, world: World, source: Source) -> Sizes:

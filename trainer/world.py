@@ -25,6 +25,11 @@ _WORLDS = itertools.count()
 _PR_SET_PDEATHSIG = 1
 
 
+# Everybody has come by then. A rank that keeps the others waiting is the watchdog's business, which names it and saves
+# stacks; a long save or a compiler may take its time.
+_COLLECTIVE = timedelta(hours=1)
+
+
 class WorldError(Exception):
     """Something is off; the message names the ranks and hosts."""
 
@@ -81,7 +86,7 @@ def start(device: str, timeout_s: float, *, hang_folder: Path | None = None, gro
     member = Member(rank, world, local_rank, socket.gethostname(), address_towards(master), chosen)
     store = _store_of_this_attempt(rank, master, timeout_s)
     everyone = join(store, member, timeout_s)
-    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if world > 1 else None
+    control = dist.new_group(backend="gloo", timeout=_COLLECTIVE) if world > 1 else None
     return World(
         rank, world, local_rank, local_size, member.host, torch.device(chosen), tuple(everyone), control, store
     )
@@ -152,7 +157,7 @@ def join(store: Any, member: Member, timeout_s: float) -> list[Member]:
         store=store,
         rank=member.rank,
         world_size=member.world,
-        timeout=timedelta(seconds=timeout_s),
+        timeout=max(_COLLECTIVE, timedelta(seconds=timeout_s)),
     )
     return everyone
 

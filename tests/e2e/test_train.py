@@ -11,7 +11,7 @@ from tests.e2e.training import Job, submit
 from tests.harness import Spec, Stack, small_spec, wait_until
 
 MakeStack = Callable[[str, Spec], Stack]
-STEPS = 40
+STEPS = 80
 STRATEGIES = {
     "ddp": ("parallel.strategy=ddp",),
     "fsdp": ("parallel.strategy=fsdp",),

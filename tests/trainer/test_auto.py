@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -85,20 +86,24 @@ def test_where_nothing_fits_the_sizes_are_named() -> None:
     assert problem.fix == "take more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor"
 
 
-def test_ranks_with_different_memory_come_to_the_same() -> None:
-    answers = on_ranks("tests.trainer.test_auto:settle_on_rank")
+def test_ranks_with_different_memory_come_to_the_same_and_stay_with_it(tmp_path: Path) -> None:
+    answers = on_ranks("tests.trainer.test_auto:settle_on_rank", folder=str(tmp_path), scarce=2_900_000)
     assert len(set(answers)) == 1
     assert "0.0 GiB free on the fullest rank" in answers[0]
     assert "strategy: fsdp" in answers[0]
+    again = on_ranks("tests.trainer.test_auto:settle_on_rank", folder=str(tmp_path), scarce=1)
+    assert len(set(again)) == 1
+    assert "as before: " in again[0]
+    assert "strategy: fsdp" in again[0]
 
 
-def settle_on_rank() -> str:
+def settle_on_rank(folder: str, scarce: int) -> str:
     """Rank 2 has the least; nobody but it knows how much."""
     rank = dist.get_rank()
     world = World(rank, 4, rank, 4, "here", torch.device("cpu"), (), dist.group.WORLD)
     config = load("tiny-llama", [])
-    with patch.object(memory_left, "free_bytes", lambda _: 2_900_000 if rank == 2 else (rank + 1) * GIB):
-        settled, micro, why = settle.settle(config, world, source_for(config))
+    with patch.object(memory_left, "free_bytes", lambda _: scarce if rank == 2 else (rank + 1) * GIB):
+        settled, micro, why = settle.settle(config, world, source_for(config), Path(folder))
     return "\n".join([dump(settled), str(micro), *why])
 
 

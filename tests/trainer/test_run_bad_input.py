@@ -151,3 +151,22 @@ def without_torch(words: list[str], variables: dict[str, str], tmp_path: Path) -
     command = [sys.executable, "-m", "trainer", *words]
     ended = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=60)
     return ended.returncode, (ended.stdout + ended.stderr).splitlines()
+
+
+def test_a_begun_run_that_no_longer_fits_its_ranks_goes_back_to_the_queue(tmp_path: Path) -> None:
+    run, file = tmp_path / "run", tmp_path / "outcome.json"
+    (run / "checkpoints" / "step-00000010").mkdir(parents=True)
+    variables = {"WORLD_SIZE": "3", "RANK": "0", FILE_VARIABLE: str(file)}
+    status, _ = without_torch(["tiny-llama", "batch.size=8", f"run.folder={run}"], variables, tmp_path)
+    assert status == 0
+    assert outcome(tmp_path)["outcome"] == "requeue"
+    assert "8 is not divisible by 3 data-parallel ranks" in outcome(tmp_path)["reason"]
+
+
+def test_a_run_does_not_start_over_on_top_of_another(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}"]
+    assert main([*words, "steps=4"]) == 0
+    before = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert main([*words, "steps=2", "checkpoint.resume=never"]) == Code.BAD_INPUT
+    assert "checkpoint.resume: never, but" in capfd.readouterr().err
+    assert sorted((tmp_path / "run" / "checkpoints").iterdir()) == before

@@ -114,6 +114,9 @@ class Checkpoints:
                 return False
         return True
 
+    def any_published(self) -> bool:
+        return bool(self._group.from_first(lambda: folder.published(self.path)))
+
     def newest(self) -> Found | None:
         return newest.newest(self.path, self._group, self._verify)
 

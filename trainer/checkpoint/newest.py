@@ -33,7 +33,7 @@ def newest(path: Path, group: Group, verify: str) -> Found | None:
                 Problem(
                     "checkpoint.resume",
                     f"no checkpoint in {path} is whole: {'. '.join(skipped)}",
-                    "restore one of them, or start over with checkpoint.resume=never",
+                    "restore one of them, or start over in another run.folder",
                 )
             ]
         )

@@ -31,8 +31,10 @@ class Verdict:
 class Health:
     """Fed with the loss over all ranks, so that every rank comes to the same verdict without asking."""
 
-    def __init__(self, config: HealthConfig) -> None:
+    def __init__(self, config: HealthConfig, scaled: bool = False) -> None:
+        """scaled: with a loss scale, single updates that overflow are how the scale finds its place."""
         self._config = config
+        self._scaled = scaled
         self._losses: deque[float] = deque(maxlen=config.window)
         self._skips = 0
         self._rollbacks = 0
@@ -57,7 +59,7 @@ class Health:
     def _not_finite(self, step: int, loss: float) -> Verdict:
         self._skips += 1
         what = f"step {step}: loss {loss:g}, and its update has a NaN or an infinity in it"
-        if self._config.nonfinite == "stop":
+        if self._config.nonfinite == "stop" and not (self._scaled and math.isfinite(loss)):
             return Verdict(Action.STOP, f"{what} (health.nonfinite=stop)")
         if self._config.nonfinite == "ignore":
             return Verdict(Action.GO)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -37,7 +38,8 @@ class Outcome:
 def forget(folder: Path, rank: int) -> None:
     """A run that goes on has not ended: what an earlier start wrote down must not be taken for its end."""
     if rank == 0:
-        _file(folder).unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that cannot be written is told of by the check of it
+            _file(folder).unlink(missing_ok=True)
 
 
 def end(code: Code, reason: str, step: int, folder: Path, rank: int) -> int:

@@ -49,10 +49,10 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
         "init_sync": False,
         _BUFFER_OPTION: False,
     }
-    # The compiler takes DDP's own class apart; a static graph has one bucket until it is known.
-    if recipe.compiled.mode != "none" or recipe.parallel.static_graph:
+    # Compiled whole, the compiler takes DDP's own class apart; a static graph has one bucket until it is known.
+    if recipe.compiled.mode == "whole" or recipe.parallel.static_graph:
         return DistributedDataParallel(model, **options)
-    if "torch._dynamo" in sys.modules:
+    if recipe.compiled.mode == "blocks" or "torch._dynamo" in sys.modules:
         return _FixedBuckets(model, **options)
     return _without_dynamo(model, options)
 

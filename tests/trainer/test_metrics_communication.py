@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import io
+import socket
+import time
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.ranks import on_ranks
+from tests.trainer.ranks import RANKS, on_ranks
+from trainer.config.schema import Config, MlpConfig
+from trainer.life.straggler import Stragglers
+from trainer.life.vote import Ballot, Vote
 from trainer.metrics.communication import Event, collective, merge, summarise
+from trainer.metrics.meter import Meter
 from trainer.metrics.profile import Profiler
+from trainer.metrics.recorder import Recorder
 from trainer.metrics.utilisation import memory_gb
+from trainer.world import Member, World
 
 
 def compute(start: int, end: int) -> Event:
@@ -39,6 +50,10 @@ SPAN = (0, 100_000_000)
         ([compute(0, 20), compute(40, 100), message(10, 90)], 20, 0),
         # It waited for the first, then ran Python while the second was under way.
         ([compute(0, 20), message(10, 30), message(10, 90), compute(40, 100)], 20, 10),
+        # The end is stamped a little after the waiter woke; a gap much shorter than what is left is no wait.
+        ([compute(0, 20), message(10, 61), compute(60, 100)], 40, 40),
+        ([compute(0, 20), message(10, 70), compute(60, 100)], 40, 0),
+        ([compute(0, 20), compute(21, 100), message(10, 23)], 1, 0),
     ],
 )
 def test_exposed_is_what_compute_does_not_cover(events: list[Event], on_device: int, on_host: int):
@@ -109,6 +124,19 @@ def test_a_profile_leaves_nothing_behind():
     assert memory_gb(device) - before < 0.01
 
 
+@pytest.mark.parametrize(
+    ("every", "first", "profiled"),
+    [(0, 1, []), (4, 1, [4, 8, 12]), (200, 1, [10]), (200, 195, [200, 204])],
+)
+def test_also_an_early_step_of_this_process_is_profiled(every: int, first: int, profiled: list[int]):
+    found: list[int] = []
+    profiler = Profiler(every, torch.device("cpu"), lambda profile: found.append(profile.step))
+    for step in range(first, first + 12):
+        with profiler.around(step):
+            torch.ones(1)
+    assert found == profiled
+
+
 def profiled_steps() -> dict[str, Any]:
     """On a rank: a profiled step of DDP and one of FSDP2 over a named mesh dimension."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
@@ -159,3 +187,58 @@ def test_fsdp_on_gloo_is_told_apart_by_collective_and_mesh_dimension(profiles: d
     assert rows["reduce_scatter"]["mb"] == pytest.approx(3 * 128 * 128 * 4 / 1e6)
     # Forward and backward gather; the last layer may stay gathered in between.
     assert rows["all_gather"]["count"] in (5, 6)
+
+
+SLOW = 1
+
+
+def steps_with_a_slow_rank(delay_s: float) -> list[float]:
+    """On a rank: exposed milliseconds of steps in which one rank comes late."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    found: list[Any] = []
+    profiler = Profiler(1, torch.device("cpu"), found.append)
+    for step in range(1, 7):
+        with profiler.around(step):
+            time.sleep(delay_s if torch.distributed.get_rank() == SLOW else 0)
+            model(torch.ones(8, 64)).sum().backward()
+    # Not the first: to start a profiler takes longer then, and not equally long on all ranks.
+    return [profile.exposed_ms for profile in found[1:]]
+
+
+def test_the_others_see_the_delay_of_a_slow_rank_and_it_sees_none():
+    exposed_ms = on_ranks(f"{__name__}:steps_with_a_slow_rank", delay_s=0.2)
+    slow = exposed_ms.pop(SLOW)
+    assert min(median(times) for times in exposed_ms) > 140
+    # The smallest: on a busy machine also this rank waits now and then, for others that wait for a core.
+    assert min(slow) < 40
+
+
+def steps_of_a_loop(folder: Path, delay_s: float, steps: int) -> list[tuple[int, int]]:
+    """On a rank: steps measured and voted on as in a run with default settings; (step, slow rank) as they are named."""
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    cpu, host = torch.device("cpu"), socket.gethostname()
+    members = tuple(Member(r, ranks, r, host, "", "cpu") for r in range(ranks))
+    world = World(rank, ranks, rank, ranks, host, cpu, members, torch.distributed.group.WORLD)
+    config = Config(name="slow", model=MlpConfig(), steps=steps)
+    recorder = Recorder(folder, rank, config, stream=io.StringIO())
+    meter, vote = Meter(recorder, config, cpu, ranks, flops_per_sample=0), Vote(world)
+    stragglers = Stragglers([host] * ranks, config.watchdog.straggler)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    named = []
+    for step in range(1, steps + 1):
+        with meter.step(step):
+            time.sleep(delay_s if rank == SLOW else 0)
+            loss = model(torch.ones(8, 64)).sum()
+            loss.backward()
+        meter.done(step, {"loss": loss.detach()}, {})
+        agreed = vote.exchange(Ballot(work_s=meter.own_s))
+        named += [(step, slow.rank) for slow in (stragglers.see(agreed.work_s) if agreed else [])]
+    vote.drain()
+    recorder.close()
+    return named
+
+
+def test_a_slow_rank_is_named_soon_at_default_settings(tmp_path: Path):
+    named = on_ranks(f"{__name__}:steps_of_a_loop", folder=tmp_path, delay_s=0.15, steps=40)
+    assert named == [named[0]] * RANKS
+    assert [rank for _, rank in named[0]] == [SLOW]

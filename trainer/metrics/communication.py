@@ -9,6 +9,9 @@ from typing import Literal
 
 Interval = tuple[int, int]
 Kind = Literal["compute", "communication"]
+# gloo wakes whoever waits a little before it stamps the message's end; on a busy machine other threads run in between.
+_STAMP_NS = 1_000_000
+_STAMP_SHARE = 0.1
 
 _NCCL_KERNEL = re.compile(r"nccl\w*Kernel_([A-Za-z]+)")
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
@@ -110,16 +113,23 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _waits(compute: Sequence[Interval], ends: Sequence[int], span: Interval) -> list[Interval]:
-    """Gaps of a host thread that were waits: up to the last message that ended inside.
+    """Gaps of a host thread that were waits: up to the last message that ended inside, or so little later that its end
+    may be what woke the thread.
 
     A thread that goes on while a message is still under way was not waiting for it; it was running Python.
     """
     waits = []
     for start, end in _gaps(compute, span):
-        inside = [moment for moment in ends if start < moment <= end]
+        latest = end + _late_ns(end - start)
+        inside = [moment for moment in ends if start < moment <= latest]
         if inside:
-            waits.append((start, inside[-1]))
+            waits.append((start, min(inside[-1], end)))
     return waits
+
+
+def _late_ns(gap_ns: int) -> int:
+    """Never more than the gap: the many short ones of plain Python shortly before an end were no waits."""
+    return min(gap_ns, max(_STAMP_NS, int(gap_ns * _STAMP_SHARE)))
 
 
 def _gaps(compute: Sequence[Interval], span: Interval) -> list[Interval]:

@@ -17,6 +17,9 @@ from trainer.metrics.communication import Event, Interval, Profile, collective, 
 
 STEP = "trainer::step"
 Entry = dict[str, Any]
+# Slow ranks can be told apart only once it is known how long each one waits, so the first answer comes early: after
+# compilers and caches have settled, and counted from the start of this process, since a resumed run knows no more.
+EARLY = 10
 _WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Bool": 1}
 
 
@@ -27,10 +30,12 @@ class Profiler:
         self._every = every
         self._device = device
         self._done = done
+        self._count = 0
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
-        if not self._every or step % self._every:
+        self._count += 1
+        if not self._is_due(step):
             yield
             return
         # The profiler's notes to its own users ("no GPU", "profiler_start", cycles) are none to the run's.
@@ -49,6 +54,11 @@ class Profiler:
         # The profiler is part of a cycle: it would hold megabytes until the next garbage collection.
         profiler.profiler.kineto_results = None
         self._done((_device_profile if cuda else _host_profile)(step, raw, _recorded()))
+
+    def _is_due(self, step: int) -> bool:
+        if not self._every:
+            return False
+        return step % self._every == 0 or (self._count == EARLY and self._every > EARLY)
 
 
 def _recorded() -> list[Entry]:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
+from trainer.config.schema import WatchdogConfig
+
 Level = Literal["bad", "note", "good"]
 DATA_SHARE = 0.05
 COMMUNICATION_SHARE = 0.20
 CHECKPOINT_SHARE = 0.05
-STRAGGLER = 1.3
+STRAGGLER = WatchdogConfig().straggler
 
 
 @dataclass(frozen=True)

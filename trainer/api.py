@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -51,7 +51,7 @@ from trainer.parallel.recipe import Recipe
 from trainer.step import Step, StepResult
 from trainer.world import World, start
 
-Model = nn.Module | Callable[[], nn.Module]
+Model: TypeAlias = nn.Module | Callable[[], nn.Module]
 
 
 class Trainer:

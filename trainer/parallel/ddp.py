@@ -64,6 +64,8 @@ class _FixedBuckets(DistributedDataParallel):
     another order, so the first step after a resume would differ in the last bit from the same step of a straight run.
     """
 
+    reducer: Any
+
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         reducer = self.reducer
         self.reducer = _Keeping(reducer)

@@ -30,8 +30,8 @@ SETTINGS = "tiny-llama parallel.strategy=fsdp batch.micro=2 steps=100000 checkpo
 JOB = "/shared/muster/slurm/jobs/train.sbatch"
 RUN = "/shared/home/muster/runs/recovery"
 IN_JOB, THROUGH_QUEUE = 30.0, 90.0
-# (phase, the event it ends with). Ranks that start again in the job meet neither the queue nor a new job: there, the next
-# process is what detection ends with.
+# (phase, the event it ends with). Ranks that start again in the job meet neither the queue nor a new job: there
+# detection ends with the next process.
 PHASES = (
     ("detect", "job_step_ended"),
     ("schedule", "job_started"),

@@ -173,7 +173,7 @@ class MetricsConfig:
     every: int = item("steps between two lines of progress and metrics", 10, low=1)
     sample_ids: bool = item("write down which samples each step of each rank saw (metrics/samples-*.jsonl)", False)
     tensorboard: bool = item("write TensorBoard events; the package is needed to look at them, not to write", True)
-    profile_every: int = item("steps between two profiled ones (communication by collective); 0 is never", 200, low=0)
+    profile_every: int = item("steps between two profiled ones (and the tenth of a start); 0 is never", 200, low=0)
     nvml: bool = item("GPU utilisation, power and clocks, where nvidia-ml-py is present", True)
     peak_tflops: float = item("matmul rate that utilisation is relative to; 0 looks the device up", 0.0, low=0)
 

@@ -30,6 +30,7 @@ def clone(tmp_path: Path) -> Path:
         shutil.copy(REPO / name, tmp_path / name)
     (tmp_path / "python").write_text(PYTHON)
     (tmp_path / "python").chmod(0o755)
+    (tmp_path / "docs").mkdir()
     return tmp_path
 
 
@@ -40,7 +41,7 @@ def test_a_fresh_clone_gets_its_environment_once(clone: Path, target: str) -> No
     assert asked(clone) == VENV
 
 
-@pytest.mark.parametrize("target", ["demo", "up", "test", "bench"])
+@pytest.mark.parametrize("target", ["demo", "up", "test", "bench", "bench-trainer"])
 def test_what_makes_clusters_has_the_whole_set_up(clone: Path, target: str) -> None:
     make(clone, target)
     assert asked(clone).startswith("-m setup\n")

@@ -28,7 +28,7 @@ setup: ## Python, Pulumi, Docker, node image, training environment; only what is
 demo: setup ## set-up, a cluster, a training run on 2 nodes, its report, a summary
 	@$(MUSTER) demo --stack $(STACK)
 
-up: setup ## create the cluster, or make it what its stack file says (FORCE=1: although jobs run)
+up: setup ## create the cluster, or make it what its file says (FORCE=1: although jobs run)
 	@$(MUSTER) up --stack $(STACK) $(if $(FORCE),--force) $(if $(WAIT),--wait)
 
 status: $(MUSTER) ## nodes, queue, health, cost per hour

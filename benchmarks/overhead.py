@@ -14,7 +14,7 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
@@ -79,10 +79,8 @@ def trainer_loop(config: Config) -> float:
     if Run(config, time.time()).go() != 0:
         raise SystemExit("the run did not finish")
     lines = json_lines.read(Path(config.run.folder) / "metrics" / "rank-00000.jsonl")
-    events = {event["event"]: event["time"] for event in json_lines.read(Path(config.run.folder) / "events.jsonl")}
-    warm = next(line for line in lines if line["step"] >= WARM)
-    # A line is written a step late, at the end of the next one.
-    return (events["stopping"] - warm["time"]) / (config.steps - warm["step"] - 1)
+    # From the end of one step to the end of the next, whatever happens in between.
+    return mean(line["step_s"] for line in lines if line["step"] > WARM)
 
 
 def finished(device: torch.device) -> float:

@@ -84,14 +84,18 @@ def _train(name: str, overrides: list[str]) -> int:
     except ConfigError as error:
         if _rank() == 0:
             print(f"trainer: {len(error.problems)} to mend before this can run\n{error}", file=sys.stderr, flush=True)
+        else:
+            # torchrun ends all ranks with the first that leaves: not before the one that speaks has spoken.
+            time.sleep(1.0)
         return _bad_input("; ".join(str(error).splitlines()), folder)
 
 
 def _bad_input(reason: str, folder: Path | None) -> int:
-    """The folder may be unknown yet, or the very thing that is wrong: then only the exit status tells."""
+    """The folder may be unknown yet, the very thing that is wrong, or a good run's: then only the exit status tells."""
     from trainer.life import outcome
 
-    if folder is None and outcome.FILE_VARIABLE not in os.environ:
+    new = folder is not None and folder.exists() and not any((folder / "checkpoints").glob("step-*"))
+    if not new and outcome.FILE_VARIABLE not in os.environ:
         return int(outcome.Code.BAD_INPUT)
     try:
         return outcome.end(outcome.Code.BAD_INPUT, reason, 0, folder or Path(), _rank())

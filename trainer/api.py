@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
 import torch
 from torch import nn
@@ -75,6 +75,7 @@ class Trainer:
         device: str = "auto",
     ) -> None:
         """`steps` is where the schedule ends; `micro_batch` cuts a rank's share of a batch, None runs it whole."""
+        _check(precision, optimizer, schedule)
         config = Config(
             name=Path(folder).name,
             model=cast(ModelConfig, MlpConfig()),  # the model is given: nothing reads this
@@ -225,6 +226,19 @@ class Trainer:
         """Finish the save under way and leave the world."""
         self.checkpoints.close()
         self.world.close()
+
+
+def _check(precision: str, optimizer: object, schedule: object) -> None:
+    problems = []
+    if precision not in get_args(Precision):
+        fix = f"use one of {', '.join(get_args(Precision))}"
+        problems.append(Problem("precision", f"{precision!r} is none", fix))
+    for name, value, kind in (("optimizer", optimizer, OptimizerConfig), ("schedule", schedule, ScheduleConfig)):
+        if value is not None and not isinstance(value, kind):
+            fix = f"give trainer.config.schema.{kind.__name__}(...)"
+            problems.append(Problem(name, f"is a {type(value).__name__}", fix))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _parallel(strategy: str | ParallelConfig) -> ParallelConfig:

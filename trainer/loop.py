@@ -13,7 +13,7 @@ import torch
 from trainer import settle, weights
 from trainer.api import Trainer
 from trainer.checkpoint.event import Event
-from trainer.config.load import dump
+from trainer.config.load import changes, dump, to_dict
 from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config
 from trainer.data.loader import Batch, Loader
@@ -61,11 +61,10 @@ class Run:
 
     def go(self) -> int:
         """The exit status to leave with."""
+        source = source_for(self.config)
         self._make_folder()
-        outcome.forget(self.folder, self.rank)
         self.recorder.event("started", began=self._began, attempt=_attempt())
         self.recorder.event("imported")
-        source = source_for(self.config)
         world = self._join()
         try:
             with closing(Stop(self.folder, self.rank, self.config.stop.margin_s).listen()) as stop:
@@ -102,6 +101,7 @@ class Run:
             self.recorder.event("built", strategy=self.config.parallel.strategy, micro=micro)
             position = self._resume()
             self._trainer.check_folder()
+            outcome.forget(self.folder, self.rank)
             self._describe([*why, *self._trainer.engine.choices])
             self._meter = Meter(self.recorder, self.config, world.device, world.size, self._flops())
             self._stragglers = Stragglers([m.host for m in world.members], self.config.watchdog.straggler)
@@ -149,6 +149,8 @@ class Run:
         self.recorder.resume(trainer.step, trainer.world.size)
         self.recorder.event("loaded", step=trainer.step, written_by=found.world_size)
         self.recorder.say(f"resumed from {found.path.name}, written by {found.world_size} ranks")
+        for line in changes(trainer.checkpoints.read_state(found)["config"], to_dict(self.config)):
+            self.recorder.say(f"changed since the checkpoint: {line}")
         return int(extra["position"])
 
     def _describe(self, why: list[str]) -> None:

@@ -89,6 +89,13 @@ def test_unknown_strategy() -> None:
     assert str(raised.value) == f"{expected} ParallelConfig"
 
 
+def test_wrong_arguments_are_told_before_anything_is_built(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        trainer_in(tmp_path, precision="bfloat16", optimizer={"lr": 0.1})
+    assert "precision: 'bfloat16' is none; use one of fp32, bf16, fp16" in str(caught.value)
+    assert "optimizer: is a dict; give trainer.config.schema.OptimizerConfig(...)" in str(caught.value)
+
+
 def test_two_ranks_learn_what_one_learns(tmp_path: Path) -> None:
     alone = trainer_in(tmp_path / "alone", model=own_model(0).eval())
     expected = train(alone, 2 * STEPS)

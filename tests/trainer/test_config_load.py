@@ -109,6 +109,11 @@ def test_what_is_wrong_is_named(word: str, message: str, tmp_path: Path) -> None
     assert message in complaint(str(path), [word])
 
 
+def test_names_from_other_trainers_and_of_other_families_are_known() -> None:
+    assert "did you mean optimizer.lr?" in complaint("tiny-llama", ["optimizer.learning_rate=1"])
+    assert "model.ffn: no such setting of this family; known here: " in complaint("tiny-llama", ["model.family=gpt2"])
+
+
 def test_all_problems_come_at_once() -> None:
     text = complaint("tiny-llama", ["batch.size=0", "precision=x", "foo", "model.dim=big", "health.window=1"])
     assert [line.partition(":")[0] for line in text.splitlines()] == [

@@ -101,7 +101,7 @@ def test_missing_data(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert status == Code.BAD_INPUT
     make = f"make it: python -m trainer prepare INPUT... --out {gone}"
     assert f"data.path: there is no folder {gone}; {make}" in capfd.readouterr().err.splitlines()
-    assert outcome(run)["outcome"] == "bad_input"
+    assert not run.exists()
 
 
 def test_shards_of_another_vocabulary(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -170,3 +170,19 @@ def test_a_run_does_not_start_over_on_top_of_another(tmp_path: Path, capfd: pyte
     assert main([*words, "steps=2", "checkpoint.resume=never"]) == Code.BAD_INPUT
     assert "checkpoint.resume: never, but" in capfd.readouterr().err
     assert sorted((tmp_path / "run" / "checkpoints").iterdir()) == before
+
+
+def test_a_start_that_is_refused_leaves_the_record_of_a_good_run_alone(tmp_path: Path) -> None:
+    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "steps=2"]
+    assert main(words) == 0
+    assert main([*words, "model.dim=64"]) == Code.BAD_INPUT
+    assert outcome(tmp_path / "run")["outcome"] == "finished"
+
+
+def test_settings_that_changed_are_named_on_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}"]
+    assert main([*words, "steps=2"]) == 0
+    assert main([*words, "steps=3", "optimizer.lr=0.001"]) == 0
+    said = capfd.readouterr().out
+    assert "changed since the checkpoint: steps: 2 -> 3" in said
+    assert "-> 0.001" in said

@@ -11,6 +11,9 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config, Family, ModelConfig
 
+# What other trainers call them.
+OTHER_NAMES = {"learning_rate": "lr", "batch_size": "size", "micro_batch_size": "micro", "max_steps": "steps"}
+
 FAMILIES: dict[str, type] = {get_args(get_type_hints(model)["family"])[0]: model for model in get_args(ModelConfig)}
 
 
@@ -133,9 +136,11 @@ def field_paths(cls: type = Config, prefix: str = "") -> list[str]:
 
 def _unknown(key: str, where: str, known: list[str]) -> Problem:
     path = f"{where}.{key}" if where else key
-    near = nearest_word(key, known)
+    near = OTHER_NAMES.get(key, "") if OTHER_NAMES.get(key) in known else nearest_word(key, known)
     if near:
         return Problem(path, "no such setting", f"did you mean {where + '.' if where else ''}{near}?")
+    if path in field_paths():
+        return Problem(path, "no such setting of this family", f"known here: {', '.join(known)}")
     elsewhere = [p for p in field_paths() if p.rpartition(".")[2] == key] or difflib.get_close_matches(
         path, field_paths(), 1
     )

@@ -38,6 +38,18 @@ def dump(config: Config) -> str:
     return dump_yaml(to_dict(config))
 
 
+def changes(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> list[str]:
+    """Settings that differ between two trees, as `key: old -> new`."""
+    found = []
+    for key in dict.fromkeys([*before, *after]):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += changes(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.append(f"{prefix}{key}: {old} -> {new}")
+    return found
+
+
 def presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 

@@ -45,8 +45,13 @@ def read(folder: Path) -> Index:
         raise _error(f"there is no folder {folder}", f"make it: python -m trainer prepare INPUT... --out {folder}")
     path = folder / NAME
     if not path.exists():
-        what = "has shards but no index.json: its preparation did not end" if any(folder.glob("*.bin")) else "is empty"
-        raise _error(f"{folder} {what}", f"run (again): python -m trainer prepare INPUT... --out {folder}")
+        again = f"run (again): python -m trainer prepare INPUT... --out {folder}"
+        if any(folder.glob("*.bin")):
+            raise _error(f"{folder} has shards but no index.json: its preparation did not end", again)
+        if any(folder.iterdir()):
+            fix = f"if it is the text: python -m trainer prepare {folder} --out SHARDS, then data.path=SHARDS"
+            raise _error(f"{folder} has no token shards", fix)
+        raise _error(f"{folder} is empty", again)
     try:
         return _parse(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError) as error:

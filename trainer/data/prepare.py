@@ -96,7 +96,7 @@ def _say(made: Index, reused: int, folder: Path) -> None:
         print("the tokenizer has no end-of-text token: documents follow each other without a mark")
     tokens = sum(shard.tokens for shard in made.shards)
     print(f"{tokens} tokens in {len(made.shards)} shards of {made.dtype}, vocabulary {made.vocab_size}")
-    print(f"train on them with: data.kind=tokens data.path={folder}")
+    print(f"train on them with: data.kind=tokens data.path={folder} (model.vocab_size at least {made.vocab_size})")
 
 
 @contextmanager

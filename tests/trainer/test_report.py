@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.made_run import line, make_run, write
+from tests.trainer.made_run import BEGAN, line, make_run, write
 from trainer.report.__main__ import main
 from trainer.report.curve import MOST_POINTS, ceiling, curve, is_wide, not_finite, smooth
 from trainer.report.findings import findings
@@ -135,6 +135,16 @@ def test_a_killed_run_is_reported_up_to_its_last_whole_line(tmp_path: Path):
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["outcome"], summary["step"], summary["steps"]) == ("no end recorded", 399, None)
     assert "the run still goes on, or was killed" in " ".join(checked(tmp_path / "out" / "index.html").words)
+
+
+def test_what_the_job_script_notes_is_no_start(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    before = lives(open_run(run))
+    first = {"time": BEGAN - 5, "event": "job_started", "attempt": 0}
+    last = {"time": BEGAN + 5000, "event": "job_step_ended", "attempt": 0}
+    whole = (run / "events.jsonl").read_text()
+    (run / "events.jsonl").write_text(json.dumps(first) + "\n" + whole + json.dumps(last) + "\n")
+    assert lives(open_run(run)) == before
 
 
 def test_an_outcome_of_an_earlier_life_is_not_the_end_of_this_one(tmp_path: Path):

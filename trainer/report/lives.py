@@ -38,9 +38,9 @@ class Life:
 
 
 def lives(run: Run) -> list[Life]:
-    """Each `started` event begins one."""
+    """Each `started` event begins one. What the job script notes (`job_...`) is about the job, not about its ranks."""
     groups: list[list[dict[str, Any]]] = []
-    for event in run.events:
+    for event in (event for event in run.events if not str(event.get("event")).startswith("job_")):
         if event.get("event") == "started" or not groups:
             groups.append([])
         groups[-1].append(event)

@@ -12,13 +12,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from trainer.config.problem import ConfigError
 from trainer.config.schema import Config, DataConfig, LlamaConfig
+from trainer.data import crew
+from trainer.data.inputs import find
+from trainer.data.inputs import whole as whole_of
 from trainer.data.prepare import main
+from trainer.data.shard import Task
 from trainer.data.source import source_for
 
 COMMAND = [sys.executable, "-c", "import sys; from trainer.data.prepare import main; sys.exit(main(sys.argv[1:]))"]
@@ -140,6 +146,32 @@ def test_a_worker_that_dies_is_reported_and_its_work_is_not_lost(texts, whole, t
     assert "run the command again" in stderr
     assert main(again(texts, out, "--workers", "2")) == 0
     assert bytes_of(out) == bytes_of(whole)
+
+
+@pytest.mark.parametrize("is_started", [False, True], ids=["before its first task", "between two tasks"])
+def test_a_worker_that_is_dead_when_it_is_given_a_task_is_reported_alike(texts, tmp_path, is_started):
+    (file,) = find([str(texts / "sub" / "code")])
+    tasks = deque(Task(number, (whole_of(file),)) for number in range(2))
+    worker = crew._Worker(crew.Settings(str(tmp_path), "bytes", "text"))
+    if is_started:
+        worker.next(tasks)
+        assert [type(worker.receive()) for _ in range(2)] == [int, crew.Done]
+    worker._process.kill()
+    worker._process.join()
+    worker.next(tasks)
+    with pytest.raises(ConfigError, match=rf"--workers: a worker died \(SIGKILL\) at shard-0000{int(is_started)}.bin"):
+        worker.receive()
+    worker.stop()
+
+
+def test_what_a_worker_said_before_it_ended_is_heard(texts, tmp_path):
+    """A tokenizer that breaks between the command's own look at it and a worker's."""
+    worker = crew._Worker(crew.Settings(str(tmp_path), "nowhere", "text"))
+    worker._process.join()
+    worker.next(deque([Task(0, (whole_of(find([str(texts / "sub" / "code")])[0]),))]))
+    with pytest.raises(ConfigError, match="there is no file nowhere"):
+        worker.receive()
+    worker.stop()
 
 
 def test_an_interrupt_says_how_to_go_on(texts, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -85,12 +85,14 @@ class _Worker:
     def next(self, waiting: deque[Task]) -> None:
         self.task = waiting.popleft() if waiting else None
         if self.task:
-            self.pipe.send(self.task)
+            # Of one that is gone `receive` hears what became of it, its last words first.
+            with suppress(ConnectionError):
+                self.pipe.send(self.task)
 
     def receive(self) -> int | Done:
         try:
             message = self.pipe.recv()
-        except (EOFError, ConnectionError) as error:
+        except (EOFError, OSError) as error:  # an end of file in the middle of a message is a plain OSError
             self._process.join()
             raise self._died(self._process.exitcode) from error
         if isinstance(message, ConfigError):

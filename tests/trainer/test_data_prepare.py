@@ -184,6 +184,26 @@ def test_an_interrupt_says_how_to_go_on(texts, tmp_path):
     assert "Traceback" not in stderr
 
 
+def test_an_interrupt_while_a_worker_starts_waits_until_it_has_started(texts, tmp_path):
+    code = """
+import os, signal, sys
+from trainer.data import crew, prepare
+
+class Interrupted(crew._Worker):
+    def __init__(self, settings):
+        os.kill(os.getpid(), signal.SIGINT)
+        super().__init__(settings)
+
+crew._Worker = Interrupted
+sys.exit(prepare.main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, *again(texts, tmp_path / "out", "--workers", "1")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130
+    assert done.stderr.endswith("stopped; the same command goes on from here\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_damaged_shard_is_made_anew(texts, whole, tmp_path, capsys):
     out = tmp_path / "damaged"
     assert main(again(texts, out, "--workers", "2")) == 0

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ def run(tasks: Iterable[Task], workers: int, settings: Settings, report: Callabl
     waiting = deque(tasks)
     crew: list[_Worker] = []
     done: list[Done] = []
+    # The first process started starts this one before it, and lets interrupts through for that.
+    resource_tracker.ensure_running()
     try:
         for _ in range(min(workers, len(waiting))):
             with _interrupt_held():

@@ -187,14 +187,18 @@ def test_an_interrupt_says_how_to_go_on(texts, tmp_path):
 def test_an_interrupt_while_a_worker_starts_waits_until_it_has_started(texts, tmp_path):
     code = """
 import os, signal, sys
-from trainer.data import crew, prepare
+from multiprocessing import util
+from trainer.data import prepare
 
-class Interrupted(crew._Worker):
-    def __init__(self, settings):
+spawn = util.spawnv_passfds
+
+def interrupted(path, words, handles):
+    pid = spawn(path, words, handles)
+    if any(b"spawn_main" in os.fsencode(word) for word in words):
         os.kill(os.getpid(), signal.SIGINT)
-        super().__init__(settings)
+    return pid
 
-crew._Worker = Interrupted
+util.spawnv_passfds = interrupted
 sys.exit(prepare.main(sys.argv[1:]))
 """
     command = [sys.executable, "-c", code, *again(texts, tmp_path / "out", "--workers", "1")]

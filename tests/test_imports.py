@@ -39,8 +39,9 @@ HOLDERS: dict[str, tuple[str, ...]] = {
     "docker": ("infra.targets.local", "infra.providers", "infra.commands"),
     "paramiko": ("bootstrap.transport",),
     "torch": ("trainer", "benchmarks"),
-    "boto3": (),
-    "botocore": (),
+    "boto3": ("infra.targets.aws", "slurm.power", "bootstrap.aws"),
+    "botocore": ("infra.targets.aws", "slurm.power", "bootstrap.aws"),
+    "pulumi_aws": ("infra.targets.aws",),
 }
 
 

@@ -38,10 +38,26 @@ class Node(Part):
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
 
 
+class NodeSet(Part):
+    """Equal nodes that are launched by name, `<group>-1` to `<group>-<count>`, some always there, some on demand."""
+
+    group: str
+    count: int
+    static: int
+    """The first so many are never given back."""
+    cpus: int
+    memory_mb: int
+    gpus: NodeGpus = NodeGpus()
+    fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
+    instance_type: str = ""
+
+
 class Inventory(Part):
     cluster: str
     target: str
     nodes: tuple[Node, ...]
+    sets: tuple[NodeSet, ...] = ()
+    """Compute nodes of targets that launch them by name; empty where `nodes` holds every machine."""
     mounts: tuple[str, ...] = ("/shared",)
     """Shared filesystems, already mounted on every node; the first holds homes, jobs and environments."""
 

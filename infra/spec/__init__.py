@@ -2,7 +2,9 @@
 
 from infra.spec.issue import Issue, SpecError
 from infra.spec.model import (
+    Aws,
     Budget,
+    Capacity,
     ClusterSpec,
     Fabric,
     Gpus,
@@ -10,6 +12,7 @@ from infra.spec.model import (
     Machine,
     Network,
     NodeGroup,
+    Purchase,
     Size,
     SlurmOptions,
     Software,
@@ -19,7 +22,9 @@ from infra.spec.model import (
 )
 
 __all__ = [
+    "Aws",
     "Budget",
+    "Capacity",
     "ClusterSpec",
     "Fabric",
     "Gpus",
@@ -28,6 +33,7 @@ __all__ = [
     "Machine",
     "Network",
     "NodeGroup",
+    "Purchase",
     "Size",
     "SlurmOptions",
     "Software",

@@ -9,13 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 Policy = Literal["safe", "drain", "replace", "forbidden"]
 Fabric = Literal["tcp", "efa", "infiniband"]
 Target = Literal["local", "aws", "hosts"]
+Purchase = Literal["on-demand", "spot", "reservation", "block"]
 
 NAME = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
 USER_NAME = r"^[a-z][a-z0-9_-]{0,30}$"
+REGION = r"^[a-z]{2}(-[a-z]+)+-[0-9]$"
 MOUNT = r"^(/[a-z0-9][a-z0-9_-]*)+$"
 PATTERN_WORDS = {
     NAME: "a name (lower-case letters, digits and '-', from a letter to a letter or digit, at most 20 characters)",
     USER_NAME: "a user name (lower-case letters, digits, '_' and '-', at most 31 characters, beginning with a letter)",
+    REGION: "an AWS region, such as us-east-1",
     MOUNT: "an absolute path of lower-case letters, digits, '_' and '-'",
 }
 
@@ -73,6 +76,36 @@ class Login(Machine):
     )
 
 
+class Capacity(Part):
+    """How the machines of a group are bought, and what is tried when there are none."""
+
+    kind: Purchase = field("how machines are bought first", "replace", default="on-demand")
+    reservation: str | None = field(
+        "id of a capacity reservation or capacity block, or ARN of a resource group of reservations",
+        "replace",
+        default=None,
+        examples=["cr-0123456789abcdef0"],
+    )
+    fallback: tuple[Purchase, ...] = field(
+        "what is tried next, in this order", "safe", default=(), strict=False, examples=[["on-demand"]]
+    )
+    zones: tuple[str, ...] = field(
+        "availability zones in the order in which they are tried; by default those of the network",
+        "safe",
+        default=(),
+        strict=False,
+        examples=[["us-east-1a"]],
+    )
+    placement: Literal["auto", "cluster", "none"] = field(
+        "machines close together; auto: where the fabric gains by it and the reservation allows it",
+        "replace",
+        default="auto",
+    )
+    retry_s: int = field(
+        "how long a shortage is retried before it is reported as failed", "safe", default=600, ge=0, le=86400
+    )
+
+
 class NodeGroup(Machine):
     """A set of equal nodes; becomes one Slurm partition."""
 
@@ -83,6 +116,12 @@ class NodeGroup(Machine):
     max: int | None = field("most nodes of an autoscaled group", "drain", default=None, ge=1, le=1024, examples=[8])
     gpus: Gpus = field("GPUs of each node", "replace", default=Gpus())
     fabric: Fabric = field("network between the nodes", "replace", default="tcp")
+    capacity: Capacity = field("how machines are bought", "replace", default=Capacity())
+    ip_bandwidth: bool = field(
+        "more IP interfaces where the machine has many cards: faster S3 and Lustre, more addresses",
+        "replace",
+        default=False,
+    )
 
 
 class Network(Part):
@@ -95,6 +134,17 @@ class Network(Part):
         examples=["10.88.7.0/24"],
     )
     egress: bool = field("whether nodes reach the outside (packages, data sets)", "forbidden", default=True)
+    vpc_id: str | None = field(
+        "an existing VPC instead of one of its own", "forbidden", default=None, examples=["vpc-0123456789abcdef0"]
+    )
+    subnet_ids: tuple[str, ...] = field(
+        "private subnets of that VPC, one per zone",
+        "forbidden",
+        default=(),
+        strict=False,
+        examples=[["subnet-0123456789abcdef0"]],
+    )
+    flow_logs: bool = field("keep a log of refused and accepted connections", "safe", default=True)
 
 
 class Storage(Part):
@@ -106,6 +156,19 @@ class Storage(Part):
     mount: str = field("where every node mounts it", "forbidden", default="/shared", pattern=MOUNT)
     size_gb: int | None = field(
         "capacity in GB, where the kind has one", "safe", default=None, ge=1, le=1_000_000, examples=[1200]
+    )
+    throughput: int | None = field(
+        "MB/s per TiB of a Lustre filesystem", "safe", default=None, ge=125, le=1000, examples=[250]
+    )
+    efa: bool = field("Lustre clients use EFA where the machine has it", "forbidden", default=False)
+    s3: str | None = field(
+        "bucket and prefix that appear as files", "forbidden", default=None, examples=["s3://my-data/corpus"]
+    )
+    id: str | None = field(
+        "id of a filesystem that exists already", "forbidden", default=None, examples=["fs-0123456789abcdef0"]
+    )
+    keep: bool = field(
+        "teardown keeps it, names it and what it costs; false: it goes with the cluster", "safe", default=True
     )
 
 
@@ -134,6 +197,10 @@ class SlurmOptions(Part):
     max_time: str = field("longest time limit", "safe", default="UNLIMITED")
     slurmd_timeout_s: int = field("silence after which a node is down", "safe", default=30, ge=10, le=3600)
     kill_wait_s: int = field("time between TERM and KILL", "safe", default=30, ge=1, le=600)
+    suspend_s: int = field(
+        "idle time after which an autoscaled node is given back", "safe", default=600, ge=60, le=86400
+    )
+    resume_s: int = field("time an autoscaled node has to come up", "safe", default=1800, ge=60, le=7200)
     extra: dict[str, str] = field(
         "more slurm.conf settings, by key", "safe", default={}, examples=[{"MaxArraySize": "5000"}]
     )
@@ -154,7 +221,48 @@ class Budget(Part):
     usd_per_hour: float | None = field(
         "most the cluster may cost per hour", "safe", default=None, gt=0, examples=[10.0]
     )
+    usd_per_month: float | None = field(
+        "most the cluster may cost in a calendar month; beyond it idle GPU nodes are stopped",
+        "safe",
+        default=None,
+        gt=0,
+        examples=[5000.0],
+    )
     usd_total: float | None = field("most the cluster may cost in all", "safe", default=None, gt=0, examples=[200.0])
+    notify: tuple[str, ...] = field(
+        "e-mail addresses told at 50, 80 and 100 %", "safe", default=(), strict=False, examples=[["ops@example.com"]]
+    )
+
+
+class Aws(Part):
+    """Where on AWS, and under whose rules."""
+
+    region: str = field("AWS region", "forbidden", pattern=REGION, examples=["us-east-1"])
+    zones: tuple[str, ...] = field(
+        "availability zones of the private subnets; by default one that offers every instance type",
+        "forbidden",
+        default=(),
+        strict=False,
+        examples=[["us-east-1a"]],
+    )
+    ami: str | None = field(
+        "image of GPU nodes; by default AWS's deep learning image, looked up once and kept",
+        "replace",
+        default=None,
+        examples=["ami-0123456789abcdef0"],
+    )
+    permissions_boundary: str | None = field(
+        "ARN of a policy that bounds every role made here",
+        "safe",
+        default=None,
+        examples=["arn:aws:iam::123456789012:policy/boundary"],
+    )
+    kms_key: str | None = field(
+        "ARN of the key that encrypts disks, files and secrets; by default one of the cluster's own",
+        "forbidden",
+        default=None,
+        examples=["arn:aws:kms:us-east-1:123456789012:key/0123abcd-..."],
+    )
 
 
 class ClusterSpec(Part):
@@ -180,6 +288,9 @@ class ClusterSpec(Part):
     )
     slurm: SlurmOptions = field("scheduler settings", "safe", default=SlurmOptions())
     software: Software = field("pinned versions", "replace", default=Software())
+    aws: Aws | None = field(
+        "where on AWS, for target aws", "forbidden", default=None, examples=[{"region": "us-east-1"}]
+    )
     tags: dict[str, str] = field(
         "labels put on everything created from then on", "safe", default={}, examples=[{"owner": "research"}]
     )

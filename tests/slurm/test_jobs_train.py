@@ -19,7 +19,9 @@ STUBS = {
         case "$1 $2" in
         "show hostnames") printf '%s\\n' gpu-1 gpu-2 ;;
         "show node") echo "NodeName=$3 Arch=x86_64 NodeAddr=${NODE_ADDR-10.88.0.3} NodeHostName=$3" ;;
-        "show job") echo "JobId=$3 JobName=x JobState=$(cat "$STATES/$3" 2>/dev/null || echo RUNNING) Reason=None" ;;
+        "show job")
+            state=$(cat "$STATES/$3" 2>/dev/null || echo RUNNING)
+            echo "JobId=$3 JobName=x JobState=$state Reason=None PreemptTime=${PREEMPTED-None} Nice=0" ;;
         "requeue "*) [ -z "${REQUEUE_FAILS:-}" ] || exit 1; kill -TERM $PPID; sleep 0.2 ;;
         esac""",
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
@@ -222,6 +224,27 @@ def test_a_short_job_is_not_stopped_by_a_warning_at_its_start(start: Start, tmp_
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the ranks stop when it is near" in done.stdout
     assert not requeued(tmp_path)
+
+
+def test_a_short_job_that_is_preempted_leaves_at_once(start: Start, tmp_path: Path) -> None:
+    now = int(time.time())
+    times = {"SLURM_JOB_START_TIME": str(now - 1), "SLURM_JOB_END_TIME": str(now + 59)}
+    done = signalled(start(TICKS="20", PREEMPTED="2026-11-15T09:50:04", **times), signal.SIGUSR1)
+    assert "train: told to stop (preempted)" in done.stdout
+    assert requeued(tmp_path)
+
+
+def test_a_job_that_is_preempted_again_before_it_got_anywhere_comes_back(job: Run, tmp_path: Path) -> None:
+    for count in ("0", "1", "2"):
+        done = job(OUTCOME="requeue", REASON="preempted", CHECKPOINT="00000010", SLURM_RESTART_COUNT=count)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "calls").read_text().count("scontrol requeue 12345") == 3
+
+
+def test_a_preemption_is_no_sign_that_the_job_cannot_get_on(job: Run) -> None:
+    job(OUTCOME="requeue", REASON="preempted", CHECKPOINT="00000010")
+    assert job(TORCHRUN="1", SLURM_RESTART_COUNT="1").returncode == 0
+    assert job(TORCHRUN="1", SLURM_RESTART_COUNT="2").returncode == 1
 
 
 def test_a_warning_does_not_replace_what_a_person_wrote(start: Start, run_folder: Path) -> None:

@@ -1,0 +1,33 @@
+"""nvlink: every GPU has all its links to the others."""
+
+from __future__ import annotations
+
+import re
+
+from slurm.health.check import Check, Expected
+
+_GPU = re.compile(r"^GPU (\d+):")
+_LINK = re.compile(r"^\s+Link \d+: [\d.]+ GB/s")
+
+
+def judge(output: str, expected: Expected) -> list[str]:
+    links: dict[int, int] = {}
+    current = None
+    for line in output.splitlines():
+        if match := _GPU.match(line):
+            current = int(match[1])
+            links[current] = 0
+        elif current is not None and _LINK.match(line):
+            links[current] += 1
+    missing = [f"{expected.gpus - len(links)} GPUs are not listed"] if len(links) < expected.gpus else []
+    return missing + [
+        f"GPU {gpu} has {count} of {expected.nvlinks} links" for gpu, count in links.items() if count < expected.nvlinks
+    ]
+
+
+CHECK = Check(
+    "nvlink",
+    applies=lambda expected: expected.nvlinks > 0,
+    command=lambda _: "nvidia-smi nvlink --status",
+    judge=judge,
+)

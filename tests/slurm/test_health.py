@@ -1,0 +1,177 @@
+"""Health checks: what tools really print is judged right, no answer is a problem, a human's reason is left alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm.health import clock, efa, filesystem, gpu, nvlink, xid
+from slurm.health.check import Check, Expected, Problem, judged
+from slurm.health.drain import GOOD_ROUNDS, PREFIX, Decision, Standing, decide
+from slurm.health.run import ALL, ask, problems
+
+P5 = Expected(gpus=2, nvlinks=3, efa=2, mounts=("/shared",))
+HEALTHY = "0, 0, 0, 0, 0x0000000000000004\n1, 0, 0, 0, 0x0000000000000001\n"
+LINKS = (
+    "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
+    "\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n\t Link 2: 26.562 GB/s\n"
+    "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n"
+    "\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n\t Link 2: 26.562 GB/s\n"
+)
+TRACKING = "Reference ID    : A9FEA97B (169.254.169.123)\nSystem time     : {} seconds {} of NTP time\n"
+DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 101430960 {} {} 99% /\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        (HEALTHY, []),
+        ("0, 0, 0, 0, 0x0\n", ["1 GPUs of 2 answer"]),
+        ("0, 3, 0, 0, 0x0\n1, 0, 0, 0, 0x0\n", ["GPU 0 has 3 uncorrectable memory errors"]),
+        ("0, 0, 1, 0, 0x0\n1, 0, 0, 1, 0x0\n", ["GPU 0 waits for a reset to replace bad memory rows",
+                                                "GPU 1 could not replace bad memory rows"]),
+        ("0, 0, 0, 0, 0x48\n1, 0, 0, 0, 0x80\n", ["GPU 0 runs slow: hardware slowdown",
+                                                  "GPU 0 runs slow: thermal slowdown", "GPU 1 runs slow: power brake"]),
+        ("0, [N/A], [N/A], [N/A], 0x0\n1, [N/A], [N/A], [N/A], 0x0\n", []),
+        ("No devices were found\n", ["1 GPUs of 2 answer", "cannot read 'No devices were found'"]),
+        ("", ["0 GPUs of 2 answer"]),
+    ],
+)  # fmt: skip
+def test_gpu(output: str, found: list[str]) -> None:
+    assert gpu.judge(output, P5) == found
+
+
+def test_xid_names_the_fatal_ones_only() -> None:
+    log = (
+        "[  88.1] NVRM: Xid (PCI:0000:53:00): 31, pid=411, Ch 00000008, MMU Fault\n"
+        "[ 901.7] NVRM: Xid (PCI:0000:c6:00): 79, pid='<unknown>', GPU has fallen off the bus.\n"
+        "[ 902.7] NVRM: Xid (PCI:0000:c6:00): 79, pid='<unknown>', GPU has fallen off the bus.\n"
+        "[ 999.0] NVRM: Xid (PCI:0000:64:00): 95, pid=7, Uncontained ECC error.\n"
+    )
+    assert xid.judge(log, P5) == [
+        "Xid 79 on 0000:c6:00: GPU has fallen off the bus (2 times)",
+        "Xid 95 on 0000:64:00: uncontained memory error",
+    ]
+    assert xid.judge("", P5) == []
+
+
+def test_nvlink_counts_active_links() -> None:
+    assert nvlink.judge(LINKS, P5) == ["GPU 1 has 2 of 3 links"]
+    assert nvlink.judge(LINKS.replace("<inactive>", "26.562 GB/s"), P5) == []
+    assert nvlink.judge("", P5) == ["2 GPUs are not listed"]
+
+
+def test_efa_counts_amazons_devices() -> None:
+    good = "rdmap86s0 0x1d0f 4: ACTIVE\nrdmap87s0 0x1d0f 4: ACTIVE\nmlx5_0 0x15b3 1: DOWN\n"
+    assert efa.judge(good, P5) == []
+    assert efa.judge(good.replace("rdmap87s0 0x1d0f 4: ACTIVE", "rdmap87s0 0x1d0f 1: DOWN"), P5) == [
+        "port of rdmap87s0 is DOWN"
+    ]
+    assert efa.judge("", P5) == ["0 devices of 2 are there"]
+
+
+def test_clock() -> None:
+    assert clock.judge(TRACKING.format("0.000012", "slow"), P5) == []
+    assert clock.judge(TRACKING.format("3.204", "fast"), P5) == ["3.2 s fast"]
+    assert clock.judge("absent\n", P5) == []
+    assert clock.judge("506 Cannot talk to daemon", P5) != []
+
+
+def test_disk() -> None:
+    assert filesystem.judge_disk(DF.format(50_000_000, 51_000_000), P5) == []
+    assert filesystem.judge_disk(DF.format(101_000_000, 430_960), P5) == ["/ has 420 MB left of 99053"]
+
+
+def test_a_mount_that_is_missing_and_one_that_is_there() -> None:
+    expected = Expected(mounts=("/", "/nowhere-at-all"))
+    answer = ask([filesystem.MOUNTS.command(expected)], 20)[0]
+    assert filesystem.judge_mounts(answer.output, expected) == ["/nowhere-at-all is not mounted"]
+
+
+def test_no_answer_and_a_failing_command_are_problems() -> None:
+    def problem(script: str, limit_s: float) -> list[Problem]:
+        check = Check("probe", lambda _: True, lambda _: script, lambda _output, _expected: [])
+        return judged(check, ask([script], limit_s)[0], P5)
+
+    began = time.monotonic()
+    assert problem("sleep 600", 0.2) == [Problem("probe", "no answer within 0.2 s")]
+    assert time.monotonic() - began < 60
+    assert problem("echo broken >&2; exit 9", 60) == [Problem("probe", "exit code 9, broken")]
+    assert problem("true", 60) == []
+
+
+def test_checks_run_side_by_side() -> None:
+    began = time.monotonic()
+    assert [answer.code for answer in ask(["sleep 1"] * 20, 60)] == [0] * 20
+    assert time.monotonic() - began < 15
+
+
+def test_every_check_can_be_switched_off() -> None:
+    expected = Expected(gpus=8, nvlinks=18, efa=32, mounts=("/nowhere",))
+    assert {problem.check for problem in problems(expected, before_job=False, limit_s=20)} >= {"gpu", "mounts"}
+    off = Expected(**{**vars(expected), "disabled": [check.name for check in ALL]})
+    assert problems(off, before_job=False, limit_s=20) == []
+
+
+BAD = [Problem("gpu", "7 GPUs of 8 answer")]
+REASON = PREFIX + "gpu: 7 GPUs of 8 answer"
+
+
+@pytest.mark.parametrize(
+    ("found", "standing", "rounds", "decision"),
+    [
+        (BAD, Standing(False), 0, Decision("drain", REASON)),
+        (BAD, Standing(True, "maintenance by alice"), 0, Decision(None, REASON)),
+        (BAD, Standing(True, REASON), 2, Decision(None, REASON)),
+        (BAD, Standing(True, PREFIX + "xid: other"), 0, Decision("drain", REASON)),
+        ([], Standing(False), 0, Decision(None)),
+        ([], Standing(True, "maintenance by alice"), 9, Decision(None)),
+        ([], Standing(True, REASON), 0, Decision(None, good_rounds=1)),
+        ([], Standing(True, REASON), GOOD_ROUNDS - 1, Decision("resume")),
+    ],
+)
+def test_decision(found: list[Problem], standing: Standing, rounds: int, decision: Decision) -> None:
+    assert decide(found, standing, rounds) == decision
+
+
+def test_the_whole_program_with_tools_of_the_kind_it_meets(tmp_path: Path) -> None:
+    """The real program, in its own process, with stand-ins for scontrol and sinfo that remember."""
+    tools, state = tmp_path / "bin", tmp_path / "node"
+    tools.mkdir()
+    state.write_text("idle|none")
+    (tools / "sinfo").write_text(f"#!/bin/sh\ncat {state}\n")
+    (tools / "scontrol").write_text(
+        f'#!/bin/sh\ncase "$3" in state=drain) printf "drained|%s" "${{4#reason=}}" >{state};; '
+        f'state=resume) printf "idle|none" >{state};; esac\n'
+    )
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    expected = tmp_path / "health.json"
+    program = (
+        "import sys; from pathlib import Path; from slurm.health import __main__ as health; "
+        f"health.EXPECTED = Path({str(expected)!r}); health.ROUNDS = Path({str(tmp_path / 'rounds')!r}); "
+        "sys.exit(health.main(sys.argv[1:]))"
+    )
+
+    def run(kind: str, mounts: list[str]) -> subprocess.CompletedProcess[str]:
+        expected.write_text(json.dumps({"mounts": mounts, "disabled": ["disk", "clock"]}))
+        environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURMD_NODENAME": "gpu-1"}
+        return subprocess.run(
+            [sys.executable, "-c", program, kind], env=environment, capture_output=True, text=True, cwd=Path.cwd()
+        )
+
+    failed = run("prolog", ["/nowhere"])
+    assert (failed.returncode, failed.stderr) == (1, "health: mounts: /nowhere is not mounted\n")
+    assert run("interval", ["/nowhere"]).returncode == 0
+    assert state.read_text() == "drained|health: mounts: /nowhere is not mounted"
+    for _ in range(GOOD_ROUNDS):
+        assert "drained" in state.read_text()
+        assert run("interval", ["/"]).returncode == 0
+    assert state.read_text() == "idle|none"
+    assert not (tmp_path / "rounds").exists()
+    assert run("prolog", ["/"]).returncode == 0

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from trainer.config.problem import Problem
@@ -16,45 +16,71 @@ if TYPE_CHECKING:
 USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]      train; CONFIG is a YAML file or a preset
        python -m trainer prepare INPUT... --out FOLDER    text to token shards
        python -m trainer report RUN [--out FOLDER]        curves and time split of a run, as a page
-       python -m trainer export RUN FOLDER                newest checkpoint to Hugging Face safetensors
-       python -m trainer settings [--markdown]            every key, its default, its meaning"""
+       python -m trainer export FROM FOLDER               newest checkpoint to Hugging Face safetensors
+       python -m trainer settings [--markdown]            every key, its default, its meaning
+
+each of them with --help says more"""
+HELP = ("-h", "--help")
 
 
 def main(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        from trainer.config.load import presets
-
-        print(f"{USAGE}\n\npresets: {', '.join(presets())}", file=sys.stdout if argv else sys.stderr)
-        return 0 if argv else 2
-    command, *rest = argv
-    if command == "prepare":
-        from trainer.data.prepare import main as prepare
-
-        return prepare(rest)
-    if command == "report":
-        from trainer.report.__main__ import main as report
-
-        return report(rest)
-    if command == "settings":
-        from trainer.config import describe
-
-        print(describe.markdown() if rest == ["--markdown"] else describe.text())
-        return 0
-    if command == "export":
-        return _export(rest)
+    command, *rest = argv or [""]
+    if command in ("prepare", "report", "export", "settings"):
+        return _beside(command, rest)
+    if command in ("", "help", *HELP) or any(word in HELP for word in rest):
+        return _help(sys.stdout if argv else sys.stderr)
     return _train(command, rest)
 
 
-def _export(words: list[str]) -> int:
-    from trainer.config.problem import ConfigError
+def _help(stream: TextIO) -> int:
+    from trainer.config.load import presets
 
-    if len(words) != 2:  # noqa: PLR2004
-        print(USAGE, file=sys.stderr)
-        return 2
+    overrides = "settings are YAML: optimizer.lr=1e-3 model.hidden=[64,64] data.path=shards; a file may start from a "
+    overrides += "preset or another file with `base: llama-1b`"
+    print(f"{USAGE}\n\npresets: {', '.join(presets())}\n{overrides}", file=stream)
+    return 0 if stream is sys.stdout else 2
+
+
+def _beside(command: str, words: list[str]) -> int:
+    """The commands that are not training; argparse ends the process for --help and for words it does not know."""
+    if command == "prepare":
+        from trainer.data.prepare import main as prepare
+
+        return prepare(words)
+    if command == "report":
+        from trainer.report.__main__ import main as report
+
+        return report(words)
+    return _export(words) if command == "export" else _settings(words)
+
+
+def _settings(words: list[str]) -> int:
+    import argparse
+
+    from trainer.config import describe
+
+    parser = argparse.ArgumentParser(
+        "python -m trainer settings", description="Every setting: its default, what is allowed, what it means."
+    )
+    parser.add_argument("--markdown", action="store_true", help="as the page in the documentation")
+    print(describe.markdown() if parser.parse_args(words).markdown else describe.text())
+    return 0
+
+
+def _export(words: list[str]) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        "python -m trainer export", description="The newest good checkpoint as a folder that Hugging Face opens."
+    )
+    parser.add_argument("source", metavar="FROM", type=Path, help="a run's folder, its checkpoints, or one of them")
+    parser.add_argument("out", metavar="FOLDER", type=Path, help="where config.json and model.safetensors go")
+    options = parser.parse_args(words)
+    from trainer.config.problem import ConfigError
     from trainer.weights import export
 
     try:
-        export(Path(words[0]), Path(words[1]))
+        export(options.source, options.out)
     except ConfigError as error:
         print(f"trainer: {error}", file=sys.stderr)
         return 2
@@ -62,24 +88,24 @@ def _export(words: list[str]) -> int:
 
 
 def _train(name: str, overrides: list[str]) -> int:
+    from trainer.checkpoint.folder import OF_RUN, published
     from trainer.config.load import load
     from trainer.config.problem import ConfigError
     from trainer.life import outcome
 
-    folder = None
     if outcome.decided() is not None:
         return 0
     try:
         config = load(name, overrides)
-        where = Path(config.run.folder.format(name=config.name))
+        folder = Path(config.run.folder.format(name=config.name))
         problems = _problems(config)
-        if problems and any((where / "checkpoints").glob("step-*")):
+        saved = published(folder / OF_RUN)
+        if problems and saved:
             # It ran before, on another number of ranks: a node was lost, and the queue can find a better number.
             reason = f"does not fit what is left of the ranks: {problems[0]}"
-            return outcome.end(outcome.Code.REQUEUE, reason, 0, where, _rank())
+            return outcome.end(outcome.Code.REQUEUE, reason, saved[0].step, folder, _rank())
         if problems:
             raise ConfigError(problems)
-        folder = where
         return _run(config)
     except ConfigError as error:
         if _rank() == 0:
@@ -87,18 +113,17 @@ def _train(name: str, overrides: list[str]) -> int:
         else:
             # torchrun ends all ranks with the first that leaves: not before the one that speaks has spoken.
             time.sleep(1.0)
-        return _bad_input("; ".join(str(error).splitlines()), folder)
+        return _refused("; ".join(str(error).splitlines()))
 
 
-def _bad_input(reason: str, folder: Path | None) -> int:
-    """The folder may be unknown yet, the very thing that is wrong, or a good run's: then only the exit status tells."""
+def _refused(reason: str) -> int:
+    """A run that never began has no record. Whoever started it gets the exit status, a job script its file."""
     from trainer.life import outcome
 
-    new = folder is not None and folder.exists() and not any((folder / "checkpoints").glob("step-*"))
-    if not new and outcome.FILE_VARIABLE not in os.environ:
+    if outcome.FILE_VARIABLE not in os.environ:
         return int(outcome.Code.BAD_INPUT)
     try:
-        return outcome.end(outcome.Code.BAD_INPUT, reason, 0, folder or Path(), _rank())
+        return outcome.end(outcome.Code.BAD_INPUT, reason, 0, Path(), _rank())
     except OSError:
         return int(outcome.Code.BAD_INPUT)
 

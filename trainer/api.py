@@ -24,6 +24,7 @@ from torch import nn
 
 from trainer import rng
 from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.folder import OF_RUN
 from trainer.checkpoint.newest import Found
 from trainer.config.load import to_dict
 from trainer.config.problem import ConfigError, Problem
@@ -48,6 +49,7 @@ from trainer.parallel.engine import LossFunction
 from trainer.parallel.layout import resolve
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.recipe import Recipe
+from trainer.statistics import Statistics
 from trainer.step import Step, StepResult
 from trainer.world import World, start
 
@@ -108,9 +110,10 @@ class Trainer:
         mesh = Mesh(self.layout, world.rank, world.device, is_sharded=recipe.is_sharded(self.layout))
         self.engine = parallelize(model, recipe, mesh, weights)
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
-        self.checkpoints = self.checkpoints_in(Path(config.run.folder.format(name=config.name)) / "checkpoints")
+        self.checkpoints = self.checkpoints_in(Path(config.run.folder.format(name=config.name)) / OF_RUN)
         self._step = Step(self.engine, config, loss)
         self._step.before_update = self.checkpoints.before_update
+        self._statistics = Statistics(self.engine.named_buffers())
         self._micro = micro
         self._last: StepResult | None = None
         self._samples = 0
@@ -128,7 +131,9 @@ class Trainer:
 
     def run_step(self, batch: dict[str, torch.Tensor]) -> StepResult:
         size = len(batch["inputs"])
+        self._statistics.note()
         self._last = self._step.run(batch, self._micro or size)
+        self._statistics.put_back(self._last.skipped)
         self._samples += size
         return self._last
 

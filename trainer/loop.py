@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from trainer.checkpoint.event import Event
 from trainer.config.load import changes, dump, to_dict
 from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config
+from trainer.config.show import show
 from trainer.data.loader import Batch, Loader
 from trainer.data.source import Source, source_for
 from trainer.life import outcome
@@ -24,6 +26,7 @@ from trainer.life.outcome import Code
 from trainer.life.reason import Reason
 from trainer.life.signals import Stop
 from trainer.life.straggler import Stragglers
+from trainer.life.trace import Trace
 from trainer.life.vote import Agreed, Ballot, Vote
 from trainer.life.watchdog import Watchdog
 from trainer.metrics.device_values import Reading
@@ -53,6 +56,7 @@ class Run:
         self.rank = int(os.environ.get("RANK", "0"))
         self.recorder = Recorder(self.folder, self.rank, config)
         self._began = began
+        self._accepted = False
         self._reached = 0
         self._loss: float | None = None
         self._save_due = False
@@ -60,9 +64,20 @@ class Run:
         self._save_s = 0.0
 
     def go(self) -> int:
-        """The exit status to leave with."""
+        """The exit status to leave with. Whatever a person has to mend is a ConfigError, and leaves no trace of it."""
         source = source_for(self.config)
-        self._make_folder()
+        trace = Trace(self.folder, self.rank)
+        try:
+            trace.make_folder()
+            return self._start(source)
+        except ConfigError as error:
+            if self._accepted:
+                return self._conclude(End(Code.BAD_INPUT, "; ".join(str(error).splitlines())))
+            self.recorder.close()
+            trace.remove()
+            raise
+
+    def _start(self, source: Source) -> int:
         self.recorder.event("started", began=self._began, attempt=_attempt())
         self.recorder.event("imported")
         world = self._join()
@@ -71,17 +86,6 @@ class Run:
                 return self._run(source, world, stop)
         except torch.OutOfMemoryError as error:
             return self._conclude(End(Code.BROKEN, f"out of memory on {world.host}: {_first_line(error)}; {_ADVICE}"))
-
-    def _make_folder(self) -> None:
-        """Every rank tries, before it waits for the others: a folder that only some can write to is no run's folder."""
-        probe = self.folder / f".probe-{self.rank:05d}"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"")
-            probe.unlink()
-        except OSError as error:
-            message = f"{self.folder} cannot be written: {error.strerror}"
-            raise ConfigError([Problem("run.folder", message, "name a folder that you may write to")]) from error
 
     def _join(self) -> World:
         run = self.config.run
@@ -92,7 +96,8 @@ class Run:
         return world
 
     def _run(self, source: Source, world: World, stop: Stop) -> int:
-        self.config, micro, why = settle.settle(self.config, world, source, self.folder)
+        settled = settle.settle(self.config, world, source, self.folder)
+        self.config, micro = settled.config, settled.micro
         self._data = {"samples": source.length, "seed": self.config.run.seed, "seq_len": self.config.data.seq_len}
         watched = Watchdog(world, self.folder, self.config.watchdog.hang_s, lambda: stop.terminated)
         with closing(watched.start()) as self._watchdog:
@@ -101,8 +106,7 @@ class Run:
             self.recorder.event("built", strategy=self.config.parallel.strategy, micro=micro)
             position = self._resume()
             self._trainer.check_folder()
-            outcome.forget(self.folder, self.rank)
-            self._describe([*why, *self._trainer.engine.choices])
+            self._accept(settled)
             self._meter = Meter(self.recorder, self.config, world.device, world.size, self._flops())
             self._stragglers = Stragglers([m.host for m in world.members], self.config.watchdog.straggler)
             with closing(self._load_from(source, position)) as self._loader:
@@ -137,7 +141,6 @@ class Run:
                 raise ConfigError([Problem("checkpoint.resume", f"must, but {where} has no checkpoint", "use auto")])
             if settings.initial:
                 weights.load(settings.initial, trainer)
-            self.recorder.resume(0, trainer.world.size)
             return 0
         extra = trainer.load_found(found)
         self._health.load_state(extra["health"])
@@ -146,20 +149,25 @@ class Run:
             self.recorder.say(f"DATA CHANGED since the checkpoint: {extra['data']} then, {self._data} now")
             self.recorder.event("data_changed", before=str(extra["data"]), now=str(self._data))
         self._reached = self._saved = trainer.step
-        self.recorder.resume(trainer.step, trainer.world.size)
         self.recorder.event("loaded", step=trainer.step, written_by=found.world_size)
         self.recorder.say(f"resumed from {found.path.name}, written by {found.world_size} ranks")
         for line in changes(trainer.checkpoints.read_state(found)["config"], to_dict(self.config)):
             self.recorder.say(f"changed since the checkpoint: {line}")
         return int(extra["position"])
 
-    def _describe(self, why: list[str]) -> None:
-        """The resolved settings, in the log and in the folder."""
-        text = dump(self.config)
+    def _accept(self, settled: settle.Settled) -> None:
+        """Nothing is left for a person to mend: the folder is this run's, and its settings are told."""
+        self._accepted = True
+        outcome.forget(self.folder, self.rank)
+        self.recorder.resume(self._trainer.step, self._trainer.world.size)
+        file = self.folder / "config.yaml"
         if self.rank == 0:
-            (self.folder / "config.yaml").write_text(text, encoding="utf-8")
-        self.recorder.say(text.rstrip())
-        for line in why:
+            settled.keep(self.folder)
+            file.write_text(dump(self.config), encoding="utf-8")
+        is_terminal = sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if is_terminal else _LOG_WIDTH
+        self.recorder.say("\n".join(show(self.config, str(file), width, is_terminal=is_terminal)))
+        for line in [*settled.why, *self._trainer.engine.choices]:
             self.recorder.say(f"chosen: {line}")
             self.recorder.event("chosen", why=line)
 
@@ -182,6 +190,16 @@ class Run:
         return shape_of(model).flops_per_sample(self.config.data.seq_len or getattr(model, "seq_len", 1))
 
     def _steps(self, stop: Stop, vote: Vote) -> End:
+        while True:
+            end = self._steps_to_the_last(stop, vote)
+            if end is None:
+                vote.drain()
+                end = self._react(self._meter.flush(), None)
+            # What the last step led to can be a return to an earlier one.
+            if end is not None or self._trainer.step >= self.config.steps:
+                return end or self._finish(End(Code.FINISHED, f"all {self.config.steps} steps done"))
+
+    def _steps_to_the_last(self, stop: Stop, vote: Vote) -> End | None:
         trainer, meter, watchdog = self._trainer, self._meter, self._watchdog
         first = trainer.step + 1
         while trainer.step < self.config.steps:
@@ -206,13 +224,14 @@ class Run:
                 # What is known of a saved step must be on the disk with it: a resumed run does not do that step again.
                 readings += meter.flush()
             agreed = vote.exchange(Ballot(stop.reason(), trainer.checkpoints.busy, work_s=meter.own_s))
+            if agreed is not None and agreed.stop is not None:
+                # The last step is judged before it is saved. Where it leads to a rollback, the next vote stops the run.
+                readings += meter.flush()
             stop.pace(self._save_s, meter.step_s)
             end = self._react(readings, agreed, stop.words)
             if end is not None:
                 return end
-        vote.drain()
-        end = self._react(meter.flush(), None)
-        return end or self._finish(End(Code.FINISHED, f"all {self.config.steps} steps done"))
+        return None
 
     def _next_batch(self) -> Batch:
         try:
@@ -254,7 +273,7 @@ class Run:
             if verdict.action is Action.STOP:
                 return End(Code.BROKEN, verdict.message)
             if verdict.action is Action.ROLLBACK:
-                self._roll_back()
+                self._roll_back(reading.step)
                 return None
         if agreed is not None:
             self._report_stragglers(agreed)
@@ -297,19 +316,29 @@ class Run:
                 self.recorder.say(f"SAVE FAILED: the checkpoint was not written within {within_s:g} s")
         self._tell_saves()
 
-    def _roll_back(self) -> None:
-        """To the last checkpoint, but on with the data after the spike: the same samples would lead to it again."""
+    def _roll_back(self, spike: int) -> None:
+        """To a checkpoint from before it, but on with the data after it: the same samples would lead there again.
+
+        The loss of a step tells of the update before it: a checkpoint made right before the spike may hold the update
+        that led to it, and is only taken where there is no earlier one.
+        """
         self._take_time("rollback")
         self._meter.flush()
         self._finish_save()
-        found = self._trainer.checkpoints.newest()
+        checkpoints = self._trainer.checkpoints
+        found = checkpoints.newest(before=spike - 1) or checkpoints.newest(before=spike)
         if found is None:
             self.recorder.say("there is no checkpoint to return to; going on")
             return
-        self._trainer.load_found(found)
+        extra = self._trainer.load_found(found)
+        # Losses that came after it were lower: beside them what is to come again would look like a spike.
+        self._health.load_state(extra["health"])
+        checkpoints.drop_after(found.step)
+        self._save_due = False
         self._reached = self._saved = self._trainer.step
         self.recorder.resume(self._trainer.step, self._trainer.world.size)
         self.recorder.event("rolled_back", step=self._trainer.step, position=self._loader.position)
+        self.recorder.say(f"rolled back to {found.path.name}, and on with the data after step {spike}")
         self._meter.clock.restart()
 
     def _report_stragglers(self, agreed: Agreed) -> None:
@@ -320,6 +349,7 @@ class Run:
 
 # Beyond the time of a save: leaving the world, or finding and loading the checkpoint to return to.
 _LEAVE_S = 300.0
+_LOG_WIDTH = 120
 _ADVICE = "use a smaller batch.micro, parallel.recompute=full, or more ranks with parallel.strategy=fsdp"
 
 

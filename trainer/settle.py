@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,22 +23,31 @@ if TYPE_CHECKING:
 FILE = "chosen.json"
 
 
-def settle(config: Config, world: World, source: Source, folder: Path) -> tuple[Config, int, list[str]]:
-    """The config without `auto`, the micro-batch, and why.
+@dataclass(frozen=True)
+class Settled:
+    """The config without `auto`, the micro-batch, and why."""
 
-    A choice is kept in the run's folder: a restart on as many ranks must not choose otherwise because memory differs,
-    or because ranks that are about to die still hold some.
-    """
+    config: Config
+    micro: int
+    why: list[str]
+    new: dict[str, Any] | None = None
+
+    def keep(self, folder: Path) -> None:
+        """A restart on as many ranks must not choose otherwise because memory differs, or because ranks that are about
+        to die still hold some."""
+        if self.new is not None:
+            (folder / FILE).write_text(json.dumps(self.new) + "\n", encoding="utf-8")
+
+
+def settle(config: Config, world: World, source: Source, folder: Path) -> Settled:
     if config.parallel.strategy != "auto" and config.batch.micro != "auto":
-        return config, config.batch.micro, []
+        return Settled(config, config.batch.micro, [])
     kept = _from_rank_0(lambda: _kept(config, world, folder / FILE), world)
     if kept is not None:
-        return (*_settled(config, kept), [f"as before: {line}" for line in kept["why"]])
+        return Settled(*_definite(config, kept), [f"as before: {line}" for line in kept["why"]])
     choice = _choose(config, world, source)
-    kept = {**_question(config, world), "parallel": asdict(choice.parallel), "micro": choice.micro, "why": choice.why}
-    if world.rank == 0:
-        (folder / FILE).write_text(json.dumps(kept) + "\n", encoding="utf-8")
-    return (*_settled(config, kept), list(choice.why))
+    new = {**_question(config, world), "parallel": asdict(choice.parallel), "micro": choice.micro, "why": choice.why}
+    return Settled(*_definite(config, new), list(choice.why), new)
 
 
 def _choose(config: Config, world: World, source: Source) -> Choice:
@@ -51,7 +60,7 @@ def _choose(config: Config, world: World, source: Source) -> Choice:
     return choice or choose.choose(config, _measured(config, world, source), free, world.size, world.local_size)
 
 
-def _settled(config: Config, kept: dict[str, Any]) -> tuple[Config, int]:
+def _definite(config: Config, kept: dict[str, Any]) -> tuple[Config, int]:
     parallel, micro = ParallelConfig(**kept["parallel"]), int(kept["micro"])
     return replace(config, parallel=parallel, batch=replace(config.batch, micro=micro)), micro
 

@@ -8,12 +8,14 @@ import torch
 
 from trainer.api import Trainer
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.folder import MANIFEST
+from trainer.checkpoint.folder import MANIFEST, OF_RUN
 from trainer.config.load import from_dict
 from trainer.config.problem import ConfigError, Problem
 from trainer.models import hf
 from trainer.models.build import build
 from trainer.models.init import put
+
+_LOOKED_FOR = f"looked for {MANIFEST}, step-* and {OF_RUN}/step-*"
 
 
 def load(source: str, trainer: Trainer) -> None:
@@ -24,27 +26,32 @@ def load(source: str, trainer: Trainer) -> None:
         _from_hugging_face(folder, trainer)
         return
     checkpoints = trainer.checkpoints_in(folder)
-    found = checkpoints.newest() if folder.is_dir() else None
+    found = checkpoints.newest()
     if found is None:
-        message = f"{source} has neither safetensors nor checkpoints"
-        fix = "name a Hugging Face folder, the checkpoints of a run or one of them, or leave it empty"
+        message = _nothing(folder, f"neither weights nor a checkpoint in it ({_LOOKED_FOR} and *.safetensors)")
+        fix = "name a run's folder, its checkpoints or one of them, or a Hugging Face folder; or leave it empty"
         raise ConfigError([Problem("checkpoint.initial", message, fix)])
     checkpoints.load(found, trainer.model_tensors(), partial=True)
 
 
-def export(run: Path, out: Path) -> None:
-    """The newest good checkpoint of a run as a Hugging Face folder."""
-    checkpoints = Checkpoints(run / "checkpoints")
+def export(source: Path, out: Path) -> None:
+    """The newest good checkpoint of a run, or the one named, as a Hugging Face folder."""
+    checkpoints = Checkpoints(source)
     found = checkpoints.newest()
     if found is None:
-        raise ConfigError([Problem("RUN", f"{run} has no checkpoint", "name the folder of a run")])
+        message = _nothing(source, f"no checkpoint in it ({_LOOKED_FOR})")
+        raise ConfigError([Problem("FROM", message, "name a run's folder, its checkpoints or one of them")])
     model = from_dict(checkpoints.read_state(found)["config"]).model
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in build(model).named_parameters()}
     state = {name: torch.empty(shape) for name, shape in shapes.items()}
     checkpoints.load(found, {f"model.{name}": tensor for name, tensor in state.items()}, partial=True)
     hf.export(state, model, out)
-    print(f"{found.path.name} of {run} is now a Hugging Face folder: {out}")
+    print(f"{found.path} is now a Hugging Face folder: {out}")
+
+
+def _nothing(folder: Path, why: str) -> str:
+    return f"{folder} has {why}" if folder.is_dir() else f"there is no folder {folder}"
 
 
 def _from_hugging_face(folder: Path, trainer: Trainer) -> None:

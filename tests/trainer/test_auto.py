@@ -103,8 +103,10 @@ def settle_on_rank(folder: str, scarce: int) -> str:
     world = World(rank, 4, rank, 4, "here", torch.device("cpu"), (), dist.group.WORLD)
     config = load("tiny-llama", [])
     with patch.object(memory_left, "free_bytes", lambda _: scarce if rank == 2 else (rank + 1) * GIB):
-        settled, micro, why = settle.settle(config, world, source_for(config), Path(folder))
-    return "\n".join([dump(settled), str(micro), *why])
+        settled = settle.settle(config, world, source_for(config), Path(folder))
+    if rank == 0:
+        settled.keep(Path(folder))
+    return "\n".join([dump(settled.config), str(settled.micro), *settled.why])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

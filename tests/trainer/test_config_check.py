@@ -14,6 +14,12 @@ CLASHES = [
         ["model.heads=6"],
         "model.heads: 6 heads do not divide dim 64; use 60 or 66 for dim, or a number of",
     ),
+    (
+        "tiny-mlp",
+        ["health.spike=rollback", "checkpoint.keep=1"],
+        "checkpoint.keep: 1, but the newest may hold the very update that made the loss rise (health.spike=rollback); "
+        "use 2 or more",
+    ),
     ("tiny-gpt2", ["model.heads=5"], "model.heads: 5 heads do not divide dim 64; use 60 or 65 for dim, or a number of"),
     ("tiny-llama", ["model.dim=12"], "model.heads: dim 12 / heads 4 = 3 is odd: rotary pairs do not fit; use dim 24"),
     ("tiny-llama", ["model.kv_heads=3"], "model.kv_heads: 3 key-value heads do not divide 4 heads; use one of 1, 2, 4"),

@@ -151,6 +151,61 @@ def test_a_preset_that_is_not_there(tmp_path: Path) -> None:
     assert "Is a directory" in complaint(str(tmp_path), [])
 
 
+def test_a_file_builds_on_a_preset_and_shows_no_trace_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: llama-1b\nsteps: 7\nmodel: {layers: 2}\noptimizer: {lr: 1e-3}\n")
+    whole = load("llama-1b", [])
+    mine = load(str(path), ["batch.size=64"])
+    assert mine.name == "mine", "another name, or both would train in the same folder"
+    assert mine == load("llama-1b", ["name=mine", "steps=7", "model.layers=2", "optimizer.lr=1e-3", "batch.size=64"])
+    assert mine.optimizer.weight_decay == whole.optimizer.weight_decay
+    assert "base" not in to_dict(mine)
+    stored = tmp_path / "elsewhere" / "config.yaml"
+    stored.parent.mkdir()
+    stored.write_text(dump(mine))
+    assert load(str(stored), []) == mine
+
+
+def test_a_base_is_found_beside_its_file_and_may_have_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "common.yaml").write_text("base: tiny-llama\nsteps: 5\nmodel: {layers: 2, ffn: 32}\n")
+    (tmp_path / "runs" / "long.yaml").write_text("name: long-1\nbase: ../common.yaml\nsteps: 9\nmodel: {ffn: 64}\n")
+    monkeypatch.chdir(tmp_path)
+    expected = ["name=long-1", "steps=9", "model.layers=2", "model.ffn=64"]
+    assert load("runs/long.yaml", []) == load("tiny-llama", expected)
+
+
+def test_a_model_of_another_family_does_not_mix_with_that_of_the_base(tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text("base: tiny-llama\nmodel: {family: gpt2, layers: 2}\n")
+    assert load(str(path), []).model == Gpt2Config(layers=2)
+    path.write_text("base: tiny-llama\nmodel: {family: llama, layers: 2}\n")
+    assert load(str(path), []).model == load("tiny-llama", ["model.layers=2"]).model
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("lama-8b", "cannot be read (No such file or directory); did you mean the preset llama-8b?"),
+        ("comon.yaml", "cannot be read (No such file or directory); did you mean common.yaml?"),
+        ("what", "give a YAML file or one of demo, gpt2-124m,"),
+        ("mine.yaml", "goes in a circle: mine.yaml -> mine.yaml; let one of them have no base"),
+        ("common.yaml", "goes in a circle: mine.yaml -> common.yaml -> mine.yaml; let one of them have no base"),
+        ("", "mine.yaml: base: empty is not allowed; name a preset or a YAML file"),
+        ("[mlp]", "mine.yaml: base: ['mlp'] is not allowed; name a preset or a YAML file"),
+    ],
+)
+def test_bases_that_lead_nowhere(base: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "common.yaml").write_text("base: mine.yaml\n")
+    (tmp_path / "mine.yaml").write_text(f"base: {base}\n")
+    assert message in complaint(str(tmp_path / "mine.yaml"), [])
+
+
+def test_a_base_is_for_files() -> None:
+    expected = "base=tiny-mlp: is for YAML files; start with `python -m trainer tiny-mlp`"
+    assert expected in complaint("tiny-llama", ["base=tiny-mlp"])
+
+
 def test_help_and_docs_name_every_setting() -> None:
     page, words = describe.markdown(), describe.text()
     for path in field_paths():

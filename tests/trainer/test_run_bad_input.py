@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.trainer.launch import REPO, SMALL_LLAMA, checkpoint_steps, outcome
+from tests.trainer.launch import REPO, SMALL_LLAMA, checkpoint_steps, events, outcome, torchrun
+from trainer import host_memory
 from trainer.__main__ import main
 from trainer.data.prepare import main as prepare
 from trainer.life.outcome import FILE_VARIABLE, Code
@@ -141,6 +145,67 @@ def test_a_checkpoint_that_must_be_there(tmp_path: Path, capfd: pytest.CaptureFi
     assert expected in capfd.readouterr().err.splitlines()
 
 
+def test_a_refused_start_leaves_nothing(tmp_path: Path) -> None:
+    """Found out late, when ranks have joined and the model is built."""
+    run = tmp_path / "runs" / "new"
+    for word in ("checkpoint.resume=must", f"checkpoint.initial={tmp_path / 'gone'}"):
+        assert main([*SMALL_LLAMA, f"run.folder={run}", word]) == Code.BAD_INPUT
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_two_ranks_whose_start_is_refused_leave_nothing(tmp_path: Path) -> None:
+    words = [
+        *SMALL_LLAMA,
+        "parallel.strategy=fsdp",
+        "checkpoint.resume=must",
+        f"run.folder={tmp_path / 'runs' / 'new'}",
+    ]
+    with torchrun(2, words, tmp_path / "logs") as run:
+        assert run.wait() != 0
+    assert "checkpoint.resume: must, but " in run.said
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+def test_a_refused_start_leaves_an_earlier_run_as_it_was(tmp_path: Path) -> None:
+    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "steps=2"]
+    assert main(words) == Code.FINISHED
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main([*words, "model.ffn=96", "batch.size=4"]) == Code.BAD_INPUT
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_host_without_memory_to_stage_a_save(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_memory, "available", lambda: 100_000)
+    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "parallel.strategy=single", "batch.micro=8"]
+    assert main(words) == Code.BAD_INPUT
+    (said,) = capfd.readouterr().err.splitlines()[1:]
+    assert re.fullmatch(
+        rf"checkpoint: staging a save takes 0\.\d MB of memory on {socket.gethostname()}, which has 0\.1 MB left; "
+        r"give the job more memory \(sbatch --mem=0 is all of a node's\), or spread it over more nodes",
+        said,
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_turns_out_bad_later_is_the_end_of_the_run_and_in_its_record(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("cats", "dogs"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(4):
+            np.save(tmp_path / "images" / name / f"{number}.npy", np.zeros((32, 32, 3), np.uint8))
+    (tmp_path / "images" / "dogs" / "3.npy").write_bytes(b"torn")
+    run = tmp_path / "run"
+    words = ["data.kind=images", f"data.path={tmp_path / 'images'}", "batch.size=4", "metrics.peak_tflops=1"]
+    assert main(["tiny-resnet", *words, "run.device=cpu", f"run.folder={run}"]) == Code.BAD_INPUT
+    assert outcome(run)["outcome"] == "bad_input"
+    assert "dogs/3.npy cannot be decoded" in outcome(run)["reason"]
+    assert [event["outcome"] for event in events(run, "ended")] == ["bad_input"]
+    assert "dogs/3.npy cannot be decoded" in capfd.readouterr().out
+
+
 def without_torch(words: list[str], variables: dict[str, str], tmp_path: Path) -> tuple[int, list[str]]:
     """The trainer where importing torch is an error; its status and what it said."""
     trap, here = tmp_path / "trap", tmp_path / "here"
@@ -161,6 +226,7 @@ def test_a_begun_run_that_no_longer_fits_its_ranks_goes_back_to_the_queue(tmp_pa
     assert status == 0
     assert outcome(tmp_path)["outcome"] == "requeue"
     assert "8 is not divisible by 3 data-parallel ranks" in outcome(tmp_path)["reason"]
+    assert outcome(tmp_path)["step"] == 10
 
 
 def test_a_run_does_not_start_over_on_top_of_another(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -170,13 +236,6 @@ def test_a_run_does_not_start_over_on_top_of_another(tmp_path: Path, capfd: pyte
     assert main([*words, "steps=2", "checkpoint.resume=never"]) == Code.BAD_INPUT
     assert "checkpoint.resume: never, but" in capfd.readouterr().err
     assert sorted((tmp_path / "run" / "checkpoints").iterdir()) == before
-
-
-def test_a_start_that_is_refused_leaves_the_record_of_a_good_run_alone(tmp_path: Path) -> None:
-    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "steps=2"]
-    assert main(words) == 0
-    assert main([*words, "model.dim=64"]) == Code.BAD_INPUT
-    assert outcome(tmp_path / "run")["outcome"] == "finished"
 
 
 def test_settings_that_changed_are_named_on_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.trainer.launch import (
     SMALL_LLAMA,
     checkpoint,
+    checkpoint_steps,
     events,
     finished,
     lines,
@@ -26,7 +27,6 @@ from trainer.life.outcome import Code
 
 EXPLOSIVE = [*SMALL_LLAMA, "steps=40", "optimizer.lr=1e30", "schedule.kind=constant", "checkpoint.every=0"]
 STEPS, BATCH, SEQ_LEN, SAMPLES = 36, 4, 16, 400
-SPIKE, GOOD = 31, 30
 
 
 def test_updates_that_are_no_numbers_are_skipped_until_it_is_enough(tmp_path: Path) -> None:
@@ -54,47 +54,94 @@ def test_the_first_of_them_can_be_the_end(tmp_path: Path, capfd: pytest.CaptureF
 
 def test_a_spike_is_rolled_back_and_its_data_passed_over(tmp_path: Path) -> None:
     """Two ranks: both must come to the same verdict in the same step without asking each other."""
+    folder, spike, good = tmp_path / "run", 32, 30
+    with torchrun(2, [*spiking(tmp_path, spike), "parallel.strategy=ddp"], tmp_path) as run:
+        finished(run)
+    # The loss of a step is read in the next one, so that one's data is passed over too.
+    (back,) = events(folder, "rolled_back")
+    assert (back["step"], back["position"]) == (good, (spike + 1) * BATCH)
+    (told,) = events(folder, "unhealthy")
+    assert told["step"] == spike
+    assert f"UNHEALTHY step {spike}: loss " in run.said
+
+    seen, passed_over = sample_ids(folder), spike + 1 - good
+    assert sorted(seen) == sorted(losses(folder)) == list(range(1, STEPS + 1))
+    for step in seen:
+        batches_before = step - 1 if step <= good else step - 1 + passed_over
+        assert seen[step] == ids_at(batches_before * BATCH)
+    assert max(loss for step, loss in losses(folder).items() if step > good) < 1.0
+    state = json.loads((checkpoint(folder, STEPS) / "state.json").read_text())
+    assert state["extra"]["position"] == (STEPS + passed_over) * BATCH
+
+
+def test_a_checkpoint_right_before_a_spike_is_not_trusted(tmp_path: Path) -> None:
+    """The loss of step 31 is the first that tells of update 30, which checkpoint 30 holds."""
     folder = tmp_path / "run"
-    poisoned_shards(tmp_path / "shards")
-    words = [
+    assert main([*spiking(tmp_path, 31), "steps=33"]) == Code.FINISHED
+    (back,) = events(folder, "rolled_back")
+    assert back["step"] == 20
+    # It was there, and is another one now: of the line that began at 20.
+    assert [event["step"] for event in events(folder, "save_published")] == [10, 20, 30, 30, 33]
+    assert max(loss for step, loss in losses(folder).items() if step > 20) < 1.0
+
+
+def test_where_there_is_no_earlier_one_it_is_better_than_none(tmp_path: Path) -> None:
+    assert main([*spiking(tmp_path, 21), "steps=23", "checkpoint.every=20"]) == Code.FINISHED
+    assert [event["step"] for event in events(tmp_path / "run", "rolled_back")] == [20]
+
+
+def test_a_step_that_is_both_spike_and_due_for_a_save_is_not_saved(tmp_path: Path) -> None:
+    """Nothing of it is on the disk, whenever the run is killed."""
+    folder = tmp_path / "run"
+    assert main([*spiking(tmp_path, 30), "steps=31"]) == Code.FINISHED
+    (back,) = events(folder, "rolled_back")
+    assert back["step"] == 20
+    published = events(folder, "save_published")
+    assert [event["step"] for event in published] == [10, 20, 30, 31]
+    assert published[2]["time"] > back["time"]
+
+
+def test_a_spike_in_the_last_step_is_no_end(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert main([*spiking(tmp_path, 26), "steps=26"]) == Code.FINISHED
+    assert [event["step"] for event in events(folder, "rolled_back")] == [20]
+    assert outcome(folder)["step"] == 26
+    assert max(losses(folder)) == 26
+    assert losses(folder)[26] < 1.0
+
+
+def test_checkpoints_of_a_line_that_ended_are_not_resumed(tmp_path: Path) -> None:
+    """It ends soon after the return to 20, and before the next save: 30 must not be what a resume finds."""
+    folder = tmp_path / "run"
+    assert main([*spiking(tmp_path, 31, 36), "health.max_rollbacks=1"]) == Code.BROKEN
+    assert [event["step"] for event in events(folder, "rolled_back")] == [20]
+    assert checkpoint_steps(folder) == [10, 20]
+
+
+def spiking(tmp_path: Path, *spikes: int) -> list[str]:
+    """Settings of a run whose data is bad in these steps."""
+    poisoned_shards(tmp_path / "shards", spikes)
+    return [
         *SMALL_LLAMA,
         "data.kind=tokens",
         f"data.path={tmp_path / 'shards'}",
         f"steps={STEPS}",
         f"batch.size={BATCH}",
         "optimizer.lr=0.02",
-        "parallel.strategy=ddp",
         "checkpoint.every=10",
         "checkpoint.asynchronous=false",
         "health.spike=rollback",
         "health.window=10",
         "metrics.sample_ids=true",
-        f"run.folder={folder}",
+        f"run.folder={tmp_path / 'run'}",
     ]
-    with torchrun(2, words, tmp_path) as run:
-        finished(run)
-    # The loss of a step is read in the next one, so that one's data is passed over too.
-    (back,) = events(folder, "rolled_back")
-    assert (back["step"], back["position"]) == (GOOD, (SPIKE + 1) * BATCH)
-    (told,) = events(folder, "unhealthy")
-    assert told["step"] == SPIKE
-    assert f"UNHEALTHY step {SPIKE}: loss " in run.said
-
-    seen = sample_ids(folder)
-    assert sorted(seen) == sorted(losses(folder)) == list(range(1, STEPS + 1))
-    for step in seen:
-        batches_before = step - 1 if step <= GOOD else step + 1
-        assert seen[step] == ids_at(batches_before * BATCH)
-    assert max(loss for step, loss in losses(folder).items() if step > GOOD) < 1.0
-    state = json.loads((checkpoint(folder, STEPS) / "state.json").read_text())
-    assert state["extra"]["position"] == (STEPS + 2) * BATCH
 
 
-def poisoned_shards(folder: Path) -> None:
-    """Text that repeats itself, and at the samples of one step other tokens that nothing leads one to expect."""
+def poisoned_shards(folder: Path, spikes: tuple[int, ...]) -> None:
+    """Text that repeats itself, and at the samples of some steps other tokens that nothing leads one to expect."""
     tokens = np.tile(np.arange(8, dtype="<u2"), SAMPLES * SEQ_LEN // 8 + 1)[: SAMPLES * SEQ_LEN + 1]
     random = np.random.default_rng(1)
-    for sample in ids_at((SPIKE - 1) * BATCH):
+    for sample in [sample for spike in spikes for sample in ids_at((spike - 1) * BATCH)]:
         tokens[sample * SEQ_LEN : (sample + 1) * SEQ_LEN] = random.integers(100, 256, SEQ_LEN)
     folder.mkdir()
     (folder / "0.bin").write_bytes(tokens.tobytes())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.trainer.launch import SMALL_LLAMA, checkpoint_steps, outcome
+from tests.trainer.launch import SMALL_LLAMA, checkpoint_steps
 from trainer.__main__ import main
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config.load import load
@@ -60,18 +60,22 @@ def test_a_run_that_has_begun_goes_on_from_its_own(trained: Path, tmp_path: Path
     assert equal(weights_in(own / "step-00000002"), weights_in(own / "step-00000001"))
 
 
+def test_a_run_starts_from_the_folder_of_another(trained: Path, tmp_path: Path) -> None:
+    starts_from(weights_in(trained / "checkpoints"), trained, tmp_path / "run")
+
+
 def test_a_folder_with_neither(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    empty, run = tmp_path / "empty", tmp_path / "run"
+    empty, gone, run = tmp_path / "empty", tmp_path / "gone", tmp_path / "run"
     empty.mkdir()
-    for source in (empty, tmp_path / "gone"):
+    looked_for = "looked for manifest.json, step-* and checkpoints/step-* and *.safetensors"
+    for source, what in (
+        (empty, f"{empty} has neither weights nor a checkpoint in it ({looked_for})"),
+        (gone, f"there is no folder {gone}"),
+    ):
         assert main([*SMALL_LLAMA, f"run.folder={run}", f"checkpoint.initial={source}"]) == Code.BAD_INPUT
-        expected = (
-            f"checkpoint.initial: {source} has neither safetensors nor checkpoints; "
-            "name a Hugging Face folder, the checkpoints of a run or one of them, or leave it empty"
-        )
-        assert expected in capfd.readouterr().err.splitlines()
-    assert outcome(run)["outcome"] == "bad_input"
-    assert checkpoint_steps(run) == []
+        fix = "name a run's folder, its checkpoints or one of them, or a Hugging Face folder; or leave it empty"
+        assert f"checkpoint.initial: {what}; {fix}" in capfd.readouterr().err.splitlines()
+    assert not run.exists()
 
 
 def test_weights_of_another_model(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +86,7 @@ def test_weights_of_another_model(trained: Path, tmp_path: Path, capfd: pytest.C
 
 def test_transformers_opens_an_exported_run(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(trained), str(tmp_path)]) == 0
-    said = f"step-00000003 of {trained} is now a Hugging Face folder: {tmp_path}\n"
+    said = f"{trained}/checkpoints/step-00000003 is now a Hugging Face folder: {tmp_path}\n"
     assert capfd.readouterr().out == said
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
@@ -94,10 +98,24 @@ def test_transformers_opens_an_exported_run(trained: Path, tmp_path: Path, capfd
         assert torch.allclose(ours(tokens), theirs.eval()(tokens).logits, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("inside", "newest"), [("", 3), ("checkpoints", 3), ("checkpoints/step-00000001", 1)], ids=["run", "all", "one"]
+)
+def test_a_run_its_checkpoints_and_one_of_them_are_exported_alike(
+    inside: str, newest: int, trained: Path, tmp_path: Path
+) -> None:
+    assert main(["export", str(trained / inside), str(tmp_path)]) == 0
+    expected = weights_in(trained / "checkpoints" / f"step-{newest:08d}")
+    assert equal({name: value.clone() for name, value in hf.load(tmp_path, MODEL).items()}, expected)
+
+
 def test_nothing_to_export(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    fix = "name a run's folder, its checkpoints or one of them"
     assert main(["export", str(tmp_path / "gone"), str(tmp_path / "out")]) == Code.BAD_INPUT
-    expected = f"trainer: RUN: {tmp_path / 'gone'} has no checkpoint; name the folder of a run\n"
-    assert capfd.readouterr().err == expected
+    assert capfd.readouterr().err == f"trainer: FROM: there is no folder {tmp_path / 'gone'}; {fix}\n"
+    assert main(["export", str(tmp_path), str(tmp_path / "out")]) == Code.BAD_INPUT
+    what = f"{tmp_path} has no checkpoint in it (looked for manifest.json, step-* and checkpoints/step-*)"
+    assert capfd.readouterr().err == f"trainer: FROM: {what}; {fix}\n"
     assert not (tmp_path / "out").exists()
 
 

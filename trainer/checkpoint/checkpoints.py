@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.checkpoint import folder, load, newest, plan, room
+from trainer.checkpoint import folder, load, newest, plan, retention, room
 from trainer.checkpoint.event import Event
 from trainer.checkpoint.group import Group
 from trainer.checkpoint.job import Job
@@ -55,7 +55,9 @@ class Checkpoints:
 
     def check_folder(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Before the first step: can this state be saved there? What unfinished saves left is removed."""
-        room.check(self.path, room.size_of(tensors, self._group), self._group)
+        size = room.size_of(tensors, self._group)
+        room.check(self.path, size, self._group)
+        room.check_memory(size, self._group)
         if self._group.rank == 0:
             folder.sweep(self.path)
 
@@ -117,8 +119,13 @@ class Checkpoints:
     def any_published(self) -> bool:
         return bool(self._group.from_first(lambda: folder.published(self.path)))
 
-    def newest(self) -> Found | None:
-        return newest.newest(self.path, self._group, self._verify)
+    def newest(self, before: int | None = None) -> Found | None:
+        """The newest that is whole; `before` passes over this step and later ones."""
+        return newest.newest(self.path, self._group, self._verify, before)
+
+    def drop_after(self, step: int) -> None:
+        """Later ones belong to a line that has ended: a resume must not find them."""
+        self._group.from_first(lambda: retention.drop_after(self.path, step))
 
     def read_state(self, found: Found) -> dict[str, Any]:
         state: dict[str, Any] = json.loads((found.path / folder.STATE).read_bytes())

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+OF_RUN = "checkpoints"  # the name of the folder in that of its run
 INDEX, STATE, MANIFEST = "index.json", "state.json", "manifest.json"
 PARTIAL, REMOVED = ".partial", ".removed"
 _PUBLISHED = re.compile(r"step-(\d{8,})(?:\.r(\d+))?")

@@ -20,9 +20,12 @@ class Found:
     skipped: tuple[str, ...]
 
 
-def newest(path: Path, group: Group, verify: str) -> Found | None:
+def newest(path: Path, group: Group, verify: str, before: int | None = None) -> Found | None:
+    """`path` is a folder of checkpoints, the run that has it, or a single one; `before` leaves out this step and later
+    ones."""
     skipped: list[str] = []
-    for entry in group.from_first(lambda: _candidates(path)):
+    entries = group.from_first(lambda: _candidates(path))
+    for entry in [entry for entry in entries if before is None or entry.step < before]:
         whole, bad = _check(entry.path, group, verify)
         if whole is not None:
             return Found(whole.step, entry.path, whole.world_size, whole.metric, tuple(skipped))
@@ -41,10 +44,9 @@ def newest(path: Path, group: Group, verify: str) -> Found | None:
 
 
 def _candidates(path: Path) -> list[folder.Published]:
-    """A single checkpoint may be named too, to start another run from it."""
     if (path / folder.MANIFEST).exists():
         return [folder.Published(0, 0, path)]
-    return folder.published(path)
+    return folder.published(path) or folder.published(path / folder.OF_RUN)
 
 
 def _check(path: Path, group: Group, verify: str) -> tuple[manifest.Manifest | None, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from trainer.checkpoint import folder, manifest
@@ -17,6 +18,14 @@ def prune(path: Path, just: int, keep: int, best: str) -> list[int]:
     for step in removed:
         folder.remove(present[step])
     return removed
+
+
+def drop_after(path: Path, step: int) -> None:
+    """What resists removal is no reason to end a run; the next save tries again."""
+    for entry in folder.published(path):
+        if entry.step > step:
+            with suppress(OSError):
+                folder.remove(entry.path)
 
 
 def superfluous(metrics: Mapping[int, float | None], just: int, keep: int, best: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Is there a folder that all ranks can write to, with room for a checkpoint? Asked before any GPU time is used."""
+"""Is there room for a checkpoint, on the disk and in memory to stage it? Asked before any GPU time is used."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer import host_memory
 from trainer.checkpoint import folder
 from trainer.checkpoint.group import Group
 from trainer.config.problem import ConfigError, Problem
@@ -22,6 +23,21 @@ def check(path: Path, size: int, group: Group) -> None:
     if texts:
         fix = "choose another run.folder, or make room and rights there"
         raise ConfigError([Problem("run.folder", text, fix) for text in texts])
+
+
+def check_memory(size: int, group: Group) -> None:
+    """A save is staged in memory of the hosts, about as much of it by each rank."""
+    every = group.all((socket.gethostname(), host_memory.available()))
+    problems = []
+    for host in sorted({host for host, _ in every}):
+        free = [left for name, left in every if name == host]
+        needed = -(-size * len(free) // group.world_size)
+        if needed > min(free):
+            message = f"staging a save takes {_text(needed)} of memory on {host}, which has {_text(min(free))} left"
+            fix = "give the job more memory (sbatch --mem=0 is all of a node's), or spread it over more nodes"
+            problems.append(Problem("checkpoint", message, fix))
+    if problems:
+        raise ConfigError(problems)
 
 
 def size_of(tensors: Mapping[str, torch.Tensor], group: Group) -> int:

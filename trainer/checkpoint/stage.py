@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trainer import safetensors_file
+from trainer import host_memory, safetensors_file
 from trainer.checkpoint.plan import Part, Plan
 
 # Only the optimizer changes these, so their copy may run until it does. Anything else is copied before `fill` returns:
@@ -25,6 +26,10 @@ class Stage:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        left = host_memory.available()
+        if left < size:
+            # The kernel would take the pages all the same, and then end a process to get them back.
+            raise OSError(errno.ENOMEM, f"{size / 1e9:.1f} GB of memory are needed and {left / 1e9:.1f} GB left")
         # It has no name in a file system, so it is gone with the last process that holds it, however that ends.
         self.handle = os.memfd_create("checkpoint")
         os.posix_fallocate(self.handle, 0, size)

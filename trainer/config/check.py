@@ -94,6 +94,12 @@ def micro_divides_batch(config: Config) -> Iterator[Problem]:
         yield Problem("batch.micro", message, "use 2 or more")
 
 
+def rollback_has_a_choice(config: Config) -> Iterator[Problem]:
+    if config.health.spike == "rollback" and config.checkpoint.keep == 1:
+        message = "1, but the newest may hold the very update that made the loss rise (health.spike=rollback)"
+        yield Problem("checkpoint.keep", message, "use 2 or more")
+
+
 def optimizer_converges(config: Config) -> Iterator[Problem]:
     for name in ("beta1", "beta2", "momentum"):
         value = getattr(config.optimizer, name)
@@ -161,6 +167,7 @@ RULES: tuple[Rule, ...] = (
     data_suits_the_model,
     micro_divides_batch,
     optimizer_converges,
+    rollback_has_a_choice,
     strategy_has_the_option,
     tensor_parallel_fits,
     pipeline_fits,

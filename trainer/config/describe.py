@@ -15,6 +15,10 @@ from trainer.config.yaml_text import dump_yaml
 def markdown() -> str:
     lines = ["# Settings of the trainer", "", "Made from `trainer/config/schema.py`; do not edit.", ""]
     lines += [f"Presets: {', '.join(presets())}.", ""]
+    lines += [
+        "A YAML file may build on a preset or on another file: `base: llama-1b`, or a path from where it lies.",
+        "",
+    ]
     for title, rows in _groups():
         lines += [f"## {title}", "", "| setting | default | allowed | meaning |", "|---|---|---|---|"]
         lines += [f"| `{key}` | {_code(default)} | {allowed} | {doc} |" for key, default, allowed, doc in rows]
@@ -23,7 +27,7 @@ def markdown() -> str:
 
 
 def text() -> str:
-    lines = [f"presets: {', '.join(presets())}", ""]
+    lines = [f"presets: {', '.join(presets())}", "base: NAME in a YAML file builds on one of them, or on a file", ""]
     for title, rows in _groups():
         lines.append(title)
         for key, default, allowed, doc in rows:

@@ -16,8 +16,12 @@ PRESETS = Path(__file__).parent.parent / "configs"
 
 
 def load(path_or_preset: str, overrides: list[str]) -> Config:
-    """The configuration of a YAML file or preset, changed by `key.sub=value` words."""
-    tree = _read(path_or_preset)
+    """The configuration of a YAML file or preset, changed by `key.sub=value` words.
+
+    A file may build on another with `base: PRESET` or `base: FILE`; what comes out does not show it.
+    """
+    preset = path_or_preset in presets()
+    tree = _tree(PRESETS / f"{path_or_preset}.yaml" if preset else Path(path_or_preset), path_or_preset)
     problems = [problem for word in overrides if (problem := _override(tree, word))]
     config = build(tree, problems)
     problems = check(config)
@@ -54,16 +58,28 @@ def presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def _read(path_or_preset: str) -> dict[str, Any]:
-    preset = PRESETS / f"{path_or_preset}.yaml"
-    path = preset if path_or_preset in presets() else Path(path_or_preset)
+def _tree(path: Path, word: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The settings of a file on top of those of its base. `above` are the files whose base this one is."""
+    tree = _read(path, word, above)
+    if "base" not in tree:
+        return tree
+    base = tree.pop("base")
+    if not isinstance(base, str) or not base:
+        raise ConfigError([Problem(f"{path}: base", f"{shown(base)} is not allowed", "name a preset or a YAML file")])
+    below = PRESETS / f"{base}.yaml" if base in presets() else path.parent / base
+    chain = (*above, path)
+    if any(below.resolve() == file.resolve() for file in chain):
+        circle = " -> ".join(file.name for file in (*chain, below))
+        raise ConfigError([Problem(f"{path}: base", f"goes in a circle: {circle}", "let one of them have no base")])
+    # Not the base's name: two runs that differ would share a folder.
+    return _merged(_tree(below, base, chain), {"name": path.stem, **tree})
+
+
+def _read(path: Path, word: str, above: tuple[Path, ...]) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        known = nearest_word(path_or_preset, presets())
-        fix = f"did you mean the preset {known}?" if known else f"give a YAML file or one of {', '.join(presets())}"
-        raise ConfigError([Problem(path_or_preset, f"cannot be read ({reason})", fix)]) from error
+        raise ConfigError([_unreadable(path, word, above, error)]) from error
     try:
         tree = parse_yaml(text)
     except YamlError as error:
@@ -75,10 +91,34 @@ def _read(path_or_preset: str) -> dict[str, Any]:
     return tree
 
 
+def _unreadable(path: Path, word: str, above: tuple[Path, ...], error: Exception) -> Problem:
+    """Names the nearest of what could have been meant: a preset, or for a base also a file beside the one it is in."""
+    reason = getattr(error, "strerror", None) or str(error)
+    beside = sorted(file.name for file in above[-1].parent.glob("*.y*ml")) if above else []
+    near = nearest_word(word, [*presets(), *beside])
+    kind = "the preset " if near in presets() else ""
+    fix = f"did you mean {kind}{near}?" if near else f"give a YAML file or one of {', '.join(presets())}"
+    where = f"{above[-1]}: base: {path}" if above else word
+    return Problem(where, f"cannot be read ({reason})", fix)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Section by section. A model of another family has other settings: it begins anew."""
+    merged = {**below, **above}
+    for key, value in above.items():
+        inner = below.get(key)
+        if isinstance(value, dict) and isinstance(inner, dict):
+            anew = key == "model" and value.get("family", inner.get("family")) != inner.get("family")
+            merged[key] = value if anew else _merged(inner, value)
+    return merged
+
+
 def _override(tree: dict[str, Any], word: str) -> Problem | None:
     key, equals, text = word.partition("=")
     if not equals or not key:
         return Problem(word, "is no setting", "write overrides as key.sub=value")
+    if key == "base":
+        return Problem(word, "is for YAML files", f"start with `python -m trainer {text}`")
     try:
         value = parse_yaml(text)
     except YamlError as error:

@@ -134,7 +134,7 @@ class CheckpointConfig:
     verify: Literal["full", "size"] = item("what a load checks: checksums of every byte, or sizes", "full")
     asynchronous: bool = item("training goes on while a checkpoint is written", True)
     resume: Literal["auto", "never", "must"] = item("take up the newest good checkpoint of the run's folder", "auto")
-    initial: str = item("weights to start from: a folder of Hugging Face safetensors, or a checkpoint", "")
+    initial: str = item("weights to start from: a run, its checkpoints, one of them, or a Hugging Face folder", "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,7 @@ def _head(summary: dict[str, Any]) -> str:
     ranks, hosts = summary["ranks"], len(summary["hosts"])
     facts = [
         f"step {summary['step']:,}" + (f" of {summary['steps']:,}" if summary["steps"] else ""),
+        *_recorded(summary),
         f"{ranks} rank{'s' * (ranks != 1)}" + (f" on {hosts} host{'s' * (hosts != 1)}" if hosts else ""),
         *([str(summary["strategy"])] if summary["strategy"] else []),
         clock(summary["wall_s"]) + (" h" if summary["wall_s"] >= 3600 else " min"),  # noqa: PLR2004
@@ -70,6 +71,12 @@ def _head(summary: dict[str, Any]) -> str:
 <p class="facts">{" · ".join(_safe(fact) for fact in facts)}</p>
 {reason}
 </header>"""
+
+
+def _recorded(summary: dict[str, Any]) -> list[str]:
+    """Metrics are written every few steps: a run can end after the last of them."""
+    last = summary["recorded_step"]
+    return [f"metrics up to step {last:,}"] if last != summary["step"] else []
 
 
 def _tiles(summary: dict[str, Any]) -> str:

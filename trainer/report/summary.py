@@ -21,11 +21,13 @@ def summarise(run: Run) -> dict[str, Any]:
     all_lives = lives(run)
     joined = run.of("joined")
     step_s = middle(steady, "step_s")
+    ended, recorded = end(run), max((line["step"] for line in lines), default=0)
     return {
         "name": run.name,
-        "outcome": outcome(run),
-        "reason": run.outcome.get("reason", ""),
-        "step": max((line["step"] for line in lines), default=0),
+        "outcome": ended["outcome"],
+        "reason": ended.get("reason", ""),
+        "step": ended.get("step", recorded),
+        "recorded_step": recorded,
         "steps": run.config.get("steps"),
         "ranks": joined[-1].get("world_size") if joined else len(run.ranks),
         "hosts": joined[-1].get("hosts", []) if joined else [],
@@ -54,15 +56,14 @@ def summarise(run: Run) -> dict[str, Any]:
     }
 
 
-def outcome(run: Run) -> str:
-    """An outcome file of an earlier life says nothing about one that started after it."""
+def end(run: Run) -> dict[str, Any]:
+    """How the last life ended: outcome, and where known reason and step. A record of an earlier one says nothing."""
     started = run.of("started")
-    if run.outcome and (not started or run.outcome.get("time", math.inf) >= started[-1]["time"]):
-        return str(run.outcome.get("outcome", "unknown"))
-    ended = run.of("ended")
-    if ended and (not started or ended[-1]["time"] >= started[-1]["time"]):
-        return str(ended[-1].get("outcome", "unknown"))
-    return "no end recorded"
+    since = started[-1]["time"] if started else -math.inf
+    for record in (run.outcome, *run.of("ended")[-1:]):
+        if record and record.get("time", math.inf) >= since:
+            return {"outcome": "unknown", **record}
+    return {"outcome": "no end recorded"}
 
 
 def middle(lines: Sequence[Line], key: str) -> float | None:

@@ -1,0 +1,39 @@
+"""The command line: every command says how it is used, at once and without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.launch import REPO
+
+COMMANDS = {
+    "nothing": ([], 2, "usage: python -m trainer CONFIG [key.sub=value ...]"),
+    "help": (["help"], 0, "usage: python -m trainer CONFIG [key.sub=value ...]"),
+    "--help": (["--help"], 0, "presets: demo, gpt2-124m,"),
+    "train": (["tiny-llama", "steps=3", "--help"], 0, "python -m trainer report RUN"),
+    "unknown preset": (["no-such-preset", "-h"], 0, "python -m trainer report RUN"),
+    "prepare": (["prepare", "--help"], 0, "usage: python -m trainer prepare "),
+    "report": (["report", "-h"], 0, "usage: python -m trainer report "),
+    "export": (["export", "--help"], 0, "usage: python -m trainer export [-h] FROM FOLDER"),
+    "export of nothing": (["export"], 2, "the following arguments are required: FROM, FOLDER"),
+    "settings": (["settings", "--help"], 0, "usage: python -m trainer settings [-h] [--markdown]"),
+    "settings of nothing": (["settings", "--markdwon"], 2, "unrecognized arguments: --markdwon"),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_every_command_says_how_it_is_used(case: str, tmp_path: Path) -> None:
+    words, status, expected = COMMANDS[case]
+    code = f"import sys; sys.path.insert(0, {str(REPO)!r}); sys.modules |= dict.fromkeys(('torch', 'matplotlib')); "
+    code += "from trainer.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == status, done.stderr
+    assert expected in (done.stderr if status else done.stdout)
+    assert (done.stdout if status else done.stderr) == ""
+    assert list(tmp_path.iterdir()) == []

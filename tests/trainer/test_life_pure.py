@@ -74,20 +74,41 @@ def test_a_resumed_run_judges_as_the_one_before() -> None:
     assert second.see(20, 9.0, skipped=False) == first.see(20, 9.0, skipped=False)
 
 
-def test_a_slow_rank_is_named_with_its_host_once() -> None:
-    stragglers = Stragglers(["a", "a", "b", "b"], factor=1.3, window=5)
-    found = [stragglers.see([0.10, 0.11, 0.10, 0.20]) for _ in range(15)]
-    assert [len(names) for names in found] == [0, 0, 0, 0, 1, *[0] * 10]
-    assert str(found[4][0]) == "rank 3 on b works 200 ms per step, 1.90 times the median of 105 ms"
+SLOW, FINE = [0.10, 0.11, 0.10, 0.20], [0.10, 0.11, 0.10, 0.10]
 
 
-def test_one_slow_step_is_no_straggler_and_a_relapse_is_said_again() -> None:
-    stragglers = Stragglers(["a", "b", "c"], factor=1.3, window=3)
-    once = [stragglers.see([0.1, 0.1, 5.0 if i == 1 else 0.1]) for i in range(3)]
-    assert once == [[], [], []]
-    slow, fine = [0.1, 0.1, 0.2], [0.1, 0.1, 0.1]
-    said = [len(stragglers.see(times)) for times in [slow] * 3 + [fine] * 3 + [slow] * 3]
-    assert said == [0, 0, 1, 0, 0, 0, 0, 0, 1]
+def stragglers_of(*windows: list[float], window: int = 5) -> list[list[str]]:
+    """What is said at the end of each window of equal steps; nothing may be said inside one."""
+    stragglers = Stragglers(["a", "a", "b", "b"], factor=1.3, window=window, windows=3)
+    said = [[str(slow) for slow in stragglers.see(times)] for times in windows for _ in range(window)]
+    assert not any(names for index, names in enumerate(said) if (index + 1) % window)
+    return said[window - 1 :: window]
+
+
+def test_a_slow_rank_is_named_with_its_host_once_it_stayed_slow() -> None:
+    name = "rank 3 on b works 200 ms per step, 1.90 times the median of 105 ms"
+    assert stragglers_of(*[SLOW] * 6) == [[], [], [name], [], [], []]
+
+
+def test_a_slow_moment_is_no_straggler_and_a_relapse_is_said_again() -> None:
+    once = Stragglers(["a", "b", "c"], factor=1.3, window=3, windows=1)
+    assert [once.see([0.1, 0.1, 5.0 if i == 1 else 0.1]) for i in range(3)] == [[], [], []]
+    assert stragglers_of(SLOW, SLOW, FINE, SLOW, SLOW, FINE) == [[]] * 6
+    said = stragglers_of(*[SLOW] * 3, FINE, *[SLOW] * 3)
+    assert [len(names) for names in said] == [0, 0, 1, 0, 0, 0, 1]
+
+
+def test_noise_on_other_ranks_names_nobody() -> None:
+    noise = [[0.3 if rank == window % 4 else 0.1 for rank in range(4)] for window in range(12)]
+    assert stragglers_of(*noise) == [[]] * 12
+
+
+def test_only_those_the_others_wait_for_are_named() -> None:
+    """Rank 2 has 1.5 times the median's work, of which nobody would notice anything beside rank 1."""
+    hosts = ["a", "b", "c", "d", "e"]
+    assert [slow.rank for slow in slower([0.02, 0.20, 0.03, 0.02, 0.02], hosts, 1.3)] == [1]
+    assert [slow.rank for slow in slower([0.02, 0.20, 0.18, 0.02, 0.02], hosts, 1.3)] == [1, 2]
+    assert [slow.rank for slow in slower([0.02, 0.02, 0.03, 0.02, 0.02], hosts, 1.3)] == [2]
 
 
 def test_nobody_is_slow_before_there_are_times() -> None:

@@ -18,7 +18,7 @@ from tests.trainer.ranks import RANKS, on_ranks
 from trainer.config.schema import Config, MlpConfig
 from trainer.life.straggler import Stragglers
 from trainer.life.vote import Ballot, Vote
-from trainer.metrics.communication import Event, collective, merge, summarise
+from trainer.metrics.communication import Event, Profile, collective, merge, summarise
 from trainer.metrics.meter import Meter
 from trainer.metrics.profile import Profiler
 from trainer.metrics.recorder import Recorder
@@ -126,15 +126,62 @@ def test_a_profile_leaves_nothing_behind():
 
 @pytest.mark.parametrize(
     ("every", "first", "profiled"),
-    [(0, 1, []), (4, 1, [4, 8, 12]), (200, 1, [10]), (200, 195, [200, 204])],
+    [(0, 1, []), (4, 1, [4, 8, 12, 16, 20]), (200, 1, [10, 14]), (200, 195, [200, 204])],
 )
-def test_also_an_early_step_of_this_process_is_profiled(every: int, first: int, profiled: list[int]):
+def test_early_steps_of_this_process_are_profiled_too(every: int, first: int, profiled: list[int]):
     found: list[int] = []
     profiler = Profiler(every, torch.device("cpu"), lambda profile: found.append(profile.step))
-    for step in range(first, first + 12):
+    for step in range(first, first + 20):
         with profiler.around(step):
             torch.ones(1)
     assert found == profiled
+
+
+def test_a_profile_is_of_its_step_only():
+    found: list[Any] = []
+    profiler = Profiler(3, torch.device("cpu"), found.append)
+    for step in (1, 2, 3):
+        with profiler.around(step):
+            torch.mm(torch.ones(700, 700), torch.ones(700, 700)) if step < 3 else torch.ones(1)
+    (profile,) = found
+    assert 0 < profile.compute_ms <= profile.span_ms
+
+
+def test_a_step_that_never_comes_is_not_waited_for():
+    """A run that returns to an earlier step right before the profiled one; the profiler would collect for ever."""
+    found: list[Any] = []
+    profiler = Profiler(20, torch.device("cpu"), found.append)
+    for step in (19, 5, 6, 19, 20):
+        with profiler.around(step):
+            torch.ones(1)
+        assert torch.autograd._profiler_enabled() is (step == 19)
+    assert [profile.step for profile in found] == [20]
+
+
+@pytest.mark.parametrize(
+    ("shares", "profiled", "together"),
+    [
+        ([0.9, 0.9], [10, 14], 0.9),
+        ([0.0, 0.9, 0.9], [10, 14, 18], 0.9),
+        ([0.9, 0.0, 0.9], [10, 14, 18], 0.9),
+        # Never the same twice: three are enough.
+        ([0.1, 0.5, 0.9], [10, 14, 18], 0.5),
+    ],
+)
+def test_a_profile_that_says_something_new_is_checked(shares, profiled, together, monkeypatch: pytest.MonkeyPatch):
+    coming = iter(shares)
+
+    def made_up(step: int, *_: Any) -> Profile:
+        return Profile(step, 100.0, 0.0, 0.0, 100.0 * next(coming))
+
+    monkeypatch.setattr("trainer.metrics.profile._host_profile", made_up)
+    found: list[int] = []
+    profiler = Profiler(200, torch.device("cpu"), lambda profile: found.append(profile.step))
+    for step in range(1, 41):
+        with profiler.around(step):
+            pass
+    assert found == profiled
+    assert profiler.exposed_share == pytest.approx(together)
 
 
 def profiled_steps() -> dict[str, Any]:
@@ -241,6 +288,6 @@ def steps_of_a_loop(folder: Path, delay_s: float, steps: int) -> list[tuple[int,
 
 
 def test_a_slow_rank_is_named_soon_at_default_settings(tmp_path: Path):
-    named = on_ranks(f"{__name__}:steps_of_a_loop", folder=tmp_path, delay_s=0.15, steps=40)
+    named = on_ranks(f"{__name__}:steps_of_a_loop", folder=tmp_path, delay_s=0.15, steps=55)
     assert named == [named[0]] * RANKS
     assert [rank for _, rank in named[0]] == [SLOW]

@@ -22,28 +22,33 @@ class Straggler:
 
 
 class Stragglers:
-    """Looks at whole windows of steps: one slow step is noise, a slow median is a slow node."""
+    """Looks at whole windows of steps: one slow step is noise, and so is one slow window; a rank has to stay slow."""
 
-    def __init__(self, hosts: Sequence[str], factor: float, window: int = 20) -> None:
+    def __init__(self, hosts: Sequence[str], factor: float, window: int = 10, windows: int = 3) -> None:
         self._hosts = hosts
         self._factor = factor
         self._window = window
+        self._windows = windows
         self._seen: list[Sequence[float]] = []
-        self._slow: set[int] = set()
+        self._slow: dict[int, int] = {}  # in how many windows in a row
 
     def see(self, work_s: Sequence[float]) -> list[Straggler]:
-        """The times of all ranks in one step; at the end of a window, the ranks that have become slow in it."""
+        """The times of all ranks in one step; at the end of a window, those that have now been slow for long enough."""
         self._seen.append(work_s)
         if len(self._seen) < self._window:
             return []
         found = slower([median(times) for times in zip(*self._seen, strict=True)], self._hosts, self._factor)
         self._seen = []
-        known, self._slow = self._slow, {straggler.rank for straggler in found}
-        return [straggler for straggler in found if straggler.rank not in known]
+        self._slow = {straggler.rank: self._slow.get(straggler.rank, 0) + 1 for straggler in found}
+        return [straggler for straggler in found if self._slow[straggler.rank] == self._windows]
 
 
 def slower(work_s: Sequence[float], hosts: Sequence[str], factor: float) -> list[Straggler]:
+    """Those that the others wait for. Beside one that is far behind, a little more work than the median is no delay."""
     middle = median(work_s)
     if middle <= 0:
         return []
-    return [Straggler(r, hosts[r], t, middle) for r, t in enumerate(work_s) if t > factor * middle]
+    behind = (max(work_s) - middle) / 2
+    return [
+        Straggler(r, hosts[r], t, middle) for r, t in enumerate(work_s) if t > factor * middle and t - middle >= behind
+    ]

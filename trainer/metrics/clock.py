@@ -84,7 +84,7 @@ class Clock:
         self._current = None
 
     def exposed(self, share: float, step: int) -> None:
-        """The share of compute time that a profiled step spent waiting for communication; holds until the next."""
+        """The share of compute time that waits for communication, as of this profiled step; holds until the next."""
         self._share = min(max(share, 0.0), 1.0)
         self._source = f"profile of step {step}"
 

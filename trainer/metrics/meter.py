@@ -106,7 +106,7 @@ class Meter:
         return self._rates.mfu(self._flops_per_sample * samples_per_second, self._world_size)
 
     def _profiled(self, profile: Profile) -> None:
-        self.clock.exposed(profile.exposed_share, profile.step)
+        self.clock.exposed(self._profiler.exposed_share, profile.step)
         self._recorder.profile(profile)
 
 

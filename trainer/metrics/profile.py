@@ -9,6 +9,7 @@ import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 import torch
@@ -20,45 +21,94 @@ Entry = dict[str, Any]
 # Slow ranks can be told apart only once it is known how long each one waits, so the first answer comes early: after
 # compilers and caches have settled, and counted from the start of this process, since a resumed run knows no more.
 EARLY = 10
+AGAIN = 4
+_REMEMBERED = 3
+_SAME_SHARE = 0.2
 _WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Bool": 1}
 
 
 class Profiler:
-    """`around(step)` profiles the step when its turn has come and hands the result to `done`."""
+    """`around(step)` profiles the step when its turn has come and hands the result to `done`.
+
+    The profiler already runs in the step before: to start it takes each rank another time, and whoever comes late to a
+    step's first collective for that would look like one who waits for nobody.
+    """
 
     def __init__(self, every: int, device: torch.device, done: Callable[[Profile], None]) -> None:
         self._every = every
         self._device = device
         self._done = done
         self._count = 0
+        self._extra = EARLY
+        self._running: Any = None
+        self._shares: deque[float] = deque(maxlen=_REMEMBERED)
+        self._disagreed = 0
+
+    @property
+    def exposed_share(self) -> float:
+        """Of a step's time, by the last profiles together: one of them may have met a moment of noise."""
+        return median(self._shares)
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
         self._count += 1
-        if not self._is_due(step):
+        if not self._is_due(step, self._count):
+            self._stop()  # the step it was started for did not come
+            if self._is_due(step + 1, self._count + 1):
+                self._start()
             yield
+            return
+        self._start()
+        from torch.profiler import record_function  # noqa: PLC0415
+
+        self._wait_for_device()
+        with record_function(STEP):
+            yield
+        self._wait_for_device()
+        raw = self._stop()
+        profile = (_device_profile if self._device.type == "cuda" else _host_profile)(step, raw, _recorded())
+        self._judge(profile.exposed_share)
+        self._done(profile)
+
+    def _is_due(self, step: int, count: int) -> bool:
+        if not self._every:
+            return False
+        return step % self._every == 0 or (count == self._extra and self._every > EARLY)
+
+    def _start(self) -> None:
+        if self._running:
             return
         # The profiler's notes to its own users ("no GPU", "profiler_start", cycles) are none to the run's.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
-        from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
+        from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
 
-        cuda = self._device.type == "cuda"
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-        with profile(activities=activities, record_shapes=True) as profiler:
-            with record_function(STEP):
-                yield
-            if cuda:
-                torch.cuda.synchronize(self._device)
-        raw = profiler.profiler.kineto_results.events()
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])]
+        self._running = profile(activities=activities, record_shapes=True)
+        self._running.start()
+
+    def _stop(self) -> Sequence[Any]:
+        if not self._running:
+            return []
+        running, self._running = self._running, None
+        running.stop()
+        raw: Sequence[Any] = running.profiler.kineto_results.events()
         # The profiler is part of a cycle: it would hold megabytes until the next garbage collection.
-        profiler.profiler.kineto_results = None
-        self._done((_device_profile if cuda else _host_profile)(step, raw, _recorded()))
+        running.profiler.kineto_results = None
+        return raw
 
-    def _is_due(self, step: int) -> bool:
-        if not self._every:
-            return False
-        return step % self._every == 0 or (self._count == EARLY and self._every > EARLY)
+    def _wait_for_device(self) -> None:
+        """So that kernels which run inside the step's frame are the step's own."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _judge(self, share: float) -> None:
+        """A profile that says something new is soon followed by another, a few times at most."""
+        agrees = bool(self._shares) and abs(share - self._shares[-1]) <= _SAME_SHARE
+        self._shares.append(share)
+        self._disagreed = 0 if agrees else self._disagreed + 1
+        if 0 < self._disagreed < _REMEMBERED:
+            self._extra = self._count + AGAIN
 
 
 def _recorded() -> list[Entry]:
@@ -82,17 +132,19 @@ def _host_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Pr
     """gloo: messages run on its own threads; the thread that entered the step computes."""
     frame = next(event for event in raw if event.name() == STEP)
     span = _interval(frame)
-    mine = [event for event in raw if event.start_thread_id() == frame.start_thread_id()]
+    since = [event for event in raw if event.start_ns() >= span[0]]
+    mine = [event for event in since if event.start_thread_id() == frame.start_thread_id()]
     compute = [Event("", *_interval(e), "compute") for e in mine if e.name().startswith(("aten::", "## Call Compiled"))]
     calls = [event for event in mine if event.name().startswith("c10d::")]
-    messages = [event for event in raw if event.name().startswith("gloo:")]
+    messages = [event for event in since if event.name().startswith("gloo:")]
     return summarise(step, compute + _messages(messages, calls, _since(entries, span[0])), span, host=True)
 
 
 def _device_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Profile:
     """NCCL: messages and compute are kernels on the streams of one GPU."""
     frame = next(event for event in raw if event.name() == STEP and not _on_device(event))
-    work = [event for event in raw if _on_device(event) and not event.is_user_annotation()]
+    inside = [event for event in raw if event.start_ns() >= frame.start_ns()]
+    work = [event for event in inside if _on_device(event) and not event.is_user_annotation()]
     messages = [event for event in work if event.name().startswith("nccl")]
     compute = [Event("", *_interval(e), "compute") for e in work if not e.name().startswith("nccl")]
     span = _interval(frame)

@@ -17,6 +17,8 @@ from infra.commands.where import running_stack
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
 from infra.engine.typed import typed
 from infra.home import Home, StackHome
+from infra.inventory import Inventory
+from slurm.job_environment import findings, settings
 
 FOLDER = "jobs"
 _CONTROL = b"\x1e"
@@ -64,7 +66,10 @@ class Followed:
 def submit(name: str, job: str, arguments: list[str]) -> None:
     file = job_file(job, Home.of(os.environ))
     stack = running_stack(name)
-    login = inventory(stack).login.name
+    known = inventory(stack)
+    login = known.login.name
+    for warning in warnings(file.read_text(errors="replace"), known):
+        screen.say(f"{file.name}: {warning}")
     began = time.monotonic()
     followed = Followed(send(stack, login, file, arguments))
     screen.out().print(f"job [bold]{followed.job}[/bold] submitted: {file.name}")
@@ -83,6 +88,12 @@ def job_file(job: str, home: Home) -> Path:
     bundled = sorted(str(f.relative_to(home.repo)) for f in (home.repo / "slurm" / "jobs").glob("*.sbatch"))
     problem = f"{job} is a folder" if Path(job).is_dir() or (home.repo / job).is_dir() else f"there is no file {job}"
     raise Stop(f"job: {problem}", f"name a job file, such as: {', '.join(bundled)}", BAD_INPUT)
+
+
+def warnings(job: str, known: Inventory) -> list[str]:
+    """Of variables that NCCL no longer needs or is harmed by, on the fabrics this cluster has."""
+    fabrics = sorted({part.fabric for part in (*known.compute, *known.sets)})
+    return list(dict.fromkeys(str(found) for fabric in fabrics for found in findings(settings(job), fabric)))
 
 
 def send(stack: StackHome, login: str, file: Path, arguments: list[str]) -> str:

@@ -51,8 +51,8 @@ def ask(scripts: Sequence[str], limit_s: float) -> list[Answer]:
 
 class _Running:
     def __init__(self, script: str) -> None:
-        self.out: IO[str] = tempfile.TemporaryFile("w+")
-        self.err: IO[str] = tempfile.TemporaryFile("w+")
+        self.out: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by `answer`
+        self.err: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by `answer`
         self.process = subprocess.Popen(
             ["/bin/sh", "-c", script],
             stdin=subprocess.DEVNULL,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from docker.errors import APIError
@@ -24,9 +23,7 @@ from infra.commands import (
     outcome,
     output,
     screen,
-    ssh,
     status,
-    submit,
     teardown,
     up,
     where,
@@ -92,43 +89,6 @@ def test_the_state_of_a_node(of: Node, machine: Machine, known: dict[str, SlurmN
 
 def test_nodes_are_not_blamed_for_a_controller_that_is_silent() -> None:
     assert status.node_state(node("gpu-1"), UP, Slurm(problem="no answer")) == ("unknown", "")
-
-
-def test_a_job_file_is_found_here_or_in_the_repository(tmp_path: Path) -> None:
-    home = Home.of({}, repo=REPO)
-    own = tmp_path / "own.sbatch"
-    own.write_text("#!/bin/sh\n")
-    assert submit.job_file(str(own), home) == own
-    assert submit.job_file("slurm/jobs/smoke.sbatch", home).is_file()
-    with pytest.raises(Stop) as stop:
-        submit.job_file("slurm/jobs/none.sbatch", home)
-    assert stop.value.code == BAD_INPUT
-    assert "slurm/jobs/none.sbatch" in stop.value.what
-    assert "slurm/jobs/smoke.sbatch" in stop.value.fix
-
-
-def test_output_and_control_lines_are_told_apart_also_within_a_line() -> None:
-    class Process:
-        stdout = io.BytesIO(
-            b"\x1estate|PENDING|Resources||0:0\nhello\nhalf\x1eoffset|10\n\x1estate|RUNNING||gpu-1|0:0\n"
-        )
-
-    assert list(submit.pieces(cast("Any", Process))) == [
-        (b"", "state|PENDING|Resources||0:0"),
-        (b"hello\n", ""),
-        (b"half", "offset|10"),
-        (b"", "state|RUNNING||gpu-1|0:0"),
-    ]
-
-
-def test_a_followed_job_says_when_its_state_or_reason_changes() -> None:
-    job = submit.Followed("7")
-    assert job.take("state|PENDING|Resources||0:0")
-    assert not job.take("log|/shared/home/a/jobs/x.out")
-    assert not job.take("offset|42")
-    assert job.take("state|RUNNING|None|gpu-1|0:0")
-    assert job.take("state|FAILED|NonZeroExitCode|gpu-1|3:0")
-    assert (job.state, job.exit_code, job.log, job.offset) == ("FAILED", "3:0", "/shared/home/a/jobs/x.out", 42)
 
 
 @pytest.mark.parametrize(
@@ -378,24 +338,6 @@ def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_a_login_node_that_hangs_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_ssh(tmp_path, monkeypatch, "exec sleep 60")
-    monkeypatch.setattr(ssh, "TIMEOUT_S", 0.2)
-    job = tmp_path / "a.sbatch"
-    job.write_text("#!/bin/sh\n")
-    with pytest.raises(Stop, match="did not answer") as stop:
-        submit.send(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", job, [])
-    assert "make status STACK=s" in stop.value.fix
-
-
-def test_following_a_job_never_asks_and_never_waits_for_a_node_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_ssh(tmp_path, monkeypatch, f'printf "%s\\n" "$@" > {tmp_path}/given')
-    submit.follow(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", submit.Followed("7"))
-    assert {"BatchMode=yes", "ConnectTimeout=5"} <= set((tmp_path / "given").read_text().splitlines())
-
-
 def test_an_hour_costs_what_the_target_says(monkeypatch: pytest.MonkeyPatch) -> None:
     class Dear:
         def usd_per_hour(self, plan: BuildPlan) -> float:
@@ -444,12 +386,6 @@ def test_a_busy_cluster_names_its_jobs_and_how_to_go_on() -> None:
     assert "`make teardown FORCE=1 STACK=x`" in stop.fix
     assert teardown.ended_jobs(["30 a (b)", "31 a (b)"]) == ["2 running jobs ended: 30 a (b), 31 a (b)"]
     assert teardown.ended_jobs([]) == []
-
-
-def test_a_folder_is_no_job_file(tmp_path: Path) -> None:
-    for folder in (str(tmp_path), "slurm/jobs"):
-        with pytest.raises(Stop, match=f"{folder} is a folder"):
-            submit.job_file(folder, Home.of({}, REPO))
 
 
 def run_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]) -> StackHome:

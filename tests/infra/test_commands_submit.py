@@ -1,0 +1,90 @@
+"""`muster submit` in parts: which file is meant, what is said of its environment, how a job is followed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from infra.commands import ssh, submit
+from infra.engine.stop import BAD_INPUT, Stop
+from infra.home import Home
+from infra.inventory import Inventory, Node, NodeSet
+from tests.infra.test_commands_parts import fake_ssh
+
+REPO = Path(__file__).parents[2]
+
+
+def test_a_job_file_is_found_here_or_in_the_repository(tmp_path: Path) -> None:
+    home = Home.of({}, repo=REPO)
+    own = tmp_path / "own.sbatch"
+    own.write_text("#!/bin/sh\n")
+    assert submit.job_file(str(own), home) == own
+    assert submit.job_file("slurm/jobs/smoke.sbatch", home).is_file()
+    with pytest.raises(Stop) as stop:
+        submit.job_file("slurm/jobs/none.sbatch", home)
+    assert stop.value.code == BAD_INPUT
+    assert "slurm/jobs/none.sbatch" in stop.value.what
+    assert "slurm/jobs/smoke.sbatch" in stop.value.fix
+
+
+def test_a_followed_job_says_when_its_state_or_reason_changes() -> None:
+    job = submit.Followed("7")
+    assert job.take("state|PENDING|Resources||0:0")
+    assert not job.take("log|/shared/home/a/jobs/x.out")
+    assert not job.take("offset|42")
+    assert job.take("state|RUNNING|None|gpu-1|0:0")
+    assert job.take("state|FAILED|NonZeroExitCode|gpu-1|3:0")
+    assert (job.state, job.exit_code, job.log, job.offset) == ("FAILED", "3:0", "/shared/home/a/jobs/x.out", 42)
+
+
+def test_following_a_job_never_asks_and_never_waits_for_a_node_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_ssh(tmp_path, monkeypatch, f'printf "%s\\n" "$@" > {tmp_path}/given')
+    submit.follow(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", submit.Followed("7"))
+    assert {"BatchMode=yes", "ConnectTimeout=5"} <= set((tmp_path / "given").read_text().splitlines())
+
+
+def test_a_folder_is_no_job_file(tmp_path: Path) -> None:
+    for folder in (str(tmp_path), "slurm/jobs"):
+        with pytest.raises(Stop, match=f"{folder} is a folder"):
+            submit.job_file(folder, Home.of({}, REPO))
+
+
+def test_a_copied_job_is_warned_about_on_the_fabrics_that_the_cluster_has() -> None:
+    node = Node(name="gpu-1", role="compute", address="10.0.0.1", host_key="k", machine_id="m", cpus=2, memory_mb=2048)
+    job = "export NCCL_NET=Socket\nexport NCCL_ALGO=ring\n"
+    tuner = "harmful  line 2: NCCL_ALGO=ring: switches the tuner of NCCL and of the EFA plugin off"
+    local = Inventory(cluster="c", target="local", nodes=(node,))
+    assert submit.warnings(job, local) == [tuner]
+    sets = (NodeSet(group="gpu", count=2, static=2, cpus=8, memory_mb=1024, fabric="efa"),)
+    cloud = Inventory(cluster="c", target="aws", nodes=(), sets=sets)
+    tcp = "harmful  line 1: NCCL_NET=Socket: the job would run over TCP although the nodes have a faster fabric"
+    assert submit.warnings(job, cloud) == [tcp, tuner]
+
+
+def test_output_and_control_lines_are_told_apart_also_within_a_line() -> None:
+    class Process:
+        stdout = io.BytesIO(
+            b"\x1estate|PENDING|Resources||0:0\nhello\nhalf\x1eoffset|10\n\x1estate|RUNNING||gpu-1|0:0\n"
+        )
+
+    assert list(submit.pieces(cast("Any", Process))) == [
+        (b"", "state|PENDING|Resources||0:0"),
+        (b"hello\n", ""),
+        (b"half", "offset|10"),
+        (b"", "state|RUNNING||gpu-1|0:0"),
+    ]
+
+
+def test_a_login_node_that_hangs_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_ssh(tmp_path, monkeypatch, "exec sleep 60")
+    monkeypatch.setattr(ssh, "TIMEOUT_S", 0.2)
+    job = tmp_path / "a.sbatch"
+    job.write_text("#!/bin/sh\n")
+    with pytest.raises(Stop, match="did not answer") as stop:
+        submit.send(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", job, [])
+    assert "make status STACK=s" in stop.value.fix

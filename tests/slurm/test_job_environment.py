@@ -1,0 +1,73 @@
+"""The linter of job environments: what it reads out of a job file, and what it says of each variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm.job_environment import RULES, Fabric, Setting, findings, from_environment, settings
+
+JOBS = Path(__file__).parents[2] / "slurm" / "jobs"
+JOB = """\
+#!/bin/bash
+#SBATCH --nodes=2
+# export NCCL_ALGO=ring
+export FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1
+export NCCL_PROTO="simple"; export NCCL_DEBUG=INFO
+NCCL_SOCKET_IFNAME='^docker,lo,eth' srun python train.py
+echo NCCL_ALGO=ring
+"""
+
+
+def test_what_a_job_file_sets_is_found_with_its_line() -> None:
+    assert list(settings(JOB)) == [
+        Setting("FI_PROVIDER", "efa", 4),
+        Setting("FI_EFA_USE_DEVICE_RDMA", "1", 4),
+        Setting("NCCL_PROTO", "simple", 5),
+        Setting("NCCL_DEBUG", "INFO", 5),
+        Setting("NCCL_SOCKET_IFNAME", "^docker,lo,eth", 6),
+    ]
+
+
+def test_the_findings_of_a_job_that_was_copied_around() -> None:
+    assert [str(finding) for finding in findings(settings(JOB), "efa")] == [
+        "obsolete line 4: FI_EFA_USE_DEVICE_RDMA=1: libfabric does so by itself since 1.18",
+        "harmful  line 5: NCCL_PROTO=simple: switches the tuner off; was needed by EFA plugins up to 1.5",
+        "needless line 5: NCCL_DEBUG=INFO: fills every rank's log; for finding faults only",
+        "harmful  line 6: NCCL_SOCKET_IFNAME=^docker,lo,eth: leaves out what ranks find each other by",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "fabric", "verdicts"),
+    [
+        ("NCCL_NET", "Socket", "efa", ["harmful"]),
+        ("NCCL_NET", "Socket", "tcp", []),
+        ("NCCL_NET", "Libfabric", "efa", []),
+        ("FI_PROVIDER", "tcp", "efa", ["harmful"]),
+        ("FI_PROVIDER", "efa", "efa", []),
+        ("NCCL_NET_PLUGIN", "spcx", "efa", ["harmful"]),
+        ("NCCL_NET_PLUGIN", "ofi", "efa", []),
+        ("RDMAV_FORK_SAFE", "1", "efa", ["harmful"]),
+        ("NCCL_BUFFSIZE", "4194304", "infiniband", []),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo,veth", "efa", []),
+        ("NCCL_SOCKET_NTHREADS", "4", "tcp", []),
+        ("NCCL_SOCKET_NTHREADS", "4", "infiniband", ["needless"]),
+        ("NCCL_DEBUG", "WARN", "efa", []),
+        ("FI_EFA_USE_HUGE_PAGE", "0", "efa", []),
+        ("PATH", "/usr/bin", "efa", []),
+    ],
+)
+def test_verdict(variable: str, value: str, fabric: Fabric, verdicts: list[str]) -> None:
+    assert [finding.verdict for finding in findings(from_environment({variable: value}), fabric)] == verdicts
+
+
+def test_no_rule_stands_twice() -> None:
+    assert len({rule.variable for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("job", sorted(JOBS.glob("*.sbatch")), ids=lambda path: path.name)
+@pytest.mark.parametrize("fabric", ["tcp", "efa", "infiniband"])
+def test_our_own_jobs_pass(job: Path, fabric: Fabric) -> None:
+    assert findings(settings(job.read_text()), fabric) == []

@@ -1,0 +1,1 @@
+"""What AWS sells, as dated data: instance types, network cards, prices. Imports nothing of ours."""

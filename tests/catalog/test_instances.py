@@ -1,0 +1,104 @@
+"""The catalog: what the generator makes, what people reviewed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from infra.catalog import instances, refresh
+from infra.catalog.instances import DATA, Card, Gpus, UnknownInstanceType, UnverifiedInstanceType, all_types, instance
+
+GPU_TYPES = [name for name, found in all_types().items() if found.gpus.count]
+
+
+def test_the_file_is_what_the_generator_makes() -> None:
+    text = (DATA / "instances.json").read_text()
+    assert text == refresh.instances(json.loads(text)["date"]), "run `python -m infra.catalog.refresh instances DATE`"
+
+
+def test_one_machine_whole() -> None:
+    found = instance("p5.48xlarge")
+    assert (found.family, found.vcpus, found.cores, found.threads_per_core, found.sockets) == ("p5", 192, 96, 2, 2)
+    assert found.memory_mb == 2048 * 1024
+    assert found.gpus == Gpus(8, "h100", "H100", 81920)
+    assert found.network_cards == tuple(Card(index, 2, True, 100.0) for index in range(32))
+    assert (found.efa_interfaces, found.efa_generation, found.nvlink, found.ip_every) == (32, 2, 4, 4)
+    assert found.instance_store == (8, 3800)
+    assert found.architecture == "x86_64"
+    assert found.purchases == {"on-demand", "spot", "reservation", "block"}
+    assert not found.auto_recovery
+    assert "us-east-1" in found.regions
+    assert "eu-west-3" not in found.regions
+    assert [(b.nodes, b.size, b.gb_per_s) for b in found.busbw][-1] == (2, 16 * 2**30, 487)
+
+
+def test_the_first_card_of_p6_b300_has_no_efa() -> None:
+    cards = instance("p6-b300.48xlarge").network_cards
+    assert [card.efa for card in cards] == [False, *[True] * 16]
+    assert (cards[0].gbps, cards[1].gbps) == (350.0, 400.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "memory_gib", "efa"),
+    [
+        ("p4d.24xlarge", 8, 1152, 4),
+        ("p4de.24xlarge", 8, 1152, 4),
+        ("p5.4xlarge", 1, 256, 1),
+        ("p5e.48xlarge", 8, 2048, 32),
+        ("p5en.48xlarge", 8, 2048, 16),
+        ("p6-b200.48xlarge", 8, 2048, 8),
+        ("p6-b300.48xlarge", 8, 4096, 16),
+        ("g5.8xlarge", 1, 128, 1),
+        ("g6.8xlarge", 1, 128, 1),
+        ("g6.4xlarge", 1, 64, 0),
+        ("g6e.24xlarge", 4, 768, 2),
+        ("g6e.48xlarge", 8, 1536, 4),
+        ("g7e.48xlarge", 8, 2048, 4),
+    ],
+)
+def test_gpus_memory_and_efa(name: str, count: int, memory_gib: int, efa: int) -> None:
+    found = instance(name)
+    assert (found.gpus.count, found.memory_mb, found.efa_interfaces) == (count, memory_gib * 1024, efa)
+
+
+@pytest.mark.parametrize("name", GPU_TYPES)
+def test_every_gpu_has_a_name_that_slurm_takes(name: str) -> None:
+    assert instance(name).gpus.type.isalnum()
+    assert instance(name).gpus.type == instance(name).gpus.type.lower()
+
+
+@pytest.mark.parametrize("name", GPU_TYPES)
+def test_efa_cards_and_efa_interfaces_agree(name: str) -> None:
+    found = instance(name)
+    assert found.efa_interfaces == sum(card.efa for card in found.network_cards)
+
+
+def test_trainium_has_chips_and_no_gpus() -> None:
+    found = instance("trn1.32xlarge")
+    assert (found.neuron, found.gpus.count, found.efa_interfaces) == (16, 0, 8)
+
+
+def test_architectures() -> None:
+    assert instance("m7g.large").architecture == "arm64"
+    assert instance("m7i.large").architecture == "x86_64"
+
+
+def test_a_name_that_is_nearly_right_is_told_so() -> None:
+    with pytest.raises(UnknownInstanceType) as bad:
+        instance("p5en.48xlareg")
+    assert bad.value.nearest[0] == "p5en.48xlarge"
+    with pytest.raises(UnknownInstanceType, match="nearest: none"):
+        instance("???")
+
+
+def test_a_type_with_contradicting_sources_is_refused_with_the_reason() -> None:
+    with pytest.raises(UnverifiedInstanceType, match="17 network cards"):
+        instance("p6e-gb200.36xlarge")
+
+
+def test_what_was_reviewed_belongs_to_something_that_exists() -> None:
+    families = {found.family for found in all_types().values()}
+    assert set(instances._reviewed()["families"]) <= families
+    assert set(instances._reviewed()["busbw"]) <= set(all_types())
+    assert not set(instances.unverified()) & set(all_types())

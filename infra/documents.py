@@ -1,15 +1,18 @@
-"""Documents made from the model, so that no second list of fields exists: JSON schema, table, golden plans."""
+"""Documents made from model and catalog, so that no second list exists: JSON schema, table, golden plans, layouts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from infra.catalog.instances import InstanceType, all_types
+from infra.plan.aws.interfaces import Interface, interfaces
 from infra.plan.build_plan import plan
 from infra.spec import ClusterSpec
 from infra.spec.fields import expected, part_of, policy_of, slot_of, walk
@@ -19,6 +22,7 @@ from infra.spec.written import inline
 SCHEMA = Path("docs/cluster.schema.json")
 FIELDS = Path("docs/spec.md")
 GOLDEN = Path("tests/golden")
+LAYOUTS = GOLDEN / "interfaces"
 # The stack files that come with the repository; those that users put beside them have no golden copy.
 EXAMPLES = ("local", "local-full", "local-required")
 BEGIN, END = "<!-- fields: begin -->", "<!-- fields: end -->"
@@ -40,14 +44,16 @@ def write_all(root: Path) -> list[Path]:
 def stale(root: Path) -> list[Path]:
     """Documents that are missing, differ from the model, or belong to an example that is gone; relative to `root`."""
     wanted = documents(root)
-    gone = [p.relative_to(root) for p in (root / GOLDEN).glob("*.json") if p.relative_to(root) not in wanted]
+    found = [path.relative_to(root) for folder in (GOLDEN, LAYOUTS) for path in (root / folder).glob("*.json")]
+    gone = [path for path in found if path not in wanted]
     return sorted([*(path for path, text in wanted.items() if _text(root / path) != text), *gone])
 
 
 def documents(root: Path) -> dict[Path, str]:
     """Path and whole text of everything generated."""
     golden = {GOLDEN / f"{name}.json": text for name, text in _plans(root / "stacks")}
-    return {SCHEMA: schema(), FIELDS: _page(root / FIELDS), **golden}
+    layouts = {LAYOUTS / f"{name}.json": _layouts(found) for name, found in all_types().items() if _for_compute(found)}
+    return {SCHEMA: schema(), FIELDS: _page(root / FIELDS), **golden, **layouts}
 
 
 def schema() -> str:
@@ -67,6 +73,24 @@ def table() -> str:
 def _plans(stacks: Path) -> Iterator[tuple[str, str]]:
     for name in EXAMPLES:
         yield name, _json(plan(read(stacks / f"Pulumi.{name}.yaml")).model_dump(mode="json"))
+
+
+def _for_compute(found: InstanceType) -> bool:
+    return bool(found.gpus.count or found.neuron or found.efa_interfaces)
+
+
+def _layouts(found: InstanceType) -> str:
+    """Every way in which the type's interfaces can be laid out, one line for each interface."""
+    ways = {"tcp": interfaces(found, "tcp")}
+    if found.efa_interfaces:
+        ways["efa"] = interfaces(found, "efa")
+        ways["efa, ip_bandwidth"] = interfaces(found, "efa", ip_bandwidth=True)
+    blocks = ",\n".join(f"  {json.dumps(way)}: [\n{_lines(planned)}\n  ]" for way, planned in ways.items())
+    return f"{{\n{blocks}\n}}\n"
+
+
+def _lines(planned: tuple[Interface, ...]) -> str:
+    return ",\n".join(f"    {json.dumps(asdict(interface))}" for interface in planned)
 
 
 def _page(page: Path) -> str:

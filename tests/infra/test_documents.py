@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from infra.documents import BEGIN, FIELDS, GOLDEN, SCHEMA, stale, table, write_all
+from infra.documents import BEGIN, FIELDS, GOLDEN, LAYOUTS, SCHEMA, stale, table, write_all
 from infra.spec.fields import walk
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,10 @@ def test_what_is_stale_is_named_and_written(tmp_path: Path) -> None:
     (root / FIELDS).write_text((root / FIELDS).read_text().replace("cluster name", "something else"))
     (root / GOLDEN / "local.json").unlink()
     (root / GOLDEN / "gone.json").write_text("{}")
-    wrong = [SCHEMA, FIELDS, GOLDEN / "gone.json", GOLDEN / "local.json"]
+    (root / LAYOUTS / "p5.48xlarge.json").unlink()
+    (root / LAYOUTS / "p9.48xlarge.json").write_text("{}")
+    layouts = [LAYOUTS / "p5.48xlarge.json", LAYOUTS / "p9.48xlarge.json"]
+    wrong = [SCHEMA, FIELDS, GOLDEN / "gone.json", *layouts, GOLDEN / "local.json"]
     assert stale(root) == wrong
     assert write_all(root) == wrong
     assert stale(root) == []

@@ -1,0 +1,58 @@
+"""A short training run on the GPU in this process, alone in its world; with NCCL where the strategy wants a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from tests.trainer.curves import global_batch
+from trainer.config.load import load
+from trainer.config.schema import Config
+from trainer.models.build import build
+from trainer.models.init import fill
+from trainer.models.loss import loss
+from trainer.parallel.apply import parallelize
+from trainer.parallel.engine import Batch
+from trainer.parallel.layout import resolve
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.recipe import Recipe
+from trainer.step import Step
+
+DEVICE = torch.device("cuda", 0)
+STEPS = 20
+MICRO = 4
+# Two micro-batches in each step, clipped in every step.
+LLAMA = ("batch.size=8", "optimizer.clip_norm=0.3")
+
+
+@dataclass
+class Curve:
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    skipped: list[float] = field(default_factory=list)
+
+
+def curve(words: tuple[str, ...], preset: str = "tiny-llama", steps: int = STEPS) -> Curve:
+    config = load(preset, [*LLAMA, *words])
+    step = make_step(config)
+    found = Curve()
+    for index in range(steps):
+        result = step.run(batch(config, index), MICRO)
+        found.losses.append(float(result.loss))
+        found.norms.append(float(result.grad_norm))
+        found.skipped.append(float(result.skipped))
+    return found
+
+
+def make_step(config: Config) -> Step:
+    recipe = Recipe(config.parallel, config.precision, config.compile)
+    layout = resolve(config.parallel, 1, 1)
+    mesh = Mesh(layout, 0, DEVICE, is_sharded=recipe.is_sharded(layout))
+    weights = partial(fill, seed=config.run.seed, device=DEVICE)
+    return Step(parallelize(partial(build, config.model), recipe, mesh, weights), config, loss)
+
+
+def batch(config: Config, index: int) -> Batch:
+    return {name: tensor.to(DEVICE) for name, tensor in global_batch(config, index).items()}

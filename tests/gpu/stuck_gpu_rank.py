@@ -1,0 +1,40 @@
+"""One rank whose GPU never comes back: the host waits for a collective of NCCL behind a kernel without end.
+
+RANK=0 WORLD_SIZE=1 ... python -m tests.gpu.stuck_gpu_rank FOLDER HANG_S
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trainer.life.watchdog import Watchdog
+from trainer.world import start
+
+STEPS, STUCK_STEP = 12, 8
+# An hour or so of a GPU's cycles; the driver ends the kernel with the process.
+FOR_EVER = 10**13
+
+
+def main() -> None:
+    folder, hang_s = Path(sys.argv[1]), float(sys.argv[2])
+    world = start("cuda", 60, hang_folder=folder / "hang")
+    watchdog = Watchdog(world, folder, hang_s).start()
+    for step in range(1, STEPS + 1):
+        watchdog.beat(step, "step")
+        if step == STUCK_STEP:
+            torch.cuda._sleep(FOR_EVER)
+        dist.all_reduce(torch.ones(1 << 20, device=world.device))
+        wait_for_gpu()
+    watchdog.close()
+
+
+def wait_for_gpu() -> None:
+    torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Models compiled by inductor train like the same models run operation by operation."""
+
+from __future__ import annotations
+
+import pytest
+from torch._dynamo.utils import counters
+
+from tests.gpu.short_run import curve
+from tests.gpu.test_strategies import HALF_TOLERANCE, compare, parallel, plain
+
+CASES = [
+    ("blocks", "single"),
+    ("whole", "single"),
+    ("blocks", "single recompute=full"),
+    ("blocks", "single recompute=selective"),
+    ("blocks", "fsdp"),
+    ("blocks", "fsdp recompute=selective"),
+    ("whole", "fsdp"),
+]
+
+
+@pytest.mark.parametrize(("mode", "strategy"), CASES)
+def test_a_compiled_model_trains_like_an_eager_one(mode: str, strategy: str) -> None:
+    counters.clear()
+    compare(curve((*parallel(strategy), f"compile.mode={mode}")))
+    # Code that could not be captured would run operation by operation, and be right without a compiler.
+    assert counters["stats"]["unique_graphs"] > 0
+    assert not counters["graph_break"]
+    assert counters["inductor"]
+
+
+@pytest.mark.parametrize(("mode", "strategy"), [("whole", "single"), ("blocks", "fsdp")])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_compiled_model_in_half_precision_follows_full_precision(mode: str, strategy: str, precision: str) -> None:
+    found = curve((*parallel(strategy), f"compile.mode={mode}", f"precision={precision}"), steps=5)
+    assert found.losses == pytest.approx(plain("tiny-llama").losses[:5], abs=HALF_TOLERANCE)
+    assert found.skipped == [0.0] * 5

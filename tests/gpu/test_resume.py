@@ -1,0 +1,50 @@
+"""On the GPU too a run that was killed and resumed is the undisturbed run, bit for bit, if it is to be repeatable."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.launch import Launched, checkpoint_steps, digests, events, finished, kill_when_held, losses, torchrun
+
+STEPS = 12
+COMMON = [
+    f"steps={STEPS}", "batch.size=8", "batch.micro=2", "schedule.warmup=0", "checkpoint.every=4", "metrics.every=1",
+    "metrics.profile_every=0", "run.deterministic=true", "run.device=cuda", "run.folder=run",
+]  # fmt: skip
+DROPOUT = ["tiny-gpt2", "model.dropout=0.1", "precision=bf16"]
+CASES = {
+    "single": (1, [*DROPOUT, "parallel.strategy=single"]),
+    "single, fp16": (1, ["tiny-llama", "parallel.strategy=single", "precision=fp16"]),
+    "single, compiled whole": (1, ["tiny-llama", "parallel.strategy=single", "precision=bf16", "compile.mode=whole"]),
+    # Alone, ddp has nobody to average with: this is what a world of one runs.
+    "ddp, one rank": (1, [*DROPOUT, "parallel.strategy=ddp"]),
+    "ddp": (2, [*DROPOUT, "parallel.strategy=ddp"]),
+    "fsdp, one rank": (1, [*DROPOUT, "parallel.strategy=fsdp"]),
+    "fsdp, one rank, offload": (1, ["tiny-llama", "parallel.strategy=fsdp", "parallel.offload=true"]),
+    "fsdp": (2, ["tiny-llama", "parallel.strategy=fsdp", "precision=bf16"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kill_and_resume_change_no_bit(case: str, tmp_path: Path) -> None:
+    ranks, words = CASES[case]
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    with ranks_of(ranks, words, straight) as run:
+        finished(run)
+    with ranks_of(ranks, words, killed, HOLD=f"{ranks - 1}:10") as run:
+        resumed_from = kill_when_held(run, killed / "run")
+    assert resumed_from in (4, 8)
+    with ranks_of(ranks, words, killed) as run:
+        finished(run)
+    assert [event["step"] for event in events(killed / "run", "loaded")] == [resumed_from]
+    assert sorted(losses(straight / "run")) == list(range(1, STEPS + 1))
+    assert losses(killed / "run") == losses(straight / "run")
+    assert checkpoint_steps(killed / "run")[-1] == STEPS
+    assert digests(killed / "run", STEPS) == digests(straight / "run", STEPS)
+
+
+def ranks_of(ranks: int, words: list[str], folder: Path, **more: str) -> AbstractContextManager[Launched]:
+    return torchrun(ranks, [*words, *COMMON], folder, program="tests.gpu.one_gpu_rank", **more)

@@ -1,0 +1,106 @@
+"""Two ranks on one GPU that really talk NCCL: same curves as one rank, their traffic in the profile, hangs named."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+from tests.trainer.launch import finished, lines, losses, torchrun
+from tests.trainer.test_life_ranks import finish, start
+from trainer.config.load import load
+from trainer.models.build import build
+
+# Sums over two ranks round in another order than over one.
+LOSS_TOLERANCE = 1e-3
+STEPS = 12
+COMMON = [
+    "tiny-llama", f"steps={STEPS}", "batch.size=8", "batch.micro=2", "schedule.warmup=0", "checkpoint.every=0",
+    "metrics.every=1", "metrics.profile_every=8", "run.device=cuda", "run.folder=run",
+]  # fmt: skip
+MB = 4 * 1e-6
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("ddp", {"all_reduce"}),
+        ("fsdp", {"all_gather", "reduce_scatter"}),
+        ("fsdp zero=1", {"all_gather", "reduce_scatter"}),
+        ("hsdp shard=1", {"all_reduce"}),
+        ("single tensor=2", {"all_reduce"}),
+        ("single pipeline=2", {"send_recv"}),
+    ],
+)
+def test_two_ranks_train_like_one_and_their_traffic_is_seen(strategy: str, expected: set[str], tmp_path: Path) -> None:
+    name, *rest = strategy.split()
+    words = [*COMMON, f"parallel.strategy={name}", *(f"parallel.{setting}" for setting in rest)]
+    with torchrun(2, words, tmp_path, program="tests.gpu.one_gpu_rank") as run:
+        finished(run)
+    folder = tmp_path / "run"
+    assert losses(folder) == pytest.approx(alone(), abs=LOSS_TOLERANCE)
+    for rank in range(2):
+        profile = lines(folder / "metrics" / f"communication-{rank:05d}.jsonl")[-1]
+        assert profile["step"] == 8
+        traffic = profile["traffic"]
+        print(f"\n{strategy}, rank {rank}: {traffic}")
+        assert traffic
+        assert expected <= {row["collective"] for row in traffic}
+        assert all(row["ms"] > 0 and row["count"] > 0 for row in traffic)
+        assert all(0 <= row["exposed_ms"] <= row["ms"] * 1.01 for row in traffic)
+        # NCCL has one kernel for sends and receives, which does not say how much it moves to whom.
+        sized = [row for row in traffic if row["collective"] in expected - {"send_recv"}]
+        assert all(row["mb"] > 0 and row["group"] for row in sized)
+        assert 0 < profile["communication_ms"] <= profile["span_ms"]
+
+
+def test_the_size_of_an_all_reduce_is_that_of_the_gradients(tmp_path: Path) -> None:
+    with torchrun(2, [*COMMON, "parallel.strategy=ddp"], tmp_path, program="tests.gpu.one_gpu_rank") as run:
+        finished(run)
+    weights = sum(parameter.numel() for parameter in build(load("tiny-llama", []).model).parameters())
+    traffic = lines(tmp_path / "run" / "metrics" / "communication-00000.jsonl")[-1]["traffic"]
+    sent = sum(row["mb"] for row in traffic if row["collective"] == "all_reduce")
+    # Besides gradients only a few single numbers are summed.
+    assert sent == pytest.approx(weights * MB, rel=0.01)
+
+
+def test_a_rank_that_hangs_is_named_and_every_rank_s_collectives_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [*COMMON[:-1], f"run.folder={folder}", "parallel.strategy=ddp", "watchdog.hang_s=6"]
+    statuses, said = finish(start(2, "-m", "tests.gpu.one_gpu_rank", *words, HOLD="1:7"))
+    assert 76 in statuses, said
+    assert 0 not in statuses, said
+    host = socket.gethostname()
+    assert f"behind: rank 1 on {host} (step 7, step)" in (folder / "hang" / "report.txt").read_text(), said
+    assert "in held_step" in (folder / "hang" / "rank-00001.txt").read_text()
+    assert "synchronize" in (folder / "hang" / "rank-00000.txt").read_text()
+    waiting, held = (flights(folder, rank) for rank in range(2))
+    assert waiting[-1]["state"] != "completed"
+    assert held[-1]["state"] == "completed"
+    # The rank that goes on has asked for what the other never joined.
+    assert newest(waiting) > newest(held)
+    assert {entry["profiling_name"] for entry in waiting} >= {"nccl:all_reduce"}
+
+
+def flights(folder: Path, rank: int) -> list[dict[str, Any]]:
+    """As fr_trace reads them."""
+    kept = pickle.loads((folder / "hang" / f"collectives-rank-{rank}").read_bytes())  # noqa: S301  # our own ranks'
+    entries: list[dict[str, Any]] = kept["entries"]
+    return sorted(entries, key=lambda entry: entry["time_created_ns"])
+
+
+def newest(entries: list[dict[str, Any]]) -> int:
+    return max(int(entry["collective_seq_id"]) for entry in entries)
+
+
+@cache
+def alone() -> dict[int, float]:
+    folder = Path(mkdtemp(prefix="muster-gpu-"))
+    with torchrun(1, [*COMMON, "parallel.strategy=single"], folder) as run:
+        finished(run)
+    return losses(folder / "run")

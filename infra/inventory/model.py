@@ -50,6 +50,8 @@ class NodeSet(Part):
     gpus: NodeGpus = NodeGpus()
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
     instance_type: str = ""
+    host_key: str = ""
+    """The public SSH host key that all of them show."""
 
 
 class Inventory(Part):

@@ -72,6 +72,24 @@ def test_a_factory_and_a_loss_of_ones_own(tmp_path: Path) -> None:
         assert torch.equal(value, weights_of(lazily)[name])
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_an_update_that_is_left_out_leaves_no_statistics_behind(precision: str, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3), nn.BatchNorm1d(3))
+    trainer = trainer_in(tmp_path, model=model, precision=precision, micro_batch=4)
+    good = {"inputs": torch.randn(8, 6), "targets": torch.arange(8) % 3}
+    trainer.train_step(good)
+    before = statistics_of(trainer)
+    trainer.train_step({**good, "inputs": good["inputs"].clone().fill_(torch.inf)})
+    assert trainer.metrics()["skipped"] == 1
+    assert all(torch.equal(value, before[name]) for name, value in statistics_of(trainer).items())
+    trainer.train_step(good)
+    assert trainer.metrics()["skipped"] == 0
+    after = statistics_of(trainer)
+    assert len(after) == 4
+    assert all(value.isfinite().all() and not torch.equal(value, before[name]) for name, value in after.items())
+    trainer.close()
+
+
 def test_a_failed_save_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     trainer = trainer_in(tmp_path / "file")
@@ -111,6 +129,12 @@ def test_two_ranks_learn_what_one_learns(tmp_path: Path) -> None:
     assert fsdp[0]["before"] == {"losses": ddp[0]["losses"]}
     assert [*ddp[0]["losses"], *fsdp[0]["losses"]] == pytest.approx(expected, rel=1e-5)
     assert fsdp[0]["metrics"]["step"] == 2 * STEPS
+
+
+def statistics_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    found = {name: value.clone() for name, value in trainer.model_tensors().items() if ".running_" in name}
+    assert all(name.startswith("buffer.") for name in found)
+    return found
 
 
 def weights_of(trainer: Trainer) -> dict[str, Any]:

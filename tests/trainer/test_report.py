@@ -147,12 +147,24 @@ def test_what_the_job_script_notes_is_no_start(tmp_path: Path) -> None:
     assert lives(open_run(run)) == before
 
 
+def test_the_step_is_where_the_run_ended_and_the_last_recorded_one_is_told_beside_it(tmp_path: Path):
+    run = make_run(tmp_path / "run", steps=20, finished=False)
+    stopped = {"outcome": "stopped", "reason": "asked to stop", "step": 27, "time": BEGAN + 900}
+    (run / "outcome.json").write_text(json.dumps(stopped))
+    assert main([str(run), "--no-pictures"]) == 0
+    summary = json.loads((run / "report" / "summary.json").read_text())
+    assert (summary["outcome"], summary["step"], summary["recorded_step"]) == ("stopped", 27, 20)
+    text = " ".join(checked(run / "report" / "index.html").words)
+    assert "step 27 of 400 · metrics up to step 20 ·" in text
+
+
 def test_an_outcome_of_an_earlier_life_is_not_the_end_of_this_one(tmp_path: Path):
     run = make_run(tmp_path / "run", finished=False)
     (run / "outcome.json").write_text(
         '{"outcome": "requeue", "reason": "time limit", "step": 200, "time": 1790000042.0}'
     )
-    assert summarise(open_run(run))["outcome"] == "no end recorded"
+    summary = summarise(open_run(run))
+    assert (summary["outcome"], summary["reason"], summary["step"]) == ("no end recorded", "", 400)
 
 
 def test_a_run_that_died_before_its_first_step_has_a_report(tmp_path: Path):

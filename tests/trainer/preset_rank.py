@@ -1,0 +1,44 @@
+"""A preset on one of several ranks, as a run does it: settled, built, trained, saved, loaded again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer import settle
+from trainer.api import Trainer
+from trainer.config.load import load
+from trainer.data.loader import Loader
+from trainer.data.source import Source, source_for
+from trainer.world import World
+
+LOCAL = 2
+
+
+def train_preset(preset: str, words: list[str], folder: str, steps: int) -> dict[str, Any]:
+    """Losses, those of the last step again from a checkpoint, and what the ranks were arranged as."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    world = World(rank, size, rank % LOCAL, LOCAL, "here", torch.device("cpu"), (), dist.group.WORLD)
+    config = load(preset, words)
+    source = source_for(config)
+    settled = settle.settle(config, world, source, Path(folder))
+    trainer = Trainer.of(settled.config, world, settled.micro)
+    losses = [_step(trainer, source, position) for position in range(steps - 1)]
+    trainer.save_checkpoint()
+    last = _step(trainer, source, steps - 1)
+    trainer.load_checkpoint()
+    again = _step(trainer, source, steps - 1)
+    trainer.checkpoints.close()
+    return {"losses": [*losses, last], "again": again, "config": settled.config, "layout": trainer.layout}
+
+
+def _step(trainer: Trainer, source: Source, step: int) -> float:
+    batch, layout = trainer.config.batch.size, trainer.layout
+    place = {"dp_rank": layout.dp_rank(trainer.world.rank), "dp_size": layout.dp_size}
+    loader = Loader(source, trainer.config.run.seed, batch, position=step * batch, workers=0, **place)
+    result = trainer.run_step(next(loader).tensors)
+    loader.close()
+    return float(trainer.mean_over_ranks(result.loss))

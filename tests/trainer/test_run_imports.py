@@ -1,0 +1,59 @@
+"""Training imports torch, numpy and pyyaml; other packages only where a person's own files need them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from tests.trainer.launch import REPO, SMALL_LLAMA
+from trainer.data.prepare import main as prepare
+
+OPTIONAL = {"PIL", "tokenizers", "transformers", "safetensors", "tensorboard", "matplotlib", "rich", "huggingface_hub"}
+RESNET = ("tiny-resnet", "data.kind=images", "metrics.peak_tflops=1", "run.device=cpu", "batch.size=4")
+CODE = """
+import json, sys
+from trainer.__main__ import main
+status = main(sys.argv[1:])
+print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))
+sys.exit(status)
+"""
+
+
+def test_text_is_trained_on_without_its_tokenizer(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text.txt").write_text("a b a a b c\n" * 200)
+    words = [str(tmp_path / "text.txt"), "--out", str(tmp_path / "shards"), "--workers", "1"]
+    assert prepare([*words, "--tokenizer", str(tmp_path / "tokenizer.json")]) == 0
+    words = [*SMALL_LLAMA, "metrics.tensorboard=true", "data.kind=tokens", f"data.path={tmp_path / 'shards'}"]
+    assert imported(words, tmp_path) == set()
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("npy", set()), ("png", {"PIL"})])
+def test_pillow_is_for_folders_that_need_it(kind: str, expected: set[str], tmp_path: Path) -> None:
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    for name in ("cats", "dogs"):
+        folder = tmp_path / "images" / name
+        folder.mkdir(parents=True)
+        for number in range(4):
+            if kind == "npy":
+                np.save(folder / f"{number}.npy", pixels)
+            else:
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    assert imported([*RESNET, f"data.path={tmp_path / 'images'}"], tmp_path) == expected
+
+
+def imported(words: list[str], tmp_path: Path) -> set[str]:
+    """Of the packages that training can do without."""
+    command = [sys.executable, "-c", CODE, *words, "steps=2", "schedule.warmup=0", f"run.folder={tmp_path / 'run'}"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return OPTIONAL & set(json.loads(done.stdout.splitlines()[-1]))

@@ -6,8 +6,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.inventory import NodeGpus, Role
+from infra.catalog.instances import InstanceType
+from infra.inventory import NodeGpus, NodeSet, Role
 from infra.plan import names
+from infra.plan.aws import machines
 from infra.spec import ClusterSpec, Fabric, Gpus, Machine, NodeGroup, Size
 
 CONTROLLER_SIZE = Size(cpus=2, memory_mb=2048)
@@ -29,8 +31,17 @@ class PlannedNode(Part):
     memory_mb: int
     gpus: NodeGpus = NodeGpus()
     fabric: Fabric = "tcp"
+    instance_type: str | None = None
     ssh_port: int | None = None
     """Port of 127.0.0.1 that leads to this node's SSH."""
+
+
+class Member(Part):
+    """A node by name alone: what can run jobs, or keeps those that do."""
+
+    name: str
+    role: Role
+    group: str | None = None
 
 
 class PlannedVolume(Part):
@@ -44,18 +55,32 @@ class BuildPlan(Part):
     cluster: str
     target: str
     nodes: tuple[PlannedNode, ...]
+    sets: tuple[NodeSet, ...] = ()
+    """Compute nodes of targets that launch them by name; `nodes` then has only controller and login."""
     volumes: tuple[PlannedVolume, ...]
     cidr: str | None = None
     egress: bool = True
     tags: dict[str, str] = {}
     image: str = names.IMAGE
 
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Every node that exists or may come to exist."""
+        made = (Member(name=node.name, role=node.role, group=node.group) for node in self.nodes)
+        launched = (
+            Member(name=names.member(part.group, number), role="compute", group=part.group)
+            for part in self.sets
+            for number in range(1, part.count + 1)
+        )
+        return (*made, *launched)
+
 
 def plan(spec: ClusterSpec) -> BuildPlan:
     return BuildPlan(
         cluster=spec.name,
         target=spec.target,
-        nodes=(_controller(spec), *_login(spec), *(n for g in spec.groups for n in _members(g, spec.groups[g]))),
+        nodes=_cloud_nodes(spec) if spec.target == "aws" else _nodes(spec),
+        sets=machines.sets(spec) if spec.target == "aws" else (),
         volumes=_volumes(spec),
         cidr=spec.network.cidr,
         egress=spec.network.egress,
@@ -64,7 +89,9 @@ def plan(spec: ClusterSpec) -> BuildPlan:
 
 
 def resolved(spec: ClusterSpec) -> ClusterSpec:
-    """The spec with the sizes that local nodes get where it names none, so that unset and written out are the same."""
+    """The spec with the sizes or types that nodes get where it names none: unset and written out are the same."""
+    if spec.target == "aws":
+        return machines.typed(spec)
     if spec.target != "local":
         return spec
     groups = {name: _sized(group, COMPUTE_SIZE) for name, group in spec.groups.items()}
@@ -79,6 +106,21 @@ def node_count(group: NodeGroup) -> int:
 
 def _sized(machine: M, size: Size) -> M:
     return machine if machine.size else machine.model_copy(update={"size": size})
+
+
+def _nodes(spec: ClusterSpec) -> tuple[PlannedNode, ...]:
+    members = (node for name, group in spec.groups.items() for node in _members(name, group))
+    return (_controller(spec), *_login(spec), *members)
+
+
+def _cloud_nodes(spec: ClusterSpec) -> tuple[PlannedNode, ...]:
+    controller = _rented(names.CONTROLLER, "controller", machines.controller(spec))
+    return (controller, _rented(names.LOGIN, "login", machines.login(spec))) if spec.login.enabled else (controller,)
+
+
+def _rented(name: str, role: Role, found: InstanceType) -> PlannedNode:
+    memory_mb = machines.memory_mb(found)
+    return PlannedNode(name=name, role=role, cpus=found.vcpus, memory_mb=memory_mb, instance_type=found.name)
 
 
 def _controller(spec: ClusterSpec) -> PlannedNode:

@@ -30,6 +30,8 @@ def cidr(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def room(spec: ClusterSpec) -> Iterator[Issue]:
+    if spec.target != "local":
+        return
     network = _parsed(spec.network.cidr) if spec.network.cidr else None
     if spec.network.cidr and network is None:
         return
@@ -45,7 +47,7 @@ def room(spec: ClusterSpec) -> Iterator[Issue]:
 
 def login_port(spec: ClusterSpec) -> Iterator[Issue]:
     port, where = spec.login.ssh_port, "login.ssh_port"
-    if port is None:
+    if port is None or spec.target != "local":
         return
     if not spec.login.enabled:
         message = f"{port} cannot be published: there is no login node (login.enabled is false)"

@@ -46,8 +46,8 @@ def changes(old: ClusterSpec, new: ClusterSpec) -> list[Change]:
 
 def affected(old: ClusterSpec, new: ClusterSpec) -> tuple[str, ...]:
     """Nodes of the old cluster that will go or be replaced, in the order of its plan."""
-    existing = [node.name for node in plan(old).nodes]
-    staying = {node.name for node in plan(new).nodes}
+    existing = [node.name for node in plan(old).members]
+    staying = {node.name for node in plan(new).members}
     replaced = {name for c in changes(old, new) if c.policy == "replace" for name in _concerned(c.path, old)}
     return tuple(name for name in existing if name not in staying or name in replaced)
 
@@ -94,7 +94,7 @@ def _concerned(path: str, spec: ClusterSpec) -> Iterator[str]:
     top, _, rest = path.partition(".")
     group = rest.partition(".")[0]
     everyone = top not in ("groups", names.CONTROLLER, names.LOGIN)
-    for node in plan(spec).nodes:
+    for node in plan(spec).members:
         if everyone or top == node.role or (top == "groups" and node.group == group):
             yield node.name
 
@@ -133,7 +133,7 @@ def _nodes_in_the_way(old: ClusterSpec, new: ClusterSpec, running: Running) -> I
         yield from _busy(running.jobs(going), old, new)
         return
     yield _controller_replaced()
-    yield from _busy(running.jobs([node.name for node in plan(old).nodes]), old, new)
+    yield from _busy(running.jobs([node.name for node in plan(old).members]), old, new)
 
 
 def _controller_replaced() -> Issue:
@@ -143,8 +143,8 @@ def _controller_replaced() -> Issue:
 
 
 def _busy(jobs: dict[str, list[str]], old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
-    groups = {node.name: node.group for node in plan(old).nodes}
-    staying = {node.name for node in plan(new).nodes}
+    groups = {node.name: node.group for node in plan(old).members}
+    staying = {node.name for node in plan(new).members}
     going = affected(old, new)
     for node, ids in jobs.items():
         fate = "lose its controller" if node not in going else "be replaced" if node in staying else "be removed"

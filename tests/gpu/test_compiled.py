@@ -15,7 +15,6 @@ CASES = [
     ("blocks", "single recompute=selective"),
     ("blocks", "fsdp"),
     ("blocks", "fsdp recompute=selective"),
-    ("whole", "fsdp"),
 ]
 
 

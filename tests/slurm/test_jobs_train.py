@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -171,6 +172,24 @@ def test_a_lost_node_is_named_and_the_job_comes_back(job: Run, tmp_path: Path) -
         "train: the step ended with 1 and no outcome: a rank or a node was lost; newest checkpoint: none" in done.stdout
     )
     assert requeued(tmp_path)
+
+
+def test_nobody_waits_for_a_lost_node_after_the_job(job: Run, tmp_path: Path) -> None:
+    job(TORCHRUN="1", CUT_OFF="gpu-2")
+    deadline = time.monotonic() + 20
+    while left := processes_of(tmp_path):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def processes_of(tmp_path: Path) -> list[str]:
+    """Those that have the test's own folder in their environment."""
+    mark, found = f"CALLS={tmp_path}".encode(), []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in environment.read_bytes():
+                found.append((environment.parent / "cmdline").read_text())
+    return found
 
 
 def test_requeues_end_when_there_is_no_progress(job: Run, tmp_path: Path) -> None:

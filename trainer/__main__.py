@@ -99,8 +99,7 @@ def _train(name: str, overrides: list[str]) -> int:
         config = load(name, overrides)
         folder = Path(config.run.folder.format(name=config.name))
         problems = _problems(config)
-        saved = published(folder / OF_RUN)
-        if problems and saved:
+        if problems and (saved := published(folder / OF_RUN)):
             # It ran before, on another number of ranks: a node was lost, and the queue can find a better number.
             reason = f"does not fit what is left of the ranks: {problems[0]}"
             return outcome.end(outcome.Code.REQUEUE, reason, saved[0].step, folder, _rank())

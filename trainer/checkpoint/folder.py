@@ -103,5 +103,5 @@ def sync(folder: Path) -> None:
 def _entries(folder: Path) -> list[Path]:
     try:
         return [folder / name for name in os.listdir(folder)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []

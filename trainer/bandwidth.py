@@ -10,6 +10,8 @@ from trainer.table import table
 KILO = 1024
 SIZES = tuple(KILO * 4**step for step in range(9))
 """1 KiB to 64 MiB, each four times the one before."""
+LARGE = (128 * KILO**2, KILO**3)
+"""Sizes at which the bandwidth of GPU machines is published."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ def rounds(size: int) -> int:
 def report(measured: Sequence[Measured]) -> str:
     rows = [(human(m.size), m.seconds * 1e6, m.algorithm / 1e6, m.bus / 1e6) for m in measured]
     return table(("size", "time us", "algorithm MB/s", "bus MB/s"), rows)
+
+
+def gigabytes(measured: Sequence[Measured]) -> dict[int, float]:
+    """GB/s of bus bandwidth by size."""
+    return {m.size: m.bus / 1e9 for m in measured}
 
 
 def human(size: int) -> str:

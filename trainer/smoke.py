@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,7 +26,9 @@ def main() -> int:
         total = check_sum(member)
         say(member, members(everyone))
         say(member, f"\nall-reduce of rank + 1 over {world} ranks: {total:g}, as it should be\n")
-        say(member, bandwidth.report([measure(member, size) for size in bandwidth.SIZES]))
+        measured = [measure(member, size) for size in sizes(member)]
+        say(member, bandwidth.report(measured))
+        keep(member, measured)
         dist.destroy_process_group()
     except (WorldError, RuntimeError) as error:
         print(f"smoke: FAILED on {member.host} (rank {rank}): {error}", file=sys.stderr, flush=True)
@@ -36,6 +40,17 @@ def main() -> int:
 def members(everyone: Sequence[Member]) -> str:
     rows = [(m.rank, m.host, m.local_rank, m.address, m.device) for m in everyone]
     return table(("rank", "host", "local rank", "address", "device"), rows)
+
+
+def sizes(member: Member) -> tuple[int, ...]:
+    return bandwidth.SIZES if member.device == "cpu" else bandwidth.SIZES + bandwidth.LARGE
+
+
+def keep(member: Member, measured: Sequence[bandwidth.Measured]) -> None:
+    """For the fabric job, which judges the figures."""
+    path = os.environ.get("SMOKE_JSON")
+    if path and member.rank == 0:
+        Path(path).write_text(json.dumps(bandwidth.gigabytes(measured)), encoding="ascii")
 
 
 def measure(member: Member, size: int) -> bandwidth.Measured:

@@ -70,4 +70,6 @@ def test_no_rule_stands_twice() -> None:
 @pytest.mark.parametrize("job", sorted(JOBS.glob("*.sbatch")), ids=lambda path: path.name)
 @pytest.mark.parametrize("fabric", ["tcp", "efa", "infiniband"])
 def test_our_own_jobs_pass(job: Path, fabric: Fabric) -> None:
-    assert findings(settings(job.read_text()), fabric) == []
+    """The fabric job alone reads NCCL's log: finding faults is what it is for."""
+    wanted = ["NCCL_DEBUG"] if job.name == "fabric.sbatch" else []
+    assert [found.setting.variable for found in findings(settings(job.read_text()), fabric)] == wanted

@@ -1,0 +1,103 @@
+"""Fabric proof: what NCCL's log, the devices' counters and the bandwidth say, and which node is the slow one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm.fabric import counters
+from slurm.fabric.nccl_log import Network, network
+from slurm.fabric.pairs import rounds, slow_nodes
+from slurm.fabric.verdict import Evidence, Wanted, findings
+
+EFA_LOG = """\
+gpu-1:4021:4021 [0] NCCL INFO NET/Plugin: Loaded net plugin Libfabric (v10)
+gpu-1:4021:4055 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)
+gpu-1:4021:4055 [0] NCCL INFO Using network Libfabric
+"""
+TCP_LOG = """\
+gpu-2:77:77 [0] NCCL INFO NET/Plugin: No plugin found (libnccl-net.so), using internal implementation
+gpu-2:77:91 [0] NCCL INFO NET/Socket : Using [0]ens5:10.0.1.7<0>
+gpu-2:77:91 [0] NCCL INFO Using network Socket
+"""
+IB_LOG = "gpu-3:9:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.3<0>\n"
+GIB = 2**30
+
+
+def test_efa_with_its_devices() -> None:
+    assert network(EFA_LOG) == Network("efa", 16)
+
+
+def test_silent_fall_back_to_tcp_is_seen_with_its_cause() -> None:
+    found = network(TCP_LOG)
+    assert (found.name, found.devices) == ("socket", 0)
+    assert "No plugin found" in found.complaints[0]
+
+
+def test_infiniband_and_an_empty_log() -> None:
+    assert network(IB_LOG) == Network("infiniband", 2)
+    assert network("") == Network("")
+
+
+def test_counters_of_both_kinds_are_read(tmp_path: Path) -> None:
+    efa, mlx = tmp_path / "rdmap86s0/ports/1/hw_counters", tmp_path / "mlx5_0/ports/1/counters"
+    for folder in (efa, mlx):
+        folder.mkdir(parents=True)
+    (efa / "tx_bytes").write_text("100\n")
+    (efa / "rdma_write_bytes").write_text("23\n")
+    (mlx / "port_xmit_data").write_text("5\n")
+    before = counters.read(tmp_path)
+    assert before == {"rdmap86s0": 123, "mlx5_0": 20}
+    (efa / "tx_bytes").write_text("1100\n")
+    sent = counters.moved(before, counters.read(tmp_path))
+    assert sent == {"rdmap86s0": 1000, "mlx5_0": 0}
+    assert counters.idle(sent, least=1) == ["mlx5_0"]
+
+
+P5EN = Wanted("efa", devices=16, busbw={GIB: 437.0, 128 * 2**20: 289.0})
+GOOD = {"gpu-1": Network("efa", 16), "gpu-2": Network("efa", 16)}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "wanted", "said"),
+    [
+        (Evidence(GOOD, {}, {GIB: 430.0}), P5EN, []),
+        (Evidence({**GOOD, "gpu-2": network(TCP_LOG)}, {}, {GIB: 8.0}), P5EN, [
+            "gpu-2: NCCL used socket, not efa (gpu-2:77:77 [0] NCCL INFO NET/Plugin: No plugin found (libnccl-net.so), "
+            "using internal implementation)",
+            "8.0 GB/s at 1024 MiB is 2% of the 437.0 that it should be"]),
+        (Evidence({**GOOD, "gpu-1": Network("efa", 1)}, {}, {GIB: 430.0}), P5EN, ["gpu-1: NCCL found 1 of 16 devices"]),
+        (Evidence(GOOD, {"gpu-2": ["rdmap86s0"]}, {}), P5EN, ["gpu-2: rdmap86s0 moved nothing"]),
+        (Evidence({}, {}, {}), P5EN, ["no node says which network NCCL used; expected efa"]),
+        (Evidence(GOOD, {}, {128 * 2**20: 200.0, GIB: 360.0}), P5EN,
+         ["360.0 GB/s at 1024 MiB is 82% of the 437.0 that it should be"]),
+        (Evidence({}, {}, {GIB: 1.0}), Wanted("tcp"), []),
+    ],
+)  # fmt: skip
+def test_verdict(evidence: Evidence, wanted: Wanted, said: list[str]) -> None:
+    assert [str(finding) for finding in findings(evidence, wanted)] == said
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 33])
+def test_every_node_meets_others_and_no_round_uses_a_node_twice(count: int) -> None:
+    nodes = [f"gpu-{number}" for number in range(1, count + 1)]
+    planned = rounds(nodes)
+    for part in planned:
+        taken = [node for pair in part for node in pair]
+        assert len(taken) == len(set(taken))
+    pairs = [pair for part in planned for pair in part]
+    met = {node: sum(node in pair for pair in pairs) for node in nodes}
+    assert set(met.values()) == ({1} if count == 2 else {2})
+
+
+@pytest.mark.parametrize(("bad", "count"), [("gpu-1", 5), ("gpu-4", 5), ("gpu-5", 5), ("gpu-2", 3), ("gpu-4", 4)])
+def test_the_slow_node_is_named(bad: str, count: int) -> None:
+    nodes = [f"gpu-{number}" for number in range(1, count + 1)]
+    busbw = {pair: 200.0 if bad in pair else 440.0 for part in rounds(nodes) for pair in part}
+    assert slow_nodes(busbw) == [bad]
+
+
+def test_two_nodes_cannot_tell_and_equal_ones_are_fine() -> None:
+    assert slow_nodes({("a", "b"): 1.0}) == []
+    assert slow_nodes({("a", "b"): 440.0, ("b", "c"): 430.0, ("c", "a"): 450.0}) == []

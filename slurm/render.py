@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from infra.inventory import Inventory, Node
+from infra.inventory import Inventory, Node, NodeSet
 from infra.spec import ClusterSpec
+from slurm.hostlist import hostlist
+from slurm.power import programs, topology_file
 
 Cgroup = Literal["v1", "v2", "none"]
 ETC = "/etc/slurm"
@@ -20,6 +19,7 @@ ETC = "/etc/slurm"
 # What a node keeps for systemd, sshd and slurmd: a job that filled it would get them killed instead of itself.
 RESERVE_MB = 128
 RESERVE_SHARE = 0.05
+_STATIC_WEIGHT, _DYNAMIC_WEIGHT = 1, 1000
 
 
 @dataclass(frozen=True)
@@ -39,68 +39,87 @@ def files(inventory: Inventory, spec: ClusterSpec, *, cgroup: Cgroup, db_passwor
         f"{ETC}/gres.conf": File(_render("gres.conf", context)),
         f"{ETC}/cgroup.conf": File(_render("cgroup.conf", context)),
         f"{ETC}/slurmdbd.conf": File(dbd, 0o600, "slurm:slurm"),
+        **_topology(inventory),
     }
 
 
-def schedulable_mb(node: Node) -> int:
+def schedulable_mb(node: Node | NodeSet) -> int:
     return node.memory_mb - max(RESERVE_MB, int(node.memory_mb * RESERVE_SHARE))
 
 
-def hostlist(names: Iterable[str]) -> str:
-    """Slurm's short form: gpu-1, gpu-2, gpu-4 become gpu-[1-2,4]; works for device paths, too."""
-    numbered: dict[str, list[int]] = {}
-    plain: list[str] = []
-    for name in names:
-        match = re.fullmatch(r"(.*?)(0|[1-9]\d*)", name)
-        if match:
-            numbered.setdefault(match[1], []).append(int(match[2]))
-        else:
-            plain.append(name)
-    return ",".join([*plain, *(_brackets(prefix, sorted(set(ns))) for prefix, ns in numbered.items())])
+def members(of: NodeSet) -> tuple[str, ...]:
+    return tuple(f"{of.group}-{number}" for number in range(1, of.count + 1))
+
+
+def _topology(inventory: Inventory) -> dict[str, File]:
+    """The first one, with no place known: to be written where there is none, for the sweep keeps it from then on."""
+    nodes = [name for one in inventory.sets for name in members(one)]
+    if not _has_topology(inventory):
+        return {}
+    return {f"{ETC}/{topology_file.NAME}": File(topology_file.render(nodes, {}))}
+
+
+def _has_topology(inventory: Inventory) -> bool:
+    """Where a fast fabric makes the way between two nodes matter."""
+    return any(one.fabric != "tcp" and one.count for one in inventory.sets)
 
 
 def _context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> dict[str, object]:
-    gpus = any(n.gpus.count for n in inventory.compute)
+    sizes: list[Node | NodeSet] = [*inventory.compute, *inventory.sets]
+    gpus = any(one.gpus.count for one in sizes)
     return {
         "cluster": inventory.cluster,
         "controller": inventory.controller,
         "local": inventory.target == "local",
         "cgroup": cgroup,
         "gpus": gpus,
-        "simulated": any(n.gpus.count and n.gpus.kind == "simulated" for n in inventory.compute),
+        "simulated": any(one.gpus.count and one.gpus.kind == "simulated" for one in sizes),
         "options": spec.slurm,
         "default": spec.slurm.default_group or next(iter(spec.groups)),
         "extra": spec.slurm.extra,
         "nodes": [_node(n) for n in inventory.compute],
-        "partitions": [_partition(g, [n for n in inventory.compute if n.group == g]) for g in spec.groups],
-        "gpu_groups": _gpu_groups(inventory.compute),
+        "cloud": [line for one in inventory.sets for line in _cloud_nodes(one)],
+        "always": hostlist(name for one in inventory.sets for name in members(one)[: one.static]),
+        "programs": programs,
+        "topology": _has_topology(inventory),
+        "partitions": [_partition(group, inventory) for group in spec.groups],
+        "gpu_groups": _gpu_groups(inventory),
     }
 
 
 def _node(node: Node) -> dict[str, object]:
-    gres = f"gpu:{node.gpus.type}:{node.gpus.count}" if node.gpus.count else ""
-    return {
-        "name": node.name,
-        "address": node.address,
-        "cpus": node.cpus,
-        "memory_mb": schedulable_mb(node),
-        "gres": gres,
-    }
+    return {"name": node.name, "address": node.address, **_size(node)}
 
 
-def _partition(group: str, nodes: Sequence[Node]) -> dict[str, object]:
-    return {
-        "name": group,
-        "nodes": hostlist(n.name for n in nodes),
-        "memory_per_cpu": min((schedulable_mb(n) // n.cpus for n in nodes), default=0),
-    }
+def _cloud_nodes(of: NodeSet) -> list[dict[str, object]]:
+    """Those that are always there first: Slurm fills nodes of a lower weight before it starts others."""
+    names = members(of)
+    parts = ((names[: of.static], _STATIC_WEIGHT), (names[of.static :], _DYNAMIC_WEIGHT))
+    return [{"name": hostlist(part), "weight": weight, **_size(of)} for part, weight in parts if part]
 
 
-def _gpu_groups(nodes: Sequence[Node]) -> list[dict[str, str]]:
+def _size(of: Node | NodeSet) -> dict[str, object]:
+    gres = f"gpu:{of.gpus.type}:{of.gpus.count}" if of.gpus.count else ""
+    return {"cpus": of.cpus, "memory_mb": schedulable_mb(of), "gres": gres}
+
+
+def _partition(group: str, inventory: Inventory) -> dict[str, object]:
+    nodes = [node for node in inventory.compute if node.group == group]
+    sets = [one for one in inventory.sets if one.group == group and one.count]
+    names = [*(node.name for node in nodes), *(name for one in sets for name in members(one))]
+    sizes: list[Node | NodeSet] = [*nodes, *sets]
+    per_cpu = [schedulable_mb(one) // one.cpus for one in sizes]
+    return {"name": group, "nodes": hostlist(names), "memory_per_cpu": min(per_cpu, default=0)}
+
+
+def _gpu_groups(inventory: Inventory) -> list[dict[str, str]]:
     groups: dict[tuple[str, str], list[str]] = {}
-    for node in nodes:
+    for node in inventory.compute:
         if node.gpus.count:
             groups.setdefault((node.gpus.type, hostlist(node.gpus.devices)), []).append(node.name)
+    for one in inventory.sets:
+        if one.gpus.count and one.count:
+            groups.setdefault((one.gpus.type, hostlist(one.gpus.devices)), []).extend(members(one))
     return [{"type": kind, "devices": devices, "nodes": hostlist(names)} for (kind, devices), names in groups.items()]
 
 
@@ -119,10 +138,3 @@ def _without(conf: str, extra: dict[str, str]) -> str:
     head, mark, tail = conf.partition("# slurm.extra of the stack\n")
     kept = [line for line in head.splitlines(keepends=True) if line.partition("=")[0].lower() not in overridden]
     return "".join(kept) + mark + tail
-
-
-def _brackets(prefix: str, numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"{prefix}{numbers[0]}"
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    return f"{prefix}[{','.join(str(r[0]) if len(r) == 1 else f'{r[0]}-{r[-1]}' for r in runs)}]"

@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "infra.targets": MAKERS,
     "bootstrap": ("infra.inventory", "infra.spec", "slurm"),
     "slurm": ("infra.inventory", "infra.spec"),
+    "slurm.power": ("infra.inventory", "infra.spec", "infra.plan.names", "slurm"),
     "trainer": (),
     "setup": (),
     "infra": ("infra", "bootstrap", "slurm"),

@@ -1,4 +1,4 @@
-"""The Slurm files of three clusters against their golden copies, and the rules behind them.
+"""The Slurm files of four clusters against their golden copies, and the rules behind them.
 
 `python tests/slurm/test_render.py` writes the copies anew; the diff is the review."""
 
@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.inventory import Inventory, Node, NodeGpus
+from infra.inventory import Inventory, Node, NodeGpus, NodeSet
 from infra.spec import ClusterSpec
-from slurm.render import Cgroup, files, hostlist
+from slurm.hostlist import expand, hostlist
+from slurm.power.topology_file import problems
+from slurm.render import Cgroup, files
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
 
@@ -61,6 +63,27 @@ SMALL = Inventory(
     target="local",
     nodes=(node("controller", "controller", 2), node("cpu-1", "compute", 3, 1024, group="cpu", cpus=1)),
 )
+LAUNCHED = Inventory(
+    cluster="burst",
+    target="aws",
+    nodes=(node("controller", "controller", 2), node("login", "login", 3)),
+    sets=(
+        NodeSet(
+            group="h100",
+            count=64,
+            static=2,
+            cpus=192,
+            memory_mb=2_097_152,
+            fabric="efa",
+            gpus=NodeGpus(count=8, kind="real", devices=tuple(f"/dev/nvidia{n}" for n in range(8))),
+            instance_type="p5.48xlarge",
+        ),
+        NodeSet(
+            group="l4", count=8, static=0, cpus=32, memory_mb=131_072, gpus=NodeGpus(count=1, kind="real", type="l4")
+        ),
+        NodeSet(group="spare", count=0, static=0, cpus=4, memory_mb=16_384),
+    ),
+)
 
 CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
     "local-gpu": (LOCAL, {"groups": {"gpu": {"count": 2, "gpus": {"count": 2}}}}, "v1"),
@@ -74,6 +97,14 @@ CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
                 "slurmd_timeout_s": 300,
                 "extra": {"TreeWidth": "128", "PriorityType": "priority/multifactor"},
             },
+        },
+        "v2",
+    ),
+    "launched": (
+        LAUNCHED,
+        {
+            "groups": {"h100": {"min": 2, "max": 64}, "l4": {"min": 0, "max": 8}, "spare": {"min": 0, "max": 1}},
+            "slurm": {"suspend_s": 300, "resume_s": 1200},
         },
         "v2",
     ),
@@ -123,6 +154,30 @@ def test_no_key_is_given_twice() -> None:
 )
 def test_hostlists(names: list[str], short: str) -> None:
     assert hostlist(names) == short
+
+
+@pytest.mark.parametrize(
+    ("short", "names"),
+    [
+        ("", ()),
+        ("login", ("login",)),
+        ("gpu-[1-3,7],cpu-1", ("gpu-1", "gpu-2", "gpu-3", "gpu-7", "cpu-1")),
+        ("n[008-010]", ("n008", "n009", "n010")),
+    ],
+)
+def test_hostlists_are_expanded(short: str, names: tuple[str, ...]) -> None:
+    assert expand(short) == names
+
+
+def test_the_first_topology_holds_every_node_that_slurm_conf_has() -> None:
+    made = rendered("launched")
+    named = [line.split()[0].partition("=")[2] for line in made["slurm.conf"].splitlines() if line[:9] == "NodeName="]
+    assert problems(made["topology.conf"], [name for short in named for name in expand(short)]) == []
+
+
+def test_there_is_a_topology_only_where_a_fabric_needs_one() -> None:
+    for case in CASES:
+        assert ("TopologyPlugin" in rendered(case)["slurm.conf"]) == ("topology.conf" in rendered(case))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+"""The ceiling: when the month's budget is spent, GPU nodes that do nothing are stopped, also those always there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from infra.inventory import Fleet
+from slurm.power.cloud import Cloud
+from slurm.power.memory import Memory
+from slurm.power.slurmctld import PowerNode
+
+# AWS works out what was spent a few times a day.
+_ASK_EVERY_S = 900.0
+_NAME = "ceiling"
+
+
+@dataclass(frozen=True)
+class Spending:
+    spent: float
+    limit: float
+
+    @property
+    def over(self) -> bool:
+        return self.spent >= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.spent:,.0f} of {self.limit:,.0f} USD spent this month"
+
+
+def spending(cloud: Cloud, fleet: Fleet, memory: Memory, now: float) -> Spending | None:
+    """None for a cluster without a budget."""
+    if not fleet.budget_name:
+        return None
+    kept = memory.load(_NAME)
+    if not kept or now - kept["at"] >= _ASK_EVERY_S:
+        kept = {"at": now, **_ask(cloud, fleet.budget_name)}
+        memory.keep(_NAME, kept)
+    return Spending(kept["spent"], kept["limit"])
+
+
+def to_stop(nodes: Iterable[PowerNode]) -> list[str]:
+    """What works, holds GPUs and has no job."""
+    return [node.name for node in nodes if node.gpus and node.works and not node.busy]
+
+
+def _ask(cloud: Cloud, name: str) -> dict[str, Any]:
+    account = cloud.call("sts", "get_caller_identity")["Account"]
+    budget = cloud.call("budgets", "describe_budget", AccountId=account, BudgetName=name)["Budget"]
+    spent = budget.get("CalculatedSpend", {}).get("ActualSpend", {}).get("Amount", 0)
+    return {"spent": float(spent), "limit": float(budget["BudgetLimit"]["Amount"])}

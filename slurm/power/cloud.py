@@ -1,0 +1,69 @@
+"""The only way to AWS: calls that are repeated when AWS asks for it, never for long, never for a shortage."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from slurm.power.errors import Refused, fault_of
+
+Answer = dict[str, Any]
+Call = Callable[[], Answer]
+
+DEADLINE_S = 120.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 20.0
+# botocore retries server errors by itself, and a shortage is one in EC2: it would be asked for again and again.
+_CONFIG = Config(retries={"total_max_attempts": 1}, connect_timeout=10, read_timeout=60)
+
+
+class Cloud:
+    def __init__(
+        self,
+        region: str,
+        *,
+        deadline_s: float = DEADLINE_S,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._region, self._deadline_s = region, deadline_s
+        self._sleep, self._clock = sleep, clock
+        self._clients: dict[str, Any] = {}
+
+    def call(self, service: str, operation: str, **params: Any) -> Answer:
+        """One API call; raises Refused. What may not happen twice carries a client token of the caller's."""
+        client = self._client(service)
+        deadline, wait = self._clock() + self._deadline_s, _FIRST_WAIT_S
+        while True:
+            try:
+                answer: Answer = getattr(client, operation)(**params)
+                return answer
+            except (ClientError, BotoCoreError) as error:
+                fault = fault_of(error)
+                # Full jitter: many controllers of one account must not come back all at once.
+                pause = wait * random.uniform(0.5, 1)  # noqa: S311
+                if fault.kind != "throttle" or self._clock() + pause > deadline:
+                    raise Refused(operation, fault) from error
+                self._sleep(pause)
+                wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def pages(self, service: str, operation: str, key: str, **params: Any) -> list[Answer]:
+        """The items under `key` of all pages of a call that pages with NextToken."""
+        items: list[Answer] = []
+        token: str | None = None
+        while True:
+            answer = self.call(service, operation, **params, **({"NextToken": token} if token else {}))
+            items += answer.get(key, [])
+            token = answer.get("NextToken")
+            if not token:
+                return items
+
+    def _client(self, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = boto3.client(service, region_name=self._region, config=_CONFIG)
+        return self._clients[service]

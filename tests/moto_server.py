@@ -1,0 +1,239 @@
+"""AWS on a loopback port: moto's own server, with a record of every call and the faults that AWS really has.
+
+In a conftest: `from tests.moto_server import aws, moto` (`aws` is fresh for each test and sets the environment)."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import boto3
+import pytest
+from moto.core.model_instances import reset_model_data
+from moto.ec2.models import ec2_backends
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+
+from tests import moto_patches
+
+ACCOUNT = "123456789012"
+REGION = "us-east-1"
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+_SHORTAGE = "InsufficientInstanceCapacity"
+# What EC2 answers with: a shortage is a server error there, which SDKs retry by themselves.
+_STATUS = {_SHORTAGE: 500, "RequestLimitExceeded": 503, "InternalError": 500, "UnauthorizedOperation": 403}
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class Call:
+    service: str
+    action: str
+    """As in the API (`RunInstances`); `METHOD /path` where the protocol has no action."""
+    params: dict[str, str]
+    """Of query protocols: flat, as sent (`TagSpecification.1.Tag.1.Key`); else the body under `body`."""
+    status: int
+
+
+@dataclass
+class Fault:
+    action: str
+    code: str = ""
+    times: int = 1
+    after: bool = False
+    """The call is carried out, and its answer is lost."""
+    seconds: float = 0
+    then: Callable[[], None] | None = None
+
+
+@dataclass
+class Moto:
+    """One server; everything here may be changed while it runs."""
+
+    url: str = ""
+    calls: list[Call] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    capacity: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Machines left of (instance type, zone); no entry: as many as asked for."""
+    tokens: dict[str, tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=dict)
+
+    def fail(self, action: str, code: str, times: int = 1) -> None:
+        """The next calls of `action` are refused with this error."""
+        self.faults.append(Fault(action, code, times))
+
+    def lose_answer(self, action: str, times: int = 1) -> None:
+        """The next calls are carried out, but the caller hears only a server error."""
+        self.faults.append(Fault(action, "InternalError", times, after=True))
+
+    def slow(self, action: str, seconds: float, times: int = 1) -> None:
+        self.faults.append(Fault(action, times=times, seconds=seconds))
+
+    def when_done(self, action: str, then: Callable[[], None]) -> None:
+        """Called once, after the next call of `action` was carried out and before its answer is sent."""
+        self.faults.append(Fault(action, after=True, then=then))
+
+    def place(self, instance: str, *nodes: str) -> None:
+        """What DescribeInstanceTopology says of an instance, from the top down."""
+        backend = ec2_backends[ACCOUNT][REGION]
+        backend.__dict__.setdefault("muster_places", {})[instance] = {"nodes": list(nodes)}
+
+    def count(self) -> Counter[str]:
+        return Counter(call.action for call in self.calls)
+
+    def of(self, action: str) -> list[Call]:
+        return [call for call in self.calls if call.action == action]
+
+    def environment(self) -> dict[str, str]:
+        return ENVIRONMENT | {"AWS_ENDPOINT_URL": self.url}
+
+    def client(self, service: str) -> Any:
+        """For the test itself: what it asks is recorded, too."""
+        return boto3.client(
+            service,  # type: ignore[call-overload]
+            region_name=REGION,
+            endpoint_url=self.url,
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+
+    def reset(self) -> None:
+        reset_model_data()
+        for kept in (self.calls, self.faults, self.capacity, self.tokens):
+            kept.clear()
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Moto]:
+    moto_patches.apply()
+    server = Moto()
+    dispatcher = DomainDispatcherApplication(create_backend_app)
+    http = make_server("127.0.0.1", 0, _Faulty(dispatcher, server), threaded=True, request_handler=_Quiet)
+    server.url = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    http.shutdown()
+    thread.join()
+
+
+@pytest.fixture
+def aws(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Moto:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in moto.environment().items():
+        monkeypatch.setenv(name, value)
+    moto.reset()
+    return moto
+
+
+class _Quiet(MotoRequestHandler):
+    def log_request(self, *args: Any) -> None:
+        pass
+
+
+class _Faulty:
+    """Around moto: records, refuses, shortens, delays, loses, and keeps the promise of a client token."""
+
+    def __init__(self, app: Wsgi, server: Moto) -> None:
+        self.app, self.server = app, server
+        self.lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        service, action, params = _asked(environ, body)
+        fault = self._fault(action)
+        if fault and fault.seconds:
+            time.sleep(fault.seconds)
+        if fault and fault.code and not fault.after:
+            answer = _refusal(fault.code)
+        else:
+            answer = self._answer(environ, action, params, body)
+            if fault and fault.then:
+                fault.then()
+            if fault and fault.after and fault.code:
+                answer = _refusal(fault.code)
+        status, headers, data = answer
+        self.server.calls.append(Call(service, action, params, int(status.split()[0])))
+        start_response(status, headers)
+        return [data]
+
+    def _fault(self, action: str) -> Fault | None:
+        with self.lock:
+            found = next((f for f in self.server.faults if f.action == action and f.times > 0), None)
+            if found:
+                found.times -= 1
+            return found
+
+    def _answer(
+        self, environ: dict[str, Any], action: str, params: dict[str, str], body: bytes
+    ) -> tuple[str, list[tuple[str, str]], bytes]:
+        if action != "RunInstances":
+            return self._pass_on(environ, body)
+        with self.lock:
+            token = params.get("ClientToken", "")
+            if token and token in self.server.tokens:
+                return self.server.tokens[token]
+            granted = self._granted(params)
+            if granted < int(params["MinCount"]):
+                return _refusal(_SHORTAGE)
+            # moto starts MinCount machines; AWS as many as there are, up to MaxCount.
+            answer = self._pass_on(environ, urlencode(params | {"MinCount": str(granted)}).encode())
+            if token and answer[0].startswith("200"):
+                self.server.tokens[token] = answer
+            return answer
+
+    def _granted(self, params: dict[str, str]) -> int:
+        wanted, subnet = int(params["MaxCount"]), params.get("SubnetId") or params.get("NetworkInterface.1.SubnetId")
+        if not subnet:
+            return wanted
+        backend = ec2_backends[ACCOUNT][REGION]
+        pool = (params["InstanceType"], backend.get_subnet(subnet).availability_zone)
+        if pool not in self.server.capacity:
+            return wanted
+        granted = min(wanted, self.server.capacity[pool])
+        if granted >= int(params["MinCount"]):
+            self.server.capacity[pool] -= granted
+        return granted
+
+    def _pass_on(self, environ: dict[str, Any], body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
+        seen: list[tuple[str, list[tuple[str, str]]]] = []
+        sent = environ | {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        try:
+            data = b"".join(self.app(sent, lambda status, headers, *_: seen.append((status, headers))))
+        except NotImplementedError as missing:
+            return _refusal("NotImplemented", f"moto: {missing}")
+        return (*seen[0], data)
+
+
+def _asked(environ: dict[str, Any], body: bytes) -> tuple[str, str, dict[str, str]]:
+    scope = re.search(r"Credential=[^/]+/[^/]+/[^/]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+    service = scope[1] if scope else ""
+    target = environ.get("HTTP_X_AMZ_TARGET", "")
+    if target:
+        return service, target.rpartition(".")[2], {"body": body.decode()}
+    if b"Action=" in body:
+        params = dict(parse_qsl(body.decode(), keep_blank_values=True))
+        return service, params["Action"], params
+    return service, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", {"body": body.decode(errors="replace")}
+
+
+def _refusal(code: str, message: str = "injected") -> tuple[str, list[tuple[str, str]], bytes]:
+    status = HTTPStatus(501 if code == "NotImplemented" else _STATUS.get(code, 400))
+    text = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>"
+    headers = [("Content-Type", "text/xml"), ("x-amzn-errortype", code)]
+    return f"{status.value} {status.phrase}", headers, text.encode()

@@ -1,0 +1,3 @@
+from tests.moto_server import aws, moto
+
+__all__ = ["aws", "moto"]

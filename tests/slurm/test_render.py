@@ -63,6 +63,7 @@ SMALL = Inventory(
     target="local",
     nodes=(node("controller", "controller", 2), node("cpu-1", "compute", 3, 1024, group="cpu", cpus=1)),
 )
+L4 = NodeGpus(count=1, kind="real", type="l4")
 LAUNCHED = Inventory(
     cluster="burst",
     target="aws",

@@ -66,15 +66,13 @@ def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
 
 
 def collectives(config: dict[str, Any], micro: int) -> dict[str, int]:
-    """How often each collective ran in the third step of a run: in the second, DDP arranges its buckets anew."""
+    """How often each collective ran in a step."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
 
     settings = from_dict(config)
     step = make_step(settings)
     size = settings.batch.size // step.engine.mesh.layout.dp_size
     batch = {key: value[:size] for key, value in global_batch(settings, 0).items()}
-    for _ in range(2):
-        step.run(batch, micro)
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         step.run(batch, micro)
     return {event.key: event.count for event in recorded.key_averages() if event.key.startswith("c10d::")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainer.parallel.engine import Batch, LossFunction
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 from trainer.parallel.recipe import Recipe
@@ -23,19 +25,35 @@ _BUFFER_OPTION = "forward_sync_buffers" if "forward_sync_buffers" in _NAMES else
 
 class DdpEngine(PlainEngine):
     def __init__(self, model: nn.Module, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
-        super().__init__(wrap(model, recipe, mesh), recipe, mesh, choices)
+        super().__init__(wrap(_WithLoss(model, recipe), recipe, mesh), recipe, mesh, choices)
         self._defer = recipe.parallel.accumulate != "sync"
-        # A static graph is learnt from the first backward, which has to reduce for that. An average that is averaged
-        # again with the rest stays right.
-        self._must_reduce = recipe.parallel.static_graph
         if recipe.parallel.accumulate == "auto":
             choices.append("accumulate: gradients are averaged after the last micro-batch, ddp holds them whole anyway")
 
     def around(self, index: int, count: int) -> AbstractContextManager[None]:
         model: Any = self.modules[0]
-        waits = self._defer and index < count - 1 and not self._must_reduce
-        self._must_reduce = False
-        return model.no_sync() if waits else nullcontext()
+        return model.no_sync() if self._defer and index < count - 1 else nullcontext()
+
+    def _loss_of(self, loss_fn: LossFunction) -> Callable[[Batch], torch.Tensor]:
+        model = self.modules[0]
+        return lambda batch: model(batch, loss_fn)
+
+
+class _WithLoss(nn.Module):
+    """The way from a micro-batch to its loss, inside of DDP: one graph where the whole is compiled.
+
+    Compiled from inside of DDP's forward, torch cuts the graph where a bucket is full, so that its gradients are sent
+    while the rest of backward runs. Around DDP, the compiler would leave the loss out and take DDP's own class apart.
+    """
+
+    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+        super().__init__()
+        self.module = model
+        if recipe.compiled.mode == "whole":
+            self.forward = torch.compile(self.forward, backend=recipe.compiled.backend)
+
+    def forward(self, batch: Batch, loss_fn: LossFunction) -> torch.Tensor:
+        return loss_fn(self.module(batch["inputs"]), batch["targets"])
 
 
 def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
@@ -49,44 +67,38 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
         "init_sync": False,
         _BUFFER_OPTION: False,
     }
-    # Compiled whole, the compiler takes DDP's own class apart; a static graph has one bucket until it is known.
-    if recipe.compiled.mode == "whole" or recipe.parallel.static_graph:
-        return DistributedDataParallel(model, **options)
-    if recipe.compiled.mode == "blocks" or "torch._dynamo" in sys.modules:
-        return _FixedBuckets(model, **options)
-    return _without_dynamo(model, options)
+    if recipe.compiled.mode != "none" or "torch._dynamo" in sys.modules:
+        wrapped = DistributedDataParallel(model, **options)
+    else:
+        wrapped = _without_dynamo(model, options)
+    _settle_buckets(wrapped)
+    return wrapped
 
 
-class _FixedBuckets(DistributedDataParallel):
-    """DDP that keeps the buckets it began with.
+def _settle_buckets(wrapped: Any) -> None:
+    """Let DDP make its final buckets before the first step, by a backward pass that only touches every parameter.
 
-    DDP makes them anew after the first step. Elements then stand elsewhere in a bucket and are summed over the ranks in
-    another order, so the first step after a resume would differ in the last bit from the same step of a straight run.
+    DDP begins with one bucket for all and makes real ones after its first backward, in the order in which gradients
+    came. Elements then stand elsewhere in a bucket and are summed over the ranks in another order, so the first step
+    after a resume would differ in the last bit from the same step of a straight run, and hide none of its traffic.
     """
-
-    reducer: Any
-
-    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        reducer = self.reducer
-        self.reducer = _Keeping(reducer)
-        try:
-            return super()._pre_forward(*inputs, **kwargs)
-        finally:
-            self.reducer = reducer
-
-
-class _Keeping:
-    def __init__(self, reducer: Any) -> None:
-        self._reducer = reducer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reducer, name)
-
-    def _rebuild_buckets(self) -> bool:
-        return False
+    model = wrapped.module
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    forward = model.forward
+    # Gradients come in the reverse order of use, as those of a real model do.
+    model.forward = lambda: torch.stack([parameter.flatten()[0].float() for parameter in parameters]).sum()
+    try:
+        # The first pass of a static graph only counts.
+        for _ in range(2 if wrapped.static_graph else 1):
+            wrapped().backward()
+    finally:
+        model.forward = forward
+    wrapped.reducer._rebuild_buckets()
+    for parameter in parameters:
+        parameter.grad = None
 
 
-class _UncompiledDdp(_FixedBuckets):
+class _UncompiledDdp(DistributedDataParallel):
     """DDP whose forward does not announce itself to the compiler, which would have to be imported for that."""
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:

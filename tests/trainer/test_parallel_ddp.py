@@ -1,0 +1,102 @@
+"""DDP from its first step on: real buckets, sent while backward runs, the same in a run that was resumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.curves import config_of, global_batch, make_step
+from tests.trainer.ranks import on_ranks
+from tests.trainer.test_parallel_engines import settings
+from trainer.config.load import from_dict
+from trainer.step import Step
+
+# About 2.2 MB of parameters, of which embedding and head are 1 MB each.
+MODEL = [
+    "model.dim=64",
+    "model.ffn=96",
+    "model.heads=4",
+    "model.kv_heads=4",
+    "model.layers=1",
+    "model.vocab_size=4096",
+    "batch.size=8",
+    "run.device=cpu",
+]
+AOT = ["compile.mode=whole", "compile.backend=aot_eager"]
+MODES = {
+    "plain": [],
+    "static graph": ["parallel.static_graph=true"],
+    "compiled whole": AOT,
+    "compiled whole, static graph, recomputed": [*AOT, "parallel.static_graph=true", "parallel.recompute=full"],
+    "compiled blocks": ["compile.mode=blocks", "compile.backend=aot_eager"],
+    "with a pipeline": ["parallel.pipeline=2", "model.layers=2"],
+}
+
+
+def config(mode: str, *more: str) -> dict[str, Any]:
+    return config_of("tiny-llama", [*MODEL, *settings("ddp bucket_mb=1"), *MODES[mode], *more])
+
+
+def first_backward(config: dict[str, Any]) -> tuple[int, int, int]:
+    """On a rank: all-reduces of the first step there is; nodes of its backward after the first of them, and before."""
+    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+
+    step = make_step(from_dict(config))
+    batch = share(step, 0)
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        step.engine.forward_backward(batch, step._loss_fn, 2, None)
+    events = sorted(recorded.events(), key=lambda event: event.time_range.start)
+    starts = [event.time_range.start for event in events if event.name == "c10d::allreduce_"]
+    nodes = [event.time_range.start for event in events if event.name.startswith("autograd::engine::evaluate_function")]
+    after = sum(start > starts[0] for start in nodes)
+    return len(starts), after, len(nodes) - after
+
+
+@pytest.mark.parametrize("mode", ["plain", "static graph", "compiled whole"])
+def test_buckets_are_sent_while_backward_runs_already_in_the_first_step(mode: str) -> None:
+    for count, after, before in on_ranks(f"{__name__}:first_backward", config=config(mode)):
+        assert count == 2
+        assert before > 0
+        assert after > 3
+
+
+def test_the_size_of_buckets_is_the_one_asked_for() -> None:
+    found = [
+        on_ranks(f"{__name__}:first_backward", config=config("plain", f"parallel.bucket_mb={size}"))[0]
+        for size in (1, 25)
+    ]
+    assert [count for count, _, _ in found] == [2, 1]
+
+
+def straight_and_resumed(config: dict[str, Any]) -> bool:
+    """On a rank: whether steps 3 and 4 of an undisturbed run and of a new one that took up its state are the same."""
+    torch.compiler.reset()
+    straight, resumed = make_step(from_dict(config)), make_step(from_dict(config))
+    run(straight, 2)
+    kept = {name: value.detach().clone() for name, value in straight.tensors().items()}
+    expected = run(straight, 2)
+    for name, value in resumed.tensors().items():
+        value.detach().copy_(kept[name])
+    resumed.load_state({"step": 2})
+    found = run(resumed, 2)
+    tensors = resumed.tensors()
+    return found == expected and all(torch.equal(value, tensors[name]) for name, value in straight.tensors().items())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_resumed_run_adds_in_the_same_order(mode: str) -> None:
+    assert on_ranks(f"{__name__}:straight_and_resumed", config=config(mode)) == [True] * 4
+
+
+def run(step: Step, count: int) -> list[tuple[float, float]]:
+    results = [step.run(share(step, step.index), 1) for _ in range(count)]
+    return [(float(result.loss), float(result.grad_norm)) for result in results]
+
+
+def share(step: Step, index: int) -> dict[str, torch.Tensor]:
+    mesh = step.engine.mesh
+    size = step._config.batch.size // mesh.layout.dp_size
+    batch = global_batch(step._config, index)
+    return {key: value[mesh.dp_rank * size :][:size] for key, value in batch.items()}

@@ -9,9 +9,7 @@ import pulumi
 from infra.home import Home
 from infra.plan.build_plan import plan
 from infra.providers.guard import ChangeGuard
-from infra.providers.ready import ReadyArgs, ReadyGate
 from infra.providers.secrets import ClusterSecrets
-from infra.providers.slurm_cluster import SlurmCluster, SlurmClusterArgs, bundle_digest
 from infra.spec.issue import SpecError
 from infra.spec.load import load
 from infra.targets import Context, target
@@ -27,33 +25,11 @@ if any(issue.level == "error" for issue in issues):
 
 guard = ChangeGuard("guard", spec=spec.model_dump_json(), stack=stack)
 secrets = ClusterSecrets("secrets", cluster=spec.name, opts=pulumi.ResourceOptions(depends_on=[guard]))
-built = target(spec.target).build(plan(spec), Context(stack, guard, secrets.ssh_public_key, spec.tags))
-slurm = SlurmCluster(
-    "slurm",
-    SlurmClusterArgs(
-        inventory=built.inventory,
-        spec=spec.model_dump_json(),
-        stack=stack,
-        bundle=bundle_digest(spec),
-        ssh_private_key=secrets.ssh_private_key,
-        slurm_key=secrets.slurm_key,
-        db_password=secrets.db_password,
-    ),
-)
-gate = ReadyGate(
-    "ready",
-    ReadyArgs(
-        inventory=built.inventory,
-        environment=slurm.environment,
-        user=next(iter(spec.users)),
-        applied=slurm.applied_at,
-        ssh_private_key=secrets.ssh_private_key,
-    ),
-    pulumi.ResourceOptions(depends_on=[slurm]),
-)
+built = target(spec.target).build(plan(spec), Context(stack, guard, spec, secrets))
+ready = built.start()
 
 pulumi.export("cluster", spec.name)
 pulumi.export("inventory", built.inventory)
 pulumi.export("login", built.addresses.apply(lambda known: known.get("login", known["controller"])))
 pulumi.export("ssh_private_key", secrets.ssh_private_key)
-pulumi.export("ready", gate.ready)
+pulumi.export("ready", ready)

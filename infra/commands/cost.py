@@ -5,7 +5,6 @@ from __future__ import annotations
 from infra.commands import screen
 from infra.commands.spec import valid_spec
 from infra.commands.where import existing_stack
-from infra.plan.build_plan import plan
 from infra.spec import ClusterSpec
 from infra.targets import target
 
@@ -17,4 +16,4 @@ def cost(name: str) -> None:
 
 def sentence(spec: ClusterSpec) -> str:
     """Only targets that exist are asked: the validators have refused the others."""
-    return f"{target(spec.target).usd_per_hour(plan(spec)):.2f} USD per hour on target {spec.target}"
+    return f"{target(spec.target).usd_per_hour(spec):.2f} USD per hour on target {spec.target}"

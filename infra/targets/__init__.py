@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from infra.targets.local import LocalTarget
+from collections.abc import Mapping
+from importlib import import_module
+
 from infra.targets.target import Built, Context, Leftover, Target
 
 __all__ = ["Built", "Context", "Leftover", "Target", "target"]
 
-_TARGETS: dict[str, type[Target]] = {"local": LocalTarget}
+# Found by name when asked for: the libraries of one cloud take longer to load than most commands run.
+_TARGETS: Mapping[str, str] = {"local": "LocalTarget", "aws": "AwsTarget"}
 
 
 def target(name: str) -> Target:
     if name not in _TARGETS:
         raise ValueError(f"target: {name} is not available. Allowed: {', '.join(sorted(_TARGETS))}")
-    return _TARGETS[name]()
+    made: Target = getattr(import_module(f"infra.targets.{name}.target"), _TARGETS[name])()
+    return made

@@ -1,14 +1,16 @@
-"""What every target can do: build a plan, say what an hour costs, tell what is left behind and remove it."""
+"""What every target can do: build a plan, start Slurm on it, say what an hour costs, tell and remove what is left."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import pulumi
 
 from infra.plan.build_plan import BuildPlan
+from infra.providers.secrets import ClusterSecrets
+from infra.spec import ClusterSpec
 
 
 @dataclass(frozen=True)
@@ -17,15 +19,25 @@ class Context:
 
     stack: str
     guard: pulumi.Resource
-    ssh_public_key: pulumi.Input[str]
-    tags: Mapping[str, str] = field(default_factory=dict)
+    spec: ClusterSpec
+    secrets: ClusterSecrets
+
+    @property
+    def ssh_public_key(self) -> pulumi.Output[str]:
+        return self.secrets.ssh_public_key
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        return self.spec.tags
 
 
 @dataclass(frozen=True)
 class Built:
     inventory: pulumi.Output[str]
-    """An Inventory as JSON, known once every machine answers on SSH."""
+    """An Inventory as JSON, known once the machines that stay have their addresses."""
     addresses: pulumi.Output[dict[str, str]]
+    start: Callable[[], pulumi.Output[dict[str, Any]]]
+    """Makes a Slurm cluster of the machines; its output is known once a job has crossed them."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Leftover:
 class Target(Protocol):
     def build(self, plan: BuildPlan, context: Context) -> Built: ...
 
-    def usd_per_hour(self, plan: BuildPlan) -> float: ...
+    def usd_per_hour(self, spec: ClusterSpec) -> float: ...
 
     def leftovers(self, cluster: str) -> list[Leftover]:
         """What this MUSTER_HOME made, or nobody is known to have made, in the order in which it can be removed."""

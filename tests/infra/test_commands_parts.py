@@ -34,7 +34,7 @@ from infra.engine.events import Failure, Result
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome
 from infra.inventory import Node
-from infra.plan.build_plan import BuildPlan
+from infra.plan.build_plan import plan
 from infra.providers.problem import Problem
 from infra.receipt import Receipt
 from infra.spec import ClusterSpec
@@ -340,8 +340,8 @@ def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
 
 def test_an_hour_costs_what_the_target_says(monkeypatch: pytest.MonkeyPatch) -> None:
     class Dear:
-        def usd_per_hour(self, plan: BuildPlan) -> float:
-            return 1.5 * len(plan.nodes)
+        def usd_per_hour(self, spec: ClusterSpec) -> float:
+            return 1.5 * len(plan(spec).nodes)
 
     spec = ClusterSpec.model_validate(small_spec(name="dear"))
     assert cost.sentence(spec) == "0.00 USD per hour on target local"

@@ -20,6 +20,7 @@ TRUSTED: dict[Role, str] = {
     "budget": "budgets.amazonaws.com",
     "flow-logs": "vpc-flow-logs.amazonaws.com",
 }
+_SPOT_ROLE = "aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"
 _CLUSTER_TAG = f"aws:ResourceTag/{names.CLUSTER}"
 _ROLE_TAG = f"aws:ResourceTag/{names.ROLE}"
 _REQUESTED_TAG = f"aws:RequestTag/{names.CLUSTER}"
@@ -40,7 +41,9 @@ class Statement:
 
     def __post_init__(self) -> None:
         if self.effect == "Allow" and "*" in self.resources and not self.reason:
-            raise ValueError(f"{self.sid}: resource * needs a reason. Fix: name what AWS can name, or say why it cannot")
+            raise ValueError(
+                f"{self.sid}: resource * needs a reason. Fix: name what AWS can name, or say why it cannot"
+            )
 
     def as_json(self) -> dict[str, Any]:
         text: dict[str, Any] = {
@@ -102,6 +105,14 @@ def trust(role: Role, account: str) -> dict[str, Any]:
 def controller(scope: Scope) -> tuple[Statement, ...]:
     return (
         *_node(scope, "controller"),
+        Statement("Database", ("ssm:GetParameter",), (scope.parameter(parameters.db_password(scope.cluster)),)),
+        Statement("Packages", ("s3:PutObject",), (f"{scope.bucket_arn}/{parameters.packages('*')}",)),
+        Statement(
+            "EncryptPackages",
+            ("kms:GenerateDataKey",),
+            (scope.key_arn,),
+            {"StringEquals": {"kms:ViaService": f"s3.{scope.region}.amazonaws.com"}},
+        ),
         Statement(
             "NodeReports",
             ("ssm:GetParameter", "ssm:GetParametersByPath", "ssm:DeleteParameter"),
@@ -151,13 +162,16 @@ def flow_logs(log_group_arn: str) -> tuple[Statement, ...]:
 
 
 def key_policy(partition: str, region: str, account: str, cluster: str) -> dict[str, Any]:
-    """The account decides by IAM; log groups of the cluster, and the services that launch its encrypted machines."""
-    launchers = [
-        f"arn:{partition}:iam::{account}:role/aws-service-role/{service}.amazonaws.com/{role}"
-        for service, role in (("spot", "AWSServiceRoleForEC2Spot"), ("ec2fleet", "AWSServiceRoleForEC2Fleet"))
-    ]
+    """The account decides by IAM; beside it only the cluster's log groups, and the service that launches spot."""
+    spot = {"ArnEquals": {"aws:PrincipalArn": f"arn:{partition}:iam::{account}:role/{_SPOT_ROLE}"}}
     logs = f"arn:{partition}:logs:{region}:{account}:log-group:/{aws_names.prefixed(cluster)}/*"
-    use = ["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncryptFrom", "kms:ReEncryptTo"]
+    use = [
+        "kms:Decrypt",
+        "kms:DescribeKey",
+        "kms:GenerateDataKeyWithoutPlaintext",
+        "kms:ReEncryptFrom",
+        "kms:ReEncryptTo",
+    ]
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -165,16 +179,20 @@ def key_policy(partition: str, region: str, account: str, cluster: str) -> dict[
             _grant(
                 "Logs",
                 {"Service": f"logs.{region}.amazonaws.com"},
-                ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey", "kms:ReEncryptFrom", "kms:ReEncryptTo"],
+                [
+                    "kms:Decrypt",
+                    "kms:DescribeKey",
+                    "kms:Encrypt",
+                    "kms:GenerateDataKey",
+                    "kms:ReEncryptFrom",
+                    "kms:ReEncryptTo",
+                ],
                 {"ArnLike": {"kms:EncryptionContext:aws:logs:arn": logs}},
             ),
-            # Roles that may not exist yet cannot be principals; their ARNs can be compared.
-            _grant("Launchers", {"AWS": "*"}, use, {"ArnEquals": {"aws:PrincipalArn": launchers}}),
+            # A role that may not exist yet cannot be a principal; its ARN can be compared.
+            _grant("Spot", {"AWS": "*"}, use, spot),
             _grant(
-                "LaunchersGrant",
-                {"AWS": "*"},
-                ["kms:CreateGrant"],
-                {"ArnEquals": {"aws:PrincipalArn": launchers}, "Bool": {"kms:GrantIsForAWSResource": "true"}},
+                "SpotGrant", {"AWS": "*"}, ["kms:CreateGrant"], spot | {"Bool": {"kms:GrantIsForAWSResource": "true"}}
             ),
         ],
     }
@@ -199,7 +217,7 @@ def bucket_policy(bucket_arn: str) -> dict[str, Any]:
 
 def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
     """What every node needs: its bundle, its secrets, a way to report, Session Manager."""
-    secrets = parameters.secrets(scope.cluster, role).values()
+    secrets = (parameters.slurm_key(scope.cluster), parameters.host_key(scope.cluster, role))
     return (
         Statement("Bundle", ("s3:GetObject",), (f"{scope.bucket_arn}/*",)),
         Statement("Secrets", ("ssm:GetParameter",), tuple(scope.parameter(path) for path in secrets)),
@@ -207,7 +225,11 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
             "Decrypt",
             ("kms:Decrypt",),
             (scope.key_arn,),
-            {"StringEquals": {"kms:ViaService": [f"{service}.{scope.region}.amazonaws.com" for service in ("s3", "ssm")]}},
+            {
+                "StringEquals": {
+                    "kms:ViaService": [f"{service}.{scope.region}.amazonaws.com" for service in ("s3", "ssm")]
+                }
+            },
         ),
         Statement("Report", ("ssm:PutParameter",), (scope.parameter(_reports(scope)),)),
         Statement("SessionAgent", ("ssm:UpdateInstanceInformation",), (scope.ec2("instance"),)),
@@ -234,14 +256,14 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
 def _launch(scope: Scope) -> tuple[Statement, ...]:
     """Launching under our templates, with our tag, in our subnets; ending only compute nodes of this cluster."""
     tagged = {"StringEquals": {_REQUESTED_TAG: scope.cluster}}
-    fresh = tuple(scope.ec2(kind) for kind in ("fleet", "instance", "volume", "network-interface", "spot-instances-request"))
+    fresh = tuple(scope.ec2(kind) for kind in ("instance", "volume", "network-interface", "spot-instances-request"))
     fixed = (
         *(scope.ec2("subnet", subnet) for subnet in scope.subnet_ids),
         *(f"arn:{scope.partition}:ec2:{scope.region}::image/{image}" for image in scope.images),
         *(scope.ec2("capacity-reservation", one) for one in scope.reservations if one.startswith("cr-")),
     )
     pools = any(not one.startswith("cr-") for one in scope.reservations)
-    launch = ("ec2:RunInstances", "ec2:CreateFleet")
+    launch = ("ec2:RunInstances",)
     return (
         Statement("LaunchNew", launch, fresh, tagged),
         Statement(
@@ -257,7 +279,7 @@ def _launch(scope: Scope) -> tuple[Statement, ...]:
                     "LaunchIntoPool",
                     launch,
                     (scope.ec2("capacity-reservation"),),
-                    reason="a resource group of reservations is asked for by its own ARN, but allowed by those inside it",
+                    reason="a group of reservations is asked for by its ARN, but allowed by the reservations inside it",
                 ),
             )
             if pools
@@ -267,7 +289,7 @@ def _launch(scope: Scope) -> tuple[Statement, ...]:
             "TagAtLaunch",
             ("ec2:CreateTags",),
             fresh,
-            {"StringEquals": {"ec2:CreateAction": ["RunInstances", "CreateFleet"], _REQUESTED_TAG: scope.cluster}},
+            {"StringEquals": {"ec2:CreateAction": "RunInstances", _REQUESTED_TAG: scope.cluster}},
         ),
         Statement(
             "NameNodes",
@@ -314,22 +336,13 @@ def _launch(scope: Scope) -> tuple[Statement, ...]:
             (scope.key_arn,),
             {"Bool": {"kms:GrantIsForAWSResource": "true"}},
         ),
-        Statement(
-            "FirstSpotAndFleet",
-            ("iam:CreateServiceLinkedRole",),
-            tuple(
-                scope.iam("role", f"aws-service-role/{service}.amazonaws.com/{role}")
-                for service, role in (("spot", "AWSServiceRoleForEC2Spot"), ("ec2fleet", "AWSServiceRoleForEC2Fleet"))
-            ),
-        ),
+        Statement("FirstSpot", ("iam:CreateServiceLinkedRole",), (scope.iam("role", _SPOT_ROLE),)),
     )
 
 
 def _names_of_nodes(scope: Scope) -> tuple[Statement, ...]:
     zone = f"arn:{scope.partition}:route53:::hostedzone/{scope.zone_id}"
-    return (
-        Statement("NodeNames", ("route53:ChangeResourceRecordSets", "route53:ListResourceRecordSets"), (zone,)),
-    )
+    return (Statement("NodeNames", ("route53:ChangeResourceRecordSets", "route53:ListResourceRecordSets"), (zone,)),)
 
 
 def _spending(scope: Scope) -> Statement:

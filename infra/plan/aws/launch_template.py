@@ -1,4 +1,4 @@
-"""Arguments of a launch template: how one machine of a group is made, bought in one way, close to its peers or not."""
+"""Arguments of a launch template: how one machine of a group is made and bought; where is up to whoever launches it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.inventory.fleet import Purchase
+from infra.plan.aws.capacity import RESERVED
 from infra.plan.aws.interfaces import Interface
 
 # Only processes of the machine itself may ask for its identity: a container would be one hop further away.
@@ -18,7 +19,7 @@ METADATA = {
 }
 ROOT_DEVICE = "/dev/sda1"
 ROOT_GB = 200
-_ROOT_IOPS, _ROOT_MBS = 6000, 500
+ROOT_IOPS, ROOT_MBS = 6000, 500
 TAGGED = ("instance", "volume", "network-interface")
 
 
@@ -38,9 +39,8 @@ class Machine:
     root_gb: int = ROOT_GB
 
 
-def arguments(
-    machine: Machine, purchase: Purchase, *, reservation: str | None = None, placement_group: Any = None
-) -> dict[str, Any]:
+def arguments(machine: Machine, purchase: Purchase, reservation: str | None = None) -> dict[str, Any]:
+    """Subnet and placement group are of a zone, and are named with it at each launch."""
     return {
         "image_id": machine.image,
         "instance_type": machine.instance_type,
@@ -56,7 +56,6 @@ def arguments(
         "update_default_version": True,
         **_market(purchase),
         **_reservation(purchase, reservation),
-        **({"placement": {"group_name": placement_group}} if placement_group is not None else {}),
     }
 
 
@@ -66,8 +65,8 @@ def _root(machine: Machine) -> dict[str, Any]:
         "ebs": {
             "volume_size": machine.root_gb,
             "volume_type": "gp3",
-            "iops": _ROOT_IOPS,
-            "throughput": _ROOT_MBS,
+            "iops": ROOT_IOPS,
+            "throughput": ROOT_MBS,
             "encrypted": "true",
             "kms_key_id": machine.key_arn,
             "delete_on_termination": "true",
@@ -90,20 +89,16 @@ def _interface(interface: Interface, security_groups: Sequence[Any]) -> dict[str
 
 
 def _market(purchase: Purchase) -> dict[str, Any]:
-    """Spot comes through the fleet request: a template that says spot cannot be launched by an instant fleet."""
-    return {"instance_market_options": {"market_type": "capacity-block"}} if purchase == "block" else {}
+    if purchase == "block":
+        return {"instance_market_options": {"market_type": "capacity-block"}}
+    if purchase == "spot":
+        ends = {"spot_instance_type": "one-time", "instance_interruption_behavior": "terminate"}
+        return {"instance_market_options": {"market_type": "spot", "spot_options": ends}}
+    return {}
 
 
 def _reservation(purchase: Purchase, reservation: str | None) -> dict[str, Any]:
-    """What is bought otherwise must not use up a reservation that happens to be open; a group of reservations must not
-    turn into plain on-demand (docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-groups-launch.html)."""
-    if purchase not in ("reservation", "block"):
-        return {"capacity_reservation_specification": {"capacity_reservation_preference": "none"}} if purchase == "spot" else {}
-    if reservation is None:
-        return {"capacity_reservation_specification": {"capacity_reservation_preference": "open"}}
-    target = (
-        {"capacity_reservation_id": reservation}
-        if reservation.startswith("cr-")
-        else {"capacity_reservation_resource_group_arn": reservation}
-    )
-    return {"capacity_reservation_specification": {"capacity_reservation_target": target}}
+    if purchase not in RESERVED or reservation is None:
+        return {}
+    key = "capacity_reservation_id" if reservation.startswith("cr-") else "capacity_reservation_resource_group_arn"
+    return {"capacity_reservation_specification": {"capacity_reservation_target": {key: reservation}}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from infra.spec import ClusterSpec
+from infra.spec import ClusterSpec, NodeGroup
 
 AUTO = "auto"
 """Stands for the one zone that offers every instance type, which only AWS can name."""
@@ -59,6 +59,13 @@ def places(spec: ClusterSpec) -> tuple[Place, ...]:
     )
 
 
+def places_of(spec: ClusterSpec, group: NodeGroup) -> tuple[Place, ...]:
+    """Where the group's nodes may be; a place whose zone is not known yet may turn out not to be one of them."""
+    wanted = group.capacity.zones
+    found = [place for place in places(spec) if not wanted or place.zone in (AUTO, *wanted)]
+    return tuple(sorted(found, key=lambda place: wanted.index(place.zone) if place.zone in wanted else len(wanted)))
+
+
 def subnets(spec: ClusterSpec) -> tuple[Subnet, ...]:
     """One private subnet per zone, as large as the range allows; a small public one for the NAT gateway, in the zone
     of the controller: where that zone is lost, so is what would have used the gateway."""
@@ -73,9 +80,7 @@ def subnets(spec: ClusterSpec) -> tuple[Subnet, ...]:
             f"Fix: a range of at least /{_PUBLIC_PREFIX - len(wanted).bit_length()}"
         )
     parts = tuple(network.subnets(new_prefix=prefix))
-    private = tuple(
-        Subnet(f"private-{zone}", zone, str(part)) for zone, part in zip(wanted, parts, strict=False)
-    )
+    private = tuple(Subnet(f"private-{zone}", zone, str(part)) for zone, part in zip(wanted, parts, strict=False))
     if not spec.network.egress:
         return private
     last = next(parts[-1].subnets(new_prefix=max(_PUBLIC_PREFIX, prefix)))

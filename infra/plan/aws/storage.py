@@ -1,4 +1,4 @@
-"""Arguments of shared filesystems: FSx for Lustre with its steps of size and throughput, EFS, and what exists already."""
+"""Arguments of shared filesystems: FSx for Lustre with its steps of size and throughput, and EFS."""
 
 from __future__ import annotations
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from infra.plan.build_plan import BuildPlan
-from infra.targets.local import leftovers
+from infra.spec import ClusterSpec
+from infra.targets.local import leftovers, slurm
 from infra.targets.local.cluster import LocalCluster
 from infra.targets.target import Built, Context, Leftover
 
@@ -11,9 +14,9 @@ from infra.targets.target import Built, Context, Leftover
 class LocalTarget:
     def build(self, plan: BuildPlan, context: Context) -> Built:
         built = LocalCluster(plan, context)
-        return Built(built.inventory, built.addresses)
+        return Built(built.inventory, built.addresses, partial(slurm.start, built.inventory, context))
 
-    def usd_per_hour(self, plan: BuildPlan) -> float:  # noqa: ARG002  # one's own machine, whatever runs on it
+    def usd_per_hour(self, spec: ClusterSpec) -> float:  # noqa: ARG002  # one's own machine, whatever runs on it
         return 0.0
 
     def leftovers(self, cluster: str) -> list[Leftover]:

@@ -14,7 +14,7 @@ spec = ClusterSpec.model_validate(pulumi.Config("muster").require_object("cluste
 stack = pulumi.get_stack()
 guard = ChangeGuard("guard", spec=spec.model_dump_json(), stack=stack)
 secrets = ClusterSecrets("secrets", cluster=spec.name, opts=pulumi.ResourceOptions(depends_on=[guard]))
-built = target(spec.target).build(plan(spec), Context(stack, guard, secrets.ssh_public_key, spec.tags))
+built = target(spec.target).build(plan(spec), Context(stack, guard, spec, secrets))
 pulumi.export("inventory", built.inventory)
 pulumi.export("addresses", built.addresses)
 pulumi.export("ssh_private_key", secrets.ssh_private_key)

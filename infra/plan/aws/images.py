@@ -1,0 +1,37 @@
+"""Which image a machine starts from: AWS's deep learning image where there are GPUs, plain Ubuntu elsewhere.
+
+22.04 for both: its kernel stays where the Lustre client follows; that of the 24.04 image has moved on twice a year.
+"""
+
+from __future__ import annotations
+
+from infra.catalog.instances import InstanceType
+from infra.plan.aws import machines
+from infra.spec import ClusterSpec
+
+GPU, PLAIN = "gpu", "plain"
+_GPU_PATH = "/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+_PLAIN_PATH = "/aws/service/canonical/ubuntu/server/22.04/stable/current/{architecture}/hvm/ebs-gp2/ami-id"
+_CANONICAL = {"x86_64": "amd64", "arm64": "arm64"}
+
+
+def kind(machine: InstanceType) -> str:
+    """Under this name the image is looked up once and kept."""
+    return f"{GPU if machine.gpus.count else PLAIN}-{machine.architecture}"
+
+
+def parameters(spec: ClusterSpec) -> dict[str, str]:
+    """By kind of image, the SSM parameter that names it; without those for which the spec names an image."""
+    wanted = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
+    wanted += [machines.compute(group) for group in spec.groups.values()]
+    return {kind(one): _path(one) for one in wanted if given(spec, one) is None}
+
+
+def given(spec: ClusterSpec, machine: InstanceType) -> str | None:
+    return spec.aws.ami if spec.aws and machine.gpus.count else None
+
+
+def _path(machine: InstanceType) -> str:
+    if machine.gpus.count:
+        return _GPU_PATH.format(architecture=machine.architecture)
+    return _PLAIN_PATH.format(architecture=_CANONICAL[machine.architecture])

@@ -1,0 +1,91 @@
+"""A monthly budget: tells at 50, 80 and 100 %, and at the end takes the right to launch away from the controller."""
+
+from __future__ import annotations
+
+import json
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.plan import names
+from infra.plan.aws import iam
+from infra.plan.aws.iam import Scope
+from infra.targets.aws.part import Part, Site
+
+_TOLD_AT = (50, 80, 100)
+_STOP_AT = 100
+
+
+class Budget(Part):
+    def __init__(self, site: Site, scope: pulumi.Output[Scope], controller_role: pulumi.Input[str]) -> None:
+        super().__init__("Budget", site)
+        budget = self._budget()
+        # AWS wants somebody to tell about an action.
+        if site.spec.budget.notify:
+            self._stop(budget, scope, controller_role)
+        self.register_outputs({})
+
+    def _budget(self) -> aws.budgets.Budget:
+        spec = self.site.spec
+        return aws.budgets.Budget(
+            "monthly",
+            name=self.site.name(),
+            budget_type="COST",
+            limit_amount=f"{spec.budget.usd_per_month:.1f}",
+            limit_unit="USD",
+            time_unit="MONTHLY",
+            # Counts only once the tag is activated for cost allocation in the account's billing settings.
+            cost_filters=[{"name": "TagKeyValue", "values": [f"user:{names.CLUSTER}${spec.name}"]}],
+            notifications=[
+                {
+                    "comparison_operator": "GREATER_THAN",
+                    "threshold": percent,
+                    "threshold_type": "PERCENTAGE",
+                    "notification_type": "ACTUAL",
+                    "subscriber_email_addresses": list(spec.budget.notify),
+                }
+                for percent in _TOLD_AT
+                if spec.budget.notify
+            ],
+            tags=self.named(),
+            opts=self.child(),
+        )
+
+    def _stop(
+        self, budget: aws.budgets.Budget, scope: pulumi.Output[Scope], controller_role: pulumi.Input[str]
+    ) -> None:
+        role = aws.iam.Role(
+            "budget",
+            name=self.site.name("budget"),
+            assume_role_policy=scope.apply(lambda known: json.dumps(iam.trust("budget", known.account))),
+            permissions_boundary=self.site.aws.permissions_boundary,
+            opts=self.child(),
+        )
+        allowed = aws.iam.RolePolicy(
+            "budget",
+            name="budget",
+            role=role.name,
+            policy=scope.apply(lambda known: json.dumps(iam.document(iam.budget(known)))),
+            opts=self.child(),
+        )
+        denial = aws.iam.Policy(
+            "no-launch",
+            name=self.site.name("no-launch"),
+            description="the budget of the month is spent",
+            policy=scope.apply(lambda known: json.dumps(iam.document(iam.no_launch(known)))),
+            opts=self.child(),
+        )
+        aws.budgets.BudgetAction(
+            "no-launch",
+            budget_name=budget.name,
+            action_type="APPLY_IAM_POLICY",
+            approval_model="AUTOMATIC",
+            notification_type="ACTUAL",
+            action_threshold={"action_threshold_type": "PERCENTAGE", "action_threshold_value": _STOP_AT},
+            definition={"iam_action_definition": {"policy_arn": denial.arn, "roles": [controller_role]}},
+            execution_role_arn=role.arn,
+            subscribers=[
+                {"subscription_type": "EMAIL", "address": address} for address in self.site.spec.budget.notify
+            ],
+            opts=self.child(allowed),
+        )

@@ -1,0 +1,90 @@
+"""A machine that stays: its address belongs to a network interface of its own and survives the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.inventory import Role
+from infra.plan import names
+from infra.plan.aws import launch_template, security
+from infra.targets.aws.network import Network
+from infra.targets.aws.part import Part, Site
+from infra.targets.aws.security_groups import SecurityGroups
+
+_ROOT_GB = 100
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a machine is started with; known only after its address is."""
+
+    instance_type: str
+    image: pulumi.Input[str]
+    profile: aws.iam.InstanceProfile
+    key_arn: pulumi.Input[str]
+    user_data: pulumi.Input[str]
+    """Base64."""
+    after: tuple[pulumi.Resource, ...]
+
+
+class FixedMachine(Part):
+    address: pulumi.Output[str]
+    interface_id: pulumi.Output[str]
+    instance_id: pulumi.Output[str]
+
+    def __init__(self, kind: str, role: Role, site: Site, network: Network, groups: SecurityGroups) -> None:
+        super().__init__(kind, site)
+        self.role = role
+        interface = aws.ec2.NetworkInterface(
+            role,
+            subnet_id=network.subnets[network.first],
+            security_groups=[groups.ids[security.CONTROL]],
+            description=f"{role} of muster cluster {site.cluster}",
+            tags=self._tags(),
+            opts=self.child(),
+        )
+        self.address, self.interface_id = interface.private_ip, interface.id
+        self.zone = network.zones[network.first]
+
+    def start(self, start: Start) -> None:
+        """Another image or another bundle is no reason to lose a running machine; one that is made anew takes them.
+        Two machines cannot have one interface: the old one goes first."""
+        instance = aws.ec2.Instance(
+            self.role,
+            ami=start.image,
+            instance_type=start.instance_type,
+            iam_instance_profile=start.profile.name,
+            primary_network_interface={"network_interface_id": self.interface_id},
+            user_data_base64=start.user_data,
+            metadata_options=launch_template.METADATA,
+            root_block_device=_root(start.key_arn),
+            ebs_optimized=True,
+            monitoring=True,
+            maintenance_options={"auto_recovery": "default"},
+            instance_initiated_shutdown_behavior="stop",
+            tags=self._tags(),
+            volume_tags=self.site.tags | self._tags(),
+            opts=self.child(*start.after, delete_before_replace=True, ignore_changes=["ami", "userDataBase64"]),
+        )
+        self.instance_id = instance.id
+        self.finish()
+
+    def finish(self) -> None:
+        self.register_outputs({"address": self.address, "instance_id": self.instance_id})
+
+    def _tags(self) -> dict[str, str]:
+        return names.node_labels(self.role, self.role, None) | self.named(self.role)
+
+
+def _root(key_arn: pulumi.Input[str]) -> dict[str, Any]:
+    return {
+        "volume_type": "gp3",
+        "volume_size": _ROOT_GB,
+        "encrypted": True,
+        "kms_key_id": key_arn,
+        "delete_on_termination": True,
+    }

@@ -1,0 +1,28 @@
+"""The AWS target put together: what it builds, costs, leaves behind."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from infra.plan.aws.cost import cost
+from infra.plan.build_plan import BuildPlan
+from infra.spec import ClusterSpec
+from infra.targets.aws import leftovers
+from infra.targets.aws.cluster import AwsCluster
+from infra.targets.aws.start import start
+from infra.targets.target import Built, Context, Leftover
+
+
+class AwsTarget:
+    def build(self, plan: BuildPlan, context: Context) -> Built:
+        built = AwsCluster(plan, context)
+        return Built(built.inventory, built.addresses, partial(start, built, context))
+
+    def usd_per_hour(self, spec: ClusterSpec) -> float:
+        return cost(spec).usd_per_hour
+
+    def leftovers(self, cluster: str) -> list[Leftover]:
+        return leftovers.find(cluster)
+
+    def remove(self, leftover: Leftover) -> None:
+        leftovers.remove(leftover)

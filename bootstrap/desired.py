@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from bootstrap.bundle import Bundle, pack
-from infra.inventory import Inventory
+from infra.inventory import Cloud, Inventory
 from infra.spec import ClusterSpec
 from slurm import render
 from slurm.render import Cgroup, File
@@ -20,6 +20,8 @@ class Secrets:
     slurm_key: bytes = field(repr=False)
     db_password: str = field(repr=False)
     ssh_public_key: str
+    host_key: str = field(default="", repr=False)
+    """Private; only where the machine cannot be given one before it starts."""
 
     def __post_init__(self) -> None:
         # Slurm's configuration parser and SQL quote differently; these characters need no quoting in either.
@@ -34,6 +36,10 @@ class Desired:
     secrets: Secrets
     root: Path
     """The repository: the training lock, the bundle and our scripts come from here."""
+    cloud: Cloud | None = None
+    """Of machines that set themselves up; None where they are set up from outside."""
+    fleet: bytes = b""
+    """What the controller may launch."""
     cgroup: Cgroup = "v2"
     """What Slurm can use on all compute nodes; apply and drift set it from the facts."""
 

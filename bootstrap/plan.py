@@ -45,7 +45,9 @@ def plan(facts: Mapping[str, Facts], desired: Desired) -> Plan:
     fitted = fit(facts, desired)
     return {
         node.name: {
-            step.name: _planned(step, facts[node.name], node, fitted) for step in order.ALL if node.role in step.roles
+            step.name: _planned(step, facts[node.name], node, fitted)
+            for step in order.steps(desired)
+            if node.role in step.roles
         }
         for node in desired.inventory.nodes
         if node.name in facts
@@ -56,6 +58,9 @@ def fit(facts: Mapping[str, Facts], desired: Desired) -> Desired:
     """With the kind of cgroup that every compute node has: one configuration serves them all."""
     controller = facts.get(desired.inventory.controller.name)
     kinds: set[Cgroup] = {facts[n.name].cgroup for n in desired.inventory.compute if n.name in facts}
+    if controller and desired.inventory.sets:
+        # They come later, from the same image.
+        kinds.add(controller.cgroup)
     if controller and controller.markers.get(CGROUP_MARKER) == "none":
         kinds = {"none"}
     kind: Cgroup = kinds.pop() if len(kinds) == 1 else "none" if kinds else "v2"

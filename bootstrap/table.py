@@ -19,7 +19,7 @@ SIGNS = {
     "skipped": "[dim]skipped[/]",
     "ok": "ok",
 }
-ROWS = (*(step.name for step in order.ALL), NODES)
+ROWS = (*(step.name for step in order.EVERY), NODES)
 
 
 class Board:

@@ -39,7 +39,7 @@ class Ask(NamedTuple):
     headers: dict[str, str] = {}  # noqa: RUF012  # never changed
 
 
-def fetch(region: str, bucket: str, key: str, path: str) -> str:
+def fetch(region: str, bucket: str, key: str, path: str, patience_s: float = PATIENCE_S) -> str:
     """Writes an object to a file; returns its SHA-256."""
 
     def once() -> str:
@@ -50,7 +50,7 @@ def fetch(region: str, bucket: str, key: str, path: str) -> str:
                 file.write(chunk)
         return digest.hexdigest()
 
-    return patiently(once, f"s3://{bucket}/{key}")
+    return patiently(once, f"s3://{bucket}/{key}", patience_s)
 
 
 def store(region: str, bucket: str, key: str, path: str) -> None:

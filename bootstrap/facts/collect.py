@@ -9,11 +9,13 @@ from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.facts.parse import parse
-from bootstrap.steps.packages import packages
+from bootstrap.steps.packages import own_packages, packages
 from bootstrap.transport.base import Transport
 from infra.inventory import Node
 
 UNITS = ("ssh", "muster-hosts", "mariadb", "slurmdbd", "slurmctld", "slurmd", "sackd", "chrony")
+# Of machines that set themselves up.
+OWN_UNITS = ("muster-state", "muster-scratch", "muster-mounts", "systemd-resolved")
 SCRIPT = (Path(__file__).parent / "collect.sh").read_text()
 TIMEOUT_S = 30.0
 
@@ -22,9 +24,10 @@ def collect(transport: Transport, node: Node, desired: Desired) -> Facts:
     values = {
         "SHARED": desired.shared,
         "ENVIRONMENT": desired.environment,
-        "PACKAGES": " ".join(packages(node)),
-        "UNITS": " ".join(UNITS),
+        "PACKAGES": " ".join(packages(node) if desired.cloud is None else (*packages(node), *own_packages(node))),
+        "UNITS": " ".join(UNITS if desired.cloud is None else UNITS + OWN_UNITS),
         "CONTROLLER": "yes" if node.role == "controller" else "no",
+        "OWN": "no" if desired.cloud is None else "yes",
     }
     head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     done = transport.run(head + SCRIPT, timeout=TIMEOUT_S)

@@ -1,12 +1,14 @@
 #!/bin/sh
 # Prints every fact bootstrap decides by, one per line, fields separated by tabs. Changes nothing.
-# Set by the caller: SHARED, ENVIRONMENT, PACKAGES, UNITS, CONTROLLER (yes or no).
+# Set by the caller: SHARED, ENVIRONMENT, PACKAGES, UNITS, CONTROLLER and OWN (yes or no; OWN: the machine sets itself up).
 set -u
 tab=$(printf '\t')
 
 files=$(for file in /etc/muster/* /etc/muster/keys/* /etc/slurm/*.key /etc/slurm/*.conf /etc/default/slurmd /etc/default/sackd \
-  /etc/systemd/system/muster-* /etc/systemd/system/*.service.d/muster.conf /etc/ssh/ssh_known_hosts \
-  /etc/ssh/sshd_config.d/*.conf /etc/security/limits.d/*.conf /etc/sudoers.d/muster /etc/mysql/mariadb.conf.d/90-muster.cnf; do
+  /etc/systemd/system/muster-* /etc/systemd/system/*.service.d/muster*.conf /etc/ssh/ssh_known_hosts \
+  /etc/ssh/sshd_config.d/*.conf /etc/security/limits.d/*.conf /etc/sudoers.d/muster /etc/mysql/mariadb.conf.d/90-muster.cnf \
+  /etc/ssh/ssh_host_ed25519_key /etc/sysctl.d/*muster.conf /etc/modprobe.d/muster.conf /etc/apt/apt.conf.d/*muster \
+  /etc/needrestart/conf.d/muster.conf /etc/systemd/resolved.conf.d/muster.conf; do
   if [ -f "$file" ]; then echo "$file"; fi
 done)
 echo "$files" | xargs -r stat -c "stat$tab%n$tab%a$tab%U:%G"
@@ -60,5 +62,16 @@ if [ "$CONTROLLER" = yes ]; then
     timeout 10 sacctmgr -nP list assoc format=cluster,account,user 2>/dev/null | sed "s/^/assoc$tab/"
     timeout 10 sacctmgr -nP list user format=user,adminlevel 2>/dev/null | sed "s/^/admin$tab/"
   fi
+fi
+if [ "$OWN" = yes ]; then
+  # shellcheck source=/dev/null
+  (. /etc/os-release && echo "distribution$tab$ID $VERSION_ID")
+  echo "kernel$tab$(uname -r)"
+  awk -v OFS='\t' '{ print "mount", $2, $3 }' /proc/mounts
+  for disk in /sys/block/nvme*; do
+    if read -r serial <"$disk/device/serial" && read -r model <"$disk/device/model"; then
+      echo "disk$tab/dev/${disk##*/}$tab$serial$tab$model"
+    fi 2>/dev/null
+  done
 fi
 echo "clock$tab$(date +%s.%N)"

@@ -25,6 +25,13 @@ class UserFact:
 
 
 @dataclass(frozen=True)
+class Disk:
+    path: str
+    serial: str
+    model: str
+
+
+@dataclass(frozen=True)
 class Home:
     uid: int
     trusted: bool
@@ -54,4 +61,10 @@ class Facts:
     """None where slurmctld does not run."""
     associations: frozenset[tuple[str, str, str]] = frozenset()
     admins: frozenset[str] = frozenset()
+    distribution: str = ""
+    """Name and version, such as `ubuntu 22.04`. From here on: only of machines that set themselves up."""
+    kernel: str = ""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Kind of filesystem by where it is mounted."""
+    disks: tuple[Disk, ...] = ()
     clock: float = 0.0

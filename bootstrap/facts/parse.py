@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from bootstrap.facts.model import Facts, FileFact, Home, UserFact
+from bootstrap.facts.model import Disk, Facts, FileFact, Home, UserFact
 from slurm.node_state import parse_nodes
 from slurm.render import Cgroup
 
@@ -35,6 +35,10 @@ def parse(text: str) -> Facts:
         slurm_nodes=parse_nodes("\n".join(f[0] for f in lines["node"])) if lines["assoc"] else None,
         associations=frozenset(_triple(f[0]) for f in lines["assoc"]),
         admins=frozenset(f[0].split("|")[0] for f in lines["admin"] if f[0].endswith("|Administrator")),
+        distribution=_one(lines["distribution"]),
+        kernel=_one(lines["kernel"]),
+        mounts=dict(f for f in lines["mount"] if len(f) == 2),  # noqa: PLR2004
+        disks=tuple(Disk(*f) for f in lines["disk"] if len(f) == 3),  # noqa: PLR2004
         clock=float(_one(lines["clock"]) or 0),
     )
 

@@ -12,8 +12,11 @@ from infra.inventory import Node
 START_S = 60.0
 
 
-def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
-    options = f'SLURMD_OPTIONS="--conf-server {desired.inventory.controller.name}:6817"\n'
+def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    # A machine that was given its name may still have another host name. Without -b, by which every restart of slurmd
+    # would count as a reboot, and its jobs be lost.
+    name = f"-N {node.name} " if desired.cloud else ""
+    options = f'SLURMD_OPTIONS="{name}--conf-server {desired.inventory.controller.name}:6817"\n'
     todo = [*key(facts, desired), *write(facts, "/etc/default/slurmd", options)]
     running = "slurmd" in facts.active and "slurmd" in facts.enabled
     if todo or not running or facts.markers.get("slurmd") != restart_digest(desired, options):

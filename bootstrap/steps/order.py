@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bootstrap.desired import Desired
 from bootstrap.steps import (
     accounting,
     bundle,
@@ -10,15 +11,25 @@ from bootstrap.steps import (
     database,
     environment,
     fabric,
+    host_key,
     hosts,
     limits,
     login,
+    mounts,
     packages,
+    power,
+    resolver,
+    scratch,
+    slurm_packages,
     ssh,
+    state,
+    sysctl,
     time,
+    updates,
     users,
 )
 from bootstrap.steps.step import Step
+from infra.inventory import Role
 
 # On all nodes at once.
 BASE: tuple[Step, ...] = (
@@ -39,3 +50,29 @@ SHIPPED: tuple[Step, ...] = (bundle.STEP, environment.STEP)
 MEMBERS: tuple[Step, ...] = (login.STEP, compute.STEP)
 
 ALL: tuple[Step, ...] = (*BASE, *CONTROL, *MEMBERS, *SHIPPED)
+
+# Of machines that set themselves up: what other targets do from outside. Facts are read again after these, because
+# homes, queue and accounts may lie on what they mount.
+MACHINE: tuple[Step, ...] = (
+    updates.STEP,
+    resolver.STEP,
+    host_key.STEP,
+    sysctl.STEP,
+    scratch.STEP,
+    mounts.STEP,
+    slurm_packages.STEP,
+    packages.STEP,
+    state.STEP,
+)
+OWN: tuple[Step, ...] = (*MACHINE, power.STEP)
+EVERY: tuple[Step, ...] = (*(step for step in OWN if step not in ALL), *ALL)
+
+
+def steps(desired: Desired) -> tuple[Step, ...]:
+    return ALL if desired.cloud is None else EVERY
+
+
+def own(role: Role) -> tuple[Step, ...]:
+    """In the order in which one machine goes through what follows MACHINE, by itself."""
+    rest = (power.STEP, *CONTROL, *SHIPPED) if role == "controller" else MEMBERS
+    return (*(step for step in BASE if step not in MACHINE), *rest)

@@ -24,7 +24,8 @@ UseDNS no
 
 
 def known_hosts(inventory: Inventory) -> str:
-    return "".join(f"{n.name},{_address(n)} {n.host_key}\n" for n in inventory.nodes)
+    sets = "".join(f"{s.group}-* {s.host_key}\n" for s in inventory.sets if s.host_key)
+    return "".join(f"{n.name},{_address(n)} {n.host_key}\n" for n in inventory.nodes) + sets
 
 
 def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:

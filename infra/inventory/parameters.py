@@ -11,8 +11,6 @@ NODE_TAG = "muster.node"
 FLEET = "fleet.json"
 """Object beside the bundles: the Fleet, for the controller."""
 
-Secret = Literal["slurm-key", "db-password"]
-
 
 class Report(Part):
     """What a machine says of itself: the value of its parameter."""
@@ -26,31 +24,40 @@ class Report(Part):
     """Digest of the bundle that it applied."""
 
 
+def root(cluster: str) -> str:
+    """Below it lies every parameter of the cluster."""
+    return f"/muster/{cluster}"
+
+
 def nodes(cluster: str) -> str:
     """Below it every node has one parameter, by its name."""
-    return f"/muster/{cluster}/nodes"
+    return f"{root(cluster)}/nodes"
 
 
 def node(cluster: str, name: str) -> str:
     return f"{nodes(cluster)}/{name}"
 
 
-def secret(cluster: str, name: Secret) -> str:
-    """SecureString: Slurm's key in base64, the password of the accounting database."""
-    return f"/muster/{cluster}/secrets/{name}"
+def slurm_key(cluster: str) -> str:
+    """SecureString: Slurm's authentication key in base64."""
+    return f"{root(cluster)}/slurm-key"
+
+
+def db_password(cluster: str) -> str:
+    """SecureString, for the controller alone."""
+    return f"{root(cluster)}/db-password"
 
 
 def host_key(cluster: str, role: Role) -> str:
     """SecureString: the private SSH host key of all machines of a role."""
-    return f"/muster/{cluster}/secrets/host-key-{role}"
-
-
-def secrets(cluster: str, role: Role) -> dict[str, str]:
-    """What a machine of this role may read, by what it is; only the controller has the database."""
-    common = {"slurm-key": secret(cluster, "slurm-key"), "host-key": host_key(cluster, role)}
-    return common | ({"db-password": secret(cluster, "db-password")} if role == "controller" else {})
+    return f"{root(cluster)}/host-keys/{role}"
 
 
 def bundle(sha256: str) -> str:
     """Object key of a bundle."""
-    return f"bundles/{sha256}.tar"
+    return f"bundle/{sha256}.tar"
+
+
+def packages(key: str) -> str:
+    """Object key of what the controller built for the others."""
+    return f"packages/{key}.tar"

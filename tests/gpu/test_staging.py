@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ LARGE_NS = 100_000
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> Any:
+def trainer(tmp_path: Path) -> Iterator[Trainer]:
     made = make(tmp_path)
     for _ in range(2):
         made.train_step(samples())

@@ -51,6 +51,7 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.recipe import Recipe
 from trainer.statistics import Statistics
 from trainer.step import Step, StepResult
+from trainer.step_mean import StepMean
 from trainer.world import World, start
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module]
@@ -111,7 +112,9 @@ class Trainer:
         self.engine = parallelize(model, recipe, mesh, weights)
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
         self.checkpoints = self.checkpoints_in(Path(config.run.folder.format(name=config.name)) / OF_RUN)
-        self._step = Step(self.engine, config, loss)
+        # Batches of one's own may leave targets out; our data never does, and need not be counted.
+        is_counted = loss is cross_entropy and weights is None
+        self._step = Step(self.engine, config, StepMean(mesh) if is_counted else loss)
         self._step.before_update = self.checkpoints.before_update
         self._statistics = Statistics(self.engine.named_buffers())
         self._micro = micro

@@ -14,6 +14,7 @@ from trainer.parallel.clip import global_norm
 from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.precision import LossScale
 from trainer.schedule import learning_rate
+from trainer.step_mean import StepMean
 
 _SEED_STRIDE = 1_000_003
 
@@ -44,6 +45,8 @@ class Step:
         self._seed_dropout()
         rate = learning_rate(self._config.schedule, self._config.optimizer.lr, self._config.steps, self.index)
         factor = None if self.scale is None else self.scale.scale
+        if isinstance(self._loss_fn, StepMean):
+            self._loss_fn.begin(batch["targets"], micro)
         loss = self.engine.forward_backward(batch, self._loss_fn, micro, factor)
         norm = global_norm(self.optimizer.gradients(), self.engine.mesh)
         norm = norm if factor is None else norm / factor

@@ -12,12 +12,13 @@ from trainer.config.load import from_dict, load, to_dict
 from trainer.config.schema import Config
 from trainer.models.build import build
 from trainer.models.init import fill
-from trainer.models.loss import loss
+from trainer.models.loss import IGNORED, loss
 from trainer.parallel.apply import parallelize
 from trainer.parallel.layout import resolve
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.recipe import Recipe
 from trainer.step import Step
+from trainer.step_mean import StepMean
 
 STEPS = 20
 
@@ -26,15 +27,23 @@ def config_of(preset: str, overrides: list[str]) -> dict[str, Any]:
     return to_dict(load(preset, overrides))
 
 
-def curve(config: dict[str, Any], micro: int, steps: int = STEPS) -> dict[str, list[float]]:
-    """Losses and gradient norms of a run on all ranks there are; the global batch is the same for any number."""
+def curve(
+    config: dict[str, Any], micro: int, steps: int = STEPS, *, counted: bool = False, left_out: bool = False
+) -> dict[str, list[float]]:
+    """Losses and gradient norms of a run on all ranks there are; the global batch is the same for any number.
+
+    `left_out`: some samples have few targets that count. `counted`: the step counts them.
+    """
     settings = from_dict(config)
-    step = make_step(settings)
+    step = make_step(settings, counted=counted)
     mesh = step.engine.mesh
     size = settings.batch.size // mesh.layout.dp_size
     found: dict[str, list[float]] = {"loss": [], "norm": [], "skipped": []}
     for index in range(steps):
-        batch = {key: value[mesh.dp_rank * size :][:size] for key, value in global_batch(settings, index).items()}
+        whole = global_batch(settings, index)
+        if left_out:
+            whole["targets"] = few_count(whole["targets"])
+        batch = {key: value[mesh.dp_rank * size :][:size] for key, value in whole.items()}
         result = step.run(batch, micro)
         found["loss"].append(float(mesh.mean_over_data(result.loss)))
         found["norm"].append(float(result.grad_norm))
@@ -42,14 +51,14 @@ def curve(config: dict[str, Any], micro: int, steps: int = STEPS) -> dict[str, l
     return found
 
 
-def make_step(config: Config) -> Step:
+def make_step(config: Config, *, counted: bool = False) -> Step:
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     recipe = Recipe(config.parallel, config.precision, config.compile)
     layout = resolve(config.parallel, world, world)
     mesh = Mesh(layout, rank, torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
     engine = parallelize(partial(build, config.model), recipe, mesh, fill=partial(fill, seed=config.run.seed))
-    return Step(engine, config, loss)
+    return Step(engine, config, StepMean(mesh) if counted else loss)
 
 
 def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
@@ -63,6 +72,13 @@ def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
     shape = (3, model.image_size, model.image_size) if model.family == "resnet" else (model.inputs,)
     inputs = torch.randn(size, *shape, generator=generator)
     return {"inputs": inputs, "targets": torch.randint(model.classes, (size,), generator=generator)}
+
+
+def few_count(targets: torch.Tensor) -> torch.Tensor:
+    """The later a sample, the fewer of its targets count; of the last none does."""
+    size, length = targets.shape
+    counted = torch.arange(length) < (length * torch.arange(size - 1, -1, -1) // (size - 1))[:, None]
+    return torch.where(counted, targets, IGNORED)
 
 
 def collectives(config: dict[str, Any], micro: int) -> dict[str, int]:

@@ -54,6 +54,18 @@ def test_a_loaded_checkpoint_goes_on_bit_for_bit(strategy: str, tmp_path: Path) 
     again.close()
 
 
+def test_targets_left_out_do_not_depend_on_micro_batches(tmp_path: Path) -> None:
+    batch = batch_of(0, 0, 1)
+    batch["targets"][:5] = -100
+    norms = []
+    for micro in (BATCH, 2):
+        trainer = trainer_in(tmp_path, model=own_model(0).eval(), micro_batch=micro)
+        trainer.train_step(batch)
+        norms.append(trainer.metrics()["grad_norm"])
+        trainer.close()
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
 def test_a_factory_and_a_loss_of_ones_own(tmp_path: Path) -> None:
     def distance(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (outputs - targets).square().mean()

@@ -24,7 +24,10 @@ FIELDS = Path("docs/spec.md")
 GOLDEN = Path("tests/golden")
 LAYOUTS = GOLDEN / "interfaces"
 # The stack files that come with the repository; those that users put beside them have no golden copy.
-EXAMPLES = ("local", "local-full", "local-required")
+EXAMPLES = (
+    *("local", "local-full", "local-required"),
+    *("aws-existing-vpc", "aws-full", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre"),
+)
 BEGIN, END = "<!-- fields: begin -->", "<!-- fields: end -->"
 
 

@@ -131,6 +131,11 @@ def _choice_words(choice: Any, _limits: Sequence[object]) -> str:
     return f"one of {', '.join(map(inline, get_args(choice)))}"
 
 
+def _list_words(sequence: Any, _limits: Sequence[object]) -> str:
+    item = get_args(sequence)[0]
+    return f"a list with any of {', '.join(map(inline, get_args(item)))}" if get_args(item) else "a list of text"
+
+
 def _range_words(limits: Sequence[object]) -> str:
     low, high, above = (_limit(limits, name) for name in ("ge", "le", "gt"))
     if above is not None:
@@ -145,6 +150,6 @@ def _limit(limits: Sequence[object], name: str) -> Any:
 _WORDS: dict[Any, Callable[[Any, Sequence[object]], str]] = {
     Literal: _choice_words,
     dict: _mapping_words,
-    tuple: lambda _kind, _limits: "a list of text",
+    tuple: _list_words,
     bool: lambda _kind, _limits: "true or false",
 }

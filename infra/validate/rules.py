@@ -6,11 +6,33 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from infra.spec import ClusterSpec
-from infra.validate import budget, groups, host, labels, network, slurm_options, software, storage, target, users
+from infra.validate import (
+    aws_budget,
+    aws_capacity,
+    aws_fabric,
+    aws_machines,
+    aws_network,
+    aws_only,
+    aws_power,
+    aws_section,
+    aws_storage,
+    budget,
+    groups,
+    host,
+    labels,
+    network,
+    slurm_options,
+    software,
+    storage,
+    target,
+    users,
+)
 from infra.validate.host import EngineFacts
 from infra.validate.issue import Issue
 
-SPEC_RULES: tuple[Callable[[ClusterSpec], Iterator[Issue]], ...] = (
+Rule = Callable[[ClusterSpec], Iterator[Issue]]
+
+SPEC_RULES: tuple[Rule, ...] = (
     groups.cluster_name,
     target.available,
     groups.counts,
@@ -43,6 +65,59 @@ SPEC_RULES: tuple[Callable[[ClusterSpec], Iterator[Issue]], ...] = (
     labels.tags,
     budget.order,
 )
+AWS_RULES: tuple[Rule, ...] = (
+    aws_section.present,
+    aws_section.region,
+    aws_section.zones,
+    aws_section.group_zones,
+    aws_section.ids,
+    aws_machines.given,
+    aws_machines.in_catalog,
+    aws_machines.offered,
+    aws_machines.gpus,
+    aws_machines.trainium,
+    aws_machines.idle_gpus,
+    aws_machines.controller_size,
+    aws_machines.burstable,
+    aws_machines.architecture,
+    aws_fabric.supported,
+    aws_fabric.one_zone,
+    aws_fabric.one_subnet,
+    aws_fabric.unused,
+    aws_fabric.alone,
+    aws_fabric.ip_bandwidth,
+    aws_capacity.sold,
+    aws_capacity.reservation_named,
+    aws_capacity.reservation_format,
+    aws_capacity.reservation_shared,
+    aws_capacity.reservation_zones,
+    aws_capacity.fallback,
+    aws_capacity.placement,
+    aws_capacity.placement_zones,
+    aws_capacity.block_size,
+    aws_capacity.spot_static,
+    aws_power.resume,
+    aws_power.retries,
+    aws_network.existing,
+    aws_network.formats,
+    aws_network.zones_of_subnets,
+    aws_network.range_size,
+    aws_network.room,
+    aws_network.login_port,
+    aws_storage.fields,
+    aws_storage.lustre,
+    aws_storage.lustre_efa_step,
+    aws_storage.lustre_efa_clients,
+    aws_storage.lustre_zone,
+    aws_storage.s3,
+    aws_storage.existing,
+    aws_storage.existing_twice,
+    aws_storage.scratch,
+    aws_budget.hourly,
+    aws_budget.monthly,
+    aws_budget.unknown_price,
+    aws_budget.notify,
+)
 HOST_RULES: tuple[Callable[[ClusterSpec, EngineFacts], Iterator[Issue]], ...] = (
     host.cpus,
     host.memory,
@@ -52,7 +127,8 @@ HOST_RULES: tuple[Callable[[ClusterSpec, EngineFacts], Iterator[Issue]], ...] = 
 
 def validate(spec: ClusterSpec, engine: EngineFacts | None = None, root: Path | None = None) -> list[Issue]:
     """Every issue of a spec; `engine` adds the rules about this machine, `root` those about files of the repository."""
-    found = [issue for rule in SPEC_RULES for issue in rule(spec)]
+    of_target = AWS_RULES if spec.target == "aws" else (aws_only.elsewhere,)
+    found = [issue for rule in (*SPEC_RULES, *of_target) for issue in rule(spec)]
     if engine and spec.target == "local":
         found += [issue for rule in HOST_RULES for issue in rule(spec, engine)]
     if root:

@@ -31,7 +31,7 @@ def test_a_good_spec_has_no_issues() -> None:
     assert render([]) == ""
 
 
-@pytest.mark.parametrize("stack", EXAMPLES)
+@pytest.mark.parametrize("stack", [name for name in EXAMPLES if name.startswith("local")])
 def test_examples_have_no_issues(stack: str) -> None:
     assert validate(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), BIG, ROOT) == []
 
@@ -73,7 +73,7 @@ def test_more_memory_than_the_machine_has() -> None:
 
 
 def test_the_machine_matters_to_local_clusters_only() -> None:
-    spec = load({**good(), "target": "aws", "storage": {"shared": {"kind": "efs"}}})
+    spec = load({**good(), "target": "hosts", "storage": {"shared": {"kind": "existing"}}})
     assert [i.code for i in validate(spec, EngineFacts(cpus=1, memory_mb=512))] == ["target_unavailable"]
 
 

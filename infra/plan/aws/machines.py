@@ -10,6 +10,10 @@ from infra.spec import ClusterSpec, Machine, NodeGroup
 
 CONTROLLER_TYPE = "m7i.xlarge"
 LOGIN_TYPE = "m7i.large"
+FIXED_ROOT_GB = 100
+"""Root volume of controller and login."""
+STATE_GB = 50
+"""The volume that holds Slurm's state and accounting."""
 # What the kernel and the firmware keep for themselves before anybody is asked.
 _VISIBLE = 0.97
 

@@ -1,0 +1,133 @@
+"""Rules about the VPC: a range of its own with room for every address, or subnets of one that exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+
+from infra.plan.aws.interfaces import NoEfa, addresses
+from infra.plan.aws.network import AUTO, NoRoom, Subnet, cidr, endpoints, subnets
+from infra.spec import ClusterSpec
+from infra.validate.aws_types import groups, most
+from infra.validate.issue import Issue, error
+
+VPC = re.compile(r"vpc-([0-9a-f]{8}|[0-9a-f]{17})")
+SUBNET = re.compile(r"subnet-([0-9a-f]{8}|[0-9a-f]{17})")
+# docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html, subnet-sizing.html
+LARGEST, SMALLEST = 16, 28
+AWS_KEEPS = 5
+# A Lustre filesystem has one address for each of its servers.
+LUSTRE_SERVER_GB = 2400
+
+
+def existing(spec: ClusterSpec) -> Iterator[Issue]:
+    network = spec.network
+    if network.vpc_id and not network.subnet_ids:
+        message = f"required beside vpc_id ({network.vpc_id}), but missing; expected private subnets, one per zone"
+        yield error("no_subnets", "network.subnet_ids", message, "add `subnet_ids: [subnet-...]`")
+    if network.subnet_ids and not network.vpc_id:
+        message = (
+            f"required beside subnet_ids ({network.subnet_ids[0]}, ...), but missing; expected the id of their VPC"
+        )
+        yield error("no_vpc", "network.vpc_id", message, "add `vpc_id: vpc-...`, or remove subnet_ids")
+    if network.vpc_id and network.cidr:
+        message = f"'{network.cidr}' has no effect: VPC {network.vpc_id} has its ranges already"
+        yield error("cidr_of_vpc", "network.cidr", message, "remove it, or remove vpc_id")
+
+
+def formats(spec: ClusterSpec) -> Iterator[Issue]:
+    vpc = spec.network.vpc_id
+    if vpc is not None and not VPC.fullmatch(vpc):
+        message = f"'{vpc}' is no VPC; allowed: vpc- and 8 or 17 hexadecimal digits"
+        yield error("vpc_format", "network.vpc_id", message, "write for example `vpc_id: vpc-0123456789abcdef0`")
+    for index, subnet in enumerate(spec.network.subnet_ids):
+        where = f"network.subnet_ids[{index}]"
+        if not SUBNET.fullmatch(subnet):
+            message = f"'{subnet}' is no subnet; allowed: subnet- and 8 or 17 hexadecimal digits"
+            yield error("subnet_format", where, message, "write for example `subnet-0123456789abcdef0`")
+        elif subnet in spec.network.subnet_ids[:index]:
+            yield error("subnet_twice", where, f"'{subnet}' is named twice", "remove one of the two")
+
+
+def zones_of_subnets(spec: ClusterSpec) -> Iterator[Issue]:
+    if spec.aws and spec.network.subnet_ids and spec.aws.zones:
+        given, named = len(spec.network.subnet_ids), len(spec.aws.zones)
+        if given != named:
+            message = f"subnets: {given}, zones: {named}; allowed: one zone for each, in the same order, or none"
+            yield error("zones_and_subnets", "aws.zones", message, "name the zone of each subnet, or remove zones")
+
+
+def range_size(spec: ClusterSpec) -> Iterator[Issue]:
+    network = _range(spec)
+    if network and not LARGEST <= network.prefixlen <= SMALLEST:
+        message = f"'{network}' is a /{network.prefixlen}; AWS allows a VPC from /{LARGEST} to /{SMALLEST}"
+        yield error("vpc_size", "network.cidr", message, "write for example `cidr: 10.0.0.0/16`")
+
+
+def room(spec: ClusterSpec) -> Iterator[Issue]:
+    """Every interface with an address takes one out of its subnet: what counts is the layout, not the node."""
+    if spec.aws is None or _range(spec) is None:
+        return
+    try:
+        private = [subnet for subnet in subnets(spec) if not subnet.public]
+    except NoRoom as bad:
+        text = str(bad).removeprefix("network.cidr: ")
+        message, _, fix = text.partition(". Fix: ")
+        yield error("cidr_small", "network.cidr", message, fix)
+        return
+    for number, subnet in enumerate(private):
+        needed = _needed(spec, subnet, first=number == 0)
+        free = IPv4Network(subnet.cidr).num_addresses - AWS_KEEPS
+        if needed > free:
+            message = f"{_called(subnet)} has {free} addresses, the cluster needs {needed} there"
+            yield error("subnet_small", "network.cidr", message, f"write for example `{_larger(spec, needed, free)}`")
+
+
+def login_port(spec: ClusterSpec) -> Iterator[Issue]:
+    if spec.login.ssh_port is not None:
+        message = (
+            f"{spec.login.ssh_port} cannot be published: nodes on AWS are reached through SSM Session Manager only"
+        )
+        yield error("port_on_aws", "login.ssh_port", message, "remove it; `make ssh` needs no port")
+
+
+def _needed(spec: ClusterSpec, subnet: Subnet, *, first: bool) -> int:
+    fixed = 1 + spec.login.enabled + _lustre_servers(spec) if first else 0
+    nodes = 0
+    for group, found in groups(spec).values():
+        if subnet.zone not in (group.capacity.zones or (subnet.zone,)):
+            continue
+        try:
+            nodes += most(group) * addresses(found, group.fabric, ip_bandwidth=group.ip_bandwidth)
+        except NoEfa:
+            nodes += most(group)
+    mounts = sum(storage.kind == "efs" for storage in spec.storage.values())
+    return fixed + nodes + mounts + len(endpoints(spec))
+
+
+def _called(subnet: Subnet) -> str:
+    return "the private subnet" if subnet.zone == AUTO else f"the subnet of {subnet.zone}"
+
+
+def _lustre_servers(spec: ClusterSpec) -> int:
+    sizes = [one.size_gb or LUSTRE_SERVER_GB for one in spec.storage.values() if one.kind == "fsx-lustre"]
+    return sum(1 + -(-size // LUSTRE_SERVER_GB) for size in sizes)
+
+
+def _larger(spec: ClusterSpec, needed: int, free: int) -> str:
+    """The range that is as many times larger as the subnet would have to be."""
+    network = IPv4Network(cidr(spec))
+    steps = (-(-(needed + AWS_KEEPS) // (free + AWS_KEEPS)) - 1).bit_length()
+    prefix = max(network.prefixlen - steps, LARGEST)
+    return f"cidr: {network.supernet(new_prefix=prefix)}"
+
+
+def _range(spec: ClusterSpec) -> IPv4Network | None:
+    """The range of a VPC of its own, where it can be read."""
+    if spec.network.vpc_id:
+        return None
+    try:
+        return IPv4Network(cidr(spec))
+    except ValueError:
+        return None

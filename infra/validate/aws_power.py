@@ -1,0 +1,31 @@
+"""Rules about nodes that come and go: time to be bought and to boot before Slurm gives them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.spec import ClusterSpec
+from infra.validate.issue import Issue, error, warning
+
+# A machine with GPUs is up in 3 minutes at best and in 12 where it installs much
+# (github.com/awslabs/awsome-distributed-ai, architectures/aws-pcs).
+BOOT_S = 720
+
+
+def resume(spec: ClusterSpec) -> Iterator[Issue]:
+    if _scales(spec) and spec.slurm.resume_s < BOOT_S:
+        message = f"{spec.slurm.resume_s} is less than a GPU node may take to boot ({BOOT_S} s): Slurm marks it down"
+        yield warning("resume_short", "slurm.resume_s", message, f"write `resume_s: {BOOT_S}` or more")
+
+
+def retries(spec: ClusterSpec) -> Iterator[Issue]:
+    for name, group in spec.groups.items():
+        retry, allowed = group.capacity.retry_s, spec.slurm.resume_s
+        if group.max is not None and retry >= allowed:
+            message = f"{retry} is no less than slurm.resume_s ({allowed}): Slurm gives the node up while it is bought"
+            where = f"groups.{name}.capacity.retry_s"
+            yield error("retry_long", where, message, f"write less than {allowed}, or raise slurm.resume_s")
+
+
+def _scales(spec: ClusterSpec) -> bool:
+    return any(group.max is not None for group in spec.groups.values())

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from infra.commands import screen
-from infra.commands.spec import engine_facts, examined, name_is_free
+from infra.commands.cost import sentence
+from infra.commands.spec import engine_facts, examined, name_is_free, on_this_machine
 from infra.commands.where import existing_stack
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.plan.build_plan import plan
 from infra.providers.problem import Problem
+from infra.spec import ClusterSpec
 from infra.validate import EngineFacts, render
 
 
 def check(name: str) -> None:
     stack = existing_stack(name)
-    engine = _facts_if_any()
+    engine = _facts_if_any() if on_this_machine(stack) else None
     spec, issues = examined(stack, engine)
     if spec is None:
         raise Stop(f"{stack.file.name} cannot be used\n{render(issues)}", code=BAD_INPUT)
@@ -21,7 +23,14 @@ def check(name: str) -> None:
         screen.out().print(render(issues), markup=False)
     if engine is not None:
         name_is_free(spec, name)
-    screen.good(f"{stack.file.name}: cluster {spec.name}, {len(plan(spec).nodes)} nodes")
+    screen.good(f"{stack.file.name}: cluster {spec.name}, {_nodes(spec)}, {sentence(spec)}")
+
+
+def _nodes(spec: ClusterSpec) -> str:
+    built = plan(spec)
+    there = len(built.nodes) + sum(part.static for part in built.sets)
+    more = sum(part.count - part.static for part in built.sets)
+    return f"{there} {'node' if there == 1 else 'nodes'}" + (f" and up to {more} more" if more else "")
 
 
 def _facts_if_any() -> EngineFacts | None:

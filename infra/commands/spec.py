@@ -6,7 +6,6 @@ from infra.commands import screen
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.plan import names
-from infra.providers import engine_client
 from infra.spec import ClusterSpec
 from infra.spec.issue import SpecError
 from infra.spec.load import load
@@ -15,8 +14,19 @@ from infra.validate import EngineFacts, Issue, render, validate
 from infra.validate.rest import rest
 
 
+def on_this_machine(stack: StackHome) -> bool:
+    """Whether the cluster takes its machines from the Docker engine here; also where the file cannot be read."""
+    try:
+        data = cluster_of(stack.file)
+    except SpecError:
+        return True
+    return not isinstance(data, dict) or data.get("target") not in ("aws", "hosts")
+
+
 def engine_facts() -> EngineFacts:
     """What Docker has to give; also what fails first where no engine runs."""
+    from infra.providers import engine_client  # noqa: PLC0415  # Docker's library is half of what a check loads
+
     info = engine_client.connect().info()
     return EngineFacts(cpus=int(info["NCPU"]), memory_mb=int(info["MemTotal"]) // 2**20)
 
@@ -25,6 +35,8 @@ def name_is_free(spec: ClusterSpec, stack: str) -> None:
     """Refuses a cluster name that something on this engine has which is not this stack's."""
     if spec.target != "local":
         return
+    from infra.providers import engine_client  # noqa: PLC0415  # as above
+
     name = names.network(spec.name)
     with engine_client.asking("name") as api:
         found = [network for network in api.networks(names=[name]) if network["Name"] == name]

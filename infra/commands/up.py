@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from infra.commands import outcome, screen
 from infra.commands.outcome import Outcome
-from infra.commands.spec import engine_facts, name_is_free, valid_spec
+from infra.commands.spec import engine_facts, name_is_free, on_this_machine, valid_spec
 from infra.commands.watch import nodes_table, watching
 from infra.commands.where import existing_stack
 from infra.engine import lock, pulumi
@@ -23,7 +23,7 @@ _CANCELLED = "update canceled"
 
 def up(name: str, *, force: bool, wait: bool) -> Outcome:
     stack = existing_stack(name)
-    spec = valid_spec(stack, engine_facts())
+    spec = valid_spec(stack, engine_facts() if on_this_machine(stack) else None)
     name_is_free(spec, name)
     nodes = [node.name for node in plan(spec).nodes]
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:

@@ -15,6 +15,7 @@ from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ReadTimeout
 
 from bootstrap.progress import Event
+from infra import targets
 from infra.commands import (
     bootstrap,
     cost,
@@ -345,7 +346,7 @@ def test_an_hour_costs_what_the_target_says(monkeypatch: pytest.MonkeyPatch) -> 
 
     spec = ClusterSpec.model_validate(small_spec(name="dear"))
     assert cost.sentence(spec) == "0.00 USD per hour on target local"
-    monkeypatch.setattr(cost, "target", lambda _name: Dear())
+    monkeypatch.setattr(targets, "target", lambda _name: Dear())
     assert cost.sentence(spec) == "6.00 USD per hour on target local"
 
 

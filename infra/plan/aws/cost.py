@@ -148,7 +148,7 @@ def _storages(spec: ClusterSpec) -> Iterator[Line]:
 
 def _storage(part: str, one: Storage, spec: ClusterSpec) -> Line:
     if one.kind == "existing":
-        return Line(part, f"existing {one.id}", 1, 0.0, "paid for already")
+        return Line(part, "existing filesystem", 1, 0.0, "paid for already")
     if one.kind == "efs":
         return Line(part, "EFS", 1, 0.0, f"{service_price('efs').usd:.2f} USD per GB and month of what is stored")
     size, speed = storage.size(one), storage.throughput(one)

@@ -30,7 +30,7 @@ TARGETS: dict[Target, Capabilities] = {
         power_saving=False,
     ),
     "aws": Capabilities(
-        available=False,
+        available=True,
         machine=frozenset({"instance_type"}),
         fabrics=frozenset({"tcp", "efa"}),
         gpus=frozenset({"real"}),

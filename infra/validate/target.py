@@ -12,7 +12,8 @@ from infra.validate.issue import Issue, error
 def available(spec: ClusterSpec) -> Iterator[Issue]:
     if not TARGETS[spec.target].available:
         message = f"target '{spec.target}' is not available in this version; available: {having('available')}"
-        yield error("target_unavailable", "target", message, f"write `target: {having('available')}`")
+        first = having("available").partition(",")[0]
+        yield error("target_unavailable", "target", message, f"write for example `target: {first}`")
 
 
 def machines(spec: ClusterSpec) -> Iterator[Issue]:

@@ -1,0 +1,80 @@
+"""What a cluster on AWS costs in time before it costs money: a check of a thousand nodes, beside bare Python.
+
+python benchmarks/aws.py [--rounds 5] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+from benchmarks.figures import Figure, report  # noqa: E402
+
+NODES = 1000
+AT_MOST_S = 2.0
+STACK = f"""config:
+  muster:cluster:
+    name: large
+    target: aws
+    aws: {{region: us-east-1, zones: [us-east-1a]}}
+    groups:
+      h100: {{instance_type: p5.48xlarge, count: {NODES // 4}, fabric: efa, ip_bandwidth: true}}
+      h200: {{instance_type: p5en.48xlarge, count: {NODES // 4}, fabric: efa}}
+      l4: {{instance_type: g6.8xlarge, min: 0, max: {NODES // 2}, fabric: efa}}
+    controller: {{instance_type: m7i.2xlarge}}
+    storage:
+      shared: {{kind: fsx-lustre, size_gb: 48000, throughput: 500}}
+"""
+
+
+def check_figures(rounds: int) -> list[Figure]:
+    """The whole command as a person runs it, and the two floors under it: Python, and Python with pydantic."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "Pulumi.large.yaml").write_text(STACK)
+        env = {**os.environ, "MUSTER_STACKS": folder, "MUSTER_HOME": folder}
+        bare = _seconds([sys.executable, "-c", "pass"], env, rounds)
+        floor = _seconds([sys.executable, "-c", "import pydantic, yaml, rich.console, typer"], env, rounds)
+        took = _seconds([sys.executable, "-m", "infra.cli", "check", "--stack", "large"], env, rounds)
+    name = f"check of {NODES} nodes"
+    return [
+        Figure("python -c pass", bare),
+        Figure("import of pydantic, yaml, rich, typer", floor, reference=f"bare {bare:.2f} s"),
+        Figure(name, took, reference=f"bare {bare:.2f} s", at_most=AT_MOST_S),
+        Figure(f"{name}, times the imports", took / floor, "x", f"imports {floor:.2f} s"),
+    ]
+
+
+def _seconds(command: list[str], env: dict[str, str], rounds: int) -> float:
+    took = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        subprocess.run(command, env=env, cwd=REPO, check=True, stdout=subprocess.DEVNULL)
+        took.append(time.perf_counter() - began)
+    return median(took)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    figures = check_figures(asked.rounds)
+    print(report(figures))
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(figure) for figure in figures]))
+    return int(any(figure.verdict == "FAIL" for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

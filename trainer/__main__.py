@@ -21,6 +21,7 @@ USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]      train; CONFI
 
 each of them with --help says more"""
 HELP = ("-h", "--help")
+FIRST_SPEAKS_S = 10.0
 
 
 def main(argv: list[str]) -> int:
@@ -110,9 +111,20 @@ def _train(name: str, overrides: list[str]) -> int:
         if _rank() == 0:
             print(f"trainer: {len(error.problems)} to mend before this can run\n{error}", file=sys.stderr, flush=True)
         else:
-            # torchrun ends all ranks with the first that leaves: not before the one that speaks has spoken.
-            time.sleep(1.0)
+            _let_the_first_speak()
         return _refused("; ".join(str(error).splitlines()))
+
+
+def _let_the_first_speak() -> None:
+    """torchrun ends all ranks with the first that leaves, and the one that speaks may still be on its way.
+
+    When it leaves, the others are ended; under a job script it leaves well, and its word is in the file.
+    """
+    from trainer.life import outcome
+
+    deadline = time.monotonic() + FIRST_SPEAKS_S
+    while outcome.decided() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _refused(reason: str) -> int:

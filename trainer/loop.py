@@ -13,7 +13,9 @@ import torch
 
 from trainer import settle, weights
 from trainer.api import Trainer
+from trainer.checkpoint import room
 from trainer.checkpoint.event import Event
+from trainer.checkpoint.group import Group
 from trainer.config.load import changes, dump, to_dict
 from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config
@@ -96,6 +98,8 @@ class Run:
         return world
 
     def _run(self, source: Source, world: World, stop: Stop) -> int:
+        # Together: where only some can write to it, all of them leave and the first one says who.
+        room.check(self.folder, 0, Group(world.rank, world.size, world.group))
         settled = settle.settle(self.config, world, source, self.folder)
         self.config, micro = settled.config, settled.micro
         self._data = {"samples": source.length, "seed": self.config.run.seed, "seq_len": self.config.data.seq_len}

@@ -86,6 +86,9 @@ def start(device: str, timeout_s: float, *, hang_folder: Path | None = None, gro
     member = Member(rank, world, local_rank, socket.gethostname(), address_towards(master), chosen)
     store = _store_of_this_attempt(rank, master, timeout_s)
     everyone = join(store, member, timeout_s)
+    if chosen != "cpu" and hang_folder is not None:
+        # NCCL makes none. Not earlier: the first rank looks whether the run's own folder is there before it joins.
+        hang_folder.mkdir(parents=True, exist_ok=True)
     control = dist.new_group(backend="gloo", timeout=_COLLECTIVE) if world > 1 else None
     return World(
         rank, world, local_rank, local_size, member.host, torch.device(chosen), tuple(everyone), control, store
@@ -233,7 +236,6 @@ def _record_flights(folder: Path | None) -> None:
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         # NCCL appends the rank to the name.
         os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "nccl-timeout-rank-"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,17 +18,16 @@ class Trace:
         self._length = self._events.stat().st_size if self._events.is_file() else 0
 
     def make_folder(self) -> None:
-        """Every rank tries, before it waits for the others: a folder that only some can write to is no run's folder."""
-        probe = self._folder / f".probe-{self._rank:05d}"
+        """The first rank, before it waits for the others: then it is known what was not there before."""
+        if self._rank:
+            return
+        probe = self._folder / ".probe"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
             message = f"{self._folder} cannot be written: {error.strerror}"
-            if self._rank:
-                # The first rank speaks for all, but it may have no such trouble.
-                print(f"trainer: rank {self._rank}: run.folder: {message}", file=sys.stderr, flush=True)
             raise ConfigError([Problem("run.folder", message, "name a folder that you may write to")]) from error
 
     def remove(self) -> None:
@@ -38,8 +36,7 @@ class Trace:
             return
         with suppress(OSError):
             self._cut_events()
-        # Whoever made them: only those that hold nothing go.
-        for path in (self._folder / OF_RUN, self._folder / "hang", self._folder, *self._missing[1:]):
+        for path in (self._folder / OF_RUN, self._folder / "hang", *self._missing):
             with suppress(OSError):
                 path.rmdir()
 

@@ -15,9 +15,9 @@ from tests.trainer.launch import (
     digests,
     events,
     finished,
+    forked,
     kill_when_held,
     losses,
-    torchrun,
 )
 
 STEPS = 12
@@ -36,14 +36,14 @@ def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
     ranks, words = CASES[strategy]
     words = [*words, *SETTINGS]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    with torchrun(ranks, words, straight) as run:
+    with forked(ranks, words, straight) as run:
         finished(run)
 
     # Rank 1 stands still, the others wait for it in a collective, and writers may be in the middle of step 8's files.
-    with torchrun(ranks, words, killed, hold=(1, 10)) as run:
+    with forked(ranks, words, killed, hold=(1, 10)) as run:
         resumed_from = kill_when_held(run, killed / "run")
     assert resumed_from in (4, 8)
-    with torchrun(ranks, words, killed) as run:
+    with forked(ranks, words, killed) as run:
         finished(run)
 
     loaded = events(killed / "run", "loaded")

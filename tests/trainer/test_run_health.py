@@ -15,11 +15,11 @@ from tests.trainer.launch import (
     checkpoint_steps,
     events,
     finished,
+    forked,
     lines,
     losses,
     outcome,
     sample_ids,
-    torchrun,
 )
 from trainer.__main__ import main
 from trainer.data import index, order
@@ -55,7 +55,7 @@ def test_the_first_of_them_can_be_the_end(tmp_path: Path, capfd: pytest.CaptureF
 def test_a_spike_is_rolled_back_and_its_data_passed_over(tmp_path: Path) -> None:
     """Two ranks: both must come to the same verdict in the same step without asking each other."""
     folder, spike, good = tmp_path / "run", 32, 30
-    with torchrun(2, [*spiking(tmp_path, spike), "parallel.strategy=ddp"], tmp_path) as run:
+    with forked(2, [*spiking(tmp_path, spike), "parallel.strategy=ddp"], tmp_path) as run:
         finished(run)
     # The loss of a step is read in the next one, so that one's data is passed over too.
     (back,) = events(folder, "rolled_back")

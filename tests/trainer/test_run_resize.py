@@ -7,10 +7,10 @@ from pathlib import Path
 from tests.trainer.launch import (
     SMALL_LLAMA,
     events,
+    forked,
     kill_when_held,
     losses,
     sample_ids,
-    torchrun,
 )
 from trainer.__main__ import main
 from trainer.data import order
@@ -34,9 +34,9 @@ TOLERANCE = 2e-5
 def test_four_ranks_then_two_then_one(tmp_path: Path) -> None:
     folder, straight = tmp_path / "resized", tmp_path / "straight"
     words = [*WORDS, f"run.folder={folder}"]
-    with torchrun(4, [*words, "parallel.strategy=fsdp"], tmp_path, hold=(1, 6)) as run:
+    with forked(4, [*words, "parallel.strategy=fsdp"], tmp_path, hold=(1, 6)) as run:
         first = kill_when_held(run, folder)
-    with torchrun(2, [*words, "parallel.strategy=ddp"], tmp_path, hold=(1, 10)) as run:
+    with forked(2, [*words, "parallel.strategy=ddp"], tmp_path, hold=(1, 10)) as run:
         second = kill_when_held(run, folder, after=first)
     assert main([*words, "parallel.strategy=single"]) == Code.FINISHED
     assert main([*WORDS, f"run.folder={straight}", "parallel.strategy=single"]) == Code.FINISHED

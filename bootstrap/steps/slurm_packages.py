@@ -9,6 +9,7 @@ from bootstrap.action import Action, digest
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.slurm_source import SOURCES
+from bootstrap.steps.power import PYTHON, ROOT
 from bootstrap.steps.step import Step
 from infra.inventory import Node, Role, parameters
 
@@ -22,7 +23,6 @@ NAMES: dict[Role, tuple[str, ...]] = {
 # Debian's number of the user slurm: files on a shared disk belong to the same one everywhere.
 SLURM_UID = 64030
 BUILD_S = 3600.0
-PYTHON = "/opt/muster/current/venv/bin/python"
 
 
 def built_here(facts: Facts) -> bool:
@@ -49,7 +49,7 @@ def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         "OBJECTS": " ".join(objects),
     }
     head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-    run = f"cd /opt/muster/current\n{head}{SCRIPT}"
+    run = f"cd {ROOT}\n{head}{SCRIPT}"
     title = f"install Slurm {source.version}"
     fix = "the log says which part failed; an image that has Slurm needs no build"
     log = "/var/cache/muster-slurm/build.log" if node.role == "controller" else "/var/log/apt/term.log"

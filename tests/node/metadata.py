@@ -1,0 +1,64 @@
+"""A stand-in for the machines' metadata service: IMDSv2 only, and each machine hears of itself, by its address."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+TOKEN = "a-token-of-this-service"
+CREDENTIALS = {"AccessKeyId": "testing", "SecretAccessKey": "testing", "Token": "session"}
+
+
+@dataclass
+class Machine:
+    instance: str
+    address: str
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def answer(self, path: str) -> str | None:
+        known = {
+            "instance-id": self.instance,
+            "local-ipv4": self.address,
+            "iam/security-credentials/": "the-role\n",
+            "iam/security-credentials/the-role": json.dumps(CREDENTIALS),
+        }
+        return known.get(path, self.tags.get(path.removeprefix("tags/instance/")))
+
+
+@contextmanager
+def metadata(address: str, machines: dict[str, Machine]) -> Iterator[str]:
+    """`machines` by address; may grow meanwhile. Yields the endpoint."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            lives = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+            self._say(200 if lives and self.path == "/latest/api/token" else 400, TOKEN)
+
+        def do_GET(self) -> None:
+            if self.headers.get("X-aws-ec2-metadata-token") != TOKEN:
+                return self._say(401, "IMDSv1 is off")
+            found = machines[self.client_address[0]].answer(self.path.removeprefix("/latest/meta-data/"))
+            return self._say(404 if found is None else 200, found or "")
+
+        def _say(self, code: int, text: str) -> None:
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer((address, 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{address}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -32,6 +32,7 @@ from tests.trainer.checkpoint_state import (
     writer_of,
 )
 from tests.trainer.ranks import on_ranks
+from trainer import host_memory
 from trainer.checkpoint import folder
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.group import Group
@@ -204,6 +205,24 @@ def test_a_killed_writer_is_noticed_and_replaced(checkpoints: Checkpoints) -> No
     events = saved(checkpoints, 3, tensors)
     assert [event.kind for event in events] == ["restarted", "published"]
     assert not list(checkpoints.path.glob("*.partial"))
+
+
+def test_no_memory_to_stage_a_save_costs_that_save_and_no_process(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would give the pages and then end somebody for them."""
+    tensors = bytes_of(8 << 20, seed=1)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(host_memory, "available", lambda: 4_000_000)
+        with pytest.raises(ConfigError, match=r"staging a save takes 8\.4 MB of memory on .* which has 4\.0 MB left"):
+            checkpoints.check_folder(tensors)
+        checkpoints.save(1, tensors, {})
+        assert checkpoints.wait(30)
+        (event,) = checkpoints.poll()
+    assert event.kind == "failed"
+    assert "no memory or no process for it: 8.4 MB of memory are needed and 4.0 MB left" in event.message
+    checkpoints.check_folder(tensors)
+    assert [event.kind for event in saved(checkpoints, 2, tensors)] == ["published"]
 
 
 def test_warnings_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints) -> None:

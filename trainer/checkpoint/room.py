@@ -33,7 +33,7 @@ def check_memory(size: int, group: Group) -> None:
         free = [left for name, left in every if name == host]
         needed = -(-size * len(free) // group.world_size)
         if needed > min(free):
-            message = f"staging a save takes {_text(needed)} of memory on {host}, which has {_text(min(free))} left"
+            message = f"staging a save takes {text(needed)} of memory on {host}, which has {text(min(free))} left"
             fix = "give the job more memory (sbatch --mem=0 is all of a node's), or spread it over more nodes"
             problems.append(Problem("checkpoint", message, fix))
     if problems:
@@ -50,6 +50,11 @@ def size_of(tensors: Mapping[str, torch.Tensor], group: Group) -> int:
     return group.through_first(mine, total)
 
 
+def text(size: int) -> str:
+    """A number of bytes for a reader."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"  # noqa: PLR2004 - where GB begin
+
+
 def _problem(path: Path, size: int, rank: int) -> str:
     probe = path / f"probe-{rank:05d}"
     try:
@@ -62,8 +67,4 @@ def _problem(path: Path, size: int, rank: int) -> str:
     free = space.f_bavail * space.f_frsize
     if free >= size:
         return ""
-    return f"{path} has {_text(free)} free and one checkpoint takes {_text(size)}"
-
-
-def _text(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"  # noqa: PLR2004 - where GB begin
+    return f"{path} has {text(free)} free and one checkpoint takes {text(size)}"

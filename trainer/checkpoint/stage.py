@@ -13,6 +13,7 @@ import torch
 
 from trainer import host_memory, safetensors_file
 from trainer.checkpoint.plan import Part, Plan
+from trainer.checkpoint.room import text
 
 # Only the optimizer changes these, so their copy may run until it does. Anything else is copied before `fill` returns:
 # the running means of a batch norm change in forward.
@@ -29,7 +30,7 @@ class Stage:
         left = host_memory.available()
         if left < size:
             # The kernel would take the pages all the same, and then end a process to get them back.
-            raise OSError(errno.ENOMEM, f"{size / 1e9:.1f} GB of memory are needed and {left / 1e9:.1f} GB left")
+            raise OSError(errno.ENOMEM, f"{text(size)} of memory are needed and {text(left)} left")
         # It has no name in a file system, so it is gone with the last process that holds it, however that ends.
         self.handle = os.memfd_create("checkpoint")
         os.posix_fallocate(self.handle, 0, size)

@@ -47,13 +47,13 @@ def saved(checkpoints: Checkpoints, step: int, tensors: dict[str, torch.Tensor],
     """Save to the end; what happened."""
     checkpoints.save(step, tensors, {"step": step}, **more)
     checkpoints.before_update()
-    assert checkpoints.wait(60)
+    assert checkpoints.wait(240)
     return checkpoints.poll()
 
 
 def writer_of(pid: int) -> int:
     """The writer process that this process started; it has its command line a moment after its start."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 240
     while time.monotonic() < until:
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -101,7 +101,7 @@ def save_as(path: Path, layout: str, step: int) -> list[str]:
     checkpoints.check_folder(tensors)
     checkpoints.save(step, tensors, {"step": step}, own={"mine": dist.get_rank()})
     checkpoints.before_update()
-    assert checkpoints.wait(60)
+    assert checkpoints.wait(240)
     kinds = [event.kind for event in checkpoints.poll()]
     checkpoints.close()
     return kinds
@@ -155,7 +155,7 @@ def with_one_bad_rank(path: Path, how: str) -> list[list[str]]:
     checkpoints.before_update()
     if dist.get_rank() == 2:
         os.kill(writer, signal.SIGKILL if how == "killed" else signal.SIGCONT)
-    assert checkpoints.wait(60)
+    assert checkpoints.wait(240)
     history.append(_kinds(checkpoints.poll()))
     if dist.get_rank() == 2 and how == "full":
         resource.prlimit(writer, resource.RLIMIT_FSIZE, limit)

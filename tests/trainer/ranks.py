@@ -19,7 +19,7 @@ _GRACE_S = 3.0
 _PRELOAD = ["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.pipelining"]
 
 
-def on_ranks(target: str, *, ranks: int = RANKS, timeout_s: float = 120, **kwargs: Any) -> list[Any]:
+def on_ranks(target: str, *, ranks: int = RANKS, timeout_s: float = 300, **kwargs: Any) -> list[Any]:
     """Run "module:function" with these arguments on each rank of a world; what it returned, by rank.
 
     Arguments and results are pickled. A rank that raises fails the test with its traceback, and so does one that is

@@ -112,7 +112,7 @@ def test_a_process_may_exit_without_close():
         "loader = Loader(Images(1000, 64, 10, 1), 1, 64, workers=4)\n"
         "print(next(loader).position)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (0, "64\n", "")
 
 
@@ -121,7 +121,7 @@ def test_an_empty_source_is_refused():
         Loader(Numbers(0), 1, 4)
 
 
-def _until(condition, seconds=10):
+def _until(condition, seconds=240):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

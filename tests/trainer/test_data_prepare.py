@@ -28,6 +28,8 @@ from trainer.data.shard import Task
 from trainer.data.source import source_for
 
 COMMAND = [sys.executable, "-c", "import sys; from trainer.data.prepare import main; sys.exit(main(sys.argv[1:]))"]
+# Only ends what hangs: the machine may be busy with other things.
+LIMIT_S = 240
 WORDS = ["muster", "trains", "what", "it", "builds", "on", "machines", "that", "were", "made", "ready"]
 
 
@@ -140,7 +142,7 @@ def test_a_worker_that_dies_is_reported_and_its_work_is_not_lost(texts, whole, t
     run = _start(again(texts, out, "--workers", "2"))
     _until(lambda: _workers(run.pid))
     os.kill(_workers(run.pid)[0], signal.SIGKILL)
-    _, stderr = run.communicate(timeout=60)
+    _, stderr = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 2
     assert "a worker died (SIGKILL) at shard-" in stderr
     assert "run the command again" in stderr
@@ -178,7 +180,7 @@ def test_an_interrupt_says_how_to_go_on(texts, tmp_path):
     run = _start(again(texts, tmp_path / "out", "--workers", "1"))
     _until(lambda: _workers(run.pid))
     run.send_signal(signal.SIGINT)
-    _, stderr = run.communicate(timeout=60)
+    _, stderr = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 130
     assert stderr.endswith("stopped; the same command goes on from here\n")
     assert "Traceback" not in stderr
@@ -202,7 +204,7 @@ util.spawnv_passfds = interrupted
 sys.exit(prepare.main(sys.argv[1:]))
 """
     command = [sys.executable, "-c", code, *again(texts, tmp_path / "out", "--workers", "1")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 130
     assert done.stderr.endswith("stopped; the same command goes on from here\n")
     assert "Traceback" not in done.stderr
@@ -368,7 +370,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _until(condition, seconds=30):
+def _until(condition, seconds=LIMIT_S):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -40,7 +40,7 @@ def launch(command: list[str], env: dict[str, str]) -> Process:
     return subprocess.Popen(command, env=env, cwd=REPO, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def finish(processes: list[Process], timeout_s: float = 120) -> tuple[list[int], str]:
+def finish(processes: list[Process], timeout_s: float = 240) -> tuple[list[int], str]:
     """Exit statuses and all output; nobody is left behind."""
     try:
         said = "".join(process.communicate(timeout=timeout_s)[0] for process in processes)
@@ -50,7 +50,7 @@ def finish(processes: list[Process], timeout_s: float = 120) -> tuple[list[int],
     return [process.returncode for process in processes], said
 
 
-def wait_for(file: Path, timeout_s: float = 60) -> str:
+def wait_for(file: Path, timeout_s: float = 240) -> str:
     end = time.monotonic() + timeout_s
     while not file.exists():
         assert time.monotonic() < end, f"{file} did not appear"
@@ -156,7 +156,7 @@ def test_a_rank_that_cannot_obey_term_leaves_before_it_is_killed(tmp_path: Path)
         process.terminate()
     began = time.monotonic()
     statuses, said = finish(processes)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 30  # then torchrun would kill it
     assert "told to terminate, and no progress for" in said
     assert 76 in statuses, said
 

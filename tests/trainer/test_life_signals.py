@@ -51,7 +51,7 @@ def test_a_signal_is_noted_on_any_rank_and_nothing_else_happens(listen: Listen, 
     stop = listen(rank=3)
     assert stop.reason() is None
     os.kill(os.getpid(), number)
-    assert reason_within(stop, 5) is reason
+    assert reason_within(stop, 60) is reason
     assert stop.terminated == (number == signal.SIGTERM)
 
 
@@ -81,7 +81,7 @@ def test_the_second_interrupt_interrupts_but_an_echo_of_the_first_does_not(liste
     stop = listen()
     os.kill(os.getpid(), signal.SIGINT)
     os.kill(os.getpid(), signal.SIGINT)
-    assert reason_within(stop, 5) is Reason.ASKED
+    assert reason_within(stop, 60) is Reason.ASKED
     time.sleep(1.1)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
@@ -94,14 +94,14 @@ def test_the_second_interrupt_interrupts_but_an_echo_of_the_first_does_not(liste
 def test_the_stop_file_gives_the_reason(listen: Listen, tmp_path: Path, words: str, reason: Reason) -> None:
     stop = listen()
     (tmp_path / "stop").write_text(f"{words}\n")
-    assert reason_within(stop, 5) is reason
+    assert reason_within(stop, 60) is reason
     assert stop.words == words
 
 
 def test_a_stop_file_is_taken_away_once_it_was_obeyed(tmp_path: Path) -> None:
     (tmp_path / "stop").write_text("enough")
     stop = Stop(tmp_path, rank=0).listen()
-    assert reason_within(stop, 5) is Reason.ASKED
+    assert reason_within(stop, 60) is Reason.ASKED
     stop.close()
     assert not (tmp_path / "stop").exists()
 
@@ -114,9 +114,9 @@ def test_only_the_first_rank_looks_at_the_file(listen: Listen, tmp_path: Path) -
 def test_the_stronger_reason_wins_in_any_order(listen: Listen, tmp_path: Path) -> None:
     stop = listen()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert reason_within(stop, 5) is Reason.TERMINATED
+    assert reason_within(stop, 60) is Reason.TERMINATED
     (tmp_path / "stop").write_text("cancelled")
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while stop.reason() is Reason.TERMINATED and time.monotonic() < end:
         time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGUSR1)
@@ -138,7 +138,7 @@ def test_the_time_limit_of_the_job_is_seen_in_time(listen: Listen, monkeypatch: 
     assert reason_within(listen(margin_s=10), 1.5) is None
     early = listen()
     early.pace(save_s=40, step_s=1)
-    assert reason_within(early, 5) is Reason.TIME_LIMIT
+    assert reason_within(early, 60) is Reason.TIME_LIMIT
 
 
 @pytest.mark.parametrize(

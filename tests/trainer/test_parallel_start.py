@@ -39,5 +39,5 @@ def test_heavy_parts_of_torch_stay_out(strategy: str, world: int, tmp_path: Path
         for rank in range(world)
     ]
     for rank in ranks:
-        output, errors = rank.communicate(timeout=120)
+        output, errors = rank.communicate(timeout=240)
         assert output == "heavy: []\n", errors

@@ -214,7 +214,7 @@ def without_torch(words: list[str], variables: dict[str, str], tmp_path: Path) -
     (trap / "torch.py").write_text("raise ImportError('torch was imported')")
     environment = {**os.environ, "PYTHONPATH": f"{trap}:{REPO}", **variables}
     command = [sys.executable, "-m", "trainer", *words]
-    ended = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=240)
     return ended.returncode, (ended.stdout + ended.stderr).splitlines()
 
 

@@ -20,7 +20,7 @@ VARIABLES = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "CUDA_VISIB
 
 def sh(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", script], env=os.environ | VARIABLES, cwd=REPO, capture_output=True, text=True, timeout=120
+        ["bash", "-c", script], env=os.environ | VARIABLES, cwd=REPO, capture_output=True, text=True, timeout=240
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ EARLY = 10
 AGAIN = 4
 _REMEMBERED = 3
 _SAME_SHARE = 0.2
+_STAMP_S = 0.002
 _WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Bool": 1}
 
 
@@ -67,6 +69,9 @@ class Profiler:
         self._wait_for_device()
         raw = self._stop()
         profile = (_device_profile if self._device.type == "cuda" else _host_profile)(step, raw, _recorded())
+        if profile is None:
+            self._extra = self._count + AGAIN
+            return
         self._judge(profile.exposed_share)
         self._done(profile)
 
@@ -98,9 +103,11 @@ class Profiler:
         return raw
 
     def _wait_for_device(self) -> None:
-        """So that kernels which run inside the step's frame are the step's own."""
+        """Kernels that run inside the step's frame are then the step's own, and gloo's threads have stamped theirs."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+        else:
+            time.sleep(_STAMP_S)
 
     def _judge(self, share: float) -> None:
         """A profile that says something new is soon followed by another, a few times at most."""
@@ -128,8 +135,11 @@ def _recorded() -> list[Entry]:
     return sorted(found.values(), key=lambda entry: entry["time_created_ns"])
 
 
-def _host_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Profile:
-    """gloo: messages run on its own threads; the thread that entered the step computes."""
+def _host_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Profile | None:
+    """gloo: messages run on its own threads; the thread that entered the step computes.
+
+    None where gloo's threads did not get to stamp their messages: the step would look like one that waits for nobody.
+    """
     frame = next(event for event in raw if event.name() == STEP)
     span = _interval(frame)
     since = [event for event in raw if event.start_ns() >= span[0]]
@@ -137,6 +147,8 @@ def _host_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Pr
     compute = [Event("", *_interval(e), "compute") for e in mine if e.name().startswith(("aten::", "## Call Compiled"))]
     calls = [event for event in mine if event.name().startswith("c10d::")]
     messages = [event for event in since if event.name().startswith("gloo:")]
+    if calls and not messages:
+        return None
     return summarise(step, compute + _messages(messages, calls, _since(entries, span[0])), span, host=True)
 
 

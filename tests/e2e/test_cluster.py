@@ -79,6 +79,17 @@ def test_jobs_run_as_the_user_who_asked(cluster: Stack) -> None:
     assert cluster.ssh("login", "srun -p gpu -N1 id -u") == "2001"
 
 
+def test_a_qos_is_for_those_who_were_given_it(cluster: Stack) -> None:
+    cluster.ssh("controller", "sacctmgr -i add qos urgent preempt=normal", user="bob")
+    asked = "srun -p cpu -N1 --qos=urgent echo ran 2>&1 || true"
+    try:
+        assert "Invalid qos" in cluster.ssh("login", asked)
+        cluster.ssh("controller", "sacctmgr -i modify user alice set qos+=urgent", user="bob")
+        assert cluster.ssh("login", asked) == "ran"
+    finally:
+        cluster.ssh("controller", "sacctmgr -i remove qos urgent", user="bob")
+
+
 def test_a_step_sees_the_cpus_it_asked_for(cluster: Stack) -> None:
     assert cluster.ssh("login", "srun -p gpu -N1 -n1 -c1 nproc") == "1"
 

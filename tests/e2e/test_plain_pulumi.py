@@ -23,7 +23,10 @@ def pulumi(stack: Stack, line: str) -> str:
     return done.stdout
 
 
-def test_plain_pulumi_and_muster_work_on_the_same_cluster(make_stack: Callable[[str, Spec], Stack]) -> None:
+def test_plain_pulumi_and_muster_work_on_the_same_cluster(
+    make_stack: Callable[[str, Spec], Stack], cluster: Stack
+) -> None:
+    neighbours = cluster.exists()
     groups = {"cpu": {"count": 1, "size": {"cpus": 1, "memory_mb": 1024}}}
     stack = make_stack("plain", small_spec(groups=groups, login={"enabled": False}))
     pulumi(stack, f"pulumi stack init {stack.name}")
@@ -36,6 +39,9 @@ def test_plain_pulumi_and_muster_work_on_the_same_cluster(make_stack: Callable[[
     assert "cpu-1" in status
     assert "nothing to change" in stack.up().stdout
     assert stack.muster("output", "ready").stdout
-    stack.muster("teardown", "--yes")
+    receipt = stack.muster("teardown", "--yes").stdout
     assert stack.exists() == []
+    assert f"muster-{stack.cluster}-cpu-1" in receipt
+    assert cluster.exists() == neighbours
+    assert cluster.ssh("login", "srun -p gpu -N2 hostname | wc -l") == "2"
     assert stack.name not in pulumi(stack, "pulumi stack ls")

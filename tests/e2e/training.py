@@ -1,17 +1,31 @@
-"""Training jobs on a cluster under test: submit, look at the run's folder, wait for a step, compare what came out."""
+"""Training jobs on a cluster under test: submit, look at the run, wait for something, compare what came out."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from tests.harness import Stack, wait_until
+from tests.harness import Stack
 
 TRAIN = "/shared/muster/slurm/jobs/train.sbatch"
-SMALL = ("tiny-llama", "batch.micro=2", "metrics.every=1", "checkpoint.every=10")
+STEPS = 30
+SMALL = ("tiny-llama", "batch.micro=2", "metrics.every=1", "checkpoint.every=5")
+STRATEGIES = {
+    "ddp": ("parallel.strategy=ddp",),
+    "fsdp": ("parallel.strategy=fsdp",),
+    "hsdp": ("parallel.strategy=hsdp", "parallel.shard=2"),
+}
+RANKS = 4
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
+# Slurm forgets a job five minutes after its end.
+STATE = """state=$(squeue -h -t all -o %T -j {0} 2>&1)
+    case $state in *Invalid*) sacct -X -n -P -o State -j {0} | tail -n 1 ;; *) echo "$state" ;; esac"""
+Test = TypeVar("Test", bound=Callable[..., Any])
+Undisturbed = Callable[[str], "Job"]
 
 
 @dataclass(frozen=True)
@@ -29,54 +43,106 @@ class Job:
     def log(self) -> str:
         return self.stack.ssh("login", f"cat ~/train-{self.number}.out 2>/dev/null || true")
 
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.read("events.jsonl").splitlines()]
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        events = [json.loads(line) for line in self.read("events.jsonl").splitlines()]
+        return [event for event in events if event["event"] == kind]
 
-    def losses(self) -> dict[int, float]:
-        lines = [json.loads(line) for line in self.read("metrics/rank-00000.jsonl").splitlines()]
+    def losses(self, rank: int = 0) -> dict[int, float]:
+        lines = [json.loads(line) for line in self.read(f"metrics/rank-{rank:05d}.jsonl").splitlines()]
         return {line["step"]: line["loss"] for line in lines}
-
-    def state(self) -> str:
-        return self.stack.ssh("login", f"sacct -X -n -P -o State -j {self.number} | tail -n 1")
-
-    def restarts(self) -> int:
-        """How often the queue has given the job back."""
-        shown = self.stack.ssh("login", f"scontrol show job {self.number} | grep -o 'Restarts=[0-9]*'")
-        return int(shown.partition("=")[2])
 
     def shards(self, step: int) -> dict[str, list[str]]:
         """Checksums of every rank's part of a checkpoint: weights and optimizer, byte for byte."""
         files = json.loads(self.read(f"checkpoints/step-{step:08d}/manifest.json"))["files"]
         return {name: entry["sha256"] for name, entry in files.items() if name.startswith("shard-")}
 
-    def wait_for_checkpoint(self, step: int, seconds: float = 120) -> None:
-        path = f"{self.folder}/checkpoints/step-{step:08d}/manifest.json"
-        wait_until(lambda: self._there(path), f"checkpoint {step} of job {self.number}\n{self.log}", seconds)
+    def restarts(self) -> int:
+        """How often the queue has given the job back."""
+        shown = self.stack.ssh("login", f"scontrol show job {self.number} | grep -o 'Restarts=[0-9]*'")
+        return int(shown.partition("=")[2])
 
-    def wait_for_event(self, kind: str, after: float, seconds: float = 120) -> dict[str, Any]:
+    def nodes(self) -> list[str]:
+        """Once it has them; the first is the head."""
+        self.wait_for(f"squeue -h -t running -o %T -j {self.number} | grep -q .", "start")
+        return self.stack.ssh("login", f"scontrol show hostnames $(squeue -h -o %N -j {self.number})").split()
+
+    def stop(self, words: str) -> None:
+        self.stack.ssh("login", f"echo {words} > {self.folder}/stop")
+
+    def wait_for_checkpoint(self) -> None:
+        self.wait_for(f"compgen -G '{self.folder}/checkpoints/step-*/manifest.json'", "first checkpoint")
+
+    def wait_for_requeue(self) -> None:
+        self.wait_for(f"scontrol show job {self.number} | grep -q 'Restarts=[1-9]'", "requeue")
+
+    def wait_for_event(self, kind: str, after: float, seconds: float = 600) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            found = [event for event in self.events() if event["event"] == kind and event["time"] > after]
-            if found:
+            if found := [event for event in self.events(kind) if event["time"] > after]:
                 return found[0]
             time.sleep(0.5)
-        raise AssertionError(f"no event {kind} of job {self.number} within {seconds:g} s\n{self.log}")
+        raise self._given_up(f"not within {seconds:g} s: event {kind}")
 
-    def wait(self, seconds: float = 180) -> str:
-        """Until the job has left the queue; how it ended."""
-        wait_until(lambda: not self._queued(), f"end of job {self.number}\n{self.log}", seconds)
-        return self.state()
+    def wait(self, seconds: float = 600) -> str:
+        """Until the job is over; how it ended."""
+        self._until(self._over, "end", seconds)
+        return self.stack.ssh("login", STATE.format(self.number))
 
-    def _there(self, path: str) -> bool:
-        return self.stack.ssh("login", f"test -e {path} && echo yes || true") == "yes"
+    def wait_for(self, condition: str, what: str, seconds: float = 600) -> None:
+        """`condition` is a line of shell for the login node. A job that is over is not waited for."""
+        # Between two attempts it may look for a moment as if it were.
+        self._until(f"{condition} || {{ {self._over} && sleep 2 && {self._over}; }}", what, seconds)
+        if self.stack.ssh("login", f"{condition} >/dev/null && echo met || true") != "met":
+            raise self._given_up(f"over without {what}")
 
-    def _queued(self) -> bool:
-        return self.stack.ssh("login", f"squeue -h -o %T -j {self.number} 2>/dev/null || true") != ""
+    @property
+    def _over(self) -> str:
+        return f"{{ {STATE.format(self.number)}; }} | grep -qE '^({'|'.join(ENDED)})'"
+
+    def _until(self, condition: str, what: str, seconds: float) -> None:
+        """Asked on the login node again and again: one connection for many questions."""
+        ask = shlex.quote(f"until {{ {condition}; }} >/dev/null; do sleep 0.5; done")
+        deadline = time.monotonic() + seconds
+        while self.stack.ssh("login", f"timeout 30 bash -c {ask} && echo met || true") != "met":
+            if time.monotonic() > deadline:
+                raise self._given_up(f"not within {seconds:g} s: {what}")
+
+    def _given_up(self, what: str) -> AssertionError:
+        """With all that is known; the nodes are for others now."""
+        queue = self.stack.ssh("login", "squeue -o '%i %j %q %T %r %N'; sinfo -N", check=False)
+        self.stack.ssh("login", f"scancel {self.number}", check=False)
+        return AssertionError(f"{what} of job {self.number}\n{queue}\n{self.log}")
 
 
 def submit(stack: Stack, name: str, *settings: str, options: str = "", variables: str = "") -> Job:
     """Runs in ~/runs/<name>: given again, a second job goes on where the first one stopped."""
     folder = f"/shared/home/muster/runs/{name}"
-    words = shlex.join([*SMALL, *settings])
+    words = shlex.join([*SMALL, f"steps={STEPS}", *settings])
     line = f"cd ~ && {variables} RUN_FOLDER={folder} sbatch --parsable {options} {TRAIN} {words}"
     return Job(stack, stack.ssh("login", line), folder)
+
+
+def tells(story: Callable[..., Any]) -> Callable[[Test], Test]:
+    """What happens to the run that a test is about; it gets what the story returns, as `told`. See conftest.py."""
+
+    def mark(test: Test) -> Test:
+        test.story = story  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+def completed(job: Job) -> Job:
+    assert job.wait() == "COMPLETED", job.log
+    return job
+
+
+def assert_same_end(job: Job, undisturbed: Job) -> None:
+    assert job.losses() == undisturbed.losses()
+    assert job.shards(STEPS) == undisturbed.shards(STEPS)
+
+
+def assert_whole(job: Job) -> None:
+    """No step was left out or done again with another result being kept."""
+    steps = list(job.losses())
+    assert steps == list(range(1, len(steps) + 1))

@@ -1,0 +1,123 @@
+"""Training that loses a rank or a node: it comes back, in its job or through the queue, to the end it would have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e.training import (
+    RANKS,
+    STRATEGIES,
+    Job,
+    Undisturbed,
+    assert_same_end,
+    assert_whole,
+    completed,
+    submit,
+    tells,
+)
+from tests.harness import Stack
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A run one of whose nodes died in the middle."""
+
+    job: Job
+    killed: float
+    node: str
+    restarts: int
+
+
+def rank_killed(cluster: Stack) -> Job:
+    job = submit(cluster, "rank-killed", *STRATEGIES["ddp"])
+    node = job.nodes()[1]
+    job.wait_for_checkpoint()
+    cluster.ssh(node, "pkill -9 -n -f 'python.* -m trainer '", user="root")
+    return completed(job)
+
+
+def node_killed(cluster: Stack, strategy: str) -> Lost:
+    job = submit(cluster, f"node-killed-{strategy}", *STRATEGIES[strategy])
+    node = job.nodes()[1]
+    job.wait_for_checkpoint()
+    with dead(cluster, node) as killed:
+        job.wait_for_requeue()
+    return Lost(completed(job), killed, node, 1)
+
+
+def fewer_nodes(cluster: Stack) -> Lost:
+    settings = (*STRATEGIES["fsdp"], "steps=1000000")
+    job = submit(cluster, "fewer", *settings, options="--no-kill", variables="NODES_MIN=1")
+    node = job.nodes()[1]
+    job.wait_for_checkpoint()
+    with dead(cluster, node) as killed:
+        job.wait_for_event("first_step", killed)
+        restarts = job.restarts()
+        job.stop("enough")
+        assert job.wait() == "FAILED", job.log
+    return Lost(job, killed, node, restarts)
+
+
+def replaced_node(cluster: Stack) -> Lost:
+    job = submit(cluster, "replaced", *STRATEGIES["fsdp"], options="-N 3 --no-kill", variables="NODES_MAX=2")
+    head = job.nodes()[0]
+    job.wait_for_checkpoint()
+    node = next(host for host in job.events("joined")[0]["hosts"] if host != head)
+    with dead(cluster, node) as killed:
+        job.wait_for_event("first_step", killed)
+        restarts = job.restarts()
+        completed(job)
+    return Lost(job, killed, node, restarts)
+
+
+@contextmanager
+def dead(cluster: Stack, node: str) -> Iterator[float]:
+    """When it was killed, as the events of a run count time; it comes back for those who run after."""
+    cluster.container(node).kill()
+    try:
+        yield time.time()
+    finally:
+        cluster.container(node).start()
+
+
+@tells(rank_killed)
+def test_a_killed_rank_restarts_in_the_job_to_the_same_end(told: Job, undisturbed: Undisturbed) -> None:
+    assert len(told.events("started")) == 2
+    assert "requeue" not in told.log
+    assert_same_end(told, undisturbed("ddp"))
+
+
+@tells(node_killed)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_killed_node_leads_to_a_requeue_and_the_same_end(told: Lost, undisturbed: Undisturbed, strategy: str) -> None:
+    (resumed,) = told.job.events("loaded")
+    assert resumed["time"] > told.killed
+    assert resumed["step"] > 0
+    assert_same_end(told.job, undisturbed(strategy))
+
+
+@tells(fewer_nodes)
+def test_an_elastic_run_goes_on_with_the_nodes_that_are_left(told: Lost) -> None:
+    joined = told.job.events("joined")[-1]
+    assert joined["world_size"] == RANKS // 2
+    assert len(joined["hosts"]) == 1
+    assert told.node not in joined["hosts"]
+    assert told.job.events("loaded")[-1]["written_by"] == RANKS
+    assert told.restarts == 0
+    assert_whole(told.job)
+
+
+@tells(replaced_node)
+def test_a_node_in_reserve_takes_the_place_of_a_dead_one(told: Lost, undisturbed: Undisturbed) -> None:
+    first, second = told.job.events("joined")
+    assert told.node in first["hosts"]
+    assert told.node not in second["hosts"]
+    assert len(set(second["hosts"]) - set(first["hosts"])) == 1
+    assert (first["world_size"], second["world_size"]) == (RANKS, RANKS)
+    assert told.restarts == 0
+    assert_same_end(told.job, undisturbed("fsdp"))

@@ -16,6 +16,7 @@ HOME_PATH = "muster.home.path"
 CACHE = "muster.cache"
 ID = "muster.id"
 HASH = "muster.hash"
+KEEP = "muster.keep"
 
 CONTROLLER = "controller"
 LOGIN = "login"

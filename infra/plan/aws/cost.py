@@ -178,13 +178,13 @@ def _service(
 ) -> Line:
     """A line of equal things, at least and at most so many, each made of so much of what the prices are for."""
     least, most = counts
-    usd = sum(_hourly(price) * amount for price, amount in each.items())
+    usd = sum(hourly(price) * amount for price, amount in each.items())
     elsewhere = [f"price of {price.region}" for price in each if price.region != _region(spec)]
     notes = [*elsewhere[:1], *(["unverified"] if not all(price.verified for price in each) else [])]
     return Line(part, what, most, usd * most, ", ".join(notes), least, usd * least, bool(notes))
 
 
-def _hourly(price: Price) -> float:
+def hourly(price: Price) -> float:
     return price.usd if price.unit == "hour" else price.usd / HOURS_PER_MONTH
 
 

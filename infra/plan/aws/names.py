@@ -28,6 +28,11 @@ def cluster_tags(cluster: str, stack: str, extra: Mapping[str, str]) -> dict[str
     return {**extra, names.CLUSTER: cluster, names.STACK: stack}
 
 
+def kept(keep: bool) -> dict[str, str]:
+    """On what outlives its cluster: teardown finds things by their tags, and must not take these."""
+    return {names.KEEP: "true"} if keep else {}
+
+
 def named(cluster: str, *parts: str) -> dict[str, str]:
     """What the console shows."""
     return {NAME_TAG: prefixed(cluster, *parts)}

@@ -6,7 +6,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.inventory import Filesystem
-from infra.plan.aws import security, storage
+from infra.plan.aws import names, security, storage
 from infra.spec import Storage
 from infra.targets.aws.network import Network
 from infra.targets.aws.part import Part, Site
@@ -41,14 +41,14 @@ class FileSystems(Part):
             subnet_ids=self._network.subnets[self._network.first],
             security_group_ids=[self._groups.ids[security.STORAGE]],
             kms_key_id=self._key_arn,
-            tags=self.named(name),
+            tags=self._tags(name, one),
             opts=self._kept(one, *self._groups.rules),
             **plan.file_system,
         )
         self.waiting.append(made)
         if plan.link:
             link = aws.fsx.DataRepositoryAssociation(
-                name, file_system_id=made.id, tags=self.named(name), opts=self._kept(one), **plan.link
+                name, file_system_id=made.id, tags=self._tags(name, one), opts=self._kept(one), **plan.link
             )
             self.waiting.append(link)
         return pulumi.Output.all(made.dns_name, made.mount_name).apply(
@@ -57,7 +57,7 @@ class FileSystems(Part):
 
     def _efs(self, name: str, one: Storage) -> pulumi.Output[dict[str, object]]:
         made = aws.efs.FileSystem(
-            name, kms_key_id=self._key_arn, tags=self.named(name), opts=self._kept(one), **storage.efs()
+            name, kms_key_id=self._key_arn, tags=self._tags(name, one), opts=self._kept(one), **storage.efs()
         )
         for label, subnet in self._network.subnets.items():
             target = aws.efs.MountTarget(
@@ -73,6 +73,9 @@ class FileSystems(Part):
 
     def _existing(self, one: Storage) -> pulumi.Output[dict[str, object]]:
         return self.site.resolved.filesystems[one.id or ""].apply(lambda known: {**known, "mount": one.mount})
+
+    def _tags(self, name: str, one: Storage) -> dict[str, str]:
+        return self.named(name) | names.kept(one.keep)
 
     def _kept(self, one: Storage, *after: pulumi.Resource) -> pulumi.ResourceOptions:
         return self.child(*after, protect=one.keep, retain_on_delete=one.keep)

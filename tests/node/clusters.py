@@ -1,0 +1,60 @@
+"""A cluster on AWS as data, and a bare machine of it, for tests without a machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bootstrap.desired import Desired, Secrets
+from bootstrap.facts.model import Disk, Facts
+from infra.inventory import Cloud, Filesystem, Inventory, Node, NodeSet, Role
+from infra.spec import ClusterSpec
+from tests.bootstrap.clusters import KEY, ROOT
+
+KERNEL = "6.8.0-1021-aws"
+LUSTRE = Filesystem(kind="lustre", mount="/shared", host="fs-01.fsx.us-east-1.amazonaws.com", export="abcdef")
+EFS = Filesystem(kind="efs", mount="/users", host="fs-02.efs.us-east-1.amazonaws.com")
+NFS = Filesystem(kind="nfs", mount="/archive", host="10.0.0.9", export="/vol")
+STORE = Disk("/dev/nvme1n1", "AWS1", "Amazon EC2 NVMe Instance Storage")
+ROOT_DISK = Disk("/dev/nvme0n1", "vol0aaa", "Amazon Elastic Block Store")
+SETS = (NodeSet(group="gpu", count=4, static=2, cpus=8, memory_mb=65536, fabric="efa", host_key="ssh-ed25519 AAAAgpu"),)
+
+
+def fixed(name: str, role: Role, last: int) -> Node:
+    return Node(
+        name=name,
+        role=role,
+        address=f"10.0.0.{last}",
+        host_key=f"ssh-ed25519 AAAA{name}",
+        machine_id=f"eni-{name}",
+        cpus=4,
+        memory_mb=16384,
+    )
+
+
+def inventory() -> Inventory:
+    nodes = (fixed("controller", "controller", 10), fixed("login", "login", 11))
+    return Inventory(cluster="toy", target="aws", nodes=nodes, sets=SETS)
+
+
+def cloud(*filesystems: Filesystem, **more: Any) -> Cloud:
+    return Cloud(region="us-east-1", bucket="b", domain="toy.muster.internal", filesystems=filesystems, **more)
+
+
+def desired(*filesystems: Filesystem, fleet: bytes = b"{}", **more: Any) -> Desired:
+    spec = {"name": "toy", "target": "aws", "aws": {"region": "us-east-1"}, "groups": {"gpu": {"min": 2, "max": 4}}}
+    secrets = Secrets(b"k" * 1024, "password", KEY, "a-private-key\n")
+    made = cloud(*filesystems, **more)
+    return Desired(inventory(), ClusterSpec.model_validate(spec), secrets, ROOT, cloud=made, fleet=fleet)
+
+
+def ubuntu(**more: Any) -> Facts:
+    """A machine as AWS's image leaves it."""
+    base: dict[str, Any] = {
+        "distribution": "ubuntu 22.04",
+        "kernel": KERNEL,
+        "active": frozenset({"ssh", "systemd-resolved"}),
+        "mounts": {"/": "ext4"},
+        "disks": (ROOT_DISK,),
+        "cgroup": "v2",
+    }
+    return Facts(**base | more)

@@ -10,7 +10,9 @@ MANAGED: dict[str, str | None] = {
     "NodeName": "groups",
     "NodeSet": "groups",
     "PartitionName": "groups",
+    "ResumeTimeout": "slurm.resume_s",
     "SlurmdTimeout": "slurm.slurmd_timeout_s",
+    "SuspendTime": "slurm.suspend_s",
     **dict.fromkeys(
         (
             "AccountingStorageEnforce",
@@ -25,6 +27,7 @@ MANAGED: dict[str, str | None] = {
             "JobAcctGatherType",
             "ProctrackType",
             "PrologFlags",
+            "ResumeFailProgram",
             "ResumeProgram",
             "SelectType",
             "SelectTypeParameters",
@@ -39,9 +42,12 @@ MANAGED: dict[str, str | None] = {
             "SlurmdSpoolDir",
             "SlurmdUser",
             "StateSaveLocation",
+            "SuspendExcNodes",
             "SuspendProgram",
             "TaskPlugin",
             "TaskProlog",
+            "TopologyParam",
+            "TopologyPlugin",
         )
     ),
 }

@@ -17,9 +17,13 @@ OPEN = {
     "MessageTimeout",
     "MpiDefault",
     "PropagateResourceLimitsExcept",
+    "ReconfigFlags",
+    "ResumeRate",
     "ReturnToService",
     "SchedulerParameters",
     "SlurmctldTimeout",
+    "SuspendRate",
+    "SuspendTimeout",
     "TreeWidth",
     "UnkillableStepTimeout",
 }

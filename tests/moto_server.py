@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -18,8 +19,8 @@ from urllib.parse import parse_qsl, urlencode
 
 import boto3
 import pytest
-from moto.core.model_instances import reset_model_data
 from moto.ec2.models import ec2_backends
+from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
@@ -71,6 +72,7 @@ class Moto:
     capacity: dict[tuple[str, str], int] = field(default_factory=dict)
     """Machines left of (instance type, zone); no entry: as many as asked for."""
     tokens: dict[str, tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=dict)
+    """Answers to RunInstances by client token."""
 
     def fail(self, action: str, code: str, times: int = 1) -> None:
         """The next calls of `action` are refused with this error."""
@@ -112,23 +114,31 @@ class Moto:
         )
 
     def reset(self) -> None:
-        reset_model_data()
+        moto_api_backend.reset()
         for kept in (self.calls, self.faults, self.capacity, self.tokens):
             kept.clear()
+
+
+@contextmanager
+def listening(server: Moto, address: str = "127.0.0.1") -> Iterator[str]:
+    """The same AWS at one more address, for those who cannot reach the first; yields the URL."""
+    dispatcher = DomainDispatcherApplication(create_backend_app)
+    http = make_server(address, 0, _Faulty(dispatcher, server), threaded=True, request_handler=_Quiet)
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{address}:{http.server_port}"
+    finally:
+        http.shutdown()
+        thread.join()
 
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[Moto]:
     moto_patches.apply()
     server = Moto()
-    dispatcher = DomainDispatcherApplication(create_backend_app)
-    http = make_server("127.0.0.1", 0, _Faulty(dispatcher, server), threaded=True, request_handler=_Quiet)
-    server.url = f"http://127.0.0.1:{http.server_port}"
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    http.shutdown()
-    thread.join()
+    with listening(server) as server.url:
+        yield server
 
 
 @pytest.fixture

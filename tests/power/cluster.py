@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from infra.inventory import Fleet, FleetGroup, LaunchOption
 from slurm.hostlist import expand
@@ -93,7 +93,7 @@ def make_fleet(
     aws: Moto, *, purchases: tuple[str, ...] = ("on-demand",), groups: tuple[str, ...] = ("gpu",), **more: Any
 ) -> Fleet:
     ec2, subnets = aws.client("ec2"), network(aws)
-    zone_id = aws.client("route53").create_hosted_zone(Name=DOMAIN, CallerReference="x")["HostedZone"]["Id"]
+    zone_id = aws.client("route53").create_hosted_zone(Name=DOMAIN, CallerReference=str(uuid4()))["HostedZone"]["Id"]
     made = []
     for group in groups:
         data = {
@@ -109,7 +109,9 @@ def make_fleet(
                 {"DeviceIndex": 1, "InterfaceType": "efa-only"},
             ],
         }
-        template = ec2.create_launch_template(LaunchTemplateName=group, LaunchTemplateData=data)["LaunchTemplate"]
+        template = ec2.create_launch_template(LaunchTemplateName=f"{group}-{uuid4()}", LaunchTemplateData=data)[
+            "LaunchTemplate"
+        ]
         options = tuple(
             LaunchOption(
                 purchase=purchase,  # type: ignore[arg-type]
@@ -155,6 +157,3 @@ def records(aws: Moto, fleet: Fleet) -> dict[str, str]:
     answer = aws.client("route53").list_resource_record_sets(HostedZoneId=fleet.hosted_zone_id, MaxItems="300")
     found = [one for one in answer["ResourceRecordSets"] if one["Type"] == "A"]
     return {re.sub(rf"\.{DOMAIN}\.?$", "", r["Name"]): r["ResourceRecords"][0]["Value"] for r in found}
-
-
-MakeDesk = Callable[..., Desk]

@@ -1,0 +1,144 @@
+"""A real slurmctld whose nodes are machines that moto pretends to have: each that is launched boots as a container.
+
+Only daemons run in these containers, no systemd: what is shown is how Slurm and the power programs get along."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+from docker.errors import APIError
+from docker.models.containers import Container
+from docker.models.networks import Network
+
+from infra.inventory import Fleet, Inventory, Node, NodeSet
+from infra.plan import names
+from infra.spec import ClusterSpec
+from slurm import render
+from slurm.power import programs
+from tests.harness import REPO, wait_until
+from tests.moto_server import ENVIRONMENT, Moto, listening
+
+CLUSTER = f"power-{os.getpid():x}"
+LABELS = {names.CLUSTER: CLUSTER}
+KEY = bytes(range(1, 33))
+
+
+class CloudSlurm:
+    """The controller; `boot` is what EC2 would do with a machine."""
+
+    def __init__(self, network: Network, folder: Path) -> None:
+        self.network, self.folder = network, folder
+        self.controller = self._start("controller", "slurmctld -D")
+
+    def run(self, script: str, *, check: bool = True) -> str:
+        try:
+            done = self.controller.exec_run(["bash", "-c", script])
+        except APIError as ended:
+            raise AssertionError(f"slurmctld ended\n{self.log()}") from ended
+        text: str = done.output.decode()
+        if check and done.exit_code:
+            raise AssertionError(f"{script}\nexited {done.exit_code}\n{text}\n{self.log()}")
+        return text.strip()
+
+    def sweep(self) -> None:
+        self.run("/etc/muster/power/sweep")
+
+    def node(self, name: str) -> str:
+        """Its state, as slurmctld writes it."""
+        return self.run(f"scontrol show node {name} --oneliner | grep -o ' State=[^ ]*' | cut -d= -f2")
+
+    def boot(self, name: str) -> Container:
+        return self._start(name, f"slurmd -D -b -N {name} --conf-server controller:6817")
+
+    def end(self, name: str) -> None:
+        docker.from_env().containers.get(f"muster-{CLUSTER}-{name}").remove(force=True)
+
+    def log(self) -> str:
+        return self.controller.logs(tail=60).decode()
+
+    def _start(self, name: str, daemon: str) -> Container:
+        """The folder is each machine's own /etc: Slurm's files on the controller, the key on all."""
+        prepare = (
+            "cp -r /muster/etc/. /etc/ && chown -R slurm:slurm /etc/slurm && chmod 600 /etc/slurm/slurm.key"
+            " && mkdir -p /var/lib/muster/power /var/log/slurm /run/slurm /var/lib/slurm/slurmctld"
+            " && chown -R slurm:slurm /var/lib/muster /var/log/slurm /run/slurm /var/lib/slurm"
+        )
+        own = "" if name == "controller" else " && rm -f /etc/slurm/*.conf"
+        return docker.from_env().containers.run(
+            names.IMAGE,
+            ["bash", "-c", f"{prepare}{own} && exec {daemon}"],
+            entrypoint="",
+            detach=True,
+            init=True,
+            name=f"muster-{CLUSTER}-{name}",
+            hostname=name,
+            network=self.network.name,
+            labels=LABELS,
+            volumes={
+                str(self.folder): {"bind": "/muster", "mode": "ro"},
+                str(REPO): {"bind": "/repo", "mode": "ro"},
+                sys.base_prefix: {"bind": "/python", "mode": "ro"},
+            },
+        )
+
+
+@contextmanager
+def cloud_slurm(moto: Moto, fleet: Fleet, sets: tuple[NodeSet, ...], folder: Path) -> Iterator[CloudSlurm]:
+    network = docker.from_env().networks.create(CLUSTER, driver="bridge", internal=True, labels=LABELS)
+    network.reload()
+    gateway = network.attrs["IPAM"]["Config"][0]["Gateway"]
+    try:
+        # Containers reach this machine at their network's gateway, not at its loopback.
+        with listening(moto, gateway) as url:
+            _write(folder, fleet, sets, url)
+            slurm = CloudSlurm(network, folder)
+            wait_until(lambda: "UP" in slurm.run("scontrol ping", check=False), "slurmctld answers", 30)
+            yield slurm
+    finally:
+        for container in docker.from_env().containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
+            container.remove(force=True)
+        network.remove()
+
+
+def _write(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint: str) -> None:
+    controller = Node(
+        name="controller", role="controller", address="controller", host_key="", machine_id="", cpus=1, memory_mb=1024
+    )
+    inventory = Inventory(cluster="demo", target="aws", nodes=(controller,), sets=sets)
+    spec = ClusterSpec.model_validate(
+        {
+            "name": "demo",
+            "target": "aws",
+            "groups": {one.group: {"min": one.static, "max": one.count} for one in sets},
+            "slurm": {
+                "suspend_s": 3600,
+                "resume_s": 600,
+                # No database here, and everything sooner than on a cluster.
+                "extra": {
+                    "AccountingStorageType": "accounting_storage/none",
+                    "AccountingStorageEnforce": "nojobs",
+                    "SuspendTimeout": "5",
+                    "TaskProlog": "/bin/true",
+                },
+            },
+        }
+    )
+    made = render.files(inventory, spec, cgroup="none", db_password="none")
+    text = {path: file.content for path, file in made.items()}
+    variables = " ".join(f"{key}={value}" for key, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}.items())
+    site = next(Path(sys.prefix).glob("lib/python3*/site-packages")).relative_to(REPO)
+    python = f"env LD_LIBRARY_PATH=/python/lib {variables} /python/bin/{Path(sys.executable).resolve().name}"
+    text |= programs.scripts(python, f"/repo:/repo/{site}")
+    text["/etc/muster/power/sweep"] = text[programs.RESUME].replace("power.resume", "power.sweep")
+    text["/etc/muster/fleet.json"] = fleet.model_dump_json()
+    for path, content in text.items():
+        target = folder / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content)
+        target.chmod(0o755 if path.startswith(programs.FOLDER) else 0o644)
+    (folder / "etc/slurm/slurm.key").write_bytes(KEY)

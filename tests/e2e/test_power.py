@@ -1,0 +1,100 @@
+"""Slurm itself runs the power programs against moto: jobs start machines, faults cost a node and never a job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from infra.inventory import NodeSet
+from slurm.power.node_names import name_of
+from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm
+from tests.harness import wait_until
+from tests.moto_server import Moto, aws, moto
+from tests.power.cluster import TYPE, ZONES, machines, make_fleet, records
+
+__all__ = ["aws", "moto"]
+
+SET = NodeSet(group="gpu", count=4, static=1, cpus=1, memory_mb=900, fabric="efa")
+
+
+def test_machines_come_and_go_as_slurm_asks(aws: Moto, tmp_path: Path) -> None:
+    fleet = make_fleet(aws)
+    tmp_path.chmod(0o755)
+    with cloud_slurm(aws, fleet, (SET,), tmp_path) as slurm:
+        first = _what_is_always_there_is_started(aws, slurm)
+        _a_job_gets_its_nodes_by_one_call(aws, slurm)
+        assert set(records(aws, fleet)) == {"gpu-1", "gpu-2", "gpu-3"}
+        _the_topology_holds_every_node(aws, slurm)
+        _a_shortage_gives_the_job_back(aws, slurm)
+        _a_sick_node_is_replaced_and_a_persons_is_not(aws, slurm, first)
+
+
+def _what_is_always_there_is_started(aws: Moto, slurm: CloudSlurm) -> str:
+    _sweep_as_if_long_since(slurm, "start gpu-1")
+    wait_until(lambda: "gpu-1" in _named(aws), "gpu-1 is launched")
+    slurm.boot("gpu-1")
+    wait_until(lambda: slurm.node("gpu-1") == "IDLE+CLOUD", "gpu-1 is up")
+    return _named(aws)["gpu-1"]
+
+
+def _a_job_gets_its_nodes_by_one_call(aws: Moto, slurm: CloudSlurm) -> None:
+    before = len(aws.of("RunInstances"))
+    slurm.run("cd /tmp && sbatch -N2 -w gpu-2,gpu-3 --wrap 'srun hostname'")
+    wait_until(lambda: {"gpu-2", "gpu-3"} <= set(_named(aws)), "two machines are launched")
+    assert len(aws.of("RunInstances")) == before + 1
+    for name in ("gpu-2", "gpu-3"):
+        slurm.boot(name)
+    wait_until(lambda: "JobState=COMPLETED" in slurm.run("scontrol show job 1"), "the job ran on them")
+
+
+def _the_topology_holds_every_node(aws: Moto, slurm: CloudSlurm) -> None:
+    for name, machine in _named(aws).items():
+        aws.place(machine, "nn-top", "nn-left" if name == "gpu-2" else "nn-right")
+    slurm.sweep()
+    wait_until(lambda: "nn-left" in slurm.run("scontrol show topology", check=False), "Slurm knows the places")
+    said = slurm.run("scontrol show topology")
+    assert "SwitchName=nn-right Level=0" in said
+    assert "Nodes=gpu-[1,3]" in said
+    assert "SwitchName=unplaced Level=0 LinkSpeed=1 Nodes=gpu-4" in said
+
+
+def _a_shortage_gives_the_job_back(aws: Moto, slurm: CloudSlurm) -> None:
+    aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
+    slurm.run("cd /tmp && sbatch -N1 -w gpu-4 --wrap 'srun hostname'")
+    wait_until(lambda: slurm.node("gpu-4").startswith("DOWN"), "gpu-4 is down")
+    said = slurm.run("scontrol show node gpu-4 --oneliner; scontrol show job 2 --oneliner")
+    assert "muster: capacity: p5.48xlarge: us-east-1a on-demand none, us-east-1b on-demand none" in said
+    assert "JobState=PENDING" in said
+    assert "Restarts=1" in said
+    aws.capacity.clear()
+    _sweep_as_if_long_since(slurm, "replace gpu-4")
+    wait_until(lambda: slurm.node("gpu-4") == "IDLE+CLOUD+POWERED_DOWN", "Slurm may ask for gpu-4 again")
+
+
+def _a_sick_node_is_replaced_and_a_persons_is_not(aws: Moto, slurm: CloudSlurm, first: str) -> None:
+    slurm.run("scontrol update nodename=gpu-1 state=drain reason='health: xid 79'")
+    slurm.run("scontrol update nodename=gpu-2 state=drain reason='mine, Ann'")
+    _sweep_as_if_long_since(slurm, "replace gpu-1", "replace gpu-2")
+    wait_until(lambda: slurm.node("gpu-1") == "IDLE+CLOUD+POWERED_DOWN", "gpu-1 is powered down")
+    slurm.end("gpu-1")
+    assert "gpu-1" not in _named(aws)
+    _sweep_as_if_long_since(slurm, "start gpu-1")
+    wait_until(lambda: _named(aws).get("gpu-1", first) != first, "gpu-1 is another machine")
+    slurm.boot("gpu-1")
+    wait_until(lambda: slurm.node("gpu-1") == "IDLE+CLOUD", "gpu-1 is back")
+    assert slurm.node("gpu-2") == "IDLE+CLOUD+DRAIN"
+
+
+def _sweep_as_if_long_since(slurm: CloudSlurm, *findings: str) -> None:
+    """What the sweep waits for with the clock, it is told to have seen long ago."""
+    slurm.run(f"echo '{json.dumps(dict.fromkeys(findings, 0))}' > /var/lib/muster/power/since.json")
+    slurm.sweep()
+
+
+def _named(aws: Moto) -> dict[str, str]:
+    """Instance ids by node name, worked out as the machine itself would."""
+    found = {}
+    for machine in machines(aws):
+        tags = {tag["Key"]: tag["Value"] for tag in machine["Tags"]}
+        found[name_of(tags, machine["AmiLaunchIndex"]) or ""] = machine["InstanceId"]
+    return found

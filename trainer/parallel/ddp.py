@@ -50,7 +50,8 @@ class _WithLoss(nn.Module):
         super().__init__()
         self.module = model
         if recipe.compiled.mode == "whole":
-            self.forward = torch.compile(self.forward, backend=recipe.compiled.backend)
+            whole: Any = self
+            whole.forward = torch.compile(self.forward, backend=recipe.compiled.backend)
 
     def forward(self, batch: Batch, loss_fn: LossFunction) -> torch.Tensor:
         return loss_fn(self.module(batch["inputs"]), batch["targets"])

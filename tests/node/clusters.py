@@ -37,7 +37,7 @@ def inventory() -> Inventory:
 
 
 def cloud(*filesystems: Filesystem, **more: Any) -> Cloud:
-    return Cloud(region="us-east-1", bucket="b", domain="toy.muster.internal", filesystems=filesystems, **more)
+    return Cloud(region="us-east-1", bucket="bucket", domain="toy.muster.internal", filesystems=filesystems, **more)
 
 
 def desired(*filesystems: Filesystem, fleet: bytes = b"{}", **more: Any) -> Desired:

@@ -58,7 +58,9 @@ def store(region: str, bucket: str, key: str, path: str) -> None:
         data = file.read()
 
     def once() -> None:
-        request(Ask("PUT", "s3", region, f"/{bucket}/{key}", data)).close()
+        # Else urllib says that it is a form.
+        kind = {"content-type": "application/octet-stream"}
+        request(Ask("PUT", "s3", region, f"/{bucket}/{key}", data, kind)).close()
 
     patiently(once, f"s3://{bucket}/{key}")
 

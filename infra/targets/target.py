@@ -50,6 +50,11 @@ class Leftover:
     stack: str = ""
     home: str = ""
     """Label of the MUSTER_HOME that made it; empty where it carries none."""
+    region: str = ""
+    usd_per_hour: float = 0.0
+    """What it costs as long as it exists."""
+    kept: str = ""
+    """Why it is to stay; empty where it should go."""
 
 
 class Target(Protocol):
@@ -57,7 +62,7 @@ class Target(Protocol):
 
     def usd_per_hour(self, spec: ClusterSpec) -> float: ...
 
-    def leftovers(self, cluster: str) -> list[Leftover]:
+    def leftovers(self, cluster: str, region: str = "") -> list[Leftover]:
         """What this MUSTER_HOME made, or nobody is known to have made, in the order in which it can be removed."""
         ...
 

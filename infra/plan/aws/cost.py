@@ -13,7 +13,7 @@ from infra.spec import ClusterSpec, NodeGroup, Purchase, Storage
 
 HOURS_PER_MONTH = 730
 # A gp3 volume has these for nothing (docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html).
-_FREE_IOPS, _FREE_MBS = 3000, 125
+FREE_IOPS, FREE_MBS = 3000, 125
 
 NOT_INCLUDED = (
     "data that leaves AWS, crosses zones or passes the NAT gateway",
@@ -136,8 +136,8 @@ def _bought(name: str, way: Purchase, region: str) -> float | None:
 def _root_volume() -> dict[Price, float]:
     return {
         service_price("ebs-gp3"): launch_template.ROOT_GB,
-        service_price("ebs-gp3-iops"): max(0, launch_template.ROOT_IOPS - _FREE_IOPS),
-        service_price("ebs-gp3-throughput"): max(0, launch_template.ROOT_MBS - _FREE_MBS),
+        service_price("ebs-gp3-iops"): max(0, launch_template.ROOT_IOPS - FREE_IOPS),
+        service_price("ebs-gp3-throughput"): max(0, launch_template.ROOT_MBS - FREE_MBS),
     }
 
 

@@ -1,16 +1,118 @@
-"""What exists of a cluster on AWS beside the state file, by tag."""
+"""What exists of a cluster on AWS beside the state file, by tag and name, and what each thing costs as long as it does.
+
+Everything is asked of the service that has it. The tagging service, which also knows what was deleted an hour ago, is
+asked in the end for what no service here was asked about."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.plan import names
 from infra.providers.problem import Problem
+from infra.targets.aws.left import ec2, names_and_rights, storage
+from infra.targets.aws.left.kind import Account, Found, Kind, tags_of
 from infra.targets.target import Leftover
 
-_FIX = "look under Resource Groups for the tag muster.cluster"
+T = TypeVar("T")
+
+# In the order in which they can be removed.
+KINDS: tuple[Kind, ...] = (
+    *ec2.MACHINES,
+    storage.LUSTRE,
+    storage.EFS,
+    names_and_rights.ZONE,
+    *ec2.NETWORK,
+    names_and_rights.PARAMETER,
+    storage.BUCKET,
+    names_and_rights.LOG_GROUP,
+    names_and_rights.BUDGET,
+    names_and_rights.PROFILE,
+    names_and_rights.ROLE,
+    names_and_rights.POLICY,
+    storage.KEY,
+)
+_BY_NAME = {kind.name: kind for kind in KINDS}
+# Parts of things that are in the table.
+_PARTS = ("ec2:security-group-rule", "elasticfilesystem:access-point")
+_UNKNOWN = "tagged resource"
+# Machines take minutes to end, and what they used is in use until then.
+_PATIENCE_S = 600.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 10.0
+_IN_USE = ("DependencyViolation", "DeleteConflict", "IncorrectState", "BucketNotEmpty", "InvalidIPAddress.InUse")
+_GONE = ("NotFound", "NoSuch", "Unknown", "ParameterNotFound", "InvalidAllocationID")
 
 
-def find(cluster: str) -> list[Leftover]:
-    raise Problem("target", f"what is left of {cluster} on AWS cannot be counted yet", _FIX)
+def find(cluster: str, region: str) -> list[Leftover]:
+    account = Account(region)
+    with_kinds = [(kind, one) for kind in KINDS for one in _asked(kind.name, kind.find, account, cluster)]
+    ground = {id_ for _, one in with_kinds if one.keep for id_ in one.stands_on if id_}
+    known = [_leftover(kind, one, region, ground) for kind, one in with_kinds]
+    return [*known, *_asked("tags", _unknown, account, cluster)]
 
 
-def remove(leftover: Leftover) -> None:
-    raise Problem("target", f"{leftover.kind} {leftover.name} cannot be removed by its tag yet", _FIX)
+def remove(leftover: Leftover, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """What is still in use is tried again until it is not."""
+    if leftover.kind == _UNKNOWN:
+        raise Problem(
+            "", f"{leftover.name} is of a kind that muster never makes", "look who tagged it, remove it there"
+        )
+    kind, account = _BY_NAME[leftover.kind], Account(leftover.region)
+    deadline, wait = time.monotonic() + _PATIENCE_S, _FIRST_WAIT_S
+    while True:
+        try:
+            return kind.remove(account, leftover.name)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if any(word in code for word in _GONE):
+                return None
+            if not _in_use(code) or time.monotonic() + wait > deadline:
+                what = f"AWS refused to remove {leftover.kind} {leftover.name}: {error.response['Error']['Message']}"
+                raise Problem("", what, "correct what it names, then teardown again") from None
+        sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT_S)
+
+
+def _leftover(kind: Kind, one: Found, region: str, ground: set[str]) -> Leftover:
+    kept = "keep: true" if one.keep else "needed by it" if {one.id, one.within} & ground else ""
+    return Leftover(
+        kind.name,
+        one.id,
+        one.created,
+        one.tags.get(names.STACK, ""),
+        usd_per_hour=one.usd_per_hour,
+        kept=kept,
+        region=region,
+    )
+
+
+def _unknown(account: Account, cluster: str) -> Iterator[Leftover]:
+    looked_at = {arn for kind in KINDS for arn in kind.arns} | set(_PARTS)
+    wanted = [{"Key": names.CLUSTER, "Values": [cluster]}]
+    listed = account.pages("resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=wanted)
+    for one in listed:
+        if _type(one["ResourceARN"]) not in looked_at:
+            stack = tags_of(one["Tags"]).get(names.STACK, "")
+            yield Leftover(_UNKNOWN, one["ResourceARN"], stack=stack, region=account.region)
+
+
+def _type(arn: str) -> str:
+    """`ec2:instance` of arn:aws:ec2:us-east-1:1:instance/i-1; a bucket's address has no word for what it is."""
+    service, resource = arn.split(":", 5)[2::3]
+    return "s3:bucket" if service == "s3" else f"{service}:{resource.replace(':', '/').partition('/')[0]}"
+
+
+def _asked(what: str, ask: Callable[[Account, str], Iterable[T]], account: Account, cluster: str) -> list[T]:
+    try:
+        return list(ask(account, cluster))
+    except (ClientError, BotoCoreError) as error:
+        missing = f"what is left of cluster {cluster} in {account.region} cannot be counted ({what}: {error})"
+        fix = "credentials that may list it; `aws sts get-caller-identity` says whose are used"
+        raise Problem("aws", missing, fix) from None
+
+
+def _in_use(code: str) -> bool:
+    return code in _IN_USE or "InUse" in code

@@ -21,8 +21,8 @@ class AwsTarget:
     def usd_per_hour(self, spec: ClusterSpec) -> float:
         return cost(spec).usd_per_hour
 
-    def leftovers(self, cluster: str) -> list[Leftover]:
-        return leftovers.find(cluster)
+    def leftovers(self, cluster: str, region: str = "") -> list[Leftover]:
+        return leftovers.find(cluster, region)
 
     def remove(self, leftover: Leftover) -> None:
         leftovers.remove(leftover)

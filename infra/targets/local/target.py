@@ -19,7 +19,7 @@ class LocalTarget:
     def usd_per_hour(self, spec: ClusterSpec) -> float:  # noqa: ARG002  # one's own machine, whatever runs on it
         return 0.0
 
-    def leftovers(self, cluster: str) -> list[Leftover]:
+    def leftovers(self, cluster: str, region: str = "") -> list[Leftover]:  # noqa: ARG002  # one machine has none
         return leftovers.find(cluster)
 
     def remove(self, leftover: Leftover) -> None:

@@ -24,13 +24,16 @@ MODEL = [
     "batch.size=8",
     "run.device=cpu",
 ]
-AOT = ["compile.mode=whole", "compile.backend=aot_eager"]
 MODES = {
     "plain": [],
     "static graph": ["parallel.static_graph=true"],
-    "compiled whole": AOT,
-    "compiled whole, static graph, recomputed": [*AOT, "parallel.static_graph=true", "parallel.recompute=full"],
-    "compiled blocks": ["compile.mode=blocks", "compile.backend=aot_eager"],
+    "compiled whole": ["compile.mode=whole", "compile.backend=aot_eager"],
+    "compiled whole, static graph, recomputed": [
+        "compile.mode=whole",
+        "compile.backend=eager",
+        "parallel.static_graph=true",
+        "parallel.recompute=full",
+    ],
     "with a pipeline": ["parallel.pipeline=2", "model.layers=2"],
 }
 

@@ -20,6 +20,7 @@ STUBS = {
         case "$1 $2" in
         "show hostnames") printf '%s\\n' gpu-1 gpu-2 ;;
         "show node") echo "NodeName=$3 Arch=x86_64 NodeAddr=${NODE_ADDR-10.88.0.3} NodeHostName=$3" ;;
+        "show partition") echo "PartitionName=$3 MaxTime=UNLIMITED PreemptMode=${PREEMPT_MODE-OFF} State=UP" ;;
         "show job")
             state=$(cat "$STATES/$3" 2>/dev/null || echo RUNNING)
             echo "JobId=$3 JobName=x JobState=$state Reason=None PreemptTime=${PREEMPTED-None} Nice=0" ;;
@@ -71,6 +72,7 @@ def start(tmp_path: Path) -> Start:
             "SLURM_SUBMIT_DIR": str(tmp_path),
             "SLURM_JOB_ID": "12345",
             "SLURM_JOB_NAME": "train",
+            "SLURM_JOB_PARTITION": "gpu",
             "SLURM_JOB_NODELIST": "gpu-[1-2]",
             "SLURM_NNODES": "2",
             "SLURM_CPUS_ON_NODE": "2",
@@ -251,6 +253,16 @@ def test_a_short_job_that_is_preempted_leaves_at_once(start: Start, tmp_path: Pa
     done = signalled(start(TICKS="20", PREEMPTED="2026-11-15T09:50:04", **times), signal.SIGUSR1)
     assert "train: told to stop (preempted)" in done.stdout
     assert requeued(tmp_path)
+
+
+@pytest.mark.parametrize(("mode", "by_us"), [("REQUEUE", False), ("CANCEL", True)])
+def test_a_preempted_job_is_put_back_once(start: Start, tmp_path: Path, mode: str, by_us: bool) -> None:
+    end, preempted = str(int(time.time()) + 5000), "2026-11-15T10:37:06"
+    process = start(TICKS="20", PREEMPTED=preempted, PREEMPT_MODE=mode, SLURM_JOB_END_TIME=end)
+    done = signalled(process, signal.SIGUSR1)
+    assert done.returncode == 0, done.stderr
+    assert "train: preempted at step 7; newest checkpoint: none; requeue 1 of at most 100" in done.stdout
+    assert requeued(tmp_path) == by_us
 
 
 def test_a_job_that_is_preempted_again_before_it_got_anywhere_comes_back(job: Run, tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def _context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> dict[st
         "cgroup": cgroup,
         "gpus": gpus,
         "simulated": any(one.gpus.count and one.gpus.kind == "simulated" for one in sizes),
+        # Every job waits for it: only where there is hardware that breaks between two rounds of the health checks.
+        "checked": any(one.gpus.count and one.gpus.kind == "real" for one in sizes),
         "options": spec.slurm,
         "default": spec.slurm.default_group or next(iter(spec.groups)),
         "extra": spec.slurm.extra,

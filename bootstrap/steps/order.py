@@ -11,6 +11,7 @@ from bootstrap.steps import (
     database,
     environment,
     fabric,
+    health,
     host_key,
     hosts,
     limits,
@@ -41,6 +42,7 @@ BASE: tuple[Step, ...] = (
     limits.STEP,
     time.STEP,
     fabric.STEP,
+    health.STEP,
 )
 # On the controller, after its base.
 CONTROL: tuple[Step, ...] = (accounting.STEP, controller.STEP)

@@ -92,7 +92,7 @@ def job_file(job: str, home: Home) -> Path:
 
 def warnings(job: str, known: Inventory) -> list[str]:
     """Of variables that NCCL no longer needs or is harmed by, on the fabrics this cluster has."""
-    fabrics = sorted({part.fabric for part in (*known.compute, *known.sets)})
+    fabrics = sorted({node.fabric for node in known.compute} | {nodes.fabric for nodes in known.sets})
     return list(dict.fromkeys(str(found) for fabric in fabrics for found in findings(settings(job), fabric)))
 
 

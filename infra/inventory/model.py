@@ -50,6 +50,11 @@ class NodeSet(Part):
     gpus: NodeGpus = NodeGpus()
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
     instance_type: str = ""
+    nvlinks: int = 0
+    """NVLink links of each GPU; 0 where the machine has none."""
+    efa_devices: int = 0
+    busbw: dict[int, float] = {}
+    """GB/s of bus bandwidth that an all-reduce over several nodes should reach, by message size in bytes."""
     host_key: str = ""
     """The public SSH host key that all of them show."""
 

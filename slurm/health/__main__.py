@@ -11,7 +11,7 @@ from slurm.health.check import Expected, Problem
 from slurm.health.drain import Decision, Standing, decide
 from slurm.health.run import problems
 
-EXPECTED = Path("/etc/muster/health.json")
+EXPECTED = Path("/etc/muster/expected.json")
 ROUNDS = Path("/var/lib/muster/health-rounds")
 # Every job waits for the prolog; slurmd ends a health program after a minute.
 PROLOG_S = 2.0

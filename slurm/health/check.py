@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 
@@ -22,7 +22,8 @@ class Expected:
 
     @staticmethod
     def read(path: Path) -> Expected:
-        return Expected(**json.loads(path.read_text(encoding="utf-8")))
+        known = json.loads(path.read_text(encoding="utf-8"))
+        return Expected(**{field.name: known[field.name] for field in fields(Expected) if field.name in known})
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Answer:
     output: str = ""
     error: str = ""
     code: int | None = None
-    after_s: float = field(default=0.0)
+    after_s: float = 0.0
 
 
 def judged(check: Check, answer: Answer, expected: Expected) -> list[Problem]:

@@ -6,8 +6,9 @@ import shlex
 
 from slurm.health.check import Check, Expected
 
-# Less free space than this and daemons begin to fail in ways that look like something else.
-LEAST_FREE = 0.02
+# With less free space than both of these daemons begin to fail in ways that look like something else.
+LEAST_SHARE = 0.02
+LEAST_KB = 2 * 1024 * 1024
 
 
 def judge_mounts(output: str, expected: Expected) -> list[str]:
@@ -20,7 +21,7 @@ def judge_disk(output: str, _expected: Expected) -> list[str]:
     problems = []
     for line in output.splitlines()[1:]:
         _device, size, _used, free, _share, mount = line.split(None, 5)
-        if int(size) and int(free) / int(size) < LEAST_FREE:
+        if int(free) < min(LEAST_KB, LEAST_SHARE * int(size)):
             problems.append(f"{mount} has {int(free) // 1024} MB left of {int(size) // 1024}")
     return problems
 

@@ -11,11 +11,15 @@ from infra.validate.managed_keys import MANAGED
 TEMPLATE = Path(__file__).parents[2] / "slurm" / "templates" / "slurm.conf.j2"
 OPEN = {
     "BatchStartTimeout",
+    "HealthCheckInterval",
+    "HealthCheckNodeState",
+    "HealthCheckProgram",
     "JobAcctGatherFrequency",
     "JobRequeue",
     "MailProg",
     "MessageTimeout",
     "MpiDefault",
+    "Prolog",
     "PropagateResourceLimitsExcept",
     "ReconfigFlags",
     "ResumeRate",

@@ -14,6 +14,8 @@ FIXED_ROOT_GB = 100
 """Root volume of controller and login."""
 STATE_GB = 50
 """The volume that holds Slurm's state and accounting."""
+# Links of one GPU by generation of NVLink (A100; H100 and H200; B200 and B300).
+_LINKS = {3: 12, 4: 18, 5: 18}
 # What the kernel and the firmware keep for themselves before anybody is asked.
 _VISIBLE = 0.97
 
@@ -65,7 +67,16 @@ def _set(name: str, group: NodeGroup) -> NodeSet:
         gpus=_gpus(found),
         fabric=group.fabric,
         instance_type=found.name,
+        nvlinks=_LINKS[found.nvlink] if found.nvlink else 0,
+        efa_devices=found.efa_interfaces if group.fabric == "efa" else 0,
+        busbw=_busbw(found) if group.fabric == "efa" else {},
     )
+
+
+def _busbw(found: InstanceType) -> dict[int, float]:
+    """The least that anybody published for a size: more nodes give less, and a job may have any number."""
+    sizes = sorted({row.size for row in found.busbw})
+    return {size: min(row.gb_per_s for row in found.busbw if row.size == size) for size in sizes}
 
 
 def _gpus(found: InstanceType) -> NodeGpus:

@@ -1,0 +1,47 @@
+"""The health step: one program that the node's own Python runs, and what the node should have."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from bootstrap.steps import health
+from infra.inventory import Node, NodeGpus, NodeSet
+from tests.bootstrap.clusters import desired
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_program_runs_from_one_file_and_is_the_same_every_time(tmp_path: Path) -> None:
+    program = tmp_path / "health.pyz"
+    program.write_bytes(health.program(ROOT))
+    assert health.program(ROOT) == program.read_bytes()
+    done = subprocess.run([sys.executable, "-I", str(program)], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "usage: python3 -m slurm.health prolog|interval\n")
+
+
+def test_simulated_gpus_have_no_driver_to_ask() -> None:
+    wanted = desired()
+    found = json.loads(health.expected(wanted.inventory.compute[0], wanted))
+    assert (found["gpus"], found["efa"], found["mounts"]) == (0, 0, list(wanted.inventory.mounts))
+
+
+def test_a_launched_node_should_have_what_its_type_has() -> None:
+    gpus = NodeGpus(count=8, kind="real", type="h200")
+    h200 = NodeSet(group="h200", count=4, static=4, cpus=192, memory_mb=2_000_000, gpus=gpus, fabric="efa",
+                   nvlinks=18, efa_devices=16, busbw={2**30: 437.0})  # fmt: skip
+    wanted = desired()
+    wanted = replace(wanted, inventory=wanted.inventory.model_copy(update={"sets": (h200,)}))
+    machine = Node(name="h200-3", role="compute", group="h200", address="10.0.0.9", host_key="", machine_id="i-1",
+                   cpus=192, memory_mb=2_000_000, gpus=gpus, fabric="efa")  # fmt: skip
+    assert json.loads(health.expected(machine, wanted)) == {
+        "fabric": "efa",
+        "gpus": 8,
+        "nvlinks": 18,
+        "efa": 16,
+        "busbw": {"1073741824": 437.0},
+        "mounts": list(wanted.inventory.mounts),
+    }

@@ -1,0 +1,49 @@
+"""A node that fails its checks is taken away and given back; the fabric job judges what it measured."""
+
+from __future__ import annotations
+
+from tests.harness import Stack
+
+FABRIC = "slurm/jobs/fabric.sbatch"
+EXPECTED = "/etc/muster/expected.json"
+KEEP = f"cp {EXPECTED} /root/expected.json"
+RESTORE = f"cp /root/expected.json {EXPECTED}"
+
+
+def test_a_broken_node_is_drained_with_the_reason_and_comes_back(cluster: Stack) -> None:
+    cluster.ssh("gpu-2", f'{KEEP}; sed -i \'s#"/shared"#"/shared", "/nowhere"#\' {EXPECTED}', user="root")
+    try:
+        cluster.ssh("gpu-2", "/etc/muster/health", user="root")
+        state = cluster.ssh("login", "sinfo -h -n gpu-2 -o '%T|%E'").splitlines()[0]
+    finally:
+        cluster.ssh("gpu-2", f"{RESTORE}; for round in 1 2 3; do /etc/muster/health; done", user="root")
+    assert state == "drained|health: mounts: /nowhere is not mounted"
+    assert cluster.ssh("login", "sinfo -h -n gpu-2 -o '%T|%E'").splitlines()[0] == "idle|none"
+
+
+def test_a_reason_that_a_person_gave_stays(cluster: Stack) -> None:
+    cluster.ssh("controller", "scontrol update nodename=gpu-2 state=drain reason='new memory'", user="root")
+    try:
+        cluster.ssh("gpu-2", f'{KEEP}; sed -i \'s#"/shared"#"/nowhere"#\' {EXPECTED}; /etc/muster/health', user="root")
+        cluster.ssh("gpu-2", f"{RESTORE}; for round in 1 2 3; do /etc/muster/health; done", user="root")
+        state = cluster.ssh("login", "sinfo -h -n gpu-2 -o '%T|%E'").splitlines()[0]
+    finally:
+        cluster.ssh("controller", "scontrol update nodename=gpu-2 state=resume", user="root")
+    assert state == "drained|new memory"
+
+
+def test_the_fabric_job_passes_where_nothing_faster_is_promised(cluster: Stack) -> None:
+    out = cluster.ssh("login", f"cd ~ && sbatch --wait -J fast /shared/muster/{FABRIC} && cat fast-*.out")
+    assert "fabric: passed" in out
+
+
+def test_below_what_the_machine_should_reach_pairs_are_measured_and_the_job_fails(cluster: Stack) -> None:
+    promised = '"busbw": {"67108864": 900.0}'
+    cluster.ssh("gpu-1", f"{KEEP}; sed -i 's#\"busbw\": {{}}#{promised}#' {EXPECTED}", user="root")
+    try:
+        out = cluster.ssh("login", f"cd ~; sbatch --wait -J slow /shared/muster/{FABRIC} || true; cat slow-*.out")
+    finally:
+        cluster.ssh("gpu-1", RESTORE, user="root")
+    assert "GB/s at 64 MiB is 0% of the 900.0 that it should be" in out
+    assert "fabric: gpu-1 and gpu-2: " in out
+    assert "fabric: FAILED" in out

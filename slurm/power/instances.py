@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from slurm.power.node_names import name_of
 CLOSED = "muster.closed"
 # A machine in any other state is on its way out.
 STATES = ("pending", "running", "stopping", "stopped")
+ENDING = (*STATES, "shutting-down")
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class Found:
         return {machine.name: machine for machine in reversed(self.machines) if machine.name}
 
 
-def find(cloud: Cloud, fleet: Fleet) -> Found:
+def find(cloud: Cloud, fleet: Fleet, states: Sequence[str] = STATES) -> Found:
     filters = [
         {"Name": f"tag:{names.CLUSTER}", "Values": [fleet.cluster]},
         {"Name": f"tag:{names.STACK}", "Values": [fleet.stack]},
-        {"Name": "instance-state-name", "Values": list(STATES)},
+        {"Name": "instance-state-name", "Values": list(states)},
     ]
     reservations = cloud.pages("ec2", "describe_instances", "Reservations", Filters=filters)
     raw = [instance for reservation in reservations for instance in reservation["Instances"]]

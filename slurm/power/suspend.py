@@ -12,9 +12,11 @@ from slurm.power.terminate import terminate
 
 
 def suspend(desk: Desk, nodes: Collection[str]) -> list[str]:
-    """All machines of each name: if a launch ever made two, both go."""
+    """All machines of each name: if a launch ever made two, both go. One that was started since we were asked stays:
+    Slurm may have called for the node again while we waited for another program to end."""
+    asked = desk.now()
     with desk.memory.lock():
-        machines = [machine for machine in find(desk.cloud, desk.fleet).machines if machine.name in nodes]
+        machines = [m for m in find(desk.cloud, desk.fleet).machines if m.name in nodes and m.launched <= asked]
         ended = terminate(desk.cloud, machines)
     log.info("%s: ended %s", hostlist(nodes), ", ".join(ended) or "nothing, there was no machine")
     return ended

@@ -77,7 +77,7 @@ def _a_sick_node_is_replaced_and_a_persons_is_not(aws: Moto, slurm: CloudSlurm, 
     _sweep_as_if_long_since(slurm, "replace gpu-1", "replace gpu-2")
     wait_until(lambda: slurm.node("gpu-1") == "IDLE+CLOUD+POWERED_DOWN", "gpu-1 is powered down")
     slurm.end("gpu-1")
-    assert "gpu-1" not in _named(aws)
+    wait_until(lambda: "gpu-1" not in _named(aws), "its machine is ended")
     _sweep_as_if_long_since(slurm, "start gpu-1")
     wait_until(lambda: _named(aws).get("gpu-1", first) != first, "gpu-1 is another machine")
     slurm.boot("gpu-1")

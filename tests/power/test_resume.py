@@ -109,6 +109,12 @@ def test_suspending_ends_what_stands_behind_the_names_and_nothing_else(aws: Moto
     assert suspend(desk, ["gpu-2"]) == []
 
 
+def test_a_machine_started_since_is_not_ended(aws: Moto, desk: Desk, clock: Clock) -> None:
+    resume(desk, NODES[:1], [job(1, "gpu-1")])
+    clock.t -= 60
+    assert suspend(desk, ["gpu-1"]) == []
+
+
 def test_killed_between_the_launch_and_its_end_the_sweep_finishes_it(
     aws: Moto, fleet: Fleet, tmp_path: Path, slurm: FakeSlurm, clock: Clock
 ) -> None:

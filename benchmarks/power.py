@@ -1,0 +1,74 @@
+"""Counts the AWS calls of the power programs against moto, beside what a tag by name on every machine would take.
+
+python benchmarks/power.py [--nodes 256]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+from benchmarks.figures import Figure, report  # noqa: E402
+from slurm.hostlist import hostlist  # noqa: E402
+from slurm.power.resume import resume  # noqa: E402
+from slurm.power.suspend import suspend  # noqa: E402
+from slurm.power.sweep import sweep  # noqa: E402
+from tests import moto_patches  # noqa: E402
+from tests.moto_server import Moto, listening  # noqa: E402
+from tests.power.cluster import TYPE, Clock, FakeSlurm, make_desk, make_fleet  # noqa: E402
+
+# Describe what exists, read the template's interfaces, run, publish the names.
+RESUME_CALLS = 4
+# One more zone: its template, its run.
+SHORTAGE_CALLS = RESUME_CALLS + 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=256)
+    figures = measure(parser.parse_args(argv).nodes)
+    print(report(figures))
+    return 1 if any(figure.verdict == "FAIL" for figure in figures) else 0
+
+
+def measure(count: int) -> list[Figure]:
+    moto_patches.apply()
+    server = Moto()
+    with listening(server) as server.url, tempfile.TemporaryDirectory() as folder:
+        os.environ |= server.environment()
+        slurm, clock = FakeSlurm(), Clock(time.time())
+        desk = make_desk(make_fleet(server), Path(folder), slurm, clock)
+        nodes = [f"gpu-{number}" for number in range(1, count + 1)]
+        job = {"job_id": 1, "nodes_resume": hostlist(nodes), "nodes_alloc": hostlist(nodes)}
+        by_name = f"{count + 3} with a CreateTags for each name"
+
+        launched = _calls(server, lambda: resume(desk, nodes, [job]))
+        slurm.states = dict.fromkeys(nodes, "ALLOCATED+CLOUD")
+        swept = _calls(server, lambda: sweep(desk))
+        ended = _calls(server, lambda: suspend(desk, nodes))
+        server.capacity[(TYPE, "us-east-1a")] = count - 1
+        short = _calls(server, lambda: resume(desk, nodes, [job]))
+    return [
+        Figure(f"resume of {count} nodes", launched, "calls", by_name, RESUME_CALLS),
+        Figure(f"resume of {count} nodes, first zone short of one", short, "calls", by_name, SHORTAGE_CALLS),
+        Figure(f"sweep over {count} nodes that are well", swept, "calls", at_most=1),
+        Figure(f"suspend of {count} nodes", ended, "calls", at_most=2),
+    ]
+
+
+def _calls(server: Moto, act: Callable[[], object]) -> int:
+    server.calls.clear()
+    act()
+    return len(server.calls)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -56,6 +56,17 @@ install() {
   return "$code"
 }
 
+# The lock is of Pythons from 3.11 on; where the distribution's own is older, a newer one stands beside it.
+newest() {
+  for python in python3 python3.13 python3.12 python3.11; do
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$python"
+      return
+    fi
+  done
+  fail "no Python from 3.11 on; install one (Ubuntu 22.04: python3.11 and python3.11-venv)"
+}
+
 [ -r "$lock" ] || fail "lock file $lock cannot be read"
 if [ -e "$dest/.complete" ]; then
   say "reused $dest"
@@ -81,7 +92,8 @@ if [ -e "$dest" ]; then
 fi
 
 say "making $dest"
-{ mkdir "$dest" "$dest/.tmp" && python3 -m venv "$dest"; } >"$log" 2>&1 || explain "python3 -m venv"
+python=$(newest)
+{ mkdir "$dest" "$dest/.tmp" && "$python" -m venv "$dest"; } >"$log" 2>&1 || explain "$python -m venv"
 install || explain "pip install"
 # Compiled now, on all cores: first imports are quick, and job users could not write bytecode here themselves.
 say "compiling"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from botocore.exceptions import ClientError
 
 from infra.inventory import parameters
 from infra.inventory.parameters import Report
@@ -89,6 +90,31 @@ def test_a_failing_node_is_named_with_step_line_and_where_to_look(aws: Moto, pro
     said = str(caught.value)
     assert "node controller failed at mounts: fs does not answer. Fix: `muster ssh controller`" in said
     assert "/var/log/muster/node.log" in said
+
+
+def test_words_of_a_machine_that_is_gone_hold_up_nobody() -> None:
+    class Ssm:
+        """As AWS has it: one instance that it does not know, and nobody is told."""
+
+        def __init__(self) -> None:
+            self.told: list[str] = []
+
+        def send_command(self, InstanceIds: list[str], **_: object) -> None:
+            if "i-gone" in InstanceIds:
+                raise ClientError({"Error": {"Code": "InvalidInstanceId", "Message": ""}}, "SendCommand")
+            self.told += InstanceIds
+
+    ssm = Ssm()
+    reported._tell_again(ssm, {"controller": "i-1", "gpu-1": "i-gone", "gpu-2": "i-2"}, "")
+    assert ssm.told == ["i-1", "i-2"]
+
+
+def test_only_what_goes_is_forgotten(aws: Moto, props: dict[str, object]) -> None:
+    for node in ("controller", "login", "gpu-1"):
+        say(aws, node, READY)
+    ReportedProvider().delete("id", props | {"nodes": {"login": "i-1"}})
+    left = aws.client("ssm").get_parameters_by_path(Path=parameters.nodes("toy"))["Parameters"]
+    assert sorted(one["Name"] for one in left) == ["/muster/toy/nodes/controller", "/muster/toy/nodes/gpu-1"]
 
 
 def test_it_does_not_wait_for_ever(aws: Moto, props: dict[str, object]) -> None:

@@ -92,5 +92,6 @@ main() {
   return "$code"
 }
 
-{ (main); echo $? >/run/muster/result; } 2>&1 | tee -a "$log"
+# One at a time: whoever runs it again may be quicker than the first boot.
+{ (flock 9 && main) 9>/run/muster/lock; echo $? >/run/muster/result; } 2>&1 | tee -a "$log"
 exit "$(cat /run/muster/result)"

@@ -16,6 +16,7 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 from bootstrap.progress import Event, emit
 from infra.inventory import parameters
 from infra.inventory.parameters import Report
+from infra.plan.names import CONTROLLER
 from infra.providers.problem import Problem
 from infra.providers.properties import Properties, changed, unknown
 from infra.targets.aws import reports
@@ -38,7 +39,7 @@ class ReportedProvider(ResourceProvider):
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
-        return CreateResult(f"reported-{props['cluster']}", props | _wait(props))
+        return CreateResult(f"reported-{props['cluster']}-{min(props['nodes'])}", props | _wait(props))
 
     def update(self, _id: str, _olds: Properties, news: Properties) -> UpdateResult:
         return UpdateResult(news | _wait(news))
@@ -52,9 +53,10 @@ class ReportedProvider(ResourceProvider):
         return DiffResult(changes=bool(coming or changed(olds, news, _INPUTS) or olds.get("pending")))
 
     def delete(self, _id: str, props: Properties) -> None:
-        ssm = client("ssm", props["region"])
-        names = [parameters.node(props["cluster"], node) for node in _read(ssm, props["cluster"])]
-        for batch in _batches(names, PAGE):
+        """Nodes that came later go with the controller, which launched them."""
+        ssm, cluster = client("ssm", props["region"]), props["cluster"]
+        gone = _read(ssm, cluster) if CONTROLLER in props["nodes"] else props["nodes"]
+        for batch in _batches([parameters.node(cluster, node) for node in gone], PAGE):
             ssm.delete_parameters(Names=batch)
 
 
@@ -102,16 +104,21 @@ def _tell_again(ssm: Any, instances: Mapping[str, str], script: str) -> None:
     """All at once; what comes of it they report themselves."""
     for node in instances:
         emit(Event("bootstrap", node, "apply", "start", "sets itself up again"))
-    for batch in _batches(list(instances.values()), BATCH):
-        options = {"commands": [script], "executionTimeout": [str(int(PATIENCE_S))]}
-        try:
-            ssm.send_command(InstanceIds=batch, DocumentName="AWS-RunShellScript", Parameters=options)
-        except ClientError as error:
-            if error.response["Error"]["Code"] != _ABSENT:
-                raise
-            gone = ", ".join(node for node, instance in instances.items() if instance in batch)
-            fix = "end machines that hang (`muster status` names them): they come back under the same name"
-            raise Problem("", f"Systems Manager does not reach one of {gone}", fix) from error
+    for batch in _batches(sorted(set(instances.values())), BATCH):
+        _send(ssm, batch, script)
+
+
+def _send(ssm: Any, instances: Sequence[str], script: str) -> None:
+    options = {"commands": [script], "executionTimeout": [str(int(PATIENCE_S))]}
+    try:
+        ssm.send_command(InstanceIds=instances, DocumentName="AWS-RunShellScript", Parameters=options)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != _ABSENT:
+            raise
+        # One that is gone left its words behind; the machine that has its name now will speak for itself.
+        if len(instances) > 1:
+            for one in instances:
+                _send(ssm, [one], script)
 
 
 def _read(ssm: Any, cluster: str) -> dict[str, Report]:

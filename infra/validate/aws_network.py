@@ -77,11 +77,26 @@ def room(spec: ClusterSpec) -> Iterator[Issue]:
         yield error("cidr_small", "network.cidr", message, fix)
         return
     for number, subnet in enumerate(private):
-        needed = _needed(spec, subnet, first=number == 0)
+        needed = addresses_needed(spec, subnet.zone, first=number == 0)
         free = IPv4Network(subnet.cidr).num_addresses - AWS_KEEPS
         if needed > free:
             message = f"{_called(subnet)} has {free} addresses, the cluster needs {needed} there"
             yield error("subnet_small", "network.cidr", message, f"write for example `{_larger(spec, needed, free)}`")
+
+
+def addresses_needed(spec: ClusterSpec, zone: str, *, first: bool) -> int:
+    """In the private subnet of a zone; the first one also has the controller, login node and storage."""
+    fixed = 1 + spec.login.enabled + _lustre_servers(spec) if first else 0
+    nodes = 0
+    for group, found in groups(spec).values():
+        if zone not in (group.capacity.zones or (zone,)):
+            continue
+        try:
+            nodes += most(group) * addresses(found, group.fabric, ip_bandwidth=group.ip_bandwidth)
+        except NoEfa:
+            nodes += most(group)
+    mounts = sum(storage.kind == "efs" for storage in spec.storage.values())
+    return fixed + nodes + mounts + len(endpoints(spec))
 
 
 def login_port(spec: ClusterSpec) -> Iterator[Issue]:
@@ -90,20 +105,6 @@ def login_port(spec: ClusterSpec) -> Iterator[Issue]:
             f"{spec.login.ssh_port} cannot be published: nodes on AWS are reached through SSM Session Manager only"
         )
         yield error("port_on_aws", "login.ssh_port", message, "remove it; `make ssh` needs no port")
-
-
-def _needed(spec: ClusterSpec, subnet: Subnet, *, first: bool) -> int:
-    fixed = 1 + spec.login.enabled + _lustre_servers(spec) if first else 0
-    nodes = 0
-    for group, found in groups(spec).values():
-        if subnet.zone not in (group.capacity.zones or (subnet.zone,)):
-            continue
-        try:
-            nodes += most(group) * addresses(found, group.fabric, ip_bandwidth=group.ip_bandwidth)
-        except NoEfa:
-            nodes += most(group)
-    mounts = sum(storage.kind == "efs" for storage in spec.storage.values())
-    return fixed + nodes + mounts + len(endpoints(spec))
 
 
 def _called(subnet: Subnet) -> str:

@@ -9,11 +9,9 @@ import pulumi_aws as aws
 
 from infra.plan import names
 from infra.plan.aws import iam
+from infra.plan.aws.budget import STOP_AT, TOLD_AT
 from infra.plan.aws.iam import Scope
 from infra.targets.aws.part import Part, Site
-
-_TOLD_AT = (50, 80, 100)
-_STOP_AT = 100
 
 
 class Budget(Part):
@@ -44,7 +42,7 @@ class Budget(Part):
                     "notification_type": "ACTUAL",
                     "subscriber_email_addresses": list(spec.budget.notify),
                 }
-                for percent in _TOLD_AT
+                for percent in TOLD_AT
                 if spec.budget.notify
             ],
             tags=self.named(),
@@ -81,7 +79,7 @@ class Budget(Part):
             action_type="APPLY_IAM_POLICY",
             approval_model="AUTOMATIC",
             notification_type="ACTUAL",
-            action_threshold={"action_threshold_type": "PERCENTAGE", "action_threshold_value": _STOP_AT},
+            action_threshold={"action_threshold_type": "PERCENTAGE", "action_threshold_value": STOP_AT},
             definition={"iam_action_definition": {"policy_arn": denial.arn, "roles": [controller_role]}},
             execution_role_arn=role.arn,
             subscribers=[

@@ -198,6 +198,8 @@ class _Mocks(Mocks):
             "ClusterSecrets": {key: SECRETS[key] for key in ("ssh_private_key", "slurm_key", "db_password")}
             | {"ssh_public_key": "ssh-ed25519 PUBLIC"},
             "AwsReadyGate": {"ready": {"nodes": []}},
+            "AwsReported": {"applied": "2026-01-02T03:04:05Z", "pending": []},
+            "Nodes": {"names": [], "missing": []},
             "LustreFileSystem": {"dnsName": f"{name}.fsx", "mountName": "fsx"},
             "FileSystem": {"dnsName": f"{name}.efs"},
             "NetworkInterface": {"privateIp": {"controller": "10.0.0.10", "login": "10.0.0.11"}.get(name, "10.0.0.9")},

@@ -14,7 +14,7 @@ FOLDER = ROOT / "tests" / "golden" / "aws"
 SECRET, USER_DATA, DIGEST, SPEC = "<secret>", "<user data>", "<digest>", "<spec>"
 # What follows from the contents of the repository would change with every commit.
 _DIGEST = re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{16})\b")
-_USER_DATA = ("userData", "userDataBase64")
+_USER_DATA = ("userData", "userDataBase64", "script")
 
 
 def path(stack: str) -> Path:

@@ -415,12 +415,6 @@ RULES: tuple[Rule, ...] = (
         (("aws:cloudwatch/logGroup:LogGroup", {"retentionInDays": 0}),),
     ),
     Rule(
-        "CKV_AWS_126",
-        (INSTANCE, TEMPLATE),
-        lambda props: props.get("monitoring") in (True, {"enabled": True}),
-        ((INSTANCE, {}), (TEMPLATE, {"monitoring": {"enabled": False}})),
-    ),
-    Rule(
         "CKV_AWS_135",
         (INSTANCE, TEMPLATE),
         lambda props: str(props.get("ebsOptimized")).lower() == "true",

@@ -50,4 +50,4 @@ def test_a_larger_group_changes_nothing_but_what_counts_it() -> None:
     after = {(e["type"], e["name"]): e for e in json.loads(golden.text(capture(larger, "aws-p5en-lustre")))}
     assert before.keys() == after.keys()
     differing = {kind.rpartition(":")[2] for (kind, name) in before if before[kind, name] != after[kind, name]}
-    assert differing <= {"AwsAccess", "AwsReadyGate", "ChangeGuard", "AwsNodes", "AwsReported"}
+    assert differing <= {"AwsAccess", "AwsReadyGate", "ChangeGuard", "Nodes", "AwsReported"}

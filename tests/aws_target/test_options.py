@@ -58,7 +58,7 @@ def test_everything_waits_for_the_guard(stack: str) -> None:
     assert "aws" in [one.name for one in guarded if one.type == "pulumi:providers:aws"]
     free = [one.label for one in made if one.custom and not one.provider and one not in guarded]
     # These follow from what they are given: machines that exist.
-    after = {"AwsAccess", "AwsReadyGate", "ChangeGuard"}
+    after = {"AwsAccess", "AwsReadyGate", "AwsReported", "Nodes", "ChangeGuard"}
     assert {label.rpartition(":")[2].split()[0] for label in free} <= after
 
 

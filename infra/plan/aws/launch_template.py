@@ -51,7 +51,6 @@ def arguments(machine: Machine, purchase: Purchase, reservation: str | None = No
         "network_interfaces": [_interface(one, machine.security_groups) for one in machine.interfaces],
         "instance_initiated_shutdown_behavior": "terminate",
         "ebs_optimized": "true",
-        "monitoring": {"enabled": True},
         "tag_specifications": [{"resource_type": kind, "tags": dict(machine.tags)} for kind in TAGGED],
         "update_default_version": True,
         **_market(purchase),

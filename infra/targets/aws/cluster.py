@@ -45,15 +45,22 @@ class AwsCluster(pulumi.ComponentResource):
     fleet: pulumi.Output[str]
     addresses: pulumi.Output[dict[str, str]]
     bundle: pulumi.Output[Packed]
-    instances: dict[str, pulumi.Output[str]]
+    instances: dict[Role, pulumi.Output[str]]
     """Ids of the machines that stay, by name."""
+    scripts: dict[Role, pulumi.Output[str]]
+    """User data of each role."""
+    images: dict[str, pulumi.Input[str]]
+    """By group."""
     shipped: list[pulumi.Resource]
     """What a node fetches before anything else."""
+    ground: list[pulumi.Resource]
+    """What has to outlive every node: without its way out, its rights or its controller one cannot even end well."""
 
     def __init__(self, plan: BuildPlan, context: Context) -> None:
         made_with = provider(context.spec, context.stack, context.guard)
         super().__init__("muster:aws:Cluster", plan.cluster, None, pulumi.ResourceOptions(providers=[made_with]))
         self._plan, self._context = plan, context
+        self.cluster, self.region = plan.cluster, context.spec.aws.region if context.spec.aws else ""
         after_guard = pulumi.ResourceOptions(parent=self, depends_on=[context.guard])
         resolved = Resolved("resolved", _asked(context), after_guard)
         self._host_keys = HostKeys("host-keys", cluster=plan.cluster, roles=NODE_ROLES, opts=after_guard)
@@ -62,8 +69,8 @@ class AwsCluster(pulumi.ComponentResource):
         self._make_addresses()
         self._make_roles()
         self._ship()
-        self._start()
         self._make_fleet()
+        self._start()
         self.register_outputs({"inventory": self.inventory, "fleet": self.fleet})
 
     def _make_ground(self) -> None:
@@ -79,11 +86,12 @@ class AwsCluster(pulumi.ComponentResource):
         self._bucket = Bucket(site, self._key.arn)
         self._storage = FileSystems(site, self._network, self._groups, self._key.arn)
         self._zone = NameZone(site, self._network.vpc_id)
+        self.domain = self._zone.domain
 
     def _make_addresses(self) -> None:
         """Before the machines: each of them is told all addresses."""
         self._controller = Controller(self._site, self._network, self._groups, self._key.arn)
-        self._fixed: dict[str, FixedMachine] = {"controller": self._controller}
+        self._fixed: dict[Role, FixedMachine] = {"controller": self._controller}
         if self._context.spec.login.enabled:
             self._fixed["login"] = Login(self._site, self._network, self._groups)
         for name, machine in self._fixed.items():
@@ -92,14 +100,14 @@ class AwsCluster(pulumi.ComponentResource):
 
     def _make_roles(self) -> None:
         spec = self._context.spec
-        self._images = {name: self._image(machines.compute(group)) for name, group in spec.groups.items()}
+        self.images = {name: self._image(machines.compute(group)) for name, group in spec.groups.items()}
         named = scope(
             self._site,
             bucket_arn=self._bucket.arn,
             key_arn=self._key.arn,
             zone_id=self._zone.zone_id,
             subnet_ids=list(self._network.subnets.values()),
-            images=list(self._images.values()),
+            images=list(self.images.values()),
             reservations=sorted({one for g in spec.groups.values() if (one := g.capacity.reservation)}),
             budget=self._site.name() if spec.budget.usd_per_month else None,
         )
@@ -118,6 +126,7 @@ class AwsCluster(pulumi.ComponentResource):
             "ssh_public_key": self._context.secrets.ssh_public_key,
         }
         self.bundle = pulumi.Output.all(**known).apply(self._pack)
+        self.scripts = {role: self._script(role) for role in NODE_ROLES}
         self.shipped = [self._bucket.put_bundle(self.bundle), *self._secrets.all, *self._storage.waiting]
 
     def _pack(self, known: Mapping[str, Any]) -> Packed:
@@ -137,32 +146,13 @@ class AwsCluster(pulumi.ComponentResource):
         }
         return pack(self._context.stack, machines.controller(spec).architecture, files)
 
-    def _start(self) -> None:
-        spec = self._context.spec
-        types = {"controller": machines.controller(spec), "login": machines.login(spec)}
-        for machine in self._fixed.values():
-            role = machine.role
-            start = Start(
-                instance_type=types[role].name,
-                image=self._image(types[role]),
-                profile=self._roles.profiles[role],
-                key_arn=self._key.arn,
-                user_data=self._user_data(role),
-                after=(*self.shipped, self._roles.policies[role]),
-            )
-            machine.start(start)
-        self.instances = {name: one.instance_id for name, one in self._fixed.items()}
-        self.inventory = self._machines(self.instances).apply(
-            lambda known: inventory(self._plan, known).model_dump_json()
-        )
-
     def _make_fleet(self) -> None:
         spec = self._context.spec
         args = TemplateArgs(
-            images=self._images,
+            images=self.images,
             profile=self._roles.profiles["compute"],
             key_arn=self._key.arn,
-            user_data=self._user_data("compute"),
+            user_data=self.scripts["compute"].apply(_encoded),
             security_group=self._groups.ids[security.COMPUTE],
         )
         templates = LaunchTemplates(self._site, args, self._network, Placement(self._site))
@@ -184,7 +174,27 @@ class AwsCluster(pulumi.ComponentResource):
         self.fleet = pulumi.Output.all(**known).apply(written)
         self.shipped.append(self._bucket.put_text(parameters.FLEET, self.fleet))
 
-    def _machines(self, ids: Mapping[str, pulumi.Output[str]]) -> pulumi.Output[dict[str, dict[str, str]]]:
+    def _start(self) -> None:
+        spec = self._context.spec
+        types = {"controller": machines.controller(spec), "login": machines.login(spec)}
+        for machine in self._fixed.values():
+            role = machine.role
+            start = Start(
+                instance_type=types[role].name,
+                image=self._image(types[role]),
+                profile=self._roles.profiles[role],
+                key_arn=self._key.arn,
+                user_data=self.scripts[role].apply(_encoded),
+                after=(*self.shipped, self._roles.policies[role]),
+            )
+            machine.start(start)
+        self.ground = [self._network, self._groups, self._roles, self._zone, *self._fixed.values()]
+        self.instances = {name: one.instance_id for name, one in self._fixed.items()}
+        self.inventory = self._machines(self.instances).apply(
+            lambda known: inventory(self._plan, known).model_dump_json()
+        )
+
+    def _machines(self, ids: Mapping[Role, pulumi.Output[str]]) -> pulumi.Output[dict[str, dict[str, str]]]:
         """What the inventory says of the machines that stay."""
         return pulumi.Output.all(
             **{
@@ -197,12 +207,12 @@ class AwsCluster(pulumi.ComponentResource):
         given = images.given(self._context.spec, machine)
         return given or self._site.resolved.images[images.kind(machine)]
 
-    def _user_data(self, role: Role) -> pulumi.Output[str]:
+    def _script(self, role: Role) -> pulumi.Output[str]:
         site = self._site
 
         def text(known: Mapping[str, Any]) -> str:
             packed: Packed = known["bundle"]
-            written = user_data(
+            return user_data(
                 bucket=known["bucket"],
                 digest=packed.digest,
                 sha256=packed.sha256,
@@ -210,9 +220,12 @@ class AwsCluster(pulumi.ComponentResource):
                 role=role,
                 cluster=site.cluster,
             )
-            return base64.b64encode(written.encode()).decode()
 
         return pulumi.Output.all(bundle=self.bundle, bucket=self._bucket.name).apply(text)
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
 def _asked(context: Context) -> ResolvedArgs:

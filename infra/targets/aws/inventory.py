@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infra.inventory import Inventory, Node
+from infra.inventory import Inventory, Node, NodeSet
+from infra.plan import names
 from infra.plan.build_plan import BuildPlan
 
 
@@ -20,4 +21,34 @@ def inventory(plan: BuildPlan, known: Mapping[str, Mapping[str, Any]]) -> Invent
         ),
         sets=plan.sets,
         mounts=tuple(volume.mount for volume in plan.volumes),
+    )
+
+
+def static_names(plan: BuildPlan) -> list[str]:
+    """Nodes that always exist."""
+    return [names.member(one.group, number) for one in plan.sets for number in range(1, one.static + 1)]
+
+
+def with_static(plan: BuildPlan, domain: str, found: Inventory) -> Inventory:
+    """The Inventory with those nodes by name: what the gate crosses. Which machine is behind a name may change."""
+    members = (
+        _member(one, names.member(one.group, number), domain)
+        for one in plan.sets
+        for number in range(1, one.static + 1)
+    )
+    return found.model_copy(update={"nodes": (*found.nodes, *members)})
+
+
+def _member(one: NodeSet, name: str, domain: str) -> Node:
+    return Node(
+        name=name,
+        role="compute",
+        group=one.group,
+        address=f"{name}.{domain}",
+        host_key="",
+        machine_id=name,
+        cpus=one.cpus,
+        memory_mb=one.memory_mb,
+        gpus=one.gpus,
+        fabric=one.fabric,
     )

@@ -146,19 +146,27 @@ def _filesystems(region: str, ids: Sequence[str], known: Mapping[str, dict[str, 
 
 def _filesystem(region: str, id_: str) -> dict[str, str]:
     """An id does not say whether it is of FSx or of EFS."""
-    try:
-        found = client("fsx", region).describe_file_systems(FileSystemIds=[id_])["FileSystems"][0]
-        if found["FileSystemType"] != "LUSTRE":
-            raise Problem(
-                "storage", f"{id_} is an FSx filesystem of type {found['FileSystemType']}", "name a Lustre one"
-            )
-        return {"kind": "lustre", "host": found["DNSName"], "export": found["LustreConfiguration"]["MountName"]}
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "FileSystemNotFound":
-            raise
+    found = _lustre(region, id_)
+    if found:
+        return found
     try:
         client("efs", region).describe_file_systems(FileSystemId=id_)
     except ClientError as error:
         what = f"{region} has neither an FSx nor an EFS filesystem {id_} ({error.response['Error']['Code']})"
         raise Problem("storage", what, "write the id of one that exists in this region and account") from None
     return {"kind": "efs", "host": f"{id_}.efs.{region}.amazonaws.com", "export": "/"}
+
+
+def _lustre(region: str, id_: str) -> dict[str, str] | None:
+    try:
+        found = client("fsx", region).describe_file_systems(FileSystemIds=[id_])["FileSystems"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "FileSystemNotFound":
+            raise
+        return None
+    if not found:
+        return None
+    kind = found[0]["FileSystemType"]
+    if kind != "LUSTRE":
+        raise Problem("storage", f"{id_} is an FSx filesystem of type {kind}", "name one of Lustre, or of EFS")
+    return {"kind": "lustre", "host": found[0]["DNSName"], "export": found[0]["LustreConfiguration"]["MountName"]}

@@ -16,7 +16,7 @@ from infra.targets.target import Built, Context, Leftover
 class AwsTarget:
     def build(self, plan: BuildPlan, context: Context) -> Built:
         built = AwsCluster(plan, context)
-        return Built(built.inventory, built.addresses, partial(start, built, context))
+        return Built(built.inventory, built.addresses, partial(start, plan, built, context))
 
     def usd_per_hour(self, spec: ClusterSpec) -> float:
         return cost(spec).usd_per_hour

@@ -1,0 +1,118 @@
+"""What is asked of AWS once and kept, against moto: account, images, the zone, what exists already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.providers.problem import Problem
+from infra.targets.aws.host_keys import HostKeysProvider
+from infra.targets.aws.resolved import ResolvedArgs, ResolvedProvider
+from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
+
+# One that moto publishes; the deep learning images have paths of the same kind.
+PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+ARGS = ResolvedArgs(
+    region=REGION,
+    parameters={"plain-x86_64": PARAMETER},
+    instance_types=["g6.8xlarge", "m7i.large"],
+    vpc_id=None,
+    subnet_ids=[],
+    filesystem_ids=[],
+)
+
+
+def resolved(args: ResolvedArgs) -> dict[str, Any]:
+    return dict(ResolvedProvider().create(dict(vars(args))).outs)
+
+
+def again(olds: dict[str, Any], args: ResolvedArgs) -> dict[str, Any]:
+    return dict(ResolvedProvider().update("id", olds, dict(vars(args))).outs)
+
+
+def changes(olds: dict[str, Any], args: ResolvedArgs) -> bool:
+    return bool(ResolvedProvider().diff("id", olds, dict(vars(args))).changes)
+
+
+def test_account_image_and_zone(aws: Moto) -> None:  # noqa: F811
+    found = resolved(ARGS)
+    assert (found["account"], found["partition"]) == (ACCOUNT, "aws")
+    assert found["images"]["plain-x86_64"].startswith("ami-")
+    offered = aws.client("ec2").describe_instance_type_offerings(
+        LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": ["g6.8xlarge"]}]
+    )
+    assert found["zone"] in [one["Location"] for one in offered["InstanceTypeOfferings"]]
+
+
+def test_what_is_known_is_not_asked_again(aws: Moto) -> None:  # noqa: F811
+    first = resolved(ARGS)
+    kept = first | {"images": {"plain-x86_64": "ami-old"}, "zone": first["zone"]}
+    assert not changes(kept, ARGS)
+    aws.calls.clear()
+    more = replace(ARGS, parameters={**ARGS.parameters, "gpu-x86_64": PARAMETER})
+    assert changes(kept, more)
+    after = again(kept, more)
+    assert after["images"]["plain-x86_64"] == "ami-old"
+    assert after["images"]["gpu-x86_64"].startswith("ami-")
+    assert after["zone"] == first["zone"]
+    assert aws.count()["GetParameter"] == 1
+    assert "GetCallerIdentity" not in aws.count()
+
+
+def test_another_path_under_a_known_name_changes_nothing(aws: Moto) -> None:  # noqa: F811
+    assert not changes(resolved(ARGS), replace(ARGS, parameters={"plain-x86_64": "/aws/service/another"}))
+
+
+def test_a_type_that_the_zone_lacks_is_refused_by_name(aws: Moto) -> None:  # noqa: F811
+    elsewhere = resolved(ARGS) | {"zone": f"{REGION}z"}
+    with pytest.raises(Problem, match=f"{REGION}z, where this cluster is, has no g6.8xlarge, m7i.large, m7i.xlarge"):
+        again(elsewhere, replace(ARGS, instance_types=["g6.8xlarge", "m7i.large", "m7i.xlarge"]))
+
+
+def test_an_image_that_is_not_there_is_told_with_its_path(aws: Moto) -> None:  # noqa: F811
+    with pytest.raises(Problem, match=r"aws.ami: us-east-1 has no image under /aws/none \(ParameterNotFound\). Fix: "):
+        resolved(replace(ARGS, parameters={"plain-x86_64": "/aws/none"}))
+
+
+def test_a_type_sold_nowhere_is_told(aws: Moto) -> None:  # noqa: F811
+    with pytest.raises(Problem, match=r"no zone of us-east-1 offers all of them \(.*p99.xlarge: nowhere\)"):
+        resolved(replace(ARGS, instance_types=["m7i.large", "p99.xlarge"]))
+
+
+def test_subnets_and_filesystems_that_exist(aws: Moto) -> None:  # noqa: F811
+    ec2, efs = aws.client("ec2"), aws.client("efs")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    zone = f"{REGION}b"
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24", AvailabilityZone=zone)["Subnet"]["SubnetId"]
+    home = efs.create_file_system(CreationToken="home")["FileSystemId"]
+    found = resolved(replace(ARGS, instance_types=[], vpc_id=vpc, subnet_ids=[subnet], filesystem_ids=[home]))
+    assert (found["subnet_zones"], found["vpc_cidr"], found["zone"]) == ({subnet: zone}, "10.9.0.0/16", "")
+    assert found["filesystems"] == {home: {"kind": "efs", "host": f"{home}.efs.{REGION}.amazonaws.com", "export": "/"}}
+
+
+def test_an_fsx_filesystem_of_another_kind_is_refused(aws: Moto) -> None:  # noqa: F811
+    made = aws.client("fsx").create_file_system(
+        FileSystemType="WINDOWS", StorageCapacity=300, SubnetIds=["subnet-0123456789abcdef0"]
+    )
+    id_ = made["FileSystem"]["FileSystemId"]
+    with pytest.raises(Problem, match=f"{id_} is an FSx filesystem of type WINDOWS"):
+        resolved(replace(ARGS, instance_types=[], filesystem_ids=[id_]))
+
+
+def test_a_filesystem_that_does_not_exist_is_told(aws: Moto) -> None:  # noqa: F811
+    with pytest.raises(Problem, match="neither an FSx nor an EFS filesystem fs-0123456789abcdef0"):
+        resolved(replace(ARGS, instance_types=[], filesystem_ids=["fs-0123456789abcdef0"]))
+
+
+def test_host_keys_are_made_once_per_role() -> None:
+    provider = HostKeysProvider()
+    first = provider.create({"cluster": "c", "roles": ["controller"]}).outs
+    assert first["public"]["controller"].startswith("ssh-ed25519 ")
+    assert not provider.diff("id", first, {"cluster": "c", "roles": ["controller"]}).changes
+    both = {"cluster": "c", "roles": ["controller", "login"]}
+    assert provider.diff("id", first, both).changes
+    after = provider.update("id", first, both).outs
+    assert after["private"]["controller"] == first["private"]["controller"]
+    assert after["private"]["login"] != first["private"]["controller"]

@@ -40,8 +40,9 @@ class Found:
     closed: frozenset[str] = frozenset()
 
     def named(self) -> dict[str, Instance]:
-        """By name; of two with one name the older, which Slurm got to know first."""
-        return {machine.name: machine for machine in reversed(self.machines) if machine.name}
+        """By name; of two with one name the one that runs, and of these the older, which Slurm got to know first."""
+        best_last = sorted(self.machines, key=lambda machine: (machine.running, -machine.launched))
+        return {machine.name: machine for machine in best_last if machine.name}
 
 
 def find(cloud: Cloud, fleet: Fleet, states: Sequence[str] = STATES) -> Found:

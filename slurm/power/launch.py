@@ -38,7 +38,8 @@ class Shortage:
     got: int = 0
 
     def __str__(self) -> str:
-        what = "none" if self.fault.kind == "shortage" and not self.got else self.fault.code
+        nothing = self.fault.kind == "shortage" and "Capacity" in self.fault.code and not self.got
+        what = "none" if nothing else self.fault.code
         only = f" ({self.got} only)" if self.got else ""
         return f"{self.option.zone} {self.option.purchase} {what}{only}"
 

@@ -12,7 +12,8 @@ LOST = f"{OURS}its machine is gone"
 NEVER_CAME = f"{OURS}its machine went away while it started"
 BUDGET = f"{OURS}budget: "
 # slurmctld's own words for a node that fell silent or never came.
-SLURMS = ("ResumeTimeout reached", "Not responding")
+SILENT = "Not responding"
+SLURMS = (SILENT, "ResumeTimeout reached")
 # Slurm shows no more of a reason in its tables.
 LONGEST = 200
 

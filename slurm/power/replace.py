@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from slurm.power import cooldown
 from slurm.power.findings import Finding
 from slurm.power.instances import Found
-from slurm.power.reasons import CAPACITY, HEALTH, LOST, NEVER_CAME, may_be_replaced
+from slurm.power.reasons import CAPACITY, HEALTH, LOST, NEVER_CAME, SILENT, may_be_replaced
 from slurm.power.slurmctld import PowerNode
 
 # EC2 shows a new machine a little after the call that started it.
 _LOST_S = 60.0
 _NEVER_CAME_S = 180.0
-# A fault that comes and goes gives the node back by itself within that.
-_SICK_S = 300.0
+# A fault that comes and goes, and a network that was away, give the node back by themselves within that.
+_PASSING_S = 300.0
 _START_S = 60.0
 
 
@@ -49,4 +49,4 @@ def to_start(
 def _patience(reason: str) -> float:
     if reason.startswith(CAPACITY):
         return cooldown.SECONDS
-    return _SICK_S if reason.startswith(HEALTH) else 0.0
+    return _PASSING_S if reason.startswith((HEALTH, SILENT)) else 0.0

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from infra.inventory import NodeSet
 from slurm.power.node_names import name_of
+from tests import harness
 from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm
-from tests.harness import wait_until
 from tests.moto_server import Moto, aws, moto
 from tests.power.cluster import TYPE, ZONES, machines, make_fleet, records
 
 __all__ = ["aws", "moto"]
 
+# The programs start a Python with boto3 in it, on a machine that may have other things to do.
+PATIENCE_S = 300.0
 SET = NodeSet(group="gpu", count=4, static=1, cpus=1, memory_mb=900, fabric="efa")
 
 
@@ -98,3 +101,7 @@ def _named(aws: Moto) -> dict[str, str]:
         tags = {tag["Key"]: tag["Value"] for tag in machine["Tags"]}
         found[name_of(tags, machine["AmiLaunchIndex"]) or ""] = machine["InstanceId"]
     return found
+
+
+def wait_until(met: Callable[[], bool], what: str) -> None:
+    harness.wait_until(met, what, PATIENCE_S)

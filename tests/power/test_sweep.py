@@ -85,6 +85,27 @@ def test_of_two_machines_with_one_name_that_stays_which_slurm_talks_to() -> None
         assert [one.subject for one in orphans(both, {"gpu-1": node(UP, address=address)}, ())] == [extra]
 
 
+def test_a_stopped_machine_does_not_hide_the_one_that_runs() -> None:
+    found = Found((machine(number=1, running=False), machine(number=2)))
+    nodes = {"gpu-1": node(UP)}
+    assert list(replacements(found, nodes)) == []
+    assert [one.subject for one in orphans(found, nodes, ())] == ["i-1"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "grace_s"),
+    [
+        ("Not responding", 300),
+        ("health: xid 79", 300),
+        ("muster: capacity: p5.48xlarge: us-east-1a on-demand none", 180),
+        ("muster: its machine is gone", 0),
+        ("ResumeTimeout reached", 0),
+    ],
+)
+def test_what_may_pass_is_given_time(reason: str, grace_s: float) -> None:
+    assert [one.grace_s for one in replacements(Found((machine(),)), {"gpu-1": node(DOWN, reason)})] == [grace_s]
+
+
 def test_what_is_always_there_is_started_unless_it_is_held_back() -> None:
     nodes = {name: node(OFF, name=name) for name in ("gpu-1", "gpu-2", "gpu-3")}
     found = Found((machine("gpu-1"),))

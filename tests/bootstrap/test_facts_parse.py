@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from bootstrap.facts.model import FileFact, Home, UserFact
+from bootstrap.facts.model import Disk, FileFact, Home, UserFact
 from bootstrap.facts.parse import parse
 
 TEXT = """\
@@ -35,6 +35,11 @@ assoc\ttoy|muster|
 assoc\ttoy|muster|alice
 admin\talice|Administrator
 admin\tbob|None
+distribution\tubuntu 22.04
+kernel\t6.8.0-1021-aws
+mount\t/\text4
+mount\t/shared\tlustre
+disk\t/dev/nvme1n1\tAWS1\tAmazon EC2 NVMe Instance Storage
 clock\t1700000000.5
 """
 
@@ -54,6 +59,9 @@ def test_every_kind_of_line() -> None:
     assert (facts.environment_complete, facts.bundle, facts.clock) == (True, "0123", 1700000000.5)
     assert facts.associations == {("toy", "muster", ""), ("toy", "muster", "alice")}
     assert facts.admins == {"alice"}
+    assert (facts.distribution, facts.kernel) == ("ubuntu 22.04", "6.8.0-1021-aws")
+    assert facts.mounts == {"/": "ext4", "/shared": "lustre"}
+    assert facts.disks == (Disk("/dev/nvme1n1", "AWS1", "Amazon EC2 NVMe Instance Storage"),)
     assert facts.slurm_nodes is not None
     assert facts.slurm_nodes["gpu-1"].usable
 

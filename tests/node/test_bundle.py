@@ -91,3 +91,14 @@ def test_wheels_are_fetched_once_and_never_half(tmp_path: Path, monkeypatch: pyt
 def test_an_index_that_cannot_be_reached_is_said_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(wheels.NoWheels, match=r"requirements\.lock: .*Fix: a way to the Python package index"):
         wheels._download([sys.executable, "-c", "import sys; sys.exit('no route')"])
+
+
+def test_nodes_have_the_versions_that_the_tests_ran_with() -> None:
+    ours, nodes = _pinned("requirements.lock"), _pinned(wheels.LOCK)
+    # pip only installs the others; here it comes with Python.
+    assert {name: version for name, version in nodes.items() if ours.get(name) != version}.keys() == {"pip"}
+
+
+def _pinned(lock: str) -> dict[str, str]:
+    lines = [line.split()[0] for line in (ROOT / lock).read_text().splitlines() if "==" in line]
+    return dict(line.split("==") for line in lines)

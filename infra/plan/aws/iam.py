@@ -113,11 +113,6 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
             (scope.key_arn,),
             {"StringEquals": {"kms:ViaService": f"s3.{scope.region}.amazonaws.com"}},
         ),
-        Statement(
-            "NodeReports",
-            ("ssm:GetParameter", "ssm:GetParametersByPath", "ssm:DeleteParameter"),
-            (scope.parameter(parameters.nodes(scope.cluster)), scope.parameter(_reports(scope))),
-        ),
         *_launch(scope),
         *_names_of_nodes(scope),
         *((_spending(scope),) if scope.budget else ()),
@@ -292,15 +287,6 @@ def _launch(scope: Scope) -> tuple[Statement, ...]:
             {"StringEquals": {"ec2:CreateAction": "RunInstances", _REQUESTED_TAG: scope.cluster}},
         ),
         Statement(
-            "NameNodes",
-            ("ec2:CreateTags",),
-            (scope.ec2("instance"),),
-            {
-                "StringEquals": {_CLUSTER_TAG: scope.cluster, _ROLE_TAG: "compute"},
-                "ForAllValues:StringEquals": {"aws:TagKeys": [names.NODE, aws_names.NAME_TAG]},
-            },
-        ),
-        Statement(
             "EndNodes",
             ("ec2:TerminateInstances",),
             (scope.ec2("instance"),),
@@ -310,9 +296,7 @@ def _launch(scope: Scope) -> tuple[Statement, ...]:
             "Look",
             (
                 "ec2:DescribeInstances",
-                "ec2:DescribeInstanceStatus",
                 "ec2:DescribeInstanceTopology",
-                "ec2:DescribeInstanceTypes",
                 "ec2:DescribeLaunchTemplateVersions",
             ),
             ("*",),
@@ -342,7 +326,7 @@ def _launch(scope: Scope) -> tuple[Statement, ...]:
 
 def _names_of_nodes(scope: Scope) -> tuple[Statement, ...]:
     zone = f"arn:{scope.partition}:route53:::hostedzone/{scope.zone_id}"
-    return (Statement("NodeNames", ("route53:ChangeResourceRecordSets", "route53:ListResourceRecordSets"), (zone,)),)
+    return (Statement("NodeNames", ("route53:ChangeResourceRecordSets",), (zone,)),)
 
 
 def _spending(scope: Scope) -> Statement:

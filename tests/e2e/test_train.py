@@ -84,8 +84,9 @@ def test_the_time_limit_leads_to_a_save_a_requeue_and_on(told: Job) -> None:
 def test_an_urgent_job_gets_the_nodes_and_the_other_goes_on_after_it(told: Preempted, undisturbed: Undisturbed) -> None:
     job = told.job
     assert "told to stop (preempted)" in job.log
-    (saved,) = job.events("stopping")
+    saved, _ = job.events("stopping")
     (resumed,) = job.events("loaded")
+    assert len(job.events("job_started")) == 2
     assert saved["reason"] == "preempted"
     assert 0 < saved["step"] == resumed["step"] < STEPS
     assert saved["time"] < told.urgent["began"] < told.urgent["ended"] < resumed["time"]

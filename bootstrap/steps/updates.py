@@ -21,6 +21,8 @@ APT = """\
 // Written by muster: machines are replaced with a newer image, not upgraded while they work.
 APT::Periodic::Update-Package-Lists "0";
 APT::Periodic::Unattended-Upgrade "0";
+// Images are still busy with themselves when they first boot.
+DPkg::Lock::Timeout "300";
 """
 # Driver, fabric and Lustre modules are built for one kernel.
 HELD = "^(linux-(image|headers|modules|aws|generic)|nvidia-|libnvidia-|cuda-drivers|efa|lustre-client-)"

@@ -29,6 +29,7 @@ from bootstrap.steps import (
     ssh,
     state,
     sysctl,
+    time,
     updates,
 )
 from bootstrap.steps.step import Step
@@ -69,6 +70,7 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
         (host_key.STEP, GPU, ubuntu(), desired(), {}),
         (sysctl.STEP, GPU, ubuntu(), desired(), {}),
         (power.STEP, CONTROLLER, ubuntu(), desired(), {}),
+        (time.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"chrony"}), "enabled": frozenset({"chrony"})}),
         (scratch.STEP, GPU, ubuntu(disks=(STORE,)), desired(), {"mounts": {"/local": "xfs"}}),
         (
             mounts.STEP,

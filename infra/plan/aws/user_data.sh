@@ -1,7 +1,7 @@
 #!/bin/sh
 # muster: fetches the bundle by its hash and lets it set this machine up. Runs at the first boot; may be run again, also with
 # another bundle. No secrets here: who may call the metadata service may read this.
-# shellcheck disable=SC2154,SC2317  # settings are filled in, and functions run by `attempt`
+# shellcheck disable=SC2012,SC2154,SC2317  # settings are filled in, functions run by `attempt`, names are plain
 set -u
 umask 022
 export DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1
@@ -52,7 +52,7 @@ find_python() {
 
 install_python() {
   find_python && return 0
-  again apt-get -q update && again apt-get -q install -y --no-install-recommends python3.11
+  again apt-get -q update && again apt-get -q -o DPkg::Lock::Timeout=120 install -y --no-install-recommends python3.11
   find_python
 }
 
@@ -65,7 +65,8 @@ make_environment() {
   "$(cat /run/muster/python)" -m venv --without-pip "$home/venv" &&
     "$home/venv/bin/python" "$(ls "$home"/wheels/pip-*.whl)/pip" install -q --no-index --no-compile --no-cache-dir \
       --disable-pip-version-check --find-links "$home/wheels" --require-hashes -r "$home/bootstrap/requirements.lock" &&
-    ln -sfn "$home" /opt/muster/current
+    ln -sfn "$home" /opt/muster/current &&
+    ls -1dt /opt/muster/[0-9a-f]*[0-9a-f]/ | tail -n +4 | xargs -r rm -rf
 }
 
 # Reports by itself, and then exits with 3; whatever else ends it is reported here.

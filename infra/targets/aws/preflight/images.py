@@ -1,0 +1,105 @@
+"""Images: that they exist, fit their machines, and that the disk of the launch template is their root disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra.catalog.instances import InstanceType
+from infra.plan.aws import images, machines
+from infra.plan.aws.launch_template import ROOT_DEVICE, ROOT_GB
+from infra.spec import ClusterSpec
+from infra.targets.aws.preflight.subject import Subject
+from infra.validate.issue import Issue, error, warning
+
+Image = Mapping[str, Any]
+
+_MISSING = ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable")
+_NO_PARAMETER = "ParameterNotFound"
+_TRUSTED = "amazon"
+
+
+def fitting(subject: Subject) -> Iterator[Issue]:
+    spec = subject.spec
+    for path in images.parameters(spec).values():
+        if named(subject, path) is None:
+            message = f"{subject.region} has no image under {path}"
+            yield error("image_parameter", "aws.ami", message, "name an image of your own with `ami: ami-...`")
+    given = spec.aws.ami if spec.aws else None
+    if not given:
+        return
+    found = _image(subject, given)
+    if found is None:
+        message = f"'{given}' does not exist in {subject.region}, or account {subject.identity.account} may not use it"
+        yield error("image_missing", "aws.ami", message, "name one that `aws ec2 describe-images` lists")
+        return
+    for group in gpu_machines(spec):
+        yield from judge(found, group, subject.identity.account, datetime.now(UTC))
+
+
+def named(subject: Subject, path: str) -> str | None:
+    """The image behind a public parameter."""
+    try:
+        return str(subject.client("ssm").get_parameter(Name=path)["Parameter"]["Value"])
+    except ClientError as failure:
+        if failure.response["Error"]["Code"] != _NO_PARAMETER:
+            raise
+        return None
+
+
+def gpu_machines(spec: ClusterSpec) -> list[InstanceType]:
+    """Those that get the image of the spec; one of each architecture is enough."""
+    found = [machines.compute(group) for group in spec.groups.values()]
+    return list({one.architecture: one for one in found if one.gpus.count}.values())
+
+
+def judge(found: Image, machine: InstanceType, account: str, now: datetime) -> Iterator[Issue]:
+    name, where = f"'{found['ImageId']}'", "aws.ami"
+    if found["State"] != "available":
+        yield error("image_state", where, f"{name} is {found['State']}; allowed: available", "name another image")
+    if found["Architecture"] != machine.architecture:
+        message = f"{name} is for {found['Architecture']}; {machine.name} is {machine.architecture}"
+        yield error("image_architecture", where, message, f"name an image for {machine.architecture}")
+    if found.get("Platform") == "windows":
+        yield error("image_platform", where, f"{name} is a Windows image", "name one of Ubuntu 22.04")
+    if found.get("RootDeviceName", ROOT_DEVICE) != ROOT_DEVICE:
+        message = (
+            f"{name} has its root disk at {found['RootDeviceName']}; nodes give {ROOT_DEVICE} its size and encryption"
+        )
+        yield error("image_root", where, message, f"name an Ubuntu image, whose root disk is {ROOT_DEVICE}")
+    if (size := _root_gb(found)) > ROOT_GB:
+        message = f"{name} needs a root disk of {size} GB; nodes have {ROOT_GB}"
+        yield error("image_size", where, message, "name a smaller image")
+    if not found.get("EnaSupport", True):
+        yield error(
+            "image_network", where, f"{name} has no ENA support: no machine of this size starts", "name another image"
+        )
+    owner = found.get("ImageOwnerAlias") or found["OwnerId"]
+    if owner not in (_TRUSTED, account):
+        message = f"{name} belongs to account {owner}, neither Amazon nor account {account}"
+        yield warning("image_owner", where, message, "make sure that you trust it: it runs as root on every GPU node")
+    if _past(found.get("DeprecationTime"), now):
+        message = f"{name} is deprecated since {found['DeprecationTime'][:10]}: it gets no repairs"
+        yield warning("image_old", where, message, "name a newer one; a change of the image replaces the nodes")
+
+
+def _image(subject: Subject, name: str) -> Image | None:
+    try:
+        found = subject.client("ec2").describe_images(ImageIds=[name])["Images"]
+    except ClientError as failure:
+        if failure.response["Error"]["Code"] in _MISSING:
+            return None
+        raise
+    return found[0] if found else None
+
+
+def _root_gb(found: Image) -> int:
+    disks = {one["DeviceName"]: one.get("Ebs", {}) for one in found.get("BlockDeviceMappings", [])}
+    return int(disks.get(found.get("RootDeviceName", ROOT_DEVICE), {}).get("VolumeSize", 0))
+
+
+def _past(moment: str | None, now: datetime) -> bool:
+    return bool(moment) and datetime.fromisoformat(str(moment)) < now

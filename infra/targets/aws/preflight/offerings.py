@@ -1,0 +1,62 @@
+"""Zones: whether they exist, and whether each sells the machines that are to be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from infra.plan.aws.network import AUTO, zones
+from infra.spec import ClusterSpec
+from infra.targets.aws.offerings import sold
+from infra.targets.aws.preflight.subject import Subject
+from infra.validate.aws_types import named
+from infra.validate.issue import Issue, error, warning
+
+Offered = Mapping[str, Sequence[str]]
+
+
+def offered(subject: Subject) -> Iterator[Issue]:
+    if subject.spec.network.vpc_id and not (subject.spec.aws and subject.spec.aws.zones):
+        # The zones are those of the subnets, which are looked at elsewhere.
+        return
+    yield from judge(subject.spec, sold(subject.client("ec2"), sorted(set(named(subject.spec).values()))))
+
+
+def judge(spec: ClusterSpec, found: Offered) -> Iterator[Issue]:
+    nowhere = [name for name, there in found.items() if not there]
+    for where, name in named(spec).items():
+        if name in nowhere:
+            message = f"{name} is sold in no zone of {spec.aws.region if spec.aws else ''}"
+            yield error("not_offered", f"{where}.instance_type", message, "choose another type, or another region")
+    if nowhere:
+        return
+    if zones(spec) == (AUTO,):
+        yield from _one_for_all(found)
+        return
+    for where, name in named(spec).items():
+        yield from _in_zones(where, name, _wanted(spec, where), found[name])
+
+
+def _one_for_all(found: Offered) -> Iterator[Issue]:
+    if not set.intersection(*(set(there) for there in found.values())):
+        told = "; ".join(f"{name}: {', '.join(there)}" for name, there in found.items())
+        message = f"no zone offers every instance type ({told})"
+        yield error(
+            "no_common_zone", "aws.zones", message, "name the zones, and those of each group; or choose other types"
+        )
+
+
+def _wanted(spec: ClusterSpec, where: str) -> tuple[str, ...]:
+    """Controller and login are in the first zone."""
+    _, _, group = where.partition(".")
+    return (spec.groups[group].capacity.zones or zones(spec)) if group else zones(spec)[:1]
+
+
+def _in_zones(where: str, name: str, wanted: Sequence[str], there: Sequence[str]) -> Iterator[Issue]:
+    missing = [zone for zone in wanted if zone not in there]
+    if not missing:
+        return
+    message = f"{name} is not sold in {', '.join(missing)}; it is in {', '.join(there)}"
+    if len(missing) == len(wanted):
+        yield error("not_offered", where, message, f"write `zones: [{there[0]}]`, or choose another type")
+    else:
+        yield warning("not_offered", where, message, "remove that zone: every try there is lost time")

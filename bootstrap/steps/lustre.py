@@ -44,7 +44,7 @@ FETCH
 codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
 echo "deb [signed-by={KEYRING}] {REPOSITORY} $codename main" > /etc/apt/sources.list.d/fsx-lustre.list
 apt-get -q update
-apt-get -q install -y --no-install-recommends {package} || {{
+apt-get -q install -y {package} || {{
   echo "no Lustre client for kernel {facts.kernel}" >&2
   exit 1
 }}

@@ -31,7 +31,7 @@ def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
         todo.append(install(*nfs, *tls))
     for number, one in enumerate(_of(found, "efs")):
         todo += efs.tunnel(facts, one, number)
-    lines = [line for one in found for line in _lines(one, _of(found, "efs"))]
+    lines = [line for one in found for line in _lines(one, _of(found, "efs"), node)]
     done = all(one.mount in facts.mounts for one in found)
     fix = "look at the filesystem's state and at the security group between it and the nodes"
     script = SCRIPT.replace("@MOUNTS@", "\n".join(lines))
@@ -70,9 +70,10 @@ def _of(found: tuple[Filesystem, ...], kind: str) -> list[Filesystem]:
     return [one for one in found if one.kind == kind]
 
 
-def _lines(one: Filesystem, tunnels: list[Filesystem]) -> list[str]:
+def _lines(one: Filesystem, tunnels: list[Filesystem], node: Node) -> list[str]:
     if one.kind == "lustre":
-        return [f"attach lustre {lustre.OPTIONS} {one.host}@tcp:/{one.export} {one.mount}", *lustre.TUNING]
+        efa = ["use_efa"] if one.efa and node.fabric == "efa" else []
+        return [*efa, f"attach lustre {lustre.OPTIONS} {one.host}@tcp:/{one.export} {one.mount}", *lustre.TUNING]
     if one.kind == "efs":
         port = efs.port(tunnels.index(one))
         return [f"attach nfs4 {NFS},port={port} 127.0.0.1:{one.export or '/'} {one.mount}"]

@@ -39,6 +39,7 @@ from tests.node.clusters import EFS, KERNEL, LUSTRE, NFS, STORE, desired, fixed,
 
 CONTROLLER = fixed("controller", "controller", 10)
 LOGIN = fixed("login", "login", 11)
+ATTACH = "attach lustre noatime,flock,lazystatfs fs-01.fsx.us-east-1.amazonaws.com@tcp:/abcdef /shared"
 GPU = place(inventory(), "gpu-3", "i-3", "10.0.1.3")
 
 
@@ -140,12 +141,23 @@ def test_the_lustre_client_is_that_of_the_running_kernel_and_is_tuned() -> None:
         f"install lustre-client-modules-{KERNEL}",
     ]
     script = _written(mounts.STEP.actions(ubuntu(), GPU, desired(LUSTRE)), "/etc/muster/mounts")
-    assert "attach lustre noatime,flock,lazystatfs fs-01.fsx.us-east-1.amazonaws.com@tcp:/abcdef /shared\n" in script
+    assert ATTACH in script.splitlines()
     assert "lctl set_param -n osc.*.max_rpcs_in_flight=64" in script
     other = ubuntu(packages={"lustre-client-modules-6.8.0-1020-aws": "1"})
     assert f"install lustre-client-modules-{KERNEL}" in titles(mounts.STEP, other, GPU, desired(LUSTRE))
     with pytest.raises(BootstrapError, match="there is no Lustre client for debian 13"):
         mounts.STEP.skip(ubuntu(distribution="debian 13"), GPU, desired(LUSTRE))
+
+
+def test_lustre_uses_efa_where_filesystem_and_machine_have_it() -> None:
+    over_efa = desired(LUSTRE.model_copy(update={"efa": True}))
+
+    def lines(node: Node, wanted: Desired) -> list[str]:
+        return _written(mounts.STEP.actions(ubuntu(), node, wanted), "/etc/muster/mounts").splitlines()
+
+    assert lines(GPU, over_efa).index("use_efa") < lines(GPU, over_efa).index(ATTACH)
+    assert "use_efa" not in lines(LOGIN, over_efa)
+    assert "use_efa" not in lines(GPU, desired(LUSTRE))
 
 
 def test_efs_is_reached_by_tls_only_and_its_certificate_is_checked() -> None:

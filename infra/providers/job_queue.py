@@ -1,4 +1,4 @@
-"""The running cluster's job queue, asked over SSH with the access files of its stack.
+"""The running cluster's job queue, asked over SSH with the access files of its stack, or as its target asks.
 
 Who cannot be asked is not idle. Without a running slurmctld, nodes count as idle only where no job can be on them: the
 controller's container is gone (the queue with it), no compute node runs, or the stack's state holds no Slurm cluster
@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import docker
 from docker.errors import APIError, NotFound
 
-from bootstrap.transport.base import Transport, TransportError
+from bootstrap.transport.base import Completed, TransportError
 from bootstrap.transport.ssh import SshTransport
 from infra.home import Home, StackHome
 from infra.inventory import Inventory
@@ -121,6 +121,11 @@ def verdict(seen: Seen) -> Literal["ask", "idle", "unknown"]:
 
 def queue_of(spec: ClusterSpec, stack: str) -> JobQueue:
     """The queue of the cluster that `spec` made, as far as it can be asked."""
+    if spec.target == "aws":
+        # Loaded where it is needed: the libraries of a cloud take longer than a local change.
+        from infra.targets.aws.job_queue import queue  # noqa: PLC0415
+
+        return queue(spec, stack)
     home = Home.of(os.environ).stack(stack)
     found = verdict(_look(spec, home))
     if found == "idle":
@@ -135,8 +140,16 @@ def queue_of(spec: ClusterSpec, stack: str) -> JobQueue:
     return SlurmQueue(lambda: SshTransport.connect(inventory.controller, private_key, deadline_s=_ASK_S))
 
 
+class Shell(Protocol):
+    """As much of a transport as a question takes."""
+
+    def run(self, script: str, *, timeout: float) -> Completed: ...
+
+    def close(self) -> None: ...
+
+
 class SlurmQueue:
-    def __init__(self, connect: Callable[[], Transport]) -> None:
+    def __init__(self, connect: Callable[[], Shell]) -> None:
         """`connect` reaches the controller, as root."""
         self._connect = connect
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bootstrap.transport.base import Completed
 from infra.inventory import Inventory
 from infra.plan.build_plan import plan
 from infra.spec import ClusterSpec
@@ -90,7 +91,7 @@ def test_static_nodes_are_what_the_gate_crosses() -> None:
 
 
 def test_where_every_node_comes_and_goes_there_is_nothing_to_cross(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*_: object) -> run_command.Answer:
+    def asked(*_: object) -> Completed:
         raise AssertionError("nobody is to be asked")
 
     monkeypatch.setattr(run_command, "run", asked)
@@ -104,9 +105,9 @@ def test_the_gate_asks_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     found = with_static(plan(made), "d", known(made))
     asked: list[str] = []
 
-    def answer(region: str, instance: str, script: str, timeout_s: float) -> run_command.Answer:
+    def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
         asked.append(instance)
-        return run_command.Answer(1, "slurm_load_node error: Unable to contact slurm controller")
+        return Completed(1, "slurm_load_node error: Unable to contact slurm controller", "")
 
     monkeypatch.setattr(run_command, "run", answer)
     given = {"inventory": found.model_dump_json(), "environment": "/shared/env/x", "user": "muster", "applied": "1"}

@@ -9,6 +9,7 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
 from bootstrap.progress import Event, State, emit
+from bootstrap.transport.base import Completed
 from infra.inventory import Inventory
 from infra.providers import ready
 from infra.providers.properties import Properties, unknown
@@ -57,7 +58,7 @@ def _pass(props: Properties, proven: tuple[str, ...]) -> Properties:
     controller = inventory.controller.machine_id
     timeout_s = ready.ANSWER_S + ready.ANSWER_PER_NODE_S * len(inventory.compute)
 
-    def run(script: str) -> run_command.Answer:
+    def run(script: str) -> Completed:
         return run_command.run(props["region"], controller, script, timeout_s)
 
     done = gate.check(run, inventory, props["environment"], props["user"], _report, proven=proven)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.providers.problem import Problem
+from bootstrap.transport.base import Completed, TransportError
 from infra.targets.aws.client import client
 
 _POLL_S = 1.0
@@ -19,24 +18,17 @@ _NOT_YET = "InvocationDoesNotExist"
 _ONLINE_S = 120.0
 
 
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-
-
-def run(region: str, instance: str, script: str, timeout_s: float) -> Answer:
+def run(region: str, instance: str, script: str, timeout_s: float) -> Completed:
+    """Raises TransportError where no exit code came back in time."""
     ssm = client("ssm", region)
     deadline = time.monotonic() + timeout_s
     command = _send(ssm, instance, script, timeout_s, min(deadline, time.monotonic() + _ONLINE_S))
     while time.monotonic() < deadline:
         found = _look(ssm, command, instance)
         if found.get("Status") in _DONE:
-            return Answer(found["ResponseCode"], found["StandardOutputContent"])
+            return Completed(found["ResponseCode"], found["StandardOutputContent"], found["StandardErrorContent"])
         time.sleep(_POLL_S)
-    raise Problem(
-        "", f"{instance} did not answer within {timeout_s:.0f} s", "look at it: `muster ssh`, then `muster up`"
-    )
+    raise TransportError(instance, f"no answer within {timeout_s:.0f} s", "look at it with `muster ssh`")
 
 
 def _send(ssm: Any, instance: str, script: str, timeout_s: float, deadline: float) -> str:
@@ -49,8 +41,9 @@ def _send(ssm: Any, instance: str, script: str, timeout_s: float, deadline: floa
             )
             return str(sent["Command"]["CommandId"])
         except ClientError as error:
-            if error.response["Error"]["Code"] != _UNKNOWN or time.monotonic() > deadline:
-                raise
+            code = error.response["Error"]["Code"]
+            if code != _UNKNOWN or time.monotonic() > deadline:
+                raise TransportError(instance, f"Systems Manager does not reach it ({code})") from error
         time.sleep(_POLL_S)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from slurm.hostlist import hostlist
-from slurm.power import breaker, ceiling, journal, topology
+from slurm.power import breaker, ceiling, journal, topology, topology_file
 from slurm.power.bring_up import Want, bring_up
 from slurm.power.errors import Refused
 from slurm.power.findings import Finding, Rule, ripe
@@ -20,7 +20,7 @@ from slurm.power.resume import mark_down
 from slurm.power.slurmctld import PowerNode
 from slurm.power.terminate import terminate
 
-_SINCE, _WORKING = "since", "working"
+_SINCE, _WORKING, _TO_READ = "since", "working", "to-read"
 
 Nodes = dict[str, PowerNode]
 
@@ -44,7 +44,11 @@ def sweep(desk: Desk) -> list[Finding]:
         _watch_the_breaker(desk, found, nodes)
         if topology.refresh(desk.cloud, desk.memory, desk.etc, found.machines, nodes.keys()):
             log.info("topology.conf: written anew")
-            desk.slurmctld.reconfigure()
+            desk.memory.keep(_TO_READ, {topology_file.NAME: True})
+    # Without the lock: slurmctld first waits for its programs to end, and these wait for the lock.
+    if desk.memory.load(_TO_READ):
+        desk.slurmctld.reconfigure()
+        desk.memory.keep(_TO_READ, {})
     return due
 
 

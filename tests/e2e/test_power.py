@@ -70,6 +70,7 @@ def _a_shortage_gives_the_job_back(aws: Moto, slurm: CloudSlurm) -> None:
     assert "JobState=PENDING" in said
     assert "Restarts=1" in said
     aws.capacity.clear()
+    slurm.run("rm /var/lib/muster/power/cooldown.json")
     _sweep_as_if_long_since(slurm, "replace gpu-4")
     wait_until(lambda: slurm.node("gpu-4") == "IDLE+CLOUD+POWERED_DOWN", "Slurm may ask for gpu-4 again")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class FakeSlurm:
     static: str = "(null)"
     partitions: dict[str, str] = field(default_factory=lambda: {"gpu": "UP"})
     told: list[list[str]] = field(default_factory=list)
+    when_reconfigured: Callable[[], None] | None = None
 
     def __call__(self, words: list[str]) -> str:
         if words[:2] == ["show", "node"]:
@@ -41,6 +43,8 @@ class FakeSlurm:
         if words[:2] == ["show", "config"]:
             return f"SuspendExcNodes         = {self.static}\n"
         self.told.append(words)
+        if words == ["reconfigure"] and self.when_reconfigured:
+            self.when_reconfigured()
         if words[0] == "update":
             self._update(dict(word.split("=", 1) for word in words[1:]))
         return ""

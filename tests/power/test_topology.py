@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +91,38 @@ def test_it_follows_the_machines(aws: Moto, desk: Desk, slurm: FakeSlurm) -> Non
     terminate(desk.cloud, [up["gpu-2"]])
     sweep(desk)
     assert "SwitchName=unplaced Nodes=gpu-[2-3]" in _file(desk)
+
+
+def test_slurm_reads_it_when_no_program_waits_for_the_sweep(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
+    """slurmctld waits for its programs before it reads anything, and they wait for the lock."""
+    resume(desk, ["gpu-1"], [])
+    slurm.states["gpu-1"] = "IDLE+CLOUD"
+    _switch_on(desk)
+    slurm.when_reconfigured = lambda: _raise_if_locked(desk)
+    sweep(desk)
+    assert slurm.told == [["reconfigure"]]
+
+
+def test_what_slurm_could_not_read_is_tried_again(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
+    resume(desk, ["gpu-1"], [])
+    slurm.states["gpu-1"] = "IDLE+CLOUD"
+    _switch_on(desk)
+    slurm.when_reconfigured = _refuse
+    with pytest.raises(RuntimeError, match="busy"):
+        sweep(desk)
+    slurm.when_reconfigured = None
+    sweep(desk)
+    sweep(desk)
+    assert slurm.told == [["reconfigure"], ["reconfigure"]]
+
+
+def _refuse() -> None:
+    raise RuntimeError("busy")
+
+
+def _raise_if_locked(desk: Desk) -> None:
+    with (desk.memory.folder / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _switch_on(desk: Desk) -> None:

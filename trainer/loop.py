@@ -74,7 +74,10 @@ class Run:
             return self._start(source)
         except ConfigError as error:
             if self._accepted:
-                return self._conclude(End(Code.BAD_INPUT, "; ".join(str(error).splitlines())))
+                status = self._conclude(End(Code.BAD_INPUT, "; ".join(str(error).splitlines())))
+                # A save that is under way is good. The others are not waited for: they sit in a collective.
+                self._trainer.checkpoints.close()
+                return status
             self.recorder.close()
             trace.remove()
             raise

@@ -197,13 +197,19 @@ def test_data_that_turns_out_bad_later_is_the_end_of_the_run_and_in_its_record(
         for number in range(4):
             np.save(tmp_path / "images" / name / f"{number}.npy", np.zeros((32, 32, 3), np.uint8))
     (tmp_path / "images" / "dogs" / "3.npy").write_bytes(b"torn")
-    run = tmp_path / "run"
+    run, before = tmp_path / "run", writers()
     words = ["data.kind=images", f"data.path={tmp_path / 'images'}", "batch.size=4", "metrics.peak_tflops=1"]
     assert main(["tiny-resnet", *words, "run.device=cpu", f"run.folder={run}"]) == Code.BAD_INPUT
     assert outcome(run)["outcome"] == "bad_input"
     assert "dogs/3.npy cannot be decoded" in outcome(run)["reason"]
     assert [event["outcome"] for event in events(run, "ended")] == ["bad_input"]
     assert "dogs/3.npy cannot be decoded" in capfd.readouterr().out
+    assert writers() == before, "the process that writes checkpoints is gone too"
+
+
+def writers() -> set[str]:
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return {pid for pid in children if b"trainer.checkpoint.writer" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 def without_torch(words: list[str], variables: dict[str, str], tmp_path: Path) -> tuple[int, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import time
@@ -16,19 +15,17 @@ from infra import receipt as receipts
 from infra.commands import screen
 from infra.commands.failure import explained
 from infra.commands.kept_caches import caches
+from infra.commands.known_cluster import KnownCluster, known_cluster
 from infra.commands.ssh import inventory, unattended
 from infra.commands.where import no_such, stack_home, traces
 from infra.engine import lock, pulumi
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.engine.typed import typed
 from infra.home import Home, StackHome
-from infra.plan import names
-from infra.providers import engine_client
+from infra.plan.aws.cost import HOURS_PER_MONTH
 from infra.providers.problem import Problem
 from infra.receipt import Item, Receipt
-from infra.spec.issue import SpecError
-from infra.spec.load import read
-from infra.targets import Leftover, Target, target
+from infra.targets import Leftover
 
 _RUNNING = "squeue -h -t RUNNING -o '%i|%u|%j'"
 _ASK_S = 5.0
@@ -39,7 +36,7 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
     stack = stack_home(name)
     with lock.held(stack, "teardown", wait=False, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=False, say=screen.say)
-        known = cluster_of(stack)
+        known = known_cluster(stack)
         if known is None and not traces(stack):
             raise no_such(stack)
         if known is None:
@@ -47,24 +44,24 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
             shutil.rmtree(stack.folder, ignore_errors=True)
             screen.good(f"nothing to remove: nothing of stack {name} exists")
             return None
-        cluster, of_target = known
-        found = own(of_target.leftovers(cluster), name)
+        found = known.leftovers()
         if not found and not stack.state.exists():
             shutil.rmtree(stack.folder, ignore_errors=True)
-            screen.good(f"nothing to remove: nothing of stack {name} (cluster {cluster}) exists")
+            screen.good(f"nothing to remove: nothing of stack {name} (cluster {known.name}) exists")
             return None
         jobs = running_jobs(stack) if found else []
         if jobs and not force:
             raise busy(name, jobs)
-        if not yes and not _confirmed(name, cluster, found):
+        if not yes and not _confirmed(known, found):
             raise Stop("nothing was removed", code=FAILED)
         try:
-            made = _remove(stack, cluster, of_target, found, held)
+            made = _remove(stack, known, found, held)
         except KeyboardInterrupt:
             raise Stop("teardown was interrupted", f"`{typed('teardown', name)}` goes on", INTERRUPTED) from None
         made = replace(made, notes=(*ended_jobs(jobs), *made.notes))
         path = receipts.save(made, stack.home.receipts)
-    made = with_caches(made, stack.home)
+    if known.on_this_machine:
+        made = with_caches(made, stack.home)
     receipts.save(made, stack.home.receipts)
     _show(made)
     screen.say(f"receipt: {path}")
@@ -105,55 +102,23 @@ def ended_jobs(jobs: list[str]) -> list[str]:
     return [f"{len(jobs)} running {'job' if len(jobs) == 1 else 'jobs'} ended: {', '.join(jobs)}"] if jobs else []
 
 
-def cluster_of(stack: StackHome) -> tuple[str, Target] | None:
-    """Cluster and target: from what `up` wrote, else the stack file, else labels; None where nothing exists."""
-    try:
-        written = json.loads(stack.inventory.read_text())
-        return written["cluster"], target(written["target"])
-    except (OSError, ValueError, KeyError):
-        pass
-    try:
-        spec = read(stack.file)
-        return spec.name, target(spec.target)
-    except SpecError:
-        return _labelled(stack.name)
-
-
-def _labelled(stack: str) -> tuple[str, Target] | None:
-    """No file says which cluster it is, but everything on this machine says which stack made it."""
-    wanted = {"label": f"{names.STACK}={stack}"}
-    with engine_client.asking(f"stack {stack}") as api:
-        found = [*api.containers(all=True, filters=wanted), *api.networks(filters=wanted)]
-        found += api.volumes(filters=wanted)["Volumes"] or []
-    clusters = sorted({thing["Labels"][names.CLUSTER] for thing in found})
-    if len(clusters) > 1:
-        raise Stop(
-            f"stack {stack} has no readable stack file, and several clusters carry its label: {', '.join(clusters)}",
-            f"write the name of the one to remove into {stack_home(stack).file}",
-        )
-    return (clusters[0], target("local")) if clusters else None
-
-
-def own(found: list[Leftover], stack: str) -> list[Leftover]:
-    """Another stack may use the same cluster name by mistake; what is labelled as another's is not ours to remove."""
-    return [leftover for leftover in found if leftover.stack in ("", stack)]
-
-
-def _remove(stack: StackHome, cluster: str, of_target: Target, found: list[Leftover], held: int) -> Receipt:
+def _remove(stack: StackHome, known: KnownCluster, found: list[Leftover], held: int) -> Receipt:
+    """The state of what is kept is kept with it: the next `up` goes on with that storage."""
     began = time.monotonic()
     notes = _destroy(stack, held)
-    for leftover in own(of_target.leftovers(cluster), stack.name):
+    for leftover in known.leftovers():
         try:
-            of_target.remove(leftover)
+            if not leftover.kept:
+                known.target.remove(leftover)
         except Problem as problem:
             notes.append(str(problem))
-    after = own(of_target.leftovers(cluster), stack.name)
+    after = known.leftovers()
     if not after:
         pulumi.forget(stack)
         shutil.rmtree(stack.folder, ignore_errors=True)
     return Receipt(
         stack=stack.name,
-        cluster=cluster,
+        cluster=known.name,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
         items=receipts.settle(map(_item, found), map(_item, after)),
@@ -186,40 +151,65 @@ def _jobs(number: int) -> str:
 
 
 def _item(leftover: Leftover) -> Item:
-    return Item(leftover.kind, leftover.name, leftover.created)
+    return Item(leftover.kind, leftover.name, leftover.created, usd_per_hour=leftover.usd_per_hour, kept=leftover.kept)
 
 
-def _confirmed(name: str, cluster: str, found: list[Leftover]) -> bool:
+def _confirmed(known: KnownCluster, found: list[Leftover]) -> bool:
     if not screen.out().is_terminal:
         raise Stop("teardown asks before it removes, and nobody is there to answer", "add --yes")
-    nodes = sum(leftover.kind == "container" for leftover in found)
-    answer = screen.out().input(f"remove stack {name}: cluster {cluster}, {nodes} nodes and all data on them? [y/N] ")
+    nodes = sum(leftover.kind in ("container", "instance") for leftover in found)
+    kept = [f"{leftover.kind} {leftover.name}" for leftover in found if leftover.kept]
+    stays = f" ({', '.join(kept)} {'stays' if len(kept) == 1 else 'stay'})" if kept else ""
+    what = f"remove stack {known.stack}: cluster {known.name}, {nodes} nodes and all data on them{stays}? [y/N] "
+    answer = screen.out().input(what)
     return answer.strip().lower() in ("y", "yes")
 
 
 def _show(made: Receipt) -> None:
     out = screen.out()
-    items = screen.table("", "what", "name", "created", "lived", right=["lived"])
-    for item in (*made.left, *(item for item in made.removed if item.created)):
-        lived = item.lived(made.when)
-        items.add_row(
-            "[green]removed[/green]" if item.removed else "[red]LEFT[/red]",
-            item.kind,
-            item.name,
-            item.created[:19].replace("T", " "),
-            screen.duration(lived) if lived is not None else "",
-        )
-    for kind, count in Counter(item.kind for item in made.removed if not item.created).items():
-        items.add_row("[green]removed[/green]", kind, f"[dim]{count} of them[/dim]")
     if made.items:
-        out.print(items, "")
+        out.print(_items_table(made), "")
     for note in made.notes:
         screen.say(note)
     if made.kept:
         out.print(_kept_table(made), "")
         screen.say(f"drop the caches with `{made.drop_command}`")
+    if made.usd_per_hour:
+        per_month = made.usd_per_hour * HOURS_PER_MONTH
+        screen.say(f"still paid for: {made.usd_per_hour:.4f} USD per hour, {per_month:.2f} USD per month")
     if not made.left:
-        screen.good(f"{len(made.removed)} removed in {made.seconds:.1f} s, nothing of cluster {made.cluster} is left")
+        screen.good(f"{len(made.removed)} removed in {made.seconds:.1f} s, {_rest(made)}")
+
+
+def _rest(made: Receipt) -> str:
+    if not made.stays:
+        return f"nothing of cluster {made.cluster} is left"
+    return f"of cluster {made.cluster} only what is to be kept is left"
+
+
+def _items_table(made: Receipt) -> Table:
+    """Prices only where something is left to pay for."""
+    price = ["USD per hour"] if made.usd_per_hour else []
+    items = screen.table("", "what", "name", "created", "lived", *price, right=["lived", *price])
+    for item in (*made.left, *made.stays, *(item for item in made.removed if item.created)):
+        lived = item.lived(made.when)
+        items.add_row(
+            _word(item),
+            item.kind,
+            item.name,
+            item.created[:19].replace("T", " "),
+            screen.duration(lived) if lived is not None else "",
+            *([f"{item.usd_per_hour:.4f}" if item.usd_per_hour and not item.removed else ""] if price else []),
+        )
+    for kind, count in Counter(item.kind for item in made.removed if not item.created).items():
+        items.add_row("[green]removed[/green]", kind, f"[dim]{count} of them[/dim]")
+    return items
+
+
+def _word(item: Item) -> str:
+    if item.removed:
+        return "[green]removed[/green]"
+    return f"[yellow]kept[/yellow] [dim]({item.kept})[/dim]" if item.kept else "[red]LEFT[/red]"
 
 
 def _kept_table(made: Receipt) -> Table:

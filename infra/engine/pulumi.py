@@ -46,8 +46,9 @@ def up(stack: StackHome, caller: Caller, *, force: bool) -> tuple[int, events.Re
 
 
 def destroy(stack: StackHome, caller: Caller) -> tuple[int, events.Result]:
+    """What is protected stays, with all that it needs."""
     _open(stack, caller.say)
-    return _run(stack, caller, "destroy", "--continue-on-error")
+    return _run(stack, caller, "destroy", "--continue-on-error", "--exclude-protected")
 
 
 def outputs(stack: StackHome) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.commands.teardown import own
+from infra.commands.known_cluster import own
 from infra.plan import names
 from infra.providers import cgroup_tree, engine_client
 from infra.targets.local import leftovers

@@ -61,7 +61,7 @@ def remove(leftover: Leftover, *, sleep: Callable[[float], None] = time.sleep) -
             "", f"{leftover.name} is of a kind that muster never makes", "look who tagged it, remove it there"
         )
     kind, account = _BY_NAME[leftover.kind], Account(leftover.region)
-    deadline, wait = time.monotonic() + _PATIENCE_S, _FIRST_WAIT_S
+    waited, wait = 0.0, _FIRST_WAIT_S
     while True:
         try:
             return kind.remove(account, leftover.name)
@@ -69,10 +69,11 @@ def remove(leftover: Leftover, *, sleep: Callable[[float], None] = time.sleep) -
             code = error.response["Error"]["Code"]
             if any(word in code for word in _GONE):
                 return None
-            if not _in_use(code) or time.monotonic() + wait > deadline:
+            if not _in_use(code) or waited > _PATIENCE_S:
                 what = f"AWS refused to remove {leftover.kind} {leftover.name}: {error.response['Error']['Message']}"
                 raise Problem("", what, "correct what it names, then teardown again") from None
         sleep(wait)
+        waited += wait
         wait = min(2 * wait, _LONGEST_WAIT_S)
 
 

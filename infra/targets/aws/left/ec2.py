@@ -45,7 +45,7 @@ def _instances(account: Account, cluster: str) -> Iterator[Found]:
 
 
 def _kind(  # noqa: PLR0913
-    name: str, key: str, id_: str, delete: str | Remove, arn: str, *, cost: Cost = lambda *_: 0.0
+    name: str, key: str, id_: str, delete: str | Remove, arns: str, *, cost: Cost = lambda *_: 0.0
 ) -> Kind:
     """EC2 lists what it answers under `key` with the call of that name."""
     operation = "describe" + re.sub("([A-Z])", r"_\1", key).lower()
@@ -60,7 +60,7 @@ def _kind(  # noqa: PLR0913
             within = one.get("VpcId", "") if key == "SecurityGroups" else ""
             yield Found(one[id_], tags, created, cost(one, account.region), within=within)
 
-    return Kind(name, find, delete if callable(delete) else _delete(delete, id_), (arn,))
+    return Kind(name, find, delete if callable(delete) else _delete(delete, id_), tuple(arns.split()))
 
 
 def _delete(operation: str, parameter: str) -> Remove:
@@ -94,6 +94,15 @@ def _remove_security_group(account: Account, id_: str) -> None:
     ec2.delete_security_group(GroupId=id_)
 
 
+def _remove_route_table(account: Account, id_: str) -> None:
+    ec2 = account.ask("ec2")
+    (found,) = ec2.describe_route_tables(RouteTableIds=[id_])["RouteTables"]
+    for one in found["Associations"]:
+        if not one.get("Main"):
+            ec2.disassociate_route_table(AssociationId=one["RouteTableAssociationId"])
+    ec2.delete_route_table(RouteTableId=id_)
+
+
 def _remove_internet_gateway(account: Account, id_: str) -> None:
     ec2 = account.ask("ec2")
     (found,) = ec2.describe_internet_gateways(InternetGatewayIds=[id_])["InternetGateways"]
@@ -108,7 +117,8 @@ TEMPLATE = _kind(
 )
 PLACEMENT = _kind("placement group", "PlacementGroups", "GroupName", "delete_placement_group", "ec2:placement-group")
 VOLUME = _kind("volume", "Volumes", "VolumeId", "delete_volume", "ec2:volume", cost=_volume_usd)
-FLOW_LOG = _kind("flow log", "FlowLogs", "FlowLogId", "delete_flow_logs", "ec2:vpc-flow-log")
+# The tagging service and EC2 have two words for them.
+FLOW_LOG = _kind("flow log", "FlowLogs", "FlowLogId", "delete_flow_logs", "ec2:vpc-flow-log ec2:flow-logs")
 ENDPOINT = _kind(
     "VPC endpoint", "VpcEndpoints", "VpcEndpointId", "delete_vpc_endpoints", "ec2:vpc-endpoint", cost=_endpoint_usd
 )
@@ -137,7 +147,7 @@ INTERFACE = _kind(
 )
 SECURITY_GROUP = _kind("security group", "SecurityGroups", "GroupId", _remove_security_group, "ec2:security-group")
 SUBNET = _kind("subnet", "Subnets", "SubnetId", "delete_subnet", "ec2:subnet")
-ROUTE_TABLE = _kind("route table", "RouteTables", "RouteTableId", "delete_route_table", "ec2:route-table")
+ROUTE_TABLE = _kind("route table", "RouteTables", "RouteTableId", _remove_route_table, "ec2:route-table")
 INTERNET_GATEWAY = _kind(
     "internet gateway", "InternetGateways", "InternetGatewayId", _remove_internet_gateway, "ec2:internet-gateway"
 )

@@ -1,0 +1,96 @@
+"""Which cluster a stack is, on which target and where: from what `up` left behind, the stack file, or labels."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from infra.commands.where import stack_home
+from infra.engine.stop import Stop
+from infra.home import StackHome
+from infra.plan import names
+from infra.providers import engine_client
+from infra.spec import ClusterSpec
+from infra.spec.issue import SpecError
+from infra.spec.load import read
+from infra.targets import Leftover, Target, target
+
+_AWS_PROVIDER = "pulumi:providers:aws"
+
+
+@dataclass(frozen=True)
+class KnownCluster:
+    name: str
+    stack: str
+    target_name: str
+    region: str = ""
+
+    @property
+    def target(self) -> Target:
+        return target(self.target_name)
+
+    @property
+    def on_this_machine(self) -> bool:
+        return self.target_name == "local"
+
+    def leftovers(self) -> list[Leftover]:
+        """Of this stack alone."""
+        return own(self.target.leftovers(self.name, self.region), self.stack)
+
+
+def known_cluster(stack: StackHome) -> KnownCluster | None:
+    """None where nothing exists."""
+    spec = _spec(stack)
+    try:
+        written = json.loads(stack.inventory.read_text())
+        return _placed(stack, written["cluster"], written["target"], spec)
+    except (OSError, ValueError, KeyError):
+        pass
+    return _placed(stack, spec.name, spec.target, spec) if spec else _labelled(stack.name)
+
+
+def own(found: list[Leftover], stack: str) -> list[Leftover]:
+    """Another stack may use the same cluster name by mistake; what is labelled as another's is not ours to remove."""
+    return [leftover for leftover in found if leftover.stack in ("", stack)]
+
+
+def _placed(stack: StackHome, cluster: str, target_name: str, spec: ClusterSpec | None) -> KnownCluster:
+    """What exists is where the state says; the stack file may have been changed since."""
+    if target_name != "aws":
+        return KnownCluster(cluster, stack.name, target_name)
+    region = _region_in_state(stack) or (spec.aws.region if spec and spec.aws else "")
+    if not region:
+        raise Stop(f"nothing says in which region cluster {cluster} is", f"put {stack.file} back")
+    return KnownCluster(cluster, stack.name, target_name, region)
+
+
+def _region_in_state(stack: StackHome) -> str:
+    try:
+        latest: dict[str, Any] = json.loads(stack.state.read_text())["checkpoint"]["latest"]
+        made = [one for one in latest["resources"] if one["type"] == _AWS_PROVIDER]
+        return str(made[0]["inputs"]["region"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return ""
+
+
+def _spec(stack: StackHome) -> ClusterSpec | None:
+    try:
+        return read(stack.file)
+    except SpecError:
+        return None
+
+
+def _labelled(stack: str) -> KnownCluster | None:
+    """No file says which cluster it is, but everything on this machine says which stack made it."""
+    wanted = {"label": f"{names.STACK}={stack}"}
+    with engine_client.asking(f"stack {stack}") as api:
+        found = [*api.containers(all=True, filters=wanted), *api.networks(filters=wanted)]
+        found += api.volumes(filters=wanted)["Volumes"] or []
+    clusters = sorted({thing["Labels"][names.CLUSTER] for thing in found})
+    if len(clusters) > 1:
+        raise Stop(
+            f"stack {stack} has no readable stack file, and several clusters carry its label: {', '.join(clusters)}",
+            f"write the name of the one to remove into {stack_home(stack).file}",
+        )
+    return KnownCluster(clusters[0], stack, "local") if clusters else None

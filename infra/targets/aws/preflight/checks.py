@@ -118,6 +118,9 @@ def _asked(check: Check, subject: Subject) -> list[Issue]:
             found.append(issue)  # noqa: PERF402  # a list made at once would lose them
     except (ClientError, BotoCoreError) as failure:
         found.append(_not_judged(check, failure))
+    except (LookupError, TypeError, ValueError) as odd:
+        message = f"{check.what} could not be judged (an answer of AWS in another shape: {odd!r})"
+        found.append(warning("not_judged", check.where, message, "look it up yourself, and tell us"))
     return found
 
 

@@ -60,7 +60,7 @@ def judge(found: Image, machine: InstanceType, account: str, now: datetime) -> I
     name, where = f"'{found['ImageId']}'", "aws.ami"
     if found["State"] != "available":
         yield error("image_state", where, f"{name} is {found['State']}; allowed: available", "name another image")
-    if found["Architecture"] != machine.architecture:
+    if found.get("Architecture", machine.architecture) != machine.architecture:
         message = f"{name} is for {found['Architecture']}; {machine.name} is {machine.architecture}"
         yield error("image_architecture", where, message, f"name an image for {machine.architecture}")
     if found.get("Platform") == "windows":

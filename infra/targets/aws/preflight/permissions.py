@@ -17,6 +17,7 @@ _WHERE = "aws"
 _AT_ONCE = 60
 _NO_SUCH = "NoSuchEntity"
 _SHOWN = 6
+_ENABLED, _USAGE = "Enabled", "ENCRYPT_DECRYPT"
 
 Result = Mapping[str, Any]
 
@@ -83,8 +84,9 @@ def _key(subject: Subject, arn: str) -> Iterator[Issue]:
             raise
         yield error("key_missing", "aws.kms_key", f"'{arn}' does not exist", "name one of this region and account")
         return
-    if found["KeyState"] != "Enabled" or found["KeyUsage"] != "ENCRYPT_DECRYPT":
-        message = f"'{arn}' is {found['KeyState']} and for {found['KeyUsage']}; allowed: Enabled, ENCRYPT_DECRYPT"
+    state, usage = found["KeyState"], found.get("KeyUsage", _USAGE)
+    if (state, usage) != (_ENABLED, _USAGE):
+        message = f"'{arn}' is {state} and for {usage}; allowed: {_ENABLED}, {_USAGE}"
         yield error("key_state", "aws.kms_key", message, "enable it, or name another")
 
 

@@ -1,0 +1,57 @@
+"""AWS for the pre-flight: moto where it can answer, given answers where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import boto3
+import pytest
+from botocore.awsrequest import AWSResponse
+
+from infra.targets.aws.preflight.account import Account
+from tests.moto_server import REGION, Moto, aws, moto
+
+__all__ = ["aws", "moto"]
+
+Answer = dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Answered:
+    """An account in which calls that moto lacks are answered here; parameters are still checked by botocore."""
+
+    def __init__(self, region: str) -> None:
+        self.session = boto3.Session(
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+            region_name=region,
+        )
+        self.account = Account(self.session, region)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def answer(self, service: str, operation: str, answer: Answer) -> None:
+        """`service` as the events call it: `service-quotas`, `ec2`, `iam`."""
+        self._register(service, operation, 200, answer)
+
+    def refuse(self, service: str, operation: str, code: str, message: str = "injected", times: int = 10) -> None:
+        left = [times]
+
+        def error(_: dict[str, Any]) -> dict[str, Any]:
+            left[0] -= 1
+            return {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {}} if left[0] >= 0 else {}
+
+        self._register(service, operation, 400, error)
+
+    def _register(self, service: str, operation: str, status: int, answer: Answer) -> None:
+        def handler(params: dict[str, Any], **_: Any) -> tuple[AWSResponse, dict[str, Any]]:
+            self.asked.append((operation, params))
+            said = answer(params) if callable(answer) else answer
+            return AWSResponse("", status, {}, None), said
+
+        self.session.events.register_first(f"before-call.{service}.{operation}", handler)
+
+
+@pytest.fixture
+def answered(aws: Moto) -> Answered:
+    """Beside moto, which answers the rest."""
+    return Answered(REGION)

@@ -26,13 +26,11 @@ class NoWheels(RuntimeError):
 
 def wheels(root: Path, cache: Path, architecture: Architecture = "x86_64", pythons: Sequence[str] = PYTHONS) -> Path:
     """A folder with the wheels of the lock file for these Pythons; fetched once per lock file."""
-    lock = root / LOCK
-    key = sha256("\n".join([architecture, *pythons, *TAGS]).encode() + lock.read_bytes()).hexdigest()[:16]
-    folder = cache / "wheels" / key
+    lock, folder = root / LOCK, place(root, cache, architecture, pythons)
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder.parent))
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         for python in pythons:
             _download(command(lock, new, architecture, python))
@@ -41,6 +39,12 @@ def wheels(root: Path, cache: Path, architecture: Architecture = "x86_64", pytho
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return folder
+
+
+def place(root: Path, cache: Path, architecture: Architecture = "x86_64", pythons: Sequence[str] = PYTHONS) -> Path:
+    """Where they lie once they are there."""
+    key = sha256("\n".join([architecture, *pythons, *TAGS]).encode() + (root / LOCK).read_bytes()).hexdigest()[:16]
+    return cache / "wheels" / key
 
 
 def command(lock: Path, folder: Path, architecture: Architecture, python: str) -> list[str]:

@@ -1,0 +1,110 @@
+"""A stack on AWS under test: our own commands and the real engine, a home of its own, AWS on a loopback port."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bootstrap import wheels
+from infra.engine.environment import environment
+from infra.home import Home
+from infra.plan.aws import images
+from infra.spec.load import load
+from tests.aws_engine.moto_gaps import publish_image
+from tests.moto_server import Moto
+
+REPO = Path(__file__).resolve().parents[2]
+PLUGIN = Path(__file__).parent / "plugin"
+_LONGEST_S = 300
+
+
+@dataclass
+class CloudStack:
+    """`spec` may be changed between two commands."""
+
+    name: str
+    home: Path
+    spec: dict[str, Any]
+    server: Moto
+    calls: dict[str, int] = field(default_factory=dict)
+    """How many API calls each command took, by its name, or the name given to `counted`."""
+
+    def __post_init__(self) -> None:
+        self._fill_cache()
+        for path in images.parameters(load(self.spec)).values():
+            publish_image(path)
+
+    def up(self, *options: str) -> str:
+        return self.muster("up", *options)
+
+    def teardown(self) -> str:
+        return self.muster("teardown", "--yes")
+
+    def muster(self, command: str, *options: str, check: bool = True) -> str:
+        line = [sys.executable, "-m", "infra.cli", command, "--stack", self.name, *options]
+        return self._run(line, check=check)
+
+    def pulumi(self, *arguments: str, check: bool = True) -> str:
+        """The engine itself, in the project that the commands use."""
+        line = ["pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
+        return self._run(line, check=check, cwd=self.home / self.name)
+
+    @contextmanager
+    def counted(self, what: str) -> Iterator[Counter[str]]:
+        before = len(self.server.calls)
+        counter: Counter[str] = Counter()
+        yield counter
+        counter.update(f"{call.service} {call.action}" for call in self.server.calls[before:])
+        self.calls[what] = counter.total()
+
+    @property
+    def receipt(self) -> dict[str, Any]:
+        last = max((self.home / "receipts").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        read: dict[str, Any] = json.loads(last.read_text())
+        return read
+
+    def environment(self) -> dict[str, str]:
+        stacks = self.home / "stacks"
+        stacks.mkdir(parents=True, exist_ok=True)
+        (stacks / f"Pulumi.{self.name}.yaml").write_text(yaml.safe_dump({"config": {"muster:cluster": self.spec}}))
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        paths = [str(Home.of(os.environ).tools), str(PLUGIN), os.environ["PATH"]]
+        own = {
+            "MUSTER_HOME": str(self.home),
+            "MUSTER_STACKS": str(stacks),
+            "MUSTER_CACHE": str(self.home / "cache"),
+            "PATH": os.pathsep.join(paths),
+            "COLUMNS": "140",
+        }
+        return ours | own | self.server.environment()
+
+    def _run(self, line: list[str], *, check: bool, cwd: Path = REPO) -> str:
+        env = self.environment()
+        if line[0] == "pulumi":
+            env = environment(env, Home.of(env))
+        done = subprocess.run(
+            line, env=env, cwd=cwd, text=True, capture_output=True, timeout=_LONGEST_S, stdin=subprocess.DEVNULL
+        )
+        said = f"{done.stdout}\n{done.stderr}"
+        assert (done.returncode == 0) == check, f"{' '.join(line)} exited {done.returncode}\n{said}\n{self._log(line)}"
+        return said
+
+    def _log(self, line: list[str]) -> str:
+        log = self.home / self.name / f"{'destroy' if 'teardown' in line else 'up'}.log"
+        return log.read_text()[-6000:] if log.exists() else ""
+
+    def _fill_cache(self) -> None:
+        """The real tools; wheels, which come from a package index, are none: no machine here unpacks them."""
+        cache = self.home / "cache"
+        wheels.place(REPO, cache).mkdir(parents=True)
+        (cache / "pulumi").symlink_to(Home.of(os.environ).cache / "pulumi")

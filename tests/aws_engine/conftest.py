@@ -1,0 +1,53 @@
+"""Stacks on AWS as moto has it; one account for all, empty at the beginning of each module."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.aws_engine import moto_gaps
+from tests.aws_engine.cloud_stack import REPO, CloudStack
+from tests.aws_engine.guests import booting
+from tests.moto_server import Moto, moto
+
+__all__ = ["moto"]
+
+MakeStack = Callable[..., CloudStack]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "/aws_engine/" in item.path.as_posix() and "plugin" not in item.path.name:
+            item.add_marker(pytest.mark.engine)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Pulumi ends its plugins with SIGINT; children of a shell's background job would ignore it for seconds."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def account(moto: Moto) -> Iterator[Moto]:
+    moto_gaps.apply()
+    moto.reset()
+    with booting():
+        yield moto
+
+
+@pytest.fixture(scope="module")
+def make(account: Moto, tmp_path_factory: pytest.TempPathFactory) -> MakeStack:
+    """An example stack, with changes to its spec."""
+
+    def stack(example: str, **changes: Any) -> CloudStack:
+        written = yaml.safe_load((REPO / "stacks" / f"Pulumi.{example}.yaml").read_text())
+        spec = written["config"]["muster:cluster"] | changes
+        home: Path = tmp_path_factory.mktemp(example)
+        return CloudStack(example, home, spec, account)
+
+    return stack

@@ -1,0 +1,93 @@
+"""Machines that moto starts do not boot: what their user data and Slurm on the controller would say is said here."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.instances import InstanceBackend
+from moto.ssm.models import Command, ssm_backends
+
+from infra.inventory import parameters
+from infra.inventory.parameters import Report
+from slurm.power.node_names import name_of
+from slurm.verdict import PREFIX
+
+_AT = "2026-11-15T12:00:00+00:00"
+
+
+@contextmanager
+def booting() -> Iterator[None]:
+    """Machines report as soon as they are started, and again when they are told to set themselves up again."""
+    run_instances, invocation = InstanceBackend.run_instances, Command.invocation_response
+
+    def started(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = run_instances(self, *args, **kwargs)
+        for instance in made.instances:
+            _report(instance, _text(instance.user_data))
+        return made
+
+    def answered(self: Any, instance_id: str, plugin_name: str) -> dict[str, Any]:
+        script = self.parameters["commands"][0]
+        if "digest=" in script:
+            _report(ec2_backends[self.account_id][self.backend_region].get_instance(instance_id), script)
+        return {**invocation(self, instance_id, plugin_name), "StandardOutputContent": _slurm(script)}
+
+    InstanceBackend.run_instances, Command.invocation_response = started, answered  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        InstanceBackend.run_instances = run_instances  # type: ignore[method-assign]
+        Command.invocation_response = invocation  # type: ignore[method-assign]
+
+
+def _report(instance: Any, script: str) -> None:
+    """As bootstrap.aws does at the end, past the server: a machine's own calls are not the engine's."""
+    tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
+    name = name_of(tags, instance.ami_launch_index)
+    cluster, digest = _setting("cluster", script), _setting("digest", script)
+    said = Report(instance=instance.id, state="ready", step="report", at=_AT, bundle=digest)
+    backend = ssm_backends[instance.ec2_backend.account_id][instance.ec2_backend.region_name]
+    backend.put_parameter(
+        name=parameters.node(cluster, name or instance.id),
+        description="",
+        value=said.model_dump_json(),
+        parameter_type="String",
+        allowed_pattern="",
+        keyid="",
+        overwrite=True,
+        tags=[],
+        data_type="text",
+        tier=None,
+        policies=None,
+    )
+
+
+def _setting(name: str, script: str) -> str:
+    found = re.search(rf"^{name}=(\S+)$", script, re.MULTILINE)
+    assert found, f"user data does not set {name}"
+    return found[1]
+
+
+def _text(user_data: Any) -> str:
+    return b64decode(str(user_data)).decode()
+
+
+def _slurm(script: str) -> str:
+    """Nodes that are free, and a job that crosses them."""
+    if shown := re.search(r"scontrol show node --oneliner (\S+)", script):
+        return "\n".join(
+            f"NodeName={one} State=IDLE+CLOUD CPUTot=8 CPUAlloc=0 RealMemory=64000 AllocMem=0 FreeMem=60000"
+            for one in shown[1].split(",")
+        )
+    if asked := re.search(r"--nodelist=(\S+)", script):
+        nodes = asked[1].split(",")
+        right = len(nodes) * (len(nodes) + 1) / 2
+        ranks = [{"host": one, "rank": rank, "stage": "passed", "sum": right} for rank, one in enumerate(nodes)]
+        return "\n".join(PREFIX + json.dumps(rank) for rank in ranks)
+    return ""

@@ -1,0 +1,155 @@
+"""What a cluster asks of FSx and Budgets and moto lacks; kept as sent and handed back in AWS's shape, nothing more."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.budgets.responses import BudgetsResponse
+from moto.core.exceptions import JsonRESTError
+from moto.ec2.models import ec2_backends, launch_templates
+from moto.fsx import models as fsx
+from moto.fsx.responses import FSxResponse
+from moto.ssm.models import Parameter, ssm_backends
+
+from tests.moto_server import ACCOUNT, REGION
+
+Kept = dict[str, dict[str, Any]]
+
+
+def apply() -> None:
+    for response, functions in (
+        (FSxResponse, (update_file_system, create_association, describe_associations, delete_association)),
+        (BudgetsResponse, (create_budget_action, describe_budget_action, delete_budget_action, update_budget)),
+    ):
+        for function in functions:
+            name = function.__name__.replace("association", "data_repository_association")
+            if not hasattr(response, name):
+                setattr(response, name, function)
+    if fsx.FileSystem.to_dict is not _file_system:
+        fsx.FileSystem.to_dict = _file_system  # type: ignore[method-assign]
+        launch_templates.LaunchTemplateVersion.__init__ = _version  # type: ignore[method-assign]
+
+
+_bare = fsx.FileSystem.to_dict
+_make_version = launch_templates.LaunchTemplateVersion.__init__
+
+
+def _file_system(self: fsx.FileSystem) -> dict[str, Any]:
+    """moto tells neither the state nor what follows from the subnet."""
+    told = _bare(self)
+    told["Lifecycle"] = "AVAILABLE"
+    told["CreationTime"] = self.__dict__.setdefault("muster_created", time.time())
+    subnets = ec2_backends[self.backend.account_id][self.backend.region_name].subnets
+    homes = [zone[one].vpc_id for one in self.subnet_ids or () for zone in subnets.values() if one in zone]
+    told["VpcId"] = homes[0] if homes else ""
+    told.pop("SecurityGroupIds", None)
+    lustre = dict(told.get("LustreConfiguration") or {})
+    told["LustreConfiguration"] = {"MountName": self.file_system_id[3:11], **lustre}
+    return told
+
+
+def _version(self: Any, template: Any, number: int, data: dict[str, Any], description: str) -> None:
+    """The tags of the template itself are not those of what is launched from it."""
+    kept = [one for one in data.get("TagSpecifications", []) if one.get("ResourceType") != "launch-template"]
+    _make_version(self, template, number, {**data, "TagSpecifications": kept}, description)
+
+
+def publish_image(path: str) -> None:
+    """Under the parameter where AWS tells its newest image; the API takes no names that begin with `aws`."""
+    image = next(iter(ec2_backends[ACCOUNT][REGION].amis))
+    told = Parameter(
+        account_id=ACCOUNT,
+        name=path,
+        value=image,
+        parameter_type="String",
+        description=None,
+        allowed_pattern=None,
+        keyid=None,
+        last_modified_date=datetime.now(UTC),
+        version=1,
+        data_type="aws:ec2:image",
+    )
+    ssm_backends[ACCOUNT][REGION]._parameters[path].append(told)
+
+
+def update_file_system(self: FSxResponse) -> str:
+    sent = json.loads(self.body)
+    system = self.fsx_backend.file_systems.get(sent["FileSystemId"])
+    if system is None:
+        raise JsonRESTError("FileSystemNotFound", f"File system '{sent['FileSystemId']}' does not exist.")
+    if "StorageCapacity" in sent:
+        system.storage_capacity = sent["StorageCapacity"]
+    return json.dumps({"FileSystem": system.to_dict()})
+
+
+def create_association(self: FSxResponse) -> str:
+    sent = json.loads(self.body)
+    if sent["FileSystemId"] not in self.fsx_backend.file_systems:
+        raise JsonRESTError("FileSystemNotFound", f"File system '{sent['FileSystemId']}' does not exist.")
+    id_ = f"dra-{uuid.uuid4().hex[:17]}"
+    _associations(self)[id_] = {**sent, "AssociationId": id_, "Lifecycle": "AVAILABLE"}
+    return json.dumps({"Association": _associations(self)[id_]})
+
+
+def describe_associations(self: FSxResponse) -> str:
+    wanted = json.loads(self.body).get("AssociationIds") or list(_associations(self))
+    return json.dumps({"Associations": [_association(self, one) for one in wanted]})
+
+
+def delete_association(self: FSxResponse) -> str:
+    id_ = json.loads(self.body)["AssociationId"]
+    _association(self, id_)
+    del _associations(self)[id_]
+    return json.dumps({"AssociationId": id_, "Lifecycle": "DELETING"})
+
+
+def create_budget_action(self: BudgetsResponse) -> str:
+    sent = json.loads(self.body)
+    id_ = str(uuid.uuid4())
+    _actions(self)[id_] = {**sent, "ActionId": id_, "Status": "STANDBY"}
+    return json.dumps({"AccountId": sent["AccountId"], "BudgetName": sent["BudgetName"], "ActionId": id_})
+
+
+def describe_budget_action(self: BudgetsResponse) -> str:
+    sent = json.loads(self.body)
+    names = {"AccountId": sent["AccountId"], "BudgetName": sent["BudgetName"]}
+    return json.dumps({**names, "Action": _action(self, sent["ActionId"])})
+
+
+def delete_budget_action(self: BudgetsResponse) -> str:
+    sent = json.loads(self.body)
+    gone = _action(self, sent["ActionId"])
+    del _actions(self)[sent["ActionId"]]
+    return json.dumps({"AccountId": sent["AccountId"], "BudgetName": sent["BudgetName"], "Action": gone})
+
+
+def update_budget(self: BudgetsResponse) -> str:
+    sent = json.loads(self.body)
+    self.backend.budgets[sent["AccountId"]][sent["NewBudget"]["BudgetName"]].budget.update(sent["NewBudget"])
+    return "{}"
+
+
+def _associations(response: FSxResponse) -> Kept:
+    kept: Kept = response.fsx_backend.__dict__.setdefault("muster_associations", {})
+    return kept
+
+
+def _association(response: FSxResponse, id_: str) -> dict[str, Any]:
+    if id_ not in _associations(response):
+        raise JsonRESTError("DataRepositoryAssociationNotFound", f"no association {id_}")
+    return _associations(response)[id_]
+
+
+def _actions(response: BudgetsResponse) -> Kept:
+    kept: Kept = response.backend.__dict__.setdefault("muster_actions", {})
+    return kept
+
+
+def _action(response: BudgetsResponse, id_: str) -> dict[str, Any]:
+    if id_ not in _actions(response):
+        raise JsonRESTError("NotFoundException", f"no action {id_}")
+    return _actions(response)[id_]

@@ -10,20 +10,29 @@ import time
 
 from bootstrap.aws import imds, signed
 
+GROUP_TAG = "muster.group"
+NUMBERS_TAG = "muster.numbers"
 LINE = 1000
 """As much of a log line as a report holds; a parameter has 4 KB."""
 
 
 def name(tag: str) -> str:
-    """The machine's name; given by a tag, which comes a moment after the machine."""
+    """The machine's name: from its own tag, or from the numbers that all machines of one launch carry."""
 
     def once() -> str:
-        found = imds.tag(tag)
+        found = imds.tag(tag) or numbered(imds.tag(GROUP_TAG), imds.tag(NUMBERS_TAG), imds.read("ami-launch-index"))
         if not found:
             raise OSError(f"the machine has no tag {tag}")
         return found
 
     return signed.patiently(once, "name")
+
+
+def numbered(group: str, numbers: str, index: str) -> str:
+    """One call starts many machines with the same tags; each takes the number at its place in the call."""
+    spans = [part.partition("-") for part in numbers.split()]
+    every = [number for first, _, last in spans for number in range(int(first), int(last or first) + 1)]
+    return f"{group}-{every[int(index)]}" if group and int(index) < len(every) else ""
 
 
 def report(region: str, parameter: str, said: dict[str, str]) -> None:

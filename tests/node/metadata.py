@@ -18,11 +18,13 @@ class Machine:
     instance: str
     address: str
     tags: dict[str, str] = field(default_factory=dict)
+    launch_index: int = 0
 
     def answer(self, path: str) -> str | None:
         known = {
             "instance-id": self.instance,
             "local-ipv4": self.address,
+            "ami-launch-index": str(self.launch_index),
             "iam/security-credentials/": "the-role\n",
             "iam/security-credentials/the-role": json.dumps(CREDENTIALS),
         }

@@ -17,8 +17,11 @@ from botocore.credentials import Credentials
 from bootstrap.aws import early, imds, objects, parameters, signed
 from bootstrap.aws.signed import Ask
 from infra.inventory import parameters as names
+from infra.plan import names as plan_names
 from infra.plan.aws import user_data as module
 from infra.plan.aws.user_data import EARLY, LIMIT, user_data
+from slurm.hostlist import expand
+from slurm.power import node_names
 from tests.moto_server import REGION, Moto
 from tests.node.clusters import cloud
 from tests.node.metadata import Machine, metadata
@@ -79,6 +82,15 @@ def test_a_name_that_is_given_after_the_launch_is_waited_for(machine: Machine, m
     assert early.name(names.NODE_TAG) == "gpu-2"
     assert len(pauses) == 3
     assert pauses[2] > pauses[0]
+
+
+@pytest.mark.parametrize("numbers", ["7", "1-4", "2 5-6 9"])
+def test_a_machine_of_a_large_launch_takes_the_number_at_its_place(machine: Machine, numbers: str) -> None:
+    """Under the very rule by which the launching side knows it."""
+    machine.tags = {plan_names.GROUP: "gpu", node_names.NUMBERS: numbers}
+    count = len(expand(f"gpu-[{numbers.replace(' ', ',')}]"))
+    for machine.launch_index in range(count):
+        assert early.name(names.NODE_TAG) == node_names.name_of(machine.tags, machine.launch_index)
 
 
 def test_secrets_and_reports_go_through_aws(aws: Moto, machine: Machine) -> None:

@@ -5,24 +5,32 @@ from __future__ import annotations
 from rich.table import Table
 
 from infra.commands import screen
+from infra.commands.account import NONE, account
 from infra.commands.spec import valid_spec
 from infra.commands.where import existing_stack
 from infra.plan.aws.cost import HOURS_PER_MONTH, NOT_INCLUDED, Cost, Line
 from infra.plan.aws.cost import cost as aws_cost
+from infra.providers.problem import Problem
 from infra.spec import ClusterSpec
 
 
 def cost(name: str) -> None:
     spec = valid_spec(existing_stack(name), None)
-    if spec.target == "aws":
-        _parts(spec, aws_cost(spec))
-    screen.out().print(sentence(spec), markup=False)
+    if spec.target != "aws":
+        screen.out().print(sentence(spec), markup=False)
+        return
+    priced, source = _priced(spec)
+    screen.out().print(parts_table(priced), "")
+    for note in [source, *footnotes(priced)]:
+        screen.say(note)
+    screen.out().print()
+    screen.out().print(sentence(spec, priced), markup=False)
 
 
-def sentence(spec: ClusterSpec) -> str:
+def sentence(spec: ClusterSpec, priced: Cost | None = None) -> str:
     """One line for all targets; prices of AWS are data, so that its libraries are not loaded to say them."""
     if spec.target == "aws":
-        priced = aws_cost(spec)
+        priced = priced or aws_cost(spec)
         at_least = "at least " if priced.unpriced else ""
         return f"{at_least}{_range(priced.usd_per_hour_min, priced.usd_per_hour)} USD per hour on target aws"
     from infra.targets import target  # noqa: PLC0415  # Pulumi takes longer to load than this command runs
@@ -40,9 +48,8 @@ def parts_table(priced: Cost) -> Table:
     return table
 
 
-def footnotes(spec: ClusterSpec, priced: Cost) -> list[str]:
-    region = spec.aws.region if spec.aws else ""
-    notes = [f"instance prices of {priced.priced_on}, {region}; a month has {HOURS_PER_MONTH} hours"]
+def footnotes(priced: Cost) -> list[str]:
+    notes = []
     if any(line.open and line.usd_per_hour for line in priced.lines):
         notes.append("unverified: from experience, not looked up; ask aws.amazon.com/pricing where it matters")
     if priced.unpriced:
@@ -50,11 +57,26 @@ def footnotes(spec: ClusterSpec, priced: Cost) -> list[str]:
     return [*notes, f"not included: {'; '.join(NOT_INCLUDED)}"]
 
 
-def _parts(spec: ClusterSpec, priced: Cost) -> None:
-    screen.out().print(parts_table(priced), "")
-    for note in footnotes(spec, priced):
-        screen.say(note)
-    screen.out().print()
+def _priced(spec: ClusterSpec) -> tuple[Cost, str]:
+    """What it costs, and where the prices of its instances are from: AWS today, or the dated table."""
+    month = f"a month has {HOURS_PER_MONTH} hours"
+    table = aws_cost(spec)
+    dated = f"instance prices of {table.priced_on}, {spec.aws.region if spec.aws else ''}; {month}"
+    try:
+        found = account(spec)
+    except Problem as bad:
+        return table, f"{dated}; today's were not asked for: {bad}"
+    if found is None:
+        return table, f"{dated}; today's were not asked for: {NONE}"
+    from infra.targets.aws.live_prices import SOURCE, live_prices  # noqa: PLC0415  # loads AWS's libraries
+
+    with screen.out().status("asking AWS for prices"):
+        live = live_prices(spec, found)
+    if not live.known:
+        return table, f"{dated}; today's could not be read ({live.problem})"
+    some = f"; some are of {table.priced_on} ({live.problem})" if live.problem else ""
+    told = f"instance prices of today, {live.on}, {found.region}, by the {SOURCE}{some}; {month}"
+    return aws_cost(spec, live, live.on), told
 
 
 def _count(line: Line) -> str:

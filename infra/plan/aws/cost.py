@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from typing import Protocol
 
 from infra.catalog.prices import Price, instance_price, instances_priced_on, service_price
 from infra.plan.aws import launch_template, machines, network, storage
@@ -21,6 +22,12 @@ NOT_INCLUDED = (
     "logs, flow logs and metrics by volume",
     "snapshots, backups, taxes, support, and discounts you may have",
 )
+
+
+class Prices(Protocol):
+    """What an hour of an instance costs: the dated table, or what AWS says today."""
+
+    def __call__(self, name: str, region: str, *, spot: bool = False) -> Price | None: ...
 
 
 @dataclass(frozen=True)
@@ -73,50 +80,49 @@ class Cost:
         return tuple(line for line in self.lines if line.open and not line.usd_per_hour)
 
 
-def cost(spec: ClusterSpec) -> Cost:
+def cost(spec: ClusterSpec, prices: Prices = instance_price, priced_on: date | None = None) -> Cost:
     """Of a spec for target aws that has a region and known instance types."""
-    lines = (*_fixed(spec), *_groups(spec), *_storages(spec), *_network(spec), *_rest(spec))
-    return Cost(lines, instances_priced_on())
+    lines = (*_fixed(spec, prices), *_groups(spec, prices), *_storages(spec), *_network(spec), *_rest(spec))
+    return Cost(lines, priced_on or instances_priced_on())
 
 
-def _fixed(spec: ClusterSpec) -> Iterator[Line]:
+def _fixed(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
     disk, root, state = service_price("ebs-gp3"), machines.FIXED_ROOT_GB, machines.STATE_GB
-    yield _machine("controller", machines.controller(spec).name, _region(spec))
+    yield _machine("controller", machines.controller(spec).name, _region(spec), prices)
     yield _service("controller", f"volumes, {root + state} GB gp3", spec, {disk: root + state})
     if spec.login.enabled:
-        yield _machine("login", machines.login(spec).name, _region(spec))
+        yield _machine("login", machines.login(spec).name, _region(spec), prices)
         yield _service("login", f"volume, {root} GB gp3", spec, {disk: root})
 
 
-def _machine(part: str, name: str, region: str) -> Line:
-    price = instance_price(name, region)
+def _machine(part: str, name: str, region: str, prices: Prices) -> Line:
+    price = prices(name, region)
     return Line(part, name, 1, price.usd) if price else Line(part, name, 1, 0.0, _no_price(region), open=True)
 
 
-def _groups(spec: ClusterSpec) -> Iterator[Line]:
+def _groups(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
     for name, group in spec.groups.items():
         part = f"groups.{name}"
         most = group.count if group.count is not None else group.max or 0
         least = group.count if group.count is not None else group.min or 0
-        yield _nodes(part, group, least, most, _region(spec))
+        paid = {way: _bought(group.instance_type or "", way, _region(spec), prices) for way in purchases(group)}
+        yield _nodes(part, group, (least, most), paid, _region(spec))
         what = f"volume, {launch_template.ROOT_GB} GB gp3 each"
         yield _service(part, what, spec, _root_volume(), (least, most))
 
 
-def _nodes(part: str, group: NodeGroup, least: int, most: int, region: str) -> Line:
-    name, ways = group.instance_type or "", purchases(group)
-    prices = [_bought(name, way, region) for way in ways]
-    known = [usd for usd in prices if usd is not None]
-    what = f"{name}, {', then '.join(ways)}"
+def _nodes(
+    part: str, group: NodeGroup, counts: tuple[int, int], paid: Mapping[Purchase, float | None], region: str
+) -> Line:
+    least, most = counts
+    known = [usd for usd in paid.values() if usd is not None]
+    what = f"{group.instance_type}, {', then '.join(paid)}"
     if not known:
         return Line(part, what, most, 0.0, _no_price(region), least, open=True)
-    notes = [_NOTES[way] for way in ways if way in _NOTES]
-    if len(known) < len(prices):
-        notes.append(
-            f"{_no_price(region)} of {', '.join(w for w, usd in zip(ways, prices, strict=True) if usd is None)}"
-        )
-    cheapest = min(known) * least
-    return Line(part, what, most, max(known) * most, "; ".join(notes), least, cheapest, len(known) < len(prices))
+    notes = [_NOTES[way] for way in paid if way in _NOTES]
+    if missing := [way for way, usd in paid.items() if usd is None]:
+        notes.append(f"{_no_price(region)} of {', '.join(missing)}")
+    return Line(part, what, most, max(known) * most, "; ".join(notes), least, min(known) * least, bool(missing))
 
 
 _NOTES: dict[Purchase, str] = {
@@ -126,10 +132,10 @@ _NOTES: dict[Purchase, str] = {
 }
 
 
-def _bought(name: str, way: Purchase, region: str) -> float | None:
+def _bought(name: str, way: Purchase, region: str, prices: Prices) -> float | None:
     if way == "block":
         return 0.0
-    price = instance_price(name, region, spot=way == "spot")
+    price = prices(name, region, spot=way == "spot")
     return price.usd if price else None
 
 

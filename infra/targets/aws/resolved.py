@@ -14,6 +14,7 @@ from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider,
 from infra.providers.problem import Problem
 from infra.providers.properties import Properties
 from infra.targets.aws.client import client
+from infra.targets.aws.offerings import sold
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _image(ssm: object, region: str, path: str) -> str:
 def _zone(region: str, instance_types: Sequence[str], known: str) -> str:
     if not instance_types:
         return ""
-    offered = offerings(region, instance_types)
+    offered = sold(client("ec2", region), sorted(set(instance_types)))
     common = sorted(set.intersection(*map(set, offered.values())))
     if known and known not in common:
         missing = ", ".join(name for name, zones in offered.items() if known not in zones)
@@ -111,17 +112,6 @@ def _zone(region: str, instance_types: Sequence[str], known: str) -> str:
         what = f"no zone of {region} offers all of them ({told})"
         raise Problem("aws.zones", what, "name several zones, one region further, or other instance types")
     return known or common[0]
-
-
-def offerings(region: str, instance_types: Sequence[str]) -> dict[str, list[str]]:
-    """In which zones of the region each type is sold."""
-    pages = client("ec2", region).get_paginator("describe_instance_type_offerings")
-    wanted = [{"Name": "instance-type", "Values": sorted(set(instance_types))}]
-    found: dict[str, list[str]] = {name: [] for name in sorted(set(instance_types))}
-    for page in pages.paginate(LocationType="availability-zone", Filters=wanted):
-        for offer in page["InstanceTypeOfferings"]:
-            found[offer["InstanceType"]].append(offer["Location"])
-    return {name: sorted(zones) for name, zones in found.items()}
 
 
 def _subnet_zones(region: str, subnet_ids: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:

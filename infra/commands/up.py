@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from infra.commands import outcome, screen
+from infra.commands import account, outcome, screen
 from infra.commands.outcome import Outcome
 from infra.commands.spec import engine_facts, name_is_free, on_this_machine, valid_spec
 from infra.commands.watch import nodes_table, watching
@@ -25,6 +25,8 @@ def up(name: str, *, force: bool, wait: bool) -> Outcome:
     stack = existing_stack(name)
     spec = valid_spec(stack, engine_facts() if on_this_machine(stack) else None)
     name_is_free(spec, name)
+    if spec.target == "aws":
+        account.reached(spec)
     nodes = [node.name for node in plan(spec).nodes]
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)

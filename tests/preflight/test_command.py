@@ -97,6 +97,23 @@ def test_without_credentials_nothing_is_asked(
     )
 
 
+def test_up_starts_nothing_without_credentials(stacks: Path) -> None:
+    done = muster(stacks, "up", "--stack", "pair")
+    assert done.returncode == FAILED
+    assert "no AWS credentials found; nothing was started" in done.stderr
+    assert "fix: `aws sso login`" in done.stderr
+    assert not (stacks / "home").exists()
+
+
+def test_up_starts_nothing_where_aws_refuses(stacks: Path, aws: Moto) -> None:
+    aws.fail("GetCallerIdentity", "ExpiredToken", times=5)
+    done = muster(stacks, "up", "--stack", "pair", **aws.environment())
+    assert done.returncode == FAILED
+    assert "AWS was not reached; nothing was started" in done.stderr
+    assert "the credentials have expired (ExpiredToken)" in done.stderr
+    assert not (stacks / "home").exists()
+
+
 @pytest.mark.parametrize(
     ("variables", "files", "vendor", "found"),
     [

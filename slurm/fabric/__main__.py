@@ -89,7 +89,7 @@ def _pair(file: Path) -> pairs.Pair:
 
 
 def _fastest(file: Path) -> float:
-    return max(_json(file).values())
+    return max(float(speed) for speed in _json(file).values())
 
 
 def _json(path: Path) -> Any:

@@ -1,9 +1,9 @@
-"""Documents made from model and catalog, so that no second list exists: JSON schema, table, golden plans, layouts."""
+"""Documents made from model, catalog and rules, so that no second list exists: schema, tables, plans, layouts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from infra import aws_page
 from infra.catalog.instances import InstanceType, all_types
 from infra.plan.aws.interfaces import Interface, interfaces
 from infra.plan.build_plan import plan
@@ -21,6 +22,7 @@ from infra.spec.written import inline
 
 SCHEMA = Path("docs/cluster.schema.json")
 FIELDS = Path("docs/spec.md")
+AWS = Path("docs/aws.md")
 GOLDEN = Path("tests/golden")
 LAYOUTS = GOLDEN / "interfaces"
 # The stack files that come with the repository; those that users put beside them have no golden copy.
@@ -28,7 +30,7 @@ EXAMPLES = (
     *("local", "local-full", "local-required"),
     *("aws-existing-vpc", "aws-full", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre"),
 )
-BEGIN, END = "<!-- fields: begin -->", "<!-- fields: end -->"
+BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
 
 
 def write_all(root: Path) -> list[Path]:
@@ -56,7 +58,8 @@ def documents(root: Path) -> dict[Path, str]:
     """Path and whole text of everything generated."""
     golden = {GOLDEN / f"{name}.json": text for name, text in _plans(root / "stacks")}
     layouts = {LAYOUTS / f"{name}.json": _layouts(found) for name, found in all_types().items() if _for_compute(found)}
-    return {SCHEMA: schema(), FIELDS: _page(root / FIELDS), **golden, **layouts}
+    pages = {FIELDS: _page(root / FIELDS, {"fields": table()}), AWS: _page(root / AWS, aws_page.blocks())}
+    return {SCHEMA: schema(), **pages, **golden, **layouts}
 
 
 def schema() -> str:
@@ -96,12 +99,15 @@ def _lines(planned: tuple[Interface, ...]) -> str:
     return ",\n".join(f"    {json.dumps(asdict(interface))}" for interface in planned)
 
 
-def _page(page: Path) -> str:
-    """The page with the table between its marks; what people wrote around it stays."""
-    text = _text(page) or f"{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+def _page(page: Path, blocks: Mapping[str, str]) -> str:
+    """The page with each table between its marks; what people wrote around them stays."""
+    text = _text(page) or ""
+    for name, block in blocks.items():
+        begin, end = BEGIN.format(name=name), END.format(name=name)
+        before, found, rest = text.partition(begin)
+        after = rest.partition(end)[2] if found else "\n"
+        text = f"{before}{begin}\n{block}\n{end}{after}"
+    return text
 
 
 def _allowed(info: FieldInfo) -> str:

@@ -33,7 +33,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "infra": ("infra", "bootstrap", "slurm"),
     "benchmarks": ("infra", "bootstrap", "slurm", "trainer", "setup"),
 }
-ON_TOP = ("infra.__main__", "infra.cli", "infra.commands", "infra.engine", "infra.documents", "infra.receipt")
+ON_TOP = (
+    *("infra.__main__", "infra.cli", "infra.commands", "infra.engine", "infra.receipt"),
+    *("infra.documents", "infra.aws_page"),
+)
 
 # Which rooms may import a library.
 HOLDERS: dict[str, tuple[str, ...]] = {

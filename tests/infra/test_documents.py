@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from infra.documents import BEGIN, FIELDS, GOLDEN, LAYOUTS, SCHEMA, stale, table, write_all
+from infra.documents import AWS, FIELDS, GOLDEN, LAYOUTS, SCHEMA, stale, table, write_all
 from infra.spec.fields import walk
 
 ROOT = Path(__file__).parents[2]
@@ -58,9 +58,18 @@ def test_a_stack_of_the_user_has_no_golden_copy(tmp_path: Path) -> None:
 
 def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
     root = copy(tmp_path)
-    (root / FIELDS).write_text(f"# Mine\n{BEGIN}\nold\n<!-- fields: end -->\nafter\n")
+    (root / FIELDS).write_text("# Mine\n<!-- fields: begin -->\nold\n<!-- fields: end -->\nafter\n")
     write_all(root)
-    assert (root / FIELDS).read_text() == f"# Mine\n{BEGIN}\n{table()}\n<!-- fields: end -->\nafter\n"
+    assert (root / FIELDS).read_text() == f"# Mine\n<!-- fields: begin -->\n{table()}\n<!-- fields: end -->\nafter\n"
+
+
+def test_the_page_of_aws_has_what_the_rules_say(tmp_path: Path) -> None:
+    root = copy(tmp_path)
+    page = (root / AWS).read_text()
+    (root / AWS).write_text(page.replace("| `quota` |", "| `quotum` |"))
+    assert stale(root) == [AWS]
+    assert write_all(root) == [AWS]
+    assert (root / AWS).read_text() == page
 
 
 def test_the_table_has_every_field() -> None:

@@ -1,0 +1,76 @@
+"""The job queue of a cluster on AWS: asked where it can be, never taken for idle where it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bootstrap.transport.base import Completed
+from infra.inventory import parameters
+from infra.inventory.parameters import Report
+from infra.providers.job_queue import NoQueue, SlurmQueue, UnknownQueue, queue_of
+from infra.providers.problem import Problem
+from infra.spec.load import read
+from infra.targets.aws import run_command
+from tests.aws_target.capture import ROOT
+from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+
+SPEC = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
+
+
+def start(aws: Moto, role: str, stack: str = "s") -> str:  # noqa: F811
+    ec2 = aws.client("ec2")
+    tags = {"muster.cluster": SPEC.name, "muster.stack": stack, "muster.role": role}
+    wanted = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
+    image = ec2.describe_images()["Images"][0]["ImageId"]
+    made = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, TagSpecifications=wanted)
+    return str(made["Instances"][0]["InstanceId"])
+
+
+def report(aws: Moto, state: Any) -> None:  # noqa: F811
+    said = Report(instance="i-1", state=state).model_dump_json()
+    name = parameters.node(SPEC.name, "controller")
+    aws.client("ssm").put_parameter(Name=name, Value=said, Type="String", Overwrite=True)
+
+
+def test_where_nothing_exists_nothing_runs(aws: Moto) -> None:  # noqa: F811
+    assert isinstance(queue_of(SPEC, "s"), NoQueue)
+
+
+def test_machines_of_another_stack_are_not_ours(aws: Moto) -> None:  # noqa: F811
+    start(aws, "controller", "another")
+    report(aws, "ready")
+    assert isinstance(queue_of(SPEC, "s"), NoQueue)
+
+
+def test_a_controller_that_broke_is_not_idle(aws: Moto) -> None:  # noqa: F811
+    start(aws, "controller")
+    start(aws, "compute")
+    report(aws, "failed")
+    queue = queue_of(SPEC, "s")
+    assert isinstance(queue, UnknownQueue)
+    with pytest.raises(Problem, match="whether jobs run on h200-1 cannot be asked"):
+        queue.jobs(["h200-1"])
+
+
+def test_one_that_never_came_up_has_no_jobs(aws: Moto) -> None:  # noqa: F811
+    start(aws, "controller")
+    assert isinstance(queue_of(SPEC, "s"), NoQueue)
+
+
+def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    controller = start(aws, "controller")
+    start(aws, "compute")
+    report(aws, "ready")
+    asked: list[tuple[str, str]] = []
+
+    def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
+        asked.append((region, instance))
+        return Completed(0, "h200-1 17\n", "")
+
+    monkeypatch.setattr(run_command, "run", answer)
+    queue = queue_of(SPEC, "s")
+    assert isinstance(queue, SlurmQueue)
+    assert queue.jobs(["h200-1"]) == {"h200-1": ["17"]}
+    assert asked == [("us-east-1", controller)]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from typing import Any
 import yaml
 
 from bootstrap import wheels
-from infra.engine.environment import environment
+from infra.engine import project
+from infra.engine.environment import environment, prepare
 from infra.home import Home
 from infra.plan.aws import images
 from infra.spec.load import load
@@ -37,12 +39,22 @@ class CloudStack:
     spec: dict[str, Any]
     server: Moto
     calls: dict[str, int] = field(default_factory=dict)
-    """How many API calls each command took, by its name, or the name given to `counted`."""
+    """How many API calls each step took, by the name that `counted` got."""
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._fill_cache()
         for path in images.parameters(load(self.spec)).values():
             publish_image(path)
+
+    def preview(self) -> str:
+        """Of a stack that may not exist yet."""
+        home = Home.of(self.environment())
+        prepare(home)
+        project.write(home.stack(self.name))
+        if not home.stack(self.name).state.exists():
+            self.pulumi("stack", "init", "--no-select")
+        return self.pulumi("preview")
 
     def up(self, *options: str) -> str:
         return self.muster("up", *options)
@@ -61,9 +73,10 @@ class CloudStack:
 
     @contextmanager
     def counted(self, what: str) -> Iterator[Counter[str]]:
-        before = len(self.server.calls)
+        before, began = len(self.server.calls), time.monotonic()
         counter: Counter[str] = Counter()
         yield counter
+        self.seconds[what] = time.monotonic() - began
         counter.update(f"{call.service} {call.action}" for call in self.server.calls[before:])
         self.calls[what] = counter.total()
 

@@ -36,7 +36,9 @@ def _interruptible() -> None:
 def account(moto: Moto) -> Iterator[Moto]:
     moto_gaps.apply()
     moto.reset()
-    with booting():
+    with pytest.MonkeyPatch.context() as patch, booting():
+        for name, value in moto.environment().items():
+            patch.setenv(name, value)
         yield moto
 
 

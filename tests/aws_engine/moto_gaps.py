@@ -1,4 +1,4 @@
-"""What a cluster asks of FSx and Budgets and moto lacks; kept as sent and handed back in AWS's shape, nothing more."""
+"""What a cluster asks of FSx, Budgets and S3 and moto lacks; kept as sent, handed back in AWS's shape, nothing more."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from moto.core.exceptions import JsonRESTError
 from moto.ec2.models import ec2_backends, launch_templates
 from moto.fsx import models as fsx
 from moto.fsx.responses import FSxResponse
+from moto.iam.access_control import IAMPolicy
+from moto.s3.models import FakeBucket
 from moto.ssm.models import Parameter, ssm_backends
 
 from tests.moto_server import ACCOUNT, REGION
@@ -29,6 +31,7 @@ def apply() -> None:
             name = function.__name__.replace("association", "data_repository_association")
             if not hasattr(response, name):
                 setattr(response, name, function)
+    FakeBucket.get_permission = _permission  # type: ignore[method-assign]
     if fsx.FileSystem.to_dict is not _file_system:
         fsx.FileSystem.to_dict = _file_system  # type: ignore[method-assign]
         launch_templates.LaunchTemplateVersion.__init__ = _version  # type: ignore[method-assign]
@@ -50,6 +53,13 @@ def _file_system(self: fsx.FileSystem) -> dict[str, Any]:
     lustre = dict(told.get("LustreConfiguration") or {})
     told["LustreConfiguration"] = {"MountName": self.file_system_id[3:11], **lustre}
     return told
+
+
+def _permission(self: FakeBucket, action: str, resource: str) -> Any:
+    """moto reads no conditions: what is refused without TLS would be refused always."""
+    policy = json.loads(self.policy.decode()) if self.policy else {"Statement": []}
+    always = [one for one in policy["Statement"] if "Condition" not in one]
+    return IAMPolicy(json.dumps({**policy, "Statement": always})).is_action_permitted(action, resource)
 
 
 def _version(self: Any, template: Any, number: int, data: dict[str, Any], description: str) -> None:

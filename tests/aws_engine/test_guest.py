@@ -1,0 +1,77 @@
+"""In a VPC that exists: only what the cluster needs is added to it, nodes come and go by number, the VPC stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.aws_engine.cloud_stack import CloudStack
+from tests.aws_engine.conftest import MakeStack
+from tests.aws_engine.everything import everything
+from tests.moto_server import REGION, Moto
+
+
+@pytest.fixture(scope="module")
+def guest(make: MakeStack, account: Moto) -> CloudStack:
+    ec2 = account.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    zone = {"CidrBlock": "10.9.1.0/24", "AvailabilityZone": f"{REGION}a"}
+    subnet = ec2.create_subnet(VpcId=vpc, **zone)["Subnet"]["SubnetId"]
+    files = account.client("efs").create_file_system(CreationToken="theirs")["FileSystemId"]
+    return make(
+        "aws-existing-vpc",
+        aws={"region": REGION, "zones": [f"{REGION}a"]},
+        network={"vpc_id": vpc, "subnet_ids": [subnet]},
+        storage={"shared": {"kind": "existing", "id": files}},
+    )
+
+
+@pytest.fixture(scope="module")
+def theirs(guest: CloudStack) -> set[str]:
+    """The account before."""
+    return everything(guest.server)
+
+
+def test_preview_makes_nothing(guest: CloudStack, theirs: set[str]) -> None:
+    said = guest.preview()
+    assert "aws:ec2:Instance" in said
+    assert everything(guest.server) == theirs
+
+
+def test_up_adds_no_network(guest: CloudStack, theirs: set[str]) -> None:
+    guest.up()
+    made = everything(guest.server) - theirs
+    assert machines(guest) == ["controller", "l40s-1", "l40s-2", "login"]
+    assert {one.split()[0] for one in made} & {"Vpcs", "Subnets", "NatGateways", "RouteTables", "VpcEndpoints"} == set()
+
+
+def test_another_count_starts_and_ends_only_those_nodes(guest: CloudStack) -> None:
+    before = ids(guest)
+    guest.spec["groups"]["l40s"]["count"] = 1
+    guest.up()
+    assert machines(guest) == ["controller", "l40s-1", "login"]
+    assert set(ids(guest)) < set(before)
+
+
+def test_teardown_leaves_what_was_there(guest: CloudStack, theirs: set[str]) -> None:
+    said = guest.teardown()
+    assert "nothing of cluster guest is left" in said
+    assert everything(guest.server) == theirs
+
+
+def running(stack: CloudStack) -> list[dict[str, object]]:
+    states = [{"Name": "instance-state-name", "Values": ["running"]}]
+    found = stack.server.client("ec2").describe_instances(Filters=states)["Reservations"]
+    return [one for reservation in found for one in reservation["Instances"]]
+
+
+def ids(stack: CloudStack) -> list[object]:
+    return [one["InstanceId"] for one in running(stack)]
+
+
+def machines(stack: CloudStack) -> list[str]:
+    reported = stack.server.client("ssm").get_parameters_by_path(Path=f"/muster/{stack.spec['name']}/nodes")
+    there = {one["InstanceId"] for one in running(stack)}
+    import json
+
+    said = {one["Name"].rpartition("/")[2]: json.loads(one["Value"])["instance"] for one in reported["Parameters"]}
+    return sorted(name for name, instance in said.items() if instance in there)

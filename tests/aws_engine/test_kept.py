@@ -1,0 +1,48 @@
+"""Storage with `keep: true`: teardown names it with what it costs and what it needs, and the next `up` has it again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.aws_engine.cloud_stack import CloudStack
+from tests.aws_engine.conftest import MakeStack
+from tests.aws_engine.everything import everything
+
+
+@pytest.fixture(scope="module")
+def h200(make: MakeStack) -> CloudStack:
+    return make("aws-p5en-lustre")
+
+
+def test_teardown_keeps_storage_and_says_so(h200: CloudStack) -> None:
+    empty = everything(h200.server)
+    h200.up()
+    said = h200.teardown()
+    left = sorted({one.rpartition(" ")[0] for one in everything(h200.server) - empty})
+    assert "of cluster h200 only what is to be kept is left" in said
+    assert left == [
+        "Keys",
+        "RouteTables",
+        "SecurityGroups",
+        "Subnets",
+        "Vpcs",
+        "efs FileSystems",
+        "fsx FileSystems",
+    ]
+    stays = {item["kind"]: item["kept"] for item in h200.receipt["items"] if not item["removed"]}
+    assert stays == {
+        "FSx for Lustre filesystem": "keep: true",
+        "EFS filesystem": "keep: true",
+        "encryption key": "keep: true",
+        "VPC": "needed by it",
+        "subnet": "needed by it",
+        "security group": "needed by it",
+    }
+    assert h200.receipt["usd_per_hour"] == pytest.approx((4800 * 0.21 + 1) / 730, rel=0.01)
+    assert "still paid for" in said
+
+
+def test_up_again_goes_on_with_the_same_storage(h200: CloudStack) -> None:
+    before = {one for one in everything(h200.server) if "FileSystems" in one}
+    h200.up()
+    assert {one for one in everything(h200.server) if "FileSystems" in one} == before

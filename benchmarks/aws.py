@@ -1,4 +1,4 @@
-"""What a cluster on AWS costs in time before it costs money: a check of a thousand nodes, beside bare Python.
+"""What a cluster on AWS costs in time before it costs money: a check of a thousand nodes, alone and with an account.
 
 python benchmarks/aws.py [--rounds 5] [--json FILE]
 """
@@ -20,9 +20,14 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 from benchmarks.figures import Figure, report  # noqa: E402
+from tests import moto_patches  # noqa: E402
+from tests.moto_server import Moto, listening  # noqa: E402
 
 NODES = 1000
 AT_MOST_S = 2.0
+# A person waits for it; beyond it the pre-flight gives up on what has not answered.
+FLIGHT_S = 20.0
+FLIGHT_CALLS = 30
 STACK = f"""config:
   muster:cluster:
     name: large
@@ -42,7 +47,7 @@ def check_figures(rounds: int) -> list[Figure]:
     """The whole command as a person runs it, and the two floors under it: Python, and Python with pydantic."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "Pulumi.large.yaml").write_text(STACK)
-        env = {**os.environ, "MUSTER_STACKS": folder, "MUSTER_HOME": folder}
+        env = _environment(folder)
         bare = _seconds([sys.executable, "-c", "pass"], env, rounds)
         floor = _seconds([sys.executable, "-c", "import pydantic, yaml, rich.console, typer"], env, rounds)
         took = _seconds([sys.executable, "-m", "infra.cli", "check", "--stack", "large"], env, rounds)
@@ -53,6 +58,31 @@ def check_figures(rounds: int) -> list[Figure]:
         Figure(name, took, reference=f"bare {bare:.2f} s", at_most=AT_MOST_S),
         Figure(f"{name}, times the imports", took / floor, "x", f"imports {floor:.2f} s"),
     ]
+
+
+def flight_figures() -> list[Figure]:
+    """The same check with an account that answers at once: what the pre-flight itself takes, and how often it asks."""
+    moto_patches.apply()
+    server = Moto()
+    with listening(server) as server.url, tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "Pulumi.large.yaml").write_text(STACK)
+        command = [sys.executable, "-m", "infra.cli", "check", "--stack", "large"]
+        began = time.perf_counter()
+        # moto has no quotas and no images of ours: what is found is not what is measured.
+        env = _environment(folder) | server.environment()
+        subprocess.run(command, env=env, cwd=REPO, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        took = time.perf_counter() - began
+    name = f"check of {NODES} nodes with an account"
+    return [
+        Figure(name, took, reference="moto on this machine", at_most=FLIGHT_S),
+        Figure(f"{name}, asked", len(server.calls), "calls", "by group, not by node", FLIGHT_CALLS),
+    ]
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """Without an account, whoever runs it."""
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return {**bare, "HOME": folder, "MUSTER_STACKS": folder, "MUSTER_HOME": folder}
 
 
 def _seconds(command: list[str], env: dict[str, str], rounds: int) -> float:
@@ -69,7 +99,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    figures = check_figures(asked.rounds)
+    figures = [*check_figures(asked.rounds), *flight_figures()]
     print(report(figures))
     if asked.json:
         asked.json.write_text(json.dumps([asdict(figure) for figure in figures]))

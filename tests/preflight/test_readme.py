@@ -1,4 +1,4 @@
-"""What README and docs/aws.md promise about AWS: the price is the one that is computed, commands and tests are there."""
+"""What README and docs/aws.md promise about AWS: the price is computed, commands and tests are there."""
 
 from __future__ import annotations
 

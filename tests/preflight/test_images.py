@@ -120,3 +120,4 @@ def test_a_region_without_the_deep_learning_image(answered: Answered) -> None:
         f"error image_parameter aws.ami: us-east-1 has no image under {path}; "
         "fix: name an image of your own with `ami: ami-...`"
     ) in said
+    assert any(line.endswith("fix: choose another region: controller and login start from it") for line in said)

@@ -158,6 +158,17 @@ def test_one_that_does_not_fit(described: ClusterSpec, changes: dict[str, Any], 
     assert judged(described, reservation(**changes)) == [said]
 
 
+def test_in_an_existing_vpc_named_zones_count_too() -> None:
+    there = {"vpc_id": "vpc-0", "subnet_ids": ["subnet-0"]}
+    capacity = {"kind": "reservation", "reservation": ID}
+    named = spec(aws=AWS, network=there, groups=group(fabric="efa", capacity=capacity))
+    assert [line.split(" ")[1] for line in judged(named, reservation(AvailabilityZone="us-east-1b"))] == [
+        "reservation_zone"
+    ]
+    unnamed = spec(network=there, groups=group(fabric="efa", capacity=capacity))
+    assert judged(unnamed, reservation(AvailabilityZone="us-east-1b")) == []
+
+
 def test_machines_of_this_cluster_are_not_needed_again() -> None:
     taken = reservation(AvailableInstanceCount=0)
     assert judged(held(), taken, held=2) == []

@@ -24,10 +24,12 @@ _TRUSTED = "amazon"
 
 def fitting(subject: Subject) -> Iterator[Issue]:
     spec = subject.spec
-    for path in images.parameters(spec).values():
+    for kind, path in images.parameters(spec).items():
         if named(subject, path) is None:
             message = f"{subject.region} has no image under {path}"
-            yield error("image_parameter", "aws.ami", message, "name an image of your own with `ami: ami-...`")
+            own = "name an image of your own with `ami: ami-...`"
+            fix = own if kind.startswith(images.GPU) else "choose another region: controller and login start from it"
+            yield error("image_parameter", "aws.ami", message, fix)
     given = spec.aws.ami if spec.aws else None
     if not given:
         return

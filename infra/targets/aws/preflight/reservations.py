@@ -102,7 +102,7 @@ def _match(spec: ClusterSpec, group: NodeGroup, where: str, one: Reservation) ->
             "reservation_type", where, message, f"write `instance_type: {one['InstanceType']}`, or name another"
         )
     allowed = group.capacity.zones or zones(spec)
-    if allowed != (AUTO,) and not spec.network.vpc_id and one["AvailabilityZone"] not in allowed:
+    if allowed != (AUTO,) and one["AvailabilityZone"] not in allowed:
         message = f"{_id(one)} is in {one['AvailabilityZone']}; the group is in {', '.join(allowed)}"
         yield error(
             "reservation_zone", where, message, f"write `zones: [{one['AvailabilityZone']}]` under aws and the group"

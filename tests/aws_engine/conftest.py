@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.aws_engine import moto_gaps
-from tests.aws_engine.cloud_stack import REPO, CloudStack
+from tests.aws_engine.cloud_stack import CloudStack, example
 from tests.aws_engine.guests import booting
 from tests.moto_server import Moto, moto
 
@@ -44,12 +42,7 @@ def account(moto: Moto) -> Iterator[Moto]:
 
 @pytest.fixture(scope="module")
 def make(account: Moto, tmp_path_factory: pytest.TempPathFactory) -> MakeStack:
-    """An example stack, with changes to its spec."""
-
-    def stack(example: str, **changes: Any) -> CloudStack:
-        written = yaml.safe_load((REPO / "stacks" / f"Pulumi.{example}.yaml").read_text())
-        spec = written["config"]["muster:cluster"] | changes
-        home: Path = tmp_path_factory.mktemp(example)
-        return CloudStack(example, home, spec, account)
+    def stack(name: str, **changes: Any) -> CloudStack:
+        return example(name, tmp_path_factory.mktemp(name), account, **changes)
 
     return stack

@@ -12,7 +12,6 @@ _EC2 = (
     ("describe_volumes", "Volumes", "VolumeId"),
     ("describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"),
     ("describe_addresses", "Addresses", "AllocationId"),
-    ("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"),
     ("describe_security_groups", "SecurityGroups", "GroupId"),
     ("describe_subnets", "Subnets", "SubnetId"),
     ("describe_route_tables", "RouteTables", "RouteTableId"),
@@ -62,6 +61,9 @@ def _all(ask: Any) -> Iterator[tuple[str, str]]:
     for gateway in ask("ec2").describe_nat_gateways()["NatGateways"]:
         if gateway["State"] != "deleted":
             yield "NatGateways", gateway["NatGatewayId"]
+    for endpoint in ask("ec2").describe_vpc_endpoints()["VpcEndpoints"]:
+        if endpoint["State"] != "deleted":
+            yield "VpcEndpoints", endpoint["VpcEndpointId"]
     for key in ask("kms").list_keys()["Keys"]:
         if ask("kms").describe_key(KeyId=key["KeyId"])["KeyMetadata"]["KeyState"] != "PendingDeletion":
             yield "Keys", key["KeyId"]

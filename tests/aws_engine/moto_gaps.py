@@ -1,4 +1,4 @@
-"""What a cluster asks of FSx, Budgets and S3 and moto lacks; kept as sent, handed back in AWS's shape, nothing more."""
+"""What a cluster asks of AWS and moto lacks; kept as sent, handed back in AWS's shape, nothing more."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from moto.budgets.responses import BudgetsResponse
 from moto.core.exceptions import JsonRESTError
 from moto.ec2.models import ec2_backends, launch_templates
+from moto.ec2.models.instances import Instance
 from moto.fsx import models as fsx
 from moto.fsx.responses import FSxResponse
 from moto.iam.access_control import IAMPolicy
@@ -35,10 +36,13 @@ def apply() -> None:
     if fsx.FileSystem.to_dict is not _file_system:
         fsx.FileSystem.to_dict = _file_system  # type: ignore[method-assign]
         launch_templates.LaunchTemplateVersion.__init__ = _version  # type: ignore[method-assign]
+        Instance.add_block_device = _disk  # type: ignore[method-assign]
+        Instance.attach_eni = _interface  # type: ignore[method-assign]
 
 
 _bare = fsx.FileSystem.to_dict
 _make_version = launch_templates.LaunchTemplateVersion.__init__
+_add_disk, _attach = Instance.add_block_device, Instance.attach_eni
 
 
 def _file_system(self: fsx.FileSystem) -> dict[str, Any]:
@@ -66,6 +70,21 @@ def _version(self: Any, template: Any, number: int, data: dict[str, Any], descri
     """The tags of the template itself are not those of what is launched from it."""
     kept = [one for one in data.get("TagSpecifications", []) if one.get("ResourceType") != "launch-template"]
     _make_version(self, template, number, {**data, "TagSpecifications": kept}, description)
+
+
+def _disk(self: Instance, size: int, device_path: str, *args: Any, **kwargs: Any) -> None:
+    """The disk that a template describes stands for the one of the image, and not beside it."""
+    if device_path in self.block_device_mapping:
+        default = self.block_device_mapping[device_path].volume_id
+        self.ec2_backend.detach_volume(default, self.id, device_path)
+        self.ec2_backend.delete_volume(default)
+    _add_disk(self, size, device_path, *args, **kwargs)
+
+
+def _interface(self: Instance, eni: Any, device_index: int) -> str:
+    """moto knows one network card: the first interfaces of several would take each other's place."""
+    taken = device_index in self.nics
+    return _attach(self, eni, max(self.nics) + 1 if taken else device_index)
 
 
 def publish_image(path: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.aws_engine.cloud_stack import CloudStack
@@ -71,7 +73,5 @@ def ids(stack: CloudStack) -> list[object]:
 def machines(stack: CloudStack) -> list[str]:
     reported = stack.server.client("ssm").get_parameters_by_path(Path=f"/muster/{stack.spec['name']}/nodes")
     there = {one["InstanceId"] for one in running(stack)}
-    import json
-
     said = {one["Name"].rpartition("/")[2]: json.loads(one["Value"])["instance"] for one in reported["Parameters"]}
     return sorted(name for name, instance in said.items() if instance in there)

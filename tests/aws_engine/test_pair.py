@@ -6,13 +6,10 @@ import pytest
 
 from infra.targets.aws import leftovers
 from slurm.power.cloud import Cloud
-from tests.aws_engine.cloud_stack import CloudStack
+from tests.aws_engine.cloud_stack import CALLS_AT_MOST, CloudStack
 from tests.aws_engine.conftest import MakeStack
 from tests.aws_engine.everything import everything
 from tests.moto_server import REGION
-
-# So many API calls at most; who needs more has to say so here.
-MOST = {"up": 140, "nothing": 100, "grow": 160, "teardown": 220}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +32,7 @@ def test_up(pair: CloudStack, empty: set[str]) -> None:
 
 def test_up_again_changes_nothing(pair: CloudStack) -> None:
     before = everything(pair.server)
-    with pair.counted("nothing"):
+    with pair.counted("refresh"):
         pair.pulumi("up", "--yes", "--skip-preview", "--refresh", "--expect-no-changes")
     assert everything(pair.server) == before
 
@@ -44,7 +41,8 @@ def test_more_nodes_and_a_safe_field_replace_nothing(pair: CloudStack) -> None:
     before = everything(pair.server)
     pair.spec["groups"]["gpu"]["max"] = 3
     pair.spec["tags"] = {"team": "x"}
-    with pair.counted("grow"):
+    pair.spec["budget"] = {"usd_per_hour": 9}
+    with pair.counted("change"):
         pair.up()
     assert everything(pair.server) == before
     told = pair.server.client("ec2").describe_vpcs(Filters=[{"Name": "tag:team", "Values": ["x"]}])["Vpcs"]
@@ -64,8 +62,8 @@ def test_teardown_takes_what_slurm_launched_and_ends_with_a_receipt(pair: CloudS
 
 
 def test_api_calls_do_not_grow_unnoticed(pair: CloudStack) -> None:
-    print(pair.calls, {what: round(seconds, 1) for what, seconds in pair.seconds.items()})
-    assert {what: calls for what, calls in pair.calls.items() if calls > MOST[what]} == {}
+    assert set(pair.calls) == set(CALLS_AT_MOST)
+    assert {what: calls for what, calls in pair.calls.items() if calls > CALLS_AT_MOST[what]} == {}
 
 
 def launched_by_slurm(stack: CloudStack) -> None:

@@ -73,6 +73,7 @@ bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recov
 
 golden: $(MUSTER) ## write again what is generated from the spec and the trainer's settings
 	@$(MUSTER) golden
+	@.venv/bin/python -m tests.aws_target.golden
 	@.venv/bin/python -m trainer settings --markdown >docs/trainer-settings.md
 
 clean-cache: $(MUSTER) ## drop images, training environments and tools

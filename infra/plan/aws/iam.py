@@ -227,7 +227,12 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
             },
         ),
         Statement("Report", ("ssm:PutParameter",), (scope.parameter(_reports(scope)),)),
-        Statement("SessionAgent", ("ssm:UpdateInstanceInformation",), (scope.ec2("instance"),)),
+        Statement(
+            "SessionAgent",
+            ("ssm:UpdateInstanceInformation",),
+            (scope.ec2("instance"),),
+            reason="the id of a machine is not known before it is launched; the agent can only tell of its own",
+        ),
         Statement(
             "SessionChannels",
             (

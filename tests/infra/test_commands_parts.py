@@ -21,6 +21,7 @@ from infra.commands import (
     cost,
     demo,
     kept_caches,
+    known_cluster,
     outcome,
     output,
     screen,
@@ -229,7 +230,7 @@ def test_setup_phases_come_from_its_record_where_there_is_one(tmp_path: Path) ->
 
 def test_what_another_stack_owns_is_left_alone() -> None:
     ours, nobodys, theirs = (Leftover("container", n, stack=s) for n, s in (("a", "mine"), ("b", ""), ("c", "other")))
-    assert teardown.own([ours, nobodys, theirs], "mine") == [ours, nobodys]
+    assert known_cluster.own([ours, nobodys, theirs], "mine") == [ours, nobodys]
 
 
 def test_secrets_of_an_exported_state_are_unwrapped() -> None:

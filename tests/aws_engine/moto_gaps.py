@@ -12,6 +12,7 @@ from moto.budgets.responses import BudgetsResponse
 from moto.core.exceptions import JsonRESTError
 from moto.ec2.models import ec2_backends, launch_templates
 from moto.ec2.models.instances import Instance
+from moto.ec2.models.nat_gateways import NatGateway, NatGatewayBackend
 from moto.fsx import models as fsx
 from moto.fsx.responses import FSxResponse
 from moto.iam.access_control import IAMPolicy
@@ -38,11 +39,13 @@ def apply() -> None:
         launch_templates.LaunchTemplateVersion.__init__ = _version  # type: ignore[method-assign]
         Instance.add_block_device = _disk  # type: ignore[method-assign]
         Instance.attach_eni = _interface  # type: ignore[method-assign]
+        NatGatewayBackend.delete_nat_gateway = _end_nat  # type: ignore[method-assign]
 
 
 _bare = fsx.FileSystem.to_dict
 _make_version = launch_templates.LaunchTemplateVersion.__init__
 _add_disk, _attach = Instance.add_block_device, Instance.attach_eni
+_end = NatGatewayBackend.delete_nat_gateway
 
 
 def _file_system(self: fsx.FileSystem) -> dict[str, Any]:
@@ -85,6 +88,17 @@ def _interface(self: Instance, eni: Any, device_index: int) -> str:
     """moto knows one network card: the first interfaces of several would take each other's place."""
     taken = device_index in self.nics
     return _attach(self, eni, max(self.nics) + 1 if taken else device_index)
+
+
+def _end_nat(self: NatGatewayBackend, nat_gateway_id: str) -> NatGateway:
+    """Its interface goes with it, and lets go of the address."""
+    gone = _end(self, nat_gateway_id)
+    backend = gone.ec2_backend
+    for address in backend.describe_addresses():
+        if address.eni is gone._eni:
+            backend.disassociate_address(association_id=address.association_id)
+    backend.enis.pop(gone._eni.id, None)
+    return gone
 
 
 def publish_image(path: str) -> None:

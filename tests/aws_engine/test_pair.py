@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from infra.inventory import Fleet, parameters
+from infra.plan.aws import names
 from infra.targets.aws import leftovers
 from slurm.power.cloud import Cloud
+from slurm.power.launch import launch
 from tests.aws_engine.cloud_stack import CALLS_AT_MOST, CloudStack
 from tests.aws_engine.conftest import MakeStack
 from tests.aws_engine.everything import everything
-from tests.moto_server import REGION
+from tests.moto_server import ACCOUNT, REGION
 
 
 @pytest.fixture(scope="module")
@@ -68,22 +71,7 @@ def test_api_calls_do_not_grow_unnoticed(pair: CloudStack) -> None:
 
 def launched_by_slurm(stack: CloudStack) -> None:
     """A node as ResumeProgram starts it: in no state file."""
-    ec2 = Cloud(REGION)
-    template = ec2.call("ec2", "describe_launch_templates")["LaunchTemplates"][0]["LaunchTemplateId"]
-    subnet = ec2.call("ec2", "describe_subnets", Filters=[{"Name": "tag:muster.cluster", "Values": ["pair"]}])
-    tags = {"muster.cluster": "pair", "muster.stack": stack.name, "muster.role": "compute", "muster.group": "gpu"}
-    ec2.call(
-        "ec2",
-        "run_instances",
-        LaunchTemplate={"LaunchTemplateId": template},
-        InstanceType="g6.8xlarge",
-        SubnetId=subnet["Subnets"][0]["SubnetId"],
-        MinCount=1,
-        MaxCount=1,
-        TagSpecifications=[
-            {
-                "ResourceType": "instance",
-                "Tags": [{"Key": key, "Value": value} for key, value in (tags | {"muster.node": "gpu-1"}).items()],
-            }
-        ],
-    )
+    bucket = names.bucket(stack.spec["name"], ACCOUNT, REGION)
+    written = stack.server.client("s3").get_object(Bucket=bucket, Key=parameters.FLEET)["Body"].read()
+    fleet = Fleet.model_validate_json(written)
+    assert not launch(Cloud(REGION), fleet, fleet.groups[0].options, [("gpu-1",)], "token").missing

@@ -69,5 +69,5 @@ def sdk_inputs(token: str) -> set[str]:
     """From the signature of the class that the program uses."""
     _, module, name = token.split(":")
     library = importlib.import_module(f"pulumi_aws.{module.partition('/')[0]}")
-    parameters = inspect.signature(getattr(library, f"{name}Args").__init__).parameters
+    parameters = inspect.signature(getattr(library, name)._internal_init).parameters
     return {re.sub("_(.)", lambda found: found[1].upper(), one) for one in parameters}

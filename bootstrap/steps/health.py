@@ -47,7 +47,7 @@ def program(root: Path) -> bytes:
     """One file that the node's own Python runs; the same sources give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path in sorted((root / "slurm" / "health").glob("*.py")):
+        for path in (root / "slurm" / "__init__.py", *sorted((root / "slurm" / "health").glob("*.py"))):
             archive.writestr(_entry(str(path.relative_to(root))), path.read_bytes())
         archive.writestr(_entry("__main__.py"), START)
     return buffer.getvalue()

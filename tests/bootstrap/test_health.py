@@ -19,7 +19,8 @@ def test_the_program_runs_from_one_file_and_is_the_same_every_time(tmp_path: Pat
     program = tmp_path / "health.pyz"
     program.write_bytes(health.program(ROOT))
     assert health.program(ROOT) == program.read_bytes()
-    done = subprocess.run([sys.executable, "-I", str(program)], capture_output=True, text=True, cwd=tmp_path)
+    # As on a node: with nothing of ours installed.
+    done = subprocess.run([sys.executable, "-I", "-S", str(program)], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "usage: python3 -m slurm.health prolog|interval\n")
 
 

@@ -28,6 +28,7 @@ def test_a_reason_that_a_person_gave_stays(cluster: Stack) -> None:
         cluster.ssh("gpu-2", f"{RESTORE}; for round in 1 2 3; do /etc/muster/health; done", user="root")
         state = cluster.ssh("login", "sinfo -h -n gpu-2 -o '%T|%E'").splitlines()[0]
     finally:
+        cluster.ssh("gpu-2", RESTORE, user="root")
         cluster.ssh("controller", "scontrol update nodename=gpu-2 state=resume", user="root")
     assert state == "drained|new memory"
 

@@ -177,6 +177,10 @@ def _show(made: Receipt) -> None:
     if made.usd_per_hour:
         per_month = made.usd_per_hour * HOURS_PER_MONTH
         screen.say(f"still paid for: {made.usd_per_hour:.4f} USD per hour, {per_month:.2f} USD per month")
+    if made.stays:
+        screen.say(f"`{typed('up', made.stack)}` goes on with what is kept")
+        again = typed("teardown", made.stack)
+        screen.say(f"to remove that too: delete the filesystems in AWS by hand, then `{again}`")
     if not made.left:
         screen.good(f"{len(made.removed)} removed in {made.seconds:.1f} s, {_rest(made)}")
 

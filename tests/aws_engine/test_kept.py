@@ -14,8 +14,13 @@ def h200(make: MakeStack) -> CloudStack:
     return make("aws-p5en-lustre")
 
 
-def test_teardown_keeps_storage_and_says_so(h200: CloudStack) -> None:
-    empty = everything(h200.server)
+@pytest.fixture(scope="module")
+def empty(h200: CloudStack) -> set[str]:
+    """The account before."""
+    return everything(h200.server)
+
+
+def test_teardown_keeps_storage_and_says_so(h200: CloudStack, empty: set[str]) -> None:
     h200.up()
     said = h200.teardown()
     left = sorted({one.rpartition(" ")[0] for one in everything(h200.server) - empty})
@@ -33,7 +38,7 @@ def test_teardown_keeps_storage_and_says_so(h200: CloudStack) -> None:
     assert stays == {
         "FSx for Lustre filesystem": "keep: true",
         "EFS filesystem": "keep: true",
-        "encryption key": "keep: true",
+        "encryption key": "needed by it",
         "VPC": "needed by it",
         "subnet": "needed by it",
         "security group": "needed by it",
@@ -46,3 +51,13 @@ def test_up_again_goes_on_with_the_same_storage(h200: CloudStack) -> None:
     before = {one for one in everything(h200.server) if "FileSystems" in one}
     h200.up()
     assert {one for one in everything(h200.server) if "FileSystems" in one} == before
+
+
+def test_storage_that_a_person_deleted_takes_the_rest_with_it(h200: CloudStack, empty: set[str]) -> None:
+    h200.teardown()
+    for service in ("fsx", "efs"):
+        client = h200.server.client(service)
+        for one in client.describe_file_systems()["FileSystems"]:
+            client.delete_file_system(FileSystemId=one["FileSystemId"])
+    assert "nothing of cluster h200 is left" in h200.teardown()
+    assert everything(h200.server) == empty

@@ -42,12 +42,14 @@ def make(server: Moto, cluster: str, *, keep: bool = False) -> None:
     """One of everything."""
     kept = tags(cluster, **({"muster.keep": "true"} if keep else {}))
     subnet, group = make_network(server, cluster)
-    key = server.client("kms").create_key(Tags=[{"TagKey": t["Key"], "TagValue": t["Value"]} for t in kept])
-    server.client("kms").create_alias(AliasName=f"alias/muster-{cluster}", TargetKeyId=key["KeyMetadata"]["KeyId"])
+    kms, labels = server.client("kms"), [{"TagKey": t["Key"], "TagValue": t["Value"]} for t in tags(cluster)]
+    key = kms.create_key(Tags=labels)["KeyMetadata"]["Arn"]
+    kms.create_alias(AliasName=f"alias/muster-{cluster}", TargetKeyId=key)
     server.client("fsx").create_file_system(
         FileSystemType="LUSTRE",
         StorageCapacity=1200,
         SubnetIds=[subnet],
+        KmsKeyId=key,
         Tags=kept,
         LustreConfiguration={"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 125},
     )
@@ -193,7 +195,7 @@ def test_storage_to_be_kept_is_named_with_what_it_needs(aws: Moto) -> None:  # n
     assert kept == {
         "FSx for Lustre filesystem": "keep: true",
         "EFS filesystem": "keep: true",
-        "encryption key": "keep: true",
+        "encryption key": "needed by it",
         "VPC": "needed by it",
         "subnet": "needed by it",
         "security group": "needed by it",

@@ -7,7 +7,7 @@ import json
 import pulumi
 import pulumi_aws as aws
 
-from infra.plan.aws import iam, names
+from infra.plan.aws import iam
 from infra.targets.aws.part import Part, Site
 
 # The shortest that AWS allows: until then a key can be had back, and so can what it encrypts.
@@ -35,7 +35,7 @@ class Key(Part):
             enable_key_rotation=True,
             deletion_window_in_days=_DELETION_DAYS,
             policy=policy,
-            tags=self.named() | names.kept(kept),
+            tags=self.named(),
             opts=self.child(retain_on_delete=kept),
         )
         aws.kms.Alias("key", name=f"alias/{site.name()}", target_key_id=key.key_id, opts=self.child())

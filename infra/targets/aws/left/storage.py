@@ -23,7 +23,7 @@ def _lustre(account: Account, cluster: str) -> Iterator[Found]:
         if belongs(found, cluster) and one.get("Lifecycle") != "DELETING":
             speed = one.get("LustreConfiguration", {}).get("PerUnitStorageThroughput")
             usd = usd_per_hour(f"fsx-lustre-{speed}", one["StorageCapacity"]) if speed else 0.0
-            ground = frozenset((one.get("VpcId", ""), *one.get("SubnetIds", ())))
+            ground = frozenset((one.get("VpcId", ""), *one.get("SubnetIds", ()), _key_id(one)))
             yield Found(one["FileSystemId"], found, _moment(one), usd, ground)
 
 
@@ -37,7 +37,7 @@ def _efs(account: Account, cluster: str) -> Iterator[Found]:
         found = tags_of(one.get("Tags"))
         if belongs(found, cluster) and one["LifeCycleState"] not in ("deleting", "deleted"):
             usd = usd_per_hour("efs", one["SizeInBytes"]["Value"] / _GB)
-            yield Found(one["FileSystemId"], found, _moment(one), usd)
+            yield Found(one["FileSystemId"], found, _moment(one), usd, frozenset((_key_id(one),)))
 
 
 def _remove_efs(account: Account, id_: str) -> None:
@@ -70,7 +70,7 @@ def _remove_bucket(account: Account, name: str) -> None:
 
 
 def _keys(account: Account, cluster: str) -> Iterator[Found]:
-    """Its alias may be gone already: it is asked for by its tag."""
+    """Its alias may be gone already: it is asked for by its tag. It stays with what it encrypts."""
     wanted: dict[str, Any] = {
         "TagFilters": [{"Key": tags.CLUSTER, "Values": [cluster]}],
         "ResourceTypeFilters": ["kms:key"],
@@ -87,6 +87,11 @@ def _remove_key(account: Account, id_: str) -> None:
     for alias in kms.list_aliases(KeyId=id_)["Aliases"]:
         kms.delete_alias(AliasName=alias["AliasName"])
     kms.schedule_key_deletion(KeyId=id_, PendingWindowInDays=_KEY_DAYS)
+
+
+def _key_id(one: dict[str, Any]) -> str:
+    """Filesystems have its address."""
+    return str(one.get("KmsKeyId", "")).rpartition("/")[2]
 
 
 def _moment(one: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from slurm.power.node_names import number_of
 from slurm.power.terminate import terminate
 
 _AGAIN_S = 30.0
-_POLL_S = 5.0
+_FIRST_POLL_S, _POLL_S = 0.5, 5.0
 # Machines with eight GPUs take minutes to end.
 _GONE_S = 1200.0
 # Of these the next try says something else, sooner or later.
@@ -118,7 +118,7 @@ class Group:
         ones."""
         found = find(self.cloud, self.fleet)
         self._close(found)
-        deadline, told = self.clock() + _GONE_S, set[str]()
+        deadline, told, pause = self.clock() + _GONE_S, set[str](), _FIRST_POLL_S
         while machines := self._members(find(self.cloud, self.fleet, ENDING)):
             fresh = [machine for machine in machines if machine.id not in told]
             if fresh:
@@ -127,7 +127,8 @@ class Group:
             if self.clock() > deadline:
                 ids = ", ".join(machine.id for machine in machines)
                 raise Problem(f"groups.{self.name}", f"{ids} did not end in {_GONE_S:g} s", "run it again in a while")
-            self.sleep(_POLL_S)
+            self.sleep(pause)
+            pause = min(2 * pause, _POLL_S)
         _say(self.wanted, "remove", "changed")
 
     def _missing(self, found: Found) -> list[str]:

@@ -11,7 +11,7 @@ PREFIX = "health: "
 # A fault that comes and goes must not give the node back in every pause.
 GOOD_ROUNDS = 3
 # Slurm shows no more of a reason in its tables.
-_LONGEST = 200
+LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Decision:
 
 def decide(problems: Sequence[Problem], standing: Standing, good_rounds: int) -> Decision:
     if problems:
-        reason = (PREFIX + "; ".join(map(str, problems)))[:_LONGEST]
+        reason = (PREFIX + "; ".join(map(str, problems)))[:LONGEST]
         # Somebody else's reason stays: whoever gave it wants to find it there.
         told = reason == standing.reason if standing.drained and standing.ours else standing.drained
         return Decision(None if told else "drain", reason)

@@ -14,8 +14,6 @@ BUDGET = f"{OURS}budget: "
 # slurmctld's own words for a node that fell silent or never came.
 SILENT = "Not responding"
 SLURMS = (SILENT, "ResumeTimeout reached")
-# Slurm shows no more of a reason in its tables.
-LONGEST = 200
 
 
 def given_by_us(reason: str) -> bool:
@@ -29,4 +27,4 @@ def may_be_replaced(reason: str) -> bool:
 
 def capacity(instance_type: str, found: list[str]) -> str:
     """`found` says for each zone and purchase what was to be had there."""
-    return f"{CAPACITY}{instance_type}: {', '.join(found)}"[:LONGEST]
+    return f"{CAPACITY}{instance_type}: {', '.join(found)}"[: drain.LONGEST]

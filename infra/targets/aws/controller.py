@@ -6,12 +6,12 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.plan import names
+from infra.plan.aws.machines import STATE_GB
 from infra.targets.aws.fixed_machine import FixedMachine
 from infra.targets.aws.network import Network
 from infra.targets.aws.part import Site
 from infra.targets.aws.security_groups import SecurityGroups
 
-STATE_GB = 50
 _STATE_DEVICE = "/dev/sdf"
 
 

@@ -10,12 +10,10 @@ import pulumi_aws as aws
 
 from infra.inventory import Role
 from infra.plan import names
-from infra.plan.aws import launch_template, security
+from infra.plan.aws import launch_template, machines, security
 from infra.targets.aws.network import Network
 from infra.targets.aws.part import Part, Site
 from infra.targets.aws.security_groups import SecurityGroups
-
-_ROOT_GB = 100
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class FixedMachine(Part):
 def _root(key_arn: pulumi.Input[str]) -> dict[str, Any]:
     return {
         "volume_type": "gp3",
-        "volume_size": _ROOT_GB,
+        "volume_size": machines.FIXED_ROOT_GB,
         "encrypted": True,
         "kms_key_id": key_arn,
         "delete_on_termination": True,

@@ -78,10 +78,6 @@ class InstanceType:
     regions: frozenset[str]
     busbw: tuple[Busbw, ...]
 
-    @property
-    def threads_per_core(self) -> int:
-        return self.vcpus // self.cores
-
 
 class UnknownInstanceType(ValueError):
     """A name the catalog does not have, with the nearest ones it has."""

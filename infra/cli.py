@@ -45,13 +45,16 @@ def up(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for another command on this stack instead of giving up.")
     ] = False,
+    no_preflight: Annotated[
+        bool, typer.Option("--no-preflight", help="On AWS: ask the account nothing but who you are.")
+    ] = False,
 ) -> None:
     """Create the cluster, or make it what its stack file says."""
     from infra.commands import screen
     from infra.commands.up import up as run
     from infra.commands.up import what_next
 
-    if run(stack, force=force, wait=wait).created:
+    if run(stack, force=force, wait=wait, preflight=not no_preflight).created:
         screen.next_steps(what_next(stack))
 
 

@@ -6,25 +6,30 @@ from rich.table import Table
 
 from infra.commands import screen
 from infra.commands.account import NONE, account
-from infra.commands.spec import valid_spec
+from infra.commands.priced import Priced, by_aws, by_table
+from infra.commands.spec import examined, usable
 from infra.commands.where import existing_stack
 from infra.plan.aws.cost import HOURS_PER_MONTH, NOT_INCLUDED, Cost, Line
 from infra.plan.aws.cost import cost as aws_cost
 from infra.providers.problem import Problem
 from infra.spec import ClusterSpec
+from infra.validate.aws_budget import BY_PRICE
 
 
 def cost(name: str) -> None:
-    spec = valid_spec(existing_stack(name), None)
+    stack = existing_stack(name)
+    spec, issues = examined(stack, None)
+    # What costs too much is shown all the same: here is where to look which part it is.
+    spec = usable(stack, spec, [issue for issue in issues if spec is None or issue.code not in BY_PRICE])
     if spec.target != "aws":
         screen.out().print(sentence(spec), markup=False)
         return
-    priced, source = _priced(spec)
-    screen.out().print(parts_table(priced), "")
-    for note in [source, *footnotes(priced)]:
+    priced = _priced(spec)
+    screen.out().print(parts_table(priced.cost), "")
+    for note in [f"{priced.source}; a month has {HOURS_PER_MONTH} hours", *footnotes(priced.cost)]:
         screen.say(note)
     screen.out().print()
-    screen.out().print(sentence(spec, priced), markup=False)
+    screen.out().print(sentence(spec, priced.cost), markup=False)
 
 
 def sentence(spec: ClusterSpec, priced: Cost | None = None) -> str:
@@ -57,26 +62,12 @@ def footnotes(priced: Cost) -> list[str]:
     return [*notes, f"not included: {'; '.join(NOT_INCLUDED)}"]
 
 
-def _priced(spec: ClusterSpec) -> tuple[Cost, str]:
-    """What it costs, and where the prices of its instances are from: AWS today, or the dated table."""
-    month = f"a month has {HOURS_PER_MONTH} hours"
-    table = aws_cost(spec)
-    dated = f"instance prices of {table.priced_on}, {spec.aws.region if spec.aws else ''}; {month}"
+def _priced(spec: ClusterSpec) -> Priced:
     try:
         found = account(spec)
     except Problem as bad:
-        return table, f"{dated}; today's were not asked for: {bad}"
-    if found is None:
-        return table, f"{dated}; today's were not asked for: {NONE}"
-    from infra.targets.aws.live_prices import SOURCE, live_prices  # noqa: PLC0415  # loads AWS's libraries
-
-    with screen.out().status("asking AWS for prices"):
-        live = live_prices(spec, found)
-    if not live.known:
-        return table, f"{dated}; today's could not be read ({live.problem})"
-    some = f"; some are of {table.priced_on} ({live.problem})" if live.problem else ""
-    told = f"instance prices of today, {live.on}, {found.region}, by the {SOURCE}{some}; {month}"
-    return aws_cost(spec, live, live.on), told
+        return by_table(spec, f"were not asked for: {bad}")
+    return by_aws(spec, found) if found else by_table(spec, f"were not asked for: {NONE}")
 
 
 def _count(line: Line) -> str:

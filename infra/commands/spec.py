@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from infra.commands import screen
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
@@ -11,6 +13,7 @@ from infra.spec.issue import SpecError
 from infra.spec.load import load
 from infra.spec.stack_file import cluster_of
 from infra.validate import EngineFacts, Issue, render, validate
+from infra.validate.aws_budget import BY_PRICE
 from infra.validate.rest import rest
 
 
@@ -46,15 +49,20 @@ def name_is_free(spec: ClusterSpec, stack: str) -> None:
 
 def valid_spec(stack: StackHome, engine: EngineFacts | None) -> ClusterSpec:
     spec, issues = examined(stack, engine)
-    if spec is None:
+    return usable(stack, spec, issues)
+
+
+def usable(stack: StackHome, spec: ClusterSpec | None, issues: Sequence[Issue]) -> ClusterSpec:
+    """The spec where nothing speaks against it; what may, is said."""
+    if spec is None or any(issue.level == "error" for issue in issues):
         raise Stop(f"{stack.file.name} cannot be used; nothing was started\n{render(issues)}", code=BAD_INPUT)
     for issue in issues:
-        screen.say(f"warning: {issue.where}: {issue.message}")
+        screen.say(f"warning: {issue.where}: {issue.message}; {issue.fix}")
     return spec
 
 
 def examined(stack: StackHome, engine: EngineFacts | None) -> tuple[ClusterSpec | None, list[Issue]]:
-    """The spec, unless it has errors, and everything found."""
+    """Everything found, and the spec, unless it has errors that stay whatever prices are today."""
     try:
         data = cluster_of(stack.file)
     except SpecError as bad:
@@ -64,4 +72,5 @@ def examined(stack: StackHome, engine: EngineFacts | None) -> tuple[ClusterSpec 
     except SpecError as bad:
         return None, [*bad.issues, *rest(data, bad.issues, engine, stack.home.repo)]
     issues = validate(spec, engine, stack.home.repo)
-    return (None if any(issue.level == "error" for issue in issues) else spec), issues
+    stay = any(issue.level == "error" and issue.code not in BY_PRICE for issue in issues)
+    return (None if stay else spec), issues

@@ -7,38 +7,44 @@ from datetime import UTC, datetime
 
 from infra.commands import account, outcome, screen
 from infra.commands.outcome import Outcome
-from infra.commands.spec import engine_facts, name_is_free, on_this_machine, valid_spec
+from infra.commands.sizes import machines
+from infra.commands.spec import engine_facts, examined, name_is_free, on_this_machine, usable
 from infra.commands.watch import nodes_table, watching
 from infra.commands.where import existing_stack
-from infra.engine import lock, pulumi
+from infra.engine import aws_plugin, lock, pulumi
+from infra.engine.environment import How
 from infra.engine.events import Failure, Result
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.engine.typed import retyped, typed
 from infra.home import StackHome
-from infra.plan.build_plan import plan
+from infra.plan.build_plan import BuildPlan, plan
 
 # Pulumi's whole message after a Ctrl-C.
 _CANCELLED = "update canceled"
 
 
-def up(name: str, *, force: bool, wait: bool) -> Outcome:
+def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> Outcome:
     stack = existing_stack(name)
-    spec = valid_spec(stack, engine_facts() if on_this_machine(stack) else None)
+    spec, issues = examined(stack, engine_facts() if on_this_machine(stack) else None)
+    how = How(force=force)
+    if spec and spec.target == "aws":
+        flight = account.cleared(spec, issues, preflight=preflight)
+        issues, how = flight.issues, How(force=force, budget_judged=flight.by_todays_prices)
+    spec = usable(stack, spec, issues)
     name_is_free(spec, name)
     if spec.target == "aws":
-        account.reached(spec)
-    nodes = [node.name for node in plan(spec).nodes]
+        aws_plugin.ensure(stack.home, screen.say)
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)
-        return _run(stack, nodes, held, force=force)
+        return _run(stack, plan(spec), held, how)
 
 
-def _run(stack: StackHome, nodes: list[str], held: int, *, force: bool) -> Outcome:
+def _run(stack: StackHome, built: BuildPlan, held: int, how: How) -> Outcome:
     began, at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     outcome.write(stack, Outcome("running", at))
     try:
-        with watching(nodes, stack.progress) as watcher:
-            code, result = pulumi.up(stack, pulumi.Caller(held, watcher.tick, watcher.say), force=force)
+        with watching([node.name for node in built.nodes], stack.progress) as watcher:
+            code, result = pulumi.up(stack, pulumi.Caller(held, watcher.tick, watcher.say), how)
     except KeyboardInterrupt:
         outcome.write(stack, Outcome("interrupted", at, round(time.monotonic() - began, 1)))
         raise interrupted(stack) from None
@@ -51,12 +57,12 @@ def _run(stack: StackHome, nodes: list[str], held: int, *, force: bool) -> Outco
     if code:
         raise failed(stack, result)
     if not result.changed:
-        screen.good(f"nothing to change: {len(nodes)} nodes are as described ({seconds:.1f} s)")
+        screen.good(f"nothing to change: {machines(built)} as described ({seconds:.1f} s)")
         return ended
     watcher.board.finish()
     if watcher.board.phases and screen.out().is_terminal:
         screen.out().print(nodes_table(watcher.board, time.time(), screen.out().size.height))
-    screen.good(f"ready: {len(nodes)} nodes in {seconds:.1f} s")
+    screen.good(f"ready: {machines(built)} in {seconds:.1f} s")
     return ended
 
 

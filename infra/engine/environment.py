@@ -8,6 +8,7 @@ import secrets
 import shlex
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,12 +24,27 @@ def environment(base: Mapping[str, str], home: Home) -> dict[str, str]:
     return kept | additions(base, home)
 
 
-def stack_environment(base: Mapping[str, str], stack: StackHome, *, force: bool = False) -> dict[str, str]:
+@dataclass(frozen=True)
+class How:
+    """What one run is told beside the spec."""
+
+    force: bool = False
+    budget_judged: bool = False
+    """By today's prices, which the program does not ask for: the dated table has no say then."""
+
+
+AS_THE_STACK_SAYS = How()
+BUDGET_JUDGED = "MUSTER_BUDGET_JUDGED"
+_FORCE = "MUSTER_FORCE"
+
+
+def stack_environment(base: Mapping[str, str], stack: StackHome, how: How = AS_THE_STACK_SAYS) -> dict[str, str]:
     """`environment` plus what concerns one run of one stack."""
     run = {"MUSTER_PROGRESS": str(stack.progress), "PULUMI_DEBUG_COMMANDS": "true"}
-    forced = {"MUSTER_FORCE": "1"} if force else {}
-    kept = {name: value for name, value in environment(base, stack.home).items() if name != "MUSTER_FORCE"}
-    return kept | run | forced
+    told = {name: "1" for name, wanted in ((_FORCE, how.force), (BUDGET_JUDGED, how.budget_judged)) if wanted}
+    whole = environment(base, stack.home).items()
+    kept = {name: value for name, value in whole if name not in (_FORCE, BUDGET_JUDGED)}
+    return kept | run | told
 
 
 def additions(base: Mapping[str, str], home: Home) -> dict[str, str]:

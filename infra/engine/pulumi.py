@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from infra.engine import events, lock, project
-from infra.engine.environment import prepare, stack_environment
+from infra.engine.environment import AS_THE_STACK_SAYS, How, prepare, stack_environment
 from infra.engine.event_pipe import EventPipe
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
@@ -38,11 +38,11 @@ class Caller:
     say: Say
 
 
-def up(stack: StackHome, caller: Caller, *, force: bool) -> tuple[int, events.Result]:
+def up(stack: StackHome, caller: Caller, how: How) -> tuple[int, events.Result]:
     """Asks the machines what is (`--refresh`) and makes them what the stack file says."""
     _open(stack, caller.say)
     stack.progress.write_text("")
-    return _run(stack, caller, "up", "--refresh", force=force)
+    return _run(stack, caller, "up", "--refresh", how=how)
 
 
 def destroy(stack: StackHome, caller: Caller) -> tuple[int, events.Result]:
@@ -97,8 +97,8 @@ def wait_for_others(stack: StackHome, *, wait: bool, say: Say) -> None:
         time.sleep(_POLL_S)
 
 
-def environment_of(stack: StackHome, *, force: bool = False) -> dict[str, str]:
-    env = stack_environment(os.environ, stack, force=force)
+def environment_of(stack: StackHome, how: How = AS_THE_STACK_SAYS) -> dict[str, str]:
+    env = stack_environment(os.environ, stack, how)
     if shutil.which("pulumi", path=env["PATH"]) is None:
         raise Stop("the Pulumi CLI is not installed", "make setup")
     return env
@@ -135,13 +135,13 @@ def _clear_stale_lock(stack: StackHome, say: Say) -> None:
 
 
 def _run(
-    stack: StackHome, caller: Caller, command: str, *options: str, force: bool = False
+    stack: StackHome, caller: Caller, command: str, *options: str, how: How = AS_THE_STACK_SAYS
 ) -> tuple[int, events.Result]:
     log = stack.log(command)
     log.write_text("")
     arguments = ["pulumi", command, *_RUN, str(stack.events), *options, "--stack", stack.name, *_COMMON]
     with EventPipe(stack.events) as pipe:
-        code = _wait(_supervised(stack, log, arguments, caller.held, force=force), caller, pipe)
+        code = _wait(_supervised(stack, log, arguments, caller.held, how), caller, pipe)
         result = events.parse(pipe.lines())
     if code != 0 and not result.failures:
         said = events.clean(_errors(log.read_text())) or f"pulumi {command} ended with code {code}"
@@ -149,14 +149,12 @@ def _run(
     return code, result
 
 
-def _supervised(
-    stack: StackHome, log: Path, arguments: list[str], held: int, *, force: bool
-) -> subprocess.Popen[bytes]:
+def _supervised(stack: StackHome, log: Path, arguments: list[str], held: int, how: How) -> subprocess.Popen[bytes]:
     supervisor = Path(__file__).with_name("supervisor.py")
     return subprocess.Popen(
         [sys.executable, "-IS", str(supervisor), str(log), *arguments],
         stdin=subprocess.PIPE,
-        env=environment_of(stack, force=force),
+        env=environment_of(stack, how),
         cwd=stack.folder,
         pass_fds=(held,),
         start_new_session=True,

@@ -11,39 +11,32 @@ from infra.spec import Budget, ClusterSpec
 from infra.validate.aws_types import complete, known
 from infra.validate.issue import Issue, error, warning
 
+# What depends on prices: those of today, where there are any, have the last word.
+BY_PRICE = frozenset({"over_budget", "no_price"})
 EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s.]+")
 
 
 def hourly(spec: ClusterSpec) -> Iterator[Issue]:
     """At most: the queue can bring every autoscaled node up at once."""
-    allowed, price = spec.budget.usd_per_hour, _price(spec)
-    if allowed is None or price is None or price.usd_per_hour <= allowed:
-        return
-    message = f"{allowed:g} is less than the {price.usd_per_hour:.2f} USD per hour that the cluster costs at most"
-    fix = "fewer or smaller nodes, a lower max, or a higher budget; `make cost` shows each part"
-    yield error("over_budget", "budget.usd_per_hour", message, fix)
+    price = _price(spec)
+    return iter(()) if price is None else _hourly(spec, price)
 
 
 def monthly(spec: ClusterSpec) -> Iterator[Issue]:
     """At least: what the queue brings up beyond that is what the budget is there to end."""
-    allowed, price = spec.budget.usd_per_month, _price(spec)
-    if allowed is None or price is None or price.usd_per_month_min <= allowed:
-        return
-    least = f"{price.usd_per_month_min:,.2f} USD per month that the cluster costs when nobody uses it"
-    message = f"{allowed:g} is less than the {least}"
-    yield error("over_budget", "budget.usd_per_month", message, "fewer nodes that always exist, or a higher budget")
+    price = _price(spec)
+    return iter(()) if price is None else _monthly(spec, price)
 
 
 def unknown_price(spec: ClusterSpec) -> Iterator[Issue]:
     price = _price(spec)
-    if price is None or spec.aws is None or not price.unpriced:
-        return
-    what = "; ".join(dict.fromkeys(line.what for line in price.unpriced))
-    message = f"no price of {what} is known in {spec.aws.region}: the cost shown is too low"
-    if spec.budget == Budget():
-        yield warning("no_price", "budget", message, "look at aws.amazon.com/ec2/pricing before `make up`")
-    else:
-        yield error("no_price", "budget", message, "remove the budget, or choose a type and region with a known price")
+    return iter(()) if price is None else _unknown(spec, price)
+
+
+def affordable(spec: ClusterSpec, price: Cost) -> Iterator[Issue]:
+    """The three above by other prices than those of the dated table."""
+    for rule in (_hourly, _monthly, _unknown):
+        yield from rule(spec, price)
 
 
 def notify(spec: ClusterSpec) -> Iterator[Issue]:
@@ -58,6 +51,35 @@ def notify(spec: ClusterSpec) -> Iterator[Issue]:
     if spec.budget.usd_per_month is not None and not spec.budget.notify:
         message = "AWS stops nothing without somebody to tell: the budget only counts"
         yield warning("budget_silent", "budget.usd_per_month", message, "add `notify: [ops@example.com]`")
+
+
+def _hourly(spec: ClusterSpec, price: Cost) -> Iterator[Issue]:
+    allowed = spec.budget.usd_per_hour
+    if allowed is None or price.usd_per_hour <= allowed:
+        return
+    message = f"{allowed:g} is less than the {price.usd_per_hour:.2f} USD per hour that the cluster costs at most"
+    fix = "fewer or smaller nodes, a lower max, or a higher budget; `make cost` shows each part"
+    yield error("over_budget", "budget.usd_per_hour", message, fix)
+
+
+def _monthly(spec: ClusterSpec, price: Cost) -> Iterator[Issue]:
+    allowed = spec.budget.usd_per_month
+    if allowed is None or price.usd_per_month_min <= allowed:
+        return
+    least = f"{price.usd_per_month_min:,.2f} USD per month that the cluster costs when nobody uses it"
+    message = f"{allowed:g} is less than the {least}"
+    yield error("over_budget", "budget.usd_per_month", message, "fewer nodes that always exist, or a higher budget")
+
+
+def _unknown(spec: ClusterSpec, price: Cost) -> Iterator[Issue]:
+    if spec.aws is None or not price.unpriced:
+        return
+    what = "; ".join(dict.fromkeys(line.what for line in price.unpriced))
+    message = f"no price of {what} is known in {spec.aws.region}: the cost shown is too low"
+    if spec.budget == Budget():
+        yield warning("no_price", "budget", message, "look at aws.amazon.com/ec2/pricing before `make up`")
+    else:
+        yield error("no_price", "budget", message, "remove the budget, or choose a type and region with a known price")
 
 
 def _price(spec: ClusterSpec) -> Cost | None:

@@ -29,7 +29,7 @@ def empty(pair: CloudStack) -> set[str]:
 def test_up(pair: CloudStack, empty: set[str]) -> None:
     with pair.counted("up"):
         said = pair.up()
-    assert "ready: 1 nodes" in said
+    assert "ready: controller, up to 2 autoscaled nodes in " in said
     assert {one.split()[0] for one in everything(pair.server) - empty} >= {"Instances", "Vpcs", "NatGateways", "efs"}
 
 

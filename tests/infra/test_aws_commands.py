@@ -35,8 +35,9 @@ def test_check_ends_with_nodes_and_price(stacks: Path) -> None:
     done = muster(stacks, "check", "--stack", "pair")
     assert (done.returncode, done.stderr) == (0, "")
     account, line = done.stdout.splitlines()
-    assert account == "no AWS credentials found: quotas, zones, capacity, images and rights are not checked"
-    assert line.startswith("✓ Pulumi.pair.yaml: cluster pair, 1 node and up to 2 more, 0.")
+    unasked = "quotas, zones, capacity, images, rights and today's prices"
+    assert account == f"no AWS credentials found: {unasked} are not checked"
+    assert line.startswith("✓ Pulumi.pair.yaml: cluster pair, controller, up to 2 autoscaled nodes, 0.")
     assert line.endswith(" USD per hour on target aws")
 
 
@@ -51,6 +52,12 @@ def test_cost_shows_each_part_and_what_is_missing_in_it(stacks: Path) -> None:
     assert done.returncode == 0
     for words in ("groups.gpu", "g6.8xlarge, spot, then on-demand", "NAT gateway", "total", "not included: data"):
         assert words in done.stdout
+
+
+def test_cost_shows_what_the_budget_does_not_allow(stacks: Path) -> None:
+    done = muster(stacks, "cost", "--stack", "poor")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "total" in done.stdout
 
 
 def test_up_refuses_what_the_budget_does_not_allow(stacks: Path) -> None:

@@ -52,7 +52,10 @@ def test_what_would_lead_elsewhere_is_taken_out(name: str) -> None:
 def test_force_is_said_by_the_command_only() -> None:
     stack = HOME.stack("local")
     assert "MUSTER_FORCE" not in environment.stack_environment({"MUSTER_FORCE": "1"}, stack)
-    assert environment.stack_environment({}, stack, force=True)["MUSTER_FORCE"] == "1"
+    assert environment.stack_environment({}, stack, environment.How(force=True))["MUSTER_FORCE"] == "1"
+    judged = environment.BUDGET_JUDGED
+    assert judged not in environment.stack_environment({judged: "1"}, stack)
+    assert environment.stack_environment({}, stack, environment.How(budget_judged=True))[judged] == "1"
 
 
 def test_exports_survive_a_shell() -> None:

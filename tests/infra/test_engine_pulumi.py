@@ -60,12 +60,12 @@ PROGRAM = """
 CALLER = """
     import os, sys
     from pathlib import Path
-    from infra.engine import lock, pulumi
+    from infra.engine import environment, lock, pulumi
     from infra.home import Home
     home = Home.of(os.environ, repo=Path(sys.argv[1]))
     stack = home.stack("s")
     with lock.held(stack, "up", wait=False, say=print) as held:
-        print(pulumi.up(stack, pulumi.Caller(held, lambda: None, print), force=False))
+        print(pulumi.up(stack, pulumi.Caller(held, lambda: None, print), environment.How()))
 """
 
 
@@ -92,7 +92,7 @@ def describe(stack: StackHome, *, size: int = 1, sleep: float = 0, fail: str = "
 
 def up(stack: StackHome, say: Callable[[str], None] = print) -> tuple[int, events.Result]:
     with lock.held(stack, "up", wait=False, say=say) as held:
-        return pulumi.up(stack, pulumi.Caller(held, lambda: None, say), force=False)
+        return pulumi.up(stack, pulumi.Caller(held, lambda: None, say), environment.How())
 
 
 def creates(stack: StackHome) -> int:

@@ -92,7 +92,7 @@ def test_without_credentials_nothing_is_asked(
     assert account.account(spec()) is None
     check("pair")
     assert (
-        "no AWS credentials found: quotas, zones, capacity, images and rights are not checked"
+        "no AWS credentials found: quotas, zones, capacity, images, rights and today's prices are not checked"
         in capsys.readouterr().out
     )
 

@@ -1,0 +1,183 @@
+"""How an `up` ended: what is remembered of it, what a person reads, and what may be trusted afterwards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bootstrap.progress import Event
+from infra.commands import outcome, output, sizes, up
+from infra.engine.environment import How
+from infra.engine.events import Failure, Result
+from infra.engine.stop import Stop
+from infra.home import Home, StackHome
+from infra.plan.build_plan import plan
+from infra.spec import ClusterSpec
+from infra.spec.load import read
+from tests.harness import small_spec
+
+REPO = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("last", "shown"),
+    [(None, True), ("ready", True), ("failed", False), ("running", False)],
+)
+def test_ready_is_shown_only_if_the_last_up_made_it_so(last: str | None, shown: bool) -> None:
+    ended = outcome.Outcome(last, "2026-01-01T00:00:00+00:00") if last else None
+    found = output.trusted({"ready": {"nodes": []}, "cluster": "demo"}, ended)
+    assert ("ready" in found) is shown
+    assert found["cluster"] == "demo"
+
+
+def test_the_outcome_of_an_up_is_kept(tmp_path: Path) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    assert outcome.read(stack) is None
+    ended = outcome.Outcome("ready", "2026-01-01T00:00:00+00:00", 12.5, True, {"machines": 2.0})
+    outcome.write(stack, ended)
+    assert outcome.read(stack) == ended
+    stack.last_up.write_text("{")
+    assert outcome.read(stack) is None
+
+
+def plain_run(stack: StackHome, kind: str, result: str, ended: float) -> None:
+    stack.pulumi_history.mkdir(parents=True, exist_ok=True)
+    record = {"kind": kind, "result": result, "startTime": int(ended) - 30, "endTime": int(ended)}
+    (stack.pulumi_history / f"s-{int(ended * 1e9)}.history.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain", "result"),
+    [
+        (None, [("update", "succeeded", 100)], "ready"),
+        (None, [("update", "failed", 100)], "failed"),
+        ("ready", [("update", "failed", 100)], "failed"),
+        ("failed", [("update", "succeeded", 100)], "ready"),
+        ("running", [("update", "succeeded", 100)], "ready"),
+        ("failed", [("update", "succeeded", -100)], "failed"),
+        ("ready", [("update", "failed", -100)], "ready"),
+        ("failed", [("refresh", "succeeded", 100)], "failed"),
+        ("failed", [("update", "succeeded", 100), ("refresh", "failed", 200)], "ready"),
+        ("ready", [("destroy", "failed", 100)], "failed"),
+        ("ready", [("destroy", "succeeded", 100)], None),
+        (None, [], None),
+        ("interrupted", [("update", "failed", 1)], "interrupted"),
+        ("interrupted", [("update", "failed", 100)], "failed"),
+    ],
+)
+def test_whichever_up_came_last_tells(
+    tmp_path: Path, ours: str | None, plain: list[tuple[str, str, float]], result: str | None
+) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    if ours:
+        outcome.write(stack, outcome.Outcome(ours, "2026-01-01T00:00:00+00:00", 12.5))
+    for kind, ended_as, after in plain:
+        plain_run(stack, kind, ended_as, datetime(2026, 1, 1, tzinfo=UTC).timestamp() + 12.5 + after)
+    last = outcome.read(stack)
+    assert (last.result if last else None) == result
+
+
+def test_the_time_of_the_last_up_is_that_of_whichever_came_last(tmp_path: Path) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    outcome.write(stack, outcome.Outcome("ready", "2026-01-01T00:00:00+00:00", 12.5))
+    plain_run(stack, "update", "succeeded", datetime(2026, 1, 1, 1, 0, 30, tzinfo=UTC).timestamp())
+    last = outcome.read(stack)
+    assert last is not None
+    assert last.when == datetime(2026, 1, 1, 1, tzinfo=UTC)
+
+
+def test_a_plain_pulumi_that_runs_or_was_killed_tells_nothing_good(tmp_path: Path) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    outcome.write(stack, outcome.Outcome("ready", "2026-01-01T00:00:00+00:00", 12.5))
+    stack.pulumi_locks.mkdir(parents=True)
+    (stack.pulumi_locks / "a.json").write_text('{"pid": 1, "hostname": "h", "timestamp": "2026-01-02T00:00:00.1Z"}')
+    last = outcome.read(stack)
+    assert last is not None
+    assert last.result == "running"
+
+
+@pytest.mark.parametrize(
+    ("hour", "result"), [("2026-01-01T00:00:05.1Z", "interrupted"), ("2026-01-02T00:00:00.1Z", "running")]
+)
+def test_the_lock_that_a_second_ctrl_c_left_is_no_running_up(tmp_path: Path, hour: str, result: str) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    outcome.write(stack, outcome.Outcome("interrupted", "2026-01-01T00:00:00+00:00", 12.5))
+    stack.pulumi_locks.mkdir(parents=True)
+    (stack.pulumi_locks / "a.json").write_text(json.dumps({"pid": 1, "hostname": "h", "timestamp": hour}))
+    last = outcome.read(stack)
+    assert last is not None
+    assert last.result == result
+
+
+def test_a_failed_up_is_one_block() -> None:
+    stack = Home.of({"MUSTER_HOME": "/h"}).stack("s")
+    message = "node gpu-2, step slurmd: fatal: no key. Log: journalctl -u slurmd. Fix: put the key there."
+    stop = up.failed(stack, Result({}, (Failure("slurm", message), Failure("", "stopped"))))
+    assert stop.what.splitlines() == [
+        "up failed: slurm",
+        "  node gpu-2, step slurmd: fatal: no key.",
+        "  log: journalctl -u slurmd.",
+        "  fix: put the key there.",
+        "  stopped",
+        "everything Pulumi said: /h/s/up.log",
+    ]
+
+
+def test_an_up_that_was_stopped_is_no_failure_of_anything() -> None:
+    stop = up.failed(Home.of({}).stack("s"), Result({}, (Failure("", "update canceled"),)))
+    assert (stop.what, stop.code) == ("up was interrupted", 130)
+    assert stop.fix == "`make up STACK=s` goes on from here, `make teardown STACK=s` removes what exists"
+    cut_short = Failure("slurm", "node gpu-1: connection lost")
+    assert up.failed(Home.of({}).stack("s"), Result({}, (cut_short, Failure("", "update canceled")))).code == 130
+
+
+def run_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]) -> StackHome:
+    def pretend(stack: StackHome, _caller: object, _how: How) -> tuple[int, Result]:
+        if isinstance(ended, BaseException):
+            raise ended
+        stack.progress.write_text(json.dumps(asdict(Event("machines", "gpu-1", "create", "changed"))) + "\n")
+        return ended
+
+    monkeypatch.setattr(up.pulumi, "up", pretend)
+    return Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt(), (255, Result({}, (Failure("", "update canceled"),)))])
+def test_an_up_that_a_person_ended_says_how_to_go_on_and_is_remembered_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]
+) -> None:
+    stack = run_up(tmp_path, monkeypatch, ended)
+    with pytest.raises(Stop, match="was interrupted") as stop:
+        up._run(stack, plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How())
+    assert "`make up STACK=s` goes on" in stop.value.fix
+    last = outcome.read(stack)
+    assert last is not None
+    assert last.result == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("changes", "created"), [({"create": 9}, True), ({"update": 2, "same": 7}, False), ({"delete": 1}, False)]
+)
+def test_what_next_is_for_those_who_have_new_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], created: bool
+) -> None:
+    stack = run_up(tmp_path, monkeypatch, (0, Result(changes, ())))
+    assert up._run(stack, plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How()).created is created
+
+
+@pytest.mark.parametrize(
+    ("stack", "words"),
+    [
+        ("local", "4 nodes"),
+        ("aws-g6-pair", "controller, up to 2 autoscaled nodes"),
+        ("aws-p5-autoscaled", "controller, login, up to 64 autoscaled nodes"),
+        ("aws-p5en-lustre", "controller, login, 2 static nodes"),
+        ("aws-full", "controller, login, 2 static nodes, up to 16 autoscaled nodes"),
+    ],
+)
+def test_what_exists_is_said_in_words(stack: str, words: str) -> None:
+    assert sizes.machines(plan(read(REPO / "stacks" / f"Pulumi.{stack}.yaml"))) == words

@@ -28,7 +28,7 @@ setup: ## Python, Pulumi, Docker, node image, training environment; only what is
 demo: setup ## set-up, a cluster, a training run on 2 nodes, its report, a summary
 	@$(MUSTER) demo --stack $(STACK)
 
-up: setup ## create the cluster, or make it what its file says (FORCE=1: although jobs run; NO_PREFLIGHT=1)
+up: setup ## make the cluster what its file says (FORCE=1: although jobs run; NO_PREFLIGHT=1)
 	@$(MUSTER) up --stack $(STACK) $(if $(FORCE),--force) $(if $(WAIT),--wait) $(if $(NO_PREFLIGHT),--no-preflight)
 
 status: $(MUSTER) ## nodes, queue, health, cost per hour

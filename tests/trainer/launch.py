@@ -86,10 +86,12 @@ class Launched:
 
 
 @contextmanager
-def torchrun(ranks: int, words: list[str], cwd: Path, *, program: str = "trainer") -> Iterator[Launched]:
+def torchrun(
+    ranks: int, words: list[str], cwd: Path, *, program: str = "trainer", **variables: str
+) -> Iterator[Launched]:
     """Whatever still runs at the end of the block is killed."""
     launcher = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-    with _running([sys.executable, "-m", *launcher, "-m", program, *words], cwd, {}) as run:
+    with _running([sys.executable, "-m", *launcher, "-m", program, *words], cwd, variables) as run:
         yield run
 
 

@@ -87,11 +87,12 @@ def _settle_buckets(wrapped: Any) -> None:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forward = model.forward
     # Gradients come in the reverse order of use, as those of a real model do.
-    model.forward = lambda: torch.stack([parameter.flatten()[0].float() for parameter in parameters]).sum()
+    model.forward = lambda _: torch.stack([parameter.flatten()[0].float() for parameter in parameters]).sum()
     try:
         # The first pass of a static graph only counts.
         for _ in range(2 if wrapped.static_graph else 1):
-            wrapped().backward()
+            # With a GPU, DDP moves its arguments there and fails where there are none.
+            wrapped(None).backward()
     finally:
         model.forward = forward
     wrapped.reducer._rebuild_buckets()

@@ -9,7 +9,12 @@ from bootstrap.bundle import Bundle, archive, files
 
 # What the node runs, and what it ships on to the shared filesystem.
 ROOMS = ("bootstrap", "infra/spec", "infra/inventory", "slurm", "trainer")
-SINGLE = ("infra/__init__.py",)
+SINGLE = (
+    "infra/__init__.py",
+    "infra/catalog/__init__.py",
+    "infra/catalog/software.py",
+    "infra/catalog/data/software.yaml",
+)
 CLUSTER = "cluster"
 SPEC = f"{CLUSTER}/spec.json"
 INVENTORY = f"{CLUSTER}/inventory.json"

@@ -1,4 +1,4 @@
-"""The tables of docs/aws.md, made from what they are about: resources, rights, roles, validators, the pre-flight."""
+"""The tables of docs/aws.md, made from what they are about: resources, rights, software, rules, the pre-flight."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from infra.catalog import software
 from infra.catalog.prices import Price, service_price
+from infra.catalog.software import Component
 from infra.plan.aws import iam
 from infra.plan.aws.iam import Scope, Statement
 from infra.plan.aws.resources import KINDS, TAGGING
@@ -38,6 +40,7 @@ def blocks() -> dict[str, str]:
         "resources": resources(),
         "rights": rights(),
         "roles": roles(),
+        "software": lock(),
         "validators": findings(_VALIDATORS),
         "preflight": findings(_FLIGHT),
     }
@@ -75,10 +78,39 @@ def roles() -> str:
     return "\n".join([*head, *lines])
 
 
+def lock() -> str:
+    """Which versions nodes may have; from the table that they are held to."""
+    rows = (
+        f"| {one.title} | {' and '.join(sorted(one.has))} | {_pinned(one)} | {_allowed(one)} | {one.why} "
+        f"([source]({one.source})) | {_read(one)} |"
+        for one in software.components().values()
+    )
+    head = ["| software | on machines with | reviewed | allowed | why | read from |", "|---|---|---|---|---|---|"]
+    image = software.image()
+    return "\n".join([*head, *rows, "", f"Reviewed: [{image['name']}]({image['source']}); {image['note']}."])
+
+
 def findings(files: tuple[Path, ...]) -> str:
     """Read from the source: what is not there cannot be in the table, and the other way round."""
     rows = sorted({row for file in files for row in _findings(file)})
     return "\n".join(["| code | level | says |", "|---|---|---|", *rows])
+
+
+def _pinned(one: Component) -> str:
+    if one.same_as:
+        return f"that of {software.components()[one.same_as].title}"
+    return "that of `software.training_lock`" if one.lock else one.version
+
+
+def _allowed(one: Component) -> str:
+    rule = f"the same as {software.components()[one.same_as].title}" if one.same_as else f"{one.least} or newer"
+    return f"{rule}, or none" if one.optional else rule
+
+
+def _read(one: Component) -> str:
+    if one.lock:
+        return "the lock file"
+    return f"`{one.file}`" if one.file else f"`{one.command.split()[0]}`"
 
 
 def _price(kind: str, names: tuple[str, ...]) -> str:

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "infra.validate": PURE,
     "infra.providers": MAKERS,
     "infra.targets": MAKERS,
-    "bootstrap": ("infra.inventory", "infra.spec", "slurm"),
+    "bootstrap": ("infra.inventory", "infra.spec", "infra.catalog.software", "slurm"),
     "slurm": ("infra.inventory", "infra.spec"),
     "slurm.power": ("infra.inventory", "infra.spec", "infra.plan.names", "slurm"),
     "trainer": (),

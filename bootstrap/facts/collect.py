@@ -9,6 +9,7 @@ from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.facts.parse import parse
+from bootstrap.steps import software
 from bootstrap.steps.packages import own_packages, packages
 from bootstrap.transport.base import Transport
 from infra.inventory import Node
@@ -30,7 +31,8 @@ def collect(transport: Transport, node: Node, desired: Desired) -> Facts:
         "OWN": "no" if desired.cloud is None else "yes",
     }
     head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-    done = transport.run(head + SCRIPT, timeout=TIMEOUT_S)
+    asked = "" if desired.cloud is None else software.readings(node, desired)
+    done = transport.run(head + asked + SCRIPT, timeout=TIMEOUT_S)
     if done.code != 0 or "\nclock\t" not in done.out:
         line = (done.err.strip().splitlines() or ["the facts came back cut short"])[-1]
         raise BootstrapError(node.name, "facts", line, fix="log in and run the command the line names")

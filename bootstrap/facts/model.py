@@ -67,4 +67,6 @@ class Facts:
     mounts: Mapping[str, str] = field(default_factory=dict)
     """Kind of filesystem by where it is mounted."""
     disks: tuple[Disk, ...] = ()
+    software: Mapping[str, str] = field(default_factory=dict)
+    """What components of the lock table say of themselves, as they say it."""
     clock: float = 0.0

@@ -39,6 +39,7 @@ def parse(text: str) -> Facts:
         kernel=_one(lines["kernel"]),
         mounts=dict(f for f in lines["mount"] if len(f) == 2),  # noqa: PLR2004
         disks=tuple(Disk(*f) for f in lines["disk"] if len(f) == 3),  # noqa: PLR2004
+        software=_software(lines["software"]),
         clock=float(_one(lines["clock"]) or 0),
     )
 
@@ -46,6 +47,13 @@ def parse(text: str) -> Facts:
 def _files(stats: list[list[str]], digests: list[list[str]]) -> dict[str, FileFact]:
     sums = {path: digest for digest, path in digests}
     return {path: FileFact(sums.get(path, ""), int(mode, 8), owner) for path, mode, owner in stats}
+
+
+def _software(said: list[list[str]]) -> dict[str, str]:
+    texts: dict[str, list[str]] = defaultdict(list)
+    for name, *rest in said:
+        texts[name].append("\t".join(rest))
+    return {name: "\n".join(rows) for name, rows in texts.items()}
 
 
 def _one(found: list[list[str]]) -> str:

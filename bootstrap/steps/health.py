@@ -10,6 +10,7 @@ from pathlib import Path
 from bootstrap.action import Action, write
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
+from bootstrap.steps.software import versions
 from bootstrap.steps.step import Step
 from infra.inventory import Node
 
@@ -20,14 +21,14 @@ PROGRAM = '#!/bin/sh\nexec python3 {etc}/health.pyz {when} "$@"\n'
 
 def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     return [
-        *write(facts, f"{ETC}/expected.json", expected(node, desired)),
+        *write(facts, f"{ETC}/expected.json", expected(facts, node, desired)),
         *write(facts, f"{ETC}/health.pyz", program(desired.root)),
         *write(facts, f"{ETC}/health", PROGRAM.format(etc=ETC, when="interval"), 0o755),
         *write(facts, f"{ETC}/prolog", PROGRAM.format(etc=ETC, when="prolog"), 0o755),
     ]
 
 
-def expected(node: Node, desired: Desired) -> str:
+def expected(facts: Facts, node: Node, desired: Desired) -> str:
     """For the health checks and the fabric job. Simulated GPUs have no driver to ask."""
     known = next((nodes for nodes in desired.inventory.sets if nodes.group == node.group), None)
     return json.dumps(
@@ -38,6 +39,7 @@ def expected(node: Node, desired: Desired) -> str:
             "efa": known.efa_devices if known else 0,
             "busbw": known.busbw if known else {},
             "mounts": list(desired.inventory.mounts),
+            "software": {} if desired.cloud is None else versions(facts, node, desired),
         },
         sort_keys=True,
     )

@@ -22,6 +22,7 @@ from bootstrap.steps import (
     resolver,
     scratch,
     slurm_packages,
+    software,
     ssh,
     state,
     sysctl,
@@ -57,6 +58,7 @@ ALL: tuple[Step, ...] = (*BASE, *CONTROL, *MEMBERS, *SHIPPED)
 # homes, queue and accounts may lie on what they mount.
 MACHINE: tuple[Step, ...] = (
     updates.STEP,
+    software.STEP,
     resolver.STEP,
     host_key.STEP,
     sysctl.STEP,

@@ -15,6 +15,7 @@ from infra.validate import (
     aws_only,
     aws_power,
     aws_section,
+    aws_software,
     aws_storage,
     budget,
     groups,
@@ -113,6 +114,7 @@ AWS_RULES: tuple[Rule, ...] = (
     aws_storage.existing,
     aws_storage.existing_twice,
     aws_storage.scratch,
+    aws_software.fetched,
     aws_budget.hourly,
     aws_budget.monthly,
     aws_budget.unknown_price,
@@ -133,4 +135,5 @@ def validate(spec: ClusterSpec, engine: EngineFacts | None = None, root: Path | 
         found += [issue for rule in HOST_RULES for issue in rule(spec, engine)]
     if root:
         found += software.lock_exists(spec, root)
+        found += aws_software.lock(spec, root)
     return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 
@@ -17,13 +17,15 @@ class Expected:
     """Active NVLink links of each GPU; 0 where the machine has none."""
     efa: int = 0
     mounts: Sequence[str] = ()
+    software: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By component, the version it had when the node was set up, and the file that says so."""
     disabled: Sequence[str] = ()
     """Names of checks that are switched off on this cluster."""
 
     @staticmethod
     def read(path: Path) -> Expected:
         known = json.loads(path.read_text(encoding="utf-8"))
-        return Expected(**{field.name: known[field.name] for field in fields(Expected) if field.name in known})
+        return Expected(**{one.name: known[one.name] for one in fields(Expected) if one.name in known})
 
 
 @dataclass(frozen=True)

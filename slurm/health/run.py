@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from slurm.health import clock, efa, filesystem, gpu, nvlink, xid
+from slurm.health import clock, efa, filesystem, gpu, nvlink, software, xid
 from slurm.health.check import Answer, Check, Expected, Problem, judged
 
 ALL: tuple[Check, ...] = (
@@ -19,6 +19,7 @@ ALL: tuple[Check, ...] = (
     xid.CHECK,
     nvlink.CHECK,
     efa.CHECK,
+    software.CHECK,
     filesystem.MOUNTS,
     filesystem.DISK,
     clock.CHECK,

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from bootstrap.facts.model import Facts
 from bootstrap.steps import health
 from infra.inventory import Node, NodeGpus, NodeSet
 from tests.bootstrap.clusters import desired
@@ -26,7 +27,7 @@ def test_the_program_runs_from_one_file_and_is_the_same_every_time(tmp_path: Pat
 
 def test_simulated_gpus_have_no_driver_to_ask() -> None:
     wanted = desired()
-    found = json.loads(health.expected(wanted.inventory.compute[0], wanted))
+    found = json.loads(health.expected(Facts(), wanted.inventory.compute[0], wanted))
     assert (found["gpus"], found["efa"], found["mounts"]) == (0, 0, list(wanted.inventory.mounts))
 
 
@@ -38,11 +39,12 @@ def test_a_launched_node_should_have_what_its_type_has() -> None:
     wanted = replace(wanted, inventory=wanted.inventory.model_copy(update={"sets": (h200,)}))
     machine = Node(name="h200-3", role="compute", group="h200", address="10.0.0.9", host_key="", machine_id="i-1",
                    cpus=192, memory_mb=2_000_000, gpus=gpus, fabric="efa")  # fmt: skip
-    assert json.loads(health.expected(machine, wanted)) == {
+    assert json.loads(health.expected(Facts(), machine, wanted)) == {
         "fabric": "efa",
         "gpus": 8,
         "nvlinks": 18,
         "efa": 16,
         "busbw": {"1073741824": 437.0},
         "mounts": list(wanted.inventory.mounts),
+        "software": {},
     }

@@ -55,6 +55,23 @@ def test_examples_have_no_issues(stack: Path) -> None:
     assert render(validate(read(stack), root=ROOT)) == ""
 
 
+def test_the_nccl_of_the_lock_file_is_held_to_the_software_table(tmp_path: Path) -> None:
+    (tmp_path / "old.lock").write_text("nvidia-nccl-cu12==2.21.5 ; sys_platform == 'linux' \\\n")
+    (tmp_path / "none.lock").write_text("torch==2.15.0\n")
+    with_old = {"software": {"training_lock": "old.lock"}}
+    assert render(validate(spec(**with_old), root=tmp_path)) == (
+        "error    software.training_lock\n"
+        "         'old.lock' has NCCL 2.21.5; allowed: 2.24.0 or newer (2.21 to 2.23 ignore errors of the plugin, and "
+        "jobs hang instead of failing)\n"
+        "         fix: lock NCCL 2.24.0 or newer, or name another lock file\n"
+        "\n"
+        "1 error"
+    )
+    assert validate(spec(software={"training_lock": "none.lock"}), root=tmp_path) == []
+    no_gpus = {"cpu": {"instance_type": "m7i.xlarge", "count": 2}}
+    assert validate(spec(**with_old, groups=no_gpus), root=tmp_path) == []
+
+
 @pytest.mark.parametrize("usd", [1.0, 100.0])
 def test_more_than_an_hour_may_cost(usd: float) -> None:
     elastic = {"gpu": {"instance_type": "p5.48xlarge", "min": 0, "max": 8, "fabric": "efa"}}

@@ -11,6 +11,7 @@ from infra.spec import ClusterSpec
 from tests.bootstrap.clusters import KEY, ROOT
 
 KERNEL = "6.8.0-1021-aws"
+INSTALLER = "# EFA installer version: 1.50.0"
 LUSTRE = Filesystem(kind="lustre", mount="/shared", host="fs-01.fsx.us-east-1.amazonaws.com", export="abcdef")
 EFS = Filesystem(kind="efs", mount="/users", host="fs-02.efs.us-east-1.amazonaws.com")
 NFS = Filesystem(kind="nfs", mount="/archive", host="10.0.0.9", export="/vol")
@@ -56,5 +57,6 @@ def ubuntu(**more: Any) -> Facts:
         "mounts": {"/": "ext4"},
         "disks": (ROOT_DISK,),
         "cgroup": "v2",
+        "software": {"kernel": KERNEL, "efa_installer": INSTALLER, "efa": "3.3.0g", "libfabric": "libfabric: 2.6.0"},
     }
     return Facts(**base | more)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.health import clock, efa, filesystem, gpu, nvlink, xid
+from slurm.health import clock, efa, filesystem, gpu, nvlink, software, xid
 from slurm.health.check import Check, Expected, Problem, judged
 from slurm.health.drain import GOOD_ROUNDS, PREFIX, Decision, Standing, decide
 from slurm.health.run import ALL, ask, problems
@@ -44,6 +44,28 @@ DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 10143
 )  # fmt: skip
 def test_gpu(output: str, found: list[str]) -> None:
     assert gpu.judge(output, P5) == found
+
+
+def test_software_is_still_what_the_node_was_set_up_with(tmp_path: Path) -> None:
+    driver, module, gone = (str(tmp_path / name) for name in ("driver", "module", "gone"))
+    Path(driver).write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.91.07  Release Build\nGCC\n")
+    Path(module).write_text("3.3.0g\n")
+
+    def found(**known: tuple[str, str]) -> list[str]:
+        expected = Expected(software={name: {"version": had, "file": file} for name, (had, file) in known.items()})
+        if not software.CHECK.applies(expected):
+            return []
+        (answer,) = ask([software.CHECK.command(expected)], 10.0)
+        return [str(problem) for problem in judged(software.CHECK, answer, expected)]
+
+    assert found(driver=("595.91.07", driver), efa=("3.3.0", module), libfabric=("2.6.0", "")) == []
+    assert found(libfabric=("2.6.0", "")) == []
+    assert found(driver=("595.91", driver), efa=("3.3", module), gdrcopy=("2.5.2", gone)) == [
+        f"software: driver is no longer 595.91: {driver} says 'NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
+        "  595.91.07  Release Build'",
+        f"software: efa is no longer 3.3: {module} says '3.3.0g'",
+        f"software: gdrcopy is no longer 2.5.2: {gone} says nothing",
+    ]
 
 
 def test_xid_names_the_fatal_ones_only() -> None:

@@ -25,7 +25,10 @@ APT::Periodic::Unattended-Upgrade "0";
 DPkg::Lock::Timeout "300";
 """
 # Driver, fabric and Lustre modules are built for one kernel.
-HELD = "^(linux-(image|headers|modules|aws|generic)|nvidia-|libnvidia-|cuda-drivers|efa|lustre-client-)"
+HELD = (
+    "^(linux-(image|headers|modules|aws|generic)|nvidia-|libnvidia-|cuda-drivers|gdrdrv|efa|libfabric|libnccl-ofi"
+    "|lustre-client-)"
+)
 HOLD = f"""\
 dpkg-query -W -f '${{Package}}\\n' | grep -E '{HELD}' | xargs -r apt-mark hold >/dev/null
 systemctl stop apt-daily.timer apt-daily-upgrade.timer unattended-upgrades 2>/dev/null || true

@@ -48,6 +48,8 @@ class Receipt:
     kept: tuple[Kept, ...] = ()
     drop_command: str = "make clean-cache"
     notes: tuple[str, ...] = field(default=())
+    unseen: tuple[str, ...] = ()
+    """What could not be looked at in the end, each with the reason: something may be left there."""
 
     @property
     def left(self) -> tuple[Item, ...]:

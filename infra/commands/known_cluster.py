@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from infra.commands.where import stack_home
@@ -14,7 +14,7 @@ from infra.providers import engine_client
 from infra.spec import ClusterSpec
 from infra.spec.issue import SpecError
 from infra.spec.load import read
-from infra.targets import Leftover, Target, target
+from infra.targets import Leftover, Leftovers, Target, target
 
 _AWS_PROVIDER = "pulumi:providers:aws"
 
@@ -34,9 +34,10 @@ class KnownCluster:
     def on_this_machine(self) -> bool:
         return self.target_name == "local"
 
-    def leftovers(self) -> list[Leftover]:
+    def leftovers(self) -> Leftovers:
         """Of this stack alone."""
-        return own(self.target.leftovers(self.name, self.region), self.stack)
+        search = self.target.leftovers(self.name, self.region)
+        return replace(search, found=own(search.found, self.stack))
 
 
 def known_cluster(stack: StackHome) -> KnownCluster | None:

@@ -44,8 +44,9 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
             shutil.rmtree(stack.folder, ignore_errors=True)
             screen.good(f"nothing to remove: nothing of stack {name} exists")
             return None
-        found = known.leftovers()
-        if not found and not stack.state.exists():
+        search = known.leftovers()
+        found = search.found
+        if not found and not search.unseen and not stack.state.exists():
             shutil.rmtree(stack.folder, ignore_errors=True)
             screen.good(f"nothing to remove: nothing of stack {name} (cluster {known.name}) exists")
             return None
@@ -69,6 +70,11 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
         raise Stop(
             f"{len(made.left)} things are left, see above",
             f"look at {stack.log('destroy')}, then `{typed('teardown', name)}` again",
+        )
+    if made.unseen:
+        raise Stop(
+            "what was found is removed, but not everything could be looked at, see above",
+            f"credentials that may list it, then `{typed('teardown', name)}` again",
         )
     return made
 
@@ -106,14 +112,14 @@ def _remove(stack: StackHome, known: KnownCluster, found: list[Leftover], held: 
     """The state of what is kept is kept with it: the next `up` goes on with that storage."""
     began = time.monotonic()
     notes = _destroy(stack, held)
-    for leftover in known.leftovers():
+    for leftover in known.leftovers().found:
         try:
             if not leftover.kept:
                 known.target.remove(leftover)
         except Problem as problem:
             notes.append(str(problem))
     after = known.leftovers()
-    if not after:
+    if not after.found and not after.unseen:
         pulumi.forget(stack)
         shutil.rmtree(stack.folder, ignore_errors=True)
     return Receipt(
@@ -121,8 +127,9 @@ def _remove(stack: StackHome, known: KnownCluster, found: list[Leftover], held: 
         cluster=known.name,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
-        items=receipts.settle(map(_item, found), map(_item, after)),
+        items=receipts.settle(map(_item, found), map(_item, after.found)),
         notes=tuple(notes),
+        unseen=after.unseen,
     )
 
 
@@ -171,6 +178,8 @@ def _show(made: Receipt) -> None:
         out.print(_items_table(made), "")
     for note in made.notes:
         screen.say(note)
+    for what in made.unseen:
+        screen.bad(f"not looked at: {what}")
     if made.kept:
         out.print(_kept_table(made), "")
         screen.say(f"drop the caches with `{made.drop_command}`")
@@ -181,7 +190,7 @@ def _show(made: Receipt) -> None:
         screen.say(f"`{typed('up', made.stack)}` goes on with what is kept")
         again = typed("teardown", made.stack)
         screen.say(f"to remove that too: delete the filesystems in AWS by hand, then `{again}`")
-    if not made.left:
+    if not made.left and not made.unseen:
         screen.good(f"{len(made.removed)} removed in {made.seconds:.1f} s, {_rest(made)}")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
-from infra.targets.target import Built, Context, Leftover, Target
+from infra.targets.target import Built, Context, Leftover, Leftovers, Target
 
-__all__ = ["Built", "Context", "Leftover", "Target", "target"]
+__all__ = ["Built", "Context", "Leftover", "Leftovers", "Target", "target"]
 
 # Found by name when asked for: the libraries of one cloud take longer to load than most commands run.
 _TARGETS: Mapping[str, str] = {"local": "LocalTarget", "aws": "AwsTarget"}

@@ -57,12 +57,21 @@ class Leftover:
     """Why it is to stay; empty where it should go."""
 
 
+@dataclass(frozen=True)
+class Leftovers:
+    """What a search came to."""
+
+    found: list[Leftover]
+    unseen: tuple[str, ...] = ()
+    """What could not be looked at, each with the reason."""
+
+
 class Target(Protocol):
     def build(self, plan: BuildPlan, context: Context) -> Built: ...
 
     def usd_per_hour(self, spec: ClusterSpec) -> float: ...
 
-    def leftovers(self, cluster: str, region: str = "") -> list[Leftover]:
+    def leftovers(self, cluster: str, region: str = "") -> Leftovers:
         """What this MUSTER_HOME made, or nobody is known to have made, in the order in which it can be removed."""
         ...
 

@@ -67,6 +67,10 @@ class CloudStack:
     def up(self, *options: str) -> str:
         return self.muster("up", *options)
 
+    def unchanged(self) -> str:
+        """Once more, failing where anything would change."""
+        return self.pulumi("up", "--yes", "--skip-preview", "--refresh", "--expect-no-changes")
+
     def teardown(self) -> str:
         return self.muster("teardown", "--yes")
 

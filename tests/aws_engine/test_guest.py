@@ -16,9 +16,12 @@ from tests.moto_server import REGION, Moto
 def guest(make: MakeStack, account: Moto) -> CloudStack:
     ec2 = account.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    ec2.modify_vpc_attribute(VpcId=vpc, EnableDnsHostnames={"Value": True})
     zone = {"CidrBlock": "10.9.1.0/24", "AvailabilityZone": f"{REGION}a"}
     subnet = ec2.create_subnet(VpcId=vpc, **zone)["Subnet"]["SubnetId"]
-    files = account.client("efs").create_file_system(CreationToken="theirs")["FileSystemId"]
+    efs = account.client("efs")
+    files = efs.create_file_system(CreationToken="theirs")["FileSystemId"]
+    efs.create_mount_target(FileSystemId=files, SubnetId=subnet)
     return make(
         "aws-existing-vpc",
         aws={"region": REGION, "zones": [f"{REGION}a"]},
@@ -54,9 +57,25 @@ def test_another_count_starts_and_ends_only_those_nodes(guest: CloudStack) -> No
     assert set(ids(guest)) < set(before)
 
 
-def test_teardown_leaves_what_was_there(guest: CloudStack, theirs: set[str]) -> None:
-    said = guest.teardown()
-    assert "nothing of cluster guest is left" in said
+def test_up_again_changes_nothing(guest: CloudStack) -> None:
+    before = everything(guest.server)
+    guest.unchanged()
+    assert everything(guest.server) == before
+
+
+def test_teardown_leaves_what_was_there_and_names_what_it_may_not_look_at(guest: CloudStack, theirs: set[str]) -> None:
+    guest.server.fail("DescribeFlowLogs", "UnauthorizedOperation", times=99)
+    said = guest.muster("teardown", "--yes", check=False)
+    guest.server.faults.clear()
+    assert "not looked at: ec2 (flow log) because UnauthorizedOperation" in said
+    assert "is left" not in said
+    assert (guest.receipt["left"], guest.receipt["unseen"]) == (0, ["ec2 (flow log) because UnauthorizedOperation"])
+    assert everything(guest.server) == theirs
+
+
+def test_once_it_may_look_everywhere_the_next_teardown_ends_well(guest: CloudStack, theirs: set[str]) -> None:
+    assert "nothing of cluster guest is left" in guest.teardown()
+    assert guest.receipt["unseen"] == []
     assert everything(guest.server) == theirs
 
 

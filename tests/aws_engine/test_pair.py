@@ -6,6 +6,7 @@ import pytest
 
 from infra.inventory import Fleet, parameters
 from infra.plan.aws import names
+from infra.targets import Leftovers
 from infra.targets.aws import leftovers
 from slurm.power.cloud import Cloud
 from slurm.power.launch import launch
@@ -36,7 +37,7 @@ def test_up(pair: CloudStack, empty: set[str]) -> None:
 def test_up_again_changes_nothing(pair: CloudStack) -> None:
     before = everything(pair.server)
     with pair.counted("refresh"):
-        pair.pulumi("up", "--yes", "--skip-preview", "--refresh", "--expect-no-changes")
+        pair.unchanged()
     assert everything(pair.server) == before
 
 
@@ -60,7 +61,7 @@ def test_teardown_takes_what_slurm_launched_and_ends_with_a_receipt(pair: CloudS
     assert (pair.receipt["left"], pair.receipt["stays"], pair.receipt["usd_per_hour"]) == (0, 0, 0)
     kinds = [item["kind"] for item in pair.receipt["items"]]
     assert kinds.count("instance") == 2
-    assert leftovers.find("pair", REGION) == []
+    assert leftovers.find("pair", REGION) == Leftovers([])
     assert everything(pair.server) == empty
 
 

@@ -111,12 +111,13 @@ class Machines:
 
     def leftovers(self) -> list[str]:
         with self.at_home():
-            return [f"{leftover.kind} {leftover.name}" for leftover in target("local").leftovers(self.spec["name"])]
+            found = target("local").leftovers(self.spec["name"]).found
+            return [f"{leftover.kind} {leftover.name}" for leftover in found]
 
     def remove_by_label(self) -> None:
         local = target("local")
         with self.at_home():
-            for leftover in local.leftovers(self.spec["name"]):
+            for leftover in local.leftovers(self.spec["name"]).found:
                 local.remove(leftover)
 
     @contextmanager

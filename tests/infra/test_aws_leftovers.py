@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from infra.plan.aws import names
 from infra.providers.problem import Problem
 from infra.targets import Leftover
 from infra.targets.aws import leftovers
-from infra.targets.aws.left.kind import Account
+from infra.targets.aws.left.kind import Account, Found, Kind
 from tests.aws_engine import moto_gaps
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
@@ -159,7 +161,7 @@ def both(aws: Moto) -> Moto:  # noqa: F811
 
 
 def found(cluster: str) -> list[Leftover]:
-    return leftovers.find(cluster, REGION)
+    return leftovers.find(cluster, REGION).found
 
 
 def test_every_kind_is_found_and_removed_and_another_cluster_is_not_touched(both: Moto) -> None:
@@ -230,7 +232,42 @@ def test_what_muster_never_makes_but_carries_its_tag_is_told_and_left_to_people(
         leftovers.remove(one)
 
 
-def test_an_account_that_does_not_answer_is_no_receipt(aws: Moto) -> None:  # noqa: F811
-    aws.fail("DescribeInstances", "UnauthorizedOperation")
+def test_a_service_that_may_not_be_listed_is_named_and_hides_nothing_else(aws: Moto) -> None:  # noqa: F811
+    make(aws, OURS)
+    everything = found(OURS)
+    aws.fail("DescribeVolumes", "UnauthorizedOperation")
+    aws.fail("DescribeSubnets", "UnauthorizedOperation")
+    search = leftovers.find(OURS, REGION)
+    assert search.unseen == ("ec2 (volume, subnet) because UnauthorizedOperation",)
+    assert search.found == [one for one in everything if one.kind not in ("volume", "subnet")]
+
+
+def test_nothing_is_removed_that_storage_may_stand_on_which_was_not_looked_at(aws: Moto) -> None:  # noqa: F811
+    make(aws, OURS, keep=True)
+    for action in ("DescribeFileSystems", "GET /2015-02-01/file-systems"):
+        aws.fail(action, "AccessDeniedException", times=9)
+    search = leftovers.find(OURS, REGION)
+    assert any("filesystem" in one for one in search.unseen)
+    stays = {one.kind for one in search.found if one.kept}
+    assert stays == {"encryption key", "VPC", "subnet", "security group"}
+
+
+def test_an_account_that_tells_nothing_is_no_receipt(monkeypatch: pytest.MonkeyPatch, aws: Moto) -> None:  # noqa: F811
+    monkeypatch.setattr(leftovers, "KINDS", tuple(map(refusing, leftovers.KINDS)))
+    aws.fail("GetResources", "ExpiredToken", times=9)
+    with pytest.raises(Problem, match=r"cannot be counted \(ec2 \(instance, .* because ExpiredToken\)"):
+        found(OURS)
+
+
+def refusing(kind: Kind) -> Kind:
+    def find(*_: object) -> list[Found]:
+        raise ClientError({"Error": {"Code": "ExpiredToken", "Message": "injected"}}, "Describe")
+
+    return replace(kind, find=find)
+
+
+def test_an_account_out_of_reach_is_no_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(Problem, match="cannot be counted"):
         found(OURS)

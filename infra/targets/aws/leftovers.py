@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -15,7 +16,7 @@ from infra.plan import names
 from infra.providers.problem import Problem
 from infra.targets.aws.left import ec2, names_and_rights, storage
 from infra.targets.aws.left.kind import Account, Found, Kind, tags_of
-from infra.targets.target import Leftover
+from infra.targets.target import Leftover, Leftovers
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ KINDS: tuple[Kind, ...] = (
     names_and_rights.POLICY,
     storage.KEY,
 )
+# What storage that is kept can stand on.
+_GROUND = (ec2.SECURITY_GROUP, ec2.SUBNET, ec2.VPC, storage.KEY)
 _BY_NAME = {kind.name: kind for kind in KINDS}
 # Parts of things that are in the table.
 _PARTS = ("ec2:security-group-rule", "elasticfilesystem:access-point")
@@ -46,12 +49,17 @@ _IN_USE = ("DependencyViolation", "DeleteConflict", "IncorrectState", "BucketNot
 _GONE = ("NotFound", "NoSuch", "Unknown", "ParameterNotFound", "InvalidAllocationID")
 
 
-def find(cluster: str, region: str) -> list[Leftover]:
-    account = Account(region)
-    with_kinds = [(kind, one) for kind in KINDS for one in _asked(kind.name, kind.find, account, cluster)]
+def find(cluster: str, region: str) -> Leftovers:
+    """A service that refuses to be listed hides what it has, and nothing else."""
+    search = _Search(Account(region), cluster)
+    with_kinds = [(kind, one) for kind in KINDS for one in search.ask(kind.service, kind.name, kind.find)]
+    others = search.ask("tagging", "things of other kinds", _unknown)
+    if len(search.refused) > len(KINDS):
+        raise search.problem(search.unseen[0])
     ground = {id_ for _, one in with_kinds if one.keep for id_ in one.stands_on if id_}
-    known = [_leftover(kind, one, region, ground) for kind, one in with_kinds]
-    return [*known, *_asked("tags", _unknown, account, cluster)]
+    unsure = bool({what for _, what, _ in search.refused} & {storage.LUSTRE.name, storage.EFS.name})
+    known = [_leftover(kind, one, region, ground, unsure=unsure) for kind, one in with_kinds]
+    return Leftovers([*known, *others], search.unseen)
 
 
 def remove(leftover: Leftover, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -77,8 +85,10 @@ def remove(leftover: Leftover, *, sleep: Callable[[float], None] = time.sleep) -
         wait = min(2 * wait, _LONGEST_WAIT_S)
 
 
-def _leftover(kind: Kind, one: Found, region: str, ground: set[str]) -> Leftover:
+def _leftover(kind: Kind, one: Found, region: str, ground: set[str], *, unsure: bool) -> Leftover:
     kept = "keep: true" if one.keep else "needed by it" if {one.id, one.within} & ground else ""
+    if unsure and kind in _GROUND:
+        kept = kept or "unseen storage may need it"
     return Leftover(
         kind.name,
         one.id,
@@ -106,13 +116,37 @@ def _type(arn: str) -> str:
     return "s3:bucket" if service == "s3" else f"{service}:{resource.replace(':', '/').partition('/')[0]}"
 
 
-def _asked(what: str, ask: Callable[[Account, str], Iterable[T]], account: Account, cluster: str) -> list[T]:
-    try:
-        return list(ask(account, cluster))
-    except (ClientError, BotoCoreError) as error:
-        missing = f"what is left of cluster {cluster} in {account.region} cannot be counted ({what}: {error})"
+@dataclass
+class _Search:
+    account: Account
+    cluster: str
+    refused: list[tuple[str, str, str]] = field(default_factory=list)
+    """Service, what was looked for there, the code of the refusal."""
+
+    def ask(self, service: str, what: str, find: Callable[[Account, str], Iterable[T]]) -> list[T]:
+        """What was found before a call was refused stays found."""
+        found: list[T] = []
+        try:
+            for one in find(self.account, self.cluster):
+                found.append(one)  # noqa: PERF402  # a list made at once would lose them
+        except ClientError as error:
+            self.refused.append((service, what, error.response["Error"]["Code"]))
+        except BotoCoreError as error:
+            raise self.problem(f"{what}: {error}") from None
+        return found
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """One sentence for each service and reason."""
+        told: dict[tuple[str, str], list[str]] = {}
+        for service, what, code in self.refused:
+            told.setdefault((service, code), []).append(what)
+        return tuple(f"{service} ({', '.join(what)}) because {code}" for (service, code), what in told.items())
+
+    def problem(self, why: str) -> Problem:
+        missing = f"what is left of cluster {self.cluster} in {self.account.region} cannot be counted ({why})"
         fix = "credentials that may list it; `aws sts get-caller-identity` says whose are used"
-        raise Problem("aws", missing, fix) from None
+        return Problem("aws", missing, fix)
 
 
 def _in_use(code: str) -> bool:

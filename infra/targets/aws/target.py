@@ -10,7 +10,7 @@ from infra.spec import ClusterSpec
 from infra.targets.aws import leftovers
 from infra.targets.aws.cluster import AwsCluster
 from infra.targets.aws.start import start
-from infra.targets.target import Built, Context, Leftover
+from infra.targets.target import Built, Context, Leftover, Leftovers
 
 
 class AwsTarget:
@@ -21,7 +21,7 @@ class AwsTarget:
     def usd_per_hour(self, spec: ClusterSpec) -> float:
         return cost(spec).usd_per_hour
 
-    def leftovers(self, cluster: str, region: str = "") -> list[Leftover]:
+    def leftovers(self, cluster: str, region: str = "") -> Leftovers:
         return leftovers.find(cluster, region)
 
     def remove(self, leftover: Leftover) -> None:

@@ -8,7 +8,7 @@ from infra.plan.build_plan import BuildPlan
 from infra.spec import ClusterSpec
 from infra.targets.local import leftovers, slurm
 from infra.targets.local.cluster import LocalCluster
-from infra.targets.target import Built, Context, Leftover
+from infra.targets.target import Built, Context, Leftover, Leftovers
 
 
 class LocalTarget:
@@ -19,8 +19,8 @@ class LocalTarget:
     def usd_per_hour(self, spec: ClusterSpec) -> float:  # noqa: ARG002  # one's own machine, whatever runs on it
         return 0.0
 
-    def leftovers(self, cluster: str, region: str = "") -> list[Leftover]:  # noqa: ARG002  # one machine has none
-        return leftovers.find(cluster)
+    def leftovers(self, cluster: str, region: str = "") -> Leftovers:  # noqa: ARG002  # one machine has none
+        return Leftovers(leftovers.find(cluster))
 
     def remove(self, leftover: Leftover) -> None:
         leftovers.remove(leftover)

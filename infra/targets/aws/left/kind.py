@@ -69,6 +69,10 @@ class Kind:
     arns: tuple[str, ...]
     """What of the tagging service's answers this kind has looked at itself, and better: `service:type`."""
 
+    @property
+    def service(self) -> str:
+        return self.arns[0].partition(":")[0]
+
 
 def tags_of(listed: Iterable[Mapping[str, str]] | None) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in listed or ()}

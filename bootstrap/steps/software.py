@@ -11,19 +11,19 @@ from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
 from infra.catalog import software
-from infra.catalog.software import Component, Install, Part
+from infra.catalog.software import Component, Fault, Install, Part
 from infra.inventory import Node
 
 SCRIPT = (Path(__file__).parent.parent / "scripts" / "efa-installer.sh").read_text()
 INSTALL_S = 1800.0
 READ_S = 10
+SHOWN = 3
 
 
 def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     chosen, texts = wanted(node, desired), _texts(facts, desired)
     if wrong := software.faults(chosen, texts):
-        lines = "; ".join(str(fault) for fault in wrong)
-        raise BootstrapError(node.name, STEP.name, lines, fix=_fix(desired))
+        raise BootstrapError(node.name, STEP.name, _said(wrong), fix=_fix(desired))
     return [_install(one.title, one.version, one.install) for one in software.lacking(chosen, texts) if one.install]
 
 
@@ -67,6 +67,12 @@ def _parts(node: Node, desired: Desired) -> set[Part]:
 
 def _texts(facts: Facts, desired: Desired) -> dict[str, str]:
     return {**facts.software, **software.from_lock(desired.lock.decode())}
+
+
+def _said(wrong: list[Fault]) -> str:
+    """A report to the engine has room for a few; the first are what the others follow from."""
+    more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
+    return "; ".join([*(str(fault) for fault in wrong[:SHOWN]), *more])
 
 
 def _fix(desired: Desired) -> str:

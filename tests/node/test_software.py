@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap.aws.early import LINE
 from bootstrap.aws.identity import joined, place
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
@@ -53,6 +54,15 @@ def test_an_old_driver_fails_the_whole_set_up_before_anything_is_done() -> None:
         "driver (it refuses to start beside a driver of another version, and without it no GPU can be used). Fix: name "
         "an image that has them as `aws.ami`, then `make up`; infra/catalog/data/software.yaml has what is allowed."
     )
+
+
+def test_a_machine_with_nothing_right_says_so_in_what_a_report_holds() -> None:
+    bare = replace(FACTS, software={"efa_installer": "# EFA installer version: 1.22.0"})
+    with pytest.raises(
+        BootstrapError, match=r"NVIDIA driver is not there.*EFA installer 1\.22\.0.*; and 3 more"
+    ) as raised:
+        software.STEP.actions(bare, GPU, wanted())
+    assert len(str(raised.value)) < LINE
 
 
 def test_an_image_of_the_users_own_is_named() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
+import tarfile
+from hashlib import sha256
 
 import pytest
 
@@ -11,6 +15,7 @@ from bootstrap import node_bundle
 from bootstrap.bundle import Bundle
 from bootstrap.node_bundle import pack_node
 from bootstrap.wheels import wheels
+from infra.catalog.software import components
 from infra.home import Home
 from infra.inventory import Inventory, NodeGpus, parameters
 from tests.catalog.software_output import GOOD, OPEN_DRIVER
@@ -21,17 +26,32 @@ pytestmark = pytest.mark.e2e
 
 DRIVER = "/proc/driver/nvidia/version"
 OLD_DRIVER = OPEN_DRIVER.replace("580.126.09", "535.183.06")
+TABLE = "infra/catalog/data/software.yaml"
+ARCHIVE = "/var/tmp/aws-efa-installer-1.50.0.tar.gz"
 # A container shows its host's kernel: what would be in /proc and /sys of a GPU node is laid over that.
 LAY_OVER = "mount -t tmpfs none /proc/driver && mount -t tmpfs none /sys/module"
-# ldconfig lists real libraries only, by the name inside; one of the C library's has room for the plugin's.
-PLUGIN = """\
+# In place of AWS's own. ldconfig lists real libraries only, by the name inside; one of the C library's has room for it.
+INSTALLER = f"""\
+#!/bin/sh
+set -eu
+mkdir -p /opt/amazon/efa/bin /opt/amazon/ofi-nccl/lib /sys/module/efa
+cat > /opt/amazon/efa_installed_packages <<'TEXT'
+{GOOD["efa_installer"]}TEXT
+echo 3.3.0g > /sys/module/efa/version
+cat > /opt/amazon/efa/bin/fi_info <<'PROGRAM'
+#!/bin/sh
+cat <<'OUT'
+{GOOD["libfabric"]}OUT
+PROGRAM
+chmod +x /opt/amazon/efa/bin/fi_info
+python3 - <<'LIBRARY'
 import glob, pathlib
 library = pathlib.Path(glob.glob("/lib/*-linux-gnu/libpthread.so.0")[0]).read_bytes()
 renamed = library.replace(b"libpthread.so.0\\0", b"libnccl-net.so\\0\\0")
 place = pathlib.Path("/opt/amazon/ofi-nccl/lib/libnccl-net.so")
-place.parent.mkdir(parents=True)
 place.write_bytes(renamed + b"NET/OFI Initializing aws-ofi-nccl 1.21.1\\0")
-pathlib.Path("/etc/ld.so.conf.d/100_ofinccl.conf").write_text(f"{place.parent}\\n")
+LIBRARY
+echo /opt/amazon/ofi-nccl/lib > /etc/ld.so.conf.d/100_ofinccl.conf
 """
 
 
@@ -43,28 +63,40 @@ def plain(cloud: Machines) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def bundle(cloud: Machines, plain: Bundle) -> Bundle:
-    """The cluster as the node is told of it: with GPUs, NVLink and EFA."""
+def installer() -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("aws-efa-installer/efa_installer.sh")
+        entry.size, entry.mode = len(INSTALLER.encode()), 0o755
+        tar.addfile(entry, io.BytesIO(INSTALLER.encode()))
+    return packed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def bundle(cloud: Machines, plain: Bundle, installer: bytes) -> Bundle:
+    """The cluster as the node is told of it: with GPUs, NVLink and EFA; the archive is on its own disk."""
     files = cloud._files()
     inventory = Inventory.model_validate_json(files[node_bundle.INVENTORY])
     has = {"gpus": NodeGpus(count=8, kind="real"), "fabric": "efa", "nvlinks": 18}
     sets = tuple(one.model_copy(update=has) for one in inventory.sets)
     files[node_bundle.INVENTORY] = inventory.model_copy(update={"sets": sets}).model_dump_json().encode()
+    install = components()["efa_installer"].install
+    assert install
+    table = (REPO / TABLE).read_text().replace(install.address, f"file://{ARCHIVE}")
+    files[TABLE] = table.replace(install.sha256, sha256(installer).hexdigest()).encode()
     made = pack_node(REPO, wheels(REPO, Home.of(os.environ).cache), files)
     cloud.moto.client("s3").put_object(Bucket=BUCKET, Key=parameters.bundle(made.sha256), Body=made.archive)
     return made
 
 
 @pytest.fixture(scope="module")
-def furnished(cloud: Machines, bundle: Bundle) -> None:
-    """What AWS's image has; the driver is an old one."""
+def furnished(cloud: Machines, bundle: Bundle, installer: bytes) -> None:
+    """A machine with a driver, an old one, and without EFA's software."""
     _do(cloud, LAY_OVER)
     _write(cloud, DRIVER, OLD_DRIVER)
-    _write(cloud, "/sys/module/efa/version", GOOD["efa"])
-    _write(cloud, "/opt/amazon/efa_installed_packages", GOOD["efa_installer"])
-    _program(cloud, "/opt/amazon/efa/bin/fi_info", GOOD["libfabric"])
     _program(cloud, "/usr/bin/nv-fabricmanager", GOOD["fabric_manager"])
-    _do(cloud, f"python3 - <<'LIBRARY'\n{PLUGIN}LIBRARY\nldconfig")
+    _program(cloud, "/usr/local/sbin/modprobe", "")
+    cloud.put("gpu-1", ARCHIVE, installer)
 
 
 def test_an_old_driver_fails_the_set_up_and_the_engine_hears_why(
@@ -84,7 +116,7 @@ def test_an_old_driver_fails_the_set_up_and_the_engine_hears_why(
     )
 
 
-def test_with_the_right_versions_it_becomes_a_node_that_knows_them(
+def test_with_the_right_driver_it_installs_efa_and_becomes_a_node_that_knows_its_versions(
     cloud: Machines, plain: Bundle, bundle: Bundle, furnished: None
 ) -> None:
     ready = cloud.run("controller", cloud.script(plain, "controller"))
@@ -93,6 +125,7 @@ def test_with_the_right_versions_it_becomes_a_node_that_knows_them(
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
     assert done.code == 0, done.out
     assert cloud.report("gpu-1").state == "ready"
+    assert "muster: software changed install EFA installer 1.50.0" in done.out
     known = json.loads(cloud.do("gpu-1", "cat /etc/muster/expected.json").out)["software"]
     assert {name: one["version"] for name, one in known.items()} == {
         "driver": "580.126.09",
@@ -104,6 +137,10 @@ def test_with_the_right_versions_it_becomes_a_node_that_knows_them(
         "nccl": "2.30.7",
     }
     assert "NCCL_NET=Libfabric\n" in cloud.do("gpu-1", "cat /etc/muster/fabric.env").out
+
+    again = cloud.run("gpu-1", cloud.script(bundle, "compute"))
+    assert again.code == 0, again.out
+    assert re.findall(r"muster: (\S+) changed", again.out) == []
 
     assert "health: software" not in cloud.do("gpu-1", "/etc/muster/prolog").out
     _write(cloud, DRIVER, OLD_DRIVER)

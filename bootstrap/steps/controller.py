@@ -14,11 +14,11 @@ ACCOUNT = "muster"
 LOG = "/var/log/slurm/slurmctld.log"
 START_S = 60.0
 
-# sacctmgr exits with 1 when there was nothing to do.
+# sacctmgr exits with 1 when there was nothing to do: on a new controller with the accounts of the one before it.
 SACCTMGR = """\
 mgr() {
   if ! said=$(sacctmgr -i "$@" 2>&1); then
-    case $said in *Nothing*|*"already exist"*) ;; *) echo "sacctmgr: $said" | tail -n 1 >&2; return 1 ;; esac
+    case $said in *Nothing*|*[Aa]"lready exist"*) ;; *) echo "sacctmgr: $said" | tail -n 1 >&2; return 1 ;; esac
   fi
 }
 """

@@ -10,9 +10,10 @@ from bootstrap.facts.model import Facts
 from bootstrap.steps.at_boot import at_boot
 from bootstrap.steps.step import Step
 from infra.inventory import Node
+from slurm.power import programs
 
 SCRIPT = (Path(__file__).parent.parent / "scripts" / "state-volume.sh").read_text()
-PLACES = ("/state", "/var/lib/mysql", "/var/lib/slurm/slurmctld")
+PLACES = ("/state", "/var/lib/mysql", "/var/lib/slurm/slurmctld", programs.STATE)
 WAIT_S = 420.0
 
 # Without the volume they would start with an empty queue, and running jobs would be killed as unknown.

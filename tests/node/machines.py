@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import docker
+from docker.models.networks import Network
+from docker.types import IPAMConfig, IPAMPool, Mount
 
 from bootstrap import node_bundle
 from bootstrap.bundle import Bundle
@@ -29,6 +31,7 @@ from infra.spec import ClusterSpec
 from tests.harness import REPO, wait_until
 from tests.moto_server import REGION, Moto, listening
 from tests.node.metadata import Machine, metadata
+from tests.node.state_disk import DISK, StateDisk
 
 CLUSTER = f"node-{os.getpid():x}"
 LABELS = {names.CLUSTER: CLUSTER}
@@ -54,19 +57,26 @@ class Machines:
     known: dict[str, Machine]
     addresses: dict[str, str] = field(default_factory=dict)
     keys: dict[Role, ssh_key.SshKey] = field(default_factory=dict)
+    disk: StateDisk | None = None
+    """What the controller's state is to be on; by default on the machine itself."""
 
-    def boot(self, name: str, role: Role) -> None:
+    def boot(self, name: str, role: Role, instance: str = "") -> None:
+        """One that had the name before leaves its address: it belongs to the network interface."""
         env = {"volume": names.ENV_CACHE_VOLUME, "target": "/shared/env", "read_only": role != "controller"}
         shared = {"volume": names.volume(CLUSTER, "shared"), "target": "/shared"}
         props = {
-            "cluster": CLUSTER, "stack": "node", "node": name, "role": role, "image": names.IMAGE, "cpus": 1,
+            "cluster": CLUSTER, "stack": "node", "node": name, "role": role, "image": names.IMAGE, "cpus": 2,
             "memory_mb": 1024, "devices": [], "mounts": [shared, env],
         }  # fmt: skip
         api = engine_client.connect()
+        host = node_container.host_config(props, engine_client.engine(), api.api_version)
+        if self.disk and role == "controller":
+            self._attach(host, self.disk)
+        place = api.create_endpoint_config(ipv4_address=self.addresses.get(name))
         made = api.create_container(
             **node_container.options(props, LABELS),
-            host_config=node_container.host_config(props, engine_client.engine(), api.api_version),
-            networking_config={"EndpointsConfig": {self.network: api.create_endpoint_config()}},
+            host_config=host,
+            networking_config={"EndpointsConfig": {self.network: place}},
         )
         # One of the machine's own, as every image makes at its first boot; user data brings the one that was pinned.
         first = ssh_key.generate(name)
@@ -74,8 +84,27 @@ class Machines:
         api.start(made["Id"])
         address = api.inspect_container(made["Id"])["NetworkSettings"]["Networks"][self.network]["IPAddress"]
         self.addresses[name] = address
-        self.known[address] = Machine(f"i-{name}", address, {names.NODE: name, names.ROLE: role})
+        self.known[address] = Machine(instance or f"i-{name}", address, {names.NODE: name, names.ROLE: role})
+        self.wait_for(name)
+
+    def wait_for(self, name: str) -> None:
         wait_until(lambda: self.do(name, "systemctl -q is-active ssh").code == 0, f"{name} has booted")
+
+    def cut_power(self, name: str) -> None:
+        """Nothing is written any more, not even what the kernel holds; the machine stays as it fell."""
+        if self.disk:
+            assert self.do(name, self.disk.lose_power).code == 0
+        engine_client.connect().kill(names.container(CLUSTER, name), "SIGKILL")
+
+    def lose(self, name: str) -> None:
+        """The machine is gone, with all that was its own."""
+        self.cut_power(name)
+        engine_client.connect().remove_container(names.container(CLUSTER, name), v=True, force=True)
+
+    def power_on(self, name: str) -> None:
+        """As EC2 recovers a machine: same disks, same address, a boot."""
+        engine_client.connect().start(names.container(CLUSTER, name))
+        self.wait_for(name)
 
     def run(self, name: str, script: str) -> Done:
         """User data as the cloud would start it; AWS's own variables lead to the stand-ins."""
@@ -120,6 +149,11 @@ class Machines:
         given = {"digest": bundle.digest, "sha256": bundle.sha256} | other
         return user_data(bucket=BUCKET, region=REGION, role=role, cluster=CLUSTER, **given)
 
+    def _attach(self, host: dict[str, Any], disk: StateDisk) -> None:
+        at = {"PathOnHost": disk.device, "PathInContainer": f"/dev/{DISK}", "CgroupPermissions": "rwm"}
+        host["Devices"] = [*(host.get("Devices") or []), at]
+        host["Mounts"] = [*host["Mounts"], Mount(target="/sys/block", source=disk.kernel, type="volume")]
+
     def _files(self) -> dict[str, bytes]:
         spec: dict[str, Any] = {
             "name": CLUSTER, "target": "aws", "aws": {"region": REGION}, "groups": {"gpu": {"count": 1}},
@@ -130,9 +164,12 @@ class Machines:
             name="controller", role="controller", address=self.addresses["controller"], cpus=1, memory_mb=1024,
             host_key=self.keys["controller"].public, machine_id="eni-controller",
         )  # fmt: skip
-        group = NodeSet(group="gpu", count=1, static=1, cpus=1, memory_mb=1024, host_key=self.keys["compute"].public)
+        group = NodeSet(group="gpu", count=1, static=1, cpus=2, memory_mb=1024, host_key=self.keys["compute"].public)
         there = Filesystem(kind="nfs", mount="/shared", host="mounted-already")
-        cloud = Cloud(region=REGION, bucket=BUCKET, domain=f"{CLUSTER}.muster.internal", filesystems=(there,))
+        cloud = Cloud(
+            region=REGION, bucket=BUCKET, domain=f"{CLUSTER}.muster.internal", filesystems=(there,),
+            state_volume=self.disk.volume if self.disk else None,
+        )  # fmt: skip
         inventory = Inventory(cluster=CLUSTER, target="aws", nodes=(controller,), sets=(group,))
         return {
             node_bundle.SPEC: ClusterSpec.model_validate(spec).model_dump_json().encode(),
@@ -149,9 +186,9 @@ class Machines:
 
 
 @contextmanager
-def machines(moto: Moto) -> Iterator[Machines]:
+def machines(moto: Moto, disk: StateDisk | None = None) -> Iterator[Machines]:
     client = docker.from_env()
-    network = client.networks.create(names.network(CLUSTER), driver="bridge", internal=True, labels=LABELS)
+    network = _network(client)
     try:
         client.volumes.create(names.volume(CLUSTER, "shared"), labels=LABELS)
         network.reload()
@@ -159,10 +196,21 @@ def machines(moto: Moto) -> Iterator[Machines]:
         known: dict[str, Machine] = {}
         keys: dict[Role, ssh_key.SshKey] = {role: ssh_key.generate(role) for role in ("controller", "compute")}
         with listening(moto, gateway) as endpoint, metadata(gateway, known) as imds:
-            yield Machines(moto, names.network(CLUSTER), endpoint, imds, known, keys=keys)
+            yield Machines(moto, names.network(CLUSTER), endpoint, imds, known, keys=keys, disk=disk)
     finally:
         for container in client.containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
             container.remove(force=True, v=True)
         network.remove()
         client.volumes.get(names.volume(CLUSTER, "shared")).remove(force=True)
         cgroup_tree.remove_cluster(CLUSTER)
+
+
+def _network(client: docker.DockerClient) -> Network:
+    """Made twice: the engine finds a range that is free, but gives an address again only in one that it was told."""
+    name, options = names.network(CLUSTER), {"driver": "bridge", "internal": True, "labels": LABELS}
+    found = client.networks.create(name, **options)
+    found.reload()
+    free = found.attrs["IPAM"]["Config"][0]
+    found.remove()
+    pool = IPAMPool(subnet=free["Subnet"], gateway=free["Gateway"])
+    return client.networks.create(name, ipam=IPAMConfig(pool_configs=[pool]), **options)

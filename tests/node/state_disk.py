@@ -1,0 +1,78 @@
+"""A disk that outlives its machine, as EBS has them: a loop device, with what the kernel says of an NVMe disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import docker
+
+from infra.plan import names
+from infra.providers import node_container
+
+DISK = "nvme9n1"
+MODEL = "Amazon Elastic Block Store"
+SIZE = "512M"
+# EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH (Linux fs/ext4/ext4.h): what is not on the disk yet never will be.
+_SHUTDOWN = "import fcntl, os; fcntl.ioctl(os.open('/state', os.O_RDONLY), 0x8004587D, (2).to_bytes(4, 'little'))"
+_LOOPS = """mknod /dev/loop-control c 10 237
+for number in 0 1 2 3 4 5 6 7; do mknod /dev/loop$number b 7 $number; done
+"""
+
+
+@dataclass(frozen=True)
+class StateDisk:
+    volume: str
+    """Its id in the cloud."""
+    device: str
+    """On the engine's machine."""
+    kernel: str
+    """Docker volume that stands for /sys/block."""
+
+    @property
+    def lose_power(self) -> str:
+        return f'python3 -c "{_SHUTDOWN}"'
+
+
+@contextmanager
+def state_disk(cluster: str, volume: str) -> Iterator[StateDisk]:
+    """Blank."""
+    labels = {names.CLUSTER: cluster}
+    volumes = docker.from_env().volumes
+    content, kernel = (volumes.create(names.volume(cluster, one), labels=labels) for one in ("disk", "kernel"))
+    shows = f"/kernel/{DISK}/device"
+    made = f"""truncate -s {SIZE} /disk/content
+        mkdir -p {shows}
+        echo {volume.replace("-", "")} >{shows}/serial
+        echo {MODEL} >{shows}/model
+        losetup --find --show /disk/content"""
+    device = ""
+    try:
+        device = _with_loops(made, {content.name: {"bind": "/disk"}, kernel.name: {"bind": "/kernel"}})
+        yield StateDisk(volume, device, kernel.name)
+    finally:
+        if device:
+            _with_loops(f"losetup --detach {device}", {})
+        for one in (content, kernel):
+            one.remove(force=True)
+
+
+def _with_loops(script: str, volumes: dict[str, dict[str, str]]) -> str:
+    """By the engine, with the rights for just that: whoever runs the tests need not be root."""
+    container = docker.from_env().containers.create(
+        names.IMAGE,
+        ["sh", "-c", f"set -e\n{_LOOPS}{script}"],
+        entrypoint="",
+        cap_add=["SYS_ADMIN"],
+        security_opt=list(node_container.UNCONFINED),
+        device_cgroup_rules=["b 7:* rwm", "c 10:237 rwm"],
+        volumes=volumes,
+    )
+    try:
+        container.start()
+        code, said = container.wait()["StatusCode"], container.logs().decode().strip()
+        assert code == 0, said
+    finally:
+        container.remove(force=True)
+    return str(said)

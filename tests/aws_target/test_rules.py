@@ -9,7 +9,9 @@ import pytest
 from infra.plan.aws import security
 from infra.spec.load import read
 from tests.aws_target.capture import ROOT, STACKS, capture, example, of_type
-from tests.aws_target.rules import EGRESS, INGRESS, RULES, Rule, findings
+from tests.aws_target.rule import Rule
+from tests.aws_target.rules import RULES, findings
+from tests.aws_target.rules_of_things import EGRESS, INGRESS
 
 SUPPRESSED: dict[tuple[str, str], str] = {}
 """By rule and resource, with the reason; empty, and it should stay so."""

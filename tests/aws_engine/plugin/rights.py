@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from tests.aws_engine.plugin.calls import delete, there
 from tests.aws_engine.plugin.kind import Aws, Kind, Made, Props, Tags, api, asked, found, listed, removed
 
 
@@ -18,10 +16,6 @@ def _create_role(aws: Aws, props: Props, tags: Tags) -> Made:
         **bound,
     )["Role"]
     return props["name"], {"arn": made["Arn"]}
-
-
-def _role(aws: Aws, id_: str, _props: Props) -> Props | None:
-    return None if found(lambda: aws.iam.get_role(RoleName=id_)) is None else {}
 
 
 def _update_role(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
@@ -60,10 +54,6 @@ def _create_profile(aws: Aws, props: Props, tags: Tags) -> Made:
     return name, {"arn": made["Arn"]}
 
 
-def _profile(aws: Aws, id_: str, _props: Props) -> Props | None:
-    return None if found(lambda: aws.iam.get_instance_profile(InstanceProfileName=id_)) is None else {}
-
-
 def _retag_profile(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
     aws.iam.tag_instance_profile(InstanceProfileName=id_, Tags=listed(tags))
     return {}
@@ -81,22 +71,10 @@ def _create_policy(aws: Aws, props: Props, tags: Tags) -> Made:
     return made["Arn"], {"arn": made["Arn"]}
 
 
-def _policy(aws: Aws, id_: str, _props: Props) -> Props | None:
-    return None if found(lambda: aws.iam.get_policy(PolicyArn=id_)) is None else {}
-
-
 def _update_policy(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
     aws.iam.create_policy_version(PolicyArn=id_, PolicyDocument=news["policy"], SetAsDefault=True)
     aws.iam.tag_policy(PolicyArn=id_, Tags=listed(tags))
     return {}
-
-
-def _delete(service: str, operation: str, parameter: str) -> Callable[[Aws, str, Props], None]:
-    def delete(aws: Aws, id_: str, _props: Props) -> None:
-        client: Any = getattr(aws, service)
-        removed(lambda: getattr(client, operation)(**{parameter: id_}))
-
-    return delete
 
 
 def _create_parameter(aws: Aws, props: Props, tags: Tags) -> Made:
@@ -150,10 +128,6 @@ def _create_zone(aws: Aws, props: Props, tags: Tags) -> Made:
     id_ = made["Id"].rpartition("/")[2]
     aws.route53.change_tags_for_resource(ResourceType="hostedzone", ResourceId=id_, AddTags=listed(tags))
     return id_, {"zoneId": id_}
-
-
-def _zone(aws: Aws, id_: str, _props: Props) -> Props | None:
-    return None if found(lambda: aws.route53.get_hosted_zone(Id=id_)) is None else {}
 
 
 def _retag_zone(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
@@ -283,8 +257,8 @@ KINDS = (
         "aws:iam/role:Role",
         "name",
         _create_role,
-        _delete("iam", "delete_role", "RoleName"),
-        _role,
+        delete("iam", "delete_role", "RoleName"),
+        there("iam", "get_role", "RoleName"),
         change="assumeRolePolicy! description permissionsBoundary",
         update=_update_role,
         computed="arn",
@@ -304,7 +278,7 @@ KINDS = (
         "name role",
         _create_profile,
         _delete_profile,
-        _profile,
+        there("iam", "get_instance_profile", "InstanceProfileName"),
         update=_retag_profile,
         computed="arn",
         tagged=True,
@@ -313,8 +287,8 @@ KINDS = (
         "aws:iam/policy:Policy",
         "name description",
         _create_policy,
-        _delete("iam", "delete_policy", "PolicyArn"),
-        _policy,
+        delete("iam", "delete_policy", "PolicyArn"),
+        there("iam", "get_policy", "PolicyArn"),
         change="policy!",
         update=_update_policy,
         computed="arn",
@@ -324,7 +298,7 @@ KINDS = (
         "aws:ssm/parameter:Parameter",
         "name",
         _create_parameter,
-        _delete("ssm", "delete_parameter", "Name"),
+        delete("ssm", "delete_parameter", "Name"),
         _parameter,
         change="type! keyId value description",
         update=_update_parameter,
@@ -334,7 +308,7 @@ KINDS = (
         "aws:cloudwatch/logGroup:LogGroup",
         "name",
         _create_log_group,
-        _delete("logs", "delete_log_group", "logGroupName"),
+        delete("logs", "delete_log_group", "logGroupName"),
         _log_group,
         change="kmsKeyId retentionInDays",
         update=_update_log_group,
@@ -346,7 +320,7 @@ KINDS = (
         "name vpcs",
         _create_zone,
         _delete_zone,
-        _zone,
+        there("route53", "get_hosted_zone", "Id"),
         change="comment forceDestroy",
         update=_retag_zone,
         computed="zoneId",

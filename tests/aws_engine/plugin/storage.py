@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from tests.aws_engine.plugin.calls import delete, there
 from tests.aws_engine.plugin.kind import Aws, Kind, Made, Props, Tags, api, asked, found, listed, removed
 
 # How the protocol marks a file (pulumi/runtime/rpc.py).
@@ -218,14 +218,6 @@ def _create_link(aws: Aws, props: Props, tags: Tags) -> Made:
     return made["AssociationId"], {}
 
 
-def _link(aws: Aws, id_: str, _props: Props) -> Props | None:
-    return None if found(lambda: aws.fsx.describe_data_repository_associations(AssociationIds=[id_])) is None else {}
-
-
-def _delete_link(aws: Aws, id_: str, _props: Props) -> None:
-    removed(lambda: aws.fsx.delete_data_repository_association(AssociationId=id_))
-
-
 def _create_efs(aws: Aws, props: Props, tags: Tags) -> Made:
     made = aws.efs.create_file_system(
         Tags=listed(tags), **asked(props, "performanceMode throughputMode encrypted kmsKeyId")
@@ -242,10 +234,6 @@ def _ia(key: str) -> str:
     return "TransitionToIA" if key == "TransitionToIa" else key
 
 
-def _efs(aws: Aws, id_: str, _props: Props) -> Props | None:
-    return None if found(lambda: aws.efs.describe_file_systems(FileSystemId=id_)) is None else {}
-
-
 def _update_efs(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
     aws.efs.tag_resource(ResourceId=id_, Tags=listed(tags))
     return {}
@@ -254,18 +242,6 @@ def _update_efs(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
 def _create_target(aws: Aws, props: Props, _tags: Tags) -> Made:
     wanted = asked(props, "fileSystemId subnetId securityGroups")
     return aws.efs.create_mount_target(**wanted)["MountTargetId"], {}
-
-
-def _target(aws: Aws, id_: str, _props: Props) -> Props | None:
-    return None if found(lambda: aws.efs.describe_mount_targets(MountTargetId=id_)) is None else {}
-
-
-def _delete(service: str, operation: str, parameter: str) -> Callable[[Aws, str, Props], None]:
-    def delete(aws: Aws, id_: str, _props: Props) -> None:
-        client: Any = getattr(aws, service)
-        removed(lambda: getattr(client, operation)(**{parameter: id_}))
-
-    return delete
 
 
 KINDS = (
@@ -323,9 +299,7 @@ KINDS = (
         computed="arn keyId",
         tagged=True,
     ),
-    Kind(
-        "aws:kms/alias:Alias", "name targetKeyId!", _create_alias, _delete("kms", "delete_alias", "AliasName"), _alias
-    ),
+    Kind("aws:kms/alias:Alias", "name targetKeyId!", _create_alias, delete("kms", "delete_alias", "AliasName"), _alias),
     Kind(
         "aws:fsx/lustreFileSystem:LustreFileSystem",
         "subnetIds! securityGroupIds kmsKeyId deploymentType storageType efaEnabled fileSystemTypeVersion "
@@ -344,8 +318,8 @@ KINDS = (
         "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation",
         "fileSystemId! fileSystemPath! dataRepositoryPath! batchImportMetaDataOnCreate",
         _create_link,
-        _delete_link,
-        _link,
+        delete("fsx", "delete_data_repository_association", "AssociationId"),
+        there("fsx", "describe_data_repository_associations", "AssociationIds"),
         change="s3",
         tagged=True,
         nested={"s3": "autoImportPolicy autoExportPolicy events"},
@@ -354,8 +328,8 @@ KINDS = (
         "aws:efs/fileSystem:FileSystem",
         "encrypted kmsKeyId performanceMode",
         _create_efs,
-        _delete("efs", "delete_file_system", "FileSystemId"),
-        _efs,
+        delete("efs", "delete_file_system", "FileSystemId"),
+        there("efs", "describe_file_systems", "FileSystemId"),
         change="throughputMode lifecyclePolicies",
         update=_update_efs,
         computed="dnsName arn",
@@ -366,8 +340,8 @@ KINDS = (
         "aws:efs/mountTarget:MountTarget",
         "fileSystemId! subnetId!",
         _create_target,
-        _delete("efs", "delete_mount_target", "MountTargetId"),
-        _target,
+        delete("efs", "delete_mount_target", "MountTargetId"),
+        there("efs", "describe_mount_targets", "MountTargetId"),
         change="securityGroups",
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from infra.inventory import Fleet, parameters
@@ -53,6 +55,16 @@ def test_more_nodes_and_a_safe_field_replace_nothing(pair: CloudStack) -> None:
     assert len(told) == 1
 
 
+def test_a_controller_that_is_gone_comes_back_with_its_address_and_its_state(pair: CloudStack) -> None:
+    before, there = controller(pair), everything(pair.server)
+    pair.server.client("ec2").terminate_instances(InstanceIds=[before.id])
+    pair.up()
+    after = controller(pair)
+    assert after.id != before.id
+    assert (after.address, after.interface, after.state) == (before.address, before.interface, before.state)
+    assert {one.split()[0] for one in everything(pair.server) ^ there} == {"Instances", "Volumes"}
+
+
 def test_teardown_takes_what_slurm_launched_and_ends_with_a_receipt(pair: CloudStack, empty: set[str]) -> None:
     launched_by_slurm(pair)
     with pair.counted("teardown"):
@@ -68,6 +80,27 @@ def test_teardown_takes_what_slurm_launched_and_ends_with_a_receipt(pair: CloudS
 def test_api_calls_do_not_grow_unnoticed(pair: CloudStack) -> None:
     assert set(pair.calls) == set(CALLS_AT_MOST)
     assert {what: calls for what, calls in pair.calls.items() if calls > CALLS_AT_MOST[what]} == {}
+
+
+@dataclass(frozen=True)
+class Controller:
+    id: str
+    address: str
+    interface: str
+    state: str
+    """The volume with queue and accounts."""
+
+
+def controller(stack: CloudStack) -> Controller:
+    ec2 = stack.server.client("ec2")
+    wanted = {"tag:muster.role": ["controller"], "instance-state-name": ["running"]}
+    filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
+    (machine,) = [one for r in ec2.describe_instances(Filters=filters)["Reservations"] for one in r["Instances"]]
+    volumes = {one["DeviceName"]: one["Ebs"]["VolumeId"] for one in machine["BlockDeviceMappings"]}
+    (interface,) = machine["NetworkInterfaces"]
+    return Controller(
+        machine["InstanceId"], machine["PrivateIpAddress"], interface["NetworkInterfaceId"], volumes["/dev/sdf"]
+    )
 
 
 def launched_by_slurm(stack: CloudStack) -> None:

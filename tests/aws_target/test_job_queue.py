@@ -54,6 +54,13 @@ def test_a_controller_that_broke_is_not_idle(aws: Moto) -> None:  # noqa: F811
         queue.jobs(["h200-1"])
 
 
+def test_a_controller_that_is_gone_left_its_queue(aws: Moto) -> None:  # noqa: F811
+    start(aws, "compute")
+    report(aws, "ready")
+    with pytest.raises(Problem, match="whether jobs run on h200-1 cannot be asked: the controller is gone"):
+        queue_of(SPEC, "s").jobs(["h200-1"])
+
+
 def test_one_that_never_came_up_has_no_jobs(aws: Moto) -> None:  # noqa: F811
     start(aws, "controller")
     assert isinstance(queue_of(SPEC, "s"), NoQueue)

@@ -14,6 +14,9 @@ FIXED_ROOT_GB = 100
 """Root volume of controller and login."""
 STATE_GB = 50
 """The volume that holds Slurm's state and accounting."""
+# EC2 itself moves such a machine off broken hardware: same id, address and volumes, and a boot.
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-recover.html
+RECOVERY = {"auto_recovery": "default"}
 # Links of one GPU by generation of NVLink (A100; H100 and H200; B200 and B300).
 _LINKS = {3: 12, 4: 18, 5: 18}
 # What the kernel and the firmware keep for themselves before anybody is asked.

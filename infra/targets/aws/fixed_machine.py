@@ -50,7 +50,7 @@ class FixedMachine(Part):
 
     def start(self, start: Start) -> None:
         """Another image or another bundle is no reason to lose a running machine; one that is made anew takes them.
-        Two machines cannot have one interface: the old one goes first. EC2 itself moves one off broken hardware."""
+        Two machines cannot have one interface: the old one goes first."""
         instance = aws.ec2.Instance(
             self.role,
             ami=start.image,
@@ -61,6 +61,7 @@ class FixedMachine(Part):
             metadata_options=launch_template.METADATA,
             root_block_device=_root(start.key_arn),
             ebs_optimized=True,
+            maintenance_options=machines.RECOVERY,
             instance_initiated_shutdown_behavior="stop",
             tags=self._tags(),
             volume_tags=self.site.tags | self._tags(),

@@ -25,7 +25,8 @@ def queue(spec: ClusterSpec, stack: str) -> JobQueue:
     controller = roles.get(names.CONTROLLER, "")
     report = _report(region, spec.name)
     seen = Seen(
-        controller=bool(controller),
+        # The queue outlives the machine: it is on a volume of its own.
+        controller=bool(controller or report),
         daemon=bool(controller and report and report.state == "ready"),
         compute="compute" in roles,
         bootstrapped=report is not None,
@@ -34,7 +35,7 @@ def queue(spec: ClusterSpec, stack: str) -> JobQueue:
     if found == "idle":
         return NoQueue()
     if found == "unknown":
-        return UnknownQueue("the controller has not said that it is ready")
+        return UnknownQueue("the controller has not said that it is ready" if controller else "the controller is gone")
     return SlurmQueue(lambda: _Shell(region, controller))
 
 

@@ -8,7 +8,7 @@ MUSTER := .venv/bin/muster
 MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' || echo moved)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status ssh submit teardown check cost plan env test test-gpu lint bench bench-trainer golden clean-cache
+.PHONY: help setup demo up status ssh submit teardown check cost plan env test test-aws test-gpu lint bench bench-trainer golden clean-cache
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ env: $(MUSTER) ## shell lines for plain Pulumi: eval "$$(make -s env)"
 
 test: setup ## lint, then all tests: pure, engine, e2e, faults; one summary
 	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
+
+test-aws: setup ## a cluster in a real account, for money (MUSTER_TEST_AWS=account says yes)
+	@.venv/bin/python -m tests.aws_engine $(ARGS)
 
 test-gpu: ## tests on this machine's GPU, with the torch of PYTHON=...
 	@$(PYTHON) -m tests.gpu $(ARGS)

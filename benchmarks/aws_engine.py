@@ -18,6 +18,7 @@ sys.path.insert(0, str(REPO))
 from benchmarks.figures import Figure, report  # noqa: E402
 from tests import moto_patches  # noqa: E402
 from tests.aws_engine import moto_gaps  # noqa: E402
+from tests.aws_engine.cloud import on_moto  # noqa: E402
 from tests.aws_engine.cloud_stack import CALLS_AT_MOST, CloudStack, example  # noqa: E402
 from tests.aws_engine.guests import booting  # noqa: E402
 from tests.moto_server import Moto, listening  # noqa: E402
@@ -35,7 +36,7 @@ def measure() -> list[Figure]:
     server = Moto()
     with listening(server) as server.url, tempfile.TemporaryDirectory() as home, booting():
         os.environ |= server.environment()
-        stack = example("aws-g6-pair", Path(home), server)
+        stack = example("aws-g6-pair", Path(home), on_moto(server))
         _live(stack)
     calls = [Figure(what, count, "calls", at_most=CALLS_AT_MOST[what]) for what, count in stack.calls.items()]
     return [*calls, *(Figure(what, seconds) for what, seconds in stack.seconds.items())]

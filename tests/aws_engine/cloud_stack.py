@@ -1,4 +1,4 @@
-"""A stack on AWS under test: our own commands and the real engine, a home of its own, AWS on a loopback port."""
+"""A stack on AWS under test: our own commands and the real engine, in a home of its own, on whichever cloud."""
 
 from __future__ import annotations
 
@@ -16,26 +16,20 @@ from typing import Any
 
 import yaml
 
-from bootstrap import wheels
 from infra.engine import project
 from infra.engine.environment import environment, prepare
 from infra.home import Home
-from infra.plan.aws import images
 from infra.spec.load import load
-from tests.aws_engine.moto_gaps import publish_image
-from tests.moto_server import Moto
+from tests.aws_engine.cloud import REPO, Cloud
 
-REPO = Path(__file__).resolve().parents[2]
-PLUGIN = Path(__file__).parent / "plugin"
-_LONGEST_S = 300
 # Of the g6 pair: so many API calls at most; who needs more has to say so here.
 CALLS_AT_MOST = {"up": 175, "refresh": 100, "change": 235, "teardown": 220}
 
 
-def example(name: str, home: Path, server: Moto, **changes: Any) -> CloudStack:
+def example(name: str, home: Path, cloud: Cloud, /, **changes: Any) -> CloudStack:
     """One of the stacks in the repository, with changes to its spec."""
     written = yaml.safe_load((REPO / "stacks" / f"Pulumi.{name}.yaml").read_text())
-    return CloudStack(name, home, written["config"]["muster:cluster"] | changes, server)
+    return CloudStack(name, home, written["config"]["muster:cluster"] | changes, cloud)
 
 
 @dataclass
@@ -45,15 +39,17 @@ class CloudStack:
     name: str
     home: Path
     spec: dict[str, Any]
-    server: Moto
+    cloud: Cloud
     calls: dict[str, int] = field(default_factory=dict)
     """How many API calls each step took, by the name that `counted` got."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._fill_cache()
-        for path in images.parameters(load(self.spec)).values():
-            publish_image(path)
+        self.cloud.furnish(load(self.spec), self.cache)
+
+    @property
+    def cache(self) -> Path:
+        return self.cloud.cache or self.home / "cache"
 
     def preview(self) -> str:
         """Of a stack that may not exist yet."""
@@ -85,11 +81,11 @@ class CloudStack:
 
     @contextmanager
     def counted(self, what: str) -> Iterator[Counter[str]]:
-        before, began = len(self.server.calls), time.monotonic()
+        before, began = len(self.cloud.calls), time.monotonic()
         counter: Counter[str] = Counter()
         yield counter
         self.seconds[what] = time.monotonic() - began
-        counter.update(f"{call.service} {call.action}" for call in self.server.calls[before:])
+        counter.update(f"{call.service} {call.action}" for call in self.cloud.calls[before:])
         self.calls[what] = counter.total()
 
     @property
@@ -103,22 +99,28 @@ class CloudStack:
         stacks.mkdir(parents=True, exist_ok=True)
         (stacks / f"Pulumi.{self.name}.yaml").write_text(yaml.safe_dump({"config": {"muster:cluster": self.spec}}))
         ours = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        paths = [str(Home.of(os.environ).tools), str(PLUGIN), os.environ["PATH"]]
+        paths = [str(Home.of(os.environ).tools), *map(str, self.cloud.tools), os.environ["PATH"]]
         own = {
             "MUSTER_HOME": str(self.home),
             "MUSTER_STACKS": str(stacks),
-            "MUSTER_CACHE": str(self.home / "cache"),
+            "MUSTER_CACHE": str(self.cache),
             "PATH": os.pathsep.join(paths),
             "COLUMNS": "140",
         }
-        return ours | own | self.server.environment()
+        return ours | own | dict(self.cloud.variables)
 
     def _run(self, line: list[str], *, check: bool, cwd: Path = REPO) -> str:
         env = self.environment()
         if line[0] == "pulumi":
             env = environment(env, Home.of(env))
         done = subprocess.run(
-            line, env=env, cwd=cwd, text=True, capture_output=True, timeout=_LONGEST_S, stdin=subprocess.DEVNULL
+            line,
+            env=env,
+            cwd=cwd,
+            text=True,
+            capture_output=True,
+            timeout=self.cloud.longest_s,
+            stdin=subprocess.DEVNULL,
         )
         said = f"{done.stdout}\n{done.stderr}"
         assert (done.returncode == 0) == check, f"{' '.join(line)} exited {done.returncode}\n{said}\n{self._log(line)}"
@@ -127,9 +129,3 @@ class CloudStack:
     def _log(self, line: list[str]) -> str:
         log = self.home / self.name / f"{'destroy' if 'teardown' in line else 'up'}.log"
         return log.read_text()[-6000:] if log.exists() else ""
-
-    def _fill_cache(self) -> None:
-        """The real tools; wheels, which come from a package index, are none: no machine here unpacks them."""
-        cache = self.home / "cache"
-        wheels.place(REPO, cache).mkdir(parents=True)
-        (cache / "pulumi").symlink_to(Home.of(os.environ).cache / "pulumi")

@@ -1,16 +1,20 @@
-"""Stacks on AWS as moto has it; one account for all, empty at the beginning of each module."""
+"""Stacks on AWS as moto has it, one account for all, empty at the beginning of each module; or in a real account."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.aws_engine import moto_gaps
+from tests.aws_engine.cloud import Cloud, in_account, on_moto
 from tests.aws_engine.cloud_stack import CloudStack, example
 from tests.aws_engine.guests import booting
+from tests.aws_engine.needs import ACCOUNT, HOME, REGION
 from tests.moto_server import Moto, moto
 
 __all__ = ["moto"]
@@ -41,8 +45,17 @@ def account(moto: Moto) -> Iterator[Moto]:
 
 
 @pytest.fixture(scope="module")
-def make(account: Moto, tmp_path_factory: pytest.TempPathFactory) -> MakeStack:
-    def stack(name: str, **changes: Any) -> CloudStack:
-        return example(name, tmp_path_factory.mktemp(name), account, **changes)
+def cloud(request: pytest.FixtureRequest) -> Cloud:
+    """moto, unless `make test-aws` says otherwise."""
+    if os.environ.get(HOME):
+        return in_account(os.environ[ACCOUNT], REGION, os.environ)
+    return on_moto(request.getfixturevalue("account"))
+
+
+@pytest.fixture(scope="module")
+def make(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> MakeStack:
+    def stack(name: str, /, **changes: Any) -> CloudStack:
+        home = Path(os.environ[HOME]) if os.environ.get(HOME) else tmp_path_factory.mktemp(name)
+        return example(name, home, cloud, **changes)
 
     return stack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.moto_server import ACCOUNT, Moto
+from tests.aws_engine.cloud import Cloud
 
 # Call, key of the answer, id of one; those that AWS makes by itself are in both lists.
 _EC2 = (
@@ -34,40 +34,41 @@ _OTHERS = (
 )
 
 
-def everything(server: Moto) -> set[str]:
+def everything(cloud: Cloud) -> set[str]:
     clients: dict[str, Any] = {}
 
     def ask(service: str) -> Any:
-        return clients.setdefault(service, server.client(service))
+        return clients.setdefault(service, cloud.client(service))
 
-    return {f"{what} {id_}" for what, id_ in _all(ask)}
+    return {f"{what} {id_}" for what, id_ in _all(ask, cloud.account)}
 
 
-def _all(ask: Any) -> Iterator[tuple[str, str]]:
+def _all(ask: Any, account: str) -> Iterator[tuple[str, str]]:
     for operation, key, id_ in _EC2:
-        yield from ((key, one[id_]) for one in getattr(ask("ec2"), operation)()[key])
+        yield from ((key, one[id_]) for one in _listed(ask("ec2"), operation, key))
     for service, operation, key, id_ in _OTHERS:
-        client = ask(service)
-        pages = (
-            client.get_paginator(operation).paginate()
-            if client.can_paginate(operation)
-            else [getattr(client, operation)()]
-        )
-        yield from ((f"{service} {key}", one[id_]) for page in pages for one in page[key])
-    for reservation in ask("ec2").describe_instances()["Reservations"]:
+        yield from ((f"{service} {key}", one[id_]) for one in _listed(ask(service), operation, key))
+    for reservation in _listed(ask("ec2"), "describe_instances", "Reservations"):
         yield from (
             ("Instances", one["InstanceId"]) for one in reservation["Instances"] if one["State"]["Name"] != "terminated"
         )
-    for gateway in ask("ec2").describe_nat_gateways()["NatGateways"]:
+    for gateway in _listed(ask("ec2"), "describe_nat_gateways", "NatGateways"):
         if gateway["State"] != "deleted":
             yield "NatGateways", gateway["NatGatewayId"]
-    for endpoint in ask("ec2").describe_vpc_endpoints()["VpcEndpoints"]:
+    for endpoint in _listed(ask("ec2"), "describe_vpc_endpoints", "VpcEndpoints"):
         if endpoint["State"] != "deleted":
             yield "VpcEndpoints", endpoint["VpcEndpointId"]
-    for key in ask("kms").list_keys()["Keys"]:
+    for key in _listed(ask("kms"), "list_keys", "Keys"):
         if ask("kms").describe_key(KeyId=key["KeyId"])["KeyMetadata"]["KeyState"] != "PendingDeletion":
             yield "Keys", key["KeyId"]
-    for policy in ask("iam").list_policies(Scope="Local")["Policies"]:
+    for policy in _listed(ask("iam"), "list_policies", "Policies", Scope="Local"):
         yield "Policies", policy["Arn"]
-    for budget in ask("budgets").describe_budgets(AccountId=ACCOUNT).get("Budgets", []):
+    for budget in _listed(ask("budgets"), "describe_budgets", "Budgets", AccountId=account):
         yield "Budgets", budget["BudgetName"]
+
+
+def _listed(client: Any, operation: str, key: str, **asked: Any) -> Iterator[Any]:
+    paged = client.can_paginate(operation)
+    pages = client.get_paginator(operation).paginate(**asked) if paged else [getattr(client, operation)(**asked)]
+    for page in pages:
+        yield from page.get(key, ())

@@ -33,18 +33,18 @@ def guest(make: MakeStack, account: Moto) -> CloudStack:
 @pytest.fixture(scope="module")
 def theirs(guest: CloudStack) -> set[str]:
     """The account before."""
-    return everything(guest.server)
+    return everything(guest.cloud)
 
 
 def test_preview_makes_nothing(guest: CloudStack, theirs: set[str]) -> None:
     said = guest.preview()
     assert "aws:ec2:Instance" in said
-    assert everything(guest.server) == theirs
+    assert everything(guest.cloud) == theirs
 
 
 def test_up_adds_no_network(guest: CloudStack, theirs: set[str]) -> None:
     guest.up()
-    made = everything(guest.server) - theirs
+    made = everything(guest.cloud) - theirs
     assert machines(guest) == ["controller", "l40s-1", "l40s-2", "login"]
     assert {one.split()[0] for one in made} & {"Vpcs", "Subnets", "NatGateways", "RouteTables", "VpcEndpoints"} == set()
 
@@ -58,30 +58,32 @@ def test_another_count_starts_and_ends_only_those_nodes(guest: CloudStack) -> No
 
 
 def test_up_again_changes_nothing(guest: CloudStack) -> None:
-    before = everything(guest.server)
+    before = everything(guest.cloud)
     guest.unchanged()
-    assert everything(guest.server) == before
+    assert everything(guest.cloud) == before
 
 
-def test_teardown_leaves_what_was_there_and_names_what_it_may_not_look_at(guest: CloudStack, theirs: set[str]) -> None:
-    guest.server.fail("DescribeFlowLogs", "UnauthorizedOperation", times=99)
+def test_teardown_leaves_what_was_there_and_names_what_it_may_not_look_at(
+    guest: CloudStack, theirs: set[str], account: Moto
+) -> None:
+    account.fail("DescribeFlowLogs", "UnauthorizedOperation", times=99)
     said = guest.muster("teardown", "--yes", check=False)
-    guest.server.faults.clear()
+    account.faults.clear()
     assert "not looked at: ec2 (flow log) because UnauthorizedOperation" in said
     assert "is left" not in said
     assert (guest.receipt["left"], guest.receipt["unseen"]) == (0, ["ec2 (flow log) because UnauthorizedOperation"])
-    assert everything(guest.server) == theirs
+    assert everything(guest.cloud) == theirs
 
 
 def test_once_it_may_look_everywhere_the_next_teardown_ends_well(guest: CloudStack, theirs: set[str]) -> None:
     assert "nothing of cluster guest is left" in guest.teardown()
     assert guest.receipt["unseen"] == []
-    assert everything(guest.server) == theirs
+    assert everything(guest.cloud) == theirs
 
 
 def running(stack: CloudStack) -> list[dict[str, object]]:
     states = [{"Name": "instance-state-name", "Values": ["running"]}]
-    found = stack.server.client("ec2").describe_instances(Filters=states)["Reservations"]
+    found = stack.cloud.client("ec2").describe_instances(Filters=states)["Reservations"]
     return [one for reservation in found for one in reservation["Instances"]]
 
 
@@ -90,7 +92,7 @@ def ids(stack: CloudStack) -> list[object]:
 
 
 def machines(stack: CloudStack) -> list[str]:
-    reported = stack.server.client("ssm").get_parameters_by_path(Path=f"/muster/{stack.spec['name']}/nodes")
+    reported = stack.cloud.client("ssm").get_parameters_by_path(Path=f"/muster/{stack.spec['name']}/nodes")
     there = {one["InstanceId"] for one in running(stack)}
     said = {one["Name"].rpartition("/")[2]: json.loads(one["Value"])["instance"] for one in reported["Parameters"]}
     return sorted(name for name, instance in said.items() if instance in there)

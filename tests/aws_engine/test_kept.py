@@ -19,13 +19,13 @@ def h200(make: MakeStack) -> CloudStack:
 @pytest.fixture(scope="module")
 def empty(h200: CloudStack) -> set[str]:
     """The account before."""
-    return everything(h200.server)
+    return everything(h200.cloud)
 
 
 def test_teardown_keeps_storage_and_says_so(h200: CloudStack, empty: set[str]) -> None:
     h200.up()
     said = h200.teardown()
-    left = sorted({one.rpartition(" ")[0] for one in everything(h200.server) - empty})
+    left = sorted({one.rpartition(" ")[0] for one in everything(h200.cloud) - empty})
     assert "of cluster h200 only what is to be kept is left" in said
     assert left == [
         "Keys",
@@ -57,8 +57,8 @@ def test_the_next_up_goes_on_with_the_same_storage(h200: CloudStack) -> None:
 
 def test_storage_that_a_person_deleted_takes_the_rest_with_it(h200: CloudStack, empty: set[str]) -> None:
     for service in ("fsx", "efs"):
-        client = h200.server.client(service)
+        client = h200.cloud.client(service)
         for one in client.describe_file_systems()["FileSystems"]:
             client.delete_file_system(FileSystemId=one["FileSystemId"])
     assert "nothing of cluster h200 is left" in h200.teardown()
-    assert everything(h200.server) == empty
+    assert everything(h200.cloud) == empty

@@ -1,8 +1,8 @@
-"""The g6 pair through its whole life: what a person sees, what AWS has, how often it was asked, what is left."""
+"""The g6 pair through its whole life: what a person sees, what AWS has, how often it was asked, what is left.
+
+On moto with the plugin of these tests; with `make test-aws` the same in a real account with the real plugin."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import pytest
 
@@ -15,66 +15,71 @@ from slurm.power.launch import launch
 from tests.aws_engine.cloud_stack import CALLS_AT_MOST, CloudStack
 from tests.aws_engine.conftest import MakeStack
 from tests.aws_engine.everything import everything
-from tests.moto_server import ACCOUNT, REGION
+from tests.aws_engine.needs import CLUSTER, STACK
 
 
 @pytest.fixture(scope="module")
 def pair(make: MakeStack) -> CloudStack:
-    return make("aws-g6-pair")
+    return make(STACK, name=CLUSTER)
 
 
 @pytest.fixture(scope="module")
 def empty(pair: CloudStack) -> set[str]:
     """The account before."""
-    return everything(pair.server)
+    return everything(pair.cloud)
+
+
+def test_preview_makes_nothing(pair: CloudStack, empty: set[str]) -> None:
+    said = pair.preview()
+    assert "aws:ec2:Instance" in said
+    assert everything(pair.cloud) == empty
 
 
 def test_up(pair: CloudStack, empty: set[str]) -> None:
     with pair.counted("up"):
         said = pair.up()
     assert "ready: controller, up to 2 autoscaled nodes in " in said
-    assert {one.split()[0] for one in everything(pair.server) - empty} >= {"Instances", "Vpcs", "NatGateways", "efs"}
+    assert {one.split()[0] for one in everything(pair.cloud) - empty} >= {"Instances", "Vpcs", "NatGateways", "efs"}
 
 
 def test_up_again_changes_nothing(pair: CloudStack) -> None:
-    before = everything(pair.server)
+    before = everything(pair.cloud)
     with pair.counted("refresh"):
         pair.unchanged()
-    assert everything(pair.server) == before
+    assert everything(pair.cloud) == before
 
 
 def test_more_nodes_and_a_safe_field_replace_nothing(pair: CloudStack) -> None:
-    before = everything(pair.server)
+    before = everything(pair.cloud)
     pair.spec["groups"]["gpu"]["max"] = 3
     pair.spec["tags"] = {"team": "x"}
     pair.spec["budget"] = {"usd_per_hour": 9}
     with pair.counted("change"):
         pair.up()
-    assert everything(pair.server) == before
-    told = pair.server.client("ec2").describe_vpcs(Filters=[{"Name": "tag:team", "Values": ["x"]}])["Vpcs"]
-    assert len(told) == 1
+    assert everything(pair.cloud) == before
+    mine = [{"Name": "tag:team", "Values": ["x"]}, {"Name": "tag:muster.cluster", "Values": [CLUSTER]}]
+    assert len(pair.cloud.client("ec2").describe_vpcs(Filters=mine)["Vpcs"]) == 1
 
 
-def test_a_controller_that_is_gone_comes_back_with_its_address_and_its_state(pair: CloudStack) -> None:
-    before, there = controller(pair), everything(pair.server)
-    pair.server.client("ec2").terminate_instances(InstanceIds=[before.id])
-    pair.up()
-    after = controller(pair)
-    assert after.id != before.id
-    assert (after.address, after.interface, after.state) == (before.address, before.interface, before.state)
-    assert {one.split()[0] for one in everything(pair.server) ^ there} == {"Instances", "Volumes"}
+def test_a_node_that_slurm_launches(pair: CloudStack) -> None:
+    """As ResumeProgram starts it: in no state file, and gone with the cluster below."""
+    bucket = names.bucket(CLUSTER, pair.cloud.account, pair.cloud.region)
+    written = pair.cloud.client("s3").get_object(Bucket=bucket, Key=parameters.FLEET)["Body"].read()
+    fleet = Fleet.model_validate_json(written)
+    assert not launch(Cloud(pair.cloud.region), fleet, fleet.groups[0].options, [("gpu-1",)], "token").missing
+    assert len(machines(pair)) == 2
 
 
-def test_teardown_takes_what_slurm_launched_and_ends_with_a_receipt(pair: CloudStack, empty: set[str]) -> None:
-    launched_by_slurm(pair)
+def test_teardown_ends_with_a_receipt(pair: CloudStack, empty: set[str]) -> None:
+    there = machines(pair)
     with pair.counted("teardown"):
         said = pair.teardown()
-    assert "nothing of cluster pair is left" in said
-    assert (pair.receipt["left"], pair.receipt["stays"], pair.receipt["usd_per_hour"]) == (0, 0, 0)
-    kinds = [item["kind"] for item in pair.receipt["items"]]
-    assert kinds.count("instance") == 2
-    assert leftovers.find("pair", REGION) == Leftovers([])
-    assert everything(pair.server) == empty
+    assert f"nothing of cluster {CLUSTER} is left" in said
+    receipt = pair.receipt
+    assert (receipt["left"], receipt["stays"], receipt["usd_per_hour"], receipt["unseen"]) == (0, 0, 0, [])
+    assert {item["name"] for item in receipt["items"] if item["kind"] == "instance"} == there
+    assert leftovers.find(CLUSTER, pair.cloud.region) == Leftovers([])
+    assert everything(pair.cloud) - empty == set()
 
 
 def test_api_calls_do_not_grow_unnoticed(pair: CloudStack) -> None:
@@ -82,30 +87,10 @@ def test_api_calls_do_not_grow_unnoticed(pair: CloudStack) -> None:
     assert {what: calls for what, calls in pair.calls.items() if calls > CALLS_AT_MOST[what]} == {}
 
 
-@dataclass(frozen=True)
-class Controller:
-    id: str
-    address: str
-    interface: str
-    state: str
-    """The volume with queue and accounts."""
-
-
-def controller(stack: CloudStack) -> Controller:
-    ec2 = stack.server.client("ec2")
-    wanted = {"tag:muster.role": ["controller"], "instance-state-name": ["running"]}
-    filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
-    (machine,) = [one for r in ec2.describe_instances(Filters=filters)["Reservations"] for one in r["Instances"]]
-    volumes = {one["DeviceName"]: one["Ebs"]["VolumeId"] for one in machine["BlockDeviceMappings"]}
-    (interface,) = machine["NetworkInterfaces"]
-    return Controller(
-        machine["InstanceId"], machine["PrivateIpAddress"], interface["NetworkInterfaceId"], volumes["/dev/sdf"]
-    )
-
-
-def launched_by_slurm(stack: CloudStack) -> None:
-    """A node as ResumeProgram starts it: in no state file."""
-    bucket = names.bucket(stack.spec["name"], ACCOUNT, REGION)
-    written = stack.server.client("s3").get_object(Bucket=bucket, Key=parameters.FLEET)["Body"].read()
-    fleet = Fleet.model_validate_json(written)
-    assert not launch(Cloud(REGION), fleet, fleet.groups[0].options, [("gpu-1",)], "token").missing
+def machines(stack: CloudStack) -> set[str]:
+    mine = [
+        {"Name": "tag:muster.cluster", "Values": [stack.spec["name"]]},
+        {"Name": "instance-state-name", "Values": ["pending", "running"]},
+    ]
+    found = stack.cloud.client("ec2").describe_instances(Filters=mine)["Reservations"]
+    return {one["InstanceId"] for reservation in found for one in reservation["Instances"]}

@@ -41,6 +41,7 @@ MODEL = [
 
 # Steps before the clock starts: allocators, compilers and the first line of metrics, which measures the machine's peak.
 WARM = 10
+PROFILED = 10  # the tenth step of a start is, and what it saw is read in the next
 
 
 def bare_loop(config: Config, device: torch.device) -> float:
@@ -81,7 +82,16 @@ def trainer_loop(config: Config) -> float:
         raise SystemExit("the run did not finish")
     lines = json_lines.read(Path(config.run.folder) / "metrics" / "rank-00000.jsonl")
     # From the end of one step to the end of the next, whatever happens in between.
-    return mean(line["step_s"] for line in lines if line["step"] > WARM)
+    times = {line["step"]: line["step_s"] for line in lines}
+    return _per_step(times, config.metrics.every, config.metrics.profile_every)
+
+
+def _per_step(times: dict[int, float], every: int, profile_every: int) -> float:
+    """A run as short as this one has a profile in it, which a long one has every few hundred steps: it counts so."""
+    disturbed = [step for step in times if PROFILED <= step < PROFILED + 2 * every]
+    calm = mean(took for step, took in times.items() if step > WARM and step not in disturbed)
+    profile = sum(times[step] - calm for step in disturbed) * every
+    return calm + (max(profile, 0.0) / profile_every if profile_every else 0.0)
 
 
 def finished(device: torch.device) -> float:
@@ -98,7 +108,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("overrides", nargs="*")
     asked = parser.parse_args()
-    device = torch.device(asked.device)
+    device = torch.empty(0, device=asked.device).device  # with its index
     bare, ours = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(asked.rounds):

@@ -1,0 +1,49 @@
+"""How a model is spread over GPUs, and what a layout must fulfil."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Names as in published tables; `dp * tp * pp * cp` is the number of GPUs, `ep` divides `dp * cp`."""
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    virtual_stages: int = 1
+    schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
+    micro_batch: int = 1
+    """Samples of one replica in one forward."""
+    global_batch: int = 1
+    """Samples of one optimizer step."""
+    zero: Literal[0, 1, 2, 3] = 0
+    shard: int = 0
+    """Ranks that share what `zero` splits; 0 is all `dp * cp`, less is HSDP."""
+    sequence_parallel: bool = False
+    recompute: Recompute = "none"
+    dtype: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
+    weight_bytes: int = 4
+    """Of the weights that the update works on: 4, or 2 where there are no masters."""
+    gradient_bytes: int = 4
+    """Of a gradient as it is reduced."""
+    offload: bool = False
+    compiled: bool = False
+    prefetch: int = 1
+    bucket_mb: int = 25
+    compression: float = 1.0
+    """Gradient bytes sent per byte that there is."""
+
+    @property
+    def gpus(self) -> int:
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def micro_batches(self) -> int:
+        return self.global_batch // (self.micro_batch * self.dp)

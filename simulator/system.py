@@ -1,0 +1,43 @@
+"""The machines, as rates: what a GPU computes and moves, and how GPUs are joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    name: str
+    """As the catalog calls it: h100."""
+    peak_tflops: dict[str, float]
+    """Dense, by dtype, off the data sheet."""
+    memory_gb: float
+    memory_gb_s: float
+    multiprocessors: int
+    watts: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """Rates are of one direction, in GB (1e9 bytes) per second, off the data sheet."""
+
+    name: str
+    gpu: Gpu
+    gpus_per_node: int
+    nodes: int
+    intra_gb_s: float
+    """Of one GPU's links inside its domain."""
+    inter_gb_s: float
+    """Of one node's network cards together; 0 on one node."""
+    nvlink_domain: int = 0
+    """GPUs joined by NVLink; 0 is those of a node."""
+    network: str = "ethernet"
+    """efa, infiniband, roce, tcpx, ethernet: decides latencies and the share of the rate that is reached."""
+    host_gb_s: float = 25.0
+    """Between a GPU and its host."""
+    price_per_hour: dict[str, float] = field(default_factory=dict)
+    """Of one node in USD, by how it is bought: on_demand, spot, ..."""
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_per_node * self.nodes

@@ -1,0 +1,25 @@
+"""`python -m simulator COMMAND ...`: each command is a module that is read when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+COMMANDS: dict[str, str] = {}
+"""What each does, in a line; `simulator.commands.NAME` has `main(words) -> exit status`."""
+
+
+def main(words: list[str]) -> int:
+    name = words[0] if words else "--help"
+    if name in ("-h", "--help"):
+        print(__doc__, *(f"\n  {command:10} {does}" for command, does in COMMANDS.items()), sep="\n")
+        return 0
+    if name not in COMMANDS:
+        print(f"simulator: command: {name!r}; allowed: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    status: int = import_module(f"simulator.commands.{name}").main(words[1:])
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 class Gpu:
     name: str
     """As the catalog calls it: h100."""
-    peak_tflops: dict[str, float]
+    peak_tflops: dict[str, float] = field(hash=False)
     """Dense, by dtype, off the data sheet."""
     memory_gb: float
     memory_gb_s: float
     multiprocessors: int
     watts: float
+    generation: str = ""
+    """volta, turing, ampere, ada, hopper, blackwell: decides what NCCL can do on it."""
+    reached: float = 0.8
+    """Share of the peak that the best matmul shape reaches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +36,15 @@ class System:
     nvlink_domain: int = 0
     """GPUs joined by NVLink; 0 is those of a node."""
     network: str = "ethernet"
-    """efa, infiniband, roce, tcpx, ethernet: decides latencies and the share of the rate that is reached."""
+    """A kind of simulator/data/networks.yaml: decides latencies and the share of the rate that is reached."""
     host_gb_s: float = 25.0
     """Between a GPU and its host."""
-    price_per_hour: dict[str, float] = field(default_factory=dict)
+    price_per_hour: dict[str, float] = field(default_factory=dict, hash=False)
     """Of one node in USD, by how it is bought: on_demand, spot, ..."""
+    cards: int = 0
+    """Network cards of a node; 0 is one for each GPU."""
+    network_us: float = 0.0
+    """Of one message between nodes, where it was measured; 0 is what the kind of network is known for."""
 
     @property
     def gpus(self) -> int:

@@ -35,6 +35,8 @@ class Layout:
     """Of a gradient as it is reduced."""
     offload: bool = False
     compiled: bool = False
+    framework: Literal["torch", "megatron", "deepspeed"] = "torch"
+    """Whose kernels and habits: torch is plain modules with DDP or FSDP, megatron has fused kernels and its own schedule."""
     prefetch: int = 1
     bucket_mb: int = 25
     compression: float = 1.0

@@ -1,0 +1,51 @@
+"""GPUs by name: data sheet figures (data/gpus.yaml) as the simulator's `Gpu`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simulator.system import Gpu
+
+DATA = Path(__file__).with_name("data") / "gpus.yaml"
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+PCIE_GB_S = 25.0
+"""Between GPUs without NVLink, per direction: PCIe gen 4 as reached."""
+
+
+@cache
+def gpu(name: str, memory_gb: float = 0.0) -> Gpu:
+    """`memory_gb` picks the variant where one name has several; KeyError names the GPUs that there are."""
+    sheets = _sheets()
+    key = name.lower()
+    if key == "a100" and 0 < memory_gb <= 48:
+        key = "a100-40gb"
+    if key not in sheets:
+        raise KeyError(f"gpu: {name!r}; allowed: {', '.join(sheets)}")
+    sheet = sheets[key]
+    found = Gpu(
+        name=key,
+        peak_tflops={dtype: float(sheet[dtype]) for dtype in DTYPES if dtype in sheet},
+        memory_gb=float(sheet["memory_gb"]),
+        memory_gb_s=float(sheet["memory_gb_s"]),
+        multiprocessors=sheet["multiprocessors"],
+        watts=float(sheet["watts"]),
+        generation=sheet["generation"],
+        reached=float(sheet["reached"]),
+    )
+    return replace(found, memory_gb=memory_gb) if memory_gb > 0 else found
+
+
+def link_gb_s(name: str) -> float:
+    """Of one GPU to its neighbours in the node, per direction, off the data sheet."""
+    return float(_sheets()[name.lower()]["nvlink"]) or PCIE_GB_S
+
+
+@cache
+def _sheets() -> dict[str, dict[str, Any]]:
+    sheets: dict[str, dict[str, Any]] = yaml.safe_load(DATA.read_text())
+    return sheets

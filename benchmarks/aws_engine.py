@@ -1,32 +1,47 @@
-"""Counts the API calls and seconds of the g6 pair's life in the real Pulumi engine, with moto in the place of AWS.
+"""Counts what a cluster on AWS asks of the real Pulumi engine, with moto in the place of AWS.
 
-    python benchmarks/aws_engine.py
+    python benchmarks/aws_engine.py [--json FILE]
 
-The calls are those of the test plugin, of our own providers and of teardown's search; the real provider asks more.
-"""
+API calls and seconds of the g6 pair's life: those of the test plugin, of our own providers and of teardown's search;
+the real provider asks more. Then previews of static clusters of three groups, with the memory of all processes."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 from benchmarks.figures import Figure, report  # noqa: E402
+from benchmarks.process_tree import Used, used  # noqa: E402
 from tests import moto_patches  # noqa: E402
 from tests.aws_engine import moto_gaps  # noqa: E402
-from tests.aws_engine.cloud import on_moto  # noqa: E402
+from tests.aws_engine.cloud import Cloud, on_moto  # noqa: E402
 from tests.aws_engine.cloud_stack import CALLS_AT_MOST, CloudStack, example  # noqa: E402
 from tests.aws_engine.guests import booting  # noqa: E402
 from tests.moto_server import Moto, listening  # noqa: E402
 
+NODES = (64, 256, 512)
+PREVIEW_AT_MOST_S = 60
+TYPES = {"h100": ("p5.48xlarge", 2), "h200": ("p5en.48xlarge", 4), "l4": ("g6.8xlarge", 4)}
+"""Of each group the instance type, and which part of the nodes it has."""
+
 
 def main() -> int:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--json", type=Path)
+    options = asked.parse_args()
     figures = measure()
     print(report(figures))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 
@@ -36,17 +51,42 @@ def measure() -> list[Figure]:
     server = Moto()
     with listening(server) as server.url, tempfile.TemporaryDirectory() as home, booting():
         os.environ |= server.environment()
-        stack = example("aws-g6-pair", Path(home), on_moto(server))
-        _live(stack)
+        cloud = on_moto(server)
+        return [*life_figures(Path(home), cloud), *preview_figures(Path(home), cloud)]
+
+
+def life_figures(home: Path, cloud: Cloud) -> list[Figure]:
+    stack = example("aws-g6-pair", home / "pair", cloud)
+    _live(stack)
     calls = [Figure(what, count, "calls", at_most=CALLS_AT_MOST[what]) for what, count in stack.calls.items()]
     return [*calls, *(Figure(what, seconds) for what, seconds in stack.seconds.items())]
+
+
+def preview_figures(home: Path, cloud: Cloud) -> list[Figure]:
+    measured = {nodes: _preview(home / f"n{nodes}", cloud, nodes) for nodes in NODES}
+    figures = []
+    for nodes, one in measured.items():
+        figures.append(Figure(f"preview of {nodes} static nodes", one.seconds, at_most=PREVIEW_AT_MOST_S))
+        figures.append(Figure(f"memory of all processes, {nodes} nodes", one.peak_mb, "MB"))
+    few, many = measured[NODES[0]].peak_mb, measured[NODES[-1]].peak_mb
+    grown = Figure(f"memory, times that of {NODES[0]} nodes", many / few, "x", at_most=NODES[-1] / NODES[0])
+    return [*figures, grown]
+
+
+def _preview(home: Path, cloud: Cloud, nodes: int) -> Used:
+    groups: dict[str, Any] = {
+        name: {"instance_type": type_, "count": nodes // part, "fabric": "efa"} for name, (type_, part) in TYPES.items()
+    }
+    aws = {"region": cloud.region, "zones": [f"{cloud.region}a"]}
+    stack = example("aws-p5en-lustre", home, cloud, name="large", groups=groups, aws=aws, budget={})
+    return used(stack.preview)
 
 
 def _live(stack: CloudStack) -> None:
     with stack.counted("up"):
         stack.up()
     with stack.counted("refresh"):
-        stack.up()
+        stack.unchanged()
     stack.spec["tags"] = {"team": "x"}
     with stack.counted("change"):
         stack.up()

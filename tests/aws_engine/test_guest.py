@@ -36,12 +36,6 @@ def theirs(guest: CloudStack) -> set[str]:
     return everything(guest.cloud)
 
 
-def test_preview_makes_nothing(guest: CloudStack, theirs: set[str]) -> None:
-    said = guest.preview()
-    assert "aws:ec2:Instance" in said
-    assert everything(guest.cloud) == theirs
-
-
 def test_up_adds_no_network(guest: CloudStack, theirs: set[str]) -> None:
     guest.up()
     made = everything(guest.cloud) - theirs

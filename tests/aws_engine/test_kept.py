@@ -22,8 +22,14 @@ def empty(h200: CloudStack) -> set[str]:
     return everything(h200.cloud)
 
 
+def test_up_and_up_again(h200: CloudStack, empty: set[str]) -> None:
+    assert "ready: controller, login, 2 static nodes in " in h200.up()
+    before = everything(h200.cloud)
+    h200.unchanged()
+    assert everything(h200.cloud) == before > empty
+
+
 def test_teardown_keeps_storage_and_says_so(h200: CloudStack, empty: set[str]) -> None:
-    h200.up()
     said = h200.teardown()
     left = sorted({one.rpartition(" ")[0] for one in everything(h200.cloud) - empty})
     assert "of cluster h200 only what is to be kept is left" in said

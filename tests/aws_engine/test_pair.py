@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from infra.engine.environment import BUDGET_JUDGED
 from infra.inventory import Fleet, parameters
 from infra.plan.aws import names
 from infra.targets import Leftovers
@@ -29,8 +30,13 @@ def empty(pair: CloudStack) -> set[str]:
     return everything(pair.cloud)
 
 
-def test_preview_makes_nothing(pair: CloudStack, empty: set[str]) -> None:
+def test_preview_makes_nothing(pair: CloudStack, empty: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the program judge a budget again that was judged by today's prices."""
+    budget = pair.spec["budget"]
+    monkeypatch.setenv(BUDGET_JUDGED, "1")
+    pair.spec["budget"] = {"usd_per_hour": 0.01}
     said = pair.preview()
+    pair.spec["budget"] = budget
     assert "aws:ec2:Instance" in said
     assert everything(pair.cloud) == empty
 

@@ -1,0 +1,66 @@
+"""A command with all that it starts: how long it ran, and how much memory all of it had at the worst moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_POLL_S = 0.05
+_PAGE_KB = 4
+
+
+@dataclass(frozen=True)
+class Used:
+    seconds: float
+    peak_mb: float
+
+
+def used(work: Callable[[], object]) -> Used:
+    """Of everything that this process starts meanwhile; itself not counted."""
+    peak, done = [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            peak[0] = max(peak[0], sum(map(_resident_kb, descendants(own))))
+
+    own = int(Path("/proc/self").readlink().name)
+    watcher = threading.Thread(target=watch)
+    began = time.monotonic()
+    watcher.start()
+    try:
+        work()
+    finally:
+        seconds = time.monotonic() - began
+        done.set()
+        watcher.join()
+    return Used(seconds, peak[0] / 1024)
+
+
+def descendants(root: int) -> Iterator[int]:
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (parent := _parent(folder)) is not None:
+            children.setdefault(parent, []).append(int(folder.name))
+    waiting = children.get(root, [])
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += children.get(one, [])
+
+
+def _parent(folder: Path) -> int | None:
+    try:
+        # The name of a program stands in brackets and may have blanks.
+        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def _resident_kb(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_KB
+    except OSError:
+        return 0

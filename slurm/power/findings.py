@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Rule = Literal["orphan", "lost", "never-came", "replace", "start"]
+Rule = Literal["orphan", "lost", "never-came", "failed-set-up", "replace", "start"]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ CAPACITY = f"{OURS}capacity: "
 REMOVED = f"{OURS}the group is being removed"
 LOST = f"{OURS}its machine is gone"
 NEVER_CAME = f"{OURS}its machine went away while it started"
+SET_UP = f"{OURS}set-up: "
 BUDGET = f"{OURS}budget: "
 # slurmctld's own words for a node that fell silent or never came.
 SILENT = "Not responding"
@@ -23,6 +24,10 @@ def given_by_us(reason: str) -> bool:
 def may_be_replaced(reason: str) -> bool:
     """A person's reason keeps a node as it is, whatever its state."""
     return given_by_us(reason) or reason.startswith(SLURMS)
+
+
+def set_up_failed(step: str, line: str) -> str:
+    return f"{SET_UP}{step}: {' '.join(line.split())}"[: drain.LONGEST]
 
 
 def capacity(instance_type: str, found: list[str]) -> str:

@@ -9,6 +9,7 @@ from slurm.hostlist import hostlist
 from slurm.power import breaker, ceiling, journal, topology, topology_file
 from slurm.power.bring_up import Want, bring_up
 from slurm.power.errors import Refused
+from slurm.power.failed_set_up import failed_set_ups
 from slurm.power.findings import Finding, Rule, ripe
 from slurm.power.instances import Found, find
 from slurm.power.node_names import group_of
@@ -36,6 +37,7 @@ def sweep(desk: Desk) -> list[Finding]:
         findings = [
             *orphans(found, nodes, static),
             *replacements(found, nodes),
+            *_failed_set_ups(desk, found, nodes),
             *to_start(found, nodes, static, held_back),
         ]
         due, since = ripe(findings, desk.memory.load(_SINCE), desk.now())
@@ -80,6 +82,14 @@ def _hold_the_ceiling(desk: Desk, nodes: Nodes) -> set[str]:
     return {name for name, node in nodes.items() if node.gpus}
 
 
+def _failed_set_ups(desk: Desk, found: Found, nodes: Nodes) -> list[Finding]:
+    try:
+        return list(failed_set_ups(desk.cloud, desk.fleet.cluster, found, nodes))
+    except Refused as refused:
+        log.info("the nodes' reports could not be read: %s", refused)
+        return []
+
+
 def _of_closed_groups(desk: Desk, found: Found, nodes: Nodes) -> set[str]:
     counts = desk.memory.load(breaker.NAME)
     closed = found.closed | {group for group, count in counts.items() if count["closed"]}
@@ -91,10 +101,10 @@ def _act(desk: Desk, found: Found, due: Sequence[Finding]) -> None:
         log.info("%s: %s: %s", finding.rule, finding.subject, finding.why)
     gone = _subjects(due, "orphan")
     terminate(desk.cloud, [machine for machine in found.machines if machine.id in gone])
-    never_came = _subjects(due, "never-came")
-    if never_came:
-        breaker.failed(desk.memory, never_came)
-    for rule in ("lost", "never-came"):
+    failed = [*_subjects(due, "never-came"), *_subjects(due, "failed-set-up")]
+    if failed:
+        breaker.failed(desk.memory, failed)
+    for rule in ("lost", "never-came", "failed-set-up"):
         mark_down(desk, {one.subject: one.why for one in due if one.rule == rule})
     desk.slurmctld.set_nodes(_subjects(due, "replace"), "POWER_DOWN")
     desk.slurmctld.set_nodes(_subjects(due, "start"), "POWER_UP")

@@ -113,6 +113,7 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
             (scope.key_arn,),
             {"StringEquals": {"kms:ViaService": f"s3.{scope.region}.amazonaws.com"}},
         ),
+        Statement("ReadReports", ("ssm:GetParameters",), (scope.parameter(_reports(scope)),)),
         *_launch(scope),
         *_names_of_nodes(scope),
         *((_spending(scope),) if scope.budget else ()),

@@ -1,0 +1,55 @@
+"""Which ranks talk to each other in each direction of a layout, and over what."""
+
+from __future__ import annotations
+
+from simulator.plain_ring import Group
+from simulator.layout import Layout
+from simulator.system import System
+
+
+def domain(system: System) -> int:
+    """GPUs joined by the fast links."""
+    return system.nvlink_domain or system.gpus_per_node
+
+
+def group(ranks: int, stride: int, total: int, system: System) -> Group:
+    """`ranks` that are `stride` apart: neighbours in a node come first in tensor, then context, data, pipeline order."""
+    fast = min(domain(system), total)
+    inside = max(1, min(ranks, fast // stride)) if stride < fast else 1
+    if ranks <= inside:
+        return Group(ranks=ranks, per_node=ranks, sharing=1)
+    return Group(ranks=ranks, per_node=inside, sharing=max(1, fast // inside))
+
+
+def tensor(layout: Layout, system: System) -> Group:
+    return group(layout.tp, 1, layout.gpus, system)
+
+
+def context(layout: Layout, system: System) -> Group:
+    return group(layout.cp, layout.tp, layout.gpus, system)
+
+
+def experts(layout: Layout, system: System) -> Group:
+    return group(layout.ep, layout.tp, layout.gpus, system)
+
+
+def data(layout: Layout, system: System) -> Group:
+    """Ranks that hold the same weights, as far as `shard` goes."""
+    ranks = layout.dp * layout.cp
+    return group(min(layout.shard or ranks, ranks), layout.tp, layout.gpus, system)
+
+
+def replicas(layout: Layout, system: System) -> Group:
+    """Across the shards of HSDP."""
+    ranks = layout.dp * layout.cp
+    shard = min(layout.shard or ranks, ranks)
+    return group(ranks // shard, layout.tp * shard, layout.gpus, system)
+
+
+def expert_data(layout: Layout, system: System) -> Group:
+    return group(max(1, layout.dp * layout.cp // layout.ep), layout.tp * layout.ep, layout.gpus, system)
+
+
+def pipeline(layout: Layout, system: System) -> Group:
+    """Two neighbouring stages."""
+    return group(2, layout.tp * layout.cp * layout.dp, layout.gpus, system)

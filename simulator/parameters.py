@@ -1,0 +1,89 @@
+"""How many numbers a model learns, by the part that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from simulator.model import Experts, Layer, Model, Stack, Transformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    attention: int
+    """Of one layer, with its norms."""
+    dense: int
+    """Of one plain feed-forward part."""
+    shared: int
+    """Of a mixture layer: router and experts that every token uses."""
+    expert: int
+    """Of one expert."""
+    embedding: int
+    head: int
+    """0 where it is the embedding."""
+    layers: int
+    mixtures: int
+    """Layers whose feed-forward part is a mixture of experts."""
+    experts: int
+
+    @property
+    def total(self) -> int:
+        plain = self.layers - self.mixtures
+        layers = self.layers * self.attention + plain * self.dense + self.mixtures * self.shared
+        return layers + self.mixtures * self.experts * self.expert + self.embedding + self.head
+
+
+def head_width(model: Transformer) -> int:
+    return model.head_width or model.hidden // model.heads
+
+
+def matrices(model: Transformer) -> int:
+    """Matrices of a feed-forward part."""
+    return 3 if model.gated else 2
+
+
+@lru_cache(maxsize=256)
+def parameters(model: Model) -> Parameters:
+    if isinstance(model, Stack):
+        return _of_stack(model.layers)
+    experts = model.experts or Experts(count=0, per_token=0, ffn=0, dense_layers=model.layers)
+    mixtures = max(0, model.layers - experts.dense_layers)
+    return Parameters(
+        attention=_attention(model) + 2 * model.hidden,
+        dense=matrices(model) * model.hidden * model.ffn,
+        shared=experts.count * model.hidden + experts.shared * matrices(model) * model.hidden * experts.ffn,
+        expert=matrices(model) * model.hidden * experts.ffn,
+        embedding=model.vocab * model.hidden,
+        head=0 if model.tied else model.vocab * model.hidden,
+        layers=model.layers,
+        mixtures=mixtures,
+        experts=experts.count,
+    )
+
+
+def projections(model: Transformer) -> list[tuple[int, int, bool]]:
+    """(inputs, outputs, split by columns) of the matrices around attention; the last is split by rows."""
+    if model.latent is None:
+        width = head_width(model)
+        into = (model.heads + 2 * model.kv_heads) * width
+        return [(model.hidden, into, True), (model.heads * width, model.hidden, False)]
+    latent = model.latent
+    query = model.heads * (latent.nope + latent.rope)
+    queries = [(latent.query, query, True)] if latent.query else [(model.hidden, query, True)]
+    down = latent.query + latent.key_value + latent.rope
+    return [
+        (model.hidden, down, False),
+        *queries,
+        (latent.key_value, model.heads * (latent.nope + latent.value), True),
+        (model.heads * latent.value, model.hidden, False),
+    ]
+
+
+def _attention(model: Transformer) -> int:
+    return sum(inputs * outputs for inputs, outputs, _ in projections(model))
+
+
+def _of_stack(layers: tuple[Layer, ...]) -> Parameters:
+    each = sum(layer.weights for layer in layers)
+    nothing = {"dense": 0, "shared": 0, "expert": 0, "embedding": 0, "head": 0, "mixtures": 0, "experts": 0}
+    return Parameters(attention=each, layers=1, **nothing)

@@ -1,0 +1,77 @@
+"""Models by name: the trainer's presets and published ones (data/models.yaml), as the simulator's sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simulator.model import Experts, Latent, Transformer
+from trainer.config import load
+from trainer.config.problem import ConfigError, Problem
+from trainer.config.schema import Config, Gpt2Config, LlamaConfig, ModelConfig
+
+DATA = Path(__file__).with_name("data") / "models.yaml"
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str
+    model: Transformer
+    preset: Config | None
+    """What the trainer runs, where it can."""
+
+
+def named(name: str) -> Named:
+    """The transformer of that name, or a ConfigError with the nearest names."""
+    if name in load.presets():
+        config = load.load(name, [])
+        return Named(name, transformer(config.model, config.data.seq_len), config)
+    if name in _table():
+        return Named(name, _from_table(_table()[name]), None)
+    near = get_close_matches(name, names(), n=3, cutoff=0.4)
+    fix = f"did you mean {' or '.join(near)}?" if near else "choose one of them"
+    raise ConfigError([Problem("model", f"{name!r} is not known; allowed: {', '.join(names())}", fix)])
+
+
+def names() -> list[str]:
+    """Presets that are no transformer have no tokens to count, and are left out."""
+    presets = [name for name in load.presets() if isinstance(load.load(name, []).model, LlamaConfig | Gpt2Config)]
+    return sorted({*presets, *_table()})
+
+
+def transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
+    """`seq_len` 0 is the model's own."""
+    if isinstance(config, LlamaConfig):
+        ffn, kv_heads, gated = config.ffn, config.kv_heads, True
+    elif isinstance(config, Gpt2Config):
+        ffn, kv_heads, gated = 4 * config.dim, config.heads, False
+    else:
+        message = f"{config.family} has no tokens to plan by"
+        raise ConfigError([Problem("model", message, f"choose one of {', '.join(names())}")])
+    return Transformer(
+        layers=config.layers,
+        hidden=config.dim,
+        heads=config.heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        gated=gated,
+        vocab=config.vocab_size,
+        seq=seq_len or config.seq_len,
+        tied=config.tie_embeddings,
+    )
+
+
+def _from_table(entry: dict[str, Any]) -> Transformer:
+    parts = {key: kind(**entry[key]) for key, kind in (("experts", Experts), ("latent", Latent)) if key in entry}
+    return Transformer(**{**entry, **parts})
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    read: dict[str, dict[str, Any]] = yaml.safe_load(DATA.read_text())
+    return read

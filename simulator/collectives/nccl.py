@@ -1,0 +1,44 @@
+"""NCCL's own constants: microseconds of a step, and what each protocol reaches of a link.
+
+Read in github.com/NVIDIA/nccl, src/graph/tuning.cc (2026-06).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "pat", "direct"]
+Protocol = Literal["LL", "LL128", "Simple"]
+PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
+
+BASE_US: dict[str, dict[str, float]] = {
+    "tree": {"LL": 6.8, "LL128": 14.0, "Simple": 8.4},
+    "ring": {"LL": 6.6, "LL128": 14.0, "Simple": 8.4},
+    "pat": {"Simple": 8.0},
+}
+STEP_US: dict[str, dict[str, dict[str, float]]] = {
+    "nvlink": {
+        "tree": {"LL": 0.6, "LL128": 1.25, "Simple": 4.0},
+        "ring": {"LL": 0.6, "LL128": 1.9, "Simple": 3.4},
+        "nvls": {"Simple": 25.0},
+    },
+    "pcie": {
+        "tree": {"LL": 1.0, "LL128": 1.9, "Simple": 4.0},
+        "ring": {"LL": 1.0, "LL128": 2.5, "Simple": 5.7},
+    },
+    "net": {
+        "tree": {"LL": 5.0, "LL128": 8.5, "Simple": 14.0},
+        "ring": {"LL": 2.7, "LL128": 4.0, "Simple": 14.0},
+        "nvls_tree": {"Simple": 20.9},
+        "pat": {"Simple": 14.0},
+    },
+}
+LL_MOST_GB_S: dict[str, float] = {"volta": 39.0, "ampere": 87.7, "hopper": 141.0, "blackwell": 282.0}
+"""On one node, by GPU; LL writes a flag beside every word."""
+LL_MOST_GB_S_ACROSS: dict[int, float] = {2: 39.0, 3: 20.4}
+"""By nodes (3: and more)."""
+RING_SHARE: dict[str, float] = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
+TREE_SHARE = 0.92
+TREE_LL_SHARE = 1 / 3.8
+TREE_LL128_SHARE = {"one": 7 / 9, "more": 120 / 128}
+PAT_SHARE = 0.75

@@ -10,7 +10,7 @@ from infra.plan.aws.interfaces import NoEfa, addresses
 from infra.plan.aws.network import AUTO, NoRoom, Subnet, cidr, endpoints, subnets
 from infra.spec import ClusterSpec
 from infra.validate.aws_types import groups, most
-from infra.validate.issue import Issue, error
+from infra.validate.issue import Issue, error, warning
 
 VPC = re.compile(r"vpc-([0-9a-f]{8}|[0-9a-f]{17})")
 SUBNET = re.compile(r"subnet-([0-9a-f]{8}|[0-9a-f]{17})")
@@ -97,6 +97,20 @@ def addresses_needed(spec: ClusterSpec, zone: str, *, first: bool) -> int:
             nodes += most(group)
     mounts = sum(storage.kind == "efs" for storage in spec.storage.values())
     return fixed + nodes + mounts + len(endpoints(spec))
+
+
+def names_offline(spec: ClusterSpec) -> Iterator[Issue]:
+    """The controller writes the names of nodes that it launches to Route 53, for which no endpoint is made here."""
+    if spec.network.egress or spec.network.vpc_id:
+        return
+    fix = "write `egress: true`, or name a VPC of yours (vpc_id) from which Route 53 can be reached"
+    for name, (group, _) in groups(spec).items():
+        if group.count is None:
+            message = f"group {name} comes and goes, but without a way out the controller cannot name its nodes"
+            yield error("names_offline", "network.egress", message, fix)
+        else:
+            message = f"a lost node of group {name} comes back with `make up` only: the controller cannot name it"
+            yield warning("replaced_by_up", "network.egress", message, fix)
 
 
 def login_port(spec: ClusterSpec) -> Iterator[Issue]:

@@ -42,7 +42,7 @@ class Step:
 
     def run(self, batch: Batch, micro: int) -> StepResult:
         """One step over this rank's share of the batch, without waiting for the device."""
-        self._seed_dropout()
+        self.seed_dropout()
         rate = learning_rate(self._config.schedule, self._config.optimizer.lr, self._config.steps, self.index)
         factor = None if self.scale is None else self.scale.scale
         if isinstance(self._loss_fn, StepMean):
@@ -59,6 +59,15 @@ class Step:
             self.scale.update(bad)
         self.index += 1
         return StepResult(loss, norm, skipped, rate)
+
+    def seed_dropout(self) -> None:
+        """Random numbers of a step depend on seed, step and rank only: a resumed run draws the same, with no state."""
+        mesh = self.engine.mesh
+        seed = (self._config.run.seed * _SEED_STRIDE + self.index) * _SEED_STRIDE + mesh.rank
+        # torch.manual_seed would queue a call for CUDA in every step of a run without it.
+        torch.default_generator.manual_seed(seed % 2**63)
+        if mesh.device.type == "cuda":
+            torch.cuda.manual_seed(seed % 2**63)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor of a checkpoint, by name; sharded ones as DTensors. Loading writes into them."""
@@ -87,15 +96,6 @@ class Step:
             return factor
         too_long = ((norm + 1e-6) / limit).clamp(min=1.0)
         return too_long if factor is None else too_long * factor
-
-    def _seed_dropout(self) -> None:
-        """Random numbers of a step depend on seed, step and rank only: a resumed run draws the same, with no state."""
-        mesh = self.engine.mesh
-        seed = (self._config.run.seed * _SEED_STRIDE + self.index) * _SEED_STRIDE + mesh.rank
-        # torch.manual_seed would queue a call for CUDA in every step of a run without it.
-        torch.default_generator.manual_seed(seed % 2**63)
-        if mesh.device.type == "cuda":
-            torch.cuda.manual_seed(seed % 2**63)
 
 
 def _nothing() -> None:

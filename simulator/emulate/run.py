@@ -1,0 +1,80 @@
+"""Training steps of many ranks in this process, out of the trainer's own parts."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from simulator.emulate.engine import VirtualEngine
+from simulator.emulate.group import Group
+from simulator.emulate.mesh import VirtualMesh
+from simulator.emulate.reduce import Algorithm
+from trainer import rng, settle
+from trainer.config.schema import Config
+from trainer.data.loader import Loader
+from trainer.data.source import Source, source_for
+from trainer.models.build import build
+from trainer.models.init import fill
+from trainer.models.loss import loss
+from trainer.parallel.apply import parallelize
+from trainer.parallel.layout import resolve
+from trainer.parallel.recipe import Recipe
+from trainer.statistics import Statistics
+from trainer.step import Step
+from trainer.world import World
+
+_DEVICE = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a step says: the same numbers as the first rank of a real run writes."""
+
+    loss: float
+    grad_norm: float
+    skipped: bool
+    rate: float
+
+
+class Emulation:
+    """Settings are settled as a real run's are, for `ranks` ranks of which `per_node` share a machine."""
+
+    def __init__(self, config: Config, ranks: int, per_node: int, algorithm: Algorithm = "ring") -> None:
+        # A launcher of several ranks gives each one thread, and another number of them adds in another order.
+        torch.set_num_threads(1)
+        source = source_for(config)
+        self.config, self.micro, self.why = _settled(config, ranks, per_node, source)
+        layout = resolve(self.config.parallel, ranks, per_node)
+        self.group = Group(ranks, per_node, algorithm)
+        self._mesh = VirtualMesh(layout, self.group, _DEVICE)
+        self._loaders = [_loader(self.config, source, rank, ranks) for rank in range(ranks)]
+        recipe = Recipe(self.config.parallel, self.config.precision, self.config.compile)
+        weights = partial(fill, seed=self.config.run.seed, device=_DEVICE)
+        inner = parallelize(partial(build, self.config.model), recipe, self._mesh, weights)
+        rng.seed(self.config.run.seed, 0, 0)
+        self._engine = VirtualEngine(inner, self._mesh, lambda rank: next(self._loaders[rank]).tensors)
+        self.training = Step(self._engine, self.config, loss)
+        self._engine.before_rank = self.training.seed_dropout
+        self._statistics = Statistics(self._engine.named_buffers())
+
+    def step(self) -> Learned:
+        self._statistics.note()
+        result = self.training.run(next(self._loaders[0]).tensors, self.micro)
+        self._statistics.put_back(result.skipped)
+        mean = self.group.sum(self._engine.losses) / self._mesh.layout.dp_size
+        return Learned(float(mean), float(result.grad_norm), bool(result.skipped > 0), result.rate)
+
+
+def _settled(config: Config, ranks: int, per_node: int, source: Source) -> tuple[Config, int, list[str]]:
+    world = World(0, ranks, 0, min(ranks, per_node), socket.gethostname(), _DEVICE, ())
+    settled = settle.settle(config, world, source, Path(config.run.folder.format(name=config.name)))
+    return settled.config, settled.micro, settled.why
+
+
+def _loader(config: Config, source: Source, rank: int, ranks: int) -> Loader:
+    # Without threads: nothing waits for data here, and hundreds of ranks would have hundreds of them.
+    return Loader(source, config.run.seed, config.batch.size, dp_rank=rank, dp_size=ranks, workers=0)

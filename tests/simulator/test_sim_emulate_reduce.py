@@ -1,0 +1,110 @@
+"""All-reduce on real numbers: what is sent, how often, and that summing rank by rank leaves the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.emulate.chunks import bounds
+from simulator.emulate.fold import fold_for
+from simulator.emulate.reduce import ALGORITHMS, Algorithm, all_reduce, rounds_of, traffic
+
+ITEM = 4
+PER_NODE = 4
+
+
+def gradients(ranks: int, elements: int) -> list[Any]:
+    """Of sizes so different that every order of adding leaves other bits."""
+    random = np.random.default_rng(ranks * 1000 + elements)
+    return [
+        (random.normal(size=elements) * 10.0 ** random.integers(-3, 4, elements)).astype(np.float32)
+        for _ in range(ranks)
+    ]
+
+
+def reduced(algorithm: Algorithm, arrays: list[Any]) -> list[Any]:
+    own = [array.copy() for array in arrays]
+    all_reduce(own, rounds_of(algorithm, len(own), PER_NODE, len(own[0]), ITEM), np.copy)
+    return own
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("elements", [1, 7, 1000])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 12, 16])
+def test_every_rank_has_the_same_sum(algorithm: Algorithm, elements: int, ranks: int) -> None:
+    arrays = gradients(ranks, elements)
+    found = reduced(algorithm, arrays)
+    assert all(np.array_equal(found[0], one) for one in found)
+    np.testing.assert_allclose(found[0], np.sum(np.stack(arrays).astype(np.float64), axis=0), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("elements", [1, 7, 1000])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 12, 16])
+def test_adding_rank_by_rank_leaves_the_same_bits(algorithm: Algorithm, elements: int, ranks: int) -> None:
+    arrays = gradients(ranks, elements)
+    fold = fold_for(algorithm, ranks, PER_NODE, np.copy)
+    for rank in reversed(range(ranks)):
+        scratch = arrays[rank].copy()
+        fold.add(rank, scratch)
+        scratch.fill(np.nan)
+    assert np.array_equal(fold.total(), reduced(algorithm, arrays)[0])
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 6, 7])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_odd_numbers_of_ranks(algorithm: Algorithm, ranks: int) -> None:
+    arrays = gradients(ranks, 333)
+    fold = fold_for(algorithm, ranks, PER_NODE, np.copy)
+    for rank in reversed(range(ranks)):
+        fold.add(rank, arrays[rank])
+    found = reduced(algorithm, arrays)
+    assert all(np.array_equal(fold.total(), one) for one in found)
+
+
+def test_the_algorithms_differ_in_the_last_bits() -> None:
+    arrays = gradients(8, 1000)
+    found = [reduced(algorithm, arrays)[0].tobytes() for algorithm in ALGORITHMS]
+    assert len(set(found)) == len(ALGORITHMS)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 256])
+def test_a_ring_sends_exactly_its_share_in_exactly_its_rounds(ranks: int) -> None:
+    elements = 2 * ranks * 5
+    found = traffic(rounds_of("ring", ranks, PER_NODE, elements, ITEM), ranks, ITEM)
+    assert found.rounds == 2 * (ranks - 1)
+    assert set(found.sent) == {2 * (ranks - 1) * elements * ITEM // ranks}
+
+
+@pytest.mark.parametrize(("ranks", "levels"), [(2, 1), (8, 3), (256, 8), (6, 3)])
+def test_a_tree_has_two_rounds_per_level(ranks: int, levels: int) -> None:
+    found = traffic(rounds_of("tree", ranks, PER_NODE, 100, ITEM), ranks, ITEM)
+    assert found.rounds == 2 * levels
+    assert sum(found.sent) == 2 * (ranks - 1) * 100 * ITEM
+
+
+def test_between_machines_hierarchical_sends_one_share_per_card() -> None:
+    ranks, elements = 16, 16 * 4 * 10
+    rounds = rounds_of("hierarchical", ranks, PER_NODE, elements, ITEM)
+    assert len(rounds) == 2 * (PER_NODE - 1) + 2 * (ranks // PER_NODE - 1)
+    inside = 2 * (PER_NODE - 1) * elements * ITEM // PER_NODE
+    across = 2 * 3 * (elements // PER_NODE) * ITEM // 4
+    assert set(traffic(rounds, ranks, ITEM).sent) == {inside + across}
+
+
+@pytest.mark.parametrize(
+    ("elements", "ranks", "expected"),
+    [
+        # Two segments per rank at least, each of whole elements.
+        (1, 4, [0, 1, 1, 1, 1]),
+        (10, 2, [0, 6, 10]),
+        (16, 4, [0, 4, 8, 12, 16]),
+        (17, 4, [0, 6, 12, 17, 17]),
+        # Beyond 1 MiB a segment there are more of them: 9 MiB in 10 segments of 0.9 MiB.
+        (9 << 18, 2, [0, 1179650, 9 << 18]),
+    ],
+)
+def test_chunks_are_cut_as_gloo_cuts_them(elements: int, ranks: int, expected: list[int]) -> None:
+    assert bounds(elements, ranks, ITEM) == expected

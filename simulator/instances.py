@@ -1,0 +1,58 @@
+"""Instance types of the catalog as the simulator's machines."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from infra.catalog.instances import UnknownInstanceType, UnverifiedInstanceType, all_types, instance
+from infra.catalog.prices import instance_price
+from simulator.gpus import gpu, link_gb_s
+from simulator.system import System
+from trainer.config.problem import ConfigError, Problem
+
+GB = 8.0
+"""Gigabits in one."""
+
+
+@cache
+def system(name: str, nodes: int, fabric: str = "efa", region: str = "us-east-1") -> System:
+    """So many machines of a type; raises ConfigError where the catalog or the data sheets do not have it."""
+    try:
+        found = instance(name)
+    except (UnknownInstanceType, UnverifiedInstanceType) as bad:
+        raise ConfigError([Problem("instance", str(bad), f"types with GPUs: {', '.join(with_gpus())}")]) from None
+    if not found.gpus.count:
+        message = f"'{name}' has no GPU that is known here; allowed: {', '.join(with_gpus())}"
+        raise ConfigError([Problem("instance", message, "choose one of them")])
+    try:
+        sheet = gpu(found.gpus.type, found.gpus.memory_mb / 1024)
+    except KeyError:
+        message = f"the data sheet of {found.gpus.name} ('{name}') is not known; allowed: {', '.join(with_gpus())}"
+        raise ConfigError([Problem("instance", message, "choose one of them")]) from None
+    prices = {
+        way: price.usd
+        for way, spot in (("on-demand", False), ("spot", True))
+        if (price := instance_price(name, region, spot=spot))
+    }
+    return System(
+        name=name,
+        gpu=sheet,
+        gpus_per_node=found.gpus.count,
+        nodes=nodes,
+        intra_gb_s=link_gb_s(sheet.name),
+        inter_gb_s=sum(card.gbps for card in found.network_cards) / GB,
+        network="efa" if fabric == "efa" and found.efa_interfaces else "ethernet",
+        price_per_hour=prices,
+    )
+
+
+def with_gpus() -> list[str]:
+    return sorted(name for name, found in all_types().items() if found.gpus.count and _sheet_is_known(found.gpus.type))
+
+
+def _sheet_is_known(name: str) -> bool:
+    try:
+        gpu(name)
+    except KeyError:
+        return False
+    return True

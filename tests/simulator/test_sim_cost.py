@@ -1,0 +1,95 @@
+"""Money and electricity of a run, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.catalog.prices import instance_price
+from infra.plan.aws.cost import cost
+from infra.spec.load import read
+from simulator import energy
+from simulator.cost import DAY, HOUR, Tariff, block_s, stored_usd, tariff
+from simulator.instances import system
+from trainer.config.problem import ConfigError
+
+STACKS = Path(__file__).parents[2] / "stacks"
+LUSTRE = read(STACKS / "Pulumi.aws-p5en-lustre.yaml")
+PAIR = read(STACKS / "Pulumi.aws-g6-pair.yaml")
+
+
+def test_the_stack_as_it_is_costs_what_the_infra_says() -> None:
+    found = tariff(LUSTRE, "h200", "p5en.48xlarge", "on-demand")
+    assert found
+    assert found.usd(2, HOUR) == pytest.approx(cost(LUSTRE).usd_per_hour)
+
+
+def test_spot_is_the_dated_spot_price() -> None:
+    on_demand, spot = (tariff(LUSTRE, "h200", "p5.48xlarge", way) for way in ("on-demand", "spot"))
+    prices = [instance_price("p5.48xlarge", "us-east-1", spot=way) for way in (False, True)]
+    assert on_demand
+    assert spot
+    assert prices[0]
+    assert prices[1]
+    assert on_demand.node - spot.node == pytest.approx(prices[0].usd - prices[1].usd)
+    assert on_demand.fixed == spot.fixed > 0
+    assert on_demand.priced_on == prices[0].on
+
+
+def test_what_nobody_has_a_price_of_has_no_tariff() -> None:
+    assert tariff(LUSTRE, "h200", "p5e.48xlarge", "on-demand") is None
+    assert tariff(LUSTRE, "h200", "p6-b200.48xlarge", "block") is None
+
+
+def test_a_whole_run_by_hand() -> None:
+    found = Tariff(node=60, fixed=2, purchase="on-demand", priced_on=cost(LUSTRE).priced_on)
+    assert found.usd(nodes=4, seconds=10 * HOUR) == pytest.approx(10 * (4 * 60 + 2))
+
+
+def test_a_block_is_paid_to_its_end() -> None:
+    found = tariff(LUSTRE, "h200", "p5.48xlarge", "block")
+    assert found
+    assert found.usd(1, 25 * HOUR) == pytest.approx(48 * found.node + 25 * found.fixed)
+
+
+@pytest.mark.parametrize(("days", "bought"), [(0.1, 1), (13.5, 14), (14.5, 21), (21, 21), (182, 182), (183, 183)])
+def test_lengths_that_blocks_have(days: float, bought: float) -> None:
+    assert block_s(days * DAY) == bought * DAY
+
+
+@given(st.floats(1, 400 * DAY))
+def test_a_block_is_never_too_short(seconds: float) -> None:
+    assert block_s(seconds) >= seconds
+    assert block_s(seconds) <= seconds + 7 * DAY
+
+
+def test_files_on_efs_are_paid_by_what_lies_there() -> None:
+    assert stored_usd(PAIR, 100, 730 * HOUR) == pytest.approx(30)
+    assert stored_usd(LUSTRE, 100, 730 * HOUR) == 0
+
+
+def test_electricity_by_hand() -> None:
+    """Eight H100 that compute four fifths of an hour."""
+    found = energy.kwh(system("p5.48xlarge", 1), HOUR, 0.8)
+    assert found == pytest.approx(8 * (700 * (0.8 + 0.2 * 0.5) + 290) * 1.14 / 1000)
+
+
+def test_a_machine_of_the_catalog() -> None:
+    found = system("p5en.48xlarge", 4)
+    assert (found.gpus, found.gpu.name, found.network) == (32, "h200", "efa")
+    assert found.inter_gb_s == pytest.approx(400)
+    assert system("p5en.48xlarge", 4, fabric="tcp").network == "ethernet"
+    assert system("p4d.24xlarge", 1).gpu.memory_gb == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("p5.48xlrge", "nearest: p5.48xlarge"), ("m7i.large", "has no GPU"), ("p6e-gb200.36xlarge", "is refused")],
+)
+def test_other_machines_are_refused_with_what_there_is(name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        system(name, 1)
+    assert "p5en.48xlarge" in str(caught.value)

@@ -37,6 +37,8 @@ class Layout:
     compiled: bool = False
     framework: Literal["torch", "megatron", "deepspeed"] = "torch"
     """Whose kernels and habits: torch is plain modules with DDP or FSDP, megatron has fused kernels and its own schedule."""
+    adapters: bool = False
+    """Only small added matrices learn (LoRA): no gradients of weights, no optimizer state."""
     prefetch: int = 1
     bucket_mb: int = 25
     compression: float = 1.0

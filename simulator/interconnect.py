@@ -1,0 +1,41 @@
+"""A network from the words that a source has for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+USUAL_GB_S = {"volta": 50.0, "turing": 6.25, "ampere": 200.0, "ada": 50.0, "hopper": 400.0, "blackwell": 400.0}
+"""Of one node with eight GPUs of a generation, where nothing is said."""
+KINDS = (
+    ("efa", ("efa", "aws")),
+    ("tcpx", ("tcpx",)),
+    ("roce", ("roce",)),
+    ("infiniband", ("infiniband", " ib", "hdr", "ndr", "edr", "omni-path", "dgx", "quantum")),
+    ("ethernet", ("ethernet", "tcp")),
+)
+
+
+@dataclass(frozen=True)
+class Network:
+    kind: str
+    gb_s: float
+    """Of one node and direction; 0 where the words do not say."""
+
+
+def network(words: str, gpus_per_node: int) -> Network:
+    low = words.lower()
+    kind = next((kind for kind, signs in KINDS if any(sign in low for sign in signs)), "infiniband")
+    return Network(kind, _gb_s(low, gpus_per_node))
+
+
+def _gb_s(words: str, gpus_per_node: int) -> float:
+    if measured := re.search(r"busbw (\d+(?:\.\d+)?) ?gb(?:ps|/s|it)", words):
+        return float(measured[1]) / 8
+    if many := re.search(r"(\d+) ?x ?(\d+) ?gb(?:ps|/s|it)", words):
+        return int(many[1]) * int(many[2]) / 8
+    if node := re.search(r"(\d+) ?gb(?:ps|it/s|/s)/node", words):
+        return int(node[1]) / 8
+    if each := re.search(r"(?:hdr|ndr|edr|infiniband|roce)[^0-9]*(\d{3}) ?gb(?:ps|/s|it)", words):
+        return gpus_per_node * int(each[1]) / 8
+    return 0.0

@@ -1,0 +1,181 @@
+"""A row of published runs (columns of data/runs.csv) as model, layout and system; what it leaves out is inferred and listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from simulator.gpus import gpu, link_gb_s
+from simulator.interconnect import USUAL_GB_S, network
+from simulator.layout import Layout
+from simulator.memory import memory
+from simulator.model import Transformer
+from simulator.row_model import row_model
+from simulator.row_values import RowError, Values
+from simulator.software import Software, software
+from simulator.system import System
+
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+RECOMPUTE = ("none", "selective", "full")
+FULL_TOKENS = 16384
+"""Tokens of a forward beyond which a larger micro-batch is no faster."""
+
+
+@dataclass(frozen=True)
+class Run:
+    model: Transformer
+    layout: Layout
+    system: System
+    inferred: tuple[str, ...]
+    """property=value of what the row does not say."""
+
+
+def run(row: Mapping[str, str]) -> Run:
+    """RowError where the row cannot be true."""
+    values = Values(row)
+    system = _system(values)
+    model = row_model(values)
+    dtype = values.choice("dtype", DTYPES, "bf16")
+    tp, pp, cp = (values.whole(name, 1) for name in ("tp", "pp", "cp"))
+    words = software(values.text("software"), values.text("note"), dtype=dtype, gpu=system.gpu.name, spread=tp * pp > 1)
+    model = replace(model, flash=words.flash)
+    layout = _layout(values, model, system, words, (tp, pp, cp), dtype)
+    return Run(model, _fill(values, model, layout, system), system, tuple(values.inferred))
+
+
+def _system(values: Values) -> System:
+    name = values.required("gpu_type").lower()
+    try:
+        found = gpu(name, values.number("gpu_memory_gb", 0.0, quiet=True))
+    except KeyError as error:
+        raise RowError(f"gpu_type: {name!r}; {str(error.args[0]).split('; ')[1]}; write one of them") from None
+    gpus = values.whole("gpus", None)
+    words = values.text("interconnect")
+    usual = 4 if "4 gpu/node" in words.lower() or name in ("gb200", "gb300") else 8
+    per_node = values.whole("gpus_per_node", min(gpus, usual))
+    nodes = values.whole("nodes", ceil(gpus / per_node))
+    if gpus > per_node * nodes:
+        raise RowError(f"gpus: {gpus}; allowed: at most gpus_per_node * nodes = {per_node * nodes}; set nodes")
+    domain = values.whole("nvlink_domain", min(72, gpus) if name in ("gb200", "gb300") else per_node)
+    net = network(words, per_node)
+    said = net.gb_s or USUAL_GB_S[found.generation] * per_node / 8
+    inter = values.number("inter_gb_s", said if nodes > 1 else 0.0, quiet=nodes == 1)
+    return System(
+        name=values.text("system") or name,
+        gpu=found,
+        gpus_per_node=per_node,
+        nodes=nodes,
+        intra_gb_s=values.number("intra_gb_s", link_gb_s(found.name)),
+        inter_gb_s=inter,
+        nvlink_domain=domain,
+        network=net.kind,
+    )
+
+
+def _layout(
+    values: Values, model: Transformer, system: System, words: Software, sizes: tuple[int, int, int], dtype: str
+) -> Layout:
+    tp, pp, cp = sizes
+    gpus = values.whole("gpus", None)
+    if gpus % (tp * pp * cp):
+        raise RowError(f"gpus: {gpus}; allowed: a multiple of tp * pp * cp = {tp * pp * cp}; change one of them")
+    dp = values.whole("dp", gpus // (tp * pp * cp))
+    if dp * tp * pp * cp != gpus:
+        raise RowError(f"dp * tp * pp * cp: {dp * tp * pp * cp}; allowed: gpus = {gpus}; change one of them")
+    virtual = values.whole("virtual_stages", 1)
+    ep = values.whole("ep", min(8, dp * cp) if model.experts else 1)
+    _divides(model, tp=tp, pp=pp, ep=ep, ranks=dp * cp, virtual=virtual)
+    zero = values.whole("zero_stage", _usual_zero(values, words, dp * cp), low=0, high=3)
+    newer = dtype != "fp16"
+    pure = words.pure or (words.framework != "torch" and not newer)
+    return Layout(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=ep,
+        virtual_stages=virtual,
+        schedule="interleaved" if virtual > 1 else "1f1b",
+        zero=zero,  # type: ignore[arg-type]
+        shard=values.whole("shard_size", dp * cp, quiet=True) if zero else 0,
+        sequence_parallel=bool(values.whole("sequence_parallel", int(newer), quiet=tp == 1, low=0, high=1)) and tp > 1,
+        dtype=dtype,  # type: ignore[arg-type]
+        gradient_bytes=2 if pure else 4,
+        compiled=words.compiled,
+        framework=words.framework,
+        adapters=words.adapters,
+    )
+
+
+def _usual_zero(values: Values, words: Software, ranks: int) -> int:
+    if ranks == 1:
+        return 0
+    if words.framework == "torch":
+        return 0 if "ddp" in values.text("software").lower() else 3
+    return 1
+
+
+def _divides(model: Transformer, *, tp: int, pp: int, ep: int, ranks: int, virtual: int) -> None:
+    if model.heads % tp:
+        raise RowError(f"tp: {tp}; allowed: divisors of heads = {model.heads}; choose one")
+    if pp * virtual > model.layers:
+        raise RowError(f"pp * virtual_stages: {pp * virtual}; allowed: up to layers = {model.layers}; make one smaller")
+    if ranks % ep:
+        raise RowError(f"ep: {ep}; allowed: divisors of dp * cp = {ranks}; choose one")
+    if ep > 1 and model.experts is not None and model.experts.count % ep:
+        raise RowError(f"ep: {ep}; allowed: divisors of experts = {model.experts.count}; choose one")
+
+
+def _fill(values: Values, model: Transformer, layout: Layout, system: System) -> Layout:
+    """Batch and recomputation, which decide whether it fits: a run that is reported did."""
+    recompute: Any = values.choice("recompute", RECOMPUTE, "", blank=True)
+    per_forward = values.hint("micro_batch", r"\bMBS (\d+)", r"micro[_ ]batch[ =](\d+)")
+    accumulation = values.hint("accumulation", r"\bGA (\d+)", r"\bgrad_accum=(\d+)", quiet=True)
+    batch = values.whole("global_batch", 0, quiet=True)
+    if batch and not per_forward and accumulation and batch % (layout.dp * accumulation) == 0:
+        per_forward = batch // (layout.dp * accumulation)
+        values.infer("micro_batch", per_forward)
+    if batch and per_forward and batch % (per_forward * layout.dp):
+        raise RowError(
+            f"global_batch: {batch}; allowed: multiples of micro_batch * dp = {per_forward * layout.dp}; change one of them"
+        )
+    if batch and batch % layout.dp:
+        raise RowError(f"global_batch: {batch}; allowed: multiples of dp = {layout.dp}; change one of them")
+    sizes = [per_forward] if per_forward else _micro_batches(model, layout, batch)
+    found = _first_that_fits(model, layout, system, sizes, [recompute] if recompute else list(RECOMPUTE), batch)
+    if not per_forward:
+        values.infer("micro_batch", found.micro_batch)
+    if not recompute:
+        values.infer("recompute", found.recompute)
+    if not batch:
+        values.infer("global_batch", found.global_batch)
+    if found.weight_bytes != layout.weight_bytes:
+        values.infer("weight_bytes", found.weight_bytes)
+    return found
+
+
+def _micro_batches(model: Transformer, layout: Layout, batch: int) -> list[int]:
+    largest = max(1, FULL_TOKENS * layout.cp // model.seq)
+    return [
+        size for size in (64, 32, 16, 8, 4, 2, 1) if size <= largest and not (batch and batch % (size * layout.dp))
+    ] or [1]
+
+
+def _first_that_fits(
+    model: Transformer, layout: Layout, system: System, sizes: list[int], recomputes: list[Any], batch: int
+) -> Layout:
+    """Narrow weights come last: they are rare."""
+    tries = []
+    for weight_bytes in (4, 2):
+        for recompute in recomputes:
+            for size in sizes:
+                whole = batch or size * layout.dp * (4 * layout.pp if layout.pp > 1 else 1)
+                tried = replace(
+                    layout, micro_batch=size, global_batch=whole, recompute=recompute, weight_bytes=weight_bytes
+                )
+                if memory(model, tried, system).total <= system.gpu.memory_gb * 2**30:
+                    return tried
+                tries.append(tried)
+    return tries[len(sizes) * len(recomputes) - 1]

@@ -1,0 +1,51 @@
+"""What the name of a trainer, and a note beside it, say about kernels and habits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Framework = Literal["torch", "megatron", "deepspeed"]
+MEGATRON = ("megatron", "nemo", "transformerengine", "transformer engine", "mcore")
+TORCH = ("fsdp", "ddp", "torch", "llm-foundry", "composer", "litgpt", "titan", "lightning", "accelerate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    framework: Framework
+    compiled: bool
+    flash: bool
+    pure: bool
+    """Reductions in the narrow dtype."""
+    adapters: bool
+    """Only small added matrices learn (LoRA)."""
+
+
+def software(name: str, note: str, *, dtype: str, gpu: str, spread: bool) -> Software:
+    """`spread`: the layout splits layers or stages, which plain modules seldom do."""
+    words = name.lower()
+    framework = _framework(words, note, spread)
+    return Software(
+        framework=framework,
+        compiled=_compiled(f"{words} {note.lower()}"),
+        flash="flash" in words or not (dtype == "fp16" and (framework != "torch" or gpu == "v100")),
+        pure="pure" in words,
+        adapters="lora" in f"{words} {note.lower()}",
+    )
+
+
+def _framework(words: str, note: str, spread: bool) -> Framework:
+    if any(word in words for word in MEGATRON) or re.search(r"\bTE\b", f"{words.upper()} {note}"):
+        return "megatron"
+    if "deepspeed" in words:
+        return "deepspeed"
+    if any(word in words for word in TORCH):
+        return "torch"
+    return "megatron" if spread and not words else "torch"
+
+
+def _compiled(words: str) -> bool:
+    if "compile off" in words or "eager" in words or "no compile" in words:
+        return False
+    return "compile" in words or "llm.c" in words

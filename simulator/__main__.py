@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "predict": "a CSV file of runs or collectives with what the model says of each row",
+    "evaluate": "errors of the model on a CSV file of measured rows, by source",
+}
 """What each does, in a line; `simulator.commands.NAME` has `main(words) -> exit status`."""
 
 

@@ -9,11 +9,13 @@ USUAL_GB_S = {"volta": 50.0, "turing": 6.25, "ampere": 200.0, "ada": 50.0, "hopp
 """Of one node with eight GPUs of a generation, where nothing is said."""
 KINDS = (
     ("efa", ("efa", "aws")),
+    ("tcpxo", ("tcpxo",)),
     ("tcpx", ("tcpx",)),
     ("roce", ("roce",)),
     ("infiniband", ("infiniband", " ib", "hdr", "ndr", "edr", "omni-path", "dgx", "quantum")),
     ("ethernet", ("ethernet", "tcp")),
 )
+MANY = r"(\d+) ?x ?(\d+) ?gb(?:ps|/s|it)"
 
 
 @dataclass(frozen=True)
@@ -21,18 +23,21 @@ class Network:
     kind: str
     gb_s: float
     """Of one node and direction; 0 where the words do not say."""
+    cards: int = 0
+    """Of one node; 0 where the words do not say."""
 
 
 def network(words: str, gpus_per_node: int) -> Network:
     low = words.lower()
     kind = next((kind for kind, signs in KINDS if any(sign in low for sign in signs)), "infiniband")
-    return Network(kind, _gb_s(low, gpus_per_node))
+    many = re.search(MANY, low)
+    return Network(kind, _gb_s(low, gpus_per_node), int(many[1]) if many else 0)
 
 
 def _gb_s(words: str, gpus_per_node: int) -> float:
     if measured := re.search(r"busbw (\d+(?:\.\d+)?) ?gb(?:ps|/s|it)", words):
         return float(measured[1]) / 8
-    if many := re.search(r"(\d+) ?x ?(\d+) ?gb(?:ps|/s|it)", words):
+    if many := re.search(MANY, words):
         return int(many[1]) * int(many[2]) / 8
     if node := re.search(r"(\d+) ?gb(?:ps|it/s|/s)/node", words):
         return int(node[1]) / 8

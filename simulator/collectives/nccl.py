@@ -38,7 +38,6 @@ LL_MOST_GB_S: dict[str, float] = {"volta": 39.0, "ampere": 87.7, "hopper": 141.0
 LL_MOST_GB_S_ACROSS: dict[int, float] = {2: 39.0, 3: 20.4}
 """By nodes (3: and more)."""
 RING_SHARE: dict[str, float] = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
-TREE_SHARE = 0.92
 TREE_LL_SHARE = 1 / 3.8
 TREE_LL128_SHARE = {"one": 7 / 9, "more": 120 / 128}
 PAT_SHARE = 0.75

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from simulator.layout import Layout
@@ -15,6 +15,8 @@ TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64
 """Rows, columns and speed of the tiles that a matmul library picks from."""
 HOPPER = 900.0
 """bf16 TFLOP/s from which a GPU counts as Hopper or later."""
+UNTHROTTLED = 0.78
+"""Dense TFLOP/s per watt of an A100."""
 SPLIT = 8
 """Most parts that the inner dimension of a product is cut into when there are fewer tiles than multiprocessors."""
 
@@ -24,10 +26,21 @@ class Seconds:
     """Of a GPU, forward and backward."""
 
     forward: float = 0.0
-    backward: float = 0.0
+    inputs_back: float = 0.0
+    weights_back: float = 0.0
+    """Gradients of weights: nobody needs them where only adapters learn."""
+
+    @property
+    def backward(self) -> float:
+        return self.inputs_back + self.weights_back
 
     def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(self.forward + other.forward, self.backward + other.backward)
+        return Seconds(
+            self.forward + other.forward, self.inputs_back + other.inputs_back, self.weights_back + other.weights_back
+        )
+
+    def __mul__(self, times: float) -> Seconds:
+        return Seconds(self.forward * times, self.inputs_back * times, self.weights_back * times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +69,13 @@ class Compute:
         self.model = model
         self.gpu = gpu
         self.rates = rates
+        self.cooled = self._cooled()
         self._products: dict[tuple[int, int, int, str], Seconds] = {}
         self._layers: dict[tuple[object, ...], LayerWork] = {}
 
     def layer(self, layout: Layout, mixture: bool) -> LayerWork:
         key = (layout.micro_batch, layout.tp, layout.cp, layout.ep, layout.sequence_parallel, layout.recompute,
-               layout.dtype, layout.framework, layout.compiled, mixture)  # fmt: skip
+               layout.dtype, layout.framework, layout.compiled, layout.adapters, mixture)  # fmt: skip
         if key not in self._layers:
             self._layers[key] = self._layer(layout, mixture)
         return self._layers[key]
@@ -92,6 +106,8 @@ class Compute:
         products += self._mixture(layout) if mixture else self._feed_forward(layout)
         attention = self._attention(layout)
         rest = self._rest(layout, mixture)
+        if layout.adapters:
+            products = replace(products, weights_back=0.0)
         return LayerWork(products, attention, rest, self._again(layout, products, attention, rest))
 
     def _projections(self, layout: Layout) -> Seconds:
@@ -195,7 +211,7 @@ class Compute:
             forward = self._matmul(rows, outputs, inputs, dtype, together)
             inputs_back = self._matmul(rows, inputs, outputs, dtype, together)
             weights_back = self._matmul(inputs, outputs, rows, dtype, together)
-            found = self._products[key] = Seconds(forward, inputs_back + weights_back)
+            found = self._products[key] = Seconds(forward, inputs_back, weights_back)
         return found
 
     def _matmul(self, m: int, n: int, k: int, dtype: str, together: int = 1) -> float:
@@ -221,7 +237,12 @@ class Compute:
         peaks = self.gpu.peak_tflops
         peak = peaks.get(dtype) or peaks.get("fp16", 0.0)
         kept = self.rates.fp8 if dtype == "fp8" else 1.0
-        return peak * 1e12 * self.gpu.reached * kept
+        return peak * 1e12 * self.gpu.reached * kept * self.cooled
+
+    def _cooled(self) -> float:
+        """A GPU with more arithmetic per watt than an A100 runs at lower clocks under a long load."""
+        dense = self.gpu.peak_tflops.get("fp16", 0.0) / self.gpu.watts
+        return 1 - self.rates.throttle * max(0.0, dense - UNTHROTTLED)
 
     def _moved(self, size: float) -> float:
         return size / (self.gpu.memory_gb_s * 1e9 * self.rates.memory)

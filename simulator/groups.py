@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from simulator.plain_ring import Group
+from math import gcd
+
+from simulator.collectives import Group
 from simulator.layout import Layout
 from simulator.system import System
 
@@ -15,7 +17,7 @@ def domain(system: System) -> int:
 def group(ranks: int, stride: int, total: int, system: System) -> Group:
     """`ranks` that are `stride` apart: neighbours in a node come first in tensor, then context, data, pipeline order."""
     fast = min(domain(system), total)
-    inside = max(1, min(ranks, fast // stride)) if stride < fast else 1
+    inside = gcd(ranks, max(1, fast // stride))
     if ranks <= inside:
         return Group(ranks=ranks, per_node=ranks, sharing=1)
     return Group(ranks=ranks, per_node=inside, sharing=max(1, fast // inside))

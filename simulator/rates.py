@@ -22,6 +22,7 @@ class Rates:
     matmul: float = rate(
         "share of a GPU's best matmul rate that training keeps up, hot and beside other work", 0.88, 0.6, 1.0
     )
+    throttle: float = rate("share of the rate lost per dense TFLOP/s per watt beyond an A100's", 0.2, 0.0, 0.4)
     tile_us: float = rate("time of one wave of tiles beside its arithmetic", 2.0, 0.2, 8.0)
     flash: float = rate("flash attention, share of the best matmul rate before Hopper", 0.65, 0.3, 0.9)
     flash_hopper: float = rate("the same since Hopper with the kernels of torch", 0.42, 0.2, 0.8)

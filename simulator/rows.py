@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, gcd
 from typing import Any
 
 from simulator.gpus import gpu, link_gb_s
@@ -85,7 +85,7 @@ def _layout(
     if dp * tp * pp * cp != gpus:
         raise RowError(f"dp * tp * pp * cp: {dp * tp * pp * cp}; allowed: gpus = {gpus}; change one of them")
     virtual = values.whole("virtual_stages", 1)
-    ep = values.whole("ep", min(8, dp * cp) if model.experts else 1)
+    ep = values.whole("ep", gcd(model.experts.count, dp * cp) if model.experts else 1)
     _divides(model, tp=tp, pp=pp, ep=ep, ranks=dp * cp, virtual=virtual)
     zero = values.whole("zero_stage", _usual_zero(values, words, dp * cp), low=0, high=3)
     newer = dtype != "fp16"

@@ -11,7 +11,7 @@ from simulator.layout import Layout
 from simulator.memory import Memory, memory
 from simulator.model import Model
 from simulator.parameters import Parameters, parameters
-from simulator.plain_ring import time_s
+from simulator.collectives import Op, time_s
 from simulator.rates import Rates, fitted
 from simulator.system import System
 
@@ -147,25 +147,30 @@ class Estimate:
     def _gather(self, layout: Layout, layers: float, forward: float, backward: float) -> float:
         """What parameters and gradients on the way add to one micro-batch under ZeRO-3."""
         shard = groups.data(layout, self.system)
-        each = self._layer_parameters(layout)
-        gather = self._time("all_gather", 2 * each, shard)
+        each, routed = self._layer_parameters(layout)
+        over = groups.expert_data(layout, self.system)
+        gather = self._time("all_gather", 2 * each, shard) + self._time("all_gather", 2 * routed, over)
         reduce = self._time("reduce_scatter", layout.gradient_bytes * each, shard)
-        over = groups.replicas(layout, self.system)
-        if over.ranks > 1:
-            reduce += self._time("all_reduce", layout.gradient_bytes * each / shard.ranks, over)
+        reduce += self._time("reduce_scatter", layout.gradient_bytes * routed, over)
+        each += routed
+        copies = groups.replicas(layout, self.system)
+        if copies.ranks > 1:
+            reduce += self._time("all_reduce", layout.gradient_bytes * each / shard.ranks, copies)
+        if layout.adapters:
+            reduce = 0.0
         one_forward, one_backward = forward / layers, backward / layers
         ends = gather + reduce
         shown = layers * (max(0.0, gather - one_forward) + max(0.0, gather + reduce - one_backward))
         hidden = layers * (min(gather, one_forward) + min(gather + reduce, one_backward))
-        copies = 3 * self.compute.copied(2 * each) * layers
+        copied = 3 * self.compute.copied(2 * each) * layers
         vocabulary = (self.parameters.embedding + self.parameters.head) / layout.tp
         ends += self._time("all_gather", 2 * vocabulary, shard) + self._time(
             "reduce_scatter", layout.gradient_bytes * vocabulary, shard
         )
-        return ends + shown + self.rates.slowed * hidden + copies
+        return ends + shown + self.rates.slowed * hidden + copied
 
     def _data(self, layout: Layout, stage: Stage) -> float:
-        if layout.zero == 3 or layout.dp * layout.cp == 1:
+        if layout.zero == 3 or layout.dp * layout.cp == 1 or layout.adapters:
             return 0.0
         group = groups.data(layout, self.system)
         held = self._held(layout)
@@ -206,11 +211,14 @@ class Estimate:
         ends = (held.embedding + held.head) if layout.pp == 1 else max(held.embedding, held.head)
         return (plain + ends + routed) / layout.tp
 
-    def _layer_parameters(self, layout: Layout) -> float:
+    def _layer_parameters(self, layout: Layout) -> tuple[float, float]:
+        """Of a mean layer on one rank before ZeRO-3 splits them: those of every rank, and of its own experts."""
         held = self.parameters
-        return (held.total - held.embedding - held.head) / held.layers / layout.tp
+        plain = held.attention + ((held.layers - held.mixtures) * held.dense + held.mixtures * held.shared) / held.layers
+        routed = held.mixtures * held.experts * held.expert / held.layers / layout.ep
+        return plain / layout.tp, routed / layout.tp
 
-    def _time(self, op: str, size: float, group: groups.Group) -> float:
+    def _time(self, op: Op, size: float, group: groups.Group) -> float:
         return self.rates.links * time_s(op, size, group, self.system)
 
 

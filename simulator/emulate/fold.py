@@ -28,6 +28,16 @@ def fold_for(algorithm: Algorithm, ranks: int, per_node: int, copy: Copy) -> Fol
     return HierarchicalFold(ranks, min(per_node, ranks), copy)
 
 
+def held_bytes(algorithm: Algorithm, ranks: int, per_node: int, size: int) -> int:
+    """What waits at most, of arrays of `size` bytes."""
+    if algorithm == "tree":
+        return size * (ranks.bit_length() + 1)
+    if algorithm == "ring":
+        return size * (ranks + 3) // 2
+    inside = min(per_node, ranks)
+    return size * (inside + ranks // inside + 6) // 2
+
+
 class RingFold:
     """Chunk c is summed over ranks c-1, c-2, ..., 0, n-1, ..., c.
 

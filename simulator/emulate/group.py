@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
-from simulator.emulate.fold import Fold, fold_for
+from simulator.emulate.fold import Fold, fold_for, held_bytes
 from simulator.emulate.reduce import Algorithm, all_reduce, rounds_of
 
 MESSAGES_UP_TO = 8
@@ -29,6 +29,12 @@ class Group(dist.ProcessGroup):
         """The rank that runs; -1 while nobody does, when sums mean nothing."""
         self.sizes: list[int] = []
         """Bytes of each all-reduce of the last step, in order."""
+
+    def held_bytes(self, size: int) -> int:
+        """What waits at most, of `size` bytes of gradients."""
+        if self._ranks <= MESSAGES_UP_TO:
+            return size * self._ranks
+        return held_bytes(self._algorithm, self._ranks, self._per_node, size)
 
     def begin(self, rank: int) -> None:
         if rank == self._ranks - 1:

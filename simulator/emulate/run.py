@@ -9,17 +9,20 @@ from pathlib import Path
 
 import torch
 
+from simulator.emulate import refuse
 from simulator.emulate.engine import VirtualEngine
 from simulator.emulate.group import Group
 from simulator.emulate.mesh import VirtualMesh
 from simulator.emulate.reduce import Algorithm
-from trainer import rng, settle
+from trainer import host_memory, rng, settle
+from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config
 from trainer.data.loader import Loader
 from trainer.data.source import Source, source_for
 from trainer.models.build import build
 from trainer.models.init import fill
 from trainer.models.loss import loss
+from trainer.models.shape import shape_of
 from trainer.parallel.apply import parallelize
 from trainer.parallel.layout import resolve
 from trainer.parallel.recipe import Recipe
@@ -28,6 +31,8 @@ from trainer.step import Step
 from trainer.world import World
 
 _DEVICE = torch.device("cpu")
+_FLOAT = 4
+_GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,9 @@ class Emulation:
         torch.set_num_threads(1)
         source = source_for(config)
         self.config, self.micro, self.why = _settled(config, ranks, per_node, source)
-        layout = resolve(self.config.parallel, ranks, per_node)
         self.group = Group(ranks, per_node, algorithm)
+        _refuse(self.config, ranks, self.group.held_bytes(_FLOAT * shape_of(config.model).params))
+        layout = resolve(self.config.parallel, ranks, per_node)
         self._mesh = VirtualMesh(layout, self.group, _DEVICE)
         self._loaders = [_loader(self.config, source, rank, ranks) for rank in range(ranks)]
         recipe = Recipe(self.config.parallel, self.config.precision, self.config.compile)
@@ -73,6 +79,16 @@ def _settled(config: Config, ranks: int, per_node: int, source: Source) -> tuple
     world = World(0, ranks, 0, min(ranks, per_node), socket.gethostname(), _DEVICE, ())
     settled = settle.settle(config, world, source, Path(config.run.folder.format(name=config.name)))
     return settled.config, settled.micro, settled.why
+
+
+def _refuse(config: Config, ranks: int, held: int) -> None:
+    found = refuse.problems(config, ranks)
+    free = host_memory.available()
+    if held > free:
+        message = f"{ranks} ranks leave {held / _GIB:.1f} GiB of gradients waiting, {free / _GIB:.1f} GiB are free"
+        found.append(Problem("--ranks", f"{message}; allowed: what fits", "use fewer, or --algorithm tree"))
+    if found:
+        raise ConfigError(found)
 
 
 def _loader(config: Config, source: Source, rank: int, ranks: int) -> Loader:

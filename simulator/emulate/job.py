@@ -1,0 +1,57 @@
+"""A trainer's settings as the simulator's model and layout: the same work for every rank, however many there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from simulator.emulate.plain_layers import stack
+from simulator.layout import Layout
+from simulator.model import Model
+from simulator.models import transformer
+from trainer.config.schema import Config, MlpConfig, ResNetConfig
+from trainer.models.shape import shape_of
+
+
+@dataclass(frozen=True)
+class Job:
+    config: Config
+    micro: int
+    share: int
+    """Samples of one rank in one step."""
+
+    @cached_property
+    def model(self) -> Model:
+        config = self.config.model
+        if isinstance(config, MlpConfig | ResNetConfig):
+            return stack(config)
+        return transformer(config, self.config.data.seq_len)
+
+    @property
+    def unit(self) -> str:
+        return shape_of(self.config.model).unit
+
+    def units(self, ranks: int) -> int:
+        """Tokens, images or samples of one step."""
+        seq_len = self.config.data.seq_len or shape_of(self.config.model).seq_len
+        return ranks * self.share * max(1, seq_len)
+
+    def layout(self, ranks: int) -> Layout:
+        config = self.config
+        return Layout(
+            dp=ranks,
+            micro_batch=self.micro,
+            global_batch=ranks * self.share,
+            recompute=config.parallel.recompute,
+            dtype=config.precision,
+            compiled=config.compile.mode != "none",
+            bucket_mb=config.parallel.bucket_mb,
+        )
+
+    def shared_by(self, ranks: int, batch: int) -> Job | None:
+        """With `batch` samples split over `ranks`, in micro-batches of no more than now; None where they do not divide."""
+        if batch % ranks:
+            return None
+        share = batch // ranks
+        micro = next(size for size in range(min(self.micro, share), 0, -1) if share % size == 0)
+        return Job(self.config, micro, share)

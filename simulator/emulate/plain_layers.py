@@ -1,0 +1,61 @@
+"""The trainer's models that are no transformers, layer by layer as products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from simulator.model import Layer, Stack
+from trainer.config.schema import MlpConfig, ResNetConfig
+from trainer.models.resnet_plan import BlockPlan, blocks, is_bottleneck
+
+_AROUND = 6
+"""Reads and writes of each output number by norm and activation, forward and backward."""
+
+
+def stack(config: MlpConfig | ResNetConfig) -> Stack:
+    if isinstance(config, MlpConfig):
+        widths = (config.inputs, *config.hidden, config.classes)
+        return Stack(layers=tuple(_linear(inputs, outputs) for inputs, outputs in pairwise(widths)))
+    return Stack(layers=tuple(_resnet(config)))
+
+
+def _resnet(config: ResNetConfig) -> Iterator[Layer]:
+    size = _halved(config.image_size)
+    yield _convolution(3, config.width, 7, size)
+    size = _halved(size)
+    for block in blocks(config):
+        after = _halved(size) if block.stride > 1 else size
+        yield from _block(block, is_bottleneck(config), size, after)
+        size = after
+    yield _linear(blocks(config)[-1].outputs, config.classes)
+
+
+def _block(block: BlockPlan, bottleneck: bool, size: int, after: int) -> Iterator[Layer]:
+    if bottleneck:
+        yield _convolution(block.inputs, block.width, 1, size)
+        yield _convolution(block.width, block.width, 3, after)
+        yield _convolution(block.width, block.outputs, 1, after)
+    else:
+        yield _convolution(block.inputs, block.width, 3, after)
+        yield _convolution(block.width, block.outputs, 3, after)
+    if block.inputs != block.outputs or block.stride > 1:
+        yield _convolution(block.inputs, block.outputs, 1, after)
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, size: int) -> Layer:
+    """`size` is height and width of what comes out."""
+    inner, places = inputs * kernel * kernel, size * size
+    made = outputs * places
+    weights = inner * outputs + 2 * outputs
+    # The product and what the norm makes of it are both needed again.
+    return Layer(rows=places, inner=inner, columns=outputs, weights=weights, kept=2 * made, moved=_AROUND * made)
+
+
+def _linear(inputs: int, outputs: int) -> Layer:
+    weights = inputs * outputs + outputs
+    return Layer(rows=1, inner=inputs, columns=outputs, weights=weights, kept=outputs, moved=_AROUND * outputs)
+
+
+def _halved(size: int) -> int:
+    return (size + 1) // 2

@@ -1,0 +1,30 @@
+"""What cannot be emulated, in words, before anything is run."""
+
+from __future__ import annotations
+
+from trainer.config.problem import Problem
+from trainer.config.schema import Config
+
+LEAST_RANKS, MOST_RANKS = 2, 1024
+
+
+def problems(config: Config, ranks: int) -> list[Problem]:
+    """`auto` passes here: what it becomes is known later, and asked again."""
+    parallel = config.parallel
+    found = []
+    if not LEAST_RANKS <= ranks <= MOST_RANKS:
+        found.append(Problem("--ranks", f"{ranks}; allowed: {LEAST_RANKS} to {MOST_RANKS}", "use 4, 16 or 256"))
+    if parallel.strategy not in ("auto", "ddp"):
+        message = f"{parallel.strategy} is not emulated; allowed: ddp, or auto where that becomes ddp"
+        found.append(Problem("parallel.strategy", message, "set parallel.strategy=ddp"))
+    for axis in ("tensor", "pipeline"):
+        size = getattr(parallel, axis)
+        if size > 1:
+            found.append(Problem(f"parallel.{axis}", f"{size} is not emulated; allowed: 1", f"set parallel.{axis}=1"))
+    if parallel.accumulate == "sync":
+        message = "sync is not emulated: ranks take turns with all their micro-batches; allowed: auto, defer"
+        found.append(Problem("parallel.accumulate", message, "set parallel.accumulate=defer"))
+    if config.run.device == "cuda":
+        message = "cuda is not emulated: the bits are those of a run on CPUs with gloo; allowed: auto, cpu"
+        found.append(Problem("run.device", message, "set run.device=cpu"))
+    return found

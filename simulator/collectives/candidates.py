@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, log2
 
+from simulator.collectives.constants import ADDS_UP, Constants, Wait
 from simulator.collectives.fabric import Fabric
 from simulator.collectives.group import Op
 from simulator.collectives.nccl import (
     BASE_US,
     LL_MOST_GB_S,
     LL_MOST_GB_S_ACROSS,
+    LL_SHARE,
+    NET_OVERHEAD_US,
     PAT_SHARE,
     PROTOCOLS,
-    RING_SHARE,
     STEP_US,
-    TREE_LL128_SHARE,
     TREE_LL_SHARE,
     Algorithm,
     Protocol,
@@ -27,12 +28,6 @@ US_PER_GB_S = 1e-3
 PEER_US = 0.7
 """Each further peer of an all-to-all: one more pair of connections to serve."""
 MANY = 3
-LAUNCH_US = 5.0
-"""Of a collective from the host, beyond what NCCL's table counts."""
-NVLS_TREE_SHARE = 0.94
-"""Of what the switch reaches alone, when it also feeds the network."""
-MANY_TREE_SHARE = 0.85
-"""Of the network's rate in a tree over three nodes or more: nodes in it have two children."""
 
 
 @dataclass(frozen=True)
@@ -41,105 +36,105 @@ class Candidate:
     protocol: Protocol
     start_us: float
     us_per_byte: float
-    mix: float = 1.0
+    wait: Wait
 
     def time_us(self, size: float) -> float:
-        moved = size * self.us_per_byte
-        if self.mix == 1.0:
-            return self.start_us + moved
-        return float((self.start_us**self.mix + moved**self.mix) ** (1 / self.mix))
+        return self.wait.time_us(self.start_us, size * self.us_per_byte)
 
 
-def candidates(op: Op, fabric: Fabric) -> tuple[Candidate, ...]:
+def candidates(op: Op, fabric: Fabric, fitted: Constants) -> tuple[Candidate, ...]:
     if op == "send":
-        return tuple(_send(fabric))
+        return tuple(_send(fabric, fitted))
     if op == "all_to_all":
-        return tuple(_all_to_all(fabric))
-    ways = [*_rings(op, fabric)]
+        return tuple(_all_to_all(fabric, fitted))
+    ways = [*_rings(op, fabric, fitted)]
     if op == "all_reduce":
-        ways += [*_trees(fabric), *_switched(fabric)]
+        ways += [*_trees(fabric, fitted), *_switched(fabric, fitted)]
     elif fabric.per_node == 1:
-        ways += [_pat(fabric)]
+        ways += [_pat(fabric, fitted)]
     return tuple(ways)
 
 
-def _rings(op: Op, fabric: Fabric) -> Iterator[Candidate]:
-    ranks = fabric.nodes * fabric.per_node
+def _rings(op: Op, fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
     rounds = 2 if op == "all_reduce" else 1
     across = rounds * (fabric.nodes - 1)
-    inside = rounds * (ranks - 1) - across
+    inside = rounds * (fabric.ranks - 1) - across
     # One GPU per node: nothing hides the network, NCCL then counts as in a tree.
     net = STEP_US["net"]["tree" if fabric.per_node == 1 else "ring"]
     for protocol in PROTOCOLS:
         step = STEP_US[fabric.inside]["ring"][protocol]
         if fabric.nodes > 1:
-            step = max(step, fabric.overhead_us * (3 if protocol == "Simple" else 1))
-        start = LAUNCH_US + BASE_US["ring"][protocol] + inside * step + across * (net[protocol] + fabric.hop_us)
-        rate = RING_SHARE[protocol] * _narrowest(fabric)
+            step = max(step, NET_OVERHEAD_US[protocol])
+        start = fitted.launch_us + BASE_US["ring"][protocol] + inside * step + across * (net[protocol] + fabric.hop_us)
+        rate = _narrowest(fabric) * {"LL": LL_SHARE, "LL128": fitted.ll128_share, "Simple": 1.0}[protocol]
         if protocol == "LL":
             rate = min(rate, _ll_most(fabric))
-        cost = rounds * (ranks - 1) / ranks * US_PER_GB_S / rate
-        yield Candidate("ring", protocol, start, cost, fabric.ring if fabric.nodes > 1 else _mix(fabric, protocol))
+        cost = rounds * (fabric.ranks - 1) / fabric.ranks * US_PER_GB_S / rate
+        yield Candidate("ring", protocol, start, cost, _wait(fabric, protocol, fabric.out_ring))
 
 
-def _trees(fabric: Fabric) -> Iterator[Candidate]:
+def _trees(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
     hops = _tree_hops(fabric)
     for protocol in PROTOCOLS:
         inside = (fabric.per_node - 1) * STEP_US[fabric.inside]["tree"][protocol]
         across = hops * (STEP_US["net"]["tree"][protocol] + fabric.hop_us)
-        start = LAUNCH_US + BASE_US["tree"][protocol] + 2 * (inside + across)
+        start = fitted.launch_us + BASE_US["tree"][protocol] + 2 * (inside + across)
         rate = fabric.ring_gb_s / 2 if fabric.per_node > 1 else float("inf")
-        rate = min(rate, fabric.net_gb_s / _tree_loads(fabric)) if fabric.nodes > 1 else rate
+        rate = min(rate, fabric.net_gb_s / _tree_loads(fabric, fitted)) if fabric.nodes > 1 else rate
         if protocol == "LL":
             rate = min(rate * TREE_LL_SHARE, _ll_most(fabric) / 2)
         if protocol == "LL128":
-            rate *= TREE_LL128_SHARE["one" if fabric.nodes == 1 else "more"]
-        yield Candidate("tree", protocol, start, US_PER_GB_S / rate, fabric.tree if fabric.nodes > 1 else _mix(fabric, protocol))
+            rate *= fitted.ll128_share
+        yield Candidate("tree", protocol, start, US_PER_GB_S / rate, _wait(fabric, protocol, fabric.out_tree))
 
 
-def _switched(fabric: Fabric) -> Iterator[Candidate]:
+def _switched(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
     if not fabric.nvls_gb_s:
         return
-    start = LAUNCH_US + STEP_US["nvlink"]["nvls"]["Simple"]
+    start = fitted.launch_us + STEP_US["nvlink"]["nvls"]["Simple"]
     if fabric.nodes == 1:
-        yield Candidate("nvls", "Simple", start, US_PER_GB_S / fabric.nvls_gb_s, fabric.mix)
+        yield Candidate("nvls", "Simple", start, US_PER_GB_S / fabric.nvls_gb_s, fabric.in_switch)
         return
     start += 2 * _tree_hops(fabric) * (STEP_US["net"]["nvls_tree"]["Simple"] + fabric.hop_us)
-    rate = min(NVLS_TREE_SHARE * fabric.nvls_gb_s, fabric.net_gb_s / _tree_loads(fabric))
-    yield Candidate("nvls_tree", "Simple", start, US_PER_GB_S / rate, fabric.tree)
+    rate = min(fitted.nvls_tree_share * fabric.nvls_gb_s, fabric.net_gb_s / _tree_loads(fabric, fitted))
+    yield Candidate("nvls_tree", "Simple", start, US_PER_GB_S / rate, fabric.out_tree)
 
 
-def _pat(fabric: Fabric) -> Candidate:
+def _pat(fabric: Fabric, fitted: Constants) -> Candidate:
     hop = STEP_US["net"]["pat"]["Simple"] + fabric.hop_us
-    start = LAUNCH_US + BASE_US["pat"]["Simple"] + _tree_hops(fabric) * hop / 3.5 + 2.8 * fabric.nodes
+    start = fitted.launch_us + BASE_US["pat"]["Simple"] + _tree_hops(fabric) * hop / 3.5 + 2.8 * fabric.nodes
     share = (fabric.nodes - 1) / fabric.nodes / PAT_SHARE
-    return Candidate("pat", "Simple", start, share * US_PER_GB_S / fabric.net_gb_s, fabric.tree)
+    return Candidate("pat", "Simple", start, share * US_PER_GB_S / fabric.net_gb_s, fabric.out_tree)
 
 
-def _all_to_all(fabric: Fabric) -> Iterator[Candidate]:
-    ranks = fabric.nodes * fabric.per_node
-    outside = ranks - fabric.per_node
-    near = (fabric.per_node - 1) / ranks / fabric.ring_gb_s
-    far = fabric.per_node * outside / ranks / fabric.net_gb_s if outside else 0.0
-    for protocol in ("LL", "Simple"):
-        hop = STEP_US["net"]["tree"][protocol] + fabric.hop_us if outside else STEP_US[fabric.inside]["ring"][protocol]
-        start = LAUNCH_US + BASE_US["ring"][protocol] + hop + PEER_US * (ranks - 1)
-        cost = max(near, far) * US_PER_GB_S / RING_SHARE[protocol]
-        yield Candidate("direct", protocol, start, cost, fabric.ring if outside else 1.0)
+def _all_to_all(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
+    outside = fabric.ranks - fabric.per_node
+    near = (fabric.per_node - 1) / fabric.ranks / fabric.ring_gb_s
+    far = fabric.per_node * outside / fabric.ranks / fabric.net_gb_s if outside else 0.0
+    peers = PEER_US * (fabric.ranks - 1)
+    yield from _direct(fabric, fitted, max(near, far), extra_us=peers)
 
 
-def _send(fabric: Fabric) -> Iterator[Candidate]:
-    across = fabric.nodes > 1
-    rate = fabric.net_gb_s if across else fabric.ring_gb_s
-    for protocol in ("LL", "Simple"):
-        hop = STEP_US["net"]["tree"][protocol] + fabric.hop_us if across else STEP_US[fabric.inside]["ring"][protocol]
-        cost = US_PER_GB_S / rate / RING_SHARE[protocol]
-        yield Candidate("direct", protocol, LAUNCH_US + BASE_US["ring"][protocol] + hop, cost)
+def _send(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
+    yield from _direct(fabric, fitted, 1 / (fabric.net_gb_s if fabric.nodes > 1 else fabric.ring_gb_s))
 
 
-def _mix(fabric: Fabric, protocol: Protocol) -> float:
-    """LL and LL128 send a flag with every line: nothing waits for a chunk."""
-    return fabric.mix if protocol == "Simple" else 1.0
+def _direct(fabric: Fabric, fitted: Constants, cost: float, extra_us: float = 0.0) -> Iterator[Candidate]:
+    for protocol in PROTOCOLS:
+        if protocol == "LL128":
+            continue
+        near, far = STEP_US[fabric.inside]["ring"][protocol], STEP_US["net"]["tree"][protocol] + fabric.hop_us
+        start = fitted.launch_us + BASE_US["ring"][protocol] + (far if fabric.nodes > 1 else near) + extra_us
+        share = LL_SHARE if protocol == "LL" else 1.0
+        wait = _wait(fabric, protocol, fabric.out_ring)
+        yield Candidate("direct", protocol, start, cost * US_PER_GB_S / share, wait)
+
+
+def _wait(fabric: Fabric, protocol: Protocol, across: Wait) -> Wait:
+    """Inside a node LL and LL128 send a flag with every line: nothing waits for a chunk."""
+    if fabric.nodes > 1:
+        return across
+    return fabric.in_ring if protocol == "Simple" else ADDS_UP
 
 
 def _narrowest(fabric: Fabric) -> float:
@@ -151,9 +146,9 @@ def _tree_hops(fabric: Fabric) -> int:
     return ceil(log2(fabric.nodes))
 
 
-def _tree_loads(fabric: Fabric) -> float:
+def _tree_loads(fabric: Fabric, fitted: Constants) -> float:
     """Arrays that cross a node's cards in one direction: two nodes halve the work of the two trees, more do not."""
-    return 1.0 if fabric.nodes < MANY else 2 / MANY_TREE_SHARE
+    return 1.0 if fabric.nodes < MANY else 2 / fitted.many_tree_share
 
 
 def _ll_most(fabric: Fabric) -> float:

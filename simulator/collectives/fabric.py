@@ -1,23 +1,23 @@
-"""What a group of ranks has to send over: rates that are reached and the latencies of a hop."""
+"""What a group of ranks has to send over: rates that are reached, latencies of a hop, how chunks wait."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from math import ceil
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-
+from simulator.collectives.constants import ADDS_UP, HIDES, Constants, Wait
 from simulator.collectives.group import Group
 from simulator.system import System
 
-DATA = Path(__file__).parents[1] / "data"
 NVLINK = {"volta": "nvlink2", "ampere": "nvlink3", "hopper": "nvlink4", "blackwell": "nvlink5"}
 EFA = {"volta": "efa1", "ampere": "efa1", "hopper": "efa2", "blackwell": "efa4"}
-"""Generation of AWS's adapter where only its name is given: those that came with the GPUs."""
-CUBE_LINKS = 6
+"""Generation of AWS's adapter where the rate of a card does not tell: those that came with the GPUs."""
+EFA_CARD_GB_S = {25.0: "efa3", 50.0: "efa4"}
+# Rings of one link each that NCCL finds among the first GPUs of a DGX-1 (V100): its links are a cube with diagonals, no
+# switch. Five have none around; there, two go through a GPU that only passes on.
+CUBE_RINGS = {2: 1.0, 3: 2.0, 4: 3.8, 5: 1.65, 6: 2.03, 7: 3.87, 8: 6.0}
+CUBE_GPUS = 8
 NVLS_LEAST = 5
 """GPUs in a node from which on NCCL lets the switch add up."""
 NODE_MOST = 16
@@ -42,52 +42,58 @@ class Fabric:
     net_gb_s: float
     """What this group gets of one node's cards."""
     hop_us: float
-    overhead_us: float
-    mix: float
-    """How start-up and transfer mix inside a node."""
-    tree: float
-    """The same across nodes, of trees."""
-    ring: float
+    in_ring: Wait
+    in_switch: Wait
+    out_tree: Wait
+    out_ring: Wait
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.per_node
 
 
-@cache
-def fabric_of(group: Group, system: System) -> Fabric:
+def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
     per_node = min(group.ranks, group.per_node * _rack(system))
     nodes = ceil(group.ranks / per_node)
     joined = system.intra_gb_s > PCIE_MOST_GB_S and not 0 < system.nvlink_domain < per_node
-    kind = NVLINK[system.gpu.generation] if joined else "pcie"
-    network = networks()[network_kind(system)]
+    link = NVLINK[system.gpu.generation] if joined else "pcie"
+    kind = network_kind(system, fitted)
+    network, waits = fitted.networks[kind], fitted.waits
+    # Without a switch, every GPU has its own wires to its neighbours.
+    switched = link not in ("nvlink2", "pcie")
+    hides = {"tcpx": HIDES, "loopback": ADDS_UP}.get(kind)
     return Fabric(
         nodes=nodes,
         per_node=per_node,
         generation=system.gpu.generation,
         inside="nvlink" if joined else "pcie",
-        ring_gb_s=_ring_gb_s(kind, per_node, system),
-        nvls_gb_s=links()[kind]["nvls"] * system.intra_gb_s if per_node >= NVLS_LEAST else 0.0,
-        net_gb_s=network["share"] * _cards_gb_s(group, system) if nodes > 1 else 0.0,
-        hop_us=system.network_us or network["hop_us"],
-        overhead_us=network["overhead_us"],
-        mix=links()[kind]["mix"],
-        tree=network["tree"],
-        ring=network["ring"],
+        ring_gb_s=_ring_gb_s(fitted.links[link].ring, link, per_node, system),
+        nvls_gb_s=fitted.links[link].nvls * system.intra_gb_s if per_node >= NVLS_LEAST else 0.0,
+        net_gb_s=network.share * _cards_gb_s(group, system) if nodes > 1 else 0.0,
+        hop_us=system.network_us or network.hop_us,
+        in_ring=waits["in_ring"] if switched else ADDS_UP,
+        in_switch=waits["in_switch"],
+        out_tree=hides or waits["out_tree"],
+        out_ring=hides or waits["out_ring"],
     )
 
 
-def network_kind(system: System) -> str:
+def network_kind(system: System, fitted: Constants) -> str:
     if system.network == "efa":
-        return EFA.get(system.gpu.generation, "efa1")
-    if system.network not in networks():
-        allowed = ", ".join(["efa", *networks()])
-        raise ValueError(f"system.network: {system.network!r}; allowed: {allowed}")
+        card = system.inter_gb_s / system.cards if system.cards else 0.0
+        return EFA_CARD_GB_S.get(card) or EFA.get(system.gpu.generation, "efa1")
+    if system.network not in fitted.networks:
+        allowed = ", ".join(["efa", *fitted.networks])
+        raise ValueError(f"system.network: {system.network!r}; allowed: {allowed}; choose one")
     return system.network
 
 
-def _ring_gb_s(kind: str, per_node: int, system: System) -> float:
-    if kind == "pcie":
-        return float(links()[kind]["ring"] * min(system.intra_gb_s, system.host_gb_s))
-    reached = float(links()[kind]["ring"] * system.intra_gb_s)
-    cube = kind == "nvlink2" and system.gpus_per_node == max(links()["cube_rings"])
-    return reached * links()["cube_rings"].get(per_node, CUBE_LINKS) / CUBE_LINKS if cube else reached
+def _ring_gb_s(share: float, link: str, per_node: int, system: System) -> float:
+    if link == "pcie":
+        return share * min(system.intra_gb_s, system.host_gb_s)
+    if link == "nvlink2" and system.gpus_per_node == CUBE_GPUS and per_node > 1:
+        return share * system.intra_gb_s * CUBE_RINGS[per_node] / CUBE_RINGS[CUBE_GPUS]
+    return share * system.intra_gb_s
 
 
 def _cards_gb_s(group: Group, system: System) -> float:
@@ -101,15 +107,3 @@ def _cards_gb_s(group: Group, system: System) -> float:
 def _rack(system: System) -> int:
     """Nodes that are one NVLink domain."""
     return system.nvlink_domain // system.gpus_per_node if system.nvlink_domain > NODE_MOST else 1
-
-
-@cache
-def networks() -> dict[str, dict[str, float]]:
-    read: dict[str, dict[str, float]] = yaml.safe_load((DATA / "networks.yaml").read_text())
-    return read
-
-
-@cache
-def links() -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load((DATA / "links.yaml").read_text())
-    return read

@@ -37,7 +37,9 @@ LL_MOST_GB_S: dict[str, float] = {"volta": 39.0, "ampere": 87.7, "hopper": 141.0
 """On one node, by GPU; LL writes a flag beside every word."""
 LL_MOST_GB_S_ACROSS: dict[int, float] = {2: 39.0, 3: 20.4}
 """By nodes (3: and more)."""
-RING_SHARE: dict[str, float] = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
+LL_SHARE = 0.5
+"""Four of eight bytes are data."""
 TREE_LL_SHARE = 1 / 3.8
-TREE_LL128_SHARE = {"one": 7 / 9, "more": 120 / 128}
 PAT_SHARE = 0.75
+NET_OVERHEAD_US: dict[str, float] = {"LL": 1.0, "LL128": 1.0, "Simple": 3.0}
+"""Of every step of a ring that crosses nodes."""

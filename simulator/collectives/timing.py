@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 
 from simulator.collectives.candidates import Candidate, candidates
+from simulator.collectives.constants import fitted
 from simulator.collectives.fabric import fabric_of
 from simulator.collectives.group import Group, Op
 from simulator.system import System
@@ -27,4 +28,4 @@ def choice(op: Op, size: float, group: Group, system: System) -> Candidate:
 
 @cache
 def _ways(op: Op, group: Group, system: System) -> tuple[Candidate, ...]:
-    return candidates(op, fabric_of(group, system))
+    return candidates(op, fabric_of(group, system, fitted()), fitted())

@@ -1,0 +1,64 @@
+"""What was fitted to measured collectives: shares of rates, latencies of networks, how chunks wait for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DATA = Path(__file__).parents[1] / "data" / "collective_constants.yaml"
+
+
+@dataclass(frozen=True)
+class Wait:
+    power: float
+    most: float = float("inf")
+
+    def time_us(self, start: float, moved: float) -> float:
+        mixed: float = (start**self.power + moved**self.power) ** (1 / self.power)
+        return min(mixed, start * (1 + self.most) + moved)
+
+
+@dataclass(frozen=True)
+class Link:
+    ring: float
+    nvls: float
+
+
+@dataclass(frozen=True)
+class Network:
+    share: float
+    hop_us: float
+
+
+@dataclass(frozen=True)
+class Constants:
+    launch_us: float
+    ll128_share: float
+    nvls_tree_share: float
+    many_tree_share: float
+    waits: dict[str, Wait]
+    links: dict[str, Link]
+    networks: dict[str, Network]
+
+
+ADDS_UP = Wait(1.0)
+HIDES = Wait(2.0)
+"""The host starts everything at once and then waits: a long start and a long transfer hide each other."""
+
+
+@cache
+def fitted() -> Constants:
+    return constants(yaml.safe_load(DATA.read_text()))
+
+
+def constants(read: dict[str, Any]) -> Constants:
+    return Constants(
+        **{name: read[name] for name in ("launch_us", "ll128_share", "nvls_tree_share", "many_tree_share")},
+        waits={name: Wait(**values) for name, values in read["waits"].items()},
+        links={name: Link(**values) for name, values in read["links"].items()},
+        networks={name: Network(**values) for name, values in read["networks"].items()},
+    )

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 # Beyond this exponent a run makes no progress in any time worth stating.
 _HOPELESS = 500.0
 _ENOUGH = 1e-9
+WRITING = 0.2
+"""Most of the time in which a checkpoint is being written: training data come from the same filesystem."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +100,8 @@ def stretch(c: Conditions, interval_s: float) -> float:
 
 
 def chosen(c: Conditions, step_s: float) -> int:
-    """Whole steps between two checkpoints: the best number of those in which the writing before is done."""
-    least = max(1, math.ceil(c.write_s / step_s))
+    """Whole steps between two checkpoints: the best number that leaves the filesystem to others most of the time."""
+    least = max(1, math.ceil(c.write_s / WRITING / step_s))
     if math.isinf(c.failure_s):
         return least
     near = optimal(c) / step_s

@@ -58,13 +58,13 @@ def test_no_other_interval_beats_the_optimal_one(c: Conditions, factor: float) -
 
 
 @given(conditions, st.floats(0.1, 30))
-def test_the_chosen_number_of_steps_is_whole_lets_the_writing_end_and_is_the_best_of_those(
+def test_the_chosen_number_of_steps_is_whole_leaves_the_filesystem_to_others_and_is_the_best_of_those(
     c: Conditions, step_s: float
 ) -> None:
     steps = goodput.chosen(c, step_s)
     assert steps >= 1
-    assert steps * step_s >= c.write_s
-    for other in {max(1, math.ceil(c.write_s / step_s)), steps + 1, 2 * steps}:
+    assert steps * step_s * goodput.WRITING >= c.write_s * (1 - 1e-9)
+    for other in {max(1, math.ceil(c.write_s / goodput.WRITING / step_s)), steps + 1, 2 * steps}:
         assert goodput.stretch(c, steps * step_s) <= goodput.stretch(c, other * step_s) * (1 + 1e-9)
 
 

@@ -1,0 +1,114 @@
+"""`python -m simulator plan`: which machines, how many, which layout; how long, how much."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import get_args
+
+from infra.spec import Purchase
+from simulator.models import named
+from simulator.search import picture, question, realised, stacks, words
+from simulator.search.plan import Plan, plan
+from simulator.search.question import Question
+from trainer.config.problem import ConfigError, Problem
+
+BAD_INPUT = 2
+
+
+def main(arguments: list[str]) -> int:
+    asked = _parser().parse_args(arguments)
+    try:
+        stack = stacks.find(asked.stack)
+        began = time.perf_counter()
+        answer = plan(_question(asked, stack), _progress)
+        _progress("")
+        _tell(answer, asked, stack, time.perf_counter() - began)
+        if answer.chosen is None:
+            raise ConfigError([_nearest(answer)])
+    except ConfigError as bad:
+        _progress("")
+        for problem in bad.problems:
+            print(f"simulator: {problem}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m simulator plan", description=__doc__)
+    parser.add_argument("--model", required=True, help="preset of the trainer, or a published model")
+    parser.add_argument("--tokens", required=True, help="to train on, such as 1e12")
+    parser.add_argument("--stack", required=True, help="name in stacks/, or a stack file")
+    parser.add_argument("--group", help="node group of the stack; needed where it has several")
+    parser.add_argument("--instance", nargs="+", help="types to consider; by default the group's own")
+    parser.add_argument("--purchase", nargs="+", choices=get_args(Purchase), help="by default the group's own")
+    parser.add_argument("--nodes", default="1..128", help="16, 4,8,12 or 1..128 (default)")
+    parser.add_argument("--batch", help="samples of a step, 512 or 256..1024; by default the preset's")
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument("--deadline", help="such as 7d or 12h: the cheapest within it is chosen")
+    limit.add_argument("--budget", help="in US dollars: the fastest within it is chosen")
+    parser.add_argument("--wait", help="for the first machines, such as 3d; by default minutes")
+    parser.add_argument("--any", action="store_true", help="show layouts that the trainer does not have, too")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="trainer config and stack file of each row")
+    parser.add_argument("--picture", type=Path, metavar="PNG", help="time against money")
+    parser.add_argument("--json", action="store_true", help="instead of the table")
+    return parser
+
+
+def _question(asked: argparse.Namespace, stack: Path) -> Question:
+    spec = stacks.spec_of(stack)
+    group = stacks.group_of(spec, asked.group)
+    model = named(asked.model)
+    own = spec.groups[group]
+    return Question(
+        named=model,
+        tokens=question.tokens(asked.tokens),
+        spec=spec,
+        group=group,
+        instances=tuple(dict.fromkeys(asked.instance or [own.instance_type or ""])),
+        nodes=question.nodes(asked.nodes),
+        purchases=tuple(dict.fromkeys(asked.purchase or [own.capacity.kind])),
+        batch=question.batch(asked.batch, model),
+        deadline_s=question.duration(asked.deadline, "deadline") if asked.deadline else None,
+        budget_usd=question.money(asked.budget) if asked.budget else None,
+        wait_s=question.duration(asked.wait, "wait") if asked.wait else None,
+        beyond_trainer=asked.any,
+    )
+
+
+def _tell(answer: Plan, asked: argparse.Namespace, stack: Path, seconds: float) -> None:
+    if asked.json:
+        print(json.dumps(realised.as_json(answer, stack), indent=2))
+    else:
+        print(words.told(answer))
+        if answer.chosen:
+            print(realised.told(answer.question, answer.chosen, stack))
+        counts = answer.counts
+        print(f"{counts.considered:,} layouts considered, {counts.timed:,} of them timed, in {seconds:.1f} s")
+    if asked.picture:
+        picture.draw(answer, asked.picture)
+    if asked.write:
+        for place in realised.write(answer, stack, asked.write):
+            print(f"wrote {place}", file=sys.stderr)
+
+
+def _nearest(answer: Plan) -> Problem:
+    """What would be met instead, where nothing meets what is asked."""
+    asked = answer.question
+    if asked.deadline_s is not None:
+        fastest = min(answer.front, key=lambda one: one.outlook.wall_s)
+        message = f"{words.duration(asked.deadline_s)} is met by nothing within --nodes; the fastest takes"
+        message += f" {words.duration(fastest.outlook.wall_s)} ({words.sentence(fastest)})"
+        return Problem("deadline", message, "give that much time, more --nodes or another --instance")
+    cheapest = min(answer.front, key=lambda one: one.usd)
+    message = f"{words.money(asked.budget_usd or 0)} USD is enough for nothing; the cheapest costs"
+    message += f" {words.money(cheapest.usd)} USD ({words.sentence(cheapest)})"
+    return Problem("budget", message, "give that much, fewer tokens, or another --instance or --purchase")
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,113 @@
+"""One way to make a run: machines, layout, and what it takes in time, money and electricity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infra.spec import Purchase
+from simulator import cost, energy, failures, goodput
+from simulator.goodput import Conditions, Outlook, Work
+from simulator.layout import Layout
+from simulator.parameters import parameters
+from simulator.search import filesystem
+from simulator.search.best import Found
+from simulator.search.question import Question
+from simulator.search.trainer_config import Job, unsupported
+from simulator.step import Prediction
+from simulator.system import System
+
+STATE_BYTES = 12
+"""Of a weight in a checkpoint of the trainer: itself and two moments in fp32."""
+WAITING = frozenset(
+    ("tensor", "context", "experts", "gather", "pipeline bubble", "data", "host", "jitter", "step")  # as in step.py
+)
+
+
+@dataclass(frozen=True)
+class Option:
+    instance: str
+    nodes: int
+    purchase: Purchase
+    layout: Layout
+    prediction: Prediction
+    outlook: Outlook
+    steps: int
+    usd: float
+    usd_low: float
+    usd_high: float
+    kwh: float
+    unsupported: str
+    """Why the trainer cannot run it; empty where it can."""
+
+    @property
+    def gpus(self) -> int:
+        return self.layout.gpus
+
+    @property
+    def memory_gib(self) -> float:
+        return self.prediction.memory.total / 2**30
+
+
+def option(question: Question, system: System, purchase: Purchase, found: Found) -> Option | None:
+    """None where nobody has a price of these machines."""
+    tariff = cost.tariff(question.spec, question.group, system.name, purchase)
+    if tariff is None:
+        return None
+    prediction, layout = found.prediction, found.layout
+    steps = Job(question.named, question.tokens, 0).steps(layout)
+    work = Work(steps=steps, step_s=prediction.step_s, low_s=prediction.low_s, high_s=prediction.high_s)
+    wait = failures.replacement_s(purchase) if question.wait_s is None else question.wait_s
+    outlook = goodput.outlook(conditions(question, system, purchase, prediction.step_s), work, wait)
+    kept = question.named.preset.checkpoint.keep if question.named.preset else 3
+    stored = kept * checkpoint_gb(question)
+
+    def usd(seconds: float) -> float:
+        # Nobody pays for machines that have not come yet.
+        return tariff.usd(system.nodes, seconds - wait) + cost.stored_usd(question.spec, stored, seconds)
+
+    return Option(
+        instance=system.name,
+        nodes=system.nodes,
+        purchase=purchase,
+        layout=layout,
+        prediction=prediction,
+        outlook=outlook,
+        steps=steps,
+        usd=usd(outlook.wall_s),
+        usd_low=usd(outlook.low_s),
+        usd_high=usd(outlook.high_s),
+        kwh=energy.kwh(system, outlook.wall_s - wait, _busy(prediction) * outlook.goodput),
+        unsupported=unsupported(question.named.model, layout),
+    )
+
+
+def conditions(question: Question, system: System, purchase: Purchase, step_s: float) -> Conditions:
+    gb = checkpoint_gb(question)
+    write_s = gb / filesystem.gb_s(question.spec)
+    mine = gb / system.gpus
+    save_s = failures.blocked_s(mine, mine / system.host_gb_s, step_s)
+    rate = failures.rate()
+    failure_s = rate.mean_s(system.gpus)
+    another = failures.replacement_s(purchase)
+    # Read once by all together, as fast as it is written.
+    restart_s = failures.restart_s(question.spec.slurm.slurmd_timeout_s) + another + write_s
+    taken_s = failures.spot_mean_s(system.gpu.name, system.nodes) if purchase == "spot" else float("inf")
+    warned = save_s + write_s <= failures.spot_notice_s()
+    return Conditions(
+        failure_s=failure_s if warned else 1 / (1 / failure_s + 1 / taken_s),
+        failure_factors=(rate.low / rate.gpu_hours, rate.high / rate.gpu_hours),
+        save_s=save_s,
+        write_s=write_s,
+        restart_s=restart_s,
+        warned_s=taken_s if warned else float("inf"),
+        warned_restart_s=restart_s,
+    )
+
+
+def checkpoint_gb(question: Question) -> float:
+    return STATE_BYTES * parameters(question.named.model).total / 1e9
+
+
+def _busy(prediction: Prediction) -> float:
+    waiting = sum(seconds for part, seconds in prediction.parts.items() if part in WAITING)
+    return 1 - waiting / prediction.step_s

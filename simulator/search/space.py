@@ -1,0 +1,155 @@
+"""Every layout worth timing on a number of GPUs: what divides, and nothing that another one beats for certain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from simulator.layout import Layout, Recompute
+from simulator.model import Transformer
+from simulator.system import System
+
+Zero = Literal[0, 1, 2, 3]
+MICRO = (1, 2, 4, 8, 16, 32)
+VIRTUAL = (1, 2, 4)
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+LEAST_TOKENS = 4096
+"""Of a sequence on one rank: shorter parts are not worth the exchange of context parallelism."""
+MOST_STAGES = 32
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of a step, least and most; within them more is never slower."""
+
+    least: int
+    most: int
+
+    def sized(self, each: int) -> int:
+        """The largest multiple that is allowed, or 0."""
+        found = self.most // each * each
+        return found if found >= self.least else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How ranks are divided, before micro-batches and sharding."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How a batch goes through the stages."""
+
+    micro: int
+    batch: int
+    virtual: int
+
+
+@dataclass
+class Counts:
+    considered: int = 0
+    """Layouts that were timed or ruled out."""
+    timed: int = 0
+
+
+@dataclass(frozen=True)
+class Space:
+    """One model on one number of machines."""
+
+    model: Transformer
+    system: System
+    batch: Batch
+    dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
+    counts: Counts = field(default_factory=Counts)
+
+    def shapes(self) -> Iterator[Shape]:
+        for tp in self._tensor():
+            for pp in self._stages(self.system.gpus // tp):
+                rest = self.system.gpus // (tp * pp)
+                for cp in self._context(rest):
+                    for ep in self._experts(rest):
+                        yield Shape(rest // cp, tp, pp, cp, ep)
+
+    def shardings(self, shape: Shape) -> Iterator[tuple[Zero, int]]:
+        """ZeRO stage and ranks that share; 0 is all of them."""
+        ranks = shape.dp * shape.cp
+        if ranks == 1:
+            yield 0, 0
+            return
+        yield from ((0, 0), (1, 0), (2, 0), (3, 0))
+        inside = self.system.gpus_per_node // shape.tp
+        if 1 < inside < ranks and ranks % inside == 0:
+            yield 3, inside
+
+    def micros(self, shape: Shape) -> Iterator[list[Passes]]:
+        """From the smallest micro-batch on. A pipeline has at least as many micro-batches as stages."""
+        for micro in MICRO:
+            batch = self.batch.sized(shape.dp * micro)
+            count = batch // (shape.dp * micro)
+            if batch and count >= shape.pp:
+                yield [Passes(micro, batch, virtual) for virtual in self._virtual(shape, count)]
+
+    def layout(self, shape: Shape, sharding: tuple[Zero, int], passes: Passes, recompute: Recompute) -> Layout:
+        return Layout(
+            dp=shape.dp,
+            tp=shape.tp,
+            pp=shape.pp,
+            cp=shape.cp,
+            ep=shape.ep,
+            virtual_stages=passes.virtual,
+            schedule="interleaved" if passes.virtual > 1 else "1f1b",
+            micro_batch=passes.micro,
+            global_batch=passes.batch,
+            zero=sharding[0],
+            shard=sharding[1],
+            sequence_parallel=shape.tp > 1,
+            recompute=recompute,
+            dtype=self.dtype,
+            compiled=True,
+        )
+
+    def _virtual(self, shape: Shape, micro_batches: int) -> Iterator[int]:
+        for stages in VIRTUAL if shape.pp > 1 else VIRTUAL[:1]:
+            even = self.model.layers % (shape.pp * stages) == 0 and micro_batches % shape.pp == 0
+            if stages == 1 or even:
+                yield stages
+
+    def _tensor(self) -> Iterator[int]:
+        """Within a node; what the model's parts divide by."""
+        model, most = self.model, self.system.nvlink_domain or self.system.gpus_per_node
+        inner = model.experts.ffn if model.experts else model.ffn
+        parts = (model.heads, model.kv_heads, inner, model.seq, self.system.gpus)
+        for tp in _divisors(most):
+            if not any(part % tp for part in parts):
+                yield tp
+
+    def _stages(self, ranks: int) -> Iterator[int]:
+        """Equal stages, or stages that become equal when embedding and head count as a layer each."""
+        layers = self.model.layers
+        for pp in _divisors(ranks):
+            fits = layers % pp == 0 or (layers + 2) % pp == 0
+            if pp <= min(layers, MOST_STAGES) and fits:
+                yield pp
+
+    def _context(self, ranks: int) -> Iterator[int]:
+        for cp in _divisors(ranks):
+            if cp == 1 or (self.model.seq % cp == 0 and self.model.seq // cp >= LEAST_TOKENS):
+                yield cp
+
+    def _experts(self, ranks: int) -> Iterator[int]:
+        experts = self.model.experts
+        if experts is None:
+            yield 1
+            return
+        yield from (ep for ep in _divisors(ranks) if experts.count % ep == 0)
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]

@@ -1,0 +1,52 @@
+"""Stack files by name, and which of their groups is planned for."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from infra.spec import ClusterSpec, SpecError
+from infra.spec.load import read
+from trainer.config.problem import ConfigError, Problem
+
+FOLDER = Path(__file__).parents[2] / "stacks"
+
+
+def find(word: str) -> Path:
+    """A file, or the name of one in stacks/."""
+    if word.endswith((".yaml", ".yml")) and Path(word).is_file():
+        return Path(word)
+    for folder in (Path("stacks"), FOLDER):
+        if (file := folder / f"Pulumi.{word}.yaml").is_file():
+            return file
+    known = names()
+    near = get_close_matches(word, known, n=2, cutoff=0.4)
+    fix = f"did you mean {' or '.join(near)}?" if near else "name one of them, or a stack file"
+    raise ConfigError([Problem("stack", f"{word!r} is not known; allowed: {', '.join(known)}", fix)])
+
+
+def names() -> list[str]:
+    files = [file for folder in (Path("stacks"), FOLDER) for file in folder.glob("Pulumi.*.yaml")]
+    return sorted({file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files})
+
+
+def spec_of(file: Path) -> ClusterSpec:
+    try:
+        spec = read(file)
+    except SpecError as bad:
+        raise ConfigError(
+            [Problem(f"stack: {issue.where}", issue.message, issue.fix) for issue in bad.issues]
+        ) from None
+    if spec.target != "aws" or spec.aws is None:
+        message = f"target {spec.target} has neither instance types nor prices; allowed: aws"
+        raise ConfigError([Problem("stack", message, "name a stack with target aws")])
+    return spec
+
+
+def group_of(spec: ClusterSpec, word: str | None) -> str:
+    if word is None and len(spec.groups) == 1:
+        return next(iter(spec.groups))
+    if word in spec.groups:
+        return word
+    what = "several groups" if word is None else f"{word!r} is no group"
+    raise ConfigError([Problem("group", f"{what}; allowed: {', '.join(spec.groups)}", "give --group")])

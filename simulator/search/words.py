@@ -1,0 +1,137 @@
+"""A plan in words: the front as a table, and each row with what limits it and what realises it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.layout import Layout
+from simulator.search.option import Option
+from simulator.search.plan import Plan
+from simulator.step import Prediction
+from trainer.table import table
+
+DAY, HOUR = 86400.0, 3600.0
+FEW_DAYS = 2
+HEADS = ("row", "machines", "time (80 %)", "USD (80 %)", "useful", "MWh")
+LAYOUT_HEADS = ("row", "layout", "step s (80 %)", "GiB", "limited by")
+PARTS = {
+    "compute": "matrix products",
+    "attention": "attention",
+    "vocabulary": "the vocabulary's product",
+    "memory bound": "memory bandwidth",
+    "recompute": "recomputing",
+    "host": "the host's launches",
+    "tensor": "tensor-parallel exchange",
+    "context": "context-parallel exchange",
+    "experts": "exchange between experts",
+    "gather": "gathering sharded weights",
+    "pipeline bubble": "pipeline bubble",
+    "data": "reducing gradients",
+    "optimizer": "the optimizer",
+    "jitter": "waiting for the slowest rank",
+}
+
+
+def told(plan: Plan) -> str:
+    lines = [table(HEADS, [_row(_marked(number, one, plan), one) for number, one in numbered(plan)]), ""]
+    lines.append(table(LAYOUT_HEADS, [_layout_row(_marked(number, one, plan), one) for number, one in numbered(plan)]))
+    if plan.chosen:
+        number = next(n for n, one in numbered(plan) if one is plan.chosen)
+        lines.append(f"\nrow {number} {_why(plan)}: {sentence(plan.chosen)}{_risk(plan, plan.chosen)}")
+    reasons = dict.fromkeys(one.unsupported for one in plan.front if one.unsupported)
+    if reasons:
+        lines.append(f"! no trainer config: {'; '.join(reasons)}")
+    elif plan.gain:
+        lines.append(
+            f"layouts that the trainer does not have would be {plan.gain:.0%} faster at best; --any shows them"
+        )
+    return "\n".join(lines)
+
+
+def numbered(plan: Plan) -> list[tuple[int, Option]]:
+    return list(enumerate(plan.front, 1))
+
+
+def sentence(one: Option) -> str:
+    outlook = one.outlook
+    times = "interruption" if round(outlook.interruptions) == 1 else "interruptions"
+    return (
+        f"{one.nodes} x {one.instance} {one.purchase}, {duration(outlook.wall_s)}, {money(one.usd)} USD, "
+        f"{one.steps:,} steps of {one.layout.global_batch} samples, about {outlook.interruptions:.0f} {times}, "
+        f"a checkpoint every {outlook.interval_steps} steps ({outlook.interval_s / 60:.1f} min)"
+    )
+
+
+def layout_words(layout: Layout) -> str:
+    """As short as they are typed: what is 1 or off is left out."""
+    words = [f"{name}{size}" for name in ("dp", "tp", "pp", "cp", "ep") if (size := getattr(layout, name)) > 1]
+    if layout.virtual_stages > 1:
+        words.append(f"v{layout.virtual_stages}")
+    if layout.zero:
+        words.append(f"zero{layout.zero}" + (f"/{layout.shard}" if layout.shard else ""))
+    words += [f"mb{layout.micro_batch}", f"gb{layout.global_batch}"]
+    if layout.recompute != "none":
+        words.append(f"recompute-{layout.recompute}")
+    return " ".join(words)
+
+
+def bottleneck(prediction: Prediction) -> str:
+    """The two largest parts of a step, with their shares."""
+    largest = sorted(prediction.parts.items(), key=lambda part: -part[1])[:2]
+    return ", ".join(f"{PARTS.get(name, name)} {seconds / prediction.step_s:.0%}" for name, seconds in largest)
+
+
+def duration(seconds: float) -> str:
+    if seconds >= FEW_DAYS * DAY:
+        return f"{seconds / DAY:.1f} d"
+    return f"{seconds / HOUR:.1f} h" if seconds >= HOUR else f"{seconds / 60:.0f} min"
+
+
+def money(usd: float) -> str:
+    return f"{usd:,.0f}"
+
+
+def _marked(number: int, one: Option, plan: Plan) -> str:
+    return f"{number}{'*' if one is plan.chosen else '!' if one.unsupported else ''}"
+
+
+def _row(number: str, one: Option) -> Sequence[str]:
+    outlook = one.outlook
+    return (
+        number,
+        f"{one.nodes} x {one.instance} {one.purchase}",
+        f"{duration(outlook.wall_s)} ({duration(outlook.low_s)} to {duration(outlook.high_s)})",
+        f"{money(one.usd)} ({money(one.usd_low)} to {money(one.usd_high)})",
+        f"{outlook.goodput:.1%}",
+        f"{one.kwh / 1000:,.1f}",
+    )
+
+
+def _layout_row(number: str, one: Option) -> Sequence[str]:
+    step = one.prediction
+    return (
+        number,
+        layout_words(one.layout),
+        f"{step.step_s:.2f} ({step.low_s:.2f} to {step.high_s:.2f})",
+        f"{one.memory_gib:.0f}",
+        bottleneck(step),
+    )
+
+
+def _why(plan: Plan) -> str:
+    question = plan.question
+    if question.deadline_s is not None:
+        return f"is the cheapest within {duration(question.deadline_s)}"
+    if question.budget_usd is not None:
+        return f"is the fastest within {money(question.budget_usd)} USD"
+    return "has the least product of time and money"
+
+
+def _risk(plan: Plan, one: Option) -> str:
+    """Nine times in ten a run stays below the upper end of its 80 % interval."""
+    deadline, budget = plan.question.deadline_s, plan.question.budget_usd
+    if deadline is not None and one.outlook.high_s > deadline:
+        return f"; in one case of ten it takes more than {duration(one.outlook.high_s)}, past the deadline"
+    if budget is not None and one.usd_high > budget:
+        return f"; in one case of ten it costs more than {money(one.usd_high)} USD, past the budget"
+    return ""

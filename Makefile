@@ -8,7 +8,7 @@ MUSTER := .venv/bin/muster
 MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' || echo moved)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status ssh submit teardown check cost plan env test test-aws test-gpu lint bench bench-trainer golden clean-cache
+.PHONY: help setup demo up status ssh submit fabric teardown check cost plan env test test-aws test-gpu lint bench bench-trainer golden clean-cache
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ ssh: $(MUSTER) ## a shell on the login node (NODE=gpu-1: on that one)
 
 submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (ARGS=... are given to it)
 	@$(MUSTER) submit --stack $(STACK) "$(JOB)" $(ARGS)
+
+fabric: $(MUSTER) ## measure the network of nodes, drain slow ones (NODES=..., ARGS=--no-drain)
+	@$(MUSTER) fabric --stack $(STACK) $(if $(PARTITION),--partition $(PARTITION)) $(if $(NODES),--nodes '$(NODES)') $(ARGS)
 
 teardown: $(MUSTER) ## remove everything, print a receipt of it (FORCE=1: although jobs run)
 	@$(MUSTER) teardown --stack $(STACK) --yes $(if $(FORCE),--force)

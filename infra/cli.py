@@ -95,6 +95,21 @@ def submit(
 
 
 @app.command()
+def fabric(
+    stack: Stack = "local",
+    partition: Annotated[str | None, typer.Option("--partition", "-p", help="Only this one; by default all.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", "-w", help="Only these, such as gpu-[1-4]; by default those that are up.")
+    ] = None,
+    drain: Annotated[bool, typer.Option("--drain/--no-drain", help="Take nodes that are below away.")] = True,
+) -> None:
+    """Measure the fabric between nodes, and take nodes that are below away."""
+    from infra.commands.fabric import fabric as run
+
+    run(stack, partition, nodes, drain=drain)
+
+
+@app.command()
 def teardown(
     stack: Stack = "local",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,11 +96,10 @@ def warnings(job: str, known: Inventory) -> list[str]:
     return list(dict.fromkeys(str(found) for fabric in fabrics for found in findings(settings(job), fabric)))
 
 
-def send(stack: StackHome, login: str, file: Path, arguments: list[str]) -> str:
-    """Copies the file to ~/jobs and submits it there; the job's id."""
-    name = shlex.quote(file.name)
-    line = shlex.join(arguments)
-    script = f"set -e; mkdir -p {FOLDER}; cd {FOLDER}; cat > {name}; sbatch --parsable {name} {line}"
+def send(stack: StackHome, login: str, file: Path, arguments: list[str], options: Sequence[str] = ()) -> str:
+    """Copies the file to ~/jobs and submits it there, options are for sbatch, arguments for the job; its id."""
+    line = shlex.join(["sbatch", "--parsable", *options, file.name, *arguments])
+    script = f"set -e; mkdir -p {FOLDER}; cd {FOLDER}; cat > {shlex.quote(file.name)}; {line}"
     try:
         done = run(stack, login, script, data=file.read_bytes())
     except subprocess.TimeoutExpired as late:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-_MADE = frozenset({"up", "status", "ssh", "submit", "teardown", "demo", "check", "cost"})
+_MADE = frozenset({"up", "status", "ssh", "submit", "fabric", "teardown", "demo", "check", "cost"})
 _DEFAULT = "local"
 _NAMED = re.compile(r"\bmuster (up|status|teardown|bootstrap)\b")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -62,6 +62,16 @@ for node in $known; do
 done
 [ -z "$fresh" ] || scontrol update nodename="${fresh#,}" state=drain reason="muster: leaving"
 echo $ours"""
+# What somebody has taken away already keeps its reason.
+_SET_ASIDE = """aside() {
+  case " $known " in *" $1 "*) ;; *) return 0 ;; esac
+  shown=$(scontrol -o show node "$1")
+  state=${shown#* State=}
+  case "${state%% *}" in *DRAIN* | *DOWN*) return 0 ;; esac
+  scontrol update nodename="$1" state=drain reason="$2"
+  echo "$1"
+}
+"""
 # Slurm itself would end the jobs of a node that goes, as NODE_FAIL, and not run them again. One that cannot be requeued
 # is ended. The nodes must be empty before they go, or what is left of a job holds its other nodes.
 _REQUEUE = """jobs=
@@ -90,6 +100,10 @@ class JobQueue(Protocol):
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Those of the nodes that are drained for us now: the ones to resume if they stay after all."""
+        ...
+
+    def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
+        """Drains nodes, each for its reason; those that were not away already."""
         ...
 
     def requeue(self, nodes: Sequence[str]) -> None:
@@ -164,6 +178,10 @@ class SlurmQueue:
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         return tuple(self._on(nodes, _DRAIN).split())
 
+    def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
+        calls = "\n".join(shlex.join(["aside", node, reason]) for node, reason in reasons.items())
+        return tuple(self._on(list(reasons), _SET_ASIDE + calls).split())
+
     def requeue(self, nodes: Sequence[str]) -> None:
         self._on(nodes, _REQUEUE.format(tries=int(_EMPTY_S / 0.5)), timeout=_EMPTY_S + _ASK_S)
 
@@ -199,6 +217,9 @@ class NoQueue:
     def drain(self, _nodes: Sequence[str]) -> tuple[str, ...]:
         return ()
 
+    def set_aside(self, _reasons: Mapping[str, str]) -> tuple[str, ...]:
+        return ()
+
     def requeue(self, nodes: Sequence[str]) -> None: ...
 
     def resume(self, nodes: Sequence[str]) -> None: ...
@@ -226,6 +247,9 @@ class UnknownQueue:
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         raise Problem("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
+
+    def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
+        raise Problem("groups", f"{', '.join(reasons)} cannot be drained: {self._why}", "look with `make status`")
 
     def requeue(self, nodes: Sequence[str]) -> None: ...
 

@@ -9,7 +9,6 @@ from slurm.fabric.nccl_log import Network
 
 # Published figures were measured on quiet machines; a healthy pair stays well above this share of them.
 TOLERANCE = 0.85
-_GIGA = 1e9
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,11 @@ def findings(evidence: Evidence, wanted: Wanted) -> list[Finding]:
     return [*_used(evidence, wanted), *_idle(evidence), *_slow(evidence, wanted)]
 
 
+def size_to_judge(busbw: Mapping[int, float], wanted: Wanted) -> int | None:
+    """The largest that both know: small messages measure latency."""
+    return max((size for size in wanted.busbw if size in busbw), default=None)
+
+
 def _used(evidence: Evidence, wanted: Wanted) -> list[Finding]:
     """On TCP there is nothing to fall back to. Elsewhere no word in the log is as bad as the wrong one."""
     if wanted.fabric == "tcp":
@@ -69,11 +73,9 @@ def _idle(evidence: Evidence) -> list[Finding]:
 
 
 def _slow(evidence: Evidence, wanted: Wanted) -> list[Finding]:
-    """Judged at the largest size that both know: small messages measure latency."""
-    sizes = [size for size in wanted.busbw if size in evidence.busbw]
-    if not sizes:
+    size = size_to_judge(evidence.busbw, wanted)
+    if size is None:
         return []
-    size = max(sizes)
     got, expected = evidence.busbw[size], wanted.busbw[size]
     if got >= TOLERANCE * expected:
         return []

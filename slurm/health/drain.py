@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from slurm.health.check import Problem
 
 PREFIX = "health: "
+# Of the fabric proof: what a node's own checks see says nothing of it, and good rounds of theirs do not give it back.
+FABRIC = f"{PREFIX}fabric: "
 # A fault that comes and goes must not give the node back in every pause.
 GOOD_ROUNDS = 3
 # Slurm shows no more of a reason in its tables.
@@ -23,7 +25,7 @@ class Standing:
 
     @property
     def ours(self) -> bool:
-        return self.reason.startswith(PREFIX)
+        return self.reason.startswith(PREFIX) and not self.reason.startswith(FABRIC)
 
 
 @dataclass(frozen=True)

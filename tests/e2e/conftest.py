@@ -28,9 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(make_stack: MakeStack) -> Iterator[Stack]:
-    """Two groups: what is said of every group must hold for more than one."""
+    """Two groups: what is said of every group must hold for more than one. Three nodes tell which of them is slow."""
     spec = small_spec()
-    spec["groups"]["cpu"] = {"count": 1, "size": {"cpus": 1, "memory_mb": 1024}}
+    spec["groups"]["cpu"] = {"count": 3, "size": {"cpus": 1, "memory_mb": 1024}}
     spec["users"] = {"alice": {"uid": 2001}, "bob": {"uid": 2002, "admin": True}}
     spec["slurm"] = {"default_group": "gpu"}
     stack = make_stack("e2e", spec)

@@ -10,8 +10,8 @@ import testinfra
 
 from tests.harness import REPO, Stack
 
-NODES = ("controller", "login", "gpu-1", "gpu-2", "cpu-1")
-COMPUTE = ("gpu-1", "gpu-2", "cpu-1")
+COMPUTE = ("gpu-1", "gpu-2", "cpu-1", "cpu-2", "cpu-3")
+NODES = ("controller", "login", *COMPUTE)
 
 
 def test_ready_names_every_node_of_every_group(cluster: Stack) -> None:
@@ -44,7 +44,7 @@ def test_the_authentication_key_is_readable_by_slurm_only(cluster: Stack, node: 
 
 def test_partitions_are_the_groups_and_all_nodes_are_idle(cluster: Stack) -> None:
     lines = cluster.ssh("login", "sinfo -h -N -o '%N %R %T' | sort").splitlines()
-    assert lines == ["cpu-1 cpu idle", "gpu-1 gpu idle", "gpu-2 gpu idle"]
+    assert lines == [f"{node} {node.partition('-')[0]} idle" for node in sorted(COMPUTE)]
 
 
 @pytest.mark.parametrize("node", NODES)
@@ -156,7 +156,7 @@ def test_a_second_up_changes_nothing_and_says_so(cluster: Stack) -> None:
 
 def test_bootstrap_run_again_by_hand_changes_nothing(cluster: Stack) -> None:
     done = cluster.muster("bootstrap")
-    assert "0 changes on 5 nodes" in done.stdout
+    assert "0 changes on 7 nodes" in done.stdout
 
 
 def test_secrets_are_not_in_the_state_in_plain_text(cluster: Stack) -> None:

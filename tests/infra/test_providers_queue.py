@@ -103,6 +103,18 @@ def test_what_an_admin_drained_keeps_its_reason_and_is_not_ours(slurm: Slurm) ->
     assert slurm.updates[1:] == ["update nodename=gpu-1,gpu-10 state=resume"]
 
 
+def test_nodes_are_set_aside_each_for_its_reason_and_what_is_away_keeps_its_own(slurm: Slurm) -> None:
+    reasons = {
+        "gpu-1": "health: fabric: it's slow; $x",
+        "gpu-2": "health: fabric: slow",
+        "login": "health: fabric: slow",
+    }
+    assert slurm.queue.set_aside(reasons) == ("gpu-1",)
+    assert slurm.updates == ["update nodename=gpu-1 state=drain reason=health: fabric: it's slow; $x"]
+    with pytest.raises(Problem, match="gpu-1, gpu-2, login cannot be drained: the controller is gone"):
+        UnknownQueue("the controller is gone").set_aside(reasons)
+
+
 def test_nothing_drained_is_nothing_resumed(slurm: Slurm) -> None:
     assert slurm.queue.drain(["gpu-2"]) == ()
     slurm.queue.resume(())
@@ -198,6 +210,7 @@ def test_nodes_are_idle_without_asking_only_where_no_job_can_be(seen: Seen, expe
 
 def test_no_queue_has_nothing_to_drain() -> None:
     assert (NoQueue().jobs(BOTH), NoQueue().jobs_of(["bob"]), NoQueue().drain(BOTH)) == ({}, {}, ())
+    assert NoQueue().set_aside({"gpu-1": "slow"}) == ()
 
 
 def test_state_tells_whether_slurm_was_ever_there(tmp_path: Path) -> None:

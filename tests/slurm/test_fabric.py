@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slurm.fabric import counters
+from slurm.fabric.below import Below, Measured, below
 from slurm.fabric.nccl_log import Network, network
-from slurm.fabric.pairs import rounds, slow_nodes
-from slurm.fabric.verdict import Evidence, Wanted, findings
+from slurm.fabric.pairs import rounds
+from slurm.fabric.verdict import Evidence, Finding, Wanted, findings
 
 EFA_LOG = """\
 gpu-1:4021:4021 [0] NCCL INFO NET/Plugin: Loaded net plugin Libfabric (v10)
@@ -83,6 +85,7 @@ def test_verdict(evidence: Evidence, wanted: Wanted, said: list[str]) -> None:
 def test_every_node_meets_others_and_no_round_uses_a_node_twice(count: int) -> None:
     nodes = [f"gpu-{number}" for number in range(1, count + 1)]
     planned = rounds(nodes)
+    assert all(nodes.index(first) < nodes.index(second) for part in planned for first, second in part)
     for part in planned:
         taken = [node for pair in part for node in pair]
         assert len(taken) == len(set(taken))
@@ -91,13 +94,60 @@ def test_every_node_meets_others_and_no_round_uses_a_node_twice(count: int) -> N
     assert set(met.values()) == ({1} if count == 2 else {2})
 
 
+EFA, TCP = Wanted("efa"), Wanted("tcp")
+
+
+def ring(count: int, speed: Callable[[set[str]], float], size: int = GIB) -> list[Measured]:
+    nodes = [f"gpu-{number}" for number in range(1, count + 1)]
+    return [Measured(pair, {size: speed(set(pair))}) for part in rounds(nodes) for pair in part]
+
+
 @pytest.mark.parametrize(("bad", "count"), [("gpu-1", 5), ("gpu-4", 5), ("gpu-5", 5), ("gpu-2", 3), ("gpu-4", 4)])
 def test_the_slow_node_is_named(bad: str, count: int) -> None:
-    nodes = [f"gpu-{number}" for number in range(1, count + 1)]
-    busbw = {pair: 200.0 if bad in pair else 440.0 for part in rounds(nodes) for pair in part}
-    assert slow_nodes(busbw) == [bad]
+    judged = below([], ring(count, lambda pair: 200.0 if bad in pair else 440.0), EFA)
+    assert judged == Below({bad: "200.00 GB/s at best with its neighbours, others reach 440.00"})
 
 
-def test_two_nodes_cannot_tell_and_equal_ones_are_fine() -> None:
-    assert slow_nodes({("a", "b"): 1.0}) == []
-    assert slow_nodes({("a", "b"): 440.0, ("b", "c"): 430.0, ("c", "a"): 450.0}) == []
+def test_a_node_that_nobody_gets_through_to_is_named() -> None:
+    pairs = [Measured(one.nodes, {} if "gpu-2" in one.nodes else one.busbw) for one in ring(4, lambda _: 440.0)]
+    judged = below([Finding("", "the run across all nodes failed")], pairs, EFA)
+    assert judged.reasons == {"gpu-2": "0.00 GB/s at best with its neighbours, others reach 440.00"}
+
+
+def test_equal_ones_are_fine_and_tcp_may_differ_more() -> None:
+    assert below([], ring(3, lambda pair: 430.0 + 10 * ("gpu-1" in pair)), EFA) == Below()
+    uneven = ring(3, lambda pair: 0.6 if "gpu-1" in pair else 1.0)
+    assert below([], uneven, TCP) == Below()
+    assert list(below([], uneven, EFA).reasons) == ["gpu-1"]
+
+
+def test_what_a_node_says_of_itself_counts_also_between_two() -> None:
+    finding = Finding("gpu-2", "NCCL found 1 of 16 devices")
+    assert below([finding], ring(2, lambda _: 430.0), P5EN) == Below({"gpu-2": "NCCL found 1 of 16 devices"})
+
+
+def test_one_bad_link_is_nobodys_fault() -> None:
+    judged = below([], ring(4, lambda pair: 9.0 if pair == {"gpu-1", "gpu-4"} else 440.0), EFA)
+    assert judged == Below(unclear="gpu-1 and gpu-4 are slow with each other, not with others")
+
+
+def test_two_nodes_cannot_tell() -> None:
+    judged = below([], ring(2, lambda _: 100.0), P5EN)
+    assert judged == Below(unclear="gpu-1 or gpu-2 is slow: two nodes cannot tell which; measure them with a third")
+
+
+def test_most_nodes_are_never_taken_away() -> None:
+    judged = below([], ring(4, lambda _: 100.0), P5EN)
+    assert not judged.reasons
+    assert judged.unclear.startswith("4 of 4 nodes are below (gpu-1, gpu-2, gpu-3, gpu-4): no fault of single nodes")
+
+
+def test_slow_as_a_whole_with_equal_pairs_is_no_nodes_fault() -> None:
+    whole = Finding("", "300.0 GB/s at 1024 MiB is 69% of the 437.0 that it should be")
+    assert below([whole], ring(4, lambda _: 430.0), P5EN) == Below(unclear=str(whole))
+
+
+def test_judged_at_the_largest_size_that_was_published() -> None:
+    pair = Measured(("a", "b"), {4096: 900.0, 128 * 2**20: 280.0})
+    assert (pair.speed(P5EN), pair.expected(P5EN)) == (280.0, 289.0)
+    assert (pair.speed(TCP), pair.expected(TCP)) == (900.0, None)

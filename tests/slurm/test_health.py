@@ -12,7 +12,7 @@ import pytest
 
 from slurm.health import clock, efa, filesystem, gpu, nvlink, software, xid
 from slurm.health.check import Check, Expected, Problem, judged
-from slurm.health.drain import GOOD_ROUNDS, PREFIX, Decision, Standing, decide
+from slurm.health.drain import FABRIC, GOOD_ROUNDS, PREFIX, Decision, Standing, decide
 from slurm.health.run import ALL, ask, problems
 
 P5 = Expected(gpus=2, nvlinks=3, efa=2, mounts=("/shared",))
@@ -155,6 +155,8 @@ REASON = PREFIX + "gpu: 7 GPUs of 8 answer"
         ([], Standing(True, "maintenance by alice"), 9, Decision(None)),
         ([], Standing(True, REASON), 0, Decision(None, good_rounds=1)),
         ([], Standing(True, REASON), GOOD_ROUNDS - 1, Decision("resume")),
+        ([], Standing(True, FABRIC + "slow"), GOOD_ROUNDS - 1, Decision(None)),
+        (BAD, Standing(True, FABRIC + "slow"), 0, Decision(None, REASON)),
     ],
 )
 def test_decision(found: list[Problem], standing: Standing, rounds: int, decision: Decision) -> None:

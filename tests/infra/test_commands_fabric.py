@@ -1,0 +1,62 @@
+"""`muster fabric`: which nodes it is about, what its table shows."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from infra.commands.fabric import Proof, table
+from infra.commands.fabric_nodes import chosen, listed
+from infra.engine.stop import Stop
+
+SINFO = """\
+gpu|gpu-1|idle|none
+gpu|gpu-2|allocated|none
+gpu|gpu-3|idle~|none
+gpu|gpu-4|drained|health: xid: 79
+cpu|cpu-1|idle|none
+"""
+
+
+def test_nodes_that_are_up_are_measured_and_none_is_started() -> None:
+    wanted, left_out = chosen(listed(SINFO), None, ())
+    assert wanted == {"gpu": ["gpu-1", "gpu-2"]}
+    assert left_out == [
+        "gpu-3 left out: idle~",
+        "gpu-4 left out: drained (health: xid: 79)",
+        "cpu left out: cpu-1 has no other node to measure it with",
+    ]
+
+
+def test_a_node_that_is_named_is_started() -> None:
+    assert chosen(listed(SINFO), "gpu", ("gpu-1", "gpu-3")) == ({"gpu": ["gpu-1", "gpu-3"]}, [])
+
+
+@pytest.mark.parametrize(
+    ("partition", "named", "message"),
+    [
+        ("big", (), "partition: there is no 'big'"),
+        (None, ("gpu-9",), "nodes: there is no gpu-9"),
+        (None, ("gpu-1", "gpu-4"), r"nodes: gpu-4 is drained \(health: xid: 79\)"),
+    ],
+)
+def test_refused(partition: str | None, named: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Stop, match=message):
+        chosen(listed(SINFO), partition, named)
+
+
+def test_the_table_has_what_was_used_and_what_was_expected() -> None:
+    pairs = [
+        {"nodes": ["gpu-1", "gpu-2"], "gb_per_s": 430.0, "expected": 437.0},
+        {"nodes": ["gpu-2", "gpu-3"], "gb_per_s": 8.0, "expected": None},
+    ]
+    networks = {"gpu-1": "efa", "gpu-2": "efa", "gpu-3": "socket"}
+    below = {"gpu-3": "x" * 300}
+    proof = Proof("gpu", "efa", networks, [], pairs, below, "")
+    console = Console(width=120, record=True)
+    console.print(table(proof))
+    _head, _line, good, bad = console.export_text().splitlines()
+    assert good.split() == ["gpu-1", "-", "gpu-2", "efa", "430.00", "437.00", "98%", "good"]
+    assert bad.split() == ["gpu-2", "-", "gpu-3", "efa,", "socket", "8.00", "unknown", "gpu-3", "is", "below"]
+    assert proof.reasons["gpu-3"].startswith("health: fabric: xxx")
+    assert len(proof.reasons["gpu-3"]) == 200

@@ -8,6 +8,7 @@ from rich.console import Console
 from infra.commands.fabric import Proof, table
 from infra.commands.fabric_nodes import chosen, listed
 from infra.engine.stop import Stop
+from slurm.power.reasons import may_be_replaced
 
 SINFO = """\
 gpu|gpu-1|idle|none
@@ -60,3 +61,4 @@ def test_the_table_has_what_was_used_and_what_was_expected() -> None:
     assert bad.split() == ["gpu-2", "-", "gpu-3", "efa,", "socket", "8.00", "unknown", "gpu-3", "is", "below"]
     assert proof.reasons["gpu-3"].startswith("health: fabric: xxx")
     assert len(proof.reasons["gpu-3"]) == 200
+    assert may_be_replaced(proof.reasons["gpu-3"])

@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "predict": "a CSV file of runs or collectives with what the model says of each row",
     "evaluate": "errors of the model on a CSV file of measured rows, by source",
     "emulate": "a job of up to 1,024 ranks in this process: real numbers, modelled clock",
+    "trace": "the events of one step, for a trace viewer or as a picture",
 }
 """What each does, in a line; `simulator.commands.NAME` has `main(words) -> exit status`."""
 

@@ -1,0 +1,72 @@
+"""A layout from words: `dp=8,tp=4,pp=2,micro_batch=1,global_batch=512`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
+from simulator.layout import Layout
+from trainer.config.problem import ConfigError, Problem
+
+WHERE = "--layout"
+TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def layout(words: str) -> Layout:
+    """Every field of `Layout` by its name; ConfigError names each word that cannot be meant."""
+    found: dict[str, Any] = {}
+    problems = []
+    for word in filter(None, words.split(",")):
+        name, _, text = word.partition("=")
+        try:
+            found[name] = _value(name, text)
+        except ValueError as bad:
+            problems.append(Problem(f"{WHERE} {name}", f"{text!r}; {bad}", "write name=value,name=value"))
+    problems = problems or _divided(Layout(**found))
+    if problems:
+        raise ConfigError(problems)
+    return Layout(**found)
+
+
+def _value(name: str, text: str) -> Any:
+    kinds = get_type_hints(Layout)
+    if name not in kinds:
+        raise ValueError(f"allowed names: {', '.join(field.name for field in fields(Layout))}")
+    choices = get_args(kinds[name])
+    if choices:
+        return _chosen(text, choices)
+    if kinds[name] is bool:
+        if text not in TRUTHS:
+            raise ValueError("allowed: true or false")
+        return TRUTHS[text]
+    return _number(text, kinds[name], least=0 if name == "shard" else 1)
+
+
+def _chosen(text: str, choices: tuple[Any, ...]) -> Any:
+    for choice in choices:
+        if text == str(choice):
+            return choice
+    raise ValueError(f"allowed: {', '.join(map(str, choices))}")
+
+
+def _number(text: str, kind: type, least: int) -> Any:
+    try:
+        number = kind(text)
+    except ValueError:
+        raise ValueError("allowed: a number") from None
+    if kind is float and not 0 < number <= 1:
+        raise ValueError("allowed: above 0, up to 1")
+    if kind is int and number < least:
+        raise ValueError(f"allowed: {least} or more")
+    return number
+
+
+def _divided(one: Layout) -> list[Problem]:
+    samples = one.micro_batch * one.dp
+    if one.global_batch % samples:
+        message = f"{one.global_batch}; allowed: a multiple of micro_batch x dp = {samples}"
+        return [Problem(f"{WHERE} global_batch", message, f"use {-(-one.global_batch // samples) * samples}")]
+    if one.dp * one.cp % one.ep:
+        message = f"{one.ep}; allowed: a divisor of dp x cp = {one.dp * one.cp}"
+        return [Problem(f"{WHERE} ep", message, "change ep or dp")]
+    return []

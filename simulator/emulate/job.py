@@ -49,7 +49,7 @@ class Job:
         )
 
     def shared_by(self, ranks: int, batch: int) -> Job | None:
-        """With `batch` samples split over `ranks`, in micro-batches of no more than now; None where they do not divide."""
+        """With `batch` samples split over `ranks`, micro-batches no larger than now; None where they do not divide."""
         if batch % ranks:
             return None
         share = batch // ranks

@@ -50,7 +50,7 @@ def _parts(axis: Any, rows: Sequence[Row]) -> None:
         below = [a + b for a, b in zip(below, heights, strict=True)]
     axis.set(title="where a step goes (ms)", xlabel="ranks")
     axis.set_xticks(places, [str(row.ranks) for row in rows])
-    axis.legend(fontsize="small")
+    axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def _communication(axis: Any, rows: Sequence[Row]) -> None:

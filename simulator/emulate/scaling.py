@@ -8,9 +8,17 @@ from simulator.emulate.clock import Clock
 from simulator.emulate.costs import Modelled
 from simulator.emulate.job import Job
 from simulator.emulate.machines import Machines
-from simulator.step import Prediction
 
 RANKS = (1, 4, 16, 64, 256)
+# Of the parts of a prediction, those whose names do not say it.
+_MEANS = {
+    "compute": "matrix products",
+    "data": "gradients on the network",
+    "host": "the host, which launches kernels slower than they run",
+    "jitter": "the wait for the slowest rank",
+    "memory bound": "memory of the GPU, norms and activations",
+    "step": "what a step costs whatever its size",
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ def scaling(job: Job, machines: Machines, buckets: list[int], also: int) -> list
 def _row(job: Job, machines: Machines, ranks: int, buckets: list[int], alone_s: float, *, batch: int) -> Row:  # noqa: PLR0913
     costs = Modelled(job, machines)
     tick = Clock(costs, ranks).step(buckets)
-    prediction = costs.prediction(ranks)
+    parts = {**costs.prediction(ranks).parts, "data": tick.exposed_s}
     return Row(
         ranks=ranks,
         step_s=tick.step_s,
@@ -52,8 +60,8 @@ def _row(job: Job, machines: Machines, ranks: int, buckets: list[int], alone_s: 
         exposed_s=tick.exposed_s,
         hidden_s=tick.hidden_s,
         wait_s=tick.wait_s,
-        parts=prediction.parts,
-        bottleneck=_words(prediction),
+        parts=parts,
+        bottleneck=_words(parts, tick.step_s),
     )
 
 
@@ -68,9 +76,6 @@ def _step_s(job: Job, machines: Machines, ranks: int, buckets: list[int]) -> flo
     return Clock(Modelled(job, machines), ranks).step(buckets).step_s
 
 
-def _words(prediction: Prediction) -> str:
-    """With its share of the step, where it is one of the parts."""
-    name = prediction.bottleneck
-    if name not in prediction.parts:
-        return name
-    return f"{name}, {prediction.parts[name] / prediction.step_s:.0%} of the step"
+def _words(parts: dict[str, float], step_s: float) -> str:
+    largest = max(parts, key=parts.__getitem__)
+    return f"{_MEANS.get(largest, largest)}, {parts[largest] / step_s:.0%} of the step"

@@ -1,0 +1,53 @@
+"""`python -m simulator emulate`: what it refuses, in words, without torch."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.commands.emulate import main
+from simulator.emulate.machines import Machines
+
+SMALL = ["tiny-llama", "batch.size=16"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "1", *SMALL], "--ranks: 1; allowed: 2 to 1024; use 4, 16 or 256"),
+        (["--ranks", "-4", *SMALL], "--ranks: -4; allowed: 2 to 1024"),
+        (["--ranks", "1000000", *SMALL], "--ranks: 1000000; allowed: 2 to 1024"),
+        (
+            ["--ranks", "12", *SMALL],
+            "--ranks: 12; allowed: up to 8, or a multiple of the 8 GPUs",
+        ),
+        (["--ranks", "256", *SMALL], "batch.size: 16 is not divisible by 256 data-parallel ranks; use 256"),
+        (["--ranks", "4", *SMALL, "parallel.strategy=fsdp"], "parallel.strategy: fsdp is not emulated; allowed: ddp"),
+        (["--ranks", "4", *SMALL, "parallel.strategy=single"], "parallel.strategy: single is not emulated"),
+        (["--ranks", "4", *SMALL, "parallel.tensor=2"], "parallel.tensor: 2 is not emulated; allowed: 1"),
+        (["--ranks", "4", *SMALL, "parallel.pipeline=2"], "parallel.pipeline: 2 is not emulated; allowed: 1"),
+        (["--ranks", "4", *SMALL, "parallel.accumulate=sync"], "parallel.accumulate: sync is not emulated"),
+        (["--ranks", "4", *SMALL, "run.device=cuda"], "run.device: cuda is not emulated"),
+        (["--ranks", "4", *SMALL, "--jitter", "-0.1"], "--jitter: -0.1; allowed: 0 to 1"),
+        (["--ranks", "4", *SMALL, "--jitter", "nan"], "--jitter: nan; allowed: 0 to 1"),
+        (["--ranks", "4", *SMALL, "--system", "p55.large"], "p5.48xlarge"),
+        (["--ranks", "4", *SMALL, "--system", "m7i.large"], "has no GPU"),
+        (["--ranks", "4", *SMALL, "--system", "local"], "--system: 'local' is a stack without GPUs"),
+        (["--ranks", "4", "tiny-lama"], "did you mean the preset tiny-llama?"),
+        (["--ranks", "4", *SMALL, "model.heads=5"], "model.heads"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert all(line.startswith("simulator: ") for line in error.splitlines())
+
+
+def test_all_problems_are_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--ranks", "1", *SMALL, "parallel.strategy=hsdp", "--jitter", "7"])
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_a_stack_stands_for_its_machines() -> None:
+    assert Machines.named("aws-p5-autoscaled") == Machines.named("p5.48xlarge")
+    assert Machines.named("p5.48xlarge").system(256).nodes == 32

@@ -1,0 +1,130 @@
+"""GPU-hours of published trainings against what the simulator says of them, whole runs with their failures.
+
+    python benchmarks/simulator_hours.py
+
+Where a source does not say how a model was laid out, the planner's fastest layout is taken; where it does not say on
+how many GPUs, a number that its text allows. Plain kernels, as these trainings were: nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+from simulator import failures, goodput  # noqa: E402
+from simulator.goodput import Conditions, Work  # noqa: E402
+from simulator.gpus import gpu, link_gb_s  # noqa: E402
+from simulator.layout import Layout  # noqa: E402
+from simulator.models import named  # noqa: E402
+from simulator.parameters import parameters  # noqa: E402
+from simulator.search.best import best  # noqa: E402
+from simulator.search.space import Batch, Space  # noqa: E402
+from simulator.step import predict  # noqa: E402
+from simulator.system import System  # noqa: E402
+from trainer.table import table  # noqa: E402
+
+STATE_BYTES = 12
+AIM = 0.25
+SLURMD_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Trained:
+    model: str
+    tokens: float
+    batch: int
+    gpus: int
+    gpu: str
+    inter_gb_s: float
+    network: str
+    hours: float
+    source: str
+    layout: Layout | None = None
+    memory_gb: float = 80.0
+    write_gb_s: float = 50.0
+    """Of the filesystem; a guess where nobody says, and it hardly counts below a thousand GPUs."""
+
+
+RSC = {"gpu": "a100", "inter_gb_s": 200.0, "network": "infiniband"}
+GRAND_TETON = {"gpu": "h100", "inter_gb_s": 400.0, "network": "roce", "write_gb_s": 2000.0}
+LLAMA_1, LLAMA_2 = "arXiv 2302.13971 table 15", "arXiv 2307.09288 table 2"
+TRAINED = (
+    Trained("llama-7b", 1.0e12, 2048, 1024, hours=82_432, source=LLAMA_1, **RSC),
+    Trained("llama-13b", 1.0e12, 2048, 1024, hours=135_168, source=LLAMA_1, **RSC),
+    Trained("llama-33b", 1.4e12, 2048, 2048, hours=530_432, source=LLAMA_1, **RSC),
+    Trained("llama-65b", 1.4e12, 2048, 2048, hours=1_022_362, source=LLAMA_1, **RSC),
+    Trained("llama2-7b", 2.0e12, 1024, 1024, hours=184_320, source=LLAMA_2, **RSC),
+    Trained("llama2-13b", 2.0e12, 1024, 1024, hours=368_640, source=LLAMA_2, **RSC),
+    Trained("llama2-70b", 2.0e12, 1024, 2048, hours=1_720_320, source=LLAMA_2, **RSC),
+    Trained("llama-8b", 15e12, 1024, 2048, hours=1_300_000, source="Llama 3 model card", **GRAND_TETON),
+    Trained("llama-70b", 15e12, 1024, 4096, hours=6_400_000, source="Llama 3 model card", **GRAND_TETON),
+    Trained(
+        "llama-405b", 15.6e12, 2048, 16384, hours=30_840_000, source="Llama 3.1 model card; arXiv 2407.21783 table 4",
+        # Its first chunk holds nothing but the embedding after one layer was taken out: a layer to a chunk.
+        layout=Layout(dp=128, tp=8, pp=16, virtual_stages=8, schedule="interleaved", global_batch=2048, zero=2,
+                      sequence_parallel=True, framework="megatron"), **GRAND_TETON,
+    ),
+    Trained(
+        "bloom-176b", 366e9, 2048, 384, hours=1_082_990, source="arXiv 2211.02001; layout: arXiv 2211.05100",
+        layout=Layout(dp=8, tp=4, pp=12, micro_batch=2, global_batch=2048, zero=1, recompute="full",
+                      framework="megatron"), **{**RSC, "inter_gb_s": 100.0},
+    ),
+    Trained("tinyllama-1.1b", 3e12, 1024, 16, hours=34_560, memory_gb=40.0,
+            source="github.com/jzhang38/TinyLlama: 90 days on 16 A100-40G", **RSC),
+)  # fmt: skip
+
+
+def hours(one: Trained) -> float:
+    """GPU-hours as predicted."""
+    model = named(one.model).model
+    system = System(
+        name=one.gpu,
+        gpu=gpu(one.gpu, one.memory_gb),
+        gpus_per_node=8,
+        nodes=one.gpus // 8,
+        intra_gb_s=link_gb_s(one.gpu),
+        inter_gb_s=one.inter_gb_s,
+        network=one.network,
+    )
+    layout = one.layout or _fastest(Space(model, system, Batch(one.batch, one.batch)))
+    step = predict(model, layout, system)
+    gb = STATE_BYTES * parameters(model).total / 1e9
+    conditions = Conditions(
+        failure_s=failures.rate().mean_s(one.gpus),
+        save_s=failures.blocked_s(gb / one.gpus, gb / one.gpus / system.host_gb_s, step.step_s),
+        write_s=gb / one.write_gb_s,
+        restart_s=failures.restart_s(SLURMD_TIMEOUT_S) + failures.replacement_s("reservation") + gb / one.write_gb_s,
+    )
+    steps = int(one.tokens / (layout.global_batch * model.seq))
+    work = Work(steps=steps, step_s=step.step_s, low_s=step.low_s, high_s=step.high_s)
+    return goodput.outlook(conditions, work).wall_s * one.gpus / 3600
+
+
+def main() -> int:
+    rows, errors = [], []
+    for one in TRAINED:
+        said = hours(one)
+        off = said / one.hours - 1
+        errors.append(abs(off))
+        rows.append(
+            (one.model, f"{one.gpus} {one.gpu}", f"{one.hours:,.0f}", f"{said:,.0f}", f"{off:+.0%}", one.source)
+        )
+    print(table(("model", "on", "published GPU-hours", "predicted", "off by", "source"), rows))
+    print(f"median error {median(errors):.0%}; {sum(e <= AIM for e in errors)} of {len(errors)} within {AIM:.0%}")
+    return 0
+
+
+def _fastest(space: Space) -> Layout:
+    found = best(space).runnable
+    if found is None:
+        raise SystemExit(f"no layout of {space.model} fits")
+    return replace(found.layout, compiled=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

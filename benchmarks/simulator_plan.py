@@ -1,0 +1,58 @@
+"""How fast the planner is: layouts per second on one core, and a whole plan for up to 1,024 GPUs.
+
+python benchmarks/simulator_plan.py [--model llama-70b]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+from benchmarks.figures import Figure, report  # noqa: E402
+from simulator.models import named  # noqa: E402
+from simulator.search import question, stacks  # noqa: E402
+from simulator.search.plan import plan  # noqa: E402
+from simulator.search.question import Question  # noqa: E402
+
+STACK = "aws-p5en-lustre"
+LEAST_PER_S = 10_000
+MOST_S = 10.0
+CALCULON_PER_S = 267
+"""Calculon (github.com/calculon-ai/calculon at caa4b11), run on one core."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="llama-70b")
+    model = named(parser.parse_args().model)
+    spec = stacks.spec_of(stacks.find(STACK))
+    asked = Question(
+        named=model,
+        tokens=1e12,
+        spec=spec,
+        group=stacks.group_of(spec, None),
+        instances=("p5en.48xlarge",),
+        nodes=question.nodes("1..128"),
+        purchases=("on-demand",),
+        batch=question.batch(None, model),
+    )
+    began, worked = time.perf_counter(), time.process_time()
+    answer = plan(asked)
+    took, core_s = time.perf_counter() - began, time.process_time() - worked
+    considered, timed = answer.counts.considered, answer.counts.timed
+    rate = f"{considered / core_s:,.0f}/s"
+    print(report([
+        Figure(f"{model.name}: a plan for 1 to 128 nodes of 8 GPUs", took, "s", f"{considered:,} layouts", MOST_S),
+        Figure("core time for 10,000 layouts", core_s / considered * LEAST_PER_S, "s", rate, 1),
+        Figure("layouts timed, not ruled out before", timed / core_s, "/s", f"Calculon {CALCULON_PER_S}/s"),
+    ]))  # fmt: skip
+    return int(took > MOST_S or considered / core_s < LEAST_PER_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

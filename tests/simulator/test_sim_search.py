@@ -1,0 +1,260 @@
+"""The planner: what it enumerates, what it keeps, and what it turns into files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.spec.load import read
+from infra.validate import validate
+from simulator.instances import system
+from simulator.layout import Layout
+from simulator.memory import memory
+from simulator.models import named
+from simulator.parameters import parameters
+from simulator.search import question, realised, stack_edit, stacks, trainer_config
+from simulator.search.best import LEFT_ALONE, best
+from simulator.search.front import chosen, front
+from simulator.search.option import Option
+from simulator.search.plan import Plan, plan
+from simulator.search.question import Question
+from simulator.search.space import Batch, Space
+from simulator.step import predict
+from trainer.config import load
+from trainer.config.check import check_world
+from trainer.config.problem import ConfigError
+
+STACKS = Path(__file__).parents[2] / "stacks"
+LUSTRE = STACKS / "Pulumi.aws-p5en-lustre.yaml"
+
+
+def asked(**changes: object) -> Question:
+    model = named("llama-8b")
+    spec = read(LUSTRE)
+    usual = Question(
+        named=model,
+        tokens=1e12,
+        spec=spec,
+        group="h200",
+        instances=("p5en.48xlarge", "p5.48xlarge"),
+        nodes=(2, 4, 8, 16),
+        purchases=("on-demand", "spot"),
+        batch=question.batch(None, model),
+    )
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+@cache
+def answer() -> Plan:
+    return plan(asked())
+
+
+def layouts(space: Space) -> list[Layout]:
+    return [
+        space.layout(shape, sharding, passes, "none")
+        for shape in space.shapes()
+        for sharding in space.shardings(shape)
+        for every in space.micros(shape)
+        for passes in every
+    ]
+
+
+@pytest.mark.parametrize(("model", "nodes"), [("llama-8b", 3), ("llama-405b", 128), ("mixtral-8x7b", 8)])
+def test_everything_enumerated_divides(model: str, nodes: int) -> None:
+    sizes = named(model).model
+    found = layouts(Space(sizes, system("p5.48xlarge", nodes), Batch(768, 1536)))
+    assert found
+    assert len(set(found)) == len(found)
+    for one in found:
+        assert one.gpus == 8 * nodes
+        assert 768 <= one.global_batch <= 1536
+        assert one.global_batch % (one.dp * one.micro_batch) == 0
+        assert one.micro_batches >= one.pp
+        assert sizes.heads % one.tp == sizes.kv_heads % one.tp == sizes.seq % one.cp == 0
+        assert one.dp * one.cp % one.ep == 0
+        assert not one.shard or one.dp * one.cp % one.shard == 0
+
+
+def test_the_best_layout_is_the_best_of_all_that_fit() -> None:
+    """Ruling out before timing loses nothing: every layout of a small space, timed."""
+    model, machines = named("llama-3b").model, system("p5.48xlarge", 2)
+    space = Space(model, machines, Batch(64, 64))
+    every = [replace(one, recompute=how) for one in layouts(space) for how in ("none", "selective", "full")]
+    room = machines.gpu.memory_gb * 2**30 * (1 - LEFT_ALONE)
+    fitting = [one for one in every if memory(model, one, machines).total <= room]
+    quickest = min(predict(model, one, machines).step_s / one.global_batch for one in fitting)
+    found = best(space)
+    assert found.any
+    assert found.any.sample_s == pytest.approx(quickest)
+
+
+def test_what_is_chosen_leaves_memory_alone() -> None:
+    for one in answer().options:
+        assert one.memory_gib <= (1 - LEFT_ALONE) * system(one.instance, one.nodes).gpu.memory_gb
+
+
+def test_context_parallelism_is_not_for_the_trainer() -> None:
+    found = best(Space(named("llama-8b").model, system("p5.48xlarge", 4), Batch(512, 512)))
+    assert found.runnable
+    assert found.runnable.layout.cp == 1
+    assert found.any
+    assert found.any.sample_s <= found.runnable.sample_s
+
+
+def test_no_row_of_the_front_is_beaten() -> None:
+    plan_ = answer()
+    for one in plan_.front:
+        others = [o for o in plan_.options if not o.unsupported]
+        assert not any(o.outlook.wall_s < one.outlook.wall_s and o.usd < one.usd for o in others)
+
+
+class Point:
+    """As much of an option as the front looks at."""
+
+    def __init__(self, wall_s: float, usd: float) -> None:
+        self.outlook, self.usd = self, usd
+        self.wall_s = wall_s
+
+
+points = st.lists(st.builds(Point, st.floats(1, 1e6), st.floats(1, 1e6)), min_size=1, max_size=40)
+
+
+@given(points)
+def test_the_front_beats_everything_else_and_nothing_beats_it(found: list[Option]) -> None:
+    kept = front(found)
+    assert all(a.outlook.wall_s <= b.outlook.wall_s and a.usd > b.usd for a, b in pairwise(kept))
+    for one in found:
+        assert any(k.outlook.wall_s <= one.outlook.wall_s and k.usd <= one.usd for k in kept)
+
+
+@given(points, st.floats(1, 1e6), st.floats(1, 1e6))
+def test_more_budget_is_never_slower_and_more_time_never_dearer(found: list[Option], one: float, other: float) -> None:
+    less, more = sorted((one, other))
+    poor, rich = (chosen(found, None, usd) for usd in (less, more))
+    assert poor is None or (rich is not None and rich.outlook.wall_s <= poor.outlook.wall_s)
+    hurried, patient = (chosen(found, s, None) for s in (less, more))
+    assert hurried is None or (patient is not None and patient.usd <= hurried.usd)
+
+
+def test_more_nodes_are_faster_and_spot_is_cheaper() -> None:
+    by = {(o.instance, o.purchase, o.nodes): o for o in answer().options if not o.unsupported}
+    for nodes, more in pairwise((2, 4, 8, 16)):
+        few, many = by["p5.48xlarge", "on-demand", nodes], by["p5.48xlarge", "on-demand", more]
+        assert many.outlook.wall_s < few.outlook.wall_s
+    for nodes in (2, 16):
+        on_demand, spot = by["p5.48xlarge", "on-demand", nodes], by["p5.48xlarge", "spot", nodes]
+        assert spot.usd < on_demand.usd
+        assert spot.outlook.wall_s > on_demand.outlook.wall_s
+        assert spot.outlook.interruptions > on_demand.outlook.interruptions
+
+
+def test_a_row_by_hand() -> None:
+    one = next(o for o in answer().options if o.purchase == "on-demand" and not o.unsupported)
+    tokens = one.layout.global_batch * 8192
+    assert one.steps == -(-1e12 // tokens)
+    training = one.steps * one.prediction.step_s
+    assert one.outlook.goodput * one.outlook.wall_s == pytest.approx(training)
+    assert one.outlook.low_s < one.outlook.wall_s < one.outlook.high_s
+    # Two filesystems, a controller and a login node cost little beside the machines.
+    paid = (one.outlook.wall_s - 600) / 3600 * one.nodes * 63.296
+    assert paid < one.usd < 1.05 * paid
+
+
+def test_a_checkpoint_of_llama_8b_weighs_twelve_bytes_a_weight() -> None:
+    assert parameters(named("llama-8b").model).total == pytest.approx(8.03e9, rel=0.002)
+
+
+@pytest.mark.parametrize("row", range(4))
+def test_every_row_has_settings_that_the_trainer_takes(row: int, tmp_path: Path) -> None:
+    one = answer().front[row]
+    tree, problems = realised.settings(answer().question, one)
+    assert problems == []
+    file = tmp_path / "train.yaml"
+    file.write_text(trainer_config.text(tree, "a comment"))
+    config = load.load(str(file), [])
+    assert check_world(config, one.gpus, 8) == []
+    assert config.batch.size == one.layout.global_batch
+    assert config.parallel.tensor == one.layout.tp
+    assert config.steps == one.steps
+    assert config.optimizer.lr == load.load("llama-8b", []).optimizer.lr
+
+
+@pytest.mark.parametrize("model", ["llama-405b", "gpt3-175b", "tinyllama-1.1b", "gpt2-xl", "qwen2.5-7b"])
+def test_models_without_a_preset_get_a_whole_config(model: str, tmp_path: Path) -> None:
+    found = named(model)
+    nodes = (64,) if "b" in model and parameters(found.model).total > 1e11 else (1,)
+    answered = plan(asked(named=found, nodes=nodes, purchases=("on-demand",), batch=question.batch(None, found)))
+    tree, problems = realised.settings(answered.question, answered.front[0])
+    assert problems == []
+    file = tmp_path / "train.yaml"
+    file.write_text(trainer_config.text(tree, "a comment"))
+    config = load.load(str(file), [])
+    assert config.model.layers == found.model.layers  # type: ignore[union-attr]
+
+
+def test_a_mixture_of_experts_is_planned_but_has_no_config() -> None:
+    found = named("mixtral-8x7b")
+    answered = plan(asked(named=found, nodes=(8,), purchases=("on-demand",), batch=question.batch(None, found)))
+    assert answered.front
+    assert all(one.unsupported for one in answered.front)
+    tree, problems = realised.settings(answered.question, answered.front[0])
+    assert not tree
+    assert "no such model" in problems[0]
+
+
+@pytest.mark.parametrize("stack", ["aws-p5en-lustre", "aws-p5-autoscaled", "aws-g6-pair"])
+@pytest.mark.parametrize(("instance", "purchase"), [("p5.48xlarge", "on-demand"), ("p6-b200.48xlarge", "spot")])
+def test_the_edited_stack_is_valid_and_keeps_its_comments(
+    stack: str, instance: str, purchase: str, tmp_path: Path
+) -> None:
+    file = stacks.find(stack)
+    spec = stacks.spec_of(file)
+    group = stacks.group_of(spec, None)
+    wanted = asked(spec=spec, group=group, instances=(instance,), purchases=(purchase,), nodes=(16,))
+    answered = plan(wanted)
+    place = realised.write(answered, file, tmp_path)[0]
+    text = (place / file.name).read_text()
+    edited = read(place / file.name)
+    assert [issue for issue in validate(edited) if issue.level == "error"] == []
+    changed = edited.groups[group]
+    assert (changed.instance_type, changed.count or changed.max) == (instance, 16)
+    assert changed.capacity.kind == purchase
+    assert [line for line in file.read_text().splitlines() if line.strip().startswith("#")] == [
+        line for line in text.splitlines() if line.strip().startswith("#")
+    ]
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(["aws-p5en-lustre", "aws-p5-autoscaled", "aws-g6-pair"]), st.integers(1, 1024))
+def test_an_edit_changes_what_it_says_and_nothing_else(stack: str, nodes: int) -> None:
+    text = stacks.find(stack).read_text()
+    before = stack_edit.loaded(text)
+    group = stacks.group_of(before, None)
+    field = "count" if before.groups[group].count is not None else "max"
+    changes = [(("groups", group, field), nodes), (("slurm", "kill_wait_s"), 45)]
+    after = stack_edit.loaded(stack_edit.edited(text, changes))
+    assert getattr(after.groups[group], field) == nodes
+    assert after.slurm.kill_wait_s == 45
+    same = {"groups": before.groups, "slurm": before.slurm}
+    assert after.model_copy(update=same) == before
+
+
+def test_nothing_fits_is_said_with_a_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"nodes: no layout of llama-405b fits .*; take more nodes"):
+        plan(asked(named=named("llama-405b"), nodes=(1,)))
+
+
+def test_a_batch_that_nothing_divides_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"batch: 7 to 7 samples cannot be shared .* 16 nodes"):
+        plan(asked(named=named("tiny-llama"), nodes=(16,), batch=Batch(7, 7)))
+
+
+def test_no_price_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"instance: nobody has a price of p5e\.48xlarge"):
+        plan(asked(instances=("p5e.48xlarge",), nodes=(4,)))

@@ -16,6 +16,8 @@ from simulator.system import System
 ADDED = ("predicted_time_us", "inferred", "error")
 GPUS_PER_NODE = 8
 LARGEST = 2**50
+LAUNCH_US = 2.0
+"""On each further GPU; benchmarks of one node are mostly run as one process."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,12 @@ class Question:
     group: Group
     system: System
     inferred: tuple[str, ...]
+    launch_us: float = 0.0
+    """Of a benchmark whose one process launches on one GPU after the other."""
 
     @property
     def time_us(self) -> float:
-        return time_s(self.op, self.size, self.group, self.system) * 1e6
+        return self.launch_us + time_s(self.op, self.size, self.group, self.system) * 1e6
 
 
 def predicted(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
@@ -53,7 +57,9 @@ def question(row: Mapping[str, str]) -> Question:
     ranks = values.whole("gpus", None, low=2)
     per_node = _per_node(values, ranks)
     system = _system(values, ranks, per_node)
-    return Question(op, size, Group(ranks, min(ranks, per_node)), system, tuple(values.inferred))
+    one_process = ranks <= per_node and "process per gpu" not in values.text("note").lower()
+    launch_us = LAUNCH_US * ranks if one_process else 0.0
+    return Question(op, size, Group(ranks, min(ranks, per_node)), system, tuple(values.inferred), launch_us)
 
 
 def _per_node(values: Values, ranks: int) -> int:

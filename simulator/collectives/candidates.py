@@ -43,16 +43,21 @@ class Candidate:
 
 
 def candidates(op: Op, fabric: Fabric, fitted: Constants) -> tuple[Candidate, ...]:
+    return tuple(way for way in _all(op, fabric, fitted) if way.protocol in fabric.protocols)
+
+
+def _all(op: Op, fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
     if op == "send":
-        return tuple(_send(fabric, fitted))
-    if op == "all_to_all":
-        return tuple(_all_to_all(fabric, fitted))
-    ways = [*_rings(op, fabric, fitted)]
+        yield from _send(fabric, fitted)
+    elif op == "all_to_all":
+        yield from _all_to_all(fabric, fitted)
+    else:
+        yield from _rings(op, fabric, fitted)
     if op == "all_reduce":
-        ways += [*_trees(fabric, fitted), *_switched(fabric, fitted)]
-    elif fabric.per_node == 1:
-        ways += [_pat(fabric, fitted)]
-    return tuple(ways)
+        yield from _trees(fabric, fitted)
+        yield from _switched(fabric, fitted)
+    if op in ("all_gather", "reduce_scatter") and fabric.per_node == 1:
+        yield _pat(fabric, fitted)
 
 
 def _rings(op: Op, fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from simulator.collectives.nccl import PROTOCOLS
+
 DATA = Path(__file__).parents[1] / "data" / "collective_constants.yaml"
 
 
@@ -32,6 +34,8 @@ class Link:
 class Network:
     share: float
     hop_us: float
+    protocols: tuple[str, ...] = PROTOCOLS
+    """LL and LL128 need a network that keeps the order of what is sent."""
 
 
 @dataclass(frozen=True)
@@ -60,5 +64,9 @@ def constants(read: dict[str, Any]) -> Constants:
         **{name: read[name] for name in ("launch_us", "ll128_share", "nvls_tree_share", "many_tree_share")},
         waits={name: Wait(**values) for name, values in read["waits"].items()},
         links={name: Link(**values) for name, values in read["links"].items()},
-        networks={name: Network(**values) for name, values in read["networks"].items()},
+        networks={name: _network(**values) for name, values in read["networks"].items()},
     )
+
+
+def _network(share: float, hop_us: float, protocols: list[str] | None = None) -> Network:
+    return Network(share, hop_us, tuple(protocols or PROTOCOLS))

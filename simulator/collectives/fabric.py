@@ -8,6 +8,7 @@ from typing import Literal
 
 from simulator.collectives.constants import ADDS_UP, HIDES, Constants, Wait
 from simulator.collectives.group import Group
+from simulator.collectives.nccl import PROTOCOLS
 from simulator.system import System
 
 NVLINK = {"volta": "nvlink2", "ampere": "nvlink3", "hopper": "nvlink4", "blackwell": "nvlink5"}
@@ -42,6 +43,7 @@ class Fabric:
     net_gb_s: float
     """What this group gets of one node's cards."""
     hop_us: float
+    protocols: tuple[str, ...]
     in_ring: Wait
     in_switch: Wait
     out_tree: Wait
@@ -71,6 +73,7 @@ def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
         nvls_gb_s=fitted.links[link].nvls * system.intra_gb_s if per_node >= NVLS_LEAST else 0.0,
         net_gb_s=network.share * _cards_gb_s(group, system) if nodes > 1 else 0.0,
         hop_us=system.network_us or network.hop_us,
+        protocols=network.protocols if nodes > 1 else PROTOCOLS,
         in_ring=waits["in_ring"] if switched else ADDS_UP,
         in_switch=waits["in_switch"],
         out_tree=hides or waits["out_tree"],

@@ -1,0 +1,126 @@
+"""Fitting the constants of collectives to measured ones: one constant at a time, as long as it helps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+from simulator.collectives.candidates import candidates
+from simulator.collectives.constants import Constants, constants
+from simulator.collectives.fabric import fabric_of
+from simulator.collectives.group import Group, Op
+from simulator.system import System
+
+WORST = 0.4
+"""An error that is larger counts as this: a broken machine says nothing about the others."""
+STEPS = (0.12, 0.05, 0.02)
+SHARES = ("share", "ring", "nvls", "power")
+"""The last words of names whose values stay below 1."""
+DOUBT = {"us": 0.7, "most": 0.5}
+"""How far a constant may be from what was believed, by the last word of its name, in natural logarithms; others: a share."""
+SHARE_DOUBT = 0.1
+BELIEF = 0.001
+"""What a constant that is off by its doubt costs: few rows do not move it far."""
+BELIEVED: dict[str, Any] = {
+    "launch_us": 5,
+    "ll128_share": 0.92,
+    "nvls_tree_share": 0.95,
+    "many_tree_share": 0.85,
+    "waits": {
+        "in_ring": {"power": 0.7, "most": 2},
+        "in_switch": {"power": 0.7, "most": 2},
+        "out_tree": {"power": 0.7, "most": 2},
+        "out_ring": {"power": 0.85, "most": 1},
+    },
+    "links": {
+        "nvlink2": {"ring": 0.8, "nvls": 0},
+        "nvlink3": {"ring": 0.8, "nvls": 0},
+        "nvlink4": {"ring": 0.8, "nvls": 0.6},
+        "nvlink5": {"ring": 0.8, "nvls": 0.6},
+        "pcie": {"ring": 0.8, "nvls": 0},
+    },
+    "networks": {
+        "efa1": {"share": 0.9, "hop_us": 60, "protocols": ["Simple"]},
+        "efa2": {"share": 0.9, "hop_us": 20},
+        "efa3": {"share": 0.9, "hop_us": 20},
+        "efa4": {"share": 0.9, "hop_us": 20},
+        "infiniband": {"share": 0.95, "hop_us": 4},
+        "roce": {"share": 0.9, "hop_us": 10},
+        "tcpx": {"share": 0.75, "hop_us": 500, "protocols": ["Simple"]},
+        "tcpxo": {"share": 0.9, "hop_us": 50, "protocols": ["LL", "Simple"]},
+        "ethernet": {"share": 0.85, "hop_us": 40},
+        "loopback": {"share": 1, "hop_us": 40},
+    },
+}
+"""Before any collective was measured: data sheets, round figures of NCCL's authors and of the plugins."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    op: Op
+    group: Group
+    system: System
+    sizes: tuple[float, ...]
+    times_us: tuple[float, ...]
+    launch_us: float = 0.0
+
+
+def fit(measured: Sequence[Measured], start: dict[str, Any] = BELIEVED) -> dict[str, Any]:
+    """The constants, from `start`, that are nearest to what was measured; every system counts the same."""
+    found = deepcopy(start)
+    best = _cost(measured, found, start)
+    for step in STEPS:
+        better = True
+        while better:
+            better = False
+            for holder, name in _leaves(found):
+                for factor in (1 + step, 1 / (1 + step)):
+                    before = holder[name]
+                    holder[name] = _bounded(name, before * factor)
+                    tried = _cost(measured, found, start)
+                    if tried < best - 1e-5:
+                        best, better = tried, True
+                        break
+                    holder[name] = before
+    return found
+
+
+def _cost(measured: Sequence[Measured], found: dict[str, Any], start: dict[str, Any]) -> float:
+    pairs = zip(_leaves(found), _leaves(start), strict=True)
+    moved = sum((log(now[name] / before[name]) / _doubt(name)) ** 2 for (now, name), (before, _) in pairs)
+    return loss(measured, constants(found)) + BELIEF * moved
+
+
+def loss(measured: Sequence[Measured], fitted: Constants) -> float:
+    by_system: dict[str, list[float]] = defaultdict(list)
+    for one in measured:
+        by_system[one.system.name] += [min(WORST, abs(log(1 + error))) for error in errors(one, fitted)]
+    return sum(sum(wrong) / len(wrong) for wrong in by_system.values()) / len(by_system)
+
+
+def errors(measured: Measured, fitted: Constants) -> list[float]:
+    """Relative, above 0 where the model is slower."""
+    ways = candidates(measured.op, fabric_of(measured.group, measured.system, fitted), fitted)
+    known = zip(measured.sizes, measured.times_us, strict=True)
+    modelled = [(measured.launch_us + min(way.time_us(size) for way in ways), time_us) for size, time_us in known]
+    return [model_us / time_us - 1 for model_us, time_us in modelled]
+
+
+def _leaves(holder: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    for name, value in holder.items():
+        if isinstance(value, dict):
+            yield from _leaves(value)
+        elif value and not isinstance(value, list):
+            yield holder, name
+
+
+def _doubt(name: str) -> float:
+    return DOUBT.get(name.rpartition("_")[2], SHARE_DOUBT)
+
+
+def _bounded(name: str, value: float) -> float:
+    return min(value, 1.0) if name.rpartition("_")[2] in SHARES else value

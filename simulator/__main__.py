@@ -7,6 +7,7 @@ from importlib import import_module
 
 COMMANDS: dict[str, str] = {
     "plan": "machines, layout, time and money of a run, as a front to choose from",
+    "auto": "the trainer's words with strategy auto settled for the nodes of a stack",
     "predict": "a CSV file of runs or collectives with what the model says of each row",
     "evaluate": "errors of the model on a CSV file of measured rows, by source",
     "emulate": "a job of up to 1,024 ranks in this process: real numbers, modelled clock",

@@ -73,7 +73,8 @@ def _of(space: Space, shape: Shape, sharding: tuple[Zero, int]) -> list[Found]:
 
 
 def _first_that_fits(space: Space, shape: Shape, sharding: tuple[Zero, int], passes: Passes) -> Found | None:
-    for left, recompute in zip(reversed(range(len(RECOMPUTE))), RECOMPUTE, strict=True):
+    allowed = space.recompute()
+    for left, recompute in zip(reversed(range(len(allowed))), allowed, strict=True):
         space.counts.considered += 1
         layout = space.layout(shape, sharding, passes, recompute)
         if memory(space.model, layout, space.system).total > _room(space):

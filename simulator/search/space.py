@@ -52,6 +52,18 @@ class Passes:
     virtual: int
 
 
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What is not to be chosen; 0 is free."""
+
+    tp: int = 0
+    pp: int = 0
+    micro: int = 0
+    recompute: Recompute = "none"
+    """The least."""
+    compiled: bool = True
+
+
 @dataclass
 class Counts:
     considered: int = 0
@@ -68,6 +80,7 @@ class Space:
     batch: Batch
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     counts: Counts = field(default_factory=Counts)
+    fixed: Fixed = Fixed()
 
     def shapes(self) -> Iterator[Shape]:
         for tp in self._tensor():
@@ -90,11 +103,15 @@ class Space:
 
     def micros(self, shape: Shape) -> Iterator[list[Passes]]:
         """From the smallest micro-batch on. A pipeline has at least as many micro-batches as stages."""
-        for micro in MICRO:
+        for micro in (self.fixed.micro,) if self.fixed.micro else MICRO:
             batch = self.batch.sized(shape.dp * micro)
             count = batch // (shape.dp * micro)
             if batch and count >= shape.pp:
                 yield [Passes(micro, batch, virtual) for virtual in self._virtual(shape, count)]
+
+    def recompute(self) -> tuple[Recompute, ...]:
+        """From the least on."""
+        return RECOMPUTE[RECOMPUTE.index(self.fixed.recompute) :]
 
     def layout(self, shape: Shape, sharding: tuple[Zero, int], passes: Passes, recompute: Recompute) -> Layout:
         return Layout(
@@ -112,7 +129,7 @@ class Space:
             sequence_parallel=shape.tp > 1,
             recompute=recompute,
             dtype=self.dtype,
-            compiled=True,
+            compiled=self.fixed.compiled,
         )
 
     def _virtual(self, shape: Shape, micro_batches: int) -> Iterator[int]:
@@ -127,7 +144,7 @@ class Space:
         inner = model.experts.ffn if model.experts else model.ffn
         parts = (model.heads, model.kv_heads, inner, model.seq, self.system.gpus)
         for tp in _divisors(most):
-            if not any(part % tp for part in parts):
+            if self.fixed.tp in (0, tp) and not any(part % tp for part in parts):
                 yield tp
 
     def _stages(self, ranks: int) -> Iterator[int]:
@@ -135,7 +152,7 @@ class Space:
         layers = self.model.layers
         for pp in _divisors(ranks):
             fits = layers % pp == 0 or (layers + 2) % pp == 0
-            if pp <= min(layers, MOST_STAGES) and fits:
+            if self.fixed.pp in (0, pp) and pp <= min(layers, MOST_STAGES) and fits:
                 yield pp
 
     def _context(self, ranks: int) -> Iterator[int]:

@@ -53,7 +53,7 @@ def settings(job: Job, layout: Layout) -> dict[str, Any]:
         "steps": steps,
         "batch": {"size": layout.global_batch, "micro": layout.micro_batch},
         "precision": layout.dtype,
-        "parallel": _parallel(layout),
+        "parallel": parallel(layout),
         "compile": {"mode": "blocks" if layout.compiled else "none"},
         "checkpoint": {"every": min(job.checkpoint_every, steps)},
     }
@@ -87,7 +87,7 @@ def text(tree: dict[str, Any], comment: str) -> str:
     return f"# {comment}\n# Data of your own: data.kind=tokens data.path=FOLDER.\n{dump_yaml(tree)}"
 
 
-def _parallel(layout: Layout) -> dict[str, Any]:
+def parallel(layout: Layout) -> dict[str, Any]:
     found: dict[str, Any] = {"strategy": _strategy(layout), "recompute": layout.recompute}
     if layout.zero:
         found["zero"] = layout.zero

@@ -1,0 +1,65 @@
+"""`strategy: auto` settled on the submitting side."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.commands.auto import main
+from trainer.config.check import check_world
+from trainer.config.load import load
+
+STACK = ["--stack", "aws-p5en-lustre", "--nodes", "4"]
+AUTO = ["llama-8b", "parallel.strategy=auto"]
+
+
+def words(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(arguments) == 0
+    return capsys.readouterr().out.split()
+
+
+def test_the_words_are_a_config_that_runs_on_these_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = words([*AUTO, *STACK], capsys)
+    assert found[:2] == AUTO
+    config = load(found[0], found[1:])
+    assert config.parallel.strategy in ("ddp", "fsdp", "hsdp")
+    assert config.batch.micro != "auto"
+    assert check_world(config, 32, 8) == []
+
+
+def test_what_is_fixed_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    fixed = ["parallel.tensor=4", "batch.micro=2", "parallel.recompute=full", "batch.size=96"]
+    found = words([*AUTO, *fixed, *STACK], capsys)
+    config = load(found[0], found[1:])
+    assert (config.parallel.tensor, config.batch.micro, config.parallel.recompute) == (4, 2, "full")
+    assert config.batch.size == 96
+    assert check_world(config, 32, 8) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (["llama-8b"], "parallel.strategy is hsdp, there is nothing to choose"),
+        (["resnet50", "parallel.strategy=auto"], "resnet is no transformer"),
+        ([*AUTO, "parallel.offload=true"], "parallel.offload is on"),
+    ],
+)
+def test_the_rest_is_left_to_the_trainer(config: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*config, *STACK]) == 0
+    said = capsys.readouterr()
+    assert said.out.split() == config
+    assert said.err == f"left to the trainer: {why}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([*AUTO, "batch.size=3", *STACK], "parallel: no layout of batch.size 3 fits into 4 x p5en.48xlarge"),
+        (["llama-70b", "parallel.strategy=auto", "parallel.tensor=1", *STACK[:3], "1"], "take more nodes"),
+        ([*AUTO, *STACK[:3], "0"], "nodes: 0 is outside of 1 to 1024"),
+        (["lama-8b", *STACK], "did you mean the preset llama-8b?"),
+        ([*AUTO, "--stack", "local", "--nodes", "2"], "stack: target local has neither"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert says in capsys.readouterr().err

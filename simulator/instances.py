@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from infra.catalog.instances import UnknownInstanceType, UnverifiedInstanceType, all_types, instance
+from infra.catalog.instances import InstanceType, UnknownInstanceType, UnverifiedInstanceType, all_types, instance
 from infra.catalog.prices import instance_price
 from simulator.gpus import gpu, link_gb_s
 from simulator.system import System
@@ -12,6 +12,11 @@ from trainer.config.problem import ConfigError, Problem
 
 GB = 8.0
 """Gigabits in one."""
+NODE_GBPS = {"p6-b200.48xlarge": 3200.0, "g6e.24xlarge": 200.0, "g6e.48xlarge": 400.0}
+"""Of all EFA cards together, where DescribeInstanceTypes says something else of one card than AWS sells as the whole.
+
+aws.amazon.com/ec2/instance-types/p6, .../g6e; measured on p6-b200: data/collectives.csv.
+"""
 
 
 @cache
@@ -34,16 +39,26 @@ def system(name: str, nodes: int, fabric: str = "efa", region: str = "us-east-1"
         for way, spot in (("on-demand", False), ("spot", True))
         if (price := instance_price(name, region, spot=spot))
     }
+    efa = fabric == "efa" and found.efa_interfaces > 0
     return System(
         name=name,
         gpu=sheet,
         gpus_per_node=found.gpus.count,
         nodes=nodes,
         intra_gb_s=link_gb_s(sheet.name),
-        inter_gb_s=sum(card.gbps for card in found.network_cards) / GB,
-        network="efa" if fabric == "efa" and found.efa_interfaces else "ethernet",
+        inter_gb_s=_gbps(found, efa) / GB,
+        nvlink_domain=found.gpus.count if found.nvlink else 1,
+        network="efa" if efa else "ethernet",
         price_per_hour=prices,
+        cards=sum(card.efa for card in found.network_cards) if efa else 1,
     )
+
+
+def _gbps(found: InstanceType, efa: bool) -> float:
+    """TCP has the card with the node's address; EFA has all of its own."""
+    if not efa:
+        return found.network_cards[0].gbps
+    return NODE_GBPS.get(found.name) or sum(card.gbps for card in found.network_cards if card.efa)
 
 
 def with_gpus() -> list[str]:

@@ -44,9 +44,7 @@ def sweep(desk: Desk) -> list[Finding]:
         desk.memory.keep(_SINCE, since)
         _act(desk, found, due)
         _watch_the_breaker(desk, found, nodes)
-        if topology.refresh(desk.cloud, desk.memory, desk.etc, found.machines, nodes.keys()):
-            log.info("topology.conf: written anew")
-            desk.memory.keep(_TO_READ, {topology_file.NAME: True})
+        _keep_topology(desk, found, nodes)
     # Without the lock: slurmctld first waits for its programs to end, and these wait for the lock.
     if desk.memory.load(_TO_READ):
         desk.slurmctld.reconfigure()
@@ -128,6 +126,18 @@ def _watch_the_breaker(desk: Desk, found: Found, nodes: Nodes) -> None:
         desk.slurmctld.set_partition(group, "DOWN")
         counts = breaker.closed(counts, group)
     desk.memory.keep(breaker.NAME, counts)
+
+
+def _keep_topology(desk: Desk, found: Found, nodes: Nodes) -> None:
+    try:
+        changed = topology.refresh(desk.cloud, desk.memory, desk.etc, found.machines, nodes.keys())
+    except Refused as refused:
+        # The file as it is stays right for the nodes it knows; a daemon that is to read it again must still do so.
+        log.info("the places of the nodes could not be read: %s", refused)
+        return
+    if changed:
+        log.info("topology.conf: written anew")
+        desk.memory.keep(_TO_READ, {topology_file.NAME: True})
 
 
 def main() -> int:

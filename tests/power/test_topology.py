@@ -116,6 +116,24 @@ def test_what_slurm_could_not_read_is_tried_again(aws: Moto, desk: Desk, slurm: 
     assert slurm.told == [["reconfigure"], ["reconfigure"]]
 
 
+def test_places_that_cannot_be_read_hold_nothing_up(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
+    """A right that is missing, or a machine that has just gone; what slurmctld is still to read is read."""
+    resume(desk, ["gpu-1"], [])
+    slurm.states["gpu-1"] = "IDLE+CLOUD"
+    _switch_on(desk)
+    slurm.when_reconfigured = _refuse
+    with pytest.raises(RuntimeError, match="busy"):
+        sweep(desk)
+    slurm.when_reconfigured = None
+    resume(desk, ["gpu-2"], [])
+    slurm.states["gpu-2"] = "IDLE+CLOUD"
+    before = _file(desk)
+    aws.fail("DescribeInstanceTopology", "UnauthorizedOperation")
+    assert sweep(desk) == []
+    assert _file(desk) == before
+    assert slurm.told[-1] == ["reconfigure"]
+
+
 def _refuse() -> None:
     raise RuntimeError("busy")
 

@@ -73,8 +73,9 @@ def _checked(options: argparse.Namespace) -> tuple[Machines, Config]:
 
 
 def _run(config: Config, machines: Machines, options: argparse.Namespace) -> None:
-    emulation = _emulation(config, machines, options)
     ranks = options.ranks
+    out = _folder(options.out or Path("runs") / f"emulate-{config.name}-{ranks}")
+    emulation = _emulation(config, machines, options)
     job = Job(emulation.config, emulation.micro, config.batch.size // ranks)
     on = f"{machines.system(ranks).nodes} x {machines.instance}"
     print(f"{ranks} ranks of {config.name}: the numbers are real, the clock is modelled on {on}")
@@ -87,11 +88,19 @@ def _run(config: Config, machines: Machines, options: argparse.Namespace) -> Non
         lines.append(line)
     rows = scaling(job, machines, emulation.group.sizes, ranks)
     print(f"\n{table(rows, job.unit)}")
-    out = options.out or Path("runs") / f"emulate-{config.name}-{ranks}"
-    out.mkdir(parents=True, exist_ok=True)
     write(out / "emulate.json", _about(emulation, job, machines, options), lines, rows)
     draw(out / "emulate.png", f"{config.name}: {ranks} ranks on {machines.instance}, modelled", lines, rows)
     print(f"\n{out / 'emulate.json'}\n{out / 'emulate.png'}")
+
+
+def _folder(path: Path) -> Path:
+    """Made first: whether it can be written to is better known before the run than after it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{path} cannot be made ({error.strerror}); allowed: a folder that can be written to"
+        raise ConfigError([Problem("--out", message, "name another with --out")]) from error
+    return path
 
 
 def _emulation(config: Config, machines: Machines, options: argparse.Namespace) -> Emulation:

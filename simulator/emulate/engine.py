@@ -9,6 +9,7 @@ from torch import nn
 
 from simulator.emulate.mesh import VirtualMesh
 from trainer.parallel.engine import Batch, Engine, LossFunction
+from trainer.parallel.mesh import Mesh
 
 
 class VirtualEngine:
@@ -19,7 +20,8 @@ class VirtualEngine:
     """
 
     def __init__(self, inner: Engine, mesh: VirtualMesh, share_of: Callable[[int], Batch]) -> None:
-        self.mesh = mesh
+        self.mesh: Mesh = mesh
+        self._turns = mesh
         self.share_of = share_of
         self.modules: list[nn.Module] = inner.modules
         self.choices: list[str] = inner.choices
@@ -42,7 +44,7 @@ class VirtualEngine:
         self.losses = [torch.zeros(())] * ranks
         for rank in reversed(range(ranks)):
             self._forget(before)
-            self.mesh.turn_to(rank)
+            self._turns.turn_to(rank)
             self.before_rank()
             share = self.share_of(rank) if rank else batch
             self.losses[rank] = self._inner.forward_backward(share, loss_fn, micro, scale)

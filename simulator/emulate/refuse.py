@@ -24,6 +24,12 @@ def problems(config: Config, ranks: int) -> list[Problem]:
     if parallel.accumulate == "sync":
         message = "sync is not emulated: ranks take turns with all their micro-batches; allowed: auto, defer"
         found.append(Problem("parallel.accumulate", message, "set parallel.accumulate=defer"))
+    if config.checkpoint.initial:
+        message = f"{config.checkpoint.initial} is not loaded: an emulated run draws its first weights; allowed: empty"
+        found.append(Problem("checkpoint.initial", message, "leave it out"))
+    if config.health.spike in ("rollback", "stop"):
+        message = f"{config.health.spike} is not emulated: every step is made; allowed: ignore, warn"
+        found.append(Problem("health.spike", message, "set health.spike=warn"))
     if config.run.device == "cuda":
         message = "cuda is not emulated: the bits are those of a run on CPUs with gloo; allowed: auto, cpu"
         found.append(Problem("run.device", message, "set run.device=cpu"))

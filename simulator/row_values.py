@@ -49,7 +49,7 @@ class Values:
             value = float(text)
         except ValueError:
             raise RowError(f"{name}: {text!r}; allowed: a whole number; correct it") from None
-        if value != int(value) or not low <= value <= high:
+        if not low <= value <= high or value != int(value):
             raise RowError(f"{name}: {text}; allowed: whole numbers from {low} to {high}; correct it")
         return int(value)
 

@@ -15,14 +15,14 @@ def read_table(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8") as lines:
             reader = csv.DictReader(lines, restkey="", restval="")
-            rows = list(reader)
+            rows, names = list(reader), reader.fieldnames or []
     except (OSError, UnicodeDecodeError, csv.Error) as bad:
         raise TableError(f"file: {path}; allowed: a CSV file that can be read ({bad}); name another") from None
-    if not reader.fieldnames or not rows:
+    if not rows:
         raise TableError(f"file: {path}; allowed: a header and at least one row; fill it")
     long = next((number for number, row in enumerate(rows, start=2) if "" in row), None)
     if long:
-        raise TableError(f"line: {long}; allowed: {len(reader.fieldnames)} cells as in the header; correct {path}")
+        raise TableError(f"line: {long}; allowed: {len(names)} cells as in the header; correct {path}")
     return rows
 
 

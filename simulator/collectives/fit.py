@@ -21,7 +21,7 @@ STEPS = (0.12, 0.05, 0.02)
 SHARES = ("share", "ring", "nvls", "power")
 """The last words of names whose values stay below 1."""
 DOUBT = {"us": 0.7, "most": 0.5}
-"""How far a constant may be from what was believed, by the last word of its name, in natural logarithms; others: a share."""
+"""How far a constant may be from what was believed, by the last word of its name, in logarithms; others: a share."""
 SHARE_DOUBT = 0.1
 BELIEF = 0.001
 """What a constant that is off by its doubt costs: few rows do not move it far."""

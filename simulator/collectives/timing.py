@@ -13,9 +13,11 @@ from simulator.system import System
 
 @lru_cache(maxsize=1 << 17)
 def time_s(op: Op, size: float, group: Group, system: System) -> float:
-    """`size` is bytes of the full array, as nccl-tests count: of an all-gather what comes out, of a send what is sent."""
+    """`size`: bytes of the full array, as nccl-tests count; of an all-gather what comes out, of a send what is sent."""
     if group.ranks == 1 or size <= 0:
         return 0.0
+    if system.exchanges is not None:
+        return system.exchanges.seconds(op, size, group.ranks, group.per_node)
     return min(way.time_us(size) for way in _ways(op, group, system)) * 1e-6
 
 

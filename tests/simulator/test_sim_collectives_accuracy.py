@@ -1,0 +1,50 @@
+"""Measured collectives: the bounds that the model keeps on them, in the fit and left out of it."""
+
+from __future__ import annotations
+
+from math import ceil
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from benchmarks.simulator_collectives import by_system, errors_of, read
+from simulator.collective_errors import errors_by_system
+from simulator.collectives.constants import constants
+from simulator.collectives.fit import BELIEVED, fit, loss
+from simulator.tables import read_table
+
+DATA = Path(__file__).parents[2] / "simulator" / "data" / "collectives.csv"
+
+
+def test_bounds_on_all_that_was_measured() -> None:
+    errors = errors_by_system(read_table(DATA))["all"]
+    assert errors.median <= 0.06
+    assert errors.p90 <= 0.25
+    assert abs(errors.bias) <= 0.08
+    assert errors.answered == errors.rows - 15, "only the system that nobody described has no answer"
+
+
+def test_every_row_names_its_source() -> None:
+    rows = read_table(DATA)
+    assert all(row["source"] and row["source_ref"] and row["coll_id"] for row in rows)
+    assert len({row["coll_id"] for row in rows}) == len(rows)
+
+
+# A system that others stand beside: its network or its links were measured elsewhere too.
+@pytest.mark.parametrize(
+    ("system", "most"), [("gcp_a4", 0.10), ("runai_h200", 0.10), ("h100_node_ib", 0.10), ("a100_node_thanos", 0.15)]
+)
+def test_a_system_that_took_no_part_in_the_fit(system: str, most: float) -> None:
+    measured = read(DATA)
+    others = [one for one in measured if one.system.name != system]
+    found = fit(others)
+    assert loss(others, constants(found)) < loss(others, constants(BELIEVED))
+    wrong = sorted(abs(error) for error in errors_of(by_system(measured)[system], constants(found)))
+    assert median(wrong) <= most
+    assert wrong[ceil(0.9 * len(wrong)) - 1] <= 0.4
+
+
+def test_what_nothing_was_measured_of_stays_as_believed() -> None:
+    found = fit(read(DATA)[:1])
+    assert found["networks"]["ethernet"] == BELIEVED["networks"]["ethernet"]

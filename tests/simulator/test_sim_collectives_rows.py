@@ -1,0 +1,128 @@
+"""Tables of collectives: what is inferred, what is refused, and the commands on real files."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from simulator.__main__ import main
+from simulator.collective_rows import predicted, question
+from simulator.row_values import RowError
+
+ROW = {
+    "system": "dgx",
+    "gpu_type": "h100",
+    "gpus": "16",
+    "gpus_per_node": "8",
+    "nodes": "2",
+    "nvlink_domain": "8",
+    "interconnect": "InfiniBand 8x400Gbps/node",
+    "intra_gb_s": "450",
+    "inter_gb_s": "400",
+    "op": "all_reduce",
+    "bytes": "1073741824",
+    "time_us": "4700",
+}
+DATA = Path(__file__).parents[2] / "simulator" / "data" / "collectives.csv"
+
+
+def test_a_whole_row_infers_nothing() -> None:
+    asked = question(ROW)
+    assert (asked.op, asked.size, asked.group.ranks, asked.group.per_node) == ("all_reduce", 2**30, 16, 8)
+    assert (asked.system.network, asked.system.cards, asked.inferred) == ("infiniband", 8, ())
+
+
+def test_what_a_row_leaves_out_is_inferred_and_listed() -> None:
+    bare = {**ROW, "gpus_per_node": "", "intra_gb_s": "", "inter_gb_s": "", "nvlink_domain": ""}
+    asked = question(bare)
+    assert asked.inferred == ("gpus_per_node=8", "inter_gb_s=400", "intra_gb_s=450")
+    assert asked.time_us == question(ROW).time_us
+
+
+def test_a_network_that_is_not_named_is_listed() -> None:
+    assert question({**ROW, "interconnect": ""}).inferred == ("interconnect=infiniband",)
+
+
+def test_columns_that_a_file_does_not_have_are_blank() -> None:
+    assert question({name: ROW[name] for name in ("gpu_type", "gpus", "op", "bytes", "interconnect")}).group.ranks == 16
+
+
+def test_one_process_launches_on_one_gpu_after_the_other() -> None:
+    node = {**ROW, "gpus": "8", "nodes": "1", "bytes": "8"}
+    apart = question({**node, "note": "one process per GPU"})
+    assert question(node).time_us == pytest.approx(apart.time_us + 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"op": "all_redcue"}, "op: 'all_redcue'; allowed: all_reduce, all_gather, reduce_scatter, all_to_all, send"),
+        ({"op": ""}, "op: blank"),
+        ({"bytes": ""}, "bytes: blank"),
+        ({"bytes": "0"}, "bytes: 0; allowed: whole numbers from 1"),
+        ({"bytes": "-5"}, "bytes: -5; allowed"),
+        ({"bytes": "many"}, "bytes: 'many'; allowed: a whole number"),
+        ({"bytes": "nan"}, "bytes: nan; allowed"),
+        ({"bytes": "inf"}, "bytes: inf; allowed"),
+        ({"bytes": "1e30"}, "bytes: 1e30; allowed"),
+        ({"gpus": "1"}, "gpus: 1; allowed: whole numbers from 2"),
+        ({"gpus": "12", "nodes": ""}, "gpus: 12; allowed: multiples of gpus_per_node = 8, or fewer"),
+        ({"nodes": "3"}, "nodes: 3; allowed: gpus / gpus_per_node = 2"),
+        ({"gpu_type": "h1000"}, "gpu: 'h1000'; allowed: v100, "),
+        ({"gpu_type": ""}, "gpu_type: blank"),
+        (
+            {"inter_gb_s": "", "interconnect": "InfiniBand"},
+            "inter_gb_s: blank; allowed: GB/s of a node's network cards",
+        ),
+        ({"inter_gb_s": "-1"}, "inter_gb_s: -1; allowed: above 0"),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused(change: dict[str, str], message: str) -> None:
+    with pytest.raises(RowError) as refused:
+        question({**ROW, **change})
+    assert str(refused.value).startswith(message)
+    answered = predicted([{**ROW, **change}])[0]
+    assert answered["predicted_time_us"] == ""
+    assert answered["error"] == str(refused.value)
+
+
+def test_predict_adds_its_columns_to_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.csv"
+    assert main(["predict", "--collectives", str(DATA), "--out", str(out)]) == 0
+    with DATA.open() as given, out.open() as made:
+        before, after = list(csv.DictReader(given)), list(csv.DictReader(made))
+    assert [row["coll_id"] for row in after] == [row["coll_id"] for row in before]
+    assert all(bool(row["error"]) != bool(row["predicted_time_us"]) for row in after)
+    assert {row["system"] for row in after if row["error"]} == {"unnamed_4_nodes", "h200_nvlink_node"}
+    assert "of 400 rows predicted" in capsys.readouterr().out
+
+
+def test_evaluate_prints_errors_by_system(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(DATA)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["system", "rows", "answered", "median", "%", "p90", "%", "bias", "%"]
+    assert [line.split()[0] for line in lines[1:3]] == ["a100_node_dkh", "a100_node_thanos"]
+    assert lines[-1].startswith("all")
+    unnamed = next(line.split() for line in lines if line.startswith("unnamed_4_nodes"))
+    assert unnamed[1:3] == ["15", "0"]
+
+
+@pytest.mark.parametrize("text", ["", "op,bytes\n", "op,bytes\n1,2,3\n"])
+def test_a_file_that_is_no_table_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text(text)
+    assert main(["predict", "--collectives", str(file), "--out", str(tmp_path / "out.csv")]) == 2
+    assert main(["evaluate", str(file)]) == 2
+    assert "allowed: " in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--collectives", str(tmp_path / "no.csv"), "--out", str(tmp_path / "out.csv")]) == 2
+    assert "simulator: file: " in capsys.readouterr().err
+
+
+def test_an_out_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--collectives", str(DATA), "--out", str(tmp_path / "no" / "out.csv")]) == 2
+    assert "simulator: --out: " in capsys.readouterr().err

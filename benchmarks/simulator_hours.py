@@ -22,13 +22,12 @@ from simulator.gpus import gpu, link_gb_s  # noqa: E402
 from simulator.layout import Layout  # noqa: E402
 from simulator.models import named  # noqa: E402
 from simulator.parameters import parameters  # noqa: E402
-from simulator.search.best import best  # noqa: E402
+from simulator.search.best import STATE_BYTES, best  # noqa: E402
 from simulator.search.space import Batch, Space  # noqa: E402
 from simulator.step import predict  # noqa: E402
 from simulator.system import System  # noqa: E402
 from trainer.table import table  # noqa: E402
 
-STATE_BYTES = 12
 AIM = 0.25
 SLURMD_TIMEOUT_S = 30
 

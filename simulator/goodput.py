@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 # Beyond this exponent a run makes no progress in any time worth stating.
 _HOPELESS = 500.0
 _ENOUGH = 1e-9
-WRITING = 0.2
-"""Most of the time in which a checkpoint is being written: training data come from the same filesystem."""
+WRITING = (0.2, 0.5, 1.0)
+"""Shares of the time in which a checkpoint is being written: training data come from the same filesystem."""
+WORTH = 0.01
+"""Of a run's time: what more of the filesystem has to gain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class Outlook:
     interval_s: float
     """Between two checkpoints, of training."""
     interval_steps: int
+    rules_s: dict[str, float]
+    """Intervals by the rules that are known by name, which count no filesystem and no whole steps."""
     interruptions: float
 
 
@@ -100,8 +104,17 @@ def stretch(c: Conditions, interval_s: float) -> float:
 
 
 def chosen(c: Conditions, step_s: float) -> int:
-    """Whole steps between two checkpoints: the best number that leaves the filesystem to others most of the time."""
-    least = max(1, math.ceil(c.write_s / WRITING / step_s))
+    """Whole steps between two checkpoints: the best number that leaves the filesystem to others most of the time.
+
+    Where that would cost a run much, it may write more of the time, and at last without a pause.
+    """
+    found = [_best_within(c, step_s, share) for share in WRITING]
+    least = stretch(c, found[-1] * step_s)
+    return next((n for n in found if stretch(c, n * step_s) <= least * (1 + WORTH)), found[-1])
+
+
+def _best_within(c: Conditions, step_s: float, share: float) -> int:
+    least = max(1, math.ceil(c.write_s / share / step_s))
     if math.isinf(c.failure_s):
         return least
     near = optimal(c) / step_s
@@ -122,6 +135,7 @@ def outlook(c: Conditions, work: Work, wait_s: float = 0.0) -> Outlook:
         goodput=training / wall,
         interval_s=every * work.step_s,
         interval_steps=every,
+        rules_s={"Young": young(c), "availability": available(c), "least time": optimal(c)},
         interruptions=wall / c.failure_s + wall / c.warned_s,
     )
 

@@ -14,8 +14,8 @@ from simulator.step import Prediction, predict
 GIB = 2**30
 LEFT_ALONE = 0.07
 """Share of the memory that no layout is planned into: about what the memory model is wrong by."""
-STATE = 12
-"""Bytes of a weight and its two moments in fp32."""
+STATE_BYTES = 12
+"""Of a weight and its two moments in fp32, in memory as in a checkpoint of the trainer."""
 
 
 @dataclass(frozen=True)
@@ -94,4 +94,4 @@ def _too_large(space: Space, shape: Shape, sharding: tuple[Zero, int]) -> bool:
     zero, shard = sharding
     ranks = (shard or shape.dp * shape.cp) if zero else 1
     held = parameters(space.model).total / (shape.tp * shape.pp * max(1, shape.ep))
-    return STATE * held / ranks > _room(space)
+    return STATE_BYTES * held / ranks > _room(space)

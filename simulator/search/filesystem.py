@@ -1,9 +1,13 @@
-"""How fast a stack's shared filesystem takes a checkpoint."""
+"""How fast a stack's shared filesystem takes a checkpoint, and which one would be fast enough."""
 
 from __future__ import annotations
 
+from math import ceil
+
+from infra.catalog.prices import service_price
 from infra.plan.aws import storage
-from infra.spec import ClusterSpec
+from infra.plan.aws.cost import hourly
+from infra.spec import ClusterSpec, Storage
 
 SHARED = "/shared"
 GIB_PER_TIB = 1024
@@ -11,11 +15,33 @@ MB_PER_GB = 1000
 # EFS takes 1 to 5 GB/s from many clients, depending on the region (unverified; docs.aws.amazon.com/efs/latest/ug/
 # performance.html). Nothing is known of a filesystem that exists already. Both count as slow.
 UNKNOWN_GB_S = 1.0
+ENOUGH_S = 300.0
+"""Writing time of a checkpoint that hardly costs a run anything, up to some thousand GPUs."""
 
 
 def gb_s(spec: ClusterSpec) -> float:
     """Of the filesystem that runs lie on; Lustre's rate grows with its size."""
-    shared = next((one for one in spec.storage.values() if one.mount == SHARED), None)
-    if shared is None or shared.kind != "fsx-lustre":
-        return UNKNOWN_GB_S
-    return storage.size(shared) / GIB_PER_TIB * storage.throughput(shared) / MB_PER_GB
+    found = _shared(spec)
+    return _rate(found[1]) if found else UNKNOWN_GB_S
+
+
+def advice(spec: ClusterSpec, checkpoint_gb: float) -> str:
+    """The size of a Lustre filesystem that takes a checkpoint in time; empty where it is large enough."""
+    found = _shared(spec)
+    if found is None or checkpoint_gb / _rate(found[1]) <= ENOUGH_S:
+        return ""
+    name, one = found
+    speed = storage.throughput(one)
+    least = checkpoint_gb / ENOUGH_S * MB_PER_GB / speed * GIB_PER_TIB
+    size = ceil(least / storage.STEP_GB) * storage.STEP_GB
+    usd = (size - storage.size(one)) * hourly(service_price(f"fsx-lustre-{speed}"))
+    return f"storage.{name}.size_gb: {size} takes it in 5 min, for {usd:,.0f} USD more an hour"
+
+
+def _shared(spec: ClusterSpec) -> tuple[str, Storage] | None:
+    every = ((name, one) for name, one in spec.storage.items() if one.mount == SHARED and one.kind == "fsx-lustre")
+    return next(every, None)
+
+
+def _rate(one: Storage) -> float:
+    return storage.size(one) / GIB_PER_TIB * storage.throughput(one) / MB_PER_GB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 
 from infra.spec import Purchase
 from simulator import cost, energy, failures, goodput
@@ -10,14 +11,12 @@ from simulator.goodput import Conditions, Outlook, Work
 from simulator.layout import Layout
 from simulator.parameters import parameters
 from simulator.search import filesystem
-from simulator.search.best import Found
+from simulator.search.best import STATE_BYTES, Found
 from simulator.search.question import Question
 from simulator.search.trainer_config import Job, unsupported
 from simulator.step import Prediction
 from simulator.system import System
 
-STATE_BYTES = 12
-"""Of a weight in a checkpoint of the trainer: itself and two moments in fp32."""
 WAITING = frozenset(
     ("tensor", "context", "experts", "gather", "pipeline bubble", "data", "host", "jitter", "step")  # as in step.py
 )
@@ -36,6 +35,7 @@ class Option:
     usd_low: float
     usd_high: float
     kwh: float
+    priced_on: date
     unsupported: str
     """Why the trainer cannot run it; empty where it can."""
 
@@ -77,6 +77,7 @@ def option(question: Question, system: System, purchase: Purchase, found: Found)
         usd_low=usd(outlook.low_s),
         usd_high=usd(outlook.high_s),
         kwh=energy.kwh(system, outlook.wall_s - wait, _busy(prediction) * outlook.goodput),
+        priced_on=tariff.priced_on,
         unsupported=unsupported(question.named.model, layout),
     )
 

@@ -87,6 +87,8 @@ def _row(plan: Plan, number: int, one: Option, stack: Path) -> dict[str, Any]:
         "goodput": one.outlook.goodput,
         "interruptions": one.outlook.interruptions,
         "checkpoint_every": one.outlook.interval_steps,
+        "checkpoint_rules_s": one.outlook.rules_s,
+        "priced_on": str(one.priced_on),
         "kwh": one.kwh,
         "trainer": tree or None,
         "trainer_problems": problems,

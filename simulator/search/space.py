@@ -134,7 +134,7 @@ class Space:
 
     def _virtual(self, shape: Shape, micro_batches: int) -> Iterator[int]:
         for stages in VIRTUAL if shape.pp > 1 else VIRTUAL[:1]:
-            even = self.model.layers % (shape.pp * stages) == 0 and micro_batches % shape.pp == 0
+            even = self._equal(shape.pp * stages) and micro_batches % shape.pp == 0
             if stages == 1 or even:
                 yield stages
 
@@ -148,12 +148,14 @@ class Space:
                 yield tp
 
     def _stages(self, ranks: int) -> Iterator[int]:
+        for pp in _divisors(ranks):
+            if self.fixed.pp in (0, pp) and pp <= MOST_STAGES and self._equal(pp):
+                yield pp
+
+    def _equal(self, stages: int) -> bool:
         """Equal stages, or stages that become equal when embedding and head count as a layer each."""
         layers = self.model.layers
-        for pp in _divisors(ranks):
-            fits = layers % pp == 0 or (layers + 2) % pp == 0
-            if self.fixed.pp in (0, pp) and pp <= min(layers, MOST_STAGES) and fits:
-                yield pp
+        return stages <= layers and (layers % stages == 0 or (layers + 2) % stages == 0)
 
     def _context(self, ranks: int) -> Iterator[int]:
         for cp in _divisors(ranks):

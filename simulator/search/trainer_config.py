@@ -15,7 +15,8 @@ from trainer.config.problem import ConfigError
 from trainer.config.yaml_text import dump_yaml
 
 WARM_UP = 0.02
-"""Share of the steps, where no preset says how many."""
+"""Share of the steps, where no preset says how many, or so many that the run would hardly do anything else."""
+LONGEST_WARM_UP = 0.25
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,10 @@ def settings(job: Job, layout: Layout) -> dict[str, Any]:
         "compile": {"mode": "blocks" if layout.compiled else "none"},
         "checkpoint": {"every": min(job.checkpoint_every, steps)},
     }
-    if job.named.preset:
-        return {"base": job.named.name, **tree}
-    return {**tree, "model": _model(job.named.model), "schedule": {"warmup": ceil(WARM_UP * steps)}}
+    preset = job.named.preset
+    if preset is None or preset.schedule.warmup > LONGEST_WARM_UP * steps:
+        tree["schedule"] = {"warmup": ceil(WARM_UP * steps)}
+    return {"base": job.named.name, **tree} if preset else {**tree, "model": _model(job.named.model)}
 
 
 def problems(tree: dict[str, Any], layout: Layout, gpus_per_node: int) -> list[str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator import failures
 from simulator.layout import Layout
-from simulator.search.option import Option
+from simulator.search import filesystem
+from simulator.search.option import Option, checkpoint_gb
 from simulator.search.plan import Plan
 from simulator.step import Prediction
 from trainer.table import table
 
-DAY, HOUR = 86400.0, 3600.0
+DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
 FEW_DAYS = 2
 HEADS = ("row", "machines", "time (80 %)", "USD (80 %)", "useful", "MWh")
 LAYOUT_HEADS = ("row", "layout", "step s (80 %)", "GiB", "limited by")
@@ -38,6 +40,7 @@ def told(plan: Plan) -> str:
     if plan.chosen:
         number = next(n for n, one in numbered(plan) if one is plan.chosen)
         lines.append(f"\nrow {number} {_why(plan)}: {sentence(plan.chosen)}{_risk(plan, plan.chosen)}")
+    lines.append(assumptions(plan))
     reasons = dict.fromkeys(one.unsupported for one in plan.front if one.unsupported)
     if reasons:
         lines.append(f"! no trainer config: {'; '.join(reasons)}")
@@ -58,8 +61,23 @@ def sentence(one: Option) -> str:
     return (
         f"{one.nodes} x {one.instance} {one.purchase}, {duration(outlook.wall_s)}, {money(one.usd)} USD, "
         f"{one.steps:,} steps of {one.layout.global_batch} samples, about {outlook.interruptions:.0f} {times}, "
-        f"a checkpoint every {outlook.interval_steps} steps ({outlook.interval_s / 60:.1f} min)"
+        f"a checkpoint every {outlook.interval_steps} steps ({duration(outlook.interval_s)})"
     )
+
+
+def assumptions(plan: Plan) -> str:
+    """What the figures stand on, for whoever reads only them."""
+    rate = failures.rate()
+    days = ", ".join(sorted({str(one.priced_on) for one in plan.front}))
+    found = f"prices of {days}; a failure every {rate.gpu_hours:,.0f} GPU-hours ({rate.low:,.0f} to {rate.high:,.0f})"
+    gb, spec = checkpoint_gb(plan.question), plan.question.spec
+    written = f"{duration(gb / filesystem.gb_s(spec))} at the {filesystem.gb_s(spec):.1f} GB/s of {filesystem.SHARED}"
+    better = filesystem.advice(spec, gb)
+    found += f"\na checkpoint has {gb:,.0f} GB, {written}{f'; {better}' if better else ''}"
+    if not plan.chosen:
+        return found
+    rules = ", ".join(f"{name} {duration(seconds)}" for name, seconds in plan.chosen.outlook.rules_s.items())
+    return f"{found}; best interval by {rules}, before the filesystem is asked"
 
 
 def layout_words(layout: Layout) -> str:
@@ -84,7 +102,9 @@ def bottleneck(prediction: Prediction) -> str:
 def duration(seconds: float) -> str:
     if seconds >= FEW_DAYS * DAY:
         return f"{seconds / DAY:.1f} d"
-    return f"{seconds / HOUR:.1f} h" if seconds >= HOUR else f"{seconds / 60:.0f} min"
+    if seconds >= HOUR:
+        return f"{seconds / HOUR:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds >= MINUTE else f"{seconds:.0f} s"
 
 
 def money(usd: float) -> str:

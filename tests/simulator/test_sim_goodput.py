@@ -58,14 +58,21 @@ def test_no_other_interval_beats_the_optimal_one(c: Conditions, factor: float) -
 
 
 @given(conditions, st.floats(0.1, 30))
-def test_the_chosen_number_of_steps_is_whole_leaves_the_filesystem_to_others_and_is_the_best_of_those(
+def test_the_chosen_number_of_steps_lets_the_writing_end_and_is_nearly_the_best_of_those(
     c: Conditions, step_s: float
 ) -> None:
     steps = goodput.chosen(c, step_s)
-    assert steps >= 1
-    assert steps * step_s * goodput.WRITING >= c.write_s * (1 - 1e-9)
-    for other in {max(1, math.ceil(c.write_s / goodput.WRITING / step_s)), steps + 1, 2 * steps}:
-        assert goodput.stretch(c, steps * step_s) <= goodput.stretch(c, other * step_s) * (1 + 1e-9)
+    least = max(1, math.ceil(c.write_s / step_s))
+    assert steps >= least
+    for other in {least, steps + 1, 2 * steps}:
+        assert goodput.stretch(c, steps * step_s) <= goodput.stretch(c, other * step_s) * (1 + goodput.WORTH + 1e-9)
+
+
+def test_the_filesystem_is_left_to_others_where_that_costs_little() -> None:
+    seldom = Conditions(failure_s=1e6, save_s=0.01, write_s=80)
+    assert goodput.chosen(seldom, 1) == 400
+    often = Conditions(failure_s=5000, save_s=0.01, write_s=500)
+    assert goodput.chosen(often, 1) == 500
 
 
 @given(conditions, st.integers(1000, 100_000), st.floats(0.1, 10), st.floats(0, DAY))

@@ -18,7 +18,7 @@ from simulator.layout import Layout
 from simulator.memory import memory
 from simulator.models import named
 from simulator.parameters import parameters
-from simulator.search import question, realised, stack_edit, stacks, trainer_config
+from simulator.search import filesystem, question, realised, stack_edit, stacks, trainer_config
 from simulator.search.best import LEFT_ALONE, best
 from simulator.search.front import chosen, front
 from simulator.search.option import Option
@@ -198,6 +198,12 @@ def test_models_without_a_preset_get_a_whole_config(model: str, tmp_path: Path) 
     assert config.model.layers == found.model.layers  # type: ignore[union-attr]
 
 
+def test_a_short_run_does_not_spend_its_time_warming_up() -> None:
+    job = trainer_config.Job(named("llama-8b"), 1e10, 100)
+    tree = trainer_config.settings(job, Layout(dp=8, global_batch=512, zero=3))
+    assert tree["schedule"]["warmup"] < 0.05 * tree["steps"]
+
+
 def test_a_mixture_of_experts_is_planned_but_has_no_config() -> None:
     found = named("mixtral-8x7b")
     answered = plan(asked(named=found, nodes=(8,), purchases=("on-demand",), batch=question.batch(None, found)))
@@ -243,6 +249,17 @@ def test_an_edit_changes_what_it_says_and_nothing_else(stack: str, nodes: int) -
     assert after.slurm.kill_wait_s == 45
     same = {"groups": before.groups, "slurm": before.slurm}
     assert after.model_copy(update=same) == before
+
+
+def test_a_filesystem_that_is_too_slow_is_named_with_the_size_that_is_not() -> None:
+    """4800 GB at 250 MB/s per TiB are 1.17 GB/s."""
+    spec = read(LUSTRE)
+    assert filesystem.gb_s(spec) == pytest.approx(4800 / 1024 * 0.25)
+    assert filesystem.advice(spec, 96) == ""
+    size = int(filesystem.advice(spec, 4870).split()[1])
+    larger = spec.storage["shared"].model_copy(update={"size_gb": size})
+    assert 4870 / filesystem.gb_s(spec.model_copy(update={"storage": {"shared": larger}})) <= 300
+    assert size % 2400 == 0
 
 
 def test_nothing_fits_is_said_with_a_way_out() -> None:

@@ -109,7 +109,13 @@ def _emulation(config: Config, machines: Machines, options: argparse.Namespace) 
     except ModuleNotFoundError as missing:
         message = f"{missing.name} is not installed; allowed: an environment with the trainer's packages"
         raise ConfigError([Problem("emulate", message, "pip install '.[trainer,simulator]'")]) from missing
-    return Emulation(config, options.ranks, machines.per_node(options.ranks), options.algorithm)
+    return Emulation(config, options.ranks, machines.per_node(options.ranks), options.algorithm, _show_rank)
+
+
+def _show_rank(rank: int) -> None:
+    """For whoever watches; the line of the step takes its place."""
+    if sys.stdout.isatty():
+        print(f"rank {rank:>4} ", end="\r", flush=True)
 
 
 def _steps(emulation: Emulation, job: Job, machines: Machines, options: argparse.Namespace) -> Iterator[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,7 +66,16 @@ def table(rows: Sequence[Row], unit: str) -> str:
 def write(file: Path, about: dict[str, Any], lines: Sequence[Line], rows: Sequence[Row]) -> None:
     steps = [asdict(line) for line in lines]
     tree = {**about, "steps": steps, "scaling": [asdict(row) for row in rows]}
-    file.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(_finite(tree), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for the loss of a run that diverged."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _time(seconds: float) -> str:

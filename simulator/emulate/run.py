@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,7 +49,15 @@ class Learned:
 class Emulation:
     """Settings are settled as a real run's are, for `ranks` ranks of which `per_node` share a machine."""
 
-    def __init__(self, config: Config, ranks: int, per_node: int, algorithm: Algorithm = "ring") -> None:
+    def __init__(
+        self,
+        config: Config,
+        ranks: int,
+        per_node: int,
+        algorithm: Algorithm = "ring",
+        on_rank: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`on_rank` hears which rank begins: a step of many takes its time."""
         # A launcher of several ranks gives each one thread, and another number of them adds in another order.
         torch.set_num_threads(1)
         source = source_for(config)
@@ -62,9 +71,10 @@ class Emulation:
         weights = partial(fill, seed=self.config.run.seed, device=_DEVICE)
         inner = parallelize(partial(build, self.config.model), recipe, self._mesh, weights)
         rng.seed(self.config.run.seed, 0, 0)
+        self._on_rank = on_rank
         self._engine = VirtualEngine(inner, self._mesh, lambda rank: next(self._loaders[rank]).tensors)
         self.training = Step(self._engine, self.config, loss)
-        self._engine.before_rank = self.training.seed_dropout
+        self._engine.before_rank = self._begin_rank
         self._statistics = Statistics(self._engine.named_buffers())
 
     def step(self) -> Learned:
@@ -73,6 +83,10 @@ class Emulation:
         self._statistics.put_back(result.skipped)
         mean = self.group.sum(self._engine.losses) / self._mesh.layout.dp_size
         return Learned(float(mean), float(result.grad_norm), bool(result.skipped > 0), result.rate)
+
+    def _begin_rank(self) -> None:
+        self._on_rank(self._mesh.rank)
+        self.training.seed_dropout()
 
 
 def _settled(config: Config, ranks: int, per_node: int, source: Source) -> tuple[Config, int, list[str]]:

@@ -1,0 +1,64 @@
+"""What an emulated run leaves behind: lines, a table, JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from simulator.emulate.clock import Tick
+from simulator.emulate.picture import draw
+from simulator.emulate.record import Line, table, write
+from simulator.emulate.scaling import Row
+
+TICK = Tick(step_s=0.02, exposed_s=0.001, hidden_s=0.002, wait_s=0.0, slowest=3)
+LINE = Line(
+    step=7,
+    loss=4.25,
+    grad_norm=1.0,
+    skipped=False,
+    rate=0.001,
+    now_s=0.14,
+    units_per_s=25600,
+    efficiency=0.9,
+    tick=TICK,
+)
+ROW = Row(
+    ranks=4,
+    step_s=0.02,
+    units_per_s=25600,
+    efficiency=0.9,
+    shared_efficiency=None,
+    communication=0.05,
+    exposed_s=0.001,
+    hidden_s=0.002,
+    wait_s=0.0,
+    parts={"compute": 0.019, "data": 0.001},
+    bottleneck="matrix products, 95% of the step",
+)
+
+
+def test_a_line_says_what_was_learned_and_what_it_took() -> None:
+    assert LINE.text(40, "tokens") == (
+        "step  7/40  loss 4.2500  20 ms a step  25,600 tokens/s  exposed communication 1 ms (5.0%)  efficiency 90.0%"
+    )
+
+
+def test_a_table_has_a_line_for_each_number_of_ranks() -> None:
+    assert table([ROW, replace(ROW, ranks=256, step_s=2.5, shared_efficiency=0.5)], "tokens").splitlines() == [
+        "ranks   step  tokens/s  efficiency  same batch  communication  bottleneck",
+        "    4  20 ms    25,600       90.0%           -           5.0%  matrix products, 95% of the step",
+        "  256  2.5 s    25,600       90.0%       50.0%           5.0%  matrix products, 95% of the step",
+    ]
+
+
+def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
+    write(tmp_path / "it.json", {"ranks": 4}, [replace(LINE, loss=float("nan"))], [ROW])
+    found = json.loads((tmp_path / "it.json").read_text())
+    assert (found["ranks"], found["steps"][0]["loss"], found["steps"][0]["tick"]["slowest"]) == (4, None, 3)
+    assert found["scaling"][0]["parts"] == ROW.parts
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    draw(tmp_path / "it.png", "tiny", [LINE, replace(LINE, step=8, now_s=0.16)], [ROW, replace(ROW, ranks=16)])
+    assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.catalog.prices import instance_price
@@ -60,6 +60,7 @@ def test_lengths_that_blocks_have(days: float, bought: float) -> None:
     assert block_s(days * DAY) == bought * DAY
 
 
+@settings(deadline=None)
 @given(st.floats(1, 400 * DAY))
 def test_a_block_is_never_too_short(seconds: float) -> None:
     assert block_s(seconds) >= seconds

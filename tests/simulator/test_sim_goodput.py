@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import failures, goodput
@@ -49,6 +49,7 @@ def test_a_job_that_fails_faster_than_it_restarts_never_ends() -> None:
     assert goodput.stretch(Conditions(warned_s=100, warned_restart_s=100), 10) == math.inf
 
 
+@settings(deadline=None)
 @given(conditions, st.floats(0.05, 20))
 def test_no_other_interval_beats_the_optimal_one(c: Conditions, factor: float) -> None:
     best = goodput.optimal(c)
@@ -57,6 +58,7 @@ def test_no_other_interval_beats_the_optimal_one(c: Conditions, factor: float) -
     assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.available(c)) * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(conditions, st.floats(0.1, 30))
 def test_the_chosen_number_of_steps_lets_the_writing_end_and_is_nearly_the_best_of_those(
     c: Conditions, step_s: float
@@ -75,6 +77,7 @@ def test_the_filesystem_is_left_to_others_where_that_costs_little() -> None:
     assert goodput.chosen(often, 1) == 500
 
 
+@settings(deadline=None)
 @given(conditions, st.integers(1000, 100_000), st.floats(0.1, 10), st.floats(0, DAY))
 def test_outlook_holds_together(c: Conditions, steps: int, step_s: float, wait_s: float) -> None:
     work = Work(steps=steps, step_s=step_s, low_s=0.9 * step_s, high_s=1.2 * step_s)
@@ -84,6 +87,7 @@ def test_outlook_holds_together(c: Conditions, steps: int, step_s: float, wait_s
     assert found.low_s < found.wall_s < found.high_s or math.isinf(found.wall_s)
 
 
+@settings(deadline=None)
 @given(conditions, st.floats(1, 10))
 def test_more_failures_never_help(c: Conditions, factor: float) -> None:
     often = replace(c, failure_s=c.failure_s / factor)

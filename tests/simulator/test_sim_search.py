@@ -125,6 +125,7 @@ class Point:
 points = st.lists(st.builds(Point, st.floats(1, 1e6), st.floats(1, 1e6)), min_size=1, max_size=40)
 
 
+@settings(deadline=None)
 @given(points)
 def test_the_front_beats_everything_else_and_nothing_beats_it(found: list[Option]) -> None:
     kept = front(found)
@@ -133,6 +134,7 @@ def test_the_front_beats_everything_else_and_nothing_beats_it(found: list[Option
         assert any(k.outlook.wall_s <= one.outlook.wall_s and k.usd <= one.usd for k in kept)
 
 
+@settings(deadline=None)
 @given(points, st.floats(1, 1e6), st.floats(1, 1e6))
 def test_more_budget_is_never_slower_and_more_time_never_dearer(found: list[Option], one: float, other: float) -> None:
     less, more = sorted((one, other))
@@ -236,7 +238,7 @@ def test_the_edited_stack_is_valid_and_keeps_its_comments(
     ]
 
 
-@settings(max_examples=30)
+@settings(deadline=None, max_examples=30)
 @given(st.sampled_from(["aws-p5en-lustre", "aws-p5-autoscaled", "aws-g6-pair"]), st.integers(1, 1024))
 def test_an_edit_changes_what_it_says_and_nothing_else(stack: str, nodes: int) -> None:
     text = stacks.find(stack).read_text()

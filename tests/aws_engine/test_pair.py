@@ -15,6 +15,7 @@ from slurm.power.cloud import Cloud
 from slurm.power.launch import launch
 from tests.aws_engine.cloud_stack import CALLS_AT_MOST, CloudStack
 from tests.aws_engine.conftest import MakeStack
+from tests.aws_engine.controller import controller, end
 from tests.aws_engine.everything import everything
 from tests.aws_engine.needs import CLUSTER, STACK
 
@@ -65,6 +66,16 @@ def test_more_nodes_and_a_safe_field_replace_nothing(pair: CloudStack) -> None:
     assert everything(pair.cloud) == before
     mine = [{"Name": "tag:team", "Values": ["x"]}, {"Name": "tag:muster.cluster", "Values": [CLUSTER]}]
     assert len(pair.cloud.client("ec2").describe_vpcs(Filters=mine)["Vpcs"]) == 1
+
+
+def test_a_controller_that_is_gone_comes_back_with_its_address_and_its_state(pair: CloudStack) -> None:
+    before, there = controller(pair), everything(pair.cloud)
+    end(pair, before)
+    pair.up()
+    after = controller(pair)
+    assert after.id != before.id
+    assert (after.address, after.interface, after.state) == (before.address, before.interface, before.state)
+    assert {one.split()[0] for one in everything(pair.cloud) ^ there} == {"Instances", "Volumes"}
 
 
 def test_a_node_that_slurm_launches(pair: CloudStack) -> None:

@@ -215,6 +215,8 @@ class Compute:
         return found
 
     def _matmul(self, m: int, n: int, k: int, dtype: str, together: int = 1) -> float:
+        if self.gpu.products is not None:
+            return together * self.gpu.products.seconds(m, n, k, dtype)
         peak = self._peak(dtype) * self.rates.matmul
         per_multiprocessor = peak / self.gpu.multiprocessors
         best = float("inf")

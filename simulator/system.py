@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from simulator.curves import ExchangeCurve, ProductCurve
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
@@ -19,6 +21,10 @@ class Gpu:
     """volta, turing, ampere, ada, hopper, blackwell: decides what NCCL can do on it."""
     reached: float = 0.8
     """Share of the peak that the best matmul shape reaches."""
+    products: ProductCurve | None = None
+    """Matrix products as measured on it; None goes by the data sheet."""
+    runs_ahead: bool = True
+    """Works beside the host that launches; a CPU does one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,8 @@ class System:
     """Network cards of a node; 0 is one for each GPU."""
     network_us: float = 0.0
     """Of one message between nodes, where it was measured; 0 is what the kind of network is known for."""
+    exchanges: ExchangeCurve | None = None
+    """Collectives as measured on it; None goes by the links."""
 
     @property
     def gpus(self) -> int:

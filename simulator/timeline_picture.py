@@ -27,7 +27,7 @@ def draw(path: Path, title: str, events: Sequence[Event]) -> None:
                 seen.add(kind)
                 colour = COLOURS.get(kind, OTHER)
                 axes.broken_barh(
-                    bars, (row - 0.38, 0.76), facecolor=colour, edgecolor="white", linewidth=0.3, label=label
+                    bars, (row - 0.38, 0.76), facecolor=colour, linewidth=0, label=label
                 )
     _label(axes, title)
     figure.savefig(path, dpi=140, facecolor="white")

@@ -7,8 +7,9 @@ how many GPUs, a number that its text allows: all of Llama 1 and 2 but 65B, and 
 for with compiled kernels and then timed with plain ones.
 
 Not a blind test. The hours of Llama 1 7B, 33B and 65B, Llama 3.1 405B and BLOOM and the layouts of the last two are
-from memory (unverified). Chunks and filesystem of 405B, and the restart time of all, were set after a first run that had it
-161 % too high; with its chunks corrected it was 67 % too high, with 2 TB/s of storage (unverified) what is printed.
+from memory (unverified). Chunks and filesystem of 405B, and the restart time of all, were set after a first run that
+had it 161 % too high; with its chunks corrected it was 67 % too high, with 2 TB/s of storage (unverified) what is
+printed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""A trainer's settings as the simulator's model and layout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.emulate.job import Job
+from simulator.emulate.plain_layers import stack
+from simulator.layout import Layout
+from simulator.model import Transformer
+from trainer.config.load import load
+from trainer.config.schema import MlpConfig, ResNetConfig
+from trainer.models.shape import shape_of
+
+
+@pytest.mark.parametrize("preset", ["tiny-mlp", "mlp", "tiny-resnet", "resnet18", "resnet50"])
+def test_layers_hold_the_model_s_weights_and_products(preset: str) -> None:
+    model = load(preset, []).model
+    assert isinstance(model, MlpConfig | ResNetConfig)
+    layers, shape = stack(model).layers, shape_of(model)
+    assert sum(layer.weights for layer in layers) == shape.params
+    assert sum(layer.rows * layer.inner * layer.columns for layer in layers) == shape.products
+
+
+def test_every_rank_has_the_same_work_however_many_there_are() -> None:
+    config = load("tiny-llama", ["precision=bf16", "parallel.recompute=full", "parallel.bucket_mb=7"])
+    job = Job(config, micro=2, share=6)
+    expected = Layout(dp=16, micro_batch=2, global_batch=96, recompute="full", dtype="bf16", bucket_mb=7)
+    assert job.layout(16) == expected
+    assert job.layout(64) == replace(expected, dp=64, global_batch=384)
+    assert isinstance(job.model, Transformer)
+    assert (job.units(16), job.unit) == (16 * 6 * 64, "tokens")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"), [(1, (4, 48)), (4, (4, 12)), (8, (3, 6)), (16, (3, 3)), (48, (1, 1)), (5, None), (64, None)]
+)
+def test_a_batch_is_split_over_ranks_where_it_divides(ranks: int, expected: tuple[int, int] | None) -> None:
+    found = Job(load("tiny-llama", []), micro=4, share=8).shared_by(ranks, 48)
+    assert (None if found is None else (found.micro, found.share)) == expected
+
+
+def test_samples_without_tokens_are_counted_as_samples() -> None:
+    job = Job(load("tiny-resnet", []), micro=2, share=4)
+    assert (job.units(8), job.unit) == (32, "images")

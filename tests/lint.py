@@ -28,7 +28,7 @@ def checks() -> dict[str, list[str]]:
         "ruff check": [str(tools / "ruff"), "check", "--quiet", "--output-format", "concise", "."],
         "ruff format": [str(tools / "ruff"), "format", "--check", "--quiet", "."],
         "mypy": [str(tools / "mypy"), "--strict", *STRICT],
-        "mypy trainer": [str(tools / "mypy"), "--strict", *WITHOUT_TORCH, "trainer"],
+        "mypy trainer": [str(tools / "mypy"), "--strict", *WITHOUT_TORCH, "trainer", "simulator"],
         "shellcheck": ["shellcheck", *scripts()],
     }
 

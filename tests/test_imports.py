@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("infra", "bootstrap", "slurm", "trainer", "setup", "benchmarks")
+ROOMS = ("infra", "bootstrap", "slurm", "trainer", "simulator", "setup", "benchmarks")
 
 BASE = ("infra.spec", "infra.inventory", "infra.catalog", "infra.home")
 PURE = (*BASE, "infra.plan", "infra.validate")
@@ -29,9 +29,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "slurm": ("infra.inventory", "infra.spec"),
     "slurm.power": ("infra.inventory", "infra.spec", "infra.plan.names", "slurm"),
     "trainer": (),
+    "simulator": (*PURE, "trainer.config", "trainer.models.shape", "trainer.parallel.layout", "trainer.table"),
+    "simulator.emulate": ("simulator", "trainer"),
+    "simulator.calibrate": ("simulator", "trainer"),
     "setup": (),
     "infra": ("infra", "bootstrap", "slurm"),
-    "benchmarks": ("infra", "bootstrap", "slurm", "trainer", "setup"),
+    "benchmarks": ("infra", "bootstrap", "slurm", "trainer", "simulator", "setup"),
 }
 ON_TOP = (
     *("infra.__main__", "infra.cli", "infra.commands", "infra.engine", "infra.receipt"),
@@ -42,7 +45,7 @@ ON_TOP = (
 HOLDERS: dict[str, tuple[str, ...]] = {
     "docker": ("infra.targets.local", "infra.providers", "infra.commands"),
     "paramiko": ("bootstrap.transport",),
-    "torch": ("trainer", "benchmarks"),
+    "torch": ("trainer", "benchmarks", "simulator.emulate", "simulator.calibrate"),
     "boto3": ("infra.targets.aws", "slurm.power", "bootstrap.aws"),
     "botocore": ("infra.targets.aws", "slurm.power", "bootstrap.aws"),
     "pulumi_aws": ("infra.targets.aws",),

@@ -1,0 +1,96 @@
+"""`python -m simulator.calibrate [--out profile.json]`: measures with all ranks of the job, or with this process alone.
+
+torchrun --nproc-per-node 4 -m simulator.calibrate --out profile.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from simulator.calibrate import arithmetic, exchanges, parts, profile_file, saves, short_runs
+from simulator.calibrate.identity import identity
+from simulator.calibrate.ranks import Ranks
+from trainer.world import World, WorldError, start
+
+LEAST_S = 0.2
+"""Time for one figure; a busy machine needs more."""
+
+
+def main(words: list[str]) -> int:
+    asked = _arguments(words)
+    try:
+        _calibrate(asked)
+    except (WorldError, profile_file.OtherMachineError, saves.SaveError, OSError) as bad:
+        print(f"simulator: {bad}", file=sys.stderr, flush=True)
+        return 2
+    return 0
+
+
+def _arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m simulator calibrate", description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, default=Path("profile.json"), help="on a filesystem of all nodes (%(default)s)"
+    )
+    parser.add_argument("--stack", default="", help="whose machines these are, for the record")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--seconds", type=float, default=LEAST_S, help="for each figure (%(default)s)")
+    return parser.parse_args(words)
+
+
+def _calibrate(asked: argparse.Namespace) -> None:
+    world = start(asked.device, timeout_s=300)
+    machine = identity(world)
+    profile_file.check(asked.out, machine)
+    scratch = asked.out.absolute().with_name(f"{asked.out.name}.{os.environ.get('TORCHELASTIC_RUN_ID', 'alone')}.tmp")
+    try:
+        found = _measure(Ranks(world, asked.seconds), scratch)
+        world.close()
+        _say(world, "the trainer on the smallest model")
+        found["short_run"] = short_runs.short_run(scratch / "run", world.size, world.device.type)
+    finally:
+        if world.rank == 0:
+            shutil.rmtree(scratch, ignore_errors=True)
+    if world.rank == 0:
+        profile_file.write(asked.out, machine, found, asked.stack)
+        _say(world, f"written: {asked.out}")
+
+
+def _measure(ranks: Ranks, scratch: Path) -> dict[str, Any]:
+    world = ranks.world
+    nodes = world.size // world.local_size
+    precision = "bf16" if ranks.device.type == "cuda" else "fp32"
+    _say(world, f"{nodes} nodes x {world.local_size} ranks on {ranks.device.type}: products")
+    found: dict[str, Any] = {"nodes": nodes, "per_node": world.local_size, "products": arithmetic.products(ranks)}
+    _say(world, "memory, launches, layers")
+    found |= {"copied_gb_s": arithmetic.copied_gb_s(ranks), "launch_us": arithmetic.launch_us(ranks)}
+    found |= {"precision": precision, "layers": parts.layers(ranks, precision), "updates": parts.updates(ranks)}
+    _say(world, "collectives")
+    found |= {"collectives": exchanges.collectives(ranks), "slowed": exchanges.slowed(ranks)}
+    found["spread"] = _spread(ranks)
+    _say(world, "checkpoints")
+    found["checkpoint"] = saves.saves(ranks, scratch / "checkpoints")
+    return found
+
+
+def _spread(ranks: Ranks) -> float:
+    """How much longer the slowest rank takes than the mean one, in the middle of many tries."""
+    import torch  # noqa: PLC0415
+
+    one = torch.rand(256, 256, device=ranks.device)
+    tries = [ranks.all(ranks.timed(lambda: torch.mm(one, one), 20)) for _ in range(15)]
+    return median(max(times) / mean(times) - 1 for times in tries)
+
+
+def _say(world: World, text: str) -> None:
+    if world.rank == 0:
+        print(f"calibrate: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""The trainer itself on the smallest model: what a step costs beside the model's own work."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from trainer.config.load import load
+from trainer.loop import Run
+
+STEPS = 60
+SAMPLES = 1
+"""Of one rank in a step."""
+MODEL = {"layers": 1, "dim": 32, "heads": 2, "kv_heads": 2, "ffn": 64, "vocab_size": 64, "seq_len": 16}
+
+
+def short_run(folder: Path, ranks: int, device: str) -> dict[str, Any]:
+    """Joins a world of its own: call it after the last measurement, on every rank."""
+    words = [
+        *(f"model.{name}={value}" for name, value in MODEL.items()),
+        *(f"steps={STEPS}", f"batch.size={SAMPLES * ranks}", f"batch.micro={SAMPLES}", f"run.folder={folder}"),
+        *("parallel.strategy=" + ("ddp" if ranks > 1 else "single"), f"run.device={device}", "checkpoint.every=0"),
+        *("metrics.every=1", "metrics.profile_every=0", "metrics.tensorboard=false", "metrics.peak_tflops=1"),
+    ]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        status = Run(load("tiny-llama", words), time.time()).go()
+    if status:
+        raise RuntimeError(f"the short run ended with {status}:\n{said.getvalue()}")
+    lines = [json.loads(line) for line in (folder / "metrics" / "rank-00000.jsonl").read_text().splitlines()]
+    steps = [line["step_s"] for line in lines[STEPS // 3 :]]
+    return {"model": MODEL, "samples": SAMPLES, "step_s": quantiles(steps, n=4)[0], "steps": len(steps)}

@@ -1,0 +1,101 @@
+"""A profile that `calibrate` wrote, as machines and rates to predict with; one of other machines is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simulator.instances import system as of_catalog
+from simulator.profile_fit import Calibrated, calibrated
+from trainer.config.problem import ConfigError, Problem
+
+SCHEMA = 1
+STACKS = Path(__file__).parents[1] / "stacks"
+CALIBRATE = "make submit JOB=slurm/jobs/calibrate.sbatch, or torchrun -m simulator.calibrate"
+NEEDED = ("nodes", "per_node", "products", "copied_gb_s", "layers", "updates", "collectives", "short_run")
+
+
+@dataclass(frozen=True)
+class Profile:
+    path: Path
+    machine: dict[str, Any]
+    worlds: tuple[dict[str, Any], ...]
+
+    def of(self, nodes: int, per_node: int) -> Calibrated:
+        """For a job of so many nodes and ranks: those that were measured, and no others."""
+        for world in self.worlds:
+            if (world["nodes"], world["per_node"]) == (nodes, per_node):
+                return calibrated(self.machine, world)
+        allowed = ", ".join(f"{one['nodes']} x {one['per_node']}" for one in self.worlds)
+        message = f"{nodes} nodes x {per_node} ranks were not measured by {self.path}; allowed: {allowed}"
+        raise ConfigError([Problem("profile.worlds", message, f"calibrate with as many: {CALIBRATE}")])
+
+    def check_stack(self, stack: str) -> None:
+        """Are these the machines of the stack? ConfigError where they have another GPU, or are fewer or more."""
+        groups, is_local = _groups(stack)
+        sizes = sorted({int(group.get("count") or group.get("max") or 0) for group in groups})
+        nodes = max(world["nodes"] for world in self.worlds)
+        problems = []
+        devices = ["cpu"] if is_local else [_gpu(group) for group in groups]
+        if not any(device.lower() in self.machine["device"].lower() for device in devices):
+            message = f"{self.machine['device']!r}; allowed: {', '.join(sorted(set(devices)))}, as in stack {stack}"
+            problems.append(Problem("profile.machine.device", message, f"calibrate there: {CALIBRATE}"))
+        if nodes not in sizes:
+            message = f"{nodes}; allowed: {', '.join(map(str, sizes))}, as in stack {stack}"
+            problems.append(Problem("profile.nodes", message, f"calibrate on all of them: {CALIBRATE}"))
+        if problems:
+            raise ConfigError(problems)
+
+
+def read(path: Path) -> Profile:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as bad:
+        raise _bad("file", f"{path}: {bad.strerror}", "name a file that calibrate wrote") from None
+    except ValueError:
+        raise _bad("file", f"{path} is no JSON; allowed: what calibrate writes", "name another") from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        was = found.get("schema") if isinstance(found, dict) else None
+        raise _bad("schema", f"{was!r} in {path}; allowed: {SCHEMA}", f"calibrate again: {CALIBRATE}")
+    _check(found, path)
+    return Profile(path, found["machine"], tuple(found["worlds"]))
+
+
+def _check(found: dict[str, Any], path: Path) -> None:
+    worlds = found.get("worlds")
+    if not worlds or "device" not in found.get("machine", {}):
+        raise _bad("worlds", f"none in {path}; allowed: one or more", f"calibrate again: {CALIBRATE}")
+    for world in worlds:
+        missing = [name for name in NEEDED if name not in world]
+        if missing:
+            where = f"worlds.{missing[0]}"
+            raise _bad(where, f"missing in {path}; allowed: a number or a table", f"calibrate again: {CALIBRATE}")
+        wrong = [row for rows in world["products"].values() for row in rows if min(row) <= 0]
+        if wrong or world["copied_gb_s"] <= 0:
+            message = f"{wrong[0] if wrong else world['copied_gb_s']} in {path}; allowed: above 0"
+            raise _bad("worlds.products", message, f"calibrate again: {CALIBRATE}")
+
+
+def _groups(stack: str) -> tuple[list[dict[str, Any]], bool]:
+    file = STACKS / f"Pulumi.{stack}.yaml"
+    if not file.exists():
+        names = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in STACKS.glob("Pulumi.*.yaml"))
+        raise ConfigError([Problem("--stack", f"{stack!r}; allowed: {', '.join(names)}", "choose one of them")])
+    cluster = yaml.safe_load(file.read_text(encoding="utf-8"))["config"]["muster:cluster"]
+    return list(cluster.get("groups", {}).values()), cluster.get("target") == "local"
+
+
+def _gpu(group: dict[str, Any]) -> str:
+    """As the driver calls it: the catalog's name is part of that."""
+    try:
+        return of_catalog(str(group.get("instance_type", "")), 1).gpu.name.partition("-")[0]
+    except ConfigError:
+        return "cpu"
+
+
+def _bad(where: str, message: str, fix: str) -> ConfigError:
+    return ConfigError([Problem(f"profile.{where}", message, fix)])

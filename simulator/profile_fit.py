@@ -1,0 +1,179 @@
+"""From what was measured of a machine to the rates that a prediction goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log, sqrt
+from typing import Any
+
+from simulator.compute import Compute
+from simulator.curves import ExchangeCurve, ProductCurve
+from simulator.layout import Layout
+from simulator.model import Transformer
+from simulator.nonnegative import solve
+from simulator.rates import Rates, fitted
+from simulator.step import predict
+from simulator.system import Gpu, System
+
+HOST_TIMES = 2.5
+"""What `step` counts a layer's launches as, forward and backward."""
+LARGE = 1.5
+"""A layer that takes so many times as long as the smallest does not wait for its launches."""
+UNSEEN = 1e9
+"""A rate of what no measurement shows: it takes no time."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    system: System
+    rates: Rates
+
+
+def calibrated(machine: dict[str, Any], world: dict[str, Any]) -> Calibrated:
+    world = _crowded(world, crowd(machine, world))
+    system = _system(machine, world)
+    rates = _clean(world)
+    rates = _head(system.gpu, rates, world)
+    rates = _layers(system.gpu, rates, world)
+    rates = _update(system.gpu, rates, world)
+    return Calibrated(system, _step(system, rates, world))
+
+
+def crowd(machine: dict[str, Any], world: dict[str, Any]) -> float:
+    """Threads of ranks that share a core; a GPU belongs to one rank."""
+    on_gpu = machine["device"] != "cpu"
+    return 1.0 if on_gpu else max(1.0, world["per_node"] * machine["threads"] / machine["cores"])
+
+
+def _crowded(world: dict[str, Any], times: float) -> dict[str, Any]:
+    """Work was measured on a core of its own; exchanges and the short run had all ranks in them already."""
+    return {
+        **world,
+        "products": {
+            dtype: [(*shape, times * took) for *shape, took in rows] for dtype, rows in world["products"].items()
+        },
+        "copied_gb_s": world["copied_gb_s"] / times,
+        "layers": [
+            {**one, "layer_s": times * one["layer_s"], "head_s": times * one["head_s"]} for one in world["layers"]
+        ],
+        "updates": [{**one, "seconds": times * one["seconds"]} for one in world["updates"]],
+    }
+
+
+def _system(machine: dict[str, Any], world: dict[str, Any]) -> System:
+    products = {dtype: [tuple(row) for row in rows] for dtype, rows in world["products"].items()}
+    on_gpu = machine["device"] != "cpu"
+    peaks = {
+        dtype: max(2e-12 * rows * columns * inner / seconds for rows, columns, inner, seconds in points)
+        for dtype, points in products.items()
+    }
+    gpu = Gpu(
+        name=machine["device"],
+        peak_tflops={"tf32": peaks["fp32"], "bf16": peaks["fp32"], "fp16": peaks["fp32"], **peaks},
+        memory_gb=machine["memory_gb"] / (1 if on_gpu else world["per_node"]),
+        memory_gb_s=world["copied_gb_s"],
+        multiprocessors=machine["multiprocessors"],
+        watts=UNSEEN,
+        reached=1.0,
+        products=ProductCurve(products),
+        runs_ahead=on_gpu,
+    )
+    return System(
+        name=f"{machine['device']} as measured",
+        gpu=gpu,
+        gpus_per_node=world["per_node"],
+        nodes=world["nodes"],
+        intra_gb_s=_bus_gb_s(world, inside=True),
+        inter_gb_s=_bus_gb_s(world, inside=False),
+        exchanges=ExchangeCurve.of(world["collectives"]),
+    )
+
+
+def _bus_gb_s(world: dict[str, Any], inside: bool) -> float:
+    """The best rate seen, for those who ask for one; predictions go by the curve."""
+    rows = [row for row in world["collectives"] if (row["per_node"] >= row["ranks"]) == inside]
+    return max((1e-9 * row["size"] / row["seconds"] for row in rows), default=0.0)
+
+
+def _clean(world: dict[str, Any]) -> Rates:
+    """Nothing of what was fitted to other machines that is measured here."""
+    ranks = world["nodes"] * world["per_node"]
+    spread = world.get("spread", 0.0) / sqrt(2 * log(ranks)) if ranks > 1 else 0.0
+    seen = {"matmul": 1.0, "throttle": 0.0, "memory": 1.0, "links": 1.0, "step_ms": 0.0, "jitter": spread}
+    seen |= {"flash": 1.0, "flash_hopper": 1.0, "passes_torch": 1.0, "host_torch_us": 0.0, "update": 1.0}
+    seen["slowed"] = world.get("slowed") or 0.0
+    return replace(fitted(), **seen)
+
+
+def _head(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
+    """Passes over the logits are simple: they show what share of a copy's rate such passes reach."""
+    rows, left = [], []
+    for one in world["layers"]:
+        whole = _seconds(Compute(_model(one), gpu, rates).head(_layout(one, world)))
+        product = _seconds(Compute(_model(one), gpu, replace(rates, memory=UNSEEN)).head(_layout(one, world)))
+        rows.append([whole - product, 1.0])
+        left.append(max(one["head_s"] - product, 0.1 * one["head_s"]))
+    times, _ = solve(rows, left)
+    return replace(rates, memory=1 / times if times else UNSEEN)
+
+
+def _layers(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
+    least = min(one["layer_s"] for one in world["layers"])
+    seen = [one for one in world["layers"] if not gpu.runs_ahead or one["layer_s"] > LARGE * least]
+    rows, left = [], []
+    for one in seen or world["layers"]:
+        work = Compute(_model(one), gpu, rates).layer(_layout(one, world), mixture=False)
+        rows.append([_seconds(work.attention), _seconds(work.rest), 0.0 if gpu.runs_ahead else 1.0])
+        left.append(max(one["layer_s"] - _seconds(work.products), 0.1 * one["layer_s"]))
+    attention, passes, host = solve(rows, left)
+    flash = 1 / attention if attention else UNSEEN
+    host = least if gpu.runs_ahead else host
+    return replace(rates, flash=flash, flash_hopper=flash, passes_torch=passes, host_torch_us=1e6 * host / HOST_TIMES)
+
+
+def _update(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
+    model = _model(world["layers"][0])
+    compute = Compute(model, gpu, rates)
+    rows = [[compute.update(one["parameters"], Layout()), 1.0] for one in world["updates"]]
+    times, _ = solve(rows, [one["seconds"] for one in world["updates"]])
+    return replace(rates, update=times)
+
+
+def _step(system: System, rates: Rates, world: dict[str, Any]) -> Rates:
+    """What the smallest run takes beyond what is known of its parts is the cost of a step."""
+    run, ranks = world["short_run"], world["nodes"] * world["per_node"]
+    size = run["model"]
+    model = Transformer(
+        layers=size["layers"],
+        hidden=size["dim"],
+        heads=size["heads"],
+        kv_heads=size["kv_heads"],
+        ffn=size["ffn"],
+        gated=True,
+        vocab=size["vocab_size"],
+        seq=size["seq_len"],
+    )
+    layout = Layout(dp=ranks, micro_batch=run["samples"], global_batch=ranks * run["samples"], dtype="fp32")
+    known = predict(model, replace(layout, dtype=world["precision"]), system, rates).step_s
+    return replace(rates, step_ms=1e3 * max(0.0, run["step_s"] - known))
+
+
+def _model(one: dict[str, Any]) -> Transformer:
+    return Transformer(
+        layers=1,
+        hidden=one["dim"],
+        heads=one["heads"],
+        kv_heads=one["heads"],
+        ffn=one["ffn"],
+        gated=True,
+        vocab=one["vocab"],
+        seq=one["seq"],
+    )
+
+
+def _layout(one: dict[str, Any], world: dict[str, Any]) -> Layout:
+    return Layout(micro_batch=one["samples"], global_batch=one["samples"], dtype=world["precision"])
+
+
+def _seconds(both: Any) -> float:
+    return float(both.forward + both.backward)

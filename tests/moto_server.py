@@ -22,6 +22,7 @@ import pytest
 from moto.ec2.models import ec2_backends
 from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.ssm.models import ssm_backends
 from werkzeug.serving import make_server
 
 from tests import moto_patches
@@ -93,6 +94,12 @@ class Moto:
         """What DescribeInstanceTopology says of an instance, from the top down."""
         backend = ec2_backends[ACCOUNT][REGION]
         backend.__dict__.setdefault("muster_places", {})[instance] = {"nodes": list(nodes)}
+
+    def answer(self, words: str, out: str, *, code: int = 0, err: str = "") -> None:
+        """What Run Command brings back of every script with these words in it, from now on."""
+        said = {"StandardOutputContent": out, "StandardErrorContent": err, "ResponseCode": code}
+        kept = ssm_backends[ACCOUNT][REGION].__dict__.setdefault("muster_answers", {})
+        kept[words] = said | {"Status": "Failed" if code else "Success"}
 
     def count(self) -> Counter[str]:
         return Counter(call.action for call in self.calls)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections import Counter
 from dataclasses import replace
@@ -16,7 +15,7 @@ from infra.commands import screen
 from infra.commands.failure import explained
 from infra.commands.kept_caches import caches
 from infra.commands.known_cluster import KnownCluster, known_cluster
-from infra.commands.ssh import inventory, unattended
+from infra.commands.teardown_jobs import Jobs, running_jobs
 from infra.commands.where import no_such, stack_home, traces
 from infra.engine import lock, pulumi
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
@@ -26,10 +25,6 @@ from infra.plan.aws.cost import HOURS_PER_MONTH
 from infra.providers.problem import Problem
 from infra.receipt import Item, Receipt
 from infra.targets import Leftover
-
-_RUNNING = "squeue -h -t RUNNING -o '%i|%u|%j'"
-_ASK_S = 5.0
-_SHOWN = 5
 
 
 def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
@@ -50,16 +45,17 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
             shutil.rmtree(stack.folder, ignore_errors=True)
             screen.good(f"nothing to remove: nothing of stack {name} (cluster {known.name}) exists")
             return None
-        jobs = running_jobs(stack) if found else []
-        if jobs and not force:
-            raise busy(name, jobs)
+        with screen.out().status("asking whether jobs run"):
+            jobs = running_jobs(stack, known) if found else Jobs()
+        if not force and (busy := jobs.keep(name)):
+            raise busy
         if not yes and not _confirmed(known, found):
             raise Stop("nothing was removed", code=FAILED)
         try:
             made = _remove(stack, known, found, held)
         except KeyboardInterrupt:
             raise Stop("teardown was interrupted", f"`{typed('teardown', name)}` goes on", INTERRUPTED) from None
-        made = replace(made, notes=(*ended_jobs(jobs), *made.notes))
+        made = replace(made, notes=(*jobs.notes, *made.notes))
         path = receipts.save(made, stack.home.receipts)
     if known.on_this_machine:
         made = with_caches(made, stack.home)
@@ -77,35 +73,6 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
             f"credentials that may list it, then `{typed('teardown', name)}` again",
         )
     return made
-
-
-def running_jobs(stack: StackHome) -> list[str]:
-    """Those of a cluster that answers soon; one that does not is no reason to keep it."""
-    try:
-        known = inventory(stack)
-        line = unattended(stack, known.controller.name, "root", [_RUNNING])
-        done = subprocess.run(
-            line, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=_ASK_S, check=False
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return []
-    # The job across the nodes with which an interrupted `up` tested them is nobody's work.
-    tests = {f"ready-{node.group}" for node in known.nodes}
-    fields = [line.split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2]  # noqa: PLR2004
-    jobs = [f"{number} {job} ({user})" for number, user, job in fields if job not in tests]
-    return jobs if done.returncode == 0 else []
-
-
-def busy(name: str, jobs: list[str]) -> Stop:
-    shown = ", ".join(jobs[:_SHOWN]) + (f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else "")
-    return Stop(
-        f"stack {name} runs {_jobs(len(jobs))}: {shown}; nothing was removed",
-        f"wait for the end, or end what runs with the cluster: `{typed('teardown', name, 'FORCE=1')}`",
-    )
-
-
-def ended_jobs(jobs: list[str]) -> list[str]:
-    return [f"{len(jobs)} running {'job' if len(jobs) == 1 else 'jobs'} ended: {', '.join(jobs)}"] if jobs else []
 
 
 def _remove(stack: StackHome, known: KnownCluster, found: list[Leftover], held: int) -> Receipt:
@@ -151,10 +118,6 @@ def _destroy(stack: StackHome, held: int) -> list[str]:
     with screen.out().status("removing the cluster"):
         code, result = pulumi.destroy(stack, pulumi.Caller(held, lambda: None, screen.say))
     return [f"Pulumi: {failure.message}" for failure in result.failures] if code else []
-
-
-def _jobs(number: int) -> str:
-    return "1 job" if number == 1 else f"{number} jobs"
 
 
 def _item(leftover: Leftover) -> Item:

@@ -49,6 +49,7 @@ _JOBS = """for node in $known; do
   jobs=$(squeue -h -t R,S,CF -w "$node" -o %i)
   for job in $jobs; do echo "$node $job"; done
 done"""
+RUNNING = "squeue -h -t R,S,CF -o '%i|%u|%j'"
 _JOBS_OF_ALL = "squeue -h -t R,S,CF -o '%u %i'"
 # What somebody else has drained keeps its reason and is not ours to resume; what an earlier run of ours drained is.
 _DRAIN = """ours= fresh=
@@ -89,6 +90,13 @@ done"""
 _RESUME = 'scontrol update nodename="$(echo $known | tr " " ,)" state=resume'
 
 
+@dataclass(frozen=True)
+class RunningJob:
+    id: str
+    user: str
+    name: str
+
+
 class JobQueue(Protocol):
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         """Those of the nodes that run jobs, and the jobs' ids."""
@@ -96,6 +104,10 @@ class JobQueue(Protocol):
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
         """Those of the users whose jobs run, and the jobs' ids."""
+        ...
+
+    def running(self) -> tuple[RunningJob, ...]:
+        """All of them."""
         ...
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
@@ -175,6 +187,9 @@ class SlurmQueue:
         everybody = _by_first(self._run(_JOBS_OF_ALL))
         return {user: everybody[user] for user in users if user in everybody}
 
+    def running(self) -> tuple[RunningJob, ...]:
+        return running_in(self._run(RUNNING))
+
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         return tuple(self._on(nodes, _DRAIN).split())
 
@@ -214,6 +229,9 @@ class NoQueue:
     def jobs_of(self, _users: Sequence[str]) -> dict[str, list[str]]:
         return {}
 
+    def running(self) -> tuple[RunningJob, ...]:
+        return ()
+
     def drain(self, _nodes: Sequence[str]) -> tuple[str, ...]:
         return ()
 
@@ -245,6 +263,9 @@ class UnknownQueue:
             "if none do, run it with `FORCE=1`",
         )
 
+    def running(self) -> tuple[RunningJob, ...]:
+        raise Problem("", f"whether jobs run cannot be asked: {self._why}", "if none do, run it with `FORCE=1`")
+
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         raise Problem("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
 
@@ -254,6 +275,12 @@ class UnknownQueue:
     def requeue(self, nodes: Sequence[str]) -> None: ...
 
     def resume(self, nodes: Sequence[str]) -> None: ...
+
+
+def running_in(lines: str) -> tuple[RunningJob, ...]:
+    """What the command RUNNING says."""
+    fields = [line.split("|", 2) for line in lines.splitlines()]
+    return tuple(RunningJob(*one) for one in fields if len(one) == len(RunningJob.__dataclass_fields__))
 
 
 def bootstrapped(state: Path) -> bool:

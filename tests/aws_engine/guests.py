@@ -36,7 +36,8 @@ def booting() -> Iterator[None]:
         script = self.parameters["commands"][0]
         if "digest=" in script:
             _report(ec2_backends[self.account_id][self.backend_region].get_instance(instance_id), script)
-        return {**invocation(self, instance_id, plugin_name), "StandardOutputContent": _slurm(script)}
+        said = invocation(self, instance_id, plugin_name)
+        return {**said, "StandardOutputContent": said["StandardOutputContent"] or _slurm(script)}
 
     InstanceBackend.run_instances, Command.invocation_response = started, answered  # type: ignore[method-assign]
     try:

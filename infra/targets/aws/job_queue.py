@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -15,28 +14,34 @@ from infra.providers.job_queue import JobQueue, NoQueue, Seen, SlurmQueue, Unkno
 from infra.spec import ClusterSpec
 from infra.targets.aws import run_command
 from infra.targets.aws.client import client
-
-_THERE = ("pending", "running", "stopping", "stopped")
+from infra.targets.aws.instances import asking, instances
 
 
 def queue(spec: ClusterSpec, stack: str) -> JobQueue:
-    region = spec.aws.region if spec.aws else ""
-    roles = _machines(region, spec.name, stack)
-    controller = roles.get(names.CONTROLLER, "")
-    report = _report(region, spec.name)
+    return queue_at(spec.aws.region if spec.aws else "", spec.name, stack)
+
+
+def queue_at(region: str, cluster: str, stack: str) -> JobQueue:
+    with asking("the job queue", region):
+        roles = {one.role: one for one in instances(region, cluster, stack)}
+        report = _report(region, cluster)
+    controller = roles.get(names.CONTROLLER)
+    works = controller is not None and controller.state == "running"
     seen = Seen(
         # The queue outlives the machine: it is on a volume of its own.
         controller=bool(controller or report),
-        daemon=bool(controller and report and report.state == "ready"),
+        daemon=bool(works and report and report.state == "ready"),
         compute="compute" in roles,
         bootstrapped=report is not None,
     )
     found = verdict(seen)
     if found == "idle":
         return NoQueue()
+    if controller is None:
+        return UnknownQueue("the controller is gone")
     if found == "unknown":
-        return UnknownQueue("the controller has not said that it is ready" if controller else "the controller is gone")
-    return SlurmQueue(lambda: _Shell(region, controller))
+        return UnknownQueue(f"the controller {'has not said that it is ready' if works else f'is {controller.state}'}")
+    return SlurmQueue(lambda: _Shell(region, controller.id))
 
 
 @dataclass(frozen=True)
@@ -49,19 +54,6 @@ class _Shell:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def _machines(region: str, cluster: str, stack: str) -> dict[str, str]:
-    """One instance of each role that there is."""
-    wanted = {f"tag:{names.CLUSTER}": [cluster], f"tag:{names.STACK}": [stack], "instance-state-name": list(_THERE)}
-    filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
-    pages = client("ec2", region).get_paginator("describe_instances").paginate(Filters=filters)
-    machines = (one for page in pages for group in page["Reservations"] for one in group["Instances"])
-    return {_role(one): one["InstanceId"] for one in machines}
-
-
-def _role(machine: dict[str, Any]) -> str:
-    return next((str(tag["Value"]) for tag in machine["Tags"] if tag["Key"] == names.ROLE), "")
 
 
 def _report(region: str, cluster: str) -> Report | None:

@@ -1,0 +1,108 @@
+"""Jobs that would end with a cluster: asked as its target can be, and a cluster that cannot be asked is not idle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.commands import teardown_jobs
+from infra.commands.known_cluster import KnownCluster
+from infra.commands.teardown_jobs import Jobs, running_jobs
+from infra.home import Home, StackHome
+from infra.inventory import NodeSet
+from tests.aws_target.test_job_queue import SPEC, report, start
+from tests.infra.test_commands_parts import fake_ssh, node
+from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+
+LOCAL = KnownCluster("c", "s", "local")
+AWS = KnownCluster(SPEC.name, "s", "aws", REGION)
+SQUEUE = "squeue -h -t R,S,CF -o '%i|%u|%j'"
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> StackHome:
+    made = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    made.folder.mkdir()
+    nodes = [node("controller", "controller"), node("gpu-1").model_copy(update={"group": "gpu"})]
+    sets = [NodeSet(group="h200", count=2, static=2, cpus=8, memory_mb=1024)]
+    parts: dict[str, list[Any]] = {"nodes": nodes, "sets": sets}
+    dumped = {key: [one.model_dump(mode="json") for one in found] for key, found in parts.items()}
+    made.inventory.write_text(json.dumps({"cluster": "c", "target": "local", **dumped}))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("body", "jobs"),
+    [
+        ("echo '30|alice|train'; echo '31|bob|a|b'", ("30 train (alice)", "31 a|b (bob)")),
+        ("echo '7|muster|ready-gpu'", ()),
+        ("true", ()),
+        ("echo '30|alice|train'; exit 255", ()),
+        ("exec sleep 60", ()),
+    ],
+)
+def test_a_local_cluster_is_asked_and_waited_for_by_nobody(
+    tmp_path: Path, stack: StackHome, monkeypatch: pytest.MonkeyPatch, body: str, jobs: tuple[str, ...]
+) -> None:
+    fake_ssh(tmp_path, monkeypatch, body)
+    monkeypatch.setattr(teardown_jobs, "_ASK_S", 0.5)
+    assert running_jobs(stack, LOCAL) == Jobs(jobs)
+
+
+def test_a_stack_without_access_files_has_no_jobs_to_ask_for(tmp_path: Path) -> None:
+    assert running_jobs(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), LOCAL) == Jobs()
+
+
+def test_on_aws_the_controller_says_what_runs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+    start(aws, "controller")
+    start(aws, "compute")
+    report(aws, "ready")
+    assert running_jobs(stack, AWS) == Jobs()
+    aws.answer(SQUEUE, "30|alice|train\n7|muster|ready-h200\n31_2|bob|a|b\n")
+    assert running_jobs(stack, AWS) == Jobs(("30 train (alice)", "31_2 a|b (bob)"))
+    stack.inventory.unlink()
+    assert "7 ready-h200 (muster)" in running_jobs(stack, AWS).running
+
+
+def test_on_aws_a_queue_that_gives_no_answer_is_not_idle(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+    controller = start(aws, "controller")
+    start(aws, "compute")
+    report(aws, "ready")
+    aws.answer(SQUEUE, "", code=1, err="slurm_load_jobs error: Unable to contact slurm controller")
+    assert running_jobs(stack, AWS).unknown == (
+        "controller: the job queue does not answer: slurm_load_jobs error: Unable to contact slurm controller"
+    )
+    aws.answer(SQUEUE, "30|alice|train\n" * 2000)
+    assert "longer than the 24000 characters" in running_jobs(stack, AWS).unknown
+    aws.client("ec2").stop_instances(InstanceIds=[controller])
+    assert running_jobs(stack, AWS).unknown == "whether jobs run cannot be asked: the controller is stopped"
+    aws.fail("DescribeInstances", "UnauthorizedOperation")
+    refused = f"the job queue cannot be asked in {REGION}: UnauthorizedOperation"
+    assert running_jobs(stack, AWS).unknown == refused
+
+
+def test_a_cluster_without_compute_nodes_or_reports_has_no_jobs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+    start(aws, "controller")
+    assert running_jobs(stack, AWS) == Jobs()
+    assert aws.of("SendCommand") == []
+
+
+def test_a_busy_cluster_names_its_jobs_and_how_to_go_on() -> None:
+    stop = Jobs(("30 train (alice)",)).keep("x")
+    assert stop is not None
+    assert stop.what == "stack x runs 1 job: 30 train (alice); nothing was removed"
+    assert "`make teardown FORCE=1 STACK=x`" in stop.fix
+    assert Jobs(("30 a (b)", "31 a (b)")).notes == ("2 running jobs ended: 30 a (b), 31 a (b)",)
+    assert (Jobs().keep("x"), Jobs().notes) == (None, ())
+
+
+def test_one_that_cannot_be_asked_stays_until_it_is_forced() -> None:
+    unknown = Jobs(unknown="the queue is silent")
+    stop = unknown.keep("x")
+    assert stop is not None
+    assert stop.what == "the queue is silent; nothing was removed"
+    assert "`make teardown FORCE=1 STACK=x`" in stop.fix
+    assert unknown.notes == ("removed by force: the queue is silent",)

@@ -16,7 +16,7 @@ from infra.inventory import Node
 
 UNITS = ("ssh", "muster-hosts", "mariadb", "slurmdbd", "slurmctld", "slurmd", "sackd", "chrony")
 # Of machines that set themselves up.
-OWN_UNITS = ("muster-state", "muster-scratch", "muster-mounts", "systemd-resolved")
+OWN_UNITS = ("muster-metadata", "muster-state", "muster-scratch", "muster-mounts", "systemd-resolved")
 SCRIPT = (Path(__file__).parent / "collect.sh").read_text()
 TIMEOUT_S = 30.0
 

@@ -30,11 +30,12 @@ def at_boot(  # noqa: PLR0913
     *,
     done: bool,
     after: str = "local-fs.target",
+    before: str = DAEMONS,
     timeout: float = 120.0,
     fix: str = "",
 ) -> list[Action]:
     """`done`: what the script makes is there already."""
-    unit = UNIT.format(description=description, after=after, before=DAEMONS, name=name)
+    unit = UNIT.format(description=description, after=after, before=before, name=name)
     todo = [
         *write(facts, f"/etc/muster/{name}", script, 0o755),
         *write(facts, f"/etc/systemd/system/muster-{name}.service", unit),

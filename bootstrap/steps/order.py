@@ -16,6 +16,7 @@ from bootstrap.steps import (
     hosts,
     limits,
     login,
+    metadata,
     mounts,
     packages,
     power,
@@ -66,6 +67,7 @@ MACHINE: tuple[Step, ...] = (
     mounts.STEP,
     slurm_packages.STEP,
     packages.STEP,
+    metadata.STEP,
     state.STEP,
 )
 OWN: tuple[Step, ...] = (*MACHINE, power.STEP)

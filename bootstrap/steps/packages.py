@@ -6,7 +6,7 @@ from bootstrap.action import Action
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
-from bootstrap.steps import lustre, scratch, slurm_packages
+from bootstrap.steps import lustre, metadata, scratch, slurm_packages
 from bootstrap.steps.step import Step
 from infra.inventory import Node, Role
 
@@ -30,7 +30,8 @@ def packages(node: Node) -> tuple[str, ...]:
 def own_packages(node: Node) -> tuple[str, ...]:
     """What else is asked about on a machine that sets itself up; a pattern stands for all that fit."""
     python = tuple(name for names in PYTHON.values() for name in names)
-    return (*slurm_packages.NAMES[node.role], *scratch.NEEDED, *python, "nfs-common", "stunnel4", f"{lustre.MODULES}-*")
+    others = (metadata.NEEDED, "nfs-common", "stunnel4", f"{lustre.MODULES}-*")
+    return (*slurm_packages.NAMES[node.role], *scratch.NEEDED, *python, *others)
 
 
 def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:

@@ -38,6 +38,13 @@ LABELS = {names.CLUSTER: CLUSTER}
 BUCKET = "muster-test"
 SCRIPT = "/var/lib/user-data.sh"
 RUN_S = 600
+_ADDRESS = "169.254.169.254"
+_METADATA = f"""
+ip address show dev lo | grep -q {_ADDRESS} || ip address add {_ADDRESS}/32 dev lo
+systemctl -q is-active metadata ||
+  systemd-run -q --unit metadata --working-directory /run python3 -m http.server --bind {_ADDRESS} 80
+until curl -s -m 10 -o /dev/null http://{_ADDRESS}/; do sleep 0.1; done
+"""
 
 
 @dataclass
@@ -116,6 +123,11 @@ class Machines:
         container = docker.from_env().containers.get(names.container(CLUSTER, name))
         code, out = container.exec_run(["sh", "-c", script], environment=environment)
         return Done(code, out.decode(errors="replace"))
+
+    def metadata_answers(self, name: str, user: str) -> bool:
+        """At AWS's own address, which the machine is given itself: what is refused never leaves it."""
+        self.do(name, _METADATA)
+        return self.do(name, f"cd / && runuser -u {user} -- curl -s -m 10 -o /dev/null http://{_ADDRESS}/").code == 0
 
     def put(self, name: str, path: str, data: bytes) -> None:
         packed = io.BytesIO()

@@ -119,6 +119,7 @@ def test_a_machine_that_is_only_started_again_finds_its_state(cloud: Machines, r
     up = "scontrol ping && sacctmgr -n show cluster"
     wait_until(lambda: cloud.do("controller", up).code == 0, "Slurm and its accounts are back", PATIENCE_S)
     assert account(cloud, replaced.recorded) == "COMPLETED|gpu-1|0:0|0"
+    assert [cloud.metadata_answers("controller", user) for user in ("slurm", "alice")] == [True, False]
     release(cloud, job)
     wait_for(cloud, job, "COMPLETED")
     assert len(began(cloud, job)) == 1

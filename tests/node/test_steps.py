@@ -19,6 +19,7 @@ from bootstrap.steps import (
     compute,
     efs,
     host_key,
+    metadata,
     mounts,
     order,
     packages,
@@ -70,6 +71,7 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
         (resolver.STEP, GPU, ubuntu(), desired(), {}),
         (host_key.STEP, GPU, ubuntu(), desired(), {}),
         (sysctl.STEP, GPU, ubuntu(), desired(), {}),
+        (metadata.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"muster-metadata"})}),
         (power.STEP, CONTROLLER, ubuntu(), desired(), {}),
         (time.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"chrony"}), "enabled": frozenset({"chrony"})}),
         (scratch.STEP, GPU, ubuntu(disks=(STORE,)), desired(), {"mounts": {"/local": "xfs"}}),
@@ -180,6 +182,31 @@ def test_the_volume_of_the_state_is_found_by_its_id_and_daemons_need_it() -> Non
     unit = _written(todo, "/etc/systemd/system/muster-state.service")
     assert "Before=mariadb.service slurmdbd.service slurmctld.service slurmd.service\n" in unit
     assert state.STEP.roles == ("controller",)
+
+
+def test_only_root_asks_who_the_machine_is_and_slurm_where_it_launches_nodes() -> None:
+    """Before anybody can log in, and before slurmd in any case; `after` a set-up nothing asks the package mirror."""
+
+    def allowed(node: Node) -> str:
+        script = _written(metadata.STEP.actions(ubuntu(), node, desired()), "/etc/muster/metadata")
+        return next(line for line in script.splitlines() if line.startswith("allowed="))
+
+    assert [allowed(node).split("; do")[0] for node in (CONTROLLER, LOGIN, GPU)] == [
+        "allowed=$(for user in root slurm",
+        "allowed=$(for user in root",
+        "allowed=$(for user in root",
+    ]
+    there = ubuntu(packages={"nftables": "1.0.2"})
+    assert "install nftables" in titles(metadata.STEP, ubuntu(), GPU, desired())
+    assert "install nftables" not in titles(metadata.STEP, there, GPU, desired())
+    unit = _written(metadata.STEP.actions(there, LOGIN, desired()), "/etc/systemd/system/muster-metadata.service")
+    assert "systemd-user-sessions.service" in unit.partition("Before=")[2].splitlines()[0]
+    first = "write /etc/systemd/system/slurmd.service.d/muster-metadata.conf"
+    assert [first in titles(metadata.STEP, there, node, desired()) for node in (CONTROLLER, LOGIN, GPU)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_slurm_is_built_by_the_controller_and_waited_for_by_the_others() -> None:

@@ -55,6 +55,15 @@ def test_a_second_run_changes_nothing(cloud: Machines, bundle: Bundle, compute: 
     assert "muster: fetch" not in done.out
 
 
+def test_a_job_cannot_take_the_role_of_its_node(cloud: Machines, compute: str) -> None:
+    assert [cloud.metadata_answers("gpu-1", user) for user in ("root", "alice", "slurm")] == [True, False, False]
+    assert [cloud.metadata_answers("controller", user) for user in ("root", "alice", "slurm")] == [True, False, True]
+    cloud.do("gpu-1", "nft flush ruleset")
+    assert cloud.metadata_answers("gpu-1", "alice")
+    assert cloud.do("gpu-1", "systemctl restart slurmd").code == 0
+    assert not cloud.metadata_answers("gpu-1", "alice")
+
+
 def test_no_secret_is_in_user_data_or_log(cloud: Machines, bundle: Bundle, compute: str) -> None:
     key = cloud.do("gpu-1", "base64 -w0 /etc/slurm/slurm.key").out[:40]
     host_key = cloud.keys["compute"].private.splitlines()[2]

@@ -28,6 +28,9 @@ US_PER_GB_S = 1e-3
 PEER_US = 0.7
 """Each further peer of an all-to-all: one more pair of connections to serve."""
 MANY = 3
+NODE_GPUS = 8
+NVLS_FAR_US = 1.5
+"""Of each GPU in a rack beyond those of a node, when the switches add up: they are two layers then."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def _trees(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
 def _switched(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
     if not fabric.nvls_gb_s:
         return
-    start = fitted.launch_us + STEP_US["nvlink"]["nvls"]["Simple"]
+    start = fitted.launch_us + STEP_US["nvlink"]["nvls"]["Simple"] + NVLS_FAR_US * max(0, fabric.per_node - NODE_GPUS)
     if fabric.nodes == 1:
         yield Candidate("nvls", "Simple", start, US_PER_GB_S / fabric.nvls_gb_s, fabric.in_switch)
         return
@@ -115,7 +118,7 @@ def _pat(fabric: Fabric, fitted: Constants) -> Candidate:
 def _all_to_all(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
     outside = fabric.ranks - fabric.per_node
     near = (fabric.per_node - 1) / fabric.ranks / fabric.ring_gb_s
-    far = fabric.per_node * outside / fabric.ranks / fabric.net_gb_s if outside else 0.0
+    far = fabric.per_node * outside / fabric.ranks / fabric.all_net_gb_s if outside else 0.0
     peers = PEER_US * (fabric.ranks - 1)
     yield from _direct(fabric, fitted, max(near, far), extra_us=peers)
 

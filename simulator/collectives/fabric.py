@@ -41,7 +41,9 @@ class Fabric:
     nvls_gb_s: float
     """Array bytes per second when the switch adds up; 0 where it cannot."""
     net_gb_s: float
-    """What this group gets of one node's cards."""
+    """What this group gets of one node's cards for rings and trees."""
+    all_net_gb_s: float
+    """The same for messages of every rank to every other."""
     hop_us: float
     protocols: tuple[str, ...]
     in_ring: Wait
@@ -60,7 +62,7 @@ def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
     joined = system.intra_gb_s > PCIE_MOST_GB_S and not 0 < system.nvlink_domain < per_node
     link = NVLINK[system.gpu.generation] if joined else "pcie"
     kind = network_kind(system, fitted)
-    network, waits = fitted.networks[kind], fitted.waits
+    network, waits, cards = fitted.networks[kind], fitted.waits, _cards_gb_s(group, system)
     # Without a switch, every GPU has its own wires to its neighbours.
     switched = link not in ("nvlink2", "pcie")
     hides = {"tcpx": HIDES, "loopback": ADDS_UP}.get(kind)
@@ -71,7 +73,8 @@ def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
         inside="nvlink" if joined else "pcie",
         ring_gb_s=_ring_gb_s(fitted.links[link].ring, link, per_node, system),
         nvls_gb_s=fitted.links[link].nvls * system.intra_gb_s if per_node >= NVLS_LEAST else 0.0,
-        net_gb_s=network.share * _cards_gb_s(group, system) if nodes > 1 else 0.0,
+        net_gb_s=network.share * cards * min(_rack(system), max(1.0, RACK_GPUS / group.per_node)),
+        all_net_gb_s=network.share * cards * _rack(system),
         hop_us=system.network_us or network.hop_us,
         protocols=network.protocols if nodes > 1 else PROTOCOLS,
         in_ring=waits["in_ring"] if switched else ADDS_UP,
@@ -103,8 +106,7 @@ def _cards_gb_s(group: Group, system: System) -> float:
     """A GPU uses the cards nearest to it, so a group with few GPUs in a node has few cards."""
     cards = system.cards or system.gpus_per_node
     near = min(1.0, ceil(group.per_node / system.gpus_per_node * cards) / cards)
-    together = min(_rack(system), max(1.0, RACK_GPUS / group.per_node))
-    return system.inter_gb_s * min(near, 1 / group.sharing) * together
+    return system.inter_gb_s * min(near, 1 / group.sharing)
 
 
 def _rack(system: System) -> int:

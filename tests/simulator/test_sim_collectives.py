@@ -79,7 +79,7 @@ def test_two_nodes_send_the_array_once_and_more_nodes_twice() -> None:
 @pytest.mark.parametrize(
     ("size", "group", "expected"),
     [
-        # github.com/stas00/ml-engineering network/README.md: LL up to 1 MiB on eight H200, then the switch; a ring on four.
+        # github.com/stas00/ml-engineering network/README.md: LL up to 1 MiB on eight H200, then NVLS; a ring on four.
         (2**16, NODE, ("ring", "LL")),
         (2**33, NODE, ("nvls", "Simple")),
         (2**33, Group(4, 4), ("ring", "Simple")),

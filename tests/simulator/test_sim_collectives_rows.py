@@ -74,7 +74,7 @@ def test_one_process_launches_on_one_gpu_after_the_other() -> None:
         ({"gpu_type": ""}, "gpu_type: blank"),
         (
             {"inter_gb_s": "", "interconnect": "InfiniBand"},
-            "inter_gb_s: blank; allowed: GB/s of a node's network cards",
+            "inter_gb_s: blank; allowed: GB/s of a node's",
         ),
         ({"inter_gb_s": "-1"}, "inter_gb_s: -1; allowed: above 0"),
     ],
@@ -96,7 +96,7 @@ def test_predict_adds_its_columns_to_every_row(tmp_path: Path, capsys: pytest.Ca
     assert [row["coll_id"] for row in after] == [row["coll_id"] for row in before]
     assert all(bool(row["error"]) != bool(row["predicted_time_us"]) for row in after)
     assert {row["system"] for row in after if row["error"]} == {"unnamed_4_nodes", "h200_nvlink_node"}
-    assert "of 400 rows predicted" in capsys.readouterr().out
+    assert "of 473 rows predicted" in capsys.readouterr().out
 
 
 def test_evaluate_prints_errors_by_system(capsys: pytest.CaptureFixture[str]) -> None:

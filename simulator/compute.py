@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from simulator.layout import Layout
-from simulator.model import Stack, Transformer
+from simulator.model import Transformer
 from simulator.parameters import head_width, matrices, projections
 from simulator.rates import Rates
 from simulator.system import Gpu
@@ -165,7 +165,9 @@ class Compute:
     def _flash_share(self, layout: Layout) -> float:
         if self.gpu.peak_tflops.get("bf16", 0) < HOPPER:
             return self.rates.flash
-        return self.rates.flash_hopper if layout.framework == "torch" else self.rates.flash_fused
+        if layout.framework != "torch":
+            return self.rates.flash_fused
+        return self.rates.flash_compiled if layout.compiled else self.rates.flash_hopper
 
     def _filled(self, layout: Layout, width: float) -> float:
         """Flash attention loses on short sequences, narrow heads and few blocks."""
@@ -173,7 +175,7 @@ class Compute:
         blocks = layout.micro_batch * model.heads / layout.tp * max(1.0, model.seq / layout.cp / 128)
         waves = blocks / self.gpu.multiprocessors
         return (
-            min(1.0, 0.5 + width / 256) * (model.seq / (model.seq + 256)) * (waves / ceil(waves) if waves < 4 else 1.0)
+            min(1.0, 0.85 + 0.15 * width / 128) * (model.seq / (model.seq + 256)) * (waves / ceil(waves) if waves < 4 else 1.0)
         )
 
     def _rest(self, layout: Layout, mixture: bool) -> Seconds:

@@ -26,6 +26,7 @@ class Rates:
     tile_us: float = rate("time of one wave of tiles beside its arithmetic", 2.0, 0.2, 8.0)
     flash: float = rate("flash attention, share of the best matmul rate before Hopper", 0.65, 0.3, 0.9)
     flash_hopper: float = rate("the same since Hopper with the kernels of torch", 0.42, 0.2, 0.8)
+    flash_compiled: float = rate("the same where the model is compiled, which newer releases do", 0.5, 0.2, 0.8)
     flash_fused: float = rate(
         "the same since Hopper with the kernels of megatron and TransformerEngine", 0.65, 0.3, 0.9
     )
@@ -39,6 +40,8 @@ class Rates:
     host_compiled_us: float = rate("the same, compiled", 150.0, 50.0, 800.0)
     host_megatron_us: float = rate("the same, megatron and deepspeed", 500.0, 100.0, 2500.0)
     host_shard_us: float = rate("host time to gather one sharded layer", 300.0, 50.0, 1500.0)
+    host_tensor_us: float = rate("host time that splitting a layer over ranks adds to it", 200.0, 0.0, 1500.0)
+    gather_shown: float = rate("share of a layer's compute that deepspeed does not gather behind", 0.4, 0.0, 1.0)
     step_ms: float = rate("of one step, whatever its size: loss, clipping, data", 10.0, 1.0, 60.0)
     update: float = rate("reads and writes of the update over those of a fused one", 1.5, 1.0, 4.0)
     slowed: float = rate("compute slowed while collectives run beside it", 0.10, 0.0, 0.4)

@@ -39,7 +39,14 @@ def run(row: Mapping[str, str]) -> Run:
     model = row_model(values)
     dtype = values.choice("dtype", DTYPES, "bf16")
     tp, pp, cp = (values.whole(name, 1) for name in ("tp", "pp", "cp"))
-    words = software(values.text("software"), values.text("note"), dtype=dtype, gpu=system.gpu.name, spread=tp * pp > 1)
+    words = software(
+        values.text("software"),
+        values.text("note"),
+        dtype=dtype,
+        gpu=system.gpu.name,
+        spread=tp * pp > 1,
+        sharded=values.text("zero_stage") == "3",
+    )
     model = replace(model, flash=words.flash)
     layout = _layout(values, model, system, words, (tp, pp, cp), dtype)
     return Run(model, _fill(values, model, layout, system), system, tuple(values.inferred))
@@ -175,7 +182,7 @@ def _first_that_fits(
                 tried = replace(
                     layout, micro_batch=size, global_batch=whole, recompute=recompute, weight_bytes=weight_bytes
                 )
-                if memory(model, tried, system).total <= system.gpu.memory_gb * 2**30:
+                if memory(model, tried, system).fits:
                     return tried
                 tries.append(tried)
     return tries[len(sizes) * len(recomputes) - 1]

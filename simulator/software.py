@@ -22,10 +22,12 @@ class Software:
     """Only small added matrices learn (LoRA)."""
 
 
-def software(name: str, note: str, *, dtype: str, gpu: str, spread: bool) -> Software:
-    """`spread`: the layout splits layers or stages, which plain modules seldom do."""
+def software(name: str, note: str, *, dtype: str, gpu: str, spread: bool, sharded: bool) -> Software:
+    """`spread`: the layout splits layers or stages, which plain modules seldom do; `sharded`: ZeRO-3."""
     words = name.lower()
     framework = _framework(words, note, spread)
+    if sharded and "deepspeed" in words:
+        framework = "deepspeed"
     return Software(
         framework=framework,
         compiled=_compiled(f"{words} {note.lower()}"),

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from math import log, sqrt
 
 from simulator import groups
+from simulator.collectives import Op, time_s
 from simulator.compute import Compute, LayerWork
 from simulator.layout import Layout
 from simulator.memory import Memory, memory
 from simulator.model import Model
 from simulator.parameters import Parameters, parameters
-from simulator.collectives import Op, time_s
 from simulator.rates import Rates, fitted
 from simulator.system import System
 
@@ -47,11 +47,8 @@ class Estimate:
     def predict(self, layout: Layout) -> Prediction:
         parts = self.parts(layout)
         step = sum(parts.values())
-        need = memory(self.model, layout, self.system)
-        room = self.system.gpu.memory_gb * 2**30
-        fits = need.total <= room
-        reason = "" if fits else f"{need.total / 2**30:.1f} GiB of {room / 2**30:.0f}"
-        return Prediction(step, step * LOW, step * HIGH, parts, need, fits, reason, max(parts, key=parts.__getitem__))
+        needed = memory(self.model, layout, self.system)
+        return Prediction(step, step * LOW, step * HIGH, parts, needed, needed.fits, needed.reason, max(parts, key=parts.__getitem__))
 
     def parts(self, layout: Layout) -> dict[str, float]:
         count = max(1, layout.micro_batches)
@@ -104,7 +101,7 @@ class Estimate:
         backward = sum(n * w.backward for n, w, _ in works)
         gather = self._gather(layout, layers, forward, backward) if layout.zero == 3 else 0.0
         device = products + attention + rest + again + head_s + tensor + context + experts + gather
-        host = max(0.0, self._host(layout, layers) - device)
+        host = max(0.0, self._host(layout, layers) - (device if self.system.gpu.runs_ahead else 0.0))
         return Stage(
             products, attention, rest, again, head_s, host, tensor, context, experts, gather, backward + head.backward
         )
@@ -116,6 +113,8 @@ class Estimate:
         else:
             each = rates.host_torch_us if layout.framework == "torch" else rates.host_megatron_us
         times = 2.5 if layout.recompute != "full" else 3.5
+        if layout.tp > 1:
+            each += rates.host_tensor_us
         sharded = 3 * rates.host_shard_us if layout.zero == 3 else 0.0
         return layers * (each * times + sharded) * 1e-6
 
@@ -158,7 +157,8 @@ class Estimate:
             reduce += self._time("all_reduce", layout.gradient_bytes * each / shard.ranks, copies)
         if layout.adapters:
             reduce = 0.0
-        one_forward, one_backward = forward / layers, backward / layers
+        behind = 1 - self.rates.gather_shown if layout.framework == "deepspeed" else 1.0
+        one_forward, one_backward = behind * forward / layers, behind * backward / layers
         ends = gather + reduce
         shown = layers * (max(0.0, gather - one_forward) + max(0.0, gather + reduce - one_backward))
         hidden = layers * (min(gather, one_forward) + min(gather + reduce, one_backward))
@@ -214,7 +214,9 @@ class Estimate:
     def _layer_parameters(self, layout: Layout) -> tuple[float, float]:
         """Of a mean layer on one rank before ZeRO-3 splits them: those of every rank, and of its own experts."""
         held = self.parameters
-        plain = held.attention + ((held.layers - held.mixtures) * held.dense + held.mixtures * held.shared) / held.layers
+        plain = (
+            held.attention + ((held.layers - held.mixtures) * held.dense + held.mixtures * held.shared) / held.layers
+        )
         routed = held.mixtures * held.experts * held.expert / held.layers / layout.ep
         return plain / layout.tp, routed / layout.tp
 

@@ -1,44 +1,42 @@
-"""What is, for `status`: containers from Docker, nodes, queue and daemons from the controller in one SSH call."""
+"""What is, for `status`: machines as their target tells them, nodes, queue and daemons as the controller does."""
 
 from __future__ import annotations
 
-import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
 
-import docker
-from docker.errors import NotFound
-
-from infra.commands.ssh import TIMEOUT_S, inventory, run
+from infra.commands.known_cluster import known_cluster
+from infra.commands.ssh import inventory
 from infra.home import StackHome
-from infra.inventory import Inventory
-from infra.plan import names
-from infra.providers import engine_client
+from infra.inventory import Inventory, Node
+from slurm.hostlist import expand
 
 DAEMONS = ("slurmctld", "slurmdbd", "mariadb")
 _MARK = "---muster---"
-_SCRIPT = f"""
-sinfo -h -N -o '%N|%T|%C|%E' 2>&1 | sort -u; echo {_MARK}
-squeue -h -o '%i|%j|%u|%P|%T|%M|%D|%R' 2>&1; echo {_MARK}
+_MOST_JOBS = 100
+# Nodes that say the same are one line, and the queue has an end: what comes back through Run Command is short.
+SCRIPT = f"""
+sinfo -h -o '%N|%T|%E' 2>&1; echo {_MARK}
+jobs=$(squeue -h -o '%i|%j|%u|%P|%T|%M|%D|%R' 2>&1)
+echo "$jobs" | head -n {_MOST_JOBS}; echo {_MARK}
+echo "$jobs" | wc -l; echo {_MARK}
 for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; done
 """
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A container as Docker sees it; `state` is Docker's word, or `gone`."""
+    """`state` is the word of Docker or EC2, `gone`, or `off`: one that comes when a job needs it."""
 
     state: str
     up_s: float | None = None
     exit_code: int = 0
+    kind: str = "container"
 
 
 @dataclass(frozen=True)
 class SlurmNode:
     state: str
-    cpus: str = ""
-    """allocated/idle/other/total, as sinfo writes it."""
     reason: str = ""
 
 
@@ -58,6 +56,8 @@ class Job:
 class Slurm:
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
     jobs: tuple[Job, ...] = ()
+    more_jobs: int = 0
+    """That are not among them."""
     daemons: dict[str, str] = field(default_factory=dict)
     problem: str = ""
     """Why the controller could not be asked."""
@@ -66,63 +66,41 @@ class Slurm:
 @dataclass(frozen=True)
 class Facts:
     inventory: Inventory
+    nodes: tuple[Node, ...]
+    """Those of the inventory, and those that are launched by name."""
     machines: dict[str, Machine]
     slurm: Slurm
 
 
 def gather(stack: StackHome) -> Facts:
     known = inventory(stack)
-    machines = machines_of(known)
-    controller = machines[known.controller.name]
-    if controller.state != "running":
-        return Facts(known, machines, Slurm(problem=f"the controller's container is {controller.state}"))
-    return Facts(known, machines, ask_slurm(stack, known.controller.name))
+    if known.target == "aws":
+        from infra.commands.cluster_facts_aws import gather as gathered  # noqa: PLC0415  # loads AWS's libraries
 
+        placed = known_cluster(stack)
+        return gathered(known, placed.region if placed else "", stack.name)
+    from infra.commands.cluster_facts_local import gather as looked_at  # noqa: PLC0415  # loads Docker's library
 
-def machines_of(known: Inventory) -> dict[str, Machine]:
-    with engine_client.asking(f"cluster {known.cluster}") as api:
-        found = {node.name: _inspected(api, names.container(known.cluster, node.name)) for node in known.nodes}
-    now = datetime.now(UTC)
-    return {name: _machine(state, now) for name, state in found.items()}
-
-
-def ask_slurm(stack: StackHome, controller: str) -> Slurm:
-    try:
-        done = run(stack, controller, _SCRIPT, user="root")
-    except subprocess.TimeoutExpired:
-        return Slurm(problem=f"the controller did not answer within {TIMEOUT_S:.0f} s")
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        return Slurm(problem=lines[-1] if lines else f"ssh ended with code {done.returncode}")
-    return parse(done.stdout)
+    return looked_at(known, stack)
 
 
 def parse(text: str) -> Slurm:
-    nodes, jobs, daemons = (part.strip().splitlines() for part in text.split(_MARK))
+    """What SCRIPT says."""
+    nodes, jobs, total, daemons = (part.strip().splitlines() for part in text.split(_MARK))
     errors = [line for line in (*nodes, *jobs) if "error" in line and "|" not in line]
     split_jobs = (line.split("|", 7) for line in jobs if line.count("|") >= 7)  # noqa: PLR2004
-    split_nodes = (line.split("|", 3) for line in nodes if line.count("|") >= 3)  # noqa: PLR2004
     return Slurm(
-        nodes={n: SlurmNode(state, cpus, "" if reason == "none" else reason) for n, state, cpus, reason in split_nodes},
+        nodes=dict(_nodes(nodes)),
         jobs=tuple(Job(*fields) for fields in split_jobs),
+        more_jobs=max(0, int("".join(total) or 0) - _MOST_JOBS),
         daemons=dict(line.split("|", 1) for line in daemons if "|" in line),
         problem=errors[0] if errors else "",
     )
 
 
-def _inspected(api: docker.APIClient, container: str) -> Any:
-    try:
-        return api.inspect_container(container)
-    except NotFound:
-        return None
-
-
-def _machine(found: Any, now: datetime) -> Machine:
-    if found is None:
-        return Machine("gone")
-    state = found["State"]
-    if state["Status"] != "running":
-        return Machine(state["Status"], exit_code=int(state["ExitCode"]))
-    # Docker writes nanoseconds; datetime reads at most microseconds.
-    started = datetime.fromisoformat(state["StartedAt"][:19] + "+00:00")
-    return Machine("running", (now - started).total_seconds())
+def _nodes(lines: list[str]) -> Iterator[tuple[str, SlurmNode]]:
+    for line in lines:
+        if line.count("|") < 2:  # noqa: PLR2004
+            continue
+        names, state, reason = line.split("|", 2)
+        yield from ((name, SlurmNode(state, "" if reason == "none" else reason)) for name in expand(names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from rich.markup import escape
@@ -18,8 +19,12 @@ from infra.inventory import Node
 from infra.providers import engine_client
 from infra.spec.issue import SpecError
 from infra.spec.load import read
+from slurm.hostlist import hostlist
 
 _FINE = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
+# As sinfo marks nodes that are powered down, on their way, or do not answer.
+_MARKS = "*~#!%$@^-+"
+_OFF, _STARTING = "off", "pending"
 
 
 def status(name: str) -> None:
@@ -27,7 +32,7 @@ def status(name: str) -> None:
     if not stack.inventory.exists():
         _not_up(stack)
         return
-    with screen.out().status("asking Docker and the controller"):
+    with screen.out().status("asking for the machines and the controller"):
         facts = cluster_facts.gather(stack)
     screen.out().print(f"[bold]{facts.inventory.cluster}[/bold]  stack {name}, target {facts.inventory.target}\n")
     nodes, broken = nodes_table(facts)
@@ -44,18 +49,12 @@ def status(name: str) -> None:
 
 def node_state(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
     """(state, why it is bad): the machine first, then what Slurm says of it."""
-    if machine.state != "running":
+    if machine.state == _STARTING:
+        return "starting", ""
+    if machine.state not in ("running", _OFF):
         code = f" with code {machine.exit_code}" if machine.state == "exited" else ""
-        return machine.state, f"container {machine.state}{code}"
-    if node.role != "compute":
-        return "up", ""
-    if slurm.problem:
-        return "unknown", ""
-    known = slurm.nodes.get(node.name)
-    if known is None:
-        return "unknown", "not in slurm.conf"
-    bad = not known.state.rstrip("*~#!%$@^-+").startswith(_FINE) or known.state.endswith("*")
-    return known.state, known.reason or "not responding" if bad else ""
+        return machine.state, f"{machine.kind} {machine.state}{code}"
+    return _by_slurm(node, machine, slurm) if node.role == "compute" else ("up", "")
 
 
 def nodes_table(facts: Facts) -> tuple[Table, list[str]]:
@@ -63,10 +62,9 @@ def nodes_table(facts: Facts) -> tuple[Table, list[str]]:
     heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", "up")
     table = screen.table(*heads, right=["cpus", "memory", "up"])
     broken = []
-    for node in facts.inventory.nodes:
-        machine = facts.machines[node.name]
-        state, why = node_state(node, machine, facts.slurm)
-        style = "red" if why else "green" if state in ("idle", "up") else "cyan"
+    for node, state, why in _rows(facts):
+        machine = facts.machines.get(node.name, Machine(_OFF))
+        style = "red" if why else "green" if state in ("idle", "up") else "dim" if state == _OFF else "cyan"
         gpus = (
             f"{node.gpus.count} {node.gpus.type}{' (simulated)' if node.gpus.kind == 'simulated' else ''}"
             if node.gpus.count
@@ -88,6 +86,33 @@ def nodes_table(facts: Facts) -> tuple[Table, list[str]]:
     return table, broken
 
 
+def _by_slurm(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
+    if slurm.problem:
+        return _OFF if machine.state == _OFF else "unknown", ""
+    known = slurm.nodes.get(node.name)
+    if known is None:
+        return "unknown", "not in slurm.conf"
+    bad = not known.state.rstrip(_MARKS).startswith(_FINE) or known.state.endswith("*")
+    if bad:
+        return known.state, known.reason or "not responding"
+    if machine.state == _OFF and known.state[-1] not in _MARKS:
+        return known.state, f"{machine.kind} gone, and Slurm has not seen it yet"
+    return _OFF if known.state.endswith("~") else known.state, ""
+
+
+def _rows(facts: Facts) -> Iterator[tuple[Node, str, str]]:
+    """Node, state and why it is bad; of a group the nodes that are off are one row."""
+    off: dict[str, list[Node]] = {}
+    for node in facts.nodes:
+        state, why = node_state(node, facts.machines[node.name], facts.slurm)
+        if state == _OFF and not why:
+            off.setdefault(node.group or "", []).append(node)
+        else:
+            yield node, state, why
+    for nodes in off.values():
+        yield nodes[0].model_copy(update={"name": hostlist(node.name for node in nodes)}), _OFF, ""
+
+
 def _queue(slurm: Slurm) -> None:
     if slurm.problem:
         return
@@ -95,6 +120,8 @@ def _queue(slurm: Slurm) -> None:
         screen.out().print("queue   empty")
         return
     screen.out().print(queue_table(slurm), "")
+    if slurm.more_jobs:
+        screen.say(f"and {slurm.more_jobs} more jobs")
 
 
 def queue_table(slurm: Slurm) -> Table:
@@ -144,7 +171,8 @@ def _things(number: int) -> str:
 def _not_up(stack: StackHome) -> None:
     last = outcome.read(stack)
     if last is None:
-        engine_client.connect()
+        if _is_local(stack):
+            engine_client.connect()
         screen.out().print(f"stack {stack.name} is not up")
         screen.next_steps([(typed("up", stack.name), "create it")])
         return
@@ -152,3 +180,10 @@ def _not_up(stack: StackHome) -> None:
     raise Stop(
         f"stack {stack.name} is not up: its last `up` {ended}", f"`{typed('up', stack.name)}`; log: {stack.log('up')}"
     )
+
+
+def _is_local(stack: StackHome) -> bool:
+    try:
+        return read(stack.file).target == "local"
+    except SpecError:
+        return True

@@ -43,26 +43,34 @@ def node(name: str, role: Any = "compute") -> Node:
     return Node(name=name, role=role, address="10.0.0.1", host_key="k", machine_id="m", cpus=2, memory_mb=2048)
 
 
-SINFO = "gpu-1|idle|0/2/0/2|none\ngpu-2|down*|0/0/2/2|Not responding\n---muster---\n"
+SINFO = "gpu-[1,3-4]|idle|none\ngpu-2|down*|Not responding\n---muster---\n"
 SQUEUE = "7|train|alice|gpu|PENDING|0:00|2|(Resources)\n8|a|b|gpu|RUNNING|1:02|1|gpu-1\n---muster---\n"
+TOTAL = "2\n---muster---\n"
 UNITS = "slurmctld|active\nslurmdbd|failed\nmariadb|active\n"
 UP = Machine("running", 60.0)
 
 
 def test_the_controllers_answer_is_read() -> None:
-    slurm = parse(SINFO + SQUEUE + UNITS)
-    assert slurm.nodes["gpu-2"] == SlurmNode("down*", "0/0/2/2", "Not responding")
+    slurm = parse(SINFO + SQUEUE + TOTAL + UNITS)
+    idle = SlurmNode("idle")
+    assert slurm.nodes == {
+        "gpu-1": idle,
+        "gpu-3": idle,
+        "gpu-4": idle,
+        "gpu-2": SlurmNode("down*", "Not responding"),
+    }
     assert [(job.id, job.state, job.where) for job in slurm.jobs] == [
         ("7", "PENDING", "(Resources)"),
         ("8", "RUNNING", "gpu-1"),
     ]
     assert slurm.daemons == {"slurmctld": "active", "slurmdbd": "failed", "mariadb": "active"}
-    assert slurm.problem == ""
+    assert (slurm.problem, slurm.more_jobs) == ("", 0)
+    assert parse(SINFO + SQUEUE + TOTAL.replace("2", "5003") + UNITS).more_jobs == 4903
 
 
 def test_a_controller_that_does_not_answer_is_a_problem_not_an_empty_queue() -> None:
     broken = "slurm_load_partitions: error: Unable to contact slurm controller\n---muster---\n---muster---\n"
-    assert "Unable to contact" in parse(broken + UNITS).problem
+    assert "Unable to contact" in parse(broken + TOTAL + UNITS).problem
 
 
 @pytest.mark.parametrize(
@@ -70,12 +78,24 @@ def test_a_controller_that_does_not_answer_is_a_problem_not_an_empty_queue() -> 
     [
         (node("gpu-1"), UP, {"gpu-1": SlurmNode("idle")}, "idle", ""),
         (node("gpu-1"), UP, {"gpu-1": SlurmNode("mixed-")}, "mixed-", ""),
-        (node("gpu-1"), UP, {"gpu-1": SlurmNode("drained", reason="bad disk")}, "drained", "bad disk"),
+        (node("gpu-1"), UP, {"gpu-1": SlurmNode("drained", "bad disk")}, "drained", "bad disk"),
         (node("gpu-1"), UP, {"gpu-1": SlurmNode("idle*")}, "idle*", "not responding"),
         (node("gpu-1"), UP, {}, "unknown", "not in slurm.conf"),
         (node("gpu-1"), Machine("gone"), {"gpu-1": SlurmNode("idle")}, "gone", "container gone"),
         (node("gpu-1"), Machine("exited", exit_code=137), {}, "exited", "container exited with code 137"),
         (node("login", "login"), UP, {}, "up", ""),
+        (node("login", "login"), Machine("stopped", kind="machine"), {}, "stopped", "machine stopped"),
+        (node("gpu-1"), Machine("pending"), {"gpu-1": SlurmNode("idle#")}, "starting", ""),
+        (node("gpu-1"), Machine("off"), {"gpu-1": SlurmNode("idle~")}, "off", ""),
+        (node("gpu-1"), Machine("off"), {"gpu-1": SlurmNode("allocated#")}, "allocated#", ""),
+        (node("gpu-1"), Machine("off"), {"gpu-1": SlurmNode("down~", "no capacity")}, "down~", "no capacity"),
+        (
+            node("gpu-1"),
+            Machine("off", kind="machine"),
+            {"gpu-1": SlurmNode("idle")},
+            "idle",
+            "machine gone, and Slurm has not seen it yet",
+        ),
     ],
 )
 def test_the_state_of_a_node(of: Node, machine: Machine, known: dict[str, SlurmNode], state: str, why: str) -> None:

@@ -30,7 +30,7 @@ def facts() -> Facts:
     ]
     known = Inventory.model_validate({"cluster": "c", "target": "local", "nodes": nodes})
     slurm = Slurm(nodes={"training-1": SlurmNode("drained*", reason=REASON)})
-    return Facts(known, {node.name: Machine("running", 360_000.0) for node in known.nodes}, slurm)
+    return Facts(known, known.nodes, {node.name: Machine("running", 360_000.0) for node in known.nodes}, slurm)
 
 
 def test_a_broken_node_squeezes_no_column() -> None:

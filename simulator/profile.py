@@ -13,10 +13,10 @@ from simulator.instances import system as of_catalog
 from simulator.profile_fit import Calibrated, calibrated
 from trainer.config.problem import ConfigError, Problem
 
-SCHEMA = 1
+SCHEMA = 2
 STACKS = Path(__file__).parents[1] / "stacks"
 CALIBRATE = "make submit JOB=slurm/jobs/calibrate.sbatch, or torchrun -m simulator.calibrate"
-NEEDED = ("nodes", "per_node", "products", "copied_gb_s", "layers", "updates", "collectives", "short_run")
+NEEDED = ("nodes", "per_node", "products", "copied_gb_s", "layers", "updates", "collectives", "checkpoint", "short_run")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from simulator.compute import Compute
 from simulator.curves import ExchangeCurve, ProductCurve
 from simulator.layout import Layout
 from simulator.model import Transformer
-from simulator.nonnegative import solve
+from simulator.nonnegative import solve_quiet
 from simulator.rates import Rates, fitted
 from simulator.step import predict
 from simulator.system import Gpu, System
@@ -19,6 +19,8 @@ HOST_TIMES = 2.5
 """What `step` counts a layer's launches as, forward and backward."""
 LARGE = 1.5
 """A layer that takes so many times as long as the smallest does not wait for its launches."""
+PARTS = ("layer_s", "attention_s", "head_s")
+"""Times of a measured layer."""
 UNSEEN = 1e9
 """A rate of what no measurement shows: it takes no time."""
 
@@ -34,6 +36,7 @@ def calibrated(machine: dict[str, Any], world: dict[str, Any]) -> Calibrated:
     system = _system(machine, world)
     rates = _clean(world)
     rates = _head(system.gpu, rates, world)
+    rates = _attention(system.gpu, rates, world)
     rates = _layers(system.gpu, rates, world)
     rates = _update(system.gpu, rates, world)
     return Calibrated(system, _step(system, rates, world))
@@ -53,9 +56,7 @@ def _crowded(world: dict[str, Any], times: float) -> dict[str, Any]:
             dtype: [(*shape, times * took) for *shape, took in rows] for dtype, rows in world["products"].items()
         },
         "copied_gb_s": world["copied_gb_s"] / times,
-        "layers": [
-            {**one, "layer_s": times * one["layer_s"], "head_s": times * one["head_s"]} for one in world["layers"]
-        ],
+        "layers": [{**one, **{part: times * one[part] for part in PARTS}} for one in world["layers"]],
         "updates": [{**one, "seconds": times * one["seconds"]} for one in world["updates"]],
     }
 
@@ -113,8 +114,16 @@ def _head(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
         product = _seconds(Compute(_model(one), gpu, replace(rates, memory=UNSEEN)).head(_layout(one, world)))
         rows.append([whole - product, 1.0])
         left.append(max(one["head_s"] - product, 0.1 * one["head_s"]))
-    times, _ = solve(rows, left)
+    times, _ = solve_quiet(rows, left)
     return replace(rates, memory=1 / times if times else UNSEEN)
+
+
+def _attention(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
+    works = [Compute(_model(one), gpu, rates).layer(_layout(one, world), mixture=False) for one in world["layers"]]
+    rows = [[_seconds(work.attention), 1.0] for work in works]
+    times, _ = solve_quiet(rows, [one["attention_s"] for one in world["layers"]])
+    share = 1 / times if times else UNSEEN
+    return replace(rates, flash=share, flash_hopper=share)
 
 
 def _layers(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
@@ -123,19 +132,19 @@ def _layers(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
     rows, left = [], []
     for one in seen or world["layers"]:
         work = Compute(_model(one), gpu, rates).layer(_layout(one, world), mixture=False)
-        rows.append([_seconds(work.attention), _seconds(work.rest), 0.0 if gpu.runs_ahead else 1.0])
-        left.append(max(one["layer_s"] - _seconds(work.products), 0.1 * one["layer_s"]))
-    attention, passes, host = solve(rows, left)
-    flash = 1 / attention if attention else UNSEEN
+        rows.append([_seconds(work.rest), 0.0 if gpu.runs_ahead else 1.0])
+        known = _seconds(work.products) + _seconds(work.attention)
+        left.append(max(one["layer_s"] - known, 0.1 * one["layer_s"]))
+    passes, host = solve_quiet(rows, left)
     host = least if gpu.runs_ahead else host
-    return replace(rates, flash=flash, flash_hopper=flash, passes_torch=passes, host_torch_us=1e6 * host / HOST_TIMES)
+    return replace(rates, passes_torch=passes, host_torch_us=1e6 * host / HOST_TIMES)
 
 
 def _update(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
     model = _model(world["layers"][0])
     compute = Compute(model, gpu, rates)
     rows = [[compute.update(one["parameters"], Layout()), 1.0] for one in world["updates"]]
-    times, _ = solve(rows, [one["seconds"] for one in world["updates"]])
+    times, _ = solve_quiet(rows, [one["seconds"] for one in world["updates"]])
     return replace(rates, update=times)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from simulator.calibrate.ranks import Ranks
 from trainer.config.schema import LlamaConfig, OptimizerConfig
+from trainer.models.attention import attend
 from trainer.models.llama import Llama
 from trainer.models.loss import loss
 from trainer.optimizer import Optimizer
@@ -59,6 +60,7 @@ def _of_size(ranks: Ranks, size: Size, precision: str) -> dict[str, Any]:
     model.init_buffers(ranks.device)
     inside = torch.randn(size.samples, size.seq, size.dim, device=ranks.device, requires_grad=True)
     targets = torch.zeros(size.samples, size.seq, dtype=torch.long, device=ranks.device)
+    shape = (size.samples, size.heads, size.seq, size.dim // size.heads)
     block, head = model.layers["0"], torch.nn.Sequential(model.norm, model.head)
 
     def cast() -> Any:
@@ -70,14 +72,21 @@ def _of_size(ranks: Ranks, size: Size, precision: str) -> dict[str, Any]:
         out.backward(out.detach())
         _forget(block, inside)
 
+    heads = [torch.rand(shape, device=ranks.device, requires_grad=True) for _ in range(3)]
+
+    def of_attention() -> None:
+        with cast():
+            out = attend(*heads)
+        out.backward(out.detach())
+
     def of_head() -> None:
         with cast():
             out = head(inside)
         loss(out, targets).backward()
         _forget(head, inside)
 
-    found = {name: getattr(size, name) for name in ("samples", "seq", "dim", "heads", "ffn", "vocab")}
-    return {**found, "layer_s": ranks.seconds(of_layer), "head_s": ranks.seconds(of_head)}
+    works = {"layer_s": of_layer, "attention_s": of_attention, "head_s": of_head}
+    return {**asdict(size), **{name: ranks.seconds(work) for name, work in works.items()}}
 
 
 def _forget(module: torch.nn.Module, inside: torch.Tensor) -> None:

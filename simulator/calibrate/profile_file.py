@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.calibrate.identity import SAME
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class OtherMachineError(Exception):

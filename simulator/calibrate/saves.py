@@ -20,7 +20,7 @@ class SaveError(Exception):
 
 
 def saves(ranks: Ranks, folder: Path) -> dict[str, float]:
-    """GB/s of all ranks together: from the call to the published checkpoint, and from its folder into memory."""
+    """GB/s of all ranks together: while training waits, from the call to the published checkpoint, and back again."""
     world = ranks.world
     store = Checkpoints(folder, rank=world.rank, world_size=world.size, group=world.group, keep=1)
     size = BYTES[ranks.device.type]
@@ -32,17 +32,20 @@ def saves(ranks: Ranks, folder: Path) -> dict[str, float]:
         raise SaveError(f"--out: {folder} has no checkpoint after a save; allowed: a folder to write; name another")
     read = [ranks.timed(lambda: store.load(newest, tensors), 1) for _ in range(TIMES)]
     store.close()
-    total = world.size * size / 1e9
-    return {"write_gb_s": total / max(ranks.all(min(wrote))), "read_gb_s": total / max(ranks.all(min(read)))}
+    waited, written = (min(times) for times in zip(*wrote, strict=True))
+    took = {"wait_gb_s": waited, "write_gb_s": written, "read_gb_s": min(read)}
+    return {name: 1e-9 * world.size * size / max(ranks.all(seconds)) for name, seconds in took.items()}
 
 
-def _write(ranks: Ranks, store: Checkpoints, tensors: dict[str, torch.Tensor], step: int) -> float:
+def _write(ranks: Ranks, store: Checkpoints, tensors: dict[str, torch.Tensor], step: int) -> tuple[float, float]:
+    """Seconds until training may go on, and until the checkpoint is there."""
     ranks.meet()
     began = time.perf_counter()
     store.save(step, tensors, {"step": step})
+    waited = time.perf_counter() - began
     store.wait()
     took = time.perf_counter() - began
     failed = [event.message for event in store.poll() if event.kind == "failed"]
     if failed:
         raise SaveError(failed[0])
-    return took
+    return waited, took

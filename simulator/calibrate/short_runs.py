@@ -33,5 +33,6 @@ def short_run(folder: Path, ranks: int, device: str) -> dict[str, Any]:
     if status:
         raise RuntimeError(f"the short run ended with {status}:\n{said.getvalue()}")
     lines = [json.loads(line) for line in (folder / "metrics" / "rank-00000.jsonl").read_text().splitlines()]
-    steps = [line["step_s"] for line in lines[STEPS // 3 :]]
-    return {"model": MODEL, "samples": SAMPLES, "step_s": quantiles(steps, n=4)[0], "steps": len(steps)}
+    steady = lines[STEPS // 3 :]
+    times = {name: quantiles([line[name] for line in steady], n=4)[0] for name in ("step_s", "data_s", "other_s")}
+    return {"model": MODEL, "samples": SAMPLES, "steps": len(steady), **times}

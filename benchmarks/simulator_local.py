@@ -1,0 +1,112 @@
+"""What the simulator says of our own runs on this machine's CPU after `calibrate`, against what they take.
+
+    python benchmarks/simulator_local.py [--ranks 1,2,4] [--keep FOLDER] [--json FILE]
+
+Ranks are processes of one node container, joined by gloo. Calibration and runs take turns, so that other users of the
+machine disturb both alike; a run's figure is that of its quickest twentieth of steps, its median stands beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median, quantiles
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+from benchmarks.figures import Figure, report  # noqa: E402
+from setup import env, pins  # noqa: E402
+from setup.paths import Paths  # noqa: E402
+from simulator.emulate.job import Job  # noqa: E402
+from simulator.profile import read  # noqa: E402
+from simulator.step import predict  # noqa: E402
+from trainer.config.load import load  # noqa: E402
+
+BATCH, STEPS, WARM = 8, 240, 40
+RUNS = {
+    "tiny-llama": [],
+    "small llama": [
+        *("model.dim=128", "model.layers=4", "model.heads=4", "model.kv_heads=4", "model.ffn=384"),
+        *("model.vocab_size=1024", "model.seq_len=64"),
+    ],
+}
+COMMON = [
+    *(f"batch.size={BATCH}", f"steps={STEPS}", "run.device=cpu", "checkpoint.every=0", "metrics.every=1"),
+    *("metrics.profile_every=0", "metrics.tensorboard=false", "metrics.peak_tflops=1"),
+]
+MOST_OFF = 15.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4])
+    parser.add_argument("--keep", type=Path, help="an empty folder for the profile and the runs")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    paths = Paths(root=REPO, cache=Paths.from_environment().cache)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=paths.cache) as made:
+        folder = (asked.keep or Path(made)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        measure(paths, folder, asked.ranks)
+        figures = [figure for ranks in asked.ranks for name in RUNS for figure in compare(folder, name, ranks)]
+    print(report(figures))
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    return int(any(figure.verdict == "FAIL" for figure in figures))
+
+
+def measure(paths: Paths, folder: Path, ranks: list[int]) -> None:
+    python = f"/shared/env/{env.key(paths)}/bin/python"
+    mounts = ["-v", f"{pins.ENV_VOLUME}:/shared/env:ro", "-v", f"{REPO}:/repo:ro", "-v", f"{folder}:/disk"]
+    box = ["docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "4g", "-w", "/disk", *mounts]
+    words = ("GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1", "PYTHONPATH=/repo", "PYTHONDONTWRITEBYTECODE=1")
+    box += [word for variable in (*words, "TORCH_CPP_LOG_LEVEL=FATAL") for word in ("-e", variable)]
+    box += ["--label", "muster.cluster=bench-simulator", pins.NODE_IMAGE]
+    for count in ranks:
+        for command in commands(count):
+            print(f"  {count} ranks: {' '.join(command[:3])} ...", file=sys.stderr, flush=True)
+            subprocess.run([*box, python, *launcher(count), *command], check=True, stdout=subprocess.DEVNULL)
+
+
+def commands(ranks: int) -> Iterator[list[str]]:
+    yield ["-m", "simulator.calibrate", "--out", "/disk/profile.json"]
+    for name in RUNS:
+        yield ["-m", "trainer", *settings(name, ranks), f"run.folder=/disk/{folder_of(name, ranks)}"]
+
+
+def launcher(ranks: int) -> list[str]:
+    alone = ranks == 1
+    words = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+    return [] if alone else words
+
+
+def settings(name: str, ranks: int) -> list[str]:
+    strategy = "ddp" if ranks > 1 else "single"
+    return ["tiny-llama", *RUNS[name], *COMMON, f"batch.micro={BATCH // ranks}", f"parallel.strategy={strategy}"]
+
+
+def compare(folder: Path, name: str, ranks: int) -> list[Figure]:
+    preset, *words = settings(name, ranks)
+    job = Job(load(preset, words), BATCH // ranks, BATCH // ranks)
+    on = read(folder / "profile.json").of(1, ranks)
+    said = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
+    lines = (folder / folder_of(name, ranks) / "metrics" / "rank-00000.jsonl").read_text().splitlines()
+    took = [json.loads(line)["step_s"] for line in lines[WARM:]]
+    quick = quantiles(took, n=20)[0]
+    times = f"predicted {1e3 * said:.1f} ms, measured {1e3 * quick:.1f} ms, median {1e3 * median(took):.1f} ms"
+    return [Figure(f"{name}, {ranks} ranks: off by", 100 * abs(said / quick - 1), "%", times, MOST_OFF)]
+
+
+def folder_of(name: str, ranks: int) -> str:
+    return f"{name.replace(' ', '-')}-{ranks}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

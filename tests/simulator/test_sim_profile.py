@@ -1,0 +1,105 @@
+"""A calibrated machine: predictions by its profile, and files that are none, or are of another machine."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.layout import Layout
+from simulator.nonnegative import solve, solve_quiet
+from simulator.profile import read
+from simulator.step import predict
+from tests.simulator import made_profile
+from trainer.config.problem import ConfigError
+
+MODEL = made_profile.transformer(4, 128, 4, 384, 1024, 64)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_machine_s_own_rates_are_found_again(tmp_path: Path, ranks: int) -> None:
+    on = read(made_profile.write(tmp_path / "p.json", made_profile.profile())).of(1, ranks)
+    layout = Layout(dp=ranks, micro_batch=4, global_batch=4 * ranks, dtype="fp32")
+    true = predict(MODEL, layout, made_profile.system(ranks), made_profile.rates())
+    found = predict(MODEL, layout, on.system, on.rates)
+    assert found.step_s == pytest.approx(true.step_s, rel=0.02)
+    for part in ("compute", "attention", "vocabulary", "memory bound", "data", "optimizer"):
+        assert found.parts[part] == pytest.approx(true.parts[part], rel=0.05, abs=0.01 * true.step_s), part
+
+
+def test_one_disturbed_measurement_changes_little(tmp_path: Path) -> None:
+    content = made_profile.profile((1,))
+    world = content["worlds"][0]
+    world["layers"].append({**copy.deepcopy(world["layers"][1]), "layer_s": 3 * world["layers"][1]["layer_s"]})
+    on = read(made_profile.write(tmp_path / "p.json", content)).of(1, 1)
+    layout = Layout(micro_batch=4, global_batch=4, dtype="fp32")
+    true = predict(MODEL, layout, made_profile.system(1), made_profile.rates())
+    assert predict(MODEL, layout, on.system, on.rates).step_s == pytest.approx(true.step_s, rel=0.05)
+
+
+def test_ranks_that_share_cores_take_turns(tmp_path: Path) -> None:
+    layout = Layout(dp=4, micro_batch=8, global_batch=32, dtype="fp32")
+    steps = []
+    for cores in (4, 2):
+        on = read(made_profile.write(tmp_path / "p.json", made_profile.profile((4,), cores=cores))).of(1, 4)
+        steps.append(predict(MODEL, layout, on.system, on.rates).parts)
+    for part in ("compute", "attention", "vocabulary", "memory bound"):
+        assert steps[1][part] == pytest.approx(2 * steps[0][part], rel=0.01), part
+
+
+def test_ranks_that_were_not_measured_are_refused(tmp_path: Path) -> None:
+    profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2))))
+    with pytest.raises(
+        ConfigError, match=r"profile.worlds: 1 nodes x 4 ranks were not measured .* allowed: 1 x 1, 1 x 2"
+    ):
+        profile.of(1, 4)
+
+
+BAD: list[tuple[dict[str, Any] | str, str]] = [
+    ("no json", r"profile\.file: .* is no JSON"),
+    ("[]", r"profile\.schema: None in .*; allowed: 2"),
+    ({"schema": 1}, r"profile\.schema: 1 in .*; allowed: 2"),
+    ({"worlds": []}, r"profile\.worlds: none in"),
+    ({"worlds": [{"nodes": 1}]}, r"profile\.worlds\.per_node: missing in"),
+    ({"worlds": [made_profile.world(1) | {"copied_gb_s": -1.0}]}, r"profile\.worlds\.products: -1\.0 in .*above 0"),
+    (
+        {"worlds": [made_profile.world(1) | {"products": {"fp32": [[1, 2, 3, 0]]}}]},
+        r"profile\.worlds\.products: \[1, 2, 3, 0\] in",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, change: dict[str, Any] | str, message: str) -> None:
+    file = tmp_path / "p.json"
+    if isinstance(change, str):
+        file.write_text(change)
+    else:
+        made_profile.write(file, made_profile.profile((1,)) | change)
+    with pytest.raises(ConfigError, match=message):
+        read(file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"profile\.file: .*none\.json: No such file"):
+        read(tmp_path / "none.json")
+
+
+def test_a_stack_of_other_machines_is_refused(tmp_path: Path) -> None:
+    profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1,))))
+    with pytest.raises(ConfigError, match=r"profile\.machine\.device: 'cpu'; allowed: h100, as in stack aws-p5"):
+        profile.check_stack("aws-p5-autoscaled")
+
+
+def test_nothing_negative_is_found() -> None:
+    rows = [[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]]
+    assert solve(rows, [3.0, 5.0, 9.0]) == pytest.approx([2.0, 1.0])
+    assert min(solve(rows, [1.0, 3.0, 7.0])) >= 0
+
+
+def test_a_disturbed_row_is_left_out() -> None:
+    rows = [[float(x), 1.0] for x in (1, 2, 4, 8, 16)]
+    targets = [2 * row[0] + 1 for row in rows]
+    assert solve_quiet([*rows, [4.0, 1.0]], [*targets, 27.0]) == pytest.approx([2.0, 1.0])

@@ -11,6 +11,7 @@ COMMANDS: dict[str, str] = {
     "predict": "a CSV file of runs or collectives with what the model says of each row",
     "evaluate": "errors of the model on a CSV file of measured rows, by source",
     "emulate": "a job of up to 1,024 ranks in this process: real numbers, modelled clock",
+    "collectives": "time and bus bandwidth of a collective on machines of a type, and NCCL's way of it",
     "trace": "the events of one step, for a trace viewer or as a picture",
 }
 """What each does, in a line; `simulator.commands.NAME` has `main(words) -> exit status`."""

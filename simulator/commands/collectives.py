@@ -1,0 +1,73 @@
+"""`python -m simulator collectives --instance p5.48xlarge --nodes 4`: what nccl-tests would show, and NCCL's way."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import get_args
+
+from simulator.collectives import Group, Op, choice
+from simulator.instances import system
+from simulator.search.question import nodes
+from simulator.system import System
+from trainer.config.problem import ConfigError, Problem
+
+BAD_INPUT = 2
+SIZES = tuple(2**power for power in range(20, 35, 2))
+BUS_ROUNDS: dict[str, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "send": 2}
+"""How often (n-1)/n of the array is sent, as nccl-tests count bus bandwidth; of a send between two all of it."""
+
+
+def main(words: list[str]) -> int:
+    asked = _arguments(words)
+    try:
+        machines = system(asked.instance, _only(nodes(asked.nodes)), asked.fabric)
+        group = _group(asked, machines)
+    except ConfigError as bad:
+        for problem in bad.problems:
+            print(f"simulator: {problem}", file=sys.stderr)
+        return BAD_INPUT
+    beside = f", {group.sharing} such groups at once" if group.sharing > 1 else ""
+    print(f"{asked.op} of {group.ranks} ranks on {machines.nodes} x {machines.name}{beside}")
+    print(f"{'bytes':>12} {'us':>11} {'bus GB/s':>9}  way")
+    for size in SIZES:
+        way = choice(asked.op, size, group, machines)
+        time_us = way.time_us(size)
+        sent = size * BUS_ROUNDS[asked.op] * (group.ranks - 1) / group.ranks
+        print(f"{size:12} {time_us:11.1f} {sent / time_us / 1e3:9.2f}  {way.algorithm} {way.protocol}")
+    return 0
+
+
+def _only(counts: tuple[int, ...]) -> int:
+    if len(counts) > 1:
+        message = f"{', '.join(map(str, counts))}; allowed: one number"
+        raise ConfigError([Problem("--nodes", message, "ask for one after the other")])
+    return counts[0]
+
+
+def _group(asked: argparse.Namespace, machines: System) -> Group:
+    per_node = machines.gpus_per_node if asked.per_node is None else asked.per_node
+    if not 1 <= per_node <= machines.gpus_per_node:
+        message = f"{per_node}; allowed: 1 to {machines.gpus_per_node}, the GPUs of a {machines.name}"
+        raise ConfigError([Problem("--per-node", message, "choose one of them")])
+    if not 1 <= asked.sharing <= machines.gpus_per_node // per_node:
+        message = f"{asked.sharing}; allowed: 1 to {machines.gpus_per_node // per_node}, the groups that a node has"
+        raise ConfigError([Problem("--sharing", message, "choose one of them")])
+    ranks = machines.nodes * per_node
+    if ranks == 1:
+        message = "1 with one rank in it; allowed: two ranks or more"
+        raise ConfigError([Problem("--nodes", message, "ask for more --nodes or --per-node")])
+    if asked.op == "send":
+        return Group(2, 1 if machines.nodes > 1 else 2, asked.sharing)
+    return Group(ranks, per_node, asked.sharing)
+
+
+def _arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m simulator collectives", description=__doc__)
+    parser.add_argument("--instance", required=True, help="instance type of the catalog")
+    parser.add_argument("--nodes", required=True)
+    parser.add_argument("--op", choices=get_args(Op), default="all_reduce")
+    parser.add_argument("--fabric", choices=("efa", "tcp"), default="efa")
+    parser.add_argument("--per-node", type=int, help="ranks of the group in one node; by default all its GPUs")
+    parser.add_argument("--sharing", type=int, default=1, help="groups like it that use the node's cards at once")
+    return parser.parse_args(words)

@@ -1,0 +1,61 @@
+"""`python -m simulator collectives`, as typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.__main__ import main
+from simulator.collectives import Group, time_s
+from simulator.instances import system
+
+P5 = ["collectives", "--instance", "p5.48xlarge", "--nodes"]
+
+
+def rows(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[int, tuple[float, float, str]]:
+    """Time in us, bus bandwidth in GB/s and way, by size."""
+    assert main(words) == 0
+    found = {}
+    for line in capsys.readouterr().out.splitlines()[2:]:
+        size, time_us, bus, way = line.split(maxsplit=3)
+        found[int(size)] = float(time_us), float(bus), way
+    return found
+
+
+def test_rows_are_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows([*P5, "4"], capsys)
+    machines = system("p5.48xlarge", 4)
+    for size, (time_us, bus, _) in found.items():
+        assert time_us == pytest.approx(1e6 * time_s("all_reduce", size, Group(32, 8), machines), abs=0.1)
+        assert bus == pytest.approx(2 * 31 / 32 * size / time_us / 1e3, rel=0.001)
+    assert {way.split()[0] for _, _, way in found.values()} <= {"ring", "tree", "nvls_tree"}
+
+
+def test_groups_that_share_the_cards_are_slower(capsys: pytest.CaptureFixture[str]) -> None:
+    one_per_node = [*P5, "4", "--per-node", "2", "--op", "all_gather"]
+    alone, shared = rows(one_per_node, capsys), rows([*one_per_node, "--sharing", "4"], capsys)
+    assert all(shared[size][0] >= alone[size][0] for size in alone)
+    eight = rows([*P5, "4", "--op", "all_gather"], capsys)
+    # Four groups of two that send at once have a quarter of the cards each.
+    assert shared[2**34][1] == pytest.approx(eight[2**34][1] / 4, rel=0.1)
+
+
+def test_a_send_goes_between_two(capsys: pytest.CaptureFixture[str]) -> None:
+    near, far = rows([*P5, "1", "--op", "send"], capsys), rows([*P5, "2", "--op", "send"], capsys)
+    # One GPU has an eighth of the node's 400 GB/s to the outside, and 450 GB/s inside.
+    assert far[2**34][1] < 50 < near[2**34][1] < 450
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--instance", "p5.48xlrge", "--nodes", "2"], "instance: 'p5.48xlrge' is not in the catalog"),
+        (["--instance", "p5.48xlarge", "--nodes", "0"], "nodes: 0 is outside of 1 to 1024"),
+        (["--instance", "p5.48xlarge", "--nodes", "2,4"], "--nodes: 2, 4; allowed: one number"),
+        (["--instance", "p5.48xlarge", "--nodes", "1", "--per-node", "1"], "allowed: two ranks or more"),
+        (["--instance", "p5.48xlarge", "--nodes", "2", "--per-node", "9"], "--per-node: 9; allowed: 1 to 8"),
+        (["--instance", "p5.48xlarge", "--nodes", "2", "--sharing", "2"], "--sharing: 2; allowed: 1 to 1"),
+    ],
+)
+def test_bad_input_names_what_is_allowed(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collectives", *words]) == 2
+    assert says in capsys.readouterr().err

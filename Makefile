@@ -52,8 +52,8 @@ check: $(MUSTER) ## check the stack file; starts nothing
 cost: $(MUSTER) ## what an hour costs
 	@$(MUSTER) cost --stack $(STACK)
 
-plan: ## search a parallelism layout (not there yet)
-	@echo 'plan: arrives with the simulator; nothing to run yet' >&2; exit 1
+plan: $(MUSTER) ## machines, layout, time and money of a run (MODEL=llama-8b TOKENS=1e12)
+	@.venv/bin/python -m simulator plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
 
 env: $(MUSTER) ## shell lines for plain Pulumi: eval "$$(make -s env)"
 	@$(MUSTER) env

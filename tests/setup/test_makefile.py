@@ -34,7 +34,9 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("target", ["status", "ssh", "submit", "teardown", "check", "cost", "env", "golden", "lint"])
+@pytest.mark.parametrize(
+    "target", ["status", "ssh", "submit", "teardown", "check", "cost", "plan", "env", "golden", "lint"]
+)
 def test_a_fresh_clone_gets_its_environment_once(clone: Path, target: str) -> None:
     make(clone, target)
     make(clone, target)
@@ -77,6 +79,12 @@ def test_env_prints_nothing_of_set_up(clone: Path) -> None:
 
 def test_a_job_with_a_space_in_its_name_is_one_word(clone: Path) -> None:
     assert make(clone, "submit", "JOB=my jobs/a.sbatch") == "<submit>\n<--stack>\n<local>\n<my jobs/a.sbatch>\n"
+
+
+def test_plan_hands_its_words_to_the_simulator(clone: Path) -> None:
+    words = ["STACK=aws-p5en-lustre", "MODEL=llama-8b", "TOKENS=1e12", "ARGS=--nodes 1..16 --deadline 14d"]
+    asked_for = "-m simulator plan --stack aws-p5en-lustre --model llama-8b --tokens 1e12 --nodes 1..16 --deadline 14d"
+    assert make(clone, "plan", *words) == "".join(f"<{word}>\n" for word in asked_for.split())
 
 
 def test_lint_brings_shellcheck_where_it_is_missing(clone: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.commands import screen
+from infra.commands import job_layout, screen
 from infra.commands.ssh import inventory, run, unattended
 from infra.commands.where import running_stack
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
@@ -68,8 +68,10 @@ def submit(name: str, job: str, arguments: list[str]) -> None:
     stack = running_stack(name)
     known = inventory(stack)
     login = known.login.name
-    for warning in warnings(file.read_text(errors="replace"), known):
+    text = file.read_text(errors="replace")
+    for warning in warnings(text, known):
         screen.say(f"{file.name}: {warning}")
+    arguments = job_layout.settled(stack, known.target, text, arguments)
     began = time.monotonic()
     followed = Followed(send(stack, login, file, arguments))
     screen.out().print(f"job [bold]{followed.job}[/bold] submitted: {file.name}")

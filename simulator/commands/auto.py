@@ -1,20 +1,20 @@
 """`python -m simulator auto CONFIG key=value ... --stack S --nodes N`: words for the trainer, strategy auto settled.
 
-    make submit STACK=S JOB=slurm/jobs/train.sbatch ARGS="$(python -m simulator auto llama-8b --stack S --nodes 4)"
-
-What cannot be settled here is left to the trainer, which then chooses by memory on the nodes themselves.
+`muster submit` asks it for jobs that train. What cannot be settled here is left to the trainer, which then chooses by
+memory on the nodes themselves.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 
 from simulator.instances import system
 from simulator.search import stacks
 from simulator.search.question import nodes
 from simulator.search.settled import settled, why_not
-from simulator.search.words import bottleneck
+from simulator.search.words import bottleneck, layout_words
 from trainer.config.load import load
 from trainer.config.problem import ConfigError
 
@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulator auto", description=__doc__.splitlines()[0])
     parser.add_argument("config", nargs="+", help="preset or YAML file, then overrides as the trainer takes them")
     parser.add_argument("--stack", required=True, help="name in stacks/, or a stack file")
-    parser.add_argument("--group", help="node group of the stack; needed where it has several")
+    parser.add_argument("--group", help="node group of the stack; by default the one that jobs go to")
     parser.add_argument("--nodes", required=True, help="that the job will have")
     asked = parser.parse_args(words)
     try:
@@ -34,23 +34,26 @@ def main(words: list[str]) -> int:
         for problem in bad.problems:
             print(f"simulator: {problem}", file=sys.stderr)
         return BAD_INPUT
-    print(" ".join([*asked.config, *chosen]))
+    print(shlex.join([*asked.config, *chosen]))
     return 0
 
 
 def _chosen(asked: argparse.Namespace) -> list[str]:
     config = load(asked.config[0], asked.config[1:])
+    if config.parallel.strategy != "auto":
+        print(f"nothing to choose: parallel.strategy is {config.parallel.strategy}", file=sys.stderr)
+        return []
     if why := why_not(config):
         print(f"left to the trainer: {why}", file=sys.stderr)
         return []
     spec = stacks.spec_of(stacks.find(asked.stack))
-    group = spec.groups[stacks.group_of(spec, asked.group)]
+    group = spec.groups[stacks.group_of(spec, asked.group or spec.slurm.default_group or next(iter(spec.groups)))]
     count = nodes(asked.nodes)[-1]
     machines = system(group.instance_type or "", count, group.fabric, spec.aws.region if spec.aws else "")
     chosen, found = settled(config, machines)
-    step = found.prediction
+    step, where = found.prediction, f"{layout_words(found.layout)} on {count} x {machines.name}"
     print(
-        f"{count} x {machines.name}: {step.step_s:.2f} s a step ({step.low_s:.2f} to {step.high_s:.2f}), "
+        f"{where}: {step.step_s:.2f} s a step ({step.low_s:.2f} to {step.high_s:.2f}), "
         f"{step.memory.total / 2**30:.0f} GiB of {machines.gpu.memory_gb:.0f}, {bottleneck(step)}",
         file=sys.stderr,
     )

@@ -13,8 +13,6 @@ from trainer.config.schema import Config, Gpt2Config, LlamaConfig
 
 def why_not(config: Config) -> str:
     """Why the choice is left to the trainer, which makes it by the memory that it finds; empty where it is not."""
-    if config.parallel.strategy != "auto":
-        return f"parallel.strategy is {config.parallel.strategy}, there is nothing to choose"
     if not isinstance(config.model, LlamaConfig | Gpt2Config):
         return f"{config.model.family} is no transformer"
     if config.parallel.offload:

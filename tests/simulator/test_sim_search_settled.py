@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from simulator.commands.auto import main
+from simulator.search import stacks
 from trainer.config.check import check_world
 from trainer.config.load import load
 
@@ -38,7 +41,6 @@ def test_what_is_fixed_stays(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (["llama-8b"], "parallel.strategy is hsdp, there is nothing to choose"),
         (["resnet50", "parallel.strategy=auto"], "resnet is no transformer"),
         ([*AUTO, "parallel.offload=true"], "parallel.offload is on"),
     ],
@@ -48,6 +50,29 @@ def test_the_rest_is_left_to_the_trainer(config: list[str], why: str, capsys: py
     said = capsys.readouterr()
     assert said.out.split() == config
     assert said.err == f"left to the trainer: {why}\n"
+
+
+def test_a_strategy_that_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["llama-8b", *STACK]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("llama-8b\n", "nothing to choose: parallel.strategy is hsdp\n")
+
+
+def test_jobs_go_to_the_default_group_where_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    several = ["--stack", "aws-full", "--nodes", "2"]
+    spec = stacks.spec_of(stacks.find("aws-full"))
+    assert len(spec.groups) > 1
+    default = spec.slurm.default_group or next(iter(spec.groups))
+    main([*AUTO, *several])
+    unnamed = capsys.readouterr()
+    main([*AUTO, *several, "--group", default])
+    assert capsys.readouterr() == unnamed
+
+
+def test_words_with_spaces_come_back_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    spaced = "data.path=/shared/my text"
+    assert main([*AUTO, spaced, *STACK]) == 0
+    assert shlex.split(capsys.readouterr().out)[:3] == [*AUTO, spaced]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""`strategy: auto` at submission: settled where the simulator knows the machines, left to the trainer elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from infra.commands import job_layout, submit
+from infra.home import Home
+from infra.inventory import Inventory, Node
+from tests.infra.test_commands_parts import fake_ssh
+
+REPO = Path(__file__).parents[2]
+TRAIN = (REPO / "slurm" / "jobs" / "train.sbatch").read_text()
+AUTO = ["llama-8b", "parallel.strategy=auto"]
+PREFIX = "#!/bin/bash\n#SBATCH"
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (TRAIN, ["--nodes", "2", "--", *AUTO]),
+        (f"{PREFIX} -N 4\n#SBATCH -p h100\npython -m trainer", ["--nodes", "4", "--group", "h100", "--", *AUTO]),
+        (f"{PREFIX} --nodes=4\n#SBATCH --nodes 8\npython -m trainer", ["--nodes", "8", "--", *AUTO]),
+        (f"{PREFIX} --nodes=2-4\npython -m trainer", None),
+        ("#!/bin/bash\npython -m trainer", None),
+        (f"{PREFIX} --nodes=2\nsrun hostname", None),
+    ],
+)
+def test_a_job_that_trains_on_so_many_nodes_is_asked_about(job: str, words: list[str] | None) -> None:
+    assert job_layout.question(job, AUTO) == words
+
+
+def test_a_job_without_a_config_is_not_asked_about() -> None:
+    assert job_layout.question(TRAIN, []) is None
+
+
+@pytest.mark.parametrize(
+    ("done", "words", "said"),
+    [
+        (CompletedProcess([], 0, "a 'b c' d=1\n", "dp8: 2 s\n"), ["a", "b c", "d=1"], "layout: dp8: 2 s"),
+        (CompletedProcess([], 0, "given\n", "nothing to choose: parallel.strategy is ddp\n"), ["given"], ""),
+        (CompletedProcess([], 2, "", "simulator: no room\n"), ["given"], f"{job_layout.LEFT}: no room"),
+    ],
+)
+def test_an_answer_is_words_and_a_line(done: CompletedProcess[str], words: list[str], said: str) -> None:
+    assert job_layout.answer(done, ["given"]) == (words, said)
+
+
+def test_on_known_machines_the_job_gets_explicit_words(cluster: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sent = submitted(cluster, "aws-p5en-lustre", AUTO)
+    assert "parallel.strategy=auto parallel.strategy=fsdp" in sent
+    assert "batch.micro=" in sent
+    said = " ".join(capfd.readouterr().out.split())
+    assert "layout: dp16" in said
+    assert "on 2 x p5en.48xlarge" in said
+
+
+def test_what_was_chosen_already_is_neither_changed_nor_spoken_of(
+    cluster: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sent = submitted(cluster, "aws-p5en-lustre", ["llama-8b"])
+    assert sent.rstrip("'\n").endswith("train.sbatch llama-8b")
+    assert "layout" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stack", "arguments", "why"),
+    [
+        ("local", AUTO, "the simulator does not know the machines of target local"),
+        ("aws-p5en-lustre", ["mine.yaml"], "mine.yaml"),
+        ("aws-p5en-lustre", [*AUTO, "batch.size=1", "parallel.pipeline=2"], "no layout of batch.size 1 fits"),
+    ],
+)
+def test_the_rest_is_submitted_as_it_is_and_said(
+    stack: str, arguments: list[str], why: str, cluster: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sent = submitted(cluster, stack, arguments)
+    assert sent.rstrip("'\n").endswith(" ".join(["train.sbatch", *arguments]))
+    said = " ".join(capfd.readouterr().out.split())
+    assert "left to the trainer" in said
+    assert why in said
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of stacks whose login node takes every job and says that it has ended well."""
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    ends = r"printf '\036state|COMPLETED|||0:0\n'"
+    fake_ssh(tmp_path, monkeypatch, f'case "$*" in *sbatch*) echo "$*" >{tmp_path}/sent; echo 7 ;; *) {ends} ;; esac')
+    return tmp_path
+
+
+def submitted(cluster: Path, stack: str, arguments: list[str]) -> str:
+    """What `muster submit slurm/jobs/train.sbatch` types on the login node."""
+    login = Node(name="login", role="controller", address="a", host_key="k", machine_id="m", cpus=2, memory_mb=2048)
+    home = Home.of({"MUSTER_HOME": str(cluster)}).stack(stack)
+    home.folder.mkdir()
+    home.inventory.write_text(Inventory(cluster="c", target=stack.partition("-")[0], nodes=(login,)).model_dump_json())
+    submit.submit(stack, "slurm/jobs/train.sbatch", arguments)
+    return (cluster / "sent").read_text()

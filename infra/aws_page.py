@@ -30,6 +30,7 @@ _SAMPLE = Scope(
     subnet_ids=("SUBNET",),
     images=("IMAGE",),
     reservations=("cr-RESERVATION", "POOL"),
+    spot=True,
     budget="BUDGET",
 )
 
@@ -66,7 +67,7 @@ def roles() -> str:
         "login": iam.login(_SAMPLE),
         "compute": iam.compute(_SAMPLE),
         "budget": iam.budget(_SAMPLE),
-        "controller, budget spent": iam.no_launch(_SAMPLE),
+        "controller, budget spent": iam.no_launch(_SAMPLE.partition, _SAMPLE.region, _SAMPLE.account),
         "flow logs": iam.flow_logs("arn:aws:logs:REGION:ACCOUNT:log-group:/muster-CLUSTER/flow-logs"),
     }
     rows: dict[str, list[str]] = {}

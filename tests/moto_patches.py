@@ -1,5 +1,5 @@
 """What a GPU cluster asks of AWS and moto lacks: placement groups, capacity reservations, where an instance stands,
-what a machine answers to Run Command.
+what a machine answers to Run Command, which policies can go.
 
 They keep what was sent and hand it back in AWS's shape, nothing more."""
 
@@ -11,6 +11,8 @@ from typing import Any
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.responses import EC2Response
+from moto.iam.exceptions import DeleteConflictException
+from moto.iam.models import IAMBackend
 from moto.ssm.models import Command, ssm_backends
 
 Kept = dict[str, dict[str, Any]]
@@ -97,8 +99,22 @@ def answered(self: Command, instance_id: str, plugin_name: str) -> dict[str, Any
     return {**_invocation(self, instance_id, plugin_name), **said}
 
 
+_delete_policy = IAMBackend.delete_policy
+
+
+def delete_policy(self: IAMBackend, policy_arn: str) -> None:
+    """AWS removes none that somebody has, or that has older versions."""
+    policy = self.get_policy(policy_arn)
+    if any(policy_arn in role.managed_policies for role in self.roles.values()):
+        raise DeleteConflictException("Cannot delete a policy attached to entities.")
+    if len(policy.versions) > 1:
+        raise DeleteConflictException("This policy has more than one version.")
+    _delete_policy(self, policy_arn)
+
+
 def apply() -> None:
     Command.invocation_response = answered  # type: ignore[method-assign]
+    IAMBackend.delete_policy = delete_policy  # type: ignore[method-assign]
     for function in (
         create_placement_group,
         describe_placement_groups,

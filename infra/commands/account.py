@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from infra.commands import credentials, screen
+from infra.commands.aws_state import Made
 from infra.commands.priced import Priced, by_aws
 from infra.engine.stop import Stop
 from infra.spec import ClusterSpec
@@ -42,13 +43,14 @@ class Flight:
         return self.priced is not None and self.priced.today
 
 
-def looked_at(spec: ClusterSpec, issues: list[Issue]) -> Flight | None:
-    """The whole pre-flight added to what the rules found; None where there are no credentials."""
+def looked_at(spec: ClusterSpec, issues: list[Issue], made: Made | None = None) -> Flight | None:
+    """The whole pre-flight added to what the rules found; None where there are no credentials. `made`: what the stack
+    has made already."""
     found = account(spec)
-    return None if found is None else _whole(spec, issues, found)
+    return None if found is None else _whole(spec, issues, found, made)
 
 
-def cleared(spec: ClusterSpec, issues: list[Issue], *, preflight: bool) -> Flight:
+def cleared(spec: ClusterSpec, issues: list[Issue], made: Made | None = None, *, preflight: bool) -> Flight:
     """The same before something is made: stops where AWS would not even say who is asking."""
     found = account(spec)
     if found is None and any(issue.level == "error" for issue in issues):
@@ -57,14 +59,16 @@ def cleared(spec: ClusterSpec, issues: list[Issue], *, preflight: bool) -> Fligh
         fix = "`aws sso login` or `aws configure`, or set AWS_PROFILE; `make check` and `make cost` work without"
         raise Stop(f"{NONE}; nothing was started", fix)
     if preflight:
-        return _whole(spec, issues, found, must_answer=True)
-    _asked(spec, found, must_answer=True, whole=False)
+        return _whole(spec, issues, found, made, must_answer=True)
+    done = _asked(spec, found, made, must_answer=True, whole=False)
     screen.say("no pre-flight: quotas, zones, capacity, images, rights and today's prices are not checked")
-    return Flight(issues)
+    return Flight([*issues, *done.issues])
 
 
-def _whole(spec: ClusterSpec, issues: list[Issue], found: Account, *, must_answer: bool = False) -> Flight:
-    done = _asked(spec, found, must_answer=must_answer)
+def _whole(
+    spec: ClusterSpec, issues: list[Issue], found: Account, made: Made | None, *, must_answer: bool = False
+) -> Flight:
+    done = _asked(spec, found, made, must_answer=must_answer)
     if done.identity is None:
         return Flight([*issues, *done.issues])
     who = f"account {done.identity.account} as {done.identity.arn}"
@@ -78,11 +82,11 @@ def _whole(spec: ClusterSpec, issues: list[Issue], found: Account, *, must_answe
     return Flight([*issues, *done.issues], priced)
 
 
-def _asked(spec: ClusterSpec, found: Account, *, must_answer: bool, whole: bool = True) -> Found:
+def _asked(spec: ClusterSpec, found: Account, made: Made | None, *, must_answer: bool, whole: bool = True) -> Found:
     from infra.targets.aws.preflight import Asking, preflight  # noqa: PLC0415  # loads AWS's libraries
 
     with screen.out().status("asking AWS") as line:
-        asking = Asking(tell=line.update)
+        asking = Asking(tell=line.update, made_in=made.account if made else None)
         done = preflight(spec, found, asking if whole else replace(asking, checks=()))
     if must_answer and done.identity is None:
         raise Stop(f"AWS was not reached; nothing was started\n{render(done.issues)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.commands import screen
 from infra.commands.account import NONE, looked_at
+from infra.commands.aws_state import made
 from infra.commands.cost import sentence
 from infra.commands.sizes import machines
 from infra.commands.spec import engine_facts, examined, name_is_free, on_this_machine
@@ -19,7 +20,7 @@ def check(name: str) -> None:
     stack = existing_stack(name)
     engine = _facts_if_any() if on_this_machine(stack) else None
     spec, issues = examined(stack, engine)
-    flight = looked_at(spec, issues) if spec and spec.target == "aws" else None
+    flight = looked_at(spec, issues, made(stack.state)) if spec and spec.target == "aws" else None
     issues = flight.issues if flight else issues
     if spec is None or any(issue.level == "error" for issue in issues):
         what = "is well written, but cannot be built with this account" if flight else "cannot be used"

@@ -78,6 +78,8 @@ def gather(stack: StackHome) -> Facts:
         from infra.commands.cluster_facts_aws import gather as gathered  # noqa: PLC0415  # loads AWS's libraries
 
         placed = known_cluster(stack)
+        if placed:
+            placed.check_account()
         return gathered(known, placed.region if placed else "", stack.name)
     from infra.commands.cluster_facts_local import gather as looked_at  # noqa: PLC0415  # loads Docker's library
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
 
+from infra.commands.aws_state import made
 from infra.commands.where import stack_home
 from infra.engine.stop import Stop
 from infra.home import StackHome
@@ -16,8 +16,6 @@ from infra.spec.issue import SpecError
 from infra.spec.load import read
 from infra.targets import Leftover, Leftovers, Target, target
 
-_AWS_PROVIDER = "pulumi:providers:aws"
-
 
 @dataclass(frozen=True)
 class KnownCluster:
@@ -25,6 +23,8 @@ class KnownCluster:
     stack: str
     target_name: str
     region: str = ""
+    account: str = ""
+    """Where its state says it was made; empty where no state does."""
 
     @property
     def target(self) -> Target:
@@ -34,6 +34,13 @@ class KnownCluster:
     def on_this_machine(self) -> bool:
         return self.target_name == "local"
 
+    def check_account(self) -> None:
+        """Stops where the credentials are of another account than what was made."""
+        if self.account:
+            from infra.targets.aws.caller import check_account  # noqa: PLC0415  # loads AWS's libraries
+
+            check_account(self.name, self.account, self.region)
+
     def leftovers(self) -> Leftovers:
         """Of this stack alone."""
         search = self.target.leftovers(self.name, self.region)
@@ -41,13 +48,16 @@ class KnownCluster:
 
 
 def known_cluster(stack: StackHome) -> KnownCluster | None:
-    """None where nothing exists."""
+    """None where nothing exists. What was made goes before what the stack file says: that may have been changed since,
+    or be unreadable."""
     spec = _spec(stack)
     try:
         written = json.loads(stack.inventory.read_text())
         return _placed(stack, written["cluster"], written["target"], spec)
     except (OSError, ValueError, KeyError):
         pass
+    if in_state := made(stack.state):
+        return _placed(stack, in_state.cluster or (spec.name if spec else ""), "aws", spec)
     return _placed(stack, spec.name, spec.target, spec) if spec else _labelled(stack.name)
 
 
@@ -60,19 +70,12 @@ def _placed(stack: StackHome, cluster: str, target_name: str, spec: ClusterSpec 
     """What exists is where the state says; the stack file may have been changed since."""
     if target_name != "aws":
         return KnownCluster(cluster, stack.name, target_name)
-    region = _region_in_state(stack) or (spec.aws.region if spec and spec.aws else "")
-    if not region:
-        raise Stop(f"nothing says in which region cluster {cluster} is", f"put {stack.file} back")
-    return KnownCluster(cluster, stack.name, target_name, region)
-
-
-def _region_in_state(stack: StackHome) -> str:
-    try:
-        latest: dict[str, Any] = json.loads(stack.state.read_text())["checkpoint"]["latest"]
-        made = [one for one in latest["resources"] if one["type"] == _AWS_PROVIDER]
-        return str(made[0]["inputs"]["region"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return ""
+    in_state = made(stack.state)
+    region = (in_state and in_state.region) or (spec.aws.region if spec and spec.aws else "")
+    if not cluster or not region:
+        what = "which cluster it is" if not cluster else f"in which region cluster {cluster} is"
+        raise Stop(f"nothing says {what}", f"put {stack.file} back")
+    return KnownCluster(cluster, stack.name, target_name, region, in_state.account if in_state else "")
 
 
 def _spec(stack: StackHome) -> ClusterSpec | None:

@@ -39,14 +39,17 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
             shutil.rmtree(stack.folder, ignore_errors=True)
             screen.good(f"nothing to remove: nothing of stack {name} exists")
             return None
+        known.check_account()
         search = known.leftovers()
         found = search.found
         if not found and not search.unseen and not stack.state.exists():
             shutil.rmtree(stack.folder, ignore_errors=True)
             screen.good(f"nothing to remove: nothing of stack {name} (cluster {known.name}) exists")
             return None
+        if not force and (stranger := _of_others(stack, known, found)):
+            raise stranger
         with screen.out().status("asking whether jobs run"):
-            jobs = running_jobs(stack, known) if found else Jobs()
+            jobs = running_jobs(stack, known) if found or search.unseen else Jobs()
         if not force and (busy := jobs.keep(name)):
             raise busy
         if not yes and not _confirmed(known, found):
@@ -73,6 +76,19 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
             f"credentials that may list it, then `{typed('teardown', name)}` again",
         )
     return made
+
+
+def _of_others(stack: StackHome, known: KnownCluster, found: list[Leftover]) -> Stop | None:
+    """An account is shared, and so are the names in the examples: what this home has no trace of having made may be
+    somebody else's. On this machine labels say whose it is."""
+    made_here = any(path.exists() for path in (stack.state, stack.last_up, stack.inventory))
+    if known.on_this_machine or made_here or not found:
+        return None
+    what = f"{len(found)} things in {known.region} carry the names of stack {known.stack} and cluster {known.name}, "
+    return Stop(
+        f"{what}but nothing in {stack.home.root} says that they were made from here; nothing was removed",
+        f"look whose they are; if they are yours: `{typed('teardown', known.stack, 'FORCE=1')}`",
+    )
 
 
 def _remove(stack: StackHome, known: KnownCluster, found: list[Leftover], held: int) -> Receipt:

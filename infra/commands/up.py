@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 
 from infra.commands import account, outcome, screen
+from infra.commands.aws_state import made
 from infra.commands.outcome import Outcome
 from infra.commands.sizes import machines
 from infra.commands.spec import engine_facts, examined, name_is_free, on_this_machine, usable
@@ -28,7 +29,7 @@ def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> Outcome
     spec, issues = examined(stack, engine_facts() if on_this_machine(stack) else None)
     how = How(force=force)
     if spec and spec.target == "aws":
-        flight = account.cleared(spec, issues, preflight=preflight)
+        flight = account.cleared(spec, issues, made(stack.state), preflight=preflight)
         issues, how = flight.issues, How(force=force, budget_judged=flight.by_todays_prices)
     spec = usable(stack, spec, issues)
     name_is_free(spec, name)

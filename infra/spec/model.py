@@ -251,6 +251,12 @@ class Aws(Part):
         default=None,
         examples=["ami-0123456789abcdef0"],
     )
+    plain_ami: str | None = field(
+        "image of controller, login and groups without GPUs; by default Ubuntu 22.04, looked up once and kept",
+        "replace",
+        default=None,
+        examples=["ami-0123456789abcdef1"],
+    )
     permissions_boundary: str | None = field(
         "ARN of a policy that bounds every role made here",
         "safe",

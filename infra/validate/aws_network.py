@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
+from infra.plan.aws import images
 from infra.plan.aws.interfaces import NoEfa, addresses
 from infra.plan.aws.network import AUTO, NoRoom, Subnet, cidr, endpoints, subnets
+from infra.plan.aws.storage import size
 from infra.spec import ClusterSpec
-from infra.validate.aws_types import groups, most
+from infra.validate.aws_types import groups, known, most
 from infra.validate.issue import Issue, error, warning
 
 VPC = re.compile(r"vpc-([0-9a-f]{8}|[0-9a-f]{17})")
@@ -99,6 +101,22 @@ def addresses_needed(spec: ClusterSpec, zone: str, *, first: bool) -> int:
     return fixed + nodes + mounts + len(endpoints(spec))
 
 
+def images_offline(spec: ClusterSpec) -> Iterator[Issue]:
+    """AWS's images have neither Slurm nor the Python that set-up needs; without a way out nothing brings them."""
+    if spec.aws is None or spec.network.egress or spec.network.vpc_id:
+        return
+    starting: dict[str, str] = {}
+    for where, found in known(spec).items():
+        if images.given(spec, found) is None:
+            starting.setdefault(images.field(found), where)
+    for field, where in starting.items():
+        message = (
+            f"required with `network.egress: false`, but missing: {where} can install nothing that AWS's image lacks"
+        )
+        fix = f"name an image that has the packages of docs/aws.md, `{field}: ami-...`, or write `egress: true`"
+        yield error("images_offline", f"aws.{field}", message, fix)
+
+
 def names_offline(spec: ClusterSpec) -> Iterator[Issue]:
     """The controller writes the names of nodes that it launches to Route 53, for which no endpoint is made here."""
     if spec.network.egress or spec.network.vpc_id:
@@ -126,8 +144,8 @@ def _called(subnet: Subnet) -> str:
 
 
 def _lustre_servers(spec: ClusterSpec) -> int:
-    sizes = [one.size_gb or LUSTRE_SERVER_GB for one in spec.storage.values() if one.kind == "fsx-lustre"]
-    return sum(1 + -(-size // LUSTRE_SERVER_GB) for size in sizes)
+    sizes = [size(one) for one in spec.storage.values() if one.kind == "fsx-lustre"]
+    return sum(1 + -(-gb // LUSTRE_SERVER_GB) for gb in sizes)
 
 
 def _larger(spec: ClusterSpec, needed: int, free: int) -> str:

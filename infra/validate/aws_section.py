@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from infra.plan.aws import images
 from infra.spec import ClusterSpec
 from infra.validate.aws_types import regions
 from infra.validate.issue import Issue, error
@@ -60,8 +61,10 @@ def group_zones(spec: ClusterSpec) -> Iterator[Issue]:
 def ids(spec: ClusterSpec) -> Iterator[Issue]:
     if spec.aws is None:
         return
-    if spec.aws.ami is not None and not AMI.fullmatch(spec.aws.ami):
-        yield _format("ami", spec.aws.ami, "ami- and 8 or 17 hexadecimal digits", "ami-0123456789abcdef0")
+    for field in images.FIELDS.values():
+        image = getattr(spec.aws, field)
+        if image is not None and not AMI.fullmatch(image):
+            yield _format(field, image, "ami- and 8 or 17 hexadecimal digits", "ami-0123456789abcdef0")
     boundary = spec.aws.permissions_boundary
     if boundary is not None and not POLICY.fullmatch(boundary):
         example = "arn:aws:iam::123456789012:policy/boundary"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from infra.catalog import software as table
+from infra.plan.aws import images
 from infra.spec import ClusterSpec
 from infra.validate import software
 from infra.validate.aws_types import groups
@@ -16,17 +17,12 @@ def fetched(spec: ClusterSpec) -> Iterator[Issue]:
     """Only AWS's image of GPU machines is known to have EFA's software; others fetch it while they are set up."""
     if spec.aws is None or spec.network.egress or spec.network.vpc_id:
         return
-    for name, (group, found) in groups(spec).items():
-        if group.fabric != "efa":
-            continue
-        where = f"groups.{name}.fabric"
-        if not found.gpus.count:
-            message = f"the image of {found.name} has no EFA software, and `network.egress: false` lets it fetch none"
-            yield error("efa_software", where, message, "write `fabric: tcp`, or `egress: true` under `network:`")
-        elif spec.aws.ami:
-            message = f"what '{spec.aws.ami}' lacks of EFA's software cannot be fetched with `network.egress: false`"
-            fix = "make sure that it has the versions of docs/aws.md, or remove `ami` to get AWS's own image"
-            yield warning("image_software", "aws.ami", message, fix)
+    own = {images.field(f): images.given(spec, f) for group, f in groups(spec).values() if group.fabric == "efa"}
+    for field, image in own.items():
+        if image:
+            message = f"what '{image}' lacks of EFA's software cannot be fetched with `network.egress: false`"
+            fix = "make sure that it has the versions of docs/aws.md, or write `egress: true` under `network:`"
+            yield warning("image_software", f"aws.{field}", message, fix)
 
 
 def lock(spec: ClusterSpec, root: Path) -> Iterator[Issue]:

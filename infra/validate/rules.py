@@ -104,6 +104,7 @@ AWS_RULES: tuple[Rule, ...] = (
     aws_network.zones_of_subnets,
     aws_network.range_size,
     aws_network.room,
+    aws_network.images_offline,
     aws_network.names_offline,
     aws_network.login_port,
     aws_storage.fields,

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from infra.plan.aws.names import prefixed
 from tests.aws_engine.cloud_stack import CloudStack, written
 from tests.aws_engine.conftest import MakeStack
 from tests.aws_engine.everything import everything
-from tests.moto_server import Moto
+from tests.moto_server import ACCOUNT, Moto
 
 FULL, AUTOSCALED = "aws-full", "aws-p5-autoscaled"
 # Every field at once includes a filesystem that exists beside a network that does not: the pre-flight knows better.
@@ -42,7 +43,11 @@ def test_up_again_changes_nothing(stack: CloudStack) -> None:
     assert everything(stack.cloud) == made
 
 
-def test_teardown_leaves_what_was_there(stack: CloudStack, before: set[str]) -> None:
+def test_teardown_leaves_what_was_there(stack: CloudStack, before: set[str], account: Moto) -> None:
+    """Also when the money was spent: the budget has attached its policy then, and the engine knows nothing of it."""
+    cluster = stack.spec["name"]
+    denial = f"arn:aws:iam::{ACCOUNT}:policy/{prefixed(cluster, 'no-launch')}"
+    account.client("iam").attach_role_policy(RoleName=prefixed(cluster, "controller"), PolicyArn=denial)
     assert f"nothing of cluster {stack.spec['name']} is left" in stack.teardown()
     assert everything(stack.cloud) == before
 

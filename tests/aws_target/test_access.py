@@ -29,7 +29,7 @@ def known(made: ClusterSpec) -> Inventory:
         name: {"address": f"10.0.0.{number}", "host_key": f"ssh-ed25519 {name}", "machine_id": f"i-{name}"}
         for number, name in enumerate(("controller", "login"), 10)
     }
-    return inventory(plan(made), machines)
+    return inventory(plan(made), machines, "ssh-ed25519 compute")
 
 
 def props(made: ClusterSpec) -> dict[str, Any]:
@@ -82,11 +82,11 @@ def test_a_script_runs_through_systems_manager(aws: Moto) -> None:  # noqa: F811
 
 def test_static_nodes_are_what_the_gate_crosses() -> None:
     made = spec()
-    found = with_static(plan(made), "h200.muster.internal", known(made))
+    found = with_static("h200.muster.internal", known(made))
     assert static_names(plan(made)) == ["h200-1", "h200-2"]
-    assert [(n.name, n.address, n.gpus.count, n.fabric) for n in found.compute] == [
-        ("h200-1", "h200-1.h200.muster.internal", 8, "efa"),
-        ("h200-2", "h200-2.h200.muster.internal", 8, "efa"),
+    assert [(n.name, n.address, n.gpus.count, n.fabric, n.host_key) for n in found.compute] == [
+        ("h200-1", "h200-1.h200.muster.internal", 8, "efa", "ssh-ed25519 compute"),
+        ("h200-2", "h200-2.h200.muster.internal", 8, "efa", "ssh-ed25519 compute"),
     ]
 
 
@@ -102,7 +102,7 @@ def test_where_every_node_comes_and_goes_there_is_nothing_to_cross(monkeypatch: 
 
 def test_the_gate_asks_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     made = spec()
-    found = with_static(plan(made), "d", known(made))
+    found = with_static("d", known(made))
     asked: list[str] = []
 
     def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:

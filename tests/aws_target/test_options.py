@@ -37,6 +37,18 @@ def test_machines_that_stay_are_not_replaced_by_news(stack: str) -> None:
         assert one.options["deleteBeforeReplace"] is True
 
 
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_tags_of_a_disk_are_given_in_one_place(stack: str) -> None:
+    """Tags for all volumes of a machine would be read from the state's volume, and written over its own; the cluster's
+    own come from the provider, which takes them for a change where they are given again."""
+    given = named(example(stack), "pulumi:providers:aws", "aws").props["defaultTags"]
+    default = (json.loads(given) if isinstance(given, str) else given)["tags"]
+    for one in of_type(example(stack), INSTANCE):
+        assert "volumeTags" not in one.props
+        assert one.props["rootBlockDevice"]["tags"] == one.props["tags"]
+        assert not set(one.props["tags"]) & set(default)
+
+
 def test_the_state_volume_is_taken_from_a_machine_that_stands_still() -> None:
     attached = named(example("aws-full"), "aws:ec2/volumeAttachment:VolumeAttachment", "state")
     assert attached.options["deleteBeforeReplace"] is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -137,6 +138,38 @@ def test_a_pool_of_reservations_is_allowed_with_its_reason() -> None:
     assert [one.sid for one in iam.controller(single) if one.sid == "LaunchIntoPool"] == []
 
 
+def test_only_the_controller_reads_what_it_may_launch_and_nobody_the_whole_bucket() -> None:
+    read = {role: _objects(role(SCOPE), "s3:GetObject") for role in (iam.controller, iam.login, iam.compute)}
+    everybody = {"arn:aws:s3:::b/bundle/*.tar", "arn:aws:s3:::b/packages/*.tar"}
+    assert read == {
+        iam.controller: everybody | {"arn:aws:s3:::b/fleet.json"},
+        iam.login: everybody,
+        iam.compute: everybody,
+    }
+
+
+def test_the_role_of_spot_is_made_only_where_spot_is_bought() -> None:
+    buys = Scope(**{**vars(SCOPE), "spot": True})
+    assert ["FirstSpot" in {one.sid for one in iam.controller(scope)} for scope in (SCOPE, buys)] == [False, True]
+
+
+def test_the_controller_may_do_with_the_key_all_that_a_disk_takes() -> None:
+    """https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html"""
+    by_ec2 = [one for one in iam.controller(SCOPE) if one.sid.startswith("EncryptDisks")]
+    assert {action for one in by_ec2 for action in one.actions} == {
+        "kms:CreateGrant",
+        "kms:Decrypt",
+        "kms:DescribeKey",
+        "kms:GenerateDataKeyWithoutPlaintext",
+        "kms:ReEncryptFrom",
+        "kms:ReEncryptTo",
+    }
+
+
+def _objects(statements: Iterable[Statement], action: str) -> set[str]:
+    return {resource for one in statements if action in one.actions for resource in one.resources}
+
+
 def machine() -> launch_template.Machine:
     both = (Interface(0, 0, "interface"), Interface(0, 1, "efa-only"))
     return launch_template.Machine("p5en.48xlarge", both, ["sg-1"], "ami-1", "arn:p", "arn:k", "AAAA", {"a": "b"})
@@ -172,4 +205,5 @@ def test_interfaces_ask_for_no_address() -> None:
 def test_images_are_looked_up_only_where_the_spec_names_none(stack: str) -> None:
     made = read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
     kinds = set(images.parameters(made))
-    assert kinds == ({"plain-x86_64"} if made.aws and made.aws.ami else {"plain-x86_64", "gpu-x86_64"})
+    named = {"plain-x86_64": made.aws and made.aws.plain_ami, "gpu-x86_64": made.aws and made.aws.ami}
+    assert kinds == {kind for kind, image in named.items() if not image}

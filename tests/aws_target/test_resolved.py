@@ -72,7 +72,9 @@ def test_a_type_that_the_zone_lacks_is_refused_by_name(aws: Moto) -> None:  # no
 
 
 def test_an_image_that_is_not_there_is_told_with_its_path(aws: Moto) -> None:  # noqa: F811
-    with pytest.raises(Problem, match=r"aws.ami: us-east-1 has no image under /aws/none \(ParameterNotFound\). Fix: "):
+    with pytest.raises(
+        Problem, match=r"aws.plain_ami: us-east-1 has no image under /aws/none \(ParameterNotFound\). Fix: "
+    ):
         resolved(replace(ARGS, parameters={"plain-x86_64": "/aws/none"}))
 
 

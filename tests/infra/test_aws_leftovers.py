@@ -138,6 +138,7 @@ def make_names_and_rights(server: Moto, cluster: str) -> None:
     iam.add_role_to_instance_profile(InstanceProfileName=role, RoleName=role)
     policy = iam.create_policy(PolicyName=f"muster-{cluster}-no-launch", PolicyDocument=POLICY, Tags=tags(cluster))
     iam.attach_role_policy(RoleName=role, PolicyArn=policy["Policy"]["Arn"])
+    iam.create_policy_version(PolicyArn=policy["Policy"]["Arn"], PolicyDocument=POLICY, SetAsDefault=True)
     bucket = names.bucket(cluster, Account(REGION).number, REGION)
     s3.create_bucket(Bucket=bucket)
     s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": tags(cluster)})

@@ -20,6 +20,7 @@ ACCOUNT = "123456789012"
 ME = Identity(ACCOUNT, f"arn:aws:iam::{ACCOUNT}:user/ann")
 ID = "ami-0123456789abcdef0"
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
+GPU = images.Use("ami", instance("p5.48xlarge"))
 
 
 def image(**changes: Any) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def image(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("changes", [{}, {"ImageOwnerAlias": None, "OwnerId": ACCOUNT}, {"DeprecationTime": None}])
 def test_one_that_fits(changes: dict[str, Any]) -> None:
-    assert words(images.judge(image(**changes), instance("p5.48xlarge"), ACCOUNT, NOW)) == []
+    assert words(images.judge(image(**changes), GPU, ACCOUNT, NOW)) == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,8 @@ def test_one_that_fits(changes: dict[str, Any]) -> None:
         ),
         (
             {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 500}}]},
-            f"error image_size aws.ami: '{ID}' needs a root disk of 500 GB; nodes have 200; fix: name a smaller image",
+            f"error image_size aws.ami: '{ID}' needs a root disk of 500 GB; p5.48xlarge gets 200; fix: name a "
+            "smaller image",
         ),
         (
             {"EnaSupport": False},
@@ -76,7 +78,7 @@ def test_one_that_fits(changes: dict[str, Any]) -> None:
             {"ImageOwnerAlias": None, "OwnerId": "999999999999"},
             f"warning image_owner aws.ami: '{ID}' belongs to account 999999999999, neither Amazon nor account "
             f"{ACCOUNT}; "
-            "fix: make sure that you trust it: it runs as root on every GPU node",
+            "fix: make sure that you trust it: it runs as root on every machine that starts from it",
         ),
         (
             {"DeprecationTime": "2026-11-19T00:00:00.000Z"},
@@ -87,7 +89,7 @@ def test_one_that_fits(changes: dict[str, Any]) -> None:
     ids=lambda value: value.split(" ")[1] if isinstance(value, str) else "",
 )
 def test_one_that_does_not(changes: dict[str, Any], said: str) -> None:
-    assert words(images.judge(image(**changes), instance("p5.48xlarge"), ACCOUNT, NOW)) == [said]
+    assert words(images.judge(image(**changes), GPU, ACCOUNT, NOW)) == [said]
 
 
 def judged(answered: Answered, **aws: Any) -> list[str]:
@@ -120,4 +122,15 @@ def test_a_region_without_the_deep_learning_image(answered: Answered) -> None:
         f"error image_parameter aws.ami: us-east-1 has no image under {path}; "
         "fix: name an image of your own with `ami: ami-...`"
     ) in said
-    assert any(line.endswith("fix: choose another region: controller and login start from it") for line in said)
+    assert any(line.endswith("fix: name an image of your own with `plain_ami: ami-...`") for line in said)
+
+
+def test_the_disk_of_controller_and_login_is_smaller(answered: Answered) -> None:
+    answered.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    large = image(BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 150}}])
+    answered.answer("ec2", "DescribeImages", {"Images": [large]})
+    assert judged(answered, ami=ID) == []
+    assert judged(answered, plain_ami=ID) == [
+        f"error image_size aws.plain_ami: '{ID}' needs a root disk of 150 GB; m7i.xlarge gets 100; "
+        "fix: name a smaller image"
+    ]

@@ -8,6 +8,11 @@ TOLD_AT = (50, 80, 100)
 STOP_AT = 100
 
 
+def stops(spec: ClusterSpec) -> bool:
+    """Whether launches end with the money: AWS wants somebody to tell about that."""
+    return spec.budget.usd_per_month is not None and bool(spec.budget.notify)
+
+
 def sentence(spec: ClusterSpec) -> str:
     """Empty where the spec has no monthly budget."""
     budget = spec.budget

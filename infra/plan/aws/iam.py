@@ -25,6 +25,16 @@ _CLUSTER_TAG = f"aws:ResourceTag/{names.CLUSTER}"
 _ROLE_TAG = f"aws:ResourceTag/{names.ROLE}"
 _REQUESTED_TAG = f"aws:RequestTag/{names.CLUSTER}"
 
+# What EBS wants of whoever makes an encrypted volume, beside a grant that is bound to AWS's own resources.
+# https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
+DISK_KEY = (
+    "kms:Decrypt",
+    "kms:DescribeKey",
+    "kms:GenerateDataKeyWithoutPlaintext",
+    "kms:ReEncryptFrom",
+    "kms:ReEncryptTo",
+)
+
 Conditions = dict[str, dict[str, Any]]
 
 
@@ -70,6 +80,8 @@ class Scope:
     images: Sequence[str] = ()
     reservations: Sequence[str] = ()
     """Ids of capacity reservations and blocks, or ARNs of resource groups of them."""
+    spot: bool = False
+    """Whether any group may be bought as spot."""
     budget: str | None = None
 
     def ec2(self, kind: str, name: str = "*") -> str:
@@ -106,7 +118,8 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
     return (
         *_node(scope, "controller"),
         Statement("Database", ("ssm:GetParameter",), (scope.parameter(parameters.db_password(scope.cluster)),)),
-        Statement("Packages", ("s3:PutObject",), (f"{scope.bucket_arn}/{parameters.packages('*')}",)),
+        Statement("Fleet", ("s3:GetObject",), _objects(scope, parameters.FLEET)),
+        Statement("Packages", ("s3:PutObject",), _objects(scope, parameters.packages("*"))),
         Statement(
             "EncryptPackages",
             ("kms:GenerateDataKey",),
@@ -141,9 +154,9 @@ def budget(scope: Scope) -> tuple[Statement, ...]:
     )
 
 
-def no_launch(scope: Scope) -> tuple[Statement, ...]:
+def no_launch(partition: str, region: str, account: str) -> tuple[Statement, ...]:
     """What is attached to the controller when the budget is spent."""
-    instances = scope.ec2("instance")
+    instances = f"arn:{partition}:ec2:{region}:{account}:instance/*"
     return (Statement("BudgetIsSpent", ("ec2:RunInstances",), (instances,), effect="Deny"),)
 
 
@@ -161,13 +174,6 @@ def key_policy(partition: str, region: str, account: str, cluster: str) -> dict[
     """The account decides by IAM; beside it only the cluster's log groups, and the service that launches spot."""
     spot = {"ArnEquals": {"aws:PrincipalArn": f"arn:{partition}:iam::{account}:role/{_SPOT_ROLE}"}}
     logs = f"arn:{partition}:logs:{region}:{account}:log-group:/{aws_names.prefixed(cluster)}/*"
-    use = [
-        "kms:Decrypt",
-        "kms:DescribeKey",
-        "kms:GenerateDataKeyWithoutPlaintext",
-        "kms:ReEncryptFrom",
-        "kms:ReEncryptTo",
-    ]
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -186,7 +192,7 @@ def key_policy(partition: str, region: str, account: str, cluster: str) -> dict[
                 {"ArnLike": {"kms:EncryptionContext:aws:logs:arn": logs}},
             ),
             # A role that may not exist yet cannot be a principal; its ARN can be compared.
-            _grant("Spot", {"AWS": "*"}, use, spot),
+            _grant("Spot", {"AWS": "*"}, list(DISK_KEY), spot),
             _grant(
                 "SpotGrant", {"AWS": "*"}, ["kms:CreateGrant"], spot | {"Bool": {"kms:GrantIsForAWSResource": "true"}}
             ),
@@ -215,7 +221,7 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
     """What every node needs: its bundle, its secrets, a way to report, Session Manager."""
     secrets = (parameters.slurm_key(scope.cluster), parameters.host_key(scope.cluster, role))
     return (
-        Statement("Bundle", ("s3:GetObject",), (f"{scope.bucket_arn}/*",)),
+        Statement("Bundle", ("s3:GetObject",), _objects(scope, parameters.bundle("*"), parameters.packages("*"))),
         Statement("Secrets", ("ssm:GetParameter",), tuple(scope.parameter(path) for path in secrets)),
         Statement(
             "Decrypt",
@@ -316,7 +322,7 @@ def _launch(scope: Scope) -> tuple[Statement, ...]:
         ),
         Statement(
             "EncryptDisks",
-            ("kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncryptFrom", "kms:ReEncryptTo"),
+            DISK_KEY,
             (scope.key_arn,),
             {"StringEquals": {"kms:ViaService": f"ec2.{scope.region}.amazonaws.com"}},
         ),
@@ -326,7 +332,11 @@ def _launch(scope: Scope) -> tuple[Statement, ...]:
             (scope.key_arn,),
             {"Bool": {"kms:GrantIsForAWSResource": "true"}},
         ),
-        Statement("FirstSpot", ("iam:CreateServiceLinkedRole",), (scope.iam("role", _SPOT_ROLE),)),
+        *(
+            (Statement("FirstSpot", ("iam:CreateServiceLinkedRole",), (scope.iam("role", _SPOT_ROLE),)),)
+            if scope.spot
+            else ()
+        ),
     )
 
 
@@ -338,6 +348,10 @@ def _names_of_nodes(scope: Scope) -> tuple[Statement, ...]:
 def _spending(scope: Scope) -> Statement:
     budget_arn = f"arn:{scope.partition}:budgets::{scope.account}:budget/{scope.budget}"
     return Statement("Spending", ("budgets:ViewBudget",), (budget_arn,))
+
+
+def _objects(scope: Scope, *keys: str) -> tuple[str, ...]:
+    return tuple(f"{scope.bucket_arn}/{key}" for key in keys)
 
 
 def _reports(scope: Scope) -> str:

@@ -10,6 +10,8 @@ from infra.plan.aws import machines
 from infra.spec import ClusterSpec
 
 GPU, PLAIN = "gpu", "plain"
+FIELDS = {GPU: "ami", PLAIN: "plain_ami"}
+"""Fields of the spec's aws section that name an image instead."""
 _GPU_PATH = "/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 _PLAIN_PATH = "/aws/service/canonical/ubuntu/server/22.04/stable/current/{architecture}/hvm/ebs-gp2/ami-id"
 _CANONICAL = {"x86_64": "amd64", "arm64": "arm64"}
@@ -17,7 +19,7 @@ _CANONICAL = {"x86_64": "amd64", "arm64": "arm64"}
 
 def kind(machine: InstanceType) -> str:
     """Under this name the image is looked up once and kept."""
-    return f"{GPU if machine.gpus.count else PLAIN}-{machine.architecture}"
+    return f"{_purpose(machine)}-{machine.architecture}"
 
 
 def parameters(spec: ClusterSpec) -> dict[str, str]:
@@ -28,7 +30,16 @@ def parameters(spec: ClusterSpec) -> dict[str, str]:
 
 
 def given(spec: ClusterSpec, machine: InstanceType) -> str | None:
-    return spec.aws.ami if spec.aws and machine.gpus.count else None
+    named: str | None = getattr(spec.aws, field(machine)) if spec.aws else None
+    return named
+
+
+def field(machine: InstanceType) -> str:
+    return FIELDS[_purpose(machine)]
+
+
+def _purpose(machine: InstanceType) -> str:
+    return GPU if machine.gpus.count else PLAIN
 
 
 def _path(machine: InstanceType) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from infra.plan.aws.budget import stops
 from infra.plan.aws.capacity import options
 from infra.plan.aws.network import endpoints, zones
 from infra.spec import ClusterSpec
@@ -63,10 +64,6 @@ def _own_key(spec: ClusterSpec) -> bool:
 
 def _monthly(spec: ClusterSpec) -> bool:
     return spec.budget.usd_per_month is not None
-
-
-def _stop(spec: ClusterSpec) -> bool:
-    return _monthly(spec) and bool(spec.budget.notify)
 
 
 def _placed(spec: ClusterSpec) -> bool:
@@ -342,13 +339,13 @@ KINDS: tuple[Kind, ...] = (
         "iam/policy:Policy",
         "what the budget attaches to the controller when it is spent: no launches",
         "iam: CreatePolicy GetPolicy GetPolicyVersion ListPolicyVersions TagPolicy DeletePolicy",
-        when=_stop,
+        when=stops,
     ),
     Kind(
         "budgets/budgetAction:BudgetAction",
         "attaches it, without asking anybody",
         "budgets: CreateBudgetAction DescribeBudgetAction UpdateBudgetAction DeleteBudgetAction; iam: PassRole",
-        when=_stop,
+        when=stops,
     ),
     Kind(
         "muster:AwsResolved",

@@ -12,15 +12,15 @@ from infra.plan.aws import iam
 from infra.plan.aws.budget import STOP_AT, TOLD_AT
 from infra.plan.aws.iam import Scope
 from infra.targets.aws.part import Part, Site
+from infra.targets.aws.roles import Roles
 
 
 class Budget(Part):
-    def __init__(self, site: Site, scope: pulumi.Output[Scope], controller_role: pulumi.Input[str]) -> None:
+    def __init__(self, site: Site, scope: pulumi.Output[Scope], roles: Roles) -> None:
         super().__init__("Budget", site)
         budget = self._budget()
-        # AWS wants somebody to tell about an action.
-        if site.spec.budget.notify:
-            self._stop(budget, scope, controller_role)
+        if roles.no_launch:
+            self._stop(budget, scope, roles.no_launch.arn, roles.roles["controller"].name)
         self.register_outputs({})
 
     def _budget(self) -> aws.budgets.Budget:
@@ -50,7 +50,11 @@ class Budget(Part):
         )
 
     def _stop(
-        self, budget: aws.budgets.Budget, scope: pulumi.Output[Scope], controller_role: pulumi.Input[str]
+        self,
+        budget: aws.budgets.Budget,
+        scope: pulumi.Output[Scope],
+        denial: pulumi.Input[str],
+        controller_role: pulumi.Input[str],
     ) -> None:
         role = aws.iam.Role(
             "budget",
@@ -66,13 +70,6 @@ class Budget(Part):
             policy=scope.apply(lambda known: json.dumps(iam.document(iam.budget(known)))),
             opts=self.child(),
         )
-        denial = aws.iam.Policy(
-            "no-launch",
-            name=self.site.name("no-launch"),
-            description="the budget of the month is spent",
-            policy=scope.apply(lambda known: json.dumps(iam.document(iam.no_launch(known)))),
-            opts=self.child(),
-        )
         aws.budgets.BudgetAction(
             "no-launch",
             budget_name=budget.name,
@@ -80,7 +77,7 @@ class Budget(Part):
             approval_model="AUTOMATIC",
             notification_type="ACTUAL",
             action_threshold={"action_threshold_type": "PERCENTAGE", "action_threshold_value": STOP_AT},
-            definition={"iam_action_definition": {"policy_arn": denial.arn, "roles": [controller_role]}},
+            definition={"iam_action_definition": {"policy_arn": denial, "roles": [controller_role]}},
             execution_role_arn=role.arn,
             subscribers=[
                 {"subscription_type": "EMAIL", "address": address} for address in self.site.spec.budget.notify

@@ -11,7 +11,7 @@ import pulumi
 from bootstrap import node_bundle
 from infra.catalog.instances import InstanceType
 from infra.inventory import Cloud, Fleet, Role, parameters
-from infra.plan.aws import images, machines, network, security
+from infra.plan.aws import capacity, images, machines, network, security
 from infra.plan.aws.iam import NODE_ROLES
 from infra.plan.aws.user_data import user_data
 from infra.plan.build_plan import BuildPlan
@@ -109,11 +109,12 @@ class AwsCluster(pulumi.ComponentResource):
             subnet_ids=list(self._network.subnets.values()),
             images=list(self.images.values()),
             reservations=sorted({one for g in spec.groups.values() if (one := g.capacity.reservation)}),
+            spot=any("spot" in capacity.purchases(group) for group in spec.groups.values()),
             budget=self._site.name() if spec.budget.usd_per_month else None,
         )
         self._roles = Roles(self._site, named)
         if spec.budget.usd_per_month:
-            Budget(self._site, named, self._roles.roles["controller"].name)
+            Budget(self._site, named, self._roles)
 
     def _ship(self) -> None:
         """The bundle says which address is whose; which machine has it may change, so interfaces stand for machines."""
@@ -122,7 +123,7 @@ class AwsCluster(pulumi.ComponentResource):
             "bucket": self._bucket.name,
             "volume": self._controller.volume_id,
             "mounted": self._storage.mounted,
-            "machines": self._machines(interfaces),
+            "inventory": self._inventory(interfaces),
             "ssh_public_key": self._context.secrets.ssh_public_key,
         }
         self.bundle = pulumi.Output.all(**known).apply(self._pack)
@@ -140,7 +141,7 @@ class AwsCluster(pulumi.ComponentResource):
         )
         files = {
             node_bundle.SPEC: spec.model_dump_json(),
-            node_bundle.INVENTORY: inventory(self._plan, known["machines"]).model_dump_json(),
+            node_bundle.INVENTORY: known["inventory"],
             node_bundle.CLOUD: cloud.model_dump_json(),
             node_bundle.PUBLIC_KEY: known["ssh_public_key"],
         }
@@ -190,17 +191,17 @@ class AwsCluster(pulumi.ComponentResource):
             machine.start(start)
         self.ground = [self._network, self._groups, self._roles, self._zone, *self._fixed.values()]
         self.instances = {name: one.instance_id for name, one in self._fixed.items()}
-        self.inventory = self._machines(self.instances).apply(
-            lambda known: inventory(self._plan, known).model_dump_json()
-        )
+        self.inventory = self._inventory(self.instances)
 
-    def _machines(self, ids: Mapping[Role, pulumi.Output[str]]) -> pulumi.Output[dict[str, dict[str, str]]]:
-        """What the inventory says of the machines that stay."""
-        return pulumi.Output.all(
-            **{
-                name: {"address": one.address, "host_key": self._host_keys.public[name], "machine_id": ids[name]}
-                for name, one in self._fixed.items()
-            }
+    def _inventory(self, ids: Mapping[Role, pulumi.Output[str]]) -> pulumi.Output[str]:
+        """As JSON; `ids` are those of the machines that stay."""
+        keys = self._host_keys.public
+        known = {
+            name: {"address": one.address, "host_key": keys[name], "machine_id": ids[name]}
+            for name, one in self._fixed.items()
+        }
+        return pulumi.Output.all(machines=known, compute=keys["compute"]).apply(
+            lambda found: inventory(self._plan, found["machines"], found["compute"]).model_dump_json()
         )
 
     def _image(self, machine: InstanceType) -> pulumi.Input[str]:

@@ -59,12 +59,11 @@ class FixedMachine(Part):
             primary_network_interface={"network_interface_id": self.interface_id},
             user_data_base64=start.user_data,
             metadata_options=launch_template.METADATA,
-            root_block_device=_root(start.key_arn),
+            root_block_device=self._root(start.key_arn),
             ebs_optimized=True,
             maintenance_options=machines.RECOVERY,
             instance_initiated_shutdown_behavior="stop",
             tags=self._tags(),
-            volume_tags=self.site.tags | self._tags(),
             opts=self.child(*start.after, delete_before_replace=True, ignore_changes=["ami", "userDataBase64"]),
         )
         self.instance_id = instance.id
@@ -76,12 +75,14 @@ class FixedMachine(Part):
     def _tags(self) -> dict[str, str]:
         return names.node_labels(self.role, self.role, None) | self.named(self.role)
 
-
-def _root(key_arn: pulumi.Input[str]) -> dict[str, Any]:
-    return {
-        "volume_type": "gp3",
-        "volume_size": machines.FIXED_ROOT_GB,
-        "encrypted": True,
-        "kms_key_id": key_arn,
-        "delete_on_termination": True,
-    }
+    def _root(self, key_arn: pulumi.Input[str]) -> dict[str, Any]:
+        """Tags here and not for all volumes of the machine: those of the controller's state are its own. The provider
+        adds the cluster's, and would take them for a change where they stand here, too."""
+        return {
+            "volume_type": "gp3",
+            "volume_size": machines.FIXED_ROOT_GB,
+            "encrypted": True,
+            "kms_key_id": key_arn,
+            "delete_on_termination": True,
+            "tags": self._tags(),
+        }

@@ -10,8 +10,9 @@ from infra.plan import names
 from infra.plan.build_plan import BuildPlan
 
 
-def inventory(plan: BuildPlan, known: Mapping[str, Mapping[str, Any]]) -> Inventory:
-    """`known` has address, host_key and machine_id of each machine that stays."""
+def inventory(plan: BuildPlan, known: Mapping[str, Mapping[str, Any]], compute_key: str) -> Inventory:
+    """`known` has address, host_key and machine_id of each machine that stays; `compute_key` is the host key of all
+    compute nodes."""
     return Inventory(
         cluster=plan.cluster,
         target=plan.target,
@@ -19,7 +20,7 @@ def inventory(plan: BuildPlan, known: Mapping[str, Mapping[str, Any]]) -> Invent
             Node(name=node.name, role=node.role, cpus=node.cpus, memory_mb=node.memory_mb, **known[node.name])
             for node in plan.nodes
         ),
-        sets=plan.sets,
+        sets=tuple(one.model_copy(update={"host_key": compute_key}) for one in plan.sets),
         mounts=tuple(volume.mount for volume in plan.volumes),
     )
 
@@ -29,11 +30,11 @@ def static_names(plan: BuildPlan) -> list[str]:
     return [names.member(one.group, number) for one in plan.sets for number in range(1, one.static + 1)]
 
 
-def with_static(plan: BuildPlan, domain: str, found: Inventory) -> Inventory:
+def with_static(domain: str, found: Inventory) -> Inventory:
     """The Inventory with those nodes by name: what the gate crosses. Which machine is behind a name may change."""
     members = (
         _member(one, names.member(one.group, number), domain)
-        for one in plan.sets
+        for one in found.sets
         for number in range(1, one.static + 1)
     )
     return found.model_copy(update={"nodes": (*found.nodes, *members)})
@@ -45,7 +46,7 @@ def _member(one: NodeSet, name: str, domain: str) -> Node:
         role="compute",
         group=one.group,
         address=f"{name}.{domain}",
-        host_key="",
+        host_key=one.host_key,
         machine_id=name,
         cpus=one.cpus,
         memory_mb=one.memory_mb,

@@ -19,7 +19,7 @@ from infra.providers.problem import Problem
 from infra.providers.properties import Properties, changed
 from slurm.power import dns
 from slurm.power.cloud import Cloud
-from slurm.power.errors import TO_DO
+from slurm.power.errors import PASSING, TO_DO
 from slurm.power.instances import CLOSED, ENDING, Found, Instance, find
 from slurm.power.launch import Shortage, group_named, launch
 from slurm.power.node_names import number_of
@@ -29,8 +29,6 @@ _AGAIN_S = 30.0
 _FIRST_POLL_S, _POLL_S = 0.5, 5.0
 # Machines with eight GPUs take minutes to end.
 _GONE_S = 1200.0
-# Of these the next try says something else, sooner or later.
-_PASSING = ("shortage", "throttle")
 
 
 class NodesProvider(ResourceProvider):
@@ -150,7 +148,7 @@ class Group:
                 _say(missing, "launch", "changed", next(iter(result.nodes.values())).zone)
                 return result.nodes
             said = _told(result.failed)
-            hopeless = all(one.fault.kind not in _PASSING for one in result.failed)
+            hopeless = all(one.fault.kind not in PASSING for one in result.failed)
             if hopeless or self.clock() + _AGAIN_S > deadline:
                 _say(missing, "launch", "failed", said)
                 raise _none_to_be_had(self.name, len(missing), result.failed, entry.retry_s)
@@ -182,8 +180,8 @@ def _told(failed: Sequence[Shortage]) -> str:
 def _none_to_be_had(group: str, count: int, failed: Sequence[Shortage], retry_s: int) -> Problem:
     kinds = dict.fromkeys(one.fault.kind for one in failed)
     waited = f" within {retry_s} s" if "shortage" in kinds else ""
-    messages = dict.fromkeys(str(one.fault) for one in failed if one.fault.kind not in _PASSING)
-    fixes = [TO_DO[kind] for kind in kinds if kind not in _PASSING] or [
+    messages = dict.fromkeys(str(one.fault) for one in failed if one.fault.kind not in PASSING)
+    fixes = [TO_DO[kind] for kind in kinds if kind not in PASSING] or [
         "name more zones or a fallback under capacity, reserve capacity, or ask for fewer nodes"
     ]
     what = f"{count} machines could not be had{waited}: {_told(failed)}"

@@ -11,6 +11,7 @@ import pulumi
 from botocore.exceptions import ClientError
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
+from infra.plan.aws import images
 from infra.providers.problem import Problem
 from infra.providers.properties import Properties
 from infra.targets.aws.client import client
@@ -87,15 +88,16 @@ def _ask(props: Properties, known: Properties) -> Properties:
 
 def _images(region: str, parameters: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     ssm = client("ssm", region)
-    return {kind: known.get(kind) or _image(ssm, region, path) for kind, path in parameters.items()}
+    return {kind: known.get(kind) or _image(ssm, region, kind, path) for kind, path in parameters.items()}
 
 
-def _image(ssm: object, region: str, path: str) -> str:
+def _image(ssm: object, region: str, kind: str, path: str) -> str:
     try:
         found: str = ssm.get_parameter(Name=path)["Parameter"]["Value"]  # type: ignore[attr-defined]
     except ClientError as error:
+        field = images.FIELDS[kind.partition("-")[0]]
         what = f"{region} has no image under {path} ({error.response['Error']['Code']})"
-        raise Problem("aws.ami", what, "name an image of your own with `ami: ami-...`") from None
+        raise Problem(f"aws.{field}", what, f"name an image of your own with `{field}: ami-...`") from None
     return found
 
 

@@ -42,7 +42,7 @@ def start(plan: BuildPlan, built: AwsCluster, context: Context) -> pulumi.Output
     gate = AwsGate(
         "ready",
         GateArgs(
-            inventory=built.inventory.apply(partial(_with_static, plan, built.domain)),
+            inventory=built.inventory.apply(partial(_with_static, built.domain)),
             environment=_environment(context),
             user=next(iter(context.spec.users)),
             applied=pulumi.Output.all(*(one.applied for one in reports)).apply(lambda said: " ".join(map(str, said))),
@@ -83,8 +83,8 @@ def _reported(
     return Reported(role, args, pulumi.ResourceOptions(parent=built, depends_on=[*built.shipped, *after]))
 
 
-def _with_static(plan: BuildPlan, domain: str, text: str) -> str:
-    return with_static(plan, domain, Inventory.model_validate_json(text)).model_dump_json()
+def _with_static(domain: str, text: str) -> str:
+    return with_static(domain, Inventory.model_validate_json(text)).model_dump_json()
 
 
 def _environment(context: Context) -> str:

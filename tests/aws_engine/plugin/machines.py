@@ -13,6 +13,10 @@ _MACHINE = "instanceType metadataOptions ebsOptimized maintenanceOptions instanc
 
 
 def _create_instance(aws: Aws, props: Props, tags: Tags) -> Made:
+    root = {key: value for key, value in props["rootBlockDevice"].items() if key != "tags"}
+    # The provider's own tags reach the disk, those of the machine do not.
+    disk = {key: value for key, value in tags.items() if key not in (props.get("tags") or {})}
+    disk |= props["rootBlockDevice"].get("tags") or {}
     interface = {"DeviceIndex": 0, "NetworkInterfaceId": props["primaryNetworkInterface"]["networkInterfaceId"]}
     made = aws.ec2.run_instances(
         ImageId=props["ami"],
@@ -22,9 +26,9 @@ def _create_instance(aws: Aws, props: Props, tags: Tags) -> Made:
         IamInstanceProfile={"Name": props["iamInstanceProfile"]},
         # The library encodes it once more.
         UserData=b64decode(props["userDataBase64"]).decode(),
-        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": api(props["rootBlockDevice"])}],
+        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": api(root)}],
         Monitoring={"Enabled": bool(props.get("monitoring"))},
-        TagSpecifications=[*tagging("instance", tags), *tagging("volume", props.get("volumeTags") or {})],
+        TagSpecifications=[*tagging("instance", tags), *tagging("volume", disk)],
         **asked(props, _MACHINE),
     )["Instances"][0]
     return made["InstanceId"], {}
@@ -142,13 +146,12 @@ KINDS = (
         _create_instance,
         _delete_instance,
         _instance,
-        change="volumeTags",
         update=retag,
         tagged=True,
         nested={
             "metadataOptions": _METADATA,
             "primaryNetworkInterface": "networkInterfaceId",
-            "rootBlockDevice": "volumeType volumeSize encrypted kmsKeyId deleteOnTermination",
+            "rootBlockDevice": "volumeType volumeSize encrypted kmsKeyId deleteOnTermination tags",
             "maintenanceOptions": "autoRecovery",
         },
     ),

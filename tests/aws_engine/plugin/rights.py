@@ -24,6 +24,13 @@ def _update_role(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
     return {}
 
 
+def _delete_role(aws: Aws, id_: str, props: Props) -> None:
+    attached = found(lambda: aws.iam.list_attached_role_policies(RoleName=id_)) or {}
+    for one in attached.get("AttachedPolicies", ()) if props.get("forceDetachPolicies") else ():
+        aws.iam.detach_role_policy(RoleName=id_, PolicyArn=one["PolicyArn"])
+    removed(lambda: aws.iam.delete_role(RoleName=id_))
+
+
 def _put_role_policy(aws: Aws, props: Props) -> None:
     aws.iam.put_role_policy(RoleName=props["role"], PolicyName=props["name"], PolicyDocument=props["policy"])
 
@@ -69,6 +76,14 @@ def _create_policy(aws: Aws, props: Props, tags: Tags) -> Made:
         PolicyName=props["name"], PolicyDocument=props["policy"], Description=props["description"], Tags=listed(tags)
     )["Policy"]
     return made["Arn"], {"arn": made["Arn"]}
+
+
+def _delete_policy(aws: Aws, id_: str, _props: Props) -> None:
+    versions = found(lambda: aws.iam.list_policy_versions(PolicyArn=id_)) or {}
+    for one in versions.get("Versions", ()):
+        if not one["IsDefaultVersion"]:
+            aws.iam.delete_policy_version(PolicyArn=id_, VersionId=one["VersionId"])
+    removed(lambda: aws.iam.delete_policy(PolicyArn=id_))
 
 
 def _update_policy(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
@@ -257,9 +272,9 @@ KINDS = (
         "aws:iam/role:Role",
         "name",
         _create_role,
-        delete("iam", "delete_role", "RoleName"),
+        _delete_role,
         there("iam", "get_role", "RoleName"),
-        change="assumeRolePolicy! description permissionsBoundary",
+        change="assumeRolePolicy! description permissionsBoundary forceDetachPolicies",
         update=_update_role,
         computed="arn",
         tagged=True,
@@ -287,7 +302,7 @@ KINDS = (
         "aws:iam/policy:Policy",
         "name description",
         _create_policy,
-        delete("iam", "delete_policy", "PolicyArn"),
+        _delete_policy,
         there("iam", "get_policy", "PolicyArn"),
         change="policy!",
         update=_update_policy,

@@ -101,7 +101,11 @@ def _policies(account: Account, cluster: str) -> Iterator[Found]:
 
 
 def _remove_policy(account: Account, arn: str) -> None:
-    account.ask("iam").delete_policy(PolicyArn=arn)
+    iam = account.ask("iam")
+    for version in iam.list_policy_versions(PolicyArn=arn)["Versions"]:
+        if not version["IsDefaultVersion"]:
+            iam.delete_policy_version(PolicyArn=arn, VersionId=version["VersionId"])
+    iam.delete_policy(PolicyArn=arn)
 
 
 def _budgets(account: Account, cluster: str) -> Iterator[Found]:

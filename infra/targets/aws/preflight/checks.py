@@ -17,6 +17,7 @@ from infra.targets.aws.preflight import (
     images,
     launches,
     offerings,
+    ownership,
     permissions,
     quotas,
     reservations,
@@ -38,6 +39,7 @@ class Check:
 
 
 CHECKS: tuple[Check, ...] = (
+    Check("the name", "name", ownership.name_is_free),
     Check("vCPU quotas", "groups", quotas.vcpus),
     Check("network quotas", "network", quotas.networks),
     Check("zones", "aws.zones", offerings.offered),
@@ -67,6 +69,8 @@ class Asking:
     deadline_s: float = DEADLINE_S
     checks: tuple[Check, ...] = CHECKS
     tell: Callable[[str], None] = lambda _: None
+    made_in: str | None = None
+    """The account that this stack's cluster is in, empty where nobody wrote it down; None where there is none yet."""
 
 
 def preflight(spec: ClusterSpec, account: Account, asking: Asking) -> Found:
@@ -77,7 +81,9 @@ def preflight(spec: ClusterSpec, account: Account, asking: Asking) -> Found:
         identity = account.identity()
     except (ClientError, BotoCoreError) as failure:
         return Found(None, tuple(account.why_not(failure)), time.monotonic() - began)
-    subject = Subject(spec, account, identity, _running(account, spec.name))
+    if other := tuple(ownership.same_account(identity, asking.made_in or "")):
+        return Found(identity, other, time.monotonic() - began)
+    subject = Subject(spec, account, identity, _running(account, spec.name), made=asking.made_in is not None)
     issues = tuple(_all_at_once(subject, asking, began + asking.deadline_s))
     return Found(identity, issues, time.monotonic() - began)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from botocore.exceptions import ClientError
 from infra.catalog.instances import InstanceType
 from infra.plan.aws import images, machines
 from infra.plan.aws.launch_template import ROOT_DEVICE, ROOT_GB
+from infra.plan.aws.machines import FIXED_ROOT_GB
 from infra.spec import ClusterSpec
 from infra.targets.aws.preflight.subject import Subject
 from infra.validate.issue import Issue, error, warning
@@ -22,24 +24,37 @@ _NO_PARAMETER = "ParameterNotFound"
 _TRUSTED = "amazon"
 
 
+@dataclass(frozen=True)
+class Use:
+    """A machine that starts from an image which the spec names."""
+
+    field: str
+    machine: InstanceType
+    root_gb: int = ROOT_GB
+
+    @property
+    def where(self) -> str:
+        return f"aws.{self.field}"
+
+
 def fitting(subject: Subject) -> Iterator[Issue]:
     spec = subject.spec
     for kind, path in images.parameters(spec).items():
         if named(subject, path) is None:
+            field = images.FIELDS[kind.partition("-")[0]]
             message = f"{subject.region} has no image under {path}"
-            own = "name an image of your own with `ami: ami-...`"
-            fix = own if kind.startswith(images.GPU) else "choose another region: controller and login start from it"
-            yield error("image_parameter", "aws.ami", message, fix)
-    given = spec.aws.ami if spec.aws else None
-    if not given:
-        return
-    found = _image(subject, given)
-    if found is None:
-        message = f"'{given}' does not exist in {subject.region}, or account {subject.identity.account} may not use it"
-        yield error("image_missing", "aws.ami", message, "name one that `aws ec2 describe-images` lists")
-        return
-    for group in gpu_machines(spec):
-        yield from judge(found, group, subject.identity.account, datetime.now(UTC))
+            yield error(
+                "image_parameter", f"aws.{field}", message, f"name an image of your own with `{field}: ami-...`"
+            )
+    for image, uses in _uses(spec).items():
+        found = _image(subject, image)
+        if found is None:
+            account = subject.identity.account
+            message = f"'{image}' does not exist in {subject.region}, or account {account} may not use it"
+            yield error("image_missing", uses[0].where, message, "name one that `aws ec2 describe-images` lists")
+            continue
+        for use in uses:
+            yield from judge(found, use, subject.identity.account, datetime.now(UTC))
 
 
 def named(subject: Subject, path: str) -> str | None:
@@ -52,14 +67,21 @@ def named(subject: Subject, path: str) -> str | None:
         return None
 
 
-def gpu_machines(spec: ClusterSpec) -> list[InstanceType]:
-    """Those that get the image of the spec; one of each architecture is enough."""
-    found = [machines.compute(group) for group in spec.groups.values()]
-    return list({one.architecture: one for one in found if one.gpus.count}.values())
+def _uses(spec: ClusterSpec) -> dict[str, list[Use]]:
+    """By image that the spec names; of each field and architecture the one with the smallest disk is enough."""
+    fixed = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
+    starting = [(one, FIXED_ROOT_GB) for one in fixed]
+    starting += [(machines.compute(group), ROOT_GB) for group in spec.groups.values()]
+    found: dict[str, dict[tuple[str, str], Use]] = {}
+    for machine, root_gb in starting:
+        if image := images.given(spec, machine):
+            field = images.field(machine)
+            found.setdefault(image, {}).setdefault((field, machine.architecture), Use(field, machine, root_gb))
+    return {image: list(uses.values()) for image, uses in found.items()}
 
 
-def judge(found: Image, machine: InstanceType, account: str, now: datetime) -> Iterator[Issue]:
-    name, where = f"'{found['ImageId']}'", "aws.ami"
+def judge(found: Image, use: Use, account: str, now: datetime) -> Iterator[Issue]:
+    name, where, machine = f"'{found['ImageId']}'", use.where, use.machine
     if found["State"] != "available":
         yield error("image_state", where, f"{name} is {found['State']}; allowed: available", "name another image")
     if found.get("Architecture", machine.architecture) != machine.architecture:
@@ -72,8 +94,8 @@ def judge(found: Image, machine: InstanceType, account: str, now: datetime) -> I
             f"{name} has its root disk at {found['RootDeviceName']}; nodes give {ROOT_DEVICE} its size and encryption"
         )
         yield error("image_root", where, message, f"name an Ubuntu image, whose root disk is {ROOT_DEVICE}")
-    if (size := _root_gb(found)) > ROOT_GB:
-        message = f"{name} needs a root disk of {size} GB; nodes have {ROOT_GB}"
+    if (size := _root_gb(found)) > use.root_gb:
+        message = f"{name} needs a root disk of {size} GB; {machine.name} gets {use.root_gb}"
         yield error("image_size", where, message, "name a smaller image")
     if not found.get("EnaSupport", True):
         yield error(
@@ -82,7 +104,12 @@ def judge(found: Image, machine: InstanceType, account: str, now: datetime) -> I
     owner = found.get("ImageOwnerAlias") or found["OwnerId"]
     if owner not in (_TRUSTED, account):
         message = f"{name} belongs to account {owner}, neither Amazon nor account {account}"
-        yield warning("image_owner", where, message, "make sure that you trust it: it runs as root on every GPU node")
+        yield warning(
+            "image_owner",
+            where,
+            message,
+            "make sure that you trust it: it runs as root on every machine that starts from it",
+        )
     if _past(found.get("DeprecationTime"), now):
         message = f"{name} is deprecated since {found['DeprecationTime'][:10]}: it gets no repairs"
         yield warning("image_old", where, message, "name a newer one; a change of the image replaces the nodes")

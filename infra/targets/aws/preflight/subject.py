@@ -30,6 +30,8 @@ class Subject:
     account: Account
     identity: Identity
     running: tuple[Running, ...] = ()
+    made: bool = False
+    """Whether this stack has made it, or a part of it."""
 
     @property
     def region(self) -> str:

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import get_args
 
 from infra.spec import Purchase
+from simulator import timeline_file
+from simulator.instances import system
 from simulator.models import named
 from simulator.search import picture, question, realised, stacks, words
-from simulator.search.plan import Plan, plan
+from simulator.search.option import Option
+from simulator.search.plan import Plan, fabric, plan
 from simulator.search.question import Question
+from simulator.timeline import timeline
 from trainer.config.problem import ConfigError, Problem
 
 BAD_INPUT = 2
@@ -22,6 +26,8 @@ BAD_INPUT = 2
 def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     try:
+        if asked.trace:
+            timeline_file.check("--trace", asked.trace)
         stack = stacks.find(asked.stack)
         began = time.perf_counter()
         answer = plan(_question(asked, stack), _progress)
@@ -54,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--any", action="store_true", help="show layouts that the trainer does not have, too")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="trainer config and stack file of each row")
     parser.add_argument("--picture", type=Path, metavar="PNG", help="time against money")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE.json|png", help="one step of the chosen row, event by event"
+    )
     parser.add_argument("--json", action="store_true", help="instead of the table")
     return parser
 
@@ -90,9 +99,17 @@ def _tell(answer: Plan, asked: argparse.Namespace, stack: Path, seconds: float) 
         print(f"{counts.considered:,} layouts considered, {counts.timed:,} of them timed, in {seconds:.1f} s")
     if asked.picture:
         picture.draw(answer, asked.picture)
+    if asked.trace and answer.chosen:
+        print(_traced(answer.question, answer.chosen, asked.trace), file=sys.stderr)
     if asked.write:
         for place in realised.write(answer, stack, asked.write):
             print(f"wrote {place}", file=sys.stderr)
+
+
+def _traced(asked: Question, chosen: Option, out: Path) -> str:
+    machines = system(chosen.instance, chosen.nodes, fabric(chosen.nodes), asked.region)
+    title = f"{asked.named.name} on {chosen.nodes} x {chosen.instance}: {words.layout_words(chosen.layout)}"
+    return timeline_file.write(out, title, timeline(asked.named.model, chosen.layout, machines))
 
 
 def _nearest(answer: Plan) -> Problem:

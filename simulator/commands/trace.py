@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
+from simulator import timeline_file
 from simulator.emulate.machines import Machines
 from simulator.layout import Layout
 from simulator.layout_words import layout
 from simulator.models import named
 from simulator.system import System
-from simulator.timeline import timeline, to_chrome
-from trainer.config.problem import ConfigError, Problem
-
-KINDS = (".json", ".png")
+from simulator.timeline import timeline
+from trainer.config.problem import ConfigError
 
 
 def main(words: list[str]) -> int:
     asked = _arguments(words)
     try:
-        kind = _kind(asked.out)
+        timeline_file.check("--out", asked.out)
         wanted = layout(asked.layout)
         events = timeline(named(asked.model).model, wanted, _system(asked.system, wanted))
-        if kind == ".png":
-            from simulator.timeline_picture import draw  # noqa: PLC0415  # matplotlib, only now
-
-            draw(asked.out, f"{asked.model} on {wanted.gpus} GPUs of {asked.system}: {asked.layout}", events)
-        else:
-            asked.out.write_text(json.dumps(to_chrome(events)), encoding="utf-8")
+        title = f"{asked.model} on {wanted.gpus} GPUs of {asked.system}: {asked.layout}"
+        print(timeline_file.write(asked.out, title, events))
     except (ConfigError, OSError) as bad:
         for line in str(bad).splitlines():
             print(f"simulator: {line}", file=sys.stderr)
         return 2
-    step = max(event.end for event in events)
-    print(f"{len(events)} events of a step of {1000 * step:,.1f} ms: {asked.out}")
     return 0
 
 
@@ -46,13 +38,6 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--layout", default="", metavar="NAME=VALUE,...", help="fields of a layout: dp, tp, pp, ...")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.json|png")
     return parser.parse_args(words)
-
-
-def _kind(out: Path) -> str:
-    if out.suffix not in KINDS:
-        message = f"{out.name!r}; allowed: a name that ends with {' or '.join(KINDS)}"
-        raise ConfigError([Problem("--out", message, "json is for ui.perfetto.dev, png to look at")])
-    return out.suffix
 
 
 def _system(word: str, wanted: Layout) -> System:

@@ -48,6 +48,17 @@ def test_files_and_picture_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     assert "wrote" in capsys.readouterr().err
 
 
+def test_a_step_of_the_chosen_row_is_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "step.json"
+    assert main([*USUAL, "--json", "--trace", str(out)]) == 0
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    chosen = answer["front"][answer["chosen"] - 1]
+    ends = [event["ts"] + event["dur"] for event in json.loads(out.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert max(ends) / 1e6 == pytest.approx(chosen["step_s"][1], rel=0.02)
+    assert "events of a step of" in said.err
+
+
 def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "mixtral-8x7b", *USUAL[2:], "--any"]) == 0
     out = capsys.readouterr().out
@@ -79,6 +90,7 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--budget", "-1"], "budget: -1 is not above 0"),
         (["--group", "h100"], "group: 'h100' is no group; allowed: h200"),
         (["--deadline", "1h"], "deadline: 1.0 h is met by nothing within --nodes; the fastest takes "),
+        (["--trace", "step.txt"], "--trace: 'step.txt'; allowed: a name that ends with .json or .png"),
         (["--budget", "100"], "budget: 100 USD is enough for nothing; the cheapest costs "),
     ],
 )

@@ -1,0 +1,31 @@
+"""The timeline of a step as a file: JSON for a trace viewer, PNG to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulator.timeline import Event, to_chrome
+from trainer.config.problem import ConfigError, Problem
+
+KINDS = (".json", ".png")
+
+
+def check(where: str, out: Path) -> None:
+    """Raises ConfigError where the name does not say which kind; before anything is computed for it."""
+    if out.suffix not in KINDS:
+        message = f"{out.name!r}; allowed: a name that ends with {' or '.join(KINDS)}"
+        raise ConfigError([Problem(where, message, "json is for ui.perfetto.dev, png to look at")])
+
+
+def write(out: Path, title: str, events: Sequence[Event]) -> str:
+    """What was written, in words."""
+    if out.suffix == ".png":
+        from simulator.timeline_picture import draw  # noqa: PLC0415  # matplotlib, only now
+
+        draw(out, title, events)
+    else:
+        out.write_text(json.dumps(to_chrome(events)), encoding="utf-8")
+    step = max(event.end for event in events)
+    return f"{len(events)} events of a step of {1000 * step:,.1f} ms: {out}"

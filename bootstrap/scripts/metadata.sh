@@ -2,7 +2,8 @@
 # Closes the metadata service to whoever is not one of @USERS@: it hands out the machine's role, and with it Slurm's key.
 # Refused and not dropped, so that a program that tries goes on at once. Loaded as a whole or not at all.
 set -eu
-allowed=$(for user in @USERS@; do id -u "$user"; done | paste -sd,)
+users="@USERS@"
+allowed=$(for user in $users; do id -u "$user"; done | paste -sd,)
 
 nft -f - <<RULES
 table inet muster_metadata

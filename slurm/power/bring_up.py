@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from infra.inventory import LaunchOption
 from slurm.hostlist import hostlist
 from slurm.power import cooldown, dns
+from slurm.power.errors import PASSING
 from slurm.power.instances import Found, Instance
 from slurm.power.launch import Shortage, Unit, group_named, launch
 from slurm.power.node_names import group_of
@@ -27,6 +28,8 @@ class Want:
 
     unit: Unit
     zone: str = ""
+    since: float = 0.0
+    """When Slurm asked for them."""
 
     @property
     def group(self) -> str:
@@ -38,6 +41,8 @@ class Outcome:
     up: dict[str, Instance] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)
     """Nodes that cannot be had, with the reason."""
+    passing: set[str] = field(default_factory=set)
+    """Of these, those that a later try may bring."""
 
 
 def bring_up(desk: Desk, found: Found, wants: Sequence[Want]) -> Outcome:
@@ -90,8 +95,12 @@ def _launch(desk: Desk, options: Sequence[LaunchOption], units: Sequence[Unit], 
         log.info("%s: launched in %s", hostlist(result.nodes), ", ".join(zones))
         outcome.up |= result.nodes
     if result.missing:
+        names = [name for unit in result.missing for name in unit]
         reason = capacity(options[0].instance_type, _said(options, result.failed))
-        outcome.down |= dict.fromkeys((name for unit in result.missing for name in unit), reason)
+        outcome.down |= dict.fromkeys(names, reason)
+        # One that was passed over had nothing lately, and may have something in a while.
+        if len(result.failed) < len(options) or any(one.fault.kind in PASSING for one in result.failed):
+            outcome.passing |= set(names)
 
 
 def _said(options: Sequence[LaunchOption], failed: Sequence[Shortage]) -> list[str]:

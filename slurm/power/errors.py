@@ -18,6 +18,9 @@ TO_DO: dict[Kind, str] = {
     "broken": "mend the option's template, reservation or subnet and run `muster up`",
 }
 
+# Of these the next try says something else, sooner or later.
+PASSING: tuple[Kind, ...] = ("shortage", "throttle")
+
 # Of these Karpenter's unfulfillable ones (pkg/errors/errors.go) are shortages or quotas.
 _CODES: dict[Kind, tuple[str, ...]] = {
     "shortage": (

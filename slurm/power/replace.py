@@ -21,10 +21,11 @@ _PASSING_S = 300.0
 _START_S = 60.0
 
 
-def replacements(found: Found, nodes: Mapping[str, PowerNode]) -> Iterator[Finding]:
+def replacements(found: Found, nodes: Mapping[str, PowerNode], waiting: Collection[str] = ()) -> Iterator[Finding]:
+    """`waiting`: nodes for which a machine is still being looked for."""
     there = {name for name, machine in found.named().items() if machine.running}
     for name, node in nodes.items():
-        if node.off:
+        if node.off or name in waiting:
             continue
         if node.away:
             if not node.busy and may_be_replaced(node.is_.reason):

@@ -1,4 +1,4 @@
-"""ResumeProgram: the nodes that jobs wait for, launched whole jobs at a time; what is not to be had is said at once."""
+"""ResumeProgram: the nodes that jobs wait for, launched whole jobs at a time; what is not to be had is said."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,19 @@ from slurm.power.bring_up import Outcome, Want, bring_up
 from slurm.power.instances import find
 from slurm.power.journal import noted
 from slurm.power.node_names import group_of
+from slurm.power.patience import settle
 from slurm.power.program import Desk, log, run
 
 
 def resume(desk: Desk, nodes: Sequence[str], jobs: Sequence[Mapping[str, Any]]) -> Outcome:
     with desk.memory.lock():
         found = find(desk.cloud, desk.fleet)
-        wants = wanted(nodes, jobs, {name: machine.zone for name, machine in found.named().items()})
-        with noted(desk.memory, wants):
+        zones, now = {name: machine.zone for name, machine in found.named().items()}, desk.now()
+        wants = [replace(want, since=now) for want in wanted(nodes, jobs, zones)]
+        with noted(desk.memory, wants) as again:
             outcome = bring_up(desk, found, wants)
-            mark_down(desk, outcome.down)
+            again.extend(settle(desk, wants, outcome))
     return outcome
-
-
-def mark_down(desk: Desk, down: Mapping[str, str]) -> None:
-    """Slurm then gives the jobs back to the queue; the sweep gives the nodes back to Slurm."""
-    for reason in dict.fromkeys(down.values()):
-        desk.slurmctld.set_nodes([name for name, why in down.items() if why == reason], "DOWN", reason)
 
 
 def wanted(nodes: Sequence[str], jobs: Sequence[Mapping[str, Any]], zones: Mapping[str, str]) -> list[Want]:

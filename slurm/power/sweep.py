@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from slurm.hostlist import hostlist
 from slurm.power import breaker, ceiling, journal, topology, topology_file
@@ -14,10 +15,10 @@ from slurm.power.findings import Finding, Rule, ripe
 from slurm.power.instances import Found, find
 from slurm.power.node_names import group_of
 from slurm.power.orphans import orphans
+from slurm.power.patience import mark_down, members, settle
 from slurm.power.program import Desk, log, run
 from slurm.power.reasons import BUDGET
 from slurm.power.replace import replacements, to_start
-from slurm.power.resume import mark_down
 from slurm.power.slurmctld import PowerNode
 from slurm.power.terminate import terminate
 
@@ -30,13 +31,13 @@ def sweep(desk: Desk) -> list[Finding]:
     """What it acted upon."""
     with desk.memory.lock():
         nodes, found = desk.slurmctld.nodes(), find(desk.cloud, desk.fleet)
-        _finish(desk, found, nodes)
         static = desk.slurmctld.never_suspended()
+        waiting = _finish(desk, found, nodes, static)
         stopped = _hold_the_ceiling(desk, nodes)
         held_back = stopped | _of_closed_groups(desk, found, nodes)
         findings = [
             *orphans(found, nodes, static),
-            *replacements(found, nodes),
+            *replacements(found, nodes, waiting),
             *_failed_set_ups(desk, found, nodes),
             *to_start(found, nodes, static, held_back),
         ]
@@ -52,15 +53,20 @@ def sweep(desk: Desk) -> list[Finding]:
     return due
 
 
-def _finish(desk: Desk, found: Found, nodes: Nodes) -> None:
-    """What a killed resume left; nodes that Slurm no longer waits for are none of it."""
+def _finish(desk: Desk, found: Found, nodes: Nodes, static: Collection[str]) -> Collection[str]:
+    """What a killed resume left, or one that found a shortage; nodes that Slurm no longer waits for are none of it.
+    The names that are still waited for."""
     coming = {name for name, node in nodes.items() if node.coming and not node.away}
-    left = [Want(tuple(n for n in one.unit if n in coming), one.zone) for one in journal.unfinished(desk.memory)]
-    wants = [want for want in left if want.unit]
+    left = [replace(one, unit=tuple(n for n in one.unit if n in coming)) for one in journal.unfinished(desk.memory)]
+    wants = [want for want in left if any(nodes[name].busy or name in static for name in want.unit)]
+    # Their jobs were cancelled meanwhile: the dearest machines there are would be launched for nobody.
+    desk.slurmctld.set_nodes(sorted(set(members(left)) - set(members(wants))), "POWER_DOWN")
+    again: list[Want] = []
     if wants:
-        log.info("%s: a resume was interrupted, it is finished now", hostlist(n for want in wants for n in want.unit))
-        mark_down(desk, bring_up(desk, found, wants).down)
-    journal.clear(desk.memory)
+        log.info("%s: asked for and not there, launched now", hostlist(members(wants)))
+        again = settle(desk, wants, bring_up(desk, found, wants))
+    journal.rewrite(desk.memory, again)
+    return members(again)
 
 
 def _hold_the_ceiling(desk: Desk, nodes: Nodes) -> set[str]:

@@ -11,7 +11,7 @@ from slurm.power.node_names import name_of
 from tests import harness
 from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm
 from tests.moto_server import Moto, aws, moto
-from tests.power.cluster import TYPE, ZONES, machines, make_fleet, records
+from tests.power.cluster import TYPE, ZONES, impatient, machines, make_fleet, records
 
 __all__ = ["aws", "moto"]
 
@@ -21,7 +21,7 @@ SET = NodeSet(group="gpu", count=4, static=1, cpus=1, memory_mb=900, fabric="efa
 
 
 def test_machines_come_and_go_as_slurm_asks(aws: Moto, tmp_path: Path) -> None:
-    fleet = make_fleet(aws)
+    fleet = impatient(make_fleet(aws))
     tmp_path.chmod(0o755)
     with cloud_slurm(aws, fleet, (SET,), tmp_path) as slurm:
         first = _what_is_always_there_is_started(aws, slurm)

@@ -189,12 +189,12 @@ def test_only_root_asks_who_the_machine_is_and_slurm_where_it_launches_nodes() -
 
     def allowed(node: Node) -> str:
         script = _written(metadata.STEP.actions(ubuntu(), node, desired()), "/etc/muster/metadata")
-        return next(line for line in script.splitlines() if line.startswith("allowed="))
+        return next(line for line in script.splitlines() if line.startswith("users="))
 
-    assert [allowed(node).split("; do")[0] for node in (CONTROLLER, LOGIN, GPU)] == [
-        "allowed=$(for user in root slurm",
-        "allowed=$(for user in root",
-        "allowed=$(for user in root",
+    assert [allowed(node) for node in (CONTROLLER, LOGIN, GPU)] == [
+        'users="root slurm"',
+        'users="root"',
+        'users="root"',
     ]
     there = ubuntu(packages={"nftables": "1.0.2"})
     assert "install nftables" in titles(metadata.STEP, ubuntu(), GPU, desired())

@@ -149,6 +149,12 @@ def make_desk(fleet: Fleet, folder: Path, slurm: FakeSlurm, clock: Clock) -> Des
     return Desk(fleet, cloud, Slurmctld(slurm), Memory(folder / "power"), folder / "slurm", now=clock.now)
 
 
+def impatient(fleet: Fleet, retry_s: int = 0) -> Fleet:
+    """A shortage is said at once, or after so long."""
+    groups = tuple(group.model_copy(update={"retry_s": retry_s}) for group in fleet.groups)
+    return fleet.model_copy(update={"groups": groups})
+
+
 def machines(aws: Moto) -> list[dict[str, Any]]:
     """What lives, asked by the test itself."""
     answer = aws.client("ec2").describe_instances(

@@ -19,7 +19,7 @@ from slurm.power.suspend import suspend
 from slurm.power.sweep import sweep
 from tests.harness import REPO
 from tests.moto_server import Moto
-from tests.power.cluster import TYPE, ZONES, Clock, FakeSlurm, machines, make_desk, make_fleet, records
+from tests.power.cluster import TYPE, ZONES, Clock, FakeSlurm, impatient, machines, make_desk, make_fleet, records
 
 NODES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
 COMING = "ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP"
@@ -41,14 +41,73 @@ def test_256_nodes_take_four_calls(aws: Moto, desk: Desk) -> None:
 
 def test_a_shortage_takes_the_nodes_down_with_what_each_zone_said(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
+    desk.fleet = impatient(desk.fleet)
     resume(desk, NODES[:2], [job(7, "gpu-[1-2]")])
     reason = "muster: capacity: p5.48xlarge: us-east-1a on-demand none, us-east-1b on-demand none"
     assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
 
 
+def test_a_shortage_is_retried_for_retry_s_while_slurm_waits(
+    aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm
+) -> None:
+    """A job that may not be requeued would be lost at the first shortage of a minute."""
+    desk.fleet = impatient(desk.fleet, 600)
+    aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
+    slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
+    resume(desk, NODES[:2], [job(7, "gpu-[1-2]")])
+    for _ in range(9):
+        clock.t += 60
+        sweep(desk)
+    assert slurm.told == []
+    assert aws.count()["RunInstances"] == 8, "each zone once in three minutes"
+    clock.t += 60
+    sweep(desk)
+    reason = "muster: capacity: p5.48xlarge: us-east-1a on-demand none lately, us-east-1b on-demand none lately"
+    assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
+    assert desk.memory.load("journal") == {}
+
+
+def test_a_machine_that_turns_up_while_slurm_waits_is_taken(
+    aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm
+) -> None:
+    desk.fleet = impatient(desk.fleet, 600)
+    aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
+    slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
+    resume(desk, NODES[:2], [job(7, "gpu-[1-2]")])
+    aws.capacity.clear()
+    clock.t += cooldown.SECONDS
+    sweep(desk)
+    assert sorted(records(aws, desk.fleet)) == ["gpu-1", "gpu-2"]
+    assert (slurm.told, desk.memory.load("journal")) == ([], {})
+
+
+def test_nothing_is_launched_for_a_job_that_was_cancelled_while_it_waited(
+    aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm
+) -> None:
+    desk.fleet = impatient(desk.fleet, 600)
+    aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
+    resume(desk, NODES[:2], [job(7, "gpu-[1-2]")])
+    slurm.states |= dict.fromkeys(NODES[:2], "IDLE+CLOUD+NOT_RESPONDING+POWERING_UP")
+    aws.capacity.clear()
+    clock.t += cooldown.SECONDS
+    sweep(desk)
+    assert machines(aws) == []
+    assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=POWER_DOWN"]]
+
+
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "VcpuLimitExceeded", "InvalidParameterValue"])
+def test_what_no_patience_mends_is_said_at_once(aws: Moto, desk: Desk, slurm: FakeSlurm, code: str) -> None:
+    desk.fleet = impatient(desk.fleet, 600)
+    aws.fail("RunInstances", code, times=2)
+    resume(desk, NODES[:1], [job(1, "gpu-1")])
+    assert code in slurm.reasons["gpu-1"]
+    assert desk.memory.load("journal") == {}
+
+
 def test_an_option_that_had_nothing_is_passed_over_for_a_while(
     aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm
 ) -> None:
+    desk.fleet = impatient(desk.fleet)
     aws.capacity[(TYPE, "us-east-1a")] = 0
     resume(desk, NODES[:1], [job(1, "gpu-1")])
     assert aws.count()["RunInstances"] == 2

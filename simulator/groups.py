@@ -10,12 +10,12 @@ from simulator.system import System
 
 
 def domain(system: System) -> int:
-    """GPUs joined by the fast links."""
-    return system.nvlink_domain or system.gpus_per_node
+    """GPUs that reach each other without the network: those of a node, or of a rack that is one NVLink domain."""
+    return max(system.nvlink_domain, system.gpus_per_node)
 
 
 def group(ranks: int, stride: int, total: int, system: System) -> Group:
-    """`ranks` that are `stride` apart: neighbours in a node come first in tensor, then context, data, pipeline order."""
+    """`ranks` that are `stride` apart: neighbours in a node are tensor, then context, data, pipeline ones."""
     fast = min(domain(system), total)
     inside = gcd(ranks, max(1, fast // stride))
     if ranks <= inside:

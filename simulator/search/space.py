@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from simulator.groups import domain
 from simulator.layout import Layout, Recompute
 from simulator.model import Transformer
 from simulator.system import System
@@ -140,7 +141,7 @@ class Space:
 
     def _tensor(self) -> Iterator[int]:
         """Within a node; what the model's parts divide by."""
-        model, most = self.model, self.system.nvlink_domain or self.system.gpus_per_node
+        model, most = self.model, domain(self.system)
         inner = model.experts.ffn if model.experts else model.ffn
         parts = (model.heads, model.kv_heads, inner, model.seq, self.system.gpus)
         for tp in _divisors(most):

@@ -12,6 +12,8 @@ COMMANDS: dict[str, str] = {
     "evaluate": "errors of the model on a CSV file of measured rows, by source",
     "emulate": "a job of up to 1,024 ranks in this process: real numbers, modelled clock",
     "collectives": "time and bus bandwidth of a collective on machines of a type, and NCCL's way of it",
+    "calibrate": "measures this machine or cluster through the trainer: a profile that predictions go by",
+    "report": "runs of the trainer beside what was predicted of them, as a page and pictures",
     "trace": "the events of one step, for a trace viewer or as a picture",
 }
 """What each does, in a line; `simulator.commands.NAME` has `main(words) -> exit status`."""

@@ -27,9 +27,12 @@ class Profile:
 
     def of(self, nodes: int, per_node: int) -> Calibrated:
         """For a job of so many nodes and ranks: those that were measured, and no others."""
+        return calibrated(self.machine, self.world(nodes, per_node))
+
+    def world(self, nodes: int, per_node: int) -> dict[str, Any]:
         for world in self.worlds:
             if (world["nodes"], world["per_node"]) == (nodes, per_node):
-                return calibrated(self.machine, world)
+                return world
         allowed = ", ".join(f"{one['nodes']} x {one['per_node']}" for one in self.worlds)
         message = f"{nodes} nodes x {per_node} ranks were not measured by {self.path}; allowed: {allowed}"
         raise ConfigError([Problem("profile.worlds", message, f"calibrate with as many: {CALIBRATE}")])

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "simulator": (*PURE, "trainer.config", "trainer.models.shape", "trainer.parallel.layout", "trainer.table"),
     "simulator.emulate": ("simulator", "trainer"),
     "simulator.calibrate": ("simulator", "trainer"),
+    "simulator.report": ("simulator", "trainer.config", "trainer.parallel.layout", "trainer.report"),
     "setup": (),
     "infra": ("infra", "bootstrap", "slurm"),
     "benchmarks": ("infra", "bootstrap", "slurm", "trainer", "simulator", "setup"),

@@ -96,6 +96,11 @@ def test_lint_brings_shellcheck_where_it_is_missing(clone: Path, tmp_path: Path)
     assert asked(clone) == f"{VENV}-m setup apt\n"
 
 
+def test_the_tests_have_a_browser_to_look_at_pages_with(clone: Path) -> None:
+    make(clone, "test")
+    assert "-m setup.browser\n" in asked(clone)
+
+
 def make(clone: Path, *words: str, **variables: str) -> str:
     # Not what a make around these tests hands down.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}

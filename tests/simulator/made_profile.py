@@ -81,7 +81,7 @@ def world(ranks: int) -> dict[str, Any]:
     }
 
 
-def layer(ranks: int, samples: int, seq: int, dim: int, heads: int, ffn: int, vocab: int) -> dict[str, Any]:  # noqa: PLR0913
+def layer(ranks: int, samples: int, seq: int, dim: int, heads: int, ffn: int, vocab: int) -> dict[str, Any]:  # noqa: PLR0913, PLR0917
     model = transformer(1, dim, heads, ffn, vocab, seq)
     compute = Compute(model, system(ranks).gpu, rates())
     layout = Layout(micro_batch=samples, global_batch=samples, dtype="fp32")
@@ -106,7 +106,7 @@ def short_run(ranks: int) -> dict[str, Any]:
     return {"model": SHORT, "samples": 1, "steps": 40, "step_s": step, "data_s": 1e-4, "other_s": 3e-4}
 
 
-def transformer(layers: int, dim: int, heads: int, ffn: int, vocab: int, seq: int) -> Transformer:  # noqa: PLR0913
+def transformer(layers: int, dim: int, heads: int, ffn: int, vocab: int, seq: int) -> Transformer:  # noqa: PLR0913, PLR0917
     return Transformer(
         layers=layers, hidden=dim, heads=heads, kv_heads=heads, ffn=ffn, gated=True, vocab=vocab, seq=seq
     )

@@ -1,0 +1,70 @@
+"""`python -m simulator report RUN... --profile FILE | --instance TYPE`: predicted and measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from simulator.report.compare import Comparison, as_json, compare
+from simulator.report.figures import pictures
+from simulator.report.machines import Calibrated, OfInstance
+from simulator.report.measured import measured
+from simulator.report.page import page
+from trainer.config.problem import ConfigError
+from trainer.table import table
+
+BAD_INPUT = 2
+
+
+def main(words: list[str]) -> int:
+    asked = _arguments(words)
+    try:
+        machines = Calibrated(asked.profile) if asked.profile else OfInstance(asked.instance)
+        found = compare([measured(folder) for folder in dict.fromkeys(asked.runs)], machines)
+        out = asked.out or asked.runs[-1] / "predicted"
+        _write(found, out)
+    except (ConfigError, OSError) as bad:
+        for line in str(bad).splitlines():
+            print(f"simulator: {line}", file=sys.stderr)
+        return BAD_INPUT
+    print(f"{_told(found)}\n\n{out / 'index.html'}")
+    return 0
+
+
+def _arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m simulator report", description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run of the trainer")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--profile", type=Path, metavar="FILE", help="the machines, as calibrate measured them")
+    which.add_argument("--instance", metavar="TYPE", help="the machines, by the catalog")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes; predicted/ in the last RUN")
+    return parser.parse_args(words)
+
+
+def _write(found: Comparison, out: Path) -> None:
+    drawn = pictures(found)
+    out.mkdir(parents=True, exist_ok=True)
+    for picture in drawn:
+        (out / f"{picture.name}.png").write_bytes(picture.png)
+    (out / "report.json").write_text(json.dumps(as_json(found), indent=2) + "\n", encoding="utf-8")
+    (out / "index.html").write_text(page(found, drawn), encoding="utf-8")
+
+
+def _told(found: Comparison) -> str:
+    heads = ("run", "ranks", "measured ms", "predicted ms", "off %", "efficiency %", "predicted %")
+    rows = [
+        (
+            row.run.name,
+            row.run.ranks,
+            1e3 * row.run.step_s,
+            1e3 * row.predicted.step_s,
+            100 * row.error,
+            100 * row.efficiency.measured,
+            100 * row.efficiency.predicted,
+        )
+        for row in found.rows
+    ]
+    first = [f"change first: {one.text}" for one in found.largest.changes[:1]]
+    return "\n".join([table(heads, rows), *(f"note: {note}" for note in found.notes), *first])

@@ -1,0 +1,103 @@
+"""The machines that runs are held against, calibrated or by instance type; others than the run's are refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Protocol
+
+from simulator import profile as profiles
+from simulator.instances import system, with_gpus
+from simulator.profile_fit import crowd
+from simulator.rates import Rates, fitted
+from simulator.report.measured import Measured
+from simulator.system import System
+from trainer.config.problem import ConfigError, Problem
+
+FAR = 1.5
+"""Matmul rates that are so many times apart are not of the same machine, or not of an idle one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a prediction needs; what a step costs beside the model is 0 where nobody measured it."""
+
+    system: System
+    rates: Rates
+    wait_gb_s: float
+    """Of all ranks together: from a save's call until training goes on."""
+    write_gb_s: float
+    """From the call to the published checkpoint; 0 is not known."""
+    data_s: float = 0.0
+    other_s: float = 0.0
+    is_calibrated: bool = False
+    matmul_gflops: float | None = None
+
+
+class Machines(Protocol):
+    name: str
+
+    def of(self, run: Measured) -> Machine: ...
+
+
+class Calibrated:
+    def __init__(self, path: Path) -> None:
+        self.profile = profiles.read(path)
+        self.name = f"{self.profile.machine['device']} as calibrated ({path.name})"
+
+    def of(self, run: Measured) -> Machine:
+        device = self.profile.machine["device"]
+        if run.device and run.device != device:
+            message = f"{device!r} in {self.profile.path}; allowed: {run.device!r}, as {run.folder} ran on"
+            fix = f"calibrate there: {profiles.CALIBRATE}"
+            raise ConfigError([Problem("profile.machine.device", message, fix)])
+        found = self.profile.of(run.nodes, run.per_node)
+        world = self.profile.world(run.nodes, run.per_node)
+        saves, short = world["checkpoint"], world["short_run"]
+        return Machine(
+            system=found.system,
+            rates=found.rates,
+            wait_gb_s=saves["wait_gb_s"],
+            write_gb_s=saves["write_gb_s"],
+            data_s=short["data_s"],
+            other_s=short["other_s"],
+            is_calibrated=True,
+            matmul_gflops=_best_gflops(world["products"]["fp32"]) / crowd(self.profile.machine, world),
+        )
+
+
+class OfInstance:
+    def __init__(self, name: str) -> None:
+        self.gpu, self.name = system(name, 1).gpu.name, name
+
+    def of(self, run: Measured) -> Machine:
+        self._check(run)
+        found = system(self.name, max(run.nodes, ceil(run.ranks / system(self.name, 1).gpus_per_node)))
+        return Machine(system=found, rates=fitted(), wait_gb_s=found.host_gb_s * run.ranks, write_gb_s=0.0)
+
+    def _check(self, run: Measured) -> None:
+        kind = self.gpu.partition("-")[0]
+        if run.device and kind.lower() not in run.device.lower():
+            alike = [one for one in with_gpus() if system(one, 1).gpu.name.partition("-")[0] in run.device.lower()]
+            allowed = ", ".join(alike) or "none, the catalog has no such machine"
+            message = f"{self.name!r} has {kind}, {run.folder} ran on {run.device!r}; allowed: {allowed}"
+            fix = f"calibrate there and use --profile: {profiles.CALIBRATE}"
+            raise ConfigError([Problem("--instance", message, fix)])
+
+
+def note(machine: Machine, run: Measured) -> str:
+    """A machine that is much faster or slower than the profile's, or was busy; empty where all is well."""
+    if not (machine.matmul_gflops and run.matmul_gflops):
+        return ""
+    ratio = run.matmul_gflops / machine.matmul_gflops
+    if 1 / FAR <= ratio <= FAR:
+        return ""
+    return (
+        f"{run.name} on {run.ranks} ranks: its trial product reached {run.matmul_gflops:,.0f} GFLOP/s a rank, "
+        f"the profile has {machine.matmul_gflops:,.0f}: another machine, or one that others used"
+    )
+
+
+def _best_gflops(rows: list[list[float]]) -> float:
+    return max(2e-9 * m * n * k / seconds for m, n, k, seconds in rows)

@@ -1,0 +1,233 @@
+"""Runs beside their prediction: the figures, the page in a real browser, and input that is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.__main__ import main
+from simulator.emulate.job import Job
+from simulator.profile import read
+from simulator.step import predict
+from tests.simulator import browser, made_profile, made_runs
+from trainer.config.load import load
+
+SIZES = ["model.dim=128", "model.layers=4", "model.heads=4", "model.kv_heads=4", "model.ffn=384"]
+SIZES += ["model.vocab_size=1024", "model.seq_len=64", "run.device=cpu", "batch.size=8", "checkpoint.every=0"]
+TIMES: dict[int, dict[str, float | None]] = {
+    1: {"compute": 130.0, "communication": 0.0, "data": 0.5, "checkpoint": 0.0, "other": 0.5},
+    2: {"compute": 70.0, "communication": 14.0, "data": 0.5, "checkpoint": 0.0, "other": 0.5},
+    4: {"compute": 40.0, "communication": 19.0, "data": 0.5, "checkpoint": 0.0, "other": 0.5},
+}
+
+
+def words(ranks: int) -> list[str]:
+    return [*SIZES, f"batch.micro={8 // ranks}", f"parallel.strategy={'ddp' if ranks > 1 else 'single'}"]
+
+
+def make(folder: Path, ranks: int, **other: Any) -> Path:
+    times = other.pop("times", TIMES[ranks])
+    return made_runs.run(folder / f"run-{ranks}", words(ranks), times, ranks=ranks, **other)
+
+
+def told(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    profile = made_profile.write(folder / "profile.json", made_profile.profile())
+    runs = [str(make(folder, ranks)) for ranks in TIMES]
+    # In no order of their own.
+    assert main(["report", *runs[::-1], "--profile", str(profile), "--out", str(folder / "out")]) == 0
+    return folder / "out"
+
+
+def test_measured_and_predicted_steps_are_those_of_the_run_and_of_predict(three: Path) -> None:
+    found = told(three)
+    assert [run["ranks"] for run in found["runs"]] == [1, 2, 4]
+    profile = read(three.parent / "profile.json")
+    for run in found["runs"]:
+        ranks = run["ranks"]
+        assert run["step_s"]["measured"] == pytest.approx(sum(v or 0 for v in TIMES[ranks].values()) / 1e3, rel=0.005)
+        job, on = Job(load("tiny-llama", words(ranks)), 8 // ranks, 8 // ranks), profile.of(1, ranks)
+        said = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
+        assert run["step_s"]["predicted"] == pytest.approx(said)
+        assert run["error"] == pytest.approx(said / run["step_s"]["measured"] - 1)
+
+
+def test_both_splits_add_up_to_their_step(three: Path) -> None:
+    for run in told(three)["runs"]:
+        for side in ("predicted", "measured"):
+            parts = {part: both[side] for part, both in run["split_s"].items()}
+            assert sum(parts.values()) == pytest.approx(run["step_s"][side])
+            assert min(parts.values()) >= 0
+
+
+def test_efficiency_and_speed_up_are_against_the_smallest_run(three: Path) -> None:
+    one, two, four = told(three)["runs"]
+    assert one["efficiency"] == {"predicted": 1.0, "measured": 1.0}
+    assert two["efficiency"]["measured"] == pytest.approx(131 / 85 / 2, rel=0.005)
+    assert four["speed_up"]["measured"] == pytest.approx(131 / 60, rel=0.005)
+    assert 0.4 < four["efficiency"]["predicted"] < 0.95
+    ratio = one["step_s"]["predicted"] / four["step_s"]["predicted"]
+    assert four["speed_up"]["predicted"] == pytest.approx(ratio)
+
+
+def test_exposed_communication_and_utilisation(three: Path) -> None:
+    four = told(three)["runs"][2]
+    assert four["exposed_communication"]["measured"] == pytest.approx(19 / 60, rel=0.005)
+    assert four["mfu"]["measured"] == pytest.approx(0.3)
+    slower = four["step_s"]["predicted"] / four["step_s"]["measured"]
+    assert four["mfu"]["predicted"] == pytest.approx(0.3 / slower)
+
+
+def test_pictures(three: Path) -> None:
+    names = {path.stem for path in three.glob("*.png")}
+    assert names == {"time-split", "efficiency", "speed-up", "communication", "utilisation"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in three.glob("*.png"))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_in_a_browser(three: Path, width: int) -> None:
+    seen = browser.look(three / "index.html", width)
+    assert seen.width == width
+    assert seen.wide <= seen.width, "nothing is wider than the screen"
+    assert (seen.pictures, seen.shown, seen.outside) == (5, 5, 0)
+    assert (seen.cut, seen.wrong, seen.fetched) == ([], [], [])
+    assert "Predicted and measured · 3 runs on 1, 2, 4 ranks · cpu as calibrated (profile.json)" in seen.text
+    assert "Change first, on 4 ranks: " in seen.text
+
+
+def test_one_run_needs_no_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    assert main(["report", str(make(tmp_path, 2)), "--profile", str(profile)]) == 0
+    out = tmp_path / "run-2" / "predicted"
+    assert {path.name for path in out.iterdir()} == {"time-split.png", "report.json", "index.html"}
+    assert str(out / "index.html") in capsys.readouterr().out
+    assert browser.look(out / "index.html", 1280).shown == 1
+
+
+def test_an_unfinished_run_is_compared_and_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    run = make(tmp_path, 2, steps=40, finished=False)
+    assert main(["report", str(run), "--profile", str(profile)]) == 0
+    note = "tiny-llama on 2 ranks is not finished (no end recorded): step 40 of 60; compared by its last 20 records"
+    assert f"note: {note}" in capsys.readouterr().out
+    found = told(run / "predicted")
+    assert found["notes"] == [note]
+    assert found["runs"][0]["step_s"]["measured"] == pytest.approx(0.085, rel=0.005)
+    assert note in (run / "predicted" / "index.html").read_text()
+
+
+def test_communication_that_was_not_measured_is_not_zero(tmp_path: Path) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    run = make(tmp_path, 2, times={**TIMES[2], "compute": 84.0, "communication": None})
+    assert main(["report", str(run), "--profile", str(profile)]) == 0
+    found = told(run / "predicted")
+    assert found["runs"][0]["exposed_communication"] is None
+    assert found["runs"][0]["split_s"]["communication"]["measured"] is None
+    assert "did not measure communication, so it is inside compute: set metrics.profile_every" in found["notes"][0]
+
+
+ADVICE: list[tuple[dict[str, float | None], list[str], str]] = [
+    (
+        {**TIMES[2], "data": 60.0},
+        [],
+        "Raise data.workers (now 2) and data.ahead (2): 60.0 ms of a step of 144.5 ms",
+    ),
+    (
+        {**TIMES[2], "checkpoint": 80.0},
+        ["checkpoint.every=10"],
+        "Raise checkpoint.every from 10 to 40: saves take 80.0 ms of a step of 165.0 ms, 60.0 ms (36%)",
+    ),
+    ({**TIMES[2], "communication": 300.0}, [], "Look at communication before any setting: 300.0 ms of a step"),
+]
+
+
+@pytest.mark.parametrize(("times", "more", "text"), ADVICE)
+def test_what_to_change_first(tmp_path: Path, times: dict[str, float | None], more: list[str], text: str) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    run = made_runs.run(tmp_path / "run", [*words(2), *more], times, ranks=2, noise=0.0)
+    assert main(["report", str(run), "--profile", str(profile)]) == 0
+    assert told(run / "predicted")["change_first"].startswith(text)
+
+
+def test_a_setting_is_advised_with_what_it_brings(tmp_path: Path) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    run = make(tmp_path, 4)
+    assert main(["report", str(run), "--profile", str(profile)]) == 0
+    found = told(run / "predicted")
+    assert found["change_first"].startswith("Accumulate: batch.size 32 instead of 8, if the loss bears it: ")
+    assert found["change_first"].endswith("samples a second.")
+    shares = [change["saves_share"] for change in found["runs"][0]["changes"]]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_gpu_run_by_its_instance_type(tmp_path: Path) -> None:
+    times: dict[str, float | None] = {
+        "compute": 4000.0, "communication": 200.0, "data": 1.0, "checkpoint": 1.0, "other": 1.0,
+    }  # fmt: skip
+    peak = {"peak": 989.4e12, "source": "data sheet of NVIDIA H100 80GB HBM3", "achieved": 700e12}
+    words = ["batch.size=64", "batch.micro=1", "parallel.strategy=fsdp", "precision=bf16", "checkpoint.every=500"]
+    run = made_runs.run(tmp_path / "run", words, times, ranks=16, hosts=2, preset="llama-8b", mfu=0.4, peak=peak)
+    assert main(["report", str(run), "--instance", "p5.48xlarge"]) == 0
+    (row,) = told(run / "predicted")["runs"]
+    assert (row["nodes"], row["ranks"]) == (2, 16)
+    assert 0.5 < row["step_s"]["predicted"] / row["step_s"]["measured"] < 2
+    assert row["split_s"]["checkpoint"]["predicted"] == pytest.approx(12 * 8.03 / (25 * 16) / 500, rel=0.01)
+
+
+def test_a_run_of_another_machine_than_the_profile_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile(device="NVIDIA H200"))
+    run = make(tmp_path, 2)
+    assert main(["report", str(run), "--profile", str(profile)]) == 2
+    said = capsys.readouterr().err
+    assert f"profile.machine.device: 'NVIDIA H200' in {profile}; allowed: 'cpu', as {run} ran on" in said
+
+
+def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Path) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    run = make(tmp_path, 2, peak={"peak": 1e12, "source": "given", "achieved": 20e9})
+    assert main(["report", str(run), "--profile", str(profile)]) == 0
+    (note,) = told(run / "predicted")["notes"]
+    assert "reached 20 GFLOP/s a rank, the profile has 50: another machine, or one that others used" in note
+
+
+def bad_words(folder: Path) -> list[tuple[list[str], str]]:
+    profile = str(made_profile.write(folder / "profile.json", made_profile.profile((1,))))
+    run = str(make(folder, 2))
+    (folder / "empty").mkdir()
+    silent = made_runs.run(folder / "silent", words(2), TIMES[2], ranks=2, steps=0)
+    for path in (silent / "metrics").iterdir():
+        path.unlink()
+    return [
+        ([str(folder / "none"), "--profile", profile], "RUN: .*none is not a folder.* allowed: folders of runs"),
+        ([str(folder / "empty"), "--profile", profile], "RUN: .*empty has neither .*events.jsonl"),
+        ([str(silent), "--profile", profile], "RUN: .*silent has no steps in metrics.*allowed: a run that trained"),
+        ([run, "--profile", str(folder / "none.json")], r"profile\.file: .*none.json: No such file"),
+        ([run, "--profile", profile], r"profile\.worlds: 1 nodes x 2 ranks were not measured.*allowed: 1 x 1"),
+        ([run, "--instance", "p5.96xlarge"], r"instance: .*p5\.96xlarge.*p5\.48xlarge"),
+        ([run, "--instance", "p5.48xlarge"], r"--instance: 'p5.48xlarge' has h100, .* ran on 'cpu'; allowed: none"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int) -> None:
+    given, message = bad_words(tmp_path)[number]
+    assert main(["report", *given]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.search(message, said.err), said.err
+
+
+def test_a_run_needs_machines_to_be_held_against(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", str(tmp_path)])
+    assert "one of the arguments --profile --instance is required" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def question(row: Mapping[str, str]) -> Question:
     """RowError where the row cannot be true, or leaves out what nobody can infer."""
     values = Values(row)
     values.required("op")
-    op: Op = values.choice("op", get_args(Op), "")  # type: ignore[assignment]
+    op = _op(values)
     size = values.whole("bytes", None, high=LARGEST)
     ranks = values.whole("gpus", None, low=2)
     per_node = _per_node(values, ranks)
@@ -60,6 +60,15 @@ def question(row: Mapping[str, str]) -> Question:
     one_process = ranks <= per_node and "process per gpu" not in values.text("note").lower()
     launch_us = LAUNCH_US * ranks if one_process else 0.0
     return Question(op, size, Group(ranks, min(ranks, per_node)), system, tuple(values.inferred), launch_us)
+
+
+def _op(values: Values) -> Op:
+    """As nccl-tests, torch or a paper write it: all_reduce, AllReduce, all-reduce, sendrecv."""
+    word = values.text("op").lower().replace("-", "").replace("_", "").replace(" ", "")
+    known: dict[str, Op] = {name.replace("_", ""): name for name in get_args(Op)}
+    if word.removesuffix("perf").removesuffix("recv") in known:
+        return known[word.removesuffix("perf").removesuffix("recv")]
+    raise RowError(f"op: {values.text('op')!r}; allowed: {', '.join(get_args(Op))}; choose one")
 
 
 def _per_node(values: Values, ranks: int) -> int:

@@ -77,7 +77,9 @@ def _rings(op: Op, fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
         rate = _narrowest(fabric) * {"LL": LL_SHARE, "LL128": fitted.ll128_share, "Simple": 1.0}[protocol]
         if protocol == "LL":
             rate = min(rate, _ll_most(fabric))
-        cost = rounds * (fabric.ranks - 1) / fabric.ranks * US_PER_GB_S / rate
+        # From one rank or to one rank, the whole array passes every link; else each rank is spared its own part.
+        share = 1.0 if op in ("broadcast", "reduce") else rounds * (fabric.ranks - 1) / fabric.ranks
+        cost = share * US_PER_GB_S / rate
         yield Candidate("ring", protocol, start, cost, _wait(fabric, protocol, fabric.out_ring))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send"]
 
 
 @dataclass(frozen=True)

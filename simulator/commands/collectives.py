@@ -14,8 +14,8 @@ from trainer.config.problem import ConfigError, Problem
 
 BAD_INPUT = 2
 SIZES = tuple(2**power for power in range(20, 35, 2))
-BUS_ROUNDS: dict[str, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "send": 2}
-"""How often (n-1)/n of the array is sent, as nccl-tests count bus bandwidth; of a send between two all of it."""
+ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""How often (n-1)/n of the array is sent, as nccl-tests count bus bandwidth; the others send all of it once."""
 
 
 def main(words: list[str]) -> int:
@@ -33,7 +33,7 @@ def main(words: list[str]) -> int:
     for size in SIZES:
         way = choice(asked.op, size, group, machines)
         time_us = way.time_us(size)
-        sent = size * BUS_ROUNDS[asked.op] * (group.ranks - 1) / group.ranks
+        sent = size * (ROUNDS[asked.op] * (group.ranks - 1) / group.ranks if asked.op in ROUNDS else 1)
         print(f"{size:12} {time_us:11.1f} {sent / time_us / 1e3:9.2f}  {way.algorithm} {way.protocol}")
     return 0
 

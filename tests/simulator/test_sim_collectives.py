@@ -60,6 +60,8 @@ def test_a_ring_sends_its_share_of_the_array(op: Op, rounds: int, ranks: int) ->
     ring = way(op, Group(ranks, ranks), "ring", "Simple")
     bus_gb_s = fitted().links["nvlink4"].ring * 450
     assert ring.us_per_byte * 1e3 * bus_gb_s == pytest.approx(rounds * (ranks - 1) / ranks)
+    whole = way("broadcast", Group(ranks, ranks), "ring", "Simple")
+    assert whole.us_per_byte * 1e3 * bus_gb_s == pytest.approx(1)
 
 
 def test_two_nodes_send_the_array_once_and_more_nodes_twice() -> None:

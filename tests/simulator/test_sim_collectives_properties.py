@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from simulator.collectives import Group, Op, time_s
 from simulator.gpus import gpu
 from simulator.system import System
 
-OPS: st.SearchStrategy[Op] = st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"])
+OPS: st.SearchStrategy[Op] = st.sampled_from(get_args(Op))
 SIZES = st.integers(1, 2**36)
 NETWORKS = st.sampled_from(["efa", "infiniband", "roce", "tcpx", "tcpxo", "ethernet", "loopback"])
 

@@ -41,6 +41,22 @@ def test_what_a_row_leaves_out_is_inferred_and_listed() -> None:
     assert asked.time_us == question(ROW).time_us
 
 
+@pytest.mark.parametrize(
+    ("word", "op"),
+    [
+        ("AllReduce", "all_reduce"),
+        ("all_reduce_perf", "all_reduce"),
+        ("reduce-scatter", "reduce_scatter"),
+        ("alltoall", "all_to_all"),
+        ("sendrecv", "send"),
+        ("Broadcast", "broadcast"),
+        ("reduce", "reduce"),
+    ],
+)
+def test_a_collective_has_many_spellings(word: str, op: str) -> None:
+    assert question({**ROW, "op": word}).op == op
+
+
 def test_a_network_that_is_not_named_is_listed() -> None:
     assert question({**ROW, "interconnect": ""}).inferred == ("interconnect=infiniband",)
 
@@ -58,7 +74,10 @@ def test_one_process_launches_on_one_gpu_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"op": "all_redcue"}, "op: 'all_redcue'; allowed: all_reduce, all_gather, reduce_scatter, all_to_all, send"),
+        (
+            {"op": "all_redcue"},
+            "op: 'all_redcue'; allowed: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send",
+        ),
         ({"op": ""}, "op: blank"),
         ({"bytes": ""}, "bytes: blank"),
         ({"bytes": "0"}, "bytes: 0; allowed: whole numbers from 1"),

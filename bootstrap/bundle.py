@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-FOLDERS = ("trainer", "slurm/jobs", "slurm/fabric")
+FOLDERS = ("trainer", "simulator/calibrate", "slurm/jobs", "slurm/fabric")
 
 
 @dataclass(frozen=True)

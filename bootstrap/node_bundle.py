@@ -8,7 +8,7 @@ from pathlib import Path
 from bootstrap.bundle import Bundle, archive, files
 
 # What the node runs, and what it ships on to the shared filesystem.
-ROOMS = ("bootstrap", "infra/spec", "infra/inventory", "slurm", "trainer")
+ROOMS = ("bootstrap", "infra/spec", "infra/inventory", "slurm", "trainer", "simulator/calibrate")
 SINGLE = (
     "infra/__init__.py",
     "infra/catalog/__init__.py",

@@ -34,13 +34,15 @@ def _split(figure: Any, found: Comparison) -> str:
             _bar(axes, place + offset, {part: factor * seconds for part, seconds in split.items()}, faded)
         said, low, high = (factor * v for v in (row.predicted.step_s, row.predicted.low_s, row.predicted.high_s))
         axes.errorbar(said, place + 0.19, xerr=[[said - low], [high - said]], color=INK, linewidth=0.9, capsize=2.5)
-    axes.set_yticks(range(len(rows)), [label(row, found) for row in rows])
+    places = [place + offset for place in range(len(rows)) for offset in (-0.19, 0.19)]
+    axes.set_yticks(places, [text for row in rows for text in (f"{label(row, found)}, measured", "predicted")])
     axes.invert_yaxis()
     axes.set_xlabel(f"{unit} per step")
     axes.set_xlim(left=0)
     axes.tick_params(length=0)
-    figure.legend(ncols=5, loc="outside upper right", fontsize=9, columnspacing=1.2, handlelength=1.0)
-    return "Upper bar of each run: measured. Lower, lighter bar: predicted, with its 80 % interval."
+    above: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.2}
+    axes.legend(ncols=5, fontsize=8.5, columnspacing=1.1, handlelength=0.9, handletextpad=0.5, **above)
+    return "The line on a predicted bar is its 80 % interval."
 
 
 def _bar(axes: Any, place: float, split: dict[str, float], faded: bool) -> None:
@@ -126,7 +128,7 @@ def _by_ranks(figure: Any, found: Comparison, y: str, of: Callable[[Row], Both |
 def label(row: Row, found: Comparison) -> str:
     count = f"{row.run.ranks} rank{'s' * (row.run.ranks > 1)}"
     names = {other.run.name for other in found.rows}
-    return f"{row.run.name}\n{count}" if len(names) > 1 else count
+    return f"{row.run.name}, {count}" if len(names) > 1 else count
 
 
 def _work(found: Comparison) -> str:

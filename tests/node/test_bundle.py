@@ -39,7 +39,8 @@ def test_it_holds_what_a_node_runs_and_nothing_else(shop: Path) -> None:
     held = {member.name for member in members}
     assert held >= {*FILES, "wheels/pip-26.3-py3-none-any.whl", wheels.LOCK, "trainer/requirements.lock"}
     assert held >= {"bootstrap/aws/node.py", "slurm/jobs/train.sbatch", "slurm/power/resume.py", "infra/spec/model.py"}
-    assert {name.split("/")[0] for name in held} == {"bootstrap", "cluster", "infra", "slurm", "trainer", "wheels"}
+    rooms = {"bootstrap", "infra", "simulator", "slurm", "trainer"}
+    assert {name.split("/")[0] for name in held} == {*rooms, "cluster", "wheels"}
     assert not any("__pycache__" in name or name.startswith("infra/targets") for name in held)
     assert {(m.uid, m.gid, m.mtime) for m in members} == {(0, 0, 0)}
 

@@ -53,6 +53,15 @@ def notify(spec: ClusterSpec) -> Iterator[Issue]:
         yield warning("budget_silent", "budget.usd_per_month", message, "add `notify: [ops@example.com]`")
 
 
+def unread(spec: ClusterSpec) -> Iterator[Issue]:
+    """Budgets has no endpoint in a VPC."""
+    if spec.budget.usd_per_month is None or spec.network.egress or spec.network.vpc_id:
+        return
+    message = "the controller cannot read it without a way out: idle GPU nodes go on when it is spent"
+    fix = "write `egress: true`, or name a VPC of yours (vpc_id) from which AWS Budgets can be reached"
+    yield warning("budget_offline", "budget.usd_per_month", message, fix)
+
+
 def _hourly(spec: ClusterSpec, price: Cost) -> Iterator[Issue]:
     allowed = spec.budget.usd_per_hour
     if allowed is None or price.usd_per_hour <= allowed:

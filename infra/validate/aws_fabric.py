@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.catalog.instances import InstanceType, all_types
+from infra.plan.aws.capacity import RESERVED, purchases
 from infra.plan.aws.network import zones
 from infra.spec import ClusterSpec
 from infra.validate.aws_types import groups, most
@@ -59,6 +60,20 @@ def alone(spec: ClusterSpec) -> Iterator[Issue]:
         if group.fabric == "efa" and most(group) == 1:
             message = "'efa' has no effect: one node has nobody to talk to"
             yield warning("efa_alone", f"groups.{name}.fabric", message, "write `fabric: tcp`, or a higher count")
+
+
+def scattered(spec: ClusterSpec) -> Iterator[Issue]:
+    for name, (group, found) in groups(spec).items():
+        free = set(purchases(group)) - set(RESERVED)
+        if (
+            group.fabric == "efa"
+            and group.capacity.placement == "none"
+            and most(group) > 1
+            and free
+            and found.placement
+        ):
+            message = "'none' lets nodes stand far apart: what crosses EFA is slower and less even"
+            yield warning("efa_scattered", f"groups.{name}.capacity.placement", message, "write `placement: auto`")
 
 
 def ip_bandwidth(spec: ClusterSpec) -> Iterator[Issue]:

@@ -19,12 +19,15 @@ def resume(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def retries(spec: ClusterSpec) -> Iterator[Issue]:
+    """After half of what Slurm waits slurm/power gives up: a machine that comes later has no time to boot."""
     for name, group in spec.groups.items():
-        retry, allowed = group.capacity.retry_s, spec.slurm.resume_s
-        if group.max is not None and retry >= allowed:
-            message = f"{retry} is no less than slurm.resume_s ({allowed}): Slurm gives the node up while it is bought"
-            where = f"groups.{name}.capacity.retry_s"
-            yield error("retry_long", where, message, f"write less than {allowed}, or raise slurm.resume_s")
+        retry, resume_s = group.capacity.retry_s, spec.slurm.resume_s
+        if group.max is not None and 2 * retry > resume_s:
+            message = (
+                f"{retry} is more than half of slurm.resume_s ({resume_s}): the other half is for the node to boot"
+            )
+            fix = f"write {resume_s // 2} or less, or raise slurm.resume_s"
+            yield error("retry_long", f"groups.{name}.capacity.retry_s", message, fix)
 
 
 def _scales(spec: ClusterSpec) -> bool:

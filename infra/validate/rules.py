@@ -17,6 +17,7 @@ from infra.validate import (
     aws_section,
     aws_software,
     aws_storage,
+    aws_tags,
     budget,
     groups,
     host,
@@ -86,6 +87,7 @@ AWS_RULES: tuple[Rule, ...] = (
     aws_fabric.one_subnet,
     aws_fabric.unused,
     aws_fabric.alone,
+    aws_fabric.scattered,
     aws_fabric.ip_bandwidth,
     aws_capacity.sold,
     aws_capacity.reservation_named,
@@ -121,6 +123,10 @@ AWS_RULES: tuple[Rule, ...] = (
     aws_budget.monthly,
     aws_budget.unknown_price,
     aws_budget.notify,
+    aws_budget.unread,
+    aws_tags.keys,
+    aws_tags.values,
+    aws_tags.count,
 )
 HOST_RULES: tuple[Callable[[ClusterSpec, EngineFacts], Iterator[Issue]], ...] = (
     host.cpus,

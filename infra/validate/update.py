@@ -16,6 +16,7 @@ from infra.spec import ClusterSpec, Issue
 from infra.spec.fields import item_of, part_of, policy_of
 from infra.spec.model import Part, Policy
 from infra.spec.written import shown
+from infra.validate import aws_update
 from infra.validate.issue import error
 
 
@@ -49,12 +50,17 @@ def affected(old: ClusterSpec, new: ClusterSpec) -> tuple[str, ...]:
     existing = [node.name for node in plan(old).members]
     staying = {node.name for node in plan(new).members}
     replaced = {name for c in changes(old, new) if c.policy == "replace" for name in _concerned(c.path, old)}
+    if new.target == "aws":
+        # Stopped and started as another type at most, with address, queue and accounts.
+        replaced -= {names.CONTROLLER, names.LOGIN}
     return tuple(name for name in existing if name not in staying or name in replaced)
 
 
 def violations(old: ClusterSpec, new: ClusterSpec, running: Running, *, force: bool = False) -> list[Issue]:
     """Why the change may not be made now; `force` overrides everything but what is forbidden."""
     forbidden = [_forbidden(change) for change in changes(old, new) if change.policy == "forbidden"]
+    if new.target == "aws":
+        forbidden += aws_update.shrunk(old, new)
     if force:
         return forbidden
     return [*forbidden, *_users_in_the_way(old, new, running), *_nodes_in_the_way(old, new, running)]
@@ -91,6 +97,9 @@ def _directed(policy: Policy, old: Any, new: Any) -> Policy:
 
 def _concerned(path: str, spec: ClusterSpec) -> Iterator[str]:
     """The nodes a field speaks about: those of its group, its one machine, or all."""
+    if aws_update.is_image(path):
+        yield from (node.name for node in plan(spec).members if aws_update.has_image(path, spec, node.group))
+        return
     top, _, rest = path.partition(".")
     group = rest.partition(".")[0]
     everyone = top not in ("groups", names.CONTROLLER, names.LOGIN)

@@ -31,4 +31,6 @@ def members(wants: Sequence[Want]) -> Collection[str]:
 
 
 def _patient(desk: Desk, want: Want) -> bool:
-    return desk.now() - want.since < group_named(desk.fleet, want.group).retry_s
+    """Half of what Slurm waits is for the machine to boot."""
+    most = min(group_named(desk.fleet, want.group).retry_s, desk.slurmctld.resume_timeout_s() / 2)
+    return desk.now() - want.since < most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 from collections.abc import Callable, Iterable
@@ -65,6 +66,10 @@ class Slurmctld:
     def never_suspended(self) -> frozenset[str]:
         found = re.search(r"^SuspendExcNodes\s*=\s*(\S+)", self._run(["show", "config"]), re.MULTILINE)
         return frozenset(expand(found[1])) if found and found[1] != "(null)" else frozenset()
+
+    def resume_timeout_s(self) -> float:
+        found = re.search(r"^ResumeTimeout\s*=\s*(\d+)", self._run(["show", "config"]), re.MULTILINE)
+        return float(found[1]) if found else math.inf
 
     def set_nodes(self, nodes: Iterable[str], state: str, reason: str = "") -> None:
         listed = hostlist(nodes)

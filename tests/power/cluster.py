@@ -31,6 +31,7 @@ class FakeSlurm:
     reasons: dict[str, str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     static: str = "(null)"
+    resume_timeout_s: int = 1800
     partitions: dict[str, str] = field(default_factory=lambda: {"gpu": "UP"})
     told: list[list[str]] = field(default_factory=list)
     when_reconfigured: Callable[[], None] | None = None
@@ -41,7 +42,8 @@ class FakeSlurm:
         if words[:2] == ["show", "partition"]:
             return "\n".join(f"PartitionName={n} Nodes=x State={s}" for n, s in self.partitions.items())
         if words[:2] == ["show", "config"]:
-            return f"SuspendExcNodes         = {self.static}\n"
+            timeout = f"ResumeTimeout           = {self.resume_timeout_s} sec\n"
+            return f"{timeout}SuspendExcNodes         = {self.static}\n"
         self.told.append(words)
         if words == ["reconfigure"] and self.when_reconfigured:
             self.when_reconfigured()

@@ -95,6 +95,20 @@ def test_nothing_is_launched_for_a_job_that_was_cancelled_while_it_waited(
     assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=POWER_DOWN"]]
 
 
+def test_half_of_what_slurm_waits_is_left_to_boot(aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm) -> None:
+    """Else ResumeTimeout would come first, and the breaker would count a shortage as a node that does not boot."""
+    desk.fleet = impatient(desk.fleet, 3600)
+    aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
+    slurm.states["gpu-1"], slurm.resume_timeout_s = COMING, 240
+    resume(desk, NODES[:1], [job(7, "gpu-1")])
+    clock.t += 119
+    sweep(desk)
+    assert slurm.told == []
+    clock.t += 1
+    sweep(desk)
+    assert slurm.reasons["gpu-1"].startswith("muster: capacity: ")
+
+
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "VcpuLimitExceeded", "InvalidParameterValue"])
 def test_what_no_patience_mends_is_said_at_once(aws: Moto, desk: Desk, slurm: FakeSlurm, code: str) -> None:
     desk.fleet = impatient(desk.fleet, 600)

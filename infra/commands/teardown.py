@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -25,6 +26,9 @@ from infra.plan.aws.cost import HOURS_PER_MONTH
 from infra.providers.problem import Problem
 from infra.receipt import Item, Receipt
 from infra.targets import Leftover
+
+# Machines take minutes to end, filesystems a quarter of an hour, and what they used is in use until then.
+_SWEEP_S = 1200.0
 
 
 def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
@@ -94,13 +98,7 @@ def _of_others(stack: StackHome, known: KnownCluster, found: list[Leftover]) -> 
 def _remove(stack: StackHome, known: KnownCluster, found: list[Leftover], held: int) -> Receipt:
     """The state of what is kept is kept with it: the next `up` goes on with that storage."""
     began = time.monotonic()
-    notes = _destroy(stack, held)
-    for leftover in known.leftovers().found:
-        try:
-            if not leftover.kept:
-                known.target.remove(leftover)
-        except Problem as problem:
-            notes.append(str(problem))
+    notes = [*_destroy(stack, held), *_sweep(known)]
     after = known.leftovers()
     if not after.found and not after.unseen:
         pulumi.forget(stack)
@@ -114,6 +112,20 @@ def _remove(stack: StackHome, known: KnownCluster, found: list[Leftover], held: 
         notes=tuple(notes),
         unseen=after.unseen,
     )
+
+
+def _sweep(known: KnownCluster) -> Iterator[str]:
+    """Removes what Pulumi left, or knew nothing of; what cannot be removed, in words."""
+    with screen.out().status("looking for what is left") as line:
+        until = time.monotonic() + _SWEEP_S
+        for leftover in known.leftovers().found:
+            if leftover.kept:
+                continue
+            line.update(f"removing {leftover.kind} {leftover.name}")
+            try:
+                known.target.remove(leftover, until)
+            except Problem as problem:
+                yield str(problem)
 
 
 def with_caches(made: Receipt, home: Home) -> Receipt:

@@ -75,6 +75,6 @@ class Target(Protocol):
         """What this MUSTER_HOME made, or nobody is known to have made, in the order in which it can be removed."""
         ...
 
-    def remove(self, leftover: Leftover) -> None:
-        """What is gone already is fine."""
+    def remove(self, leftover: Leftover, until: float) -> None:
+        """What is gone already is fine; what is still in use may be waited for `until` then (time.monotonic)."""
         ...

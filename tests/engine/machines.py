@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -118,7 +119,7 @@ class Machines:
         local = target("local")
         with self.at_home():
             for leftover in local.leftovers(self.spec["name"]).found:
-                local.remove(leftover)
+                local.remove(leftover, time.monotonic())
 
     @contextmanager
     def at_home(self) -> Iterator[None]:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.ec2.models import ec2_backends
 
 from infra.plan.aws import names
 from infra.providers.problem import Problem
 from infra.targets import Leftover
+from infra.targets.aws import client as client_module
 from infra.targets.aws import leftovers
 from infra.targets.aws.left.kind import Account, Found, Kind
+from slurm.power.errors import Fault
 from tests.aws_engine import moto_gaps
-from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
+LATER = float("inf")
 OURS, THEIRS = "pair", "pair-2"
 TRUST = json.dumps({"Version": "2012-10-17", "Statement": []})
 POLICY = json.dumps(
@@ -105,6 +110,11 @@ def make_machines(server: Moto, cluster: str, subnet: str) -> None:
     ec2.run_instances(
         ImageId=image, InstanceType="g6.8xlarge", MinCount=2, MaxCount=2, SubnetId=subnet, **spec("instance", cluster)
     )
+    ec2.request_spot_instances(
+        InstanceCount=1,
+        LaunchSpecification={"ImageId": image, "InstanceType": "g6.8xlarge", "SubnetId": subnet},
+        **spec("spot-instances-request", cluster),
+    )
     ec2.create_volume(AvailabilityZone=f"{REGION}a", Size=50, VolumeType="gp3", **spec("volume", cluster))
     ec2.create_network_interface(SubnetId=subnet, **spec("network-interface", cluster))
     ec2.create_launch_template(
@@ -170,7 +180,7 @@ def test_every_kind_is_found_and_removed_and_another_cluster_is_not_touched(both
     assert {one.kind for one in mine} == {kind.name for kind in leftovers.KINDS}
     assert {one.name for one in mine} & {one.name for one in theirs} == set()
     for one in mine:
-        leftovers.remove(one, sleep=lambda _s: None)
+        leftovers.remove(one, LATER, sleep=lambda _s: None)
     assert found(OURS) == []
     assert found(THEIRS) == theirs
 
@@ -211,10 +221,68 @@ def test_what_is_in_use_is_tried_again_until_it_is_not(aws: Moto) -> None:  # no
     aws.fail("DeleteVpc", "DependencyViolation", times=2)
     waits: list[float] = []
     for one in found(OURS):
-        leftovers.remove(one, sleep=waits.append)
+        leftovers.remove(one, LATER, sleep=waits.append)
     assert waits == [1.0, 2.0]
     assert vpc not in found(OURS)
-    leftovers.remove(vpc)
+    leftovers.remove(vpc, LATER)
+
+
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
+def test_an_answer_that_may_come_later_is_asked_for_again(
+    aws: Moto,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(client_module, "_RETRIES", {"mode": "standard", "total_max_attempts": 1})
+    make_network(aws, OURS)
+    address = next(one for one in found(OURS) if one.kind == "flow log")
+    aws.fail("DeleteFlowLogs", code, times=2)
+    waits: list[float] = []
+    leftovers.remove(address, LATER, sleep=waits.append)
+    assert waits == [1.0, 2.0]
+
+
+def test_waiting_for_what_is_in_use_has_an_end(aws: Moto) -> None:  # noqa: F811
+    make_network(aws, OURS)
+    (vpc,) = (one for one in found(OURS) if one.kind == "VPC")
+    aws.fail("DeleteVpc", "DependencyViolation", times=99)
+    with pytest.raises(Problem, match=f"AWS refused to remove VPC {vpc.name}"):
+        leftovers.remove(vpc, time.monotonic(), sleep=lambda _s: None)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "passes"),
+    [
+        ("InvalidParameterValue", "Network interface 'eni-1' is currently in use.", True),
+        ("InvalidParameterValue", "Value (x) is not valid", False),
+        ("VolumeInUse", "", True),
+        ("UnauthorizedOperation", "", False),
+        ("NoAnswer", "", True),
+    ],
+)
+def test_which_refusals_pass(code: str, message: str, passes: bool) -> None:
+    assert leftovers._may_pass(Fault("throttle" if code == "NoAnswer" else "broken", code, message)) is passes
+
+
+def test_a_lost_connection_is_a_problem_that_names_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    one = Leftover("VPC", "vpc-1", region=REGION)
+    with pytest.raises(Problem, match="AWS refused to remove VPC vpc-1: Could not connect"):
+        leftovers.remove(one, time.monotonic())
+
+
+def test_a_spot_request_that_has_ended_is_not_left(aws: Moto) -> None:  # noqa: F811
+    """The tagging service lists it for days: teardown of a cluster with spot nodes would never be done."""
+    make_machines(aws, OURS, make_network(aws, OURS)[0])
+    (request,) = (one for one in found(OURS) if one.kind == "spot request")
+    (kept,) = ec2_backends[ACCOUNT][REGION].spot_instance_requests.values()
+    assert request.name == kept.id
+    kept.state = "closed"
+    arn = f"arn:aws:ec2:{REGION}:{ACCOUNT}:spot-instances-request/{request.name}"
+    assert leftovers._type(arn) in {arn for kind in leftovers.KINDS for arn in kind.arns}
+    assert "spot request" not in [one.kind for one in found(OURS)]
 
 
 def test_what_is_refused_is_a_problem_that_names_it(aws: Moto) -> None:  # noqa: F811
@@ -222,7 +290,7 @@ def test_what_is_refused_is_a_problem_that_names_it(aws: Moto) -> None:  # noqa:
     (vpc,) = (one for one in found(OURS) if one.kind == "VPC")
     aws.fail("DeleteVpc", "UnauthorizedOperation")
     with pytest.raises(Problem, match=f"VPC {vpc.name}"):
-        leftovers.remove(vpc)
+        leftovers.remove(vpc, LATER)
 
 
 def test_what_muster_never_makes_but_carries_its_tag_is_told_and_left_to_people(aws: Moto) -> None:  # noqa: F811
@@ -230,7 +298,7 @@ def test_what_muster_never_makes_but_carries_its_tag_is_told_and_left_to_people(
     (one,) = found(OURS)
     assert (one.kind, one.name, one.stack) == ("tagged resource", f"arn:aws:sqs:{REGION}:123456789012:q", "s")
     with pytest.raises(Problem, match="sqs"):
-        leftovers.remove(one)
+        leftovers.remove(one, LATER)
 
 
 def test_a_service_that_may_not_be_listed_is_named_and_hides_nothing_else(aws: Moto) -> None:  # noqa: F811

@@ -104,6 +104,21 @@ def test_teardown_with_credentials_of_another_account_forgets_nothing(
     assert set(aws.count()) == {"GetCallerIdentity"}
 
 
+def test_machines_that_could_not_be_listed_may_have_jobs(
+    stack: StackHome,
+    aws: Moto,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tagged = {"type": KEPT["type"], "outputs": {"tagsAll": {"muster.cluster": "pair"}}}
+    keep(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, tagged)
+    monkeypatch.setattr(teardown, "stack_home", lambda _name: stack)
+    aws.fail("DescribeInstances", "UnauthorizedOperation", times=9)
+    with pytest.raises(
+        Stop, match="the job queue cannot be asked in us-east-1: UnauthorizedOperation; nothing was rem"
+    ):
+        teardown.teardown("s", yes=True, force=False)
+
+
 def test_what_this_home_has_not_made_is_not_removed_by_its_name(
     stack: StackHome,
     aws: Moto,  # noqa: F811

@@ -358,7 +358,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "muster:aws:Nodes",
         "the compute nodes of a group: those always there launched as Slurm would, all of them ended with the group",
-        "ec2: RunInstances DescribeInstances DescribeLaunchTemplateVersions TerminateInstances; iam: PassRole;"
+        "ec2: RunInstances DescribeInstances DescribeLaunchTemplateVersions TerminateInstances "
+        "DescribeSpotInstanceRequests CancelSpotInstanceRequests; iam: PassRole;"
         "route53: ChangeResourceRecordSets ListResourceRecordSets",
     ),
     Kind(

@@ -17,6 +17,7 @@ from infra.providers.problem import Problem
 from infra.targets.aws.left import ec2, names_and_rights, storage
 from infra.targets.aws.left.kind import Account, Found, Kind, tags_of
 from infra.targets.target import Leftover, Leftovers
+from slurm.power.errors import Fault, fault_of
 
 T = TypeVar("T")
 
@@ -42,10 +43,10 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 # Parts of things that are in the table.
 _PARTS = ("ec2:security-group-rule", "elasticfilesystem:access-point")
 _UNKNOWN = "tagged resource"
-# Machines take minutes to end, and what they used is in use until then.
-_PATIENCE_S = 600.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 10.0
 _IN_USE = ("DependencyViolation", "DeleteConflict", "IncorrectState", "BucketNotEmpty", "InvalidIPAddress.InUse")
+# Of a network interface EC2 says so in words only (github.com/gruntwork-io/cloud-nuke/pull/1132).
+_IN_USE_WORDS = "is currently in use"
 _GONE = ("NotFound", "NoSuch", "Unknown", "ParameterNotFound", "InvalidAllocationID")
 
 
@@ -62,26 +63,24 @@ def find(cluster: str, region: str) -> Leftovers:
     return Leftovers([*known, *others], search.unseen)
 
 
-def remove(leftover: Leftover, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """What is still in use is tried again until it is not."""
+def remove(leftover: Leftover, until: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """What is still in use, or cannot be asked for just now, is tried again `until` then (time.monotonic)."""
     if leftover.kind == _UNKNOWN:
         raise Problem(
             "", f"{leftover.name} is of a kind that muster never makes", "look who tagged it, remove it there"
         )
-    kind, account = _BY_NAME[leftover.kind], Account(leftover.region)
-    waited, wait = 0.0, _FIRST_WAIT_S
+    kind, account, wait = _BY_NAME[leftover.kind], Account(leftover.region), _FIRST_WAIT_S
     while True:
         try:
             return kind.remove(account, leftover.name)
-        except ClientError as error:
-            code = error.response["Error"]["Code"]
-            if any(word in code for word in _GONE):
+        except (ClientError, BotoCoreError) as error:
+            fault = fault_of(error)
+            if any(word in fault.code for word in _GONE):
                 return None
-            if not _in_use(code) or waited > _PATIENCE_S:
-                what = f"AWS refused to remove {leftover.kind} {leftover.name}: {error.response['Error']['Message']}"
+            if not _may_pass(fault) or time.monotonic() + wait > until:
+                what = f"AWS refused to remove {leftover.kind} {leftover.name}: {fault.message or fault.code}"
                 raise Problem("", what, "correct what it names, then teardown again") from None
         sleep(wait)
-        waited += wait
         wait = min(2 * wait, _LONGEST_WAIT_S)
 
 
@@ -149,5 +148,6 @@ class _Search:
         return Problem("aws", missing, fix)
 
 
-def _in_use(code: str) -> bool:
-    return code in _IN_USE or "InUse" in code
+def _may_pass(fault: Fault) -> bool:
+    in_use = fault.code in _IN_USE or "InUse" in fault.code or _IN_USE_WORDS in fault.message
+    return in_use or fault.kind == "throttle"

@@ -24,5 +24,5 @@ class AwsTarget:
     def leftovers(self, cluster: str, region: str = "") -> Leftovers:
         return leftovers.find(cluster, region)
 
-    def remove(self, leftover: Leftover) -> None:
-        leftovers.remove(leftover)
+    def remove(self, leftover: Leftover, until: float) -> None:
+        leftovers.remove(leftover, until)

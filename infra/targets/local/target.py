@@ -22,5 +22,5 @@ class LocalTarget:
     def leftovers(self, cluster: str, region: str = "") -> Leftovers:  # noqa: ARG002  # one machine has none
         return Leftovers(leftovers.find(cluster))
 
-    def remove(self, leftover: Leftover) -> None:
+    def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # Docker waits by itself
         leftovers.remove(leftover)

@@ -18,7 +18,9 @@ Cost = Callable[[Raw, str], float]
 
 # On its way out, and no longer paid for.
 _GOING = ("shutting-down", "terminated", "deleting", "deleted")
-_TAKE_SEVERAL = ("terminate_instances", "delete_flow_logs", "delete_vpc_endpoints")
+_TAKE_SEVERAL = ("terminate_instances", "cancel_spot_instance_requests", "delete_flow_logs", "delete_vpc_endpoints")
+# What a request for a spot machine can still bring or hold; AWS goes on listing the others for days.
+_ASKING = ("open", "active")
 
 
 def _tagged(account: Account, operation: str, key: str, cluster: str) -> Iterator[tuple[Raw, dict[str, str]]]:
@@ -42,6 +44,12 @@ def _instances(account: Account, cluster: str) -> Iterator[Found]:
                 runs = one["State"]["Name"] in ("pending", "running")
                 usd = price.usd if price and runs else 0.0
                 yield Found(one["InstanceId"], tags, one["LaunchTime"].isoformat(timespec="seconds"), usd)
+
+
+def _spot_requests(account: Account, cluster: str) -> Iterator[Found]:
+    for one, tags in _tagged(account, "describe_spot_instance_requests", "SpotInstanceRequests", cluster):
+        if one["State"] in _ASKING:
+            yield Found(one["SpotInstanceRequestId"], tags, one["CreateTime"].isoformat(timespec="seconds"))
 
 
 def _kind(  # noqa: PLR0913
@@ -112,6 +120,12 @@ def _remove_internet_gateway(account: Account, id_: str) -> None:
 
 
 INSTANCE = Kind("instance", _instances, _delete("terminate_instances", "InstanceId"), ("ec2:instance",))
+SPOT_REQUEST = Kind(
+    "spot request",
+    _spot_requests,
+    _delete("cancel_spot_instance_requests", "SpotInstanceRequestId"),
+    ("ec2:spot-instances-request", "ec2:spot-instance-request"),
+)
 TEMPLATE = _kind(
     "launch template", "LaunchTemplates", "LaunchTemplateId", "delete_launch_template", "ec2:launch-template"
 )
@@ -154,7 +168,7 @@ INTERNET_GATEWAY = _kind(
 VPC = _kind("VPC", "Vpcs", "VpcId", "delete_vpc", "ec2:vpc")
 
 # In the order in which they can be removed; filesystems have interfaces in subnets and go between the two.
-MACHINES = (INSTANCE, TEMPLATE, PLACEMENT, VOLUME)
+MACHINES = (INSTANCE, SPOT_REQUEST, TEMPLATE, PLACEMENT, VOLUME)
 NETWORK = (
     FLOW_LOG,
     ENDPOINT,

@@ -43,7 +43,9 @@ def _efs(account: Account, cluster: str) -> Iterator[Found]:
 def _remove_efs(account: Account, id_: str) -> None:
     efs = account.ask("efs")
     for target in efs.describe_mount_targets(FileSystemId=id_)["MountTargets"]:
-        efs.delete_mount_target(MountTargetId=target["MountTargetId"])
+        # One on its way out may be gone by now, and "not found" would read as if the filesystem were.
+        if target["LifeCycleState"] not in ("deleting", "deleted"):
+            efs.delete_mount_target(MountTargetId=target["MountTargetId"])
     efs.delete_file_system(FileSystemId=id_)
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from infra.inventory import LaunchOption
 from slurm.hostlist import hostlist
-from slurm.power import cooldown, dns
+from slurm.power import ceiling, cooldown, dns
 from slurm.power.errors import PASSING
 from slurm.power.instances import Found, Instance
 from slurm.power.launch import Shortage, Unit, group_named, launch
 from slurm.power.node_names import group_of
 from slurm.power.program import Desk, log
-from slurm.power.reasons import REMOVED, capacity
+from slurm.power.reasons import BUDGET, REMOVED, capacity
 from slurm.power.terminate import terminate
 
 # A machine of that age still boots: a program that was killed, or `muster up`, started it for the same request.
@@ -96,11 +96,18 @@ def _launch(desk: Desk, options: Sequence[LaunchOption], units: Sequence[Unit], 
         outcome.up |= result.nodes
     if result.missing:
         names = [name for unit in result.missing for name in unit]
-        reason = capacity(options[0].instance_type, _said(options, result.failed))
+        reason = _spent(desk, result.failed) or capacity(options[0].instance_type, _said(options, result.failed))
         outcome.down |= dict.fromkeys(names, reason)
         # One that was passed over had nothing lately, and may have something in a while.
         if len(result.failed) < len(options) or any(one.fault.kind in PASSING for one in result.failed):
             outcome.passing |= set(names)
+
+
+def _spent(desk: Desk, failed: Sequence[Shortage]) -> str:
+    """AWS takes the right to launch away with the money, and then says only that there is no right."""
+    spending = ceiling.known(desk.memory)
+    refused = any(one.fault.kind == "permission" for one in failed)
+    return f"{BUDGET}{spending}, nothing is launched" if refused and spending and spending.over else ""
 
 
 def _said(options: Sequence[LaunchOption], failed: Sequence[Shortage]) -> list[str]:

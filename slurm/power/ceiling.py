@@ -12,7 +12,7 @@ from slurm.power.memory import Memory
 from slurm.power.slurmctld import PowerNode
 
 # AWS works out what was spent a few times a day.
-_ASK_EVERY_S = 900.0
+ASK_EVERY_S = 900.0
 _NAME = "ceiling"
 
 
@@ -30,14 +30,21 @@ class Spending:
 
 
 def spending(cloud: Cloud, fleet: Fleet, memory: Memory, now: float) -> Spending | None:
-    """None for a cluster without a budget."""
+    """None for a cluster without a budget, or one that cannot be read."""
     if not fleet.budget_name:
         return None
     kept = memory.load(_NAME)
-    if not kept or now - kept["at"] >= _ASK_EVERY_S:
-        kept = {"at": now, **_ask(cloud, fleet.budget_name)}
-        memory.keep(_NAME, kept)
-    return Spending(kept["spent"], kept["limit"])
+    if not kept or now - kept["at"] >= ASK_EVERY_S:
+        # Before it is asked: where AWS does not answer, every look would hold up launches for minutes.
+        memory.keep(_NAME, kept | {"at": now})
+        memory.keep(_NAME, {"at": now, **_ask(cloud, fleet.budget_name)})
+    return known(memory)
+
+
+def known(memory: Memory) -> Spending | None:
+    """As it was when it was last asked for; None where it never could be."""
+    kept = memory.load(_NAME)
+    return Spending(kept["spent"], kept["limit"]) if "spent" in kept else None
 
 
 def to_stop(nodes: Iterable[PowerNode]) -> list[str]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from slurm.power import cooldown
+from slurm.power import ceiling, cooldown
 from slurm.power.findings import Finding
 from slurm.power.instances import Found
-from slurm.power.reasons import CAPACITY, HEALTH, LOST, NEVER_CAME, SILENT, may_be_replaced
+from slurm.power.reasons import BUDGET, CAPACITY, HEALTH, LOST, NEVER_CAME, SILENT, may_be_replaced
 from slurm.power.slurmctld import PowerNode
 
 # EC2 shows a new machine a little after the call that started it.
@@ -50,4 +50,6 @@ def to_start(
 def _patience(reason: str) -> float:
     if reason.startswith(CAPACITY):
         return cooldown.SECONDS
+    if reason.startswith(BUDGET):
+        return ceiling.ASK_EVERY_S
     return _PASSING_S if reason.startswith((HEALTH, SILENT)) else 0.0

@@ -98,6 +98,7 @@ def test_a_stopped_machine_does_not_hide_the_one_that_runs() -> None:
         ("Not responding", 300),
         ("health: xid 79", 300),
         ("muster: capacity: p5.48xlarge: us-east-1a on-demand none", 180),
+        ("muster: budget: 130 of 100 USD spent this month, nothing is launched", 900),
         ("muster: its machine is gone", 0),
         ("ResumeTimeout reached", 0),
     ],
@@ -225,6 +226,24 @@ def test_a_budget_that_cannot_be_read_does_not_stop_the_sweep(
     sweep(desk)
     clock.t += 60
     assert [one.rule for one in sweep(desk)] == ["lost"]
+    assert aws.count()["DescribeBudget"] == 1, "where nothing answers, each look would hold the lock for minutes"
+    clock.t += 900
+    sweep(desk)
+    assert aws.count()["DescribeBudget"] == 2
+
+
+def test_launches_that_aws_denies_because_the_money_is_gone_say_so(
+    aws: Moto, tmp_path: Path, slurm: FakeSlurm, clock: Clock
+) -> None:
+    desk = make_desk(make_fleet(aws, budget_name="b"), tmp_path, slurm, clock)
+    desk.memory.keep("ceiling", {"at": clock.t, "spent": 130.0, "limit": 100.0})
+    aws.fail("RunInstances", "UnauthorizedOperation", times=2)
+    resume(desk, ["gpu-1"], [])
+    assert slurm.reasons == {"gpu-1": "muster: budget: 130 of 100 USD spent this month, nothing is launched"}
+    desk.memory.keep("ceiling", {"at": clock.t, "spent": 30.0, "limit": 100.0})
+    aws.fail("RunInstances", "UnauthorizedOperation", times=2)
+    resume(desk, ["gpu-2"], [])
+    assert "us-east-1a on-demand UnauthorizedOperation" in slurm.reasons["gpu-2"]
 
 
 def test_scontrols_words_are_understood(fleet: Fleet) -> None:

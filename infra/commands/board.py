@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bootstrap.progress import Event
+from slurm.hostlist import hostlist
 
 PHASES = ("machines", "bootstrap", "ready")
 _UNDER_WAY = {"machines": "starting", "bootstrap": "configuring", "ready": "testing"}
@@ -23,6 +24,8 @@ class Row:
     last: float | None = None
     running: bool = False
     changed: int = 0
+    note: str = ""
+    """What a step that goes on has to say: why a machine is still waited for."""
 
     def seconds(self, now: float) -> float | None:
         if self.first is None:
@@ -79,6 +82,15 @@ class Board:
         begun = [self.phases[name] for name in PHASES if name in self.phases]
         return begun[-1] if begun else None
 
+    @property
+    def waits(self) -> dict[str, list[str]]:
+        """Machines that were asked for and are not there, by what was said of them: capacity, zone by zone."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows.values():
+            if row.note and row.machine == "starting":
+                found.setdefault(row.note, []).append(row.node)
+        return found
+
     def finish(self) -> None:
         """The run ended well: what did not have to be touched is as it was."""
         for row in self.rows.values():
@@ -96,6 +108,10 @@ def visible(rows: Iterable[Row], limit: int) -> tuple[list[Row], int]:
     ranked = sorted(range(len(everything)), key=lambda i: (_rank(everything[i]), i))
     chosen = sorted(ranked[: max(limit - 1, 0)])
     return [everything[i] for i in chosen], len(everything) - len(chosen)
+
+
+def wait_line(note: str, nodes: Iterable[str]) -> str:
+    return f"{'machines':<10} {hostlist(nodes)}: {note}"
 
 
 def phase_line(phase: Phase, total: int) -> str:
@@ -124,7 +140,7 @@ def _advance(row: Row, event: Event) -> None:
     row.last = event.t
     row.running = event.state == "start"
     row.changed += event.state == "changed"
-    row.step = event.step
+    row.step, row.note = event.step, event.detail if row.running else ""
     if event.phase == "machines":
         row.machine = "starting" if event.state == "start" else "failed" if event.state == "failed" else "up"
     if event.state == "failed":

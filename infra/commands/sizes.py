@@ -1,8 +1,15 @@
-"""How many machines a cluster has, in words: those that are there once it is up, and those that jobs can bring."""
+"""The machines of a cluster: those that are there once it is up, by name, and those that jobs can bring, in words."""
 
 from __future__ import annotations
 
+from infra.plan import names
 from infra.plan.build_plan import BuildPlan
+
+
+def always(built: BuildPlan) -> list[str]:
+    """Nodes that `up` makes or waits for."""
+    launched = (names.member(part.group, number) for part in built.sets for number in range(1, part.static + 1))
+    return [*(node.name for node in built.nodes), *launched]
 
 
 def machines(built: BuildPlan) -> str:

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 
 from infra.commands import account, outcome, screen
 from infra.commands.aws_state import made
+from infra.commands.cost import sentence
 from infra.commands.outcome import Outcome
-from infra.commands.sizes import machines
+from infra.commands.priced import Priced, by_table
+from infra.commands.sizes import always, machines
 from infra.commands.spec import engine_facts, examined, name_is_free, on_this_machine, usable
 from infra.commands.watch import nodes_table, watching
 from infra.commands.where import existing_stack
@@ -19,6 +21,7 @@ from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.engine.typed import retyped, typed
 from infra.home import StackHome
 from infra.plan.build_plan import BuildPlan, plan
+from infra.spec import ClusterSpec
 
 # Pulumi's whole message after a Ctrl-C.
 _CANCELLED = "update canceled"
@@ -28,12 +31,14 @@ def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> Outcome
     stack = existing_stack(name)
     spec, issues = examined(stack, engine_facts() if on_this_machine(stack) else None)
     how = How(force=force)
+    flight = None
     if spec and spec.target == "aws":
         flight = account.cleared(spec, issues, made(stack.state), preflight=preflight)
         issues, how = flight.issues, How(force=force, budget_judged=flight.by_todays_prices)
     spec = usable(stack, spec, issues)
     name_is_free(spec, name)
-    if spec.target == "aws":
+    if flight:
+        screen.say(price_line(name, spec, flight.priced))
         aws_plugin.ensure(stack.home, screen.say)
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)
@@ -44,7 +49,7 @@ def _run(stack: StackHome, built: BuildPlan, held: int, how: How) -> Outcome:
     began, at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     outcome.write(stack, Outcome("running", at))
     try:
-        with watching([node.name for node in built.nodes], stack.progress) as watcher:
+        with watching(always(built), stack.progress) as watcher:
             code, result = pulumi.up(stack, pulumi.Caller(held, watcher.tick, watcher.say), how)
     except KeyboardInterrupt:
         outcome.write(stack, Outcome("interrupted", at, round(time.monotonic() - began, 1)))
@@ -65,6 +70,12 @@ def _run(stack: StackHome, built: BuildPlan, held: int, how: How) -> Outcome:
         screen.out().print(nodes_table(watcher.board, time.time(), screen.out().size.height))
     screen.good(f"ready: {machines(built)} in {seconds:.1f} s")
     return ended
+
+
+def price_line(name: str, spec: ClusterSpec, priced: Priced | None) -> str:
+    """Said before anything is made; by the dated table where no budget asked for today's prices."""
+    known = priced or by_table(spec, "were not asked for")
+    return f"{sentence(spec, known.cost)} ({known.source}); `{typed('cost', name)}` shows each part"
 
 
 def what_next(name: str) -> list[tuple[str, str]]:

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from bootstrap.progress import Event
 from infra.commands import screen
-from infra.commands.board import PHASES, Board, Row, parse, phase_line, visible
+from infra.commands.board import PHASES, Board, Row, parse, phase_line, visible, wait_line
+from slurm.hostlist import hostlist
 
 _STYLE = {
     "failed": "red",
@@ -29,7 +30,7 @@ _STYLE = {
 _DOING = {
     "": "asking the machines what exists",
     "machines": "starting machines",
-    "bootstrap": "configuring nodes over SSH",
+    "bootstrap": "configuring nodes",
     "ready": "running a job across all nodes",
 }
 # Lines that are not rows: head, rule, status line, prompt.
@@ -74,7 +75,7 @@ class LiveTable:
         self.live.update(self.draw(time.time()))
 
     def say(self, text: str) -> None:
-        self.live.console.print(f"[dim]{text}[/dim]")
+        self.live.console.print(Text(text, style="dim"))
 
     def draw(self, now: float) -> RenderableType:
         phase = self.board.phase
@@ -82,7 +83,9 @@ class LiveTable:
         self.spinner.update(text=Text(f"{doing}  {now - self.began:.0f} s", style="dim"))
         if phase is None:
             return self.spinner
-        return Group(nodes_table(self.board, now, self.live.console.size.height - _FRAME), self.spinner)
+        waits = [Text(wait_line(note, nodes), style="yellow") for note, nodes in self.board.waits.items()]
+        room = self.live.console.size.height - _FRAME - len(waits)
+        return Group(nodes_table(self.board, now, room), *waits, self.spinner)
 
 
 class Lines:
@@ -92,13 +95,18 @@ class Lines:
         self.board = Board.of(nodes)
         self.tail = Tail(progress)
         self.told: set[str] = set()
+        self.waits: dict[str, list[str]] = {}
 
     def tick(self) -> None:
+        failed: dict[tuple[str, str], list[str]] = {}
         for event in self.tail.events():
             self.board.take(event)
             self._tell_finished(before=event.phase)
             if event.state == "failed":
-                self.say(f"{event.phase:<10} {event.node}: {event.step} failed")
+                failed.setdefault((event.phase, event.step), []).append(event.node)
+        for (phase, step), nodes in failed.items():
+            self.say(f"{phase:<10} {hostlist(nodes)}: {step} failed")
+        self._tell_waits()
 
     def say(self, text: str) -> None:
         screen.out().print(text, markup=False)
@@ -106,6 +114,14 @@ class Lines:
     def close(self) -> None:
         self.tick()
         self._tell_finished(before=None)
+
+    def _tell_waits(self) -> None:
+        """Once for each change: what a zone says when it is asked again is mostly the same."""
+        waits = self.board.waits
+        for note, nodes in waits.items():
+            if self.waits.get(note) != nodes:
+                self.say(wait_line(note, nodes))
+        self.waits = waits
 
     def _tell_finished(self, before: str | None) -> None:
         names = PHASES if before is None else PHASES[: PHASES.index(before)]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.live import Live
 
 from bootstrap.progress import Event
 from infra.commands.board import Board, Row, parse, phase_line, visible
-from infra.commands.watch import Lines, Tail
+from infra.commands.sizes import always
+from infra.commands.watch import Lines, LiveTable, Tail
+from infra.plan.build_plan import plan
+from tests.infra.aws_specs import spec as aws_spec
 
 STORY = [
     Event("machines", "gpu-1", "create", "start", t=10.0),
@@ -130,3 +136,49 @@ def test_a_log_gets_one_line_per_phase_and_each_failure(
         "bootstrap  2 nodes, 1 steps, 1 changed, 1.5 s",
     ]
     assert capsys.readouterr().out == ""
+
+
+NONE_LEFT = "us-east-1a spot none, us-east-1a on-demand none, us-east-1b on-demand VcpuLimitExceeded; trying again"
+
+
+def asked_for(*nodes: str, note: str = "", t: float = 20.0) -> list[Event]:
+    return [Event("machines", node, "launch", "start", note, t=t) for node in nodes]
+
+
+def test_capacity_is_told_while_it_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zone by zone, once for all nodes that it is about, and again only when AWS says something else."""
+    path = tmp_path / "progress.jsonl"
+    lines = Lines(["gpu-1", "gpu-2", "cpu-1"], path)
+    said: list[str] = []
+    monkeypatch.setattr(lines, "say", said.append)
+    tries = [NONE_LEFT, NONE_LEFT, "us-east-1a spot none (1 only); trying again"]
+    text = ""
+    for events in (asked_for("gpu-1", "gpu-2", "cpu-1"), *(asked_for("gpu-1", "gpu-2", note=one) for one in tries)):
+        text += "".join(json.dumps(vars(event)) + "\n" for event in events)
+        path.write_text(text)
+        lines.tick()
+    assert said == [f"machines   gpu-[1-2]: {NONE_LEFT}", f"machines   gpu-[1-2]: {tries[-1]}"]
+    failed = [Event("machines", node, "launch", "failed", "x", t=30.0) for node in ("gpu-1", "gpu-2")]
+    path.write_text(text + "".join(json.dumps(vars(event)) + "\n" for event in failed))
+    lines.tick()
+    assert said[2:] == ["machines   gpu-[1-2]: launch failed"]
+    assert lines.board.waits == {}
+
+
+def test_a_terminal_shows_capacity_under_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    events = asked_for("gpu-1", "gpu-2", note=NONE_LEFT)
+    path.write_text("".join(json.dumps(vars(event)) + "\n" for event in events))
+    console = Console(width=140, height=30, record=True, force_terminal=True, file=io.StringIO())
+    table = LiveTable(["controller", "gpu-1", "gpu-2"], path, Live(console=console))
+    table.tick()
+    console.print(table.draw(now=25.0))
+    assert f"machines   gpu-[1-2]: {NONE_LEFT}" in console.export_text()
+
+
+def test_nodes_that_always_exist_are_on_the_board_also_where_they_are_launched_by_name() -> None:
+    groups = {
+        "h100": {"instance_type": "p5.48xlarge", "count": 2, "fabric": "efa"},
+        "l4": {"instance_type": "g6.8xlarge", "min": 1, "max": 8},
+    }
+    assert always(plan(aws_spec(groups=groups))) == ["controller", "login", "h100-1", "h100-2", "l4-1"]

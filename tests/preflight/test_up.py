@@ -46,6 +46,8 @@ def test_with_it_missing_the_way_on_is_open(stacks: Path, aws: Moto) -> None:
     env = {**aws.environment(), "MUSTER_CACHE": str(stacks / "cache"), "PATH": "/usr/bin:/bin"}
     done = muster(stacks, "up", "--stack", "block", "--no-preflight", **env)
     assert "the Pulumi CLI is not installed" in done.stderr
+    assert "0.20 to 4.35 USD per hour on target aws (instance prices of 2026-08-22, us-east-1; today's " in done.stdout
+    assert "`make cost STACK=block` shows each part" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""Calibrate on real ranks of this CPU: a profile that predictions and reports take, and a file it must not touch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulator.layout import Layout
+from simulator.model import Transformer
+from simulator.profile import read
+from simulator.step import predict
+from tests.trainer.launch import REPO, SMALL_LLAMA, finished, torchrun
+
+SECONDS = "0.01"
+MODEL = Transformer(layers=2, hidden=64, heads=4, kv_heads=4, ffn=192, gated=True, vocab=256, seq=64)
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks, then one more world of a single process in the same file."""
+    folder = tmp_path_factory.mktemp("calibrate")
+    with torchrun(2, ["--out", "profile.json", "--seconds", SECONDS], folder, program="simulator.calibrate") as run:
+        finished(run)
+    assert "calibrate: written: profile.json" in run.said
+    done = calibrate(folder / "profile.json")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in folder.iterdir() if not path.name.startswith("log-")] == ["profile.json"]
+    return folder / "profile.json"
+
+
+def calibrate(out: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "simulator", "calibrate", "--out", str(out), "--seconds", SECONDS]
+    return subprocess.run(command, cwd=REPO, text=True, capture_output=True, timeout=240)
+
+
+def test_every_figure_is_there_for_each_number_of_ranks(profile: Path) -> None:
+    found = json.loads(profile.read_text())
+    assert [(one["nodes"], one["per_node"]) for one in found["worlds"]] == [(1, 1), (1, 2)]
+    assert (found["machine"]["device"], found["machine"]["backend"]) == ("cpu", "gloo")
+    for world in found["worlds"]:
+        assert all(seconds > 0 for *_, seconds in world["products"]["fp32"])
+        assert all(one[part] > 0 for one in world["layers"] for part in ("layer_s", "attention_s", "head_s"))
+        assert min(world["checkpoint"].values()) > 0
+        assert world["checkpoint"]["wait_gb_s"] >= world["checkpoint"]["write_gb_s"]
+    assert found["worlds"][0]["collectives"] == []
+    sizes = {(row["op"], row["size"]) for row in found["worlds"][1]["collectives"]}
+    assert {op for op, _ in sizes} == {"all_reduce", "all_gather"}
+    assert all(row["seconds"] > 0 for row in found["worlds"][1]["collectives"])
+
+
+def test_predictions_go_by_it(profile: Path) -> None:
+    found = read(profile)
+    for ranks in (1, 2):
+        on, steps = found.of(1, ranks), []
+        for samples in (4, 16):
+            layout = Layout(dp=ranks, micro_batch=samples, global_batch=samples * ranks, dtype="fp32")
+            said = predict(MODEL, layout, on.system, on.rates)
+            assert (said.parts["data"] > 0) == (ranks > 1)
+            steps.append(said.step_s)
+        assert 1e-3 < steps[0] < steps[1] < 4.5 * steps[0]
+
+
+def test_a_real_run_is_reported_on(profile: Path, tmp_path: Path) -> None:
+    words = [*SMALL_LLAMA, "steps=40", "batch.size=8", "batch.micro=4", "parallel.strategy=ddp", "checkpoint.every=0"]
+    with torchrun(2, [*words, f"run.folder={tmp_path / 'run'}"], tmp_path) as run:
+        finished(run)
+    command = [sys.executable, "-m", "simulator", "report", str(tmp_path / "run"), "--profile", str(profile)]
+    done = subprocess.run(command, cwd=REPO, text=True, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "run" / "predicted" / "report.json").read_text())["runs"]
+    assert (row["ranks"], row["nodes"], row["end"]) == (2, 1, "finished")
+    # Ten times as wrong as on an idle machine: other tests run beside this one.
+    assert 0.25 < row["step_s"]["predicted"] / row["step_s"]["measured"] < 4
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("cpu", "is of cpu 'another'; allowed: "),
+        ("schema", "has schema 0; allowed: 2; name another file"),
+        ("", "is no profile; allowed: a profile or a new file; name another"),
+    ],
+)
+def test_a_profile_of_another_machine_is_left_alone(profile: Path, tmp_path: Path, field: str, message: str) -> None:
+    content = json.loads(profile.read_text())
+    if field == "cpu":
+        content["machine"]["cpu"] = "another"
+    content = content | ({"schema": 0} if field == "schema" else {})
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(content if field else []))
+    before = other.read_bytes()
+    done = calibrate(other)
+    assert (done.returncode, other.read_bytes()) == (2, before)
+    assert f"simulator: --out: {other} {message}" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -81,3 +82,11 @@ def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pyt
     assert isinstance(queue, SlurmQueue)
     assert queue.jobs(["h200-1"]) == {"h200-1": ["17"]}
     assert asked == [("us-east-1", controller)]
+
+
+@pytest.mark.parametrize(("patience_s", "begins_within_s"), [(5.0, 30), (90.0, 90)])
+def test_a_script_that_was_given_up_is_not_begun_later(aws: Moto, patience_s: float, begins_within_s: int) -> None:  # noqa: F811
+    run_command.run("us-east-1", start(aws, "controller"), "true", patience_s)
+    (sent,) = aws.of("SendCommand")
+    asked = json.loads(sent.params["body"])
+    assert (asked["TimeoutSeconds"], asked["Parameters"]["executionTimeout"]) == (begins_within_s, [f"{patience_s:g}"])

@@ -16,6 +16,10 @@ _DONE = ("Success", "Failed", "TimedOut", "Cancelled", "Undeliverable", "Termina
 _UNKNOWN = "InvalidInstanceId"
 _NOT_YET = "InvocationDoesNotExist"
 _ONLINE_S = 120.0
+# What is not begun by then never is: a drain or a test that was given up must not happen an hour later, which is how
+# long Systems Manager keeps a command otherwise. It allows no less.
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html
+_LEAST_DELIVERY_S = 30
 # Systems Manager hands back so many characters and drops the rest without a word in the status.
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetCommandInvocation.html
 _LONGEST = 24_000
@@ -55,6 +59,7 @@ def _send(ssm: Any, instance: str, script: str, timeout_s: float, deadline: floa
             sent = ssm.send_command(
                 InstanceIds=[instance],
                 DocumentName="AWS-RunShellScript",
+                TimeoutSeconds=max(_LEAST_DELIVERY_S, int(timeout_s)),
                 Parameters={"commands": [script], "executionTimeout": [str(int(timeout_s))]},
             )
             return str(sent["Command"]["CommandId"])

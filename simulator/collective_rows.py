@@ -16,7 +16,7 @@ from simulator.system import System
 ADDED = ("predicted_time_us", "inferred", "error")
 GPUS_PER_NODE = 8
 LARGEST = 2**50
-LAUNCH_US = 2.0
+LAUNCH_US = 3.0
 """On each further GPU; benchmarks of one node are mostly run as one process."""
 
 

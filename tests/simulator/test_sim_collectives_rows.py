@@ -68,7 +68,7 @@ def test_columns_that_a_file_does_not_have_are_blank() -> None:
 def test_one_process_launches_on_one_gpu_after_the_other() -> None:
     node = {**ROW, "gpus": "8", "nodes": "1", "bytes": "8"}
     apart = question({**node, "note": "one process per GPU"})
-    assert question(node).time_us == pytest.approx(apart.time_us + 16)
+    assert question(node).time_us == pytest.approx(apart.time_us + 24)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_predict_adds_its_columns_to_every_row(tmp_path: Path, capsys: pytest.Ca
     assert [row["coll_id"] for row in after] == [row["coll_id"] for row in before]
     assert all(bool(row["error"]) != bool(row["predicted_time_us"]) for row in after)
     assert {row["system"] for row in after if row["error"]} == {"unnamed_4_nodes", "h200_nvlink_node"}
-    assert "of 473 rows predicted" in capsys.readouterr().out
+    assert f"of {len(before)} rows predicted" in capsys.readouterr().out
 
 
 def test_evaluate_prints_errors_by_system(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(DATA)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["system", "rows", "answered", "median", "%", "p90", "%", "bias", "%"]
-    assert [line.split()[0] for line in lines[1:3]] == ["a100_node_dkh", "a100_node_thanos"]
+    assert [line.split()[0] for line in lines[1:3]] == ["a100_node_83e1", "a100_node_dkh"]
     assert lines[-1].startswith("all")
     unnamed = next(line.split() for line in lines if line.startswith("unnamed_4_nodes"))
     assert unnamed[1:3] == ["15", "0"]

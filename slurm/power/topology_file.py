@@ -14,6 +14,7 @@ from slurm.hostlist import expand, hostlist
 NAME = "topology.conf"
 ROOT = "all"
 UNPLACED = "unplaced"
+_NODES = "-nodes"
 
 Place = tuple[str, ...]
 """Network nodes from the top down."""
@@ -29,12 +30,19 @@ def render(nodes: Collection[str], places: Mapping[str, Place]) -> str:
             below[upper].add(lower)
     for switch in [switch for switch in members if switch in below]:
         # A leaf of one type may be a middle layer of another; Slurm's switches have nodes or switches, not both.
-        leaf = f"{switch}-nodes"
+        leaf = f"{switch}{_NODES}"
         members[leaf] = members.pop(switch)
         below[switch].add(leaf)
     leaves = [f"SwitchName={switch} Nodes={hostlist(members[switch])}" for switch in sorted(members)]
     others = [f"SwitchName={switch} Switches={','.join(sorted(below[switch]))}" for switch in sorted(below)]
     return "\n".join(["# Written by muster: where the nodes stand.", *leaves, *others, ""])
+
+
+def fitted(text: str, nodes: Collection[str]) -> str:
+    """The file of other nodes: those that stay keep their place, new ones have none yet."""
+    holds, joins = _parse(text)
+    above = {lower: upper for upper, switches in joins.items() for lower in switches}
+    return render(nodes, {name: _place(switch, above) for switch, names in holds.items() for name in names})
 
 
 def problems(text: str, nodes: Collection[str]) -> list[str]:
@@ -51,6 +59,13 @@ def problems(text: str, nodes: Collection[str]) -> list[str]:
     found += [f"switch {one} is not known" for one in sorted(set(joined) - known)]
     found += [f"switch {one} hangs nowhere" for one in sorted(known - set(joined) - {ROOT})]
     return found
+
+
+def _place(switch: str, above: Mapping[str, str]) -> Place:
+    """From a leaf up to the root, as it was told."""
+    upper = above.get(switch, ROOT)
+    own = () if switch in (UNPLACED, f"{upper}{_NODES}") else (switch,)
+    return own if upper == ROOT else (*_place(upper, above), *own)
 
 
 def _switches(place: Sequence[str]) -> tuple[str, ...]:

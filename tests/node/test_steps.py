@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bootstrap.action import Action
+from bootstrap.action import Action, digest
 from bootstrap.aws.identity import joined, place
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
@@ -17,6 +18,7 @@ from bootstrap.facts.model import Facts, FileFact
 from bootstrap.plan import fit, plan
 from bootstrap.steps import (
     compute,
+    controller,
     efs,
     host_key,
     metadata,
@@ -59,8 +61,7 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
             files[action.title.removeprefix("write ")] = FileFact(sha256(action.data).hexdigest(), mode, owner)
         if action.title.startswith("enable "):
             enabled.add(action.title.removeprefix("enable "))
-        if "/var/lib/muster/held" in action.script:
-            markers["held"] = action.script.rpartition("echo ")[2].split()[0]
+        markers |= {name: value for value, name in re.findall(r"echo (\w+) > /var/lib/muster/(\w+)", action.script)}
     return replace(facts, files=files, enabled=frozenset(enabled), markers=markers)
 
 
@@ -237,8 +238,16 @@ def test_nodes_that_are_not_there_yet_have_a_known_host_key() -> None:
 def test_the_first_topology_is_written_and_later_ones_are_the_sweep_s() -> None:
     path = "/etc/slurm/topology.conf"
     assert f"write {path}" in titles(power.STEP, ubuntu(), CONTROLLER, desired())
-    there = ubuntu(files={path: FileFact("another", 0o644, "slurm:slurm")})
-    assert f"write {path}" not in titles(power.STEP, there, CONTROLLER, desired())
+    files = {path: FileFact("another", 0o644, "slurm:slurm")}
+    fit_it = "fit topology.conf to the nodes"
+    assert f"write {path}" not in titles(power.STEP, ubuntu(files=files), CONTROLLER, desired())
+    same = ubuntu(files=files, markers={"topology": digest("gpu-[1-4]")})
+    assert fit_it not in titles(power.STEP, same, CONTROLLER, desired())
+    # A group that has grown: Slurm reads both files at once, right after this step.
+    fewer = ubuntu(files=files, markers={"topology": digest("gpu-[1-3]")})
+    (action,) = [one for one in power.STEP.actions(fewer, CONTROLLER, desired()) if one.title == fit_it]
+    assert "-m slurm.power.fit_topology 'gpu-[1-4]'" in action.script
+    assert order.own("controller").index(power.STEP) < order.own("controller").index(controller.STEP)
 
 
 def test_a_controller_whose_nodes_come_later_goes_by_its_own_cgroups() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,12 +16,16 @@ from slurm.power.program import Desk
 from slurm.power.resume import resume
 from slurm.power.sweep import sweep
 from slurm.power.terminate import terminate
-from slurm.power.topology_file import problems, render
+from slurm.power.topology_file import fitted, problems, render
+from tests.harness import REPO
 from tests.moto_server import Moto
 from tests.power.cluster import FakeSlurm
 
 NODES = [f"gpu-{n}" for n in range(1, 7)]
-SWITCH = st.sampled_from([f"nn-{letter}" for letter in "abcd"])
+PLACES = st.dictionaries(
+    st.sampled_from(NODES),
+    st.sampled_from([("t", "m", "a"), ("t", "m", "b"), ("t", "a2", "a3", "c"), ("t", "m"), ("t", "a2")]),
+)
 
 
 def test_three_and_four_layers_and_nodes_without_a_place() -> None:
@@ -39,11 +47,29 @@ def test_three_and_four_layers_and_nodes_without_a_place() -> None:
     ]
 
 
-@given(
-    st.dictionaries(st.sampled_from(NODES), st.sampled_from([("t", "m", "a"), ("t", "m", "b"), ("t", "a2", "a3", "c")]))
-)
+@given(PLACES)
 def test_every_tree_of_places_is_one_that_slurm_takes(places: dict[str, tuple[str, ...]]) -> None:
     assert problems(render(NODES, places), NODES) == []
+
+
+@given(PLACES)
+def test_other_nodes_leave_those_that_stay_where_they_are(places: dict[str, tuple[str, ...]]) -> None:
+    before = render(NODES, places)
+    assert fitted(before, NODES) == before
+    fewer, more = NODES[:3], [*NODES, "gpu-7"]
+    assert fitted(before, fewer) == render(fewer, {name: place for name, place in places.items() if name in fewer})
+    assert fitted(before, more) == render(more, places)
+
+
+def test_the_program_fits_the_file_to_the_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "etc/slurm/topology.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text(render(["gpu-1", "gpu-2"], {"gpu-1": ("top", "leaf")}))
+    environment = {**os.environ, "MUSTER_ROOT": str(tmp_path)}
+    subprocess.run(
+        [sys.executable, "-m", "slurm.power.fit_topology", "gpu-[1,3]"], cwd=REPO, env=environment, check=True
+    )
+    assert path.read_text() == render(["gpu-1", "gpu-3"], {"gpu-1": ("top", "leaf")})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,13 @@ from typing import Any
 import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import (
+    BotoCoreError,
+    EndpointConnectionError,
+    SSOTokenLoadError,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
+)
 
 from infra.spec.issue import Issue
 from infra.targets.aws.preflight import checks
@@ -154,6 +160,25 @@ def test_no_identity_no_questions(answered: Answered, aws: Moto, code: str, said
     found = preflight(spec(), answered.account, Asking())
     assert (found.identity, words(found.issues)) == (None, [said])
     assert aws.calls == []
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [UnauthorizedSSOTokenError(), SSOTokenLoadError(error_msg="x"), TokenRetrievalError(provider="sso", error_msg="x")],
+)
+def test_a_session_that_ended_reads_as_expired(
+    answered: Answered, monkeypatch: pytest.MonkeyPatch, failure: BotoCoreError
+) -> None:
+    """The library notices it before AWS is asked."""
+
+    def refuse() -> None:
+        raise failure
+
+    monkeypatch.setattr(answered.account, "identity", refuse)
+    assert words(preflight(spec(), answered.account, Asking()).issues) == [
+        f"error credentials_expired aws.region: the credentials have expired ({type(failure).__name__}); "
+        "fix: log in again: `aws sso login`, or new keys"
+    ]
 
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:

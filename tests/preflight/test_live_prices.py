@@ -6,6 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from infra.catalog.prices import instance_price
 from infra.plan.aws.cost import cost
 from infra.targets.aws import live_prices
@@ -84,3 +86,25 @@ def test_a_refusal_leaves_the_table(answered: Answered) -> None:
     live = live_prices.live_prices(spec(), answered.account)
     assert (live.known, live.problem) == (False, "GetProducts: AccessDeniedException")
     assert cost(spec(), live).lines == cost(spec()).lines
+
+
+def test_what_was_told_before_a_refusal_stays_told(answered: Answered) -> None:
+    """Throttling at the third type must not price the whole cluster by the old table."""
+    said = iter([products, products])
+
+    def throttled(params: dict[str, Any]) -> dict[str, Any]:
+        return next(said, lambda _: {"PriceList": ["no JSON"]})(params)
+
+    answered.answer("pricing", "GetProducts", throttled)
+    live = live_prices.live_prices(spec(groups=SPOT), answered.account)
+    assert live.known
+    assert len(live.on_demand) == 2
+    assert live.problem.startswith("an answer of AWS in another shape: JSONDecodeError")
+
+
+@pytest.mark.parametrize("text", ["3", '{"terms": 3}', '{"terms": {"OnDemand": {"a": {}}}}', "no JSON"])
+def test_an_odd_answer_leaves_the_table(answered: Answered, text: str) -> None:
+    answered.answer("pricing", "GetProducts", {"PriceList": [text]})
+    live = live_prices.live_prices(spec(), answered.account)
+    assert not live.known
+    assert "in another shape" in live.problem

@@ -57,13 +57,17 @@ def live_prices(spec: ClusterSpec, account: Account) -> LivePrices:
     spot: dict[str, float] = {}
     problem = ""
     try:
-        client = account.client("pricing", _ENDPOINT)
-        on_demand = {name: usd for name in types if (usd := _on_demand(client, name, account.region)) is not None}
+        for name in types:
+            # One by one: those that were told before a refusal stay told.
+            if (usd := _on_demand(account.client("pricing", _ENDPOINT), name, account.region)) is not None:
+                on_demand[name] = usd
         if wanted := _bought_as_spot(spec):
             spot = _spot(account.client("ec2"), wanted, now)
     except (ClientError, BotoCoreError) as failure:
         call = f"{failure.operation_name}: " if isinstance(failure, ClientError) else ""
         problem = f"{call}{fault_of(failure).code}"
+    except (LookupError, TypeError, ValueError, AttributeError) as odd:
+        problem = f"an answer of AWS in another shape: {odd!r}"
     if not problem and (missing := [name for name in types if name not in on_demand]):
         problem = f"the price list has no {', '.join(missing)}"
     return LivePrices(now.date(), on_demand, spot, problem)

@@ -9,7 +9,15 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    HTTPClientError,
+    LoginError,
+    SSOError,
+    TokenRetrievalError,
+)
 from botocore.session import get_session
 
 from infra.providers.problem import Problem
@@ -21,6 +29,8 @@ _SHORT = Config(connect_timeout=3, read_timeout=6, retries={"mode": "standard", 
 # Enabled in every account.
 _ALWAYS_ON = "us-east-1"
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
+# A session of IAM Identity Center or of `aws login` that ended, or was never begun: AWS is not even asked then.
+_NO_SESSION = (SSOError, LoginError, TokenRetrievalError)
 _WHERE = "aws.region"
 
 
@@ -58,7 +68,7 @@ class Account:
     def why_not(self, failure: ClientError | BotoCoreError) -> Iterator[Issue]:
         """What a refused or missing identity means."""
         fault = fault_of(failure)
-        if fault.code in _EXPIRED:
+        if fault.code in _EXPIRED or isinstance(failure, _NO_SESSION):
             yield error(
                 "credentials_expired",
                 _WHERE,

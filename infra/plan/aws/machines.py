@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from infra.catalog import bandwidth
 from infra.catalog.instances import InstanceType, instance
 from infra.inventory import NodeGpus, NodeSet
 from infra.spec import ClusterSpec, Machine, NodeGroup
@@ -72,14 +73,8 @@ def _set(name: str, group: NodeGroup) -> NodeSet:
         instance_type=found.name,
         nvlinks=_LINKS[found.nvlink] if found.nvlink else 0,
         efa_devices=found.efa_interfaces if group.fabric == "efa" else 0,
-        busbw=_busbw(found) if group.fabric == "efa" else {},
+        busbw=bandwidth.expected(found) if group.fabric == "efa" else {},
     )
-
-
-def _busbw(found: InstanceType) -> dict[int, float]:
-    """The least that anybody published for a size: more nodes give less, and a job may have any number."""
-    sizes = sorted({row.size for row in found.busbw})
-    return {size: min(row.gb_per_s for row in found.busbw if row.size == size) for size in sizes}
 
 
 def _gpus(found: InstanceType) -> NodeGpus:

@@ -1,0 +1,27 @@
+"""How fast an all-reduce between machines of a type should be: as somebody published it, else the least there must be."""
+
+from __future__ import annotations
+
+from infra.catalog.instances import InstanceType
+
+GIB = 2**30
+"""The largest message that the fabric job measures; much of what is published is of larger ones."""
+# Of what the cards carry. No published figure of 1 GiB or more is below 0.8; a card that is missing, a plugin that is
+# not used or TCP instead of EFA leave a third at most (4 to 8 of 50 GB/s on p4d).
+SHARE = 0.5
+
+
+def expected(found: InstanceType) -> dict[int, float]:
+    """GB/s of bus bandwidth by bytes. Of what was published for a size the least: more nodes give less, and a job may
+    have any number."""
+    sizes = sorted({row.size for row in found.busbw})
+    published = {size: min(row.gb_per_s for row in found.busbw if row.size == size) for size in sizes}
+    least = floor(found)
+    return published if GIB in published or least is None else {GIB: least, **published}
+
+
+def floor(found: InstanceType) -> float | None:
+    """GB/s at 1 GiB. None where several GPUs share PCIe: nobody says whether that or the network is slower."""
+    if not found.efa_interfaces or not found.gpus.count or (found.gpus.count > 1 and not found.nvlink):
+        return None
+    return SHARE * sum(card.gbps for card in found.network_cards if card.efa) / 8

@@ -1,4 +1,4 @@
-"""How fast an all-reduce between machines of a type should be: as somebody published it, else the least there must be."""
+"""How fast an all-reduce between machines of a type should be: as somebody published it, else the least of it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from infra.spec import Purchase
 from simulator import timeline_file
 from simulator.instances import system
 from simulator.models import named
-from simulator.search import picture, question, realised, stacks, words
+from simulator.search import filesystem, picture, question, realised, stacks, words
 from simulator.search.option import Option
 from simulator.search.plan import Plan, fabric, plan
 from simulator.search.question import Question
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--deadline", help="such as 7d or 12h: the cheapest within it is chosen")
     limit.add_argument("--budget", help="in US dollars: the fastest within it is chosen")
+    parser.add_argument("--shared-gb", type=int, help="of the shared Lustre filesystem; by default the stack's own")
     parser.add_argument("--wait", help="for the first machines, such as 3d; by default minutes")
     parser.add_argument("--any", action="store_true", help="show layouts that the trainer does not have, too")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="trainer config and stack file of each row")
@@ -69,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _question(asked: argparse.Namespace, stack: Path) -> Question:
     spec = stacks.spec_of(stack)
+    if asked.shared_gb is not None:
+        spec = filesystem.resized(spec, asked.shared_gb)
     group = stacks.group_of(spec, asked.group)
     model = named(asked.model)
     own = spec.groups[group]

@@ -8,6 +8,7 @@ from infra.catalog.prices import service_price
 from infra.plan.aws import storage
 from infra.plan.aws.cost import hourly
 from infra.spec import ClusterSpec, Storage
+from trainer.config.problem import ConfigError, Problem
 
 SHARED = "/shared"
 GIB_PER_TIB = 1024
@@ -36,6 +37,25 @@ def advice(spec: ClusterSpec, checkpoint_gb: float) -> str:
     size = ceil(least / storage.STEP_GB) * storage.STEP_GB
     usd = (size - storage.size(one)) * hourly(service_price(f"fsx-lustre-{speed}"))
     return f"storage.{name}.size_gb: {size} takes it in 5 min, for {usd:,.0f} USD more an hour"
+
+
+def resized(spec: ClusterSpec, size_gb: int) -> ClusterSpec:
+    """The same stack with a shared filesystem of that size; raises ConfigError where it has none that can be sized."""
+    found = _shared(spec)
+    if found is None:
+        message = f"{size_gb}; the stack has no fsx-lustre at {SHARED}, whose rate would grow with its size"
+        raise ConfigError([Problem("shared-gb", message, "leave it out, or name another --stack")])
+    name, one = found
+    larger = one.model_copy(update={"size_gb": size_gb})
+    if problems := [message for _, message in storage.lustre_problems(larger)]:
+        raise ConfigError([Problem("shared-gb", problems[0], "choose one of them")])
+    return spec.model_copy(update={"storage": {**spec.storage, name: larger}})
+
+
+def edits(before: ClusterSpec, planned: ClusterSpec) -> list[tuple[tuple[str, ...], int]]:
+    """What a stack file lacks of a filesystem that was resized."""
+    every = planned.storage.items()
+    return [(("storage", name, "size_gb"), one.size_gb or 0) for name, one in every if one != before.storage[name]]
 
 
 def _shared(spec: ClusterSpec) -> tuple[str, Storage] | None:

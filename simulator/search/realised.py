@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.plan.aws.cost import cost
-from simulator.search import stack_edit, trainer_config
+from simulator.search import filesystem, stack_edit, stacks, trainer_config
 from simulator.search.option import Option
 from simulator.search.plan import Plan, fabric
 from simulator.search.question import Question
@@ -28,7 +28,10 @@ def settings(question: Question, one: Option) -> tuple[dict[str, Any], list[str]
 
 def edits(question: Question, one: Option, stack: Path) -> list[Edit]:
     wanted = {"instance": one.instance, "nodes": one.nodes, "purchase": one.purchase, "fabric": fabric(one.nodes)}
-    found = stack_edit.edits(question.spec, question.group, wanted)
+    found = [
+        *stack_edit.edits(question.spec, question.group, wanted),
+        *filesystem.edits(stacks.spec_of(stack), question.spec),
+    ]
     return [*found, *stack_edit.raised(question.spec, _most_per_hour(stack, found))]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulator.commands.plan import main
+from simulator.search import stacks
 from trainer.config import load
 
 USUAL = ["--model", "llama-8b", "--tokens", "1e12", "--stack", "aws-p5en-lustre", "--nodes", "4,64"]
@@ -59,6 +60,15 @@ def test_a_step_of_the_chosen_row_is_traced(tmp_path: Path, capsys: pytest.Captu
     assert "events of a step of" in said.err
 
 
+def test_a_larger_filesystem_is_planned_with_and_edited_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*USUAL, "--shared-gb", "19200", "--write", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "at the 4.7 GB/s of /shared" in out
+    assert "storage.shared.size_gb: 19200" in out
+    for file in tmp_path.glob("*/Pulumi.aws-p5en-lustre.yaml"):
+        assert stacks.spec_of(file).storage["shared"].size_gb == 19200
+
+
 def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "mixtral-8x7b", *USUAL[2:], "--any"]) == 0
     out = capsys.readouterr().out
@@ -90,6 +100,8 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--budget", "-1"], "budget: -1 is not above 0"),
         (["--group", "h100"], "group: 'h100' is no group; allowed: h200"),
         (["--deadline", "1h"], "deadline: 1.0 h is met by nothing within --nodes; the fastest takes "),
+        (["--shared-gb", "5000"], "shared-gb: 5000 is not sold; allowed: 1200, or a multiple of 2400"),
+        (["--shared-gb", "4800", "--stack", "aws-g6-pair"], "shared-gb: 4800; the stack has no fsx-lustre at /shared"),
         (["--trace", "step.txt"], "--trace: 'step.txt'; allowed: a name that ends with .json or .png"),
         (["--budget", "100"], "budget: 100 USD is enough for nothing; the cheapest costs "),
     ],

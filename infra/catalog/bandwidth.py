@@ -9,6 +9,8 @@ GIB = 2**30
 # Of what the cards carry. No published figure of 1 GiB or more is below 0.8; a card that is missing, a plugin that is
 # not used or TCP instead of EFA leave a third at most (4 to 8 of 50 GB/s on p4d).
 SHARE = 0.5
+# GPUs without NVLink pass everything through PCIe (4.0 x16: 31.5 GB/s) and the host's memory, more than once.
+HOST_GB_PER_S = 3.0
 
 
 def expected(found: InstanceType) -> dict[int, float]:
@@ -21,7 +23,8 @@ def expected(found: InstanceType) -> dict[int, float]:
 
 
 def floor(found: InstanceType) -> float | None:
-    """GB/s at 1 GiB. None where several GPUs share PCIe: nobody says whether that or the network is slower."""
-    if not found.efa_interfaces or not found.gpus.count or (found.gpus.count > 1 and not found.nvlink):
+    """GB/s at 1 GiB; None where no GPU speaks over EFA."""
+    if not found.efa_interfaces or not found.gpus.count:
         return None
-    return SHARE * sum(card.gbps for card in found.network_cards if card.efa) / 8
+    network = SHARE * sum(card.gbps for card in found.network_cards if card.efa) / 8
+    return min(network, HOST_GB_PER_S) if found.gpus.count > 1 and not found.nvlink else network

@@ -22,8 +22,10 @@ from trainer import bandwidth as measured
         ("p5e.48xlarge", 200.0),
         ("p5en.48xlarge", 200.0),
         ("g6.8xlarge", 1.5625),
-        # Eight GPUs on PCIe.
-        ("g6.48xlarge", None),
+        # Several GPUs on PCIe, beside a network that is slower or faster than that.
+        ("g6.12xlarge", 2.5),
+        ("g6e.48xlarge", 3.0),
+        ("g6.xlarge", None),
         ("m7i.48xlarge", None),
     ],
 )
@@ -38,6 +40,11 @@ def test_the_derived_least_is_far_below_everything_that_was_published() -> None:
         for row in found.busbw:
             if row.size >= GIB:
                 assert (floor(found) or 0.0) < 0.7 * row.gb_per_s, (found.name, row)
+
+
+def test_every_gpu_machine_with_efa_is_held_to_something() -> None:
+    types = [found for found in all_types().values() if found.efa_interfaces and found.gpus.count]
+    assert [found.name for found in types if GIB not in expected(found)] == []
 
 
 def test_nodes_are_told_what_is_expected_of_them() -> None:

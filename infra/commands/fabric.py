@@ -11,14 +11,16 @@ from typing import Any
 from rich.table import Table
 
 from infra.commands import screen
+from infra.commands.fabric_basis import basis
 from infra.commands.fabric_nodes import Listed, chosen, listed
+from infra.commands.known_cluster import known_cluster
 from infra.commands.ssh import inventory, run
 from infra.commands.submit import FOLDER, Followed, follow, send
 from infra.commands.where import running_stack
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
 from infra.engine.typed import typed
 from infra.home import StackHome
-from infra.providers.job_queue import queue_of
+from infra.providers.job_queue import JobQueue, queue_of
 from infra.spec.load import read
 from slurm.health.drain import FABRIC, LONGEST
 from slurm.hostlist import expand, hostlist
@@ -49,7 +51,8 @@ class Proof:
 
 def fabric(name: str, partition: str | None, nodes: str | None, *, drain: bool) -> None:
     stack = running_stack(name)
-    login = inventory(stack).login.name
+    known = inventory(stack)
+    login = known.login.name
     named = expand(nodes) if nodes else ()
     wanted, left_out = chosen(_nodes(stack, login), partition, named)
     for line in left_out:
@@ -59,7 +62,9 @@ def fabric(name: str, partition: str | None, nodes: str | None, *, drain: bool) 
     proofs = [_prove(stack, login, part, members) for part, members in wanted.items()]
     for proof in proofs:
         screen.out().print("", table(proof))
-    _conclude(name, stack, proofs, drain=drain)
+        if said := basis(proof.partition, known.sets):
+            screen.say(said)
+    _conclude(stack, proofs, drain=drain)
 
 
 def table(proof: Proof) -> Table:
@@ -82,10 +87,7 @@ def table(proof: Proof) -> Table:
 
 
 def _nodes(stack: StackHome, login: str) -> list[Listed]:
-    try:
-        done = run(stack, login, _LIST)
-    except subprocess.TimeoutExpired:
-        raise Stop("the login node does not answer", typed("status", stack.name)) from None
+    done = _asked(stack, login, _LIST)
     if done.returncode != 0:
         raise Stop(f"Slurm does not answer: {done.stderr.strip()}", typed("status", stack.name))
     return listed(done.stdout)
@@ -105,23 +107,41 @@ def _prove(stack: StackHome, login: str, partition: str, nodes: Sequence[str]) -
 
 
 def _result(stack: StackHome, login: str, partition: str, followed: Followed) -> Proof:
-    done = run(stack, login, f"cat {FOLDER}/fabric-{followed.job}/result.json")
+    done = _asked(stack, login, f"cat {FOLDER}/fabric-{followed.job}/result.json")
     if done.returncode != 0:
         raise Stop(f"job {followed.job} {followed.state} before it had a result, log {followed.log}", code=FAILED)
     return Proof(partition=partition, **json.loads(done.stdout))
 
 
-def _conclude(name: str, stack: StackHome, proofs: Sequence[Proof], *, drain: bool) -> None:
+def _asked(stack: StackHome, login: str, script: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return run(stack, login, script)
+    except subprocess.TimeoutExpired:
+        raise Stop("the login node does not answer", typed("status", stack.name)) from None
+
+
+def _conclude(stack: StackHome, proofs: Sequence[Proof], *, drain: bool) -> None:
     reasons = {node: why for proof in proofs for node, why in proof.reasons.items()}
     unclear = [f"{proof.partition}: {proof.unclear}" for proof in proofs if proof.unclear]
     if not reasons and not unclear:
         screen.good("fabric: every pair of nodes is as it should be")
         return
-    taken = queue_of(read(stack.file), name).set_aside(reasons) if drain and reasons else ()
+    taken = _queue(stack).set_aside(reasons) if drain and reasons else ()
     for node, why in reasons.items():
         screen.bad(f"{node} {'drained' if node in taken else 'left as it is'}: {why}")
     what = [*unclear, *([f"below: {', '.join(reasons)}"] if reasons else [])]
     raise Stop("; ".join(what), _what_next(taken, inventory(stack).target), FAILED)
+
+
+def _queue(stack: StackHome) -> JobQueue:
+    """Of what was made; the stack file may have been changed since."""
+    known = known_cluster(stack)
+    if known is None or known.on_this_machine:
+        return queue_of(read(stack.file), stack.name)
+    from infra.targets.aws.job_queue import queue_at  # noqa: PLC0415  # loads AWS's libraries
+
+    known.check_account()
+    return queue_at(known.region, known.name, known.stack)
 
 
 def _what_next(taken: Sequence[str], target: str) -> str:

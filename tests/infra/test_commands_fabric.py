@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+from typing import Any
+
 import pytest
 from rich.console import Console
 
+from infra.commands import fabric
 from infra.commands.fabric import Proof, table
+from infra.commands.fabric_basis import basis
 from infra.commands.fabric_nodes import chosen, listed
+from infra.commands.submit import Followed
 from infra.engine.stop import Stop
+from infra.home import Home
+from infra.inventory import NodeSet
 from slurm.power.reasons import may_be_replaced
 
 SINFO = """\
@@ -44,6 +53,40 @@ def test_a_node_that_is_named_is_started() -> None:
 def test_refused(partition: str | None, named: tuple[str, ...], message: str) -> None:
     with pytest.raises(Stop, match=message):
         chosen(listed(SINFO), partition, named)
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "fabric", "said"),
+    [
+        ("p5.48xlarge", "efa", ""),
+        (
+            "p5en.48xlarge",
+            "efa",
+            "gpu: nobody has published a figure for p5en.48xlarge: 200 GB/s is half of what its 16 EFA cards carry",
+        ),
+        (
+            "g6.48xlarge",
+            "efa",
+            "gpu: nobody has published a figure for g6.48xlarge, and none can be derived (its 8 GPUs share PCIe): "
+            "pairs are judged by each other only",
+        ),
+        ("p5.48xlarge", "tcp", "gpu: no figure is known for this network, pairs are judged by each other only"),
+        ("", "tcp", "gpu: no figure is known for this network, pairs are judged by each other only"),
+    ],
+)
+def test_what_the_figures_are_held_to_is_said(instance_type: str, fabric: Any, said: str) -> None:
+    nodes = NodeSet(group="gpu", count=2, static=2, cpus=8, memory_mb=1024, fabric=fabric, instance_type=instance_type)
+    assert basis("gpu", [nodes]) == said
+
+
+def test_a_login_node_that_falls_silent_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: object) -> None:
+        raise subprocess.TimeoutExpired("ssh", 20)
+
+    monkeypatch.setattr(fabric, "run", silent)
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    with pytest.raises(Stop, match="the login node does not answer"):
+        fabric._result(stack, "login", "gpu", Followed("7"))
 
 
 def test_the_table_has_what_was_used_and_what_was_expected() -> None:

@@ -1,0 +1,29 @@
+"""What the figures of a fabric run are held to, in words, where it is no measurement that somebody published. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from infra.catalog.bandwidth import GIB, floor
+from infra.catalog.instances import all_types
+from infra.inventory import NodeSet
+
+
+def basis(partition: str, sets: Sequence[NodeSet]) -> str:
+    """Empty where the catalog has a published figure."""
+    nodes = next((one for one in sets if one.group == partition), None)
+    found = all_types().get(nodes.instance_type) if nodes else None
+    if nodes is None or found is None or nodes.fabric != "efa":
+        return f"{partition}: no figure is known for this network, pairs are judged by each other only"
+    if any(row.size == GIB for row in found.busbw):
+        return ""
+    nobody = f"{partition}: nobody has published a figure for {found.name}"
+    least = floor(found)
+    if least is None:
+        return f"{nobody}, and none can be derived ({_why_none(found.gpus.count)}): pairs are judged by each other only"
+    cards = sum(card.efa for card in found.network_cards)
+    return f"{nobody}: {least:g} GB/s is half of what its {cards} EFA card{'' if cards == 1 else 's'} carry"
+
+
+def _why_none(gpus: int) -> str:
+    return f"its {gpus} GPUs share PCIe" if gpus else "it has no GPU"

@@ -1,4 +1,4 @@
-"""`python -m simulator emulate --ranks N CONFIG [key=value ...]`: a job of N GPUs, numbers real, clock modelled."""
+"""`python -m simulator emulate --ranks N [CONFIG [key=value ...]]`: a job of N GPUs, numbers real, clock modelled."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from simulator.emulate.run import Emulation
 
 _MOST_JITTER = 1.0
+_SMALL, _SMALL_BATCH = "tiny-llama", 8
 _FLOAT = 4
 
 
@@ -45,7 +46,7 @@ def main(words: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m simulator emulate", description=__doc__)
-    parser.add_argument("config", metavar="CONFIG", help="a preset of the trainer or a YAML file")
+    parser.add_argument("config", metavar="CONFIG", nargs="?", help=f"preset of the trainer or YAML file ({_SMALL})")
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
     parser.add_argument("--ranks", type=int, required=True, help="GPUs of the job: 4, 16, 256, ...")
     parser.add_argument("--system", default="p5.48xlarge", help="instance type or stack that is clocked (%(default)s)")
@@ -57,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _checked(options: argparse.Namespace) -> tuple[Machines, Config]:
     """All that can be wrong and needs no torch to be seen."""
-    config = load(options.config, options.settings)
+    # Without a config: a sample for each rank, and as many steps as a person waits for.
+    small = [f"batch.size={max(_SMALL_BATCH, options.ranks)}", "steps=5"]
+    config = load(options.config, options.settings) if options.config else load(_SMALL, small)
     found = refuse.problems(config, options.ranks)
     jitter = options.jitter
     if jitter is not None and not (math.isfinite(jitter) and 0 <= jitter <= _MOST_JITTER):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.commands.emulate import main
+from simulator.commands.emulate import _checked, _parser, main
 from simulator.emulate.machines import Machines
 
 SMALL = ["tiny-llama", "batch.size=16"]
@@ -44,6 +44,12 @@ def test_what_cannot_be_is_refused_in_words(words: list[str], said: str, capsys:
     error = capsys.readouterr().err
     assert said in error
     assert all(line.startswith("simulator: ") for line in error.splitlines())
+
+
+@pytest.mark.parametrize("ranks", [4, 16, 256])
+def test_a_small_job_of_every_size_needs_no_config(ranks: int) -> None:
+    _, config = _checked(_parser().parse_intermixed_args(["--ranks", str(ranks)]))
+    assert (config.name, config.batch.size % ranks, config.steps) == ("tiny-llama", 0, 5)
 
 
 def test_all_problems_are_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,6 +94,30 @@ def test_subnets_and_filesystems_that_exist(aws: Moto) -> None:  # noqa: F811
     assert found["filesystems"] == {home: {"kind": "efs", "host": f"{home}.efs.{REGION}.amazonaws.com", "export": "/"}}
 
 
+def test_two_subnets_of_one_zone_are_refused(aws: Moto) -> None:  # noqa: F811
+    """EFS would refuse the second mount target when half of the cluster is there."""
+    ec2 = aws.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    first, second = (
+        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.9.{n}.0/24", AvailabilityZone=f"{REGION}b")["Subnet"]["SubnetId"]
+        for n in (1, 2)
+    )
+    with pytest.raises(Problem, match=f"{first}, {second} are all in {REGION}b; allowed: one subnet per zone"):
+        resolved(replace(ARGS, instance_types=[], vpc_id=vpc, subnet_ids=[first, second]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("subnet_ids", ["subnet-0123456789abcdef0"], r"network.subnet_ids: .*InvalidSubnetID.NotFound"),
+        ("vpc_id", "vpc-0123456789abcdef0", r"network.vpc_id: .*InvalidVpcID.NotFound"),
+    ],
+)
+def test_a_network_that_does_not_exist_is_told(aws: Moto, field: str, value: Any, said: str) -> None:  # noqa: F811
+    with pytest.raises(Problem, match=said):
+        resolved(replace(ARGS, instance_types=[], **{field: value}))
+
+
 def test_an_fsx_filesystem_of_another_kind_is_refused(aws: Moto) -> None:  # noqa: F811
     made = aws.client("fsx").create_file_system(
         FileSystemType="WINDOWS", StorageCapacity=300, SubnetIds=["subnet-0123456789abcdef0"]

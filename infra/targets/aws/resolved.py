@@ -4,7 +4,8 @@ An image that AWS publishes next month must not replace machines that run; a lat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pulumi
@@ -120,16 +121,38 @@ def _subnet_zones(region: str, subnet_ids: Sequence[str], known: Mapping[str, st
     asked = [subnet for subnet in subnet_ids if subnet not in known]
     if not asked:
         return {subnet: known[subnet] for subnet in subnet_ids}
-    found = client("ec2", region).describe_subnets(SubnetIds=asked)["Subnets"]
+    with _existing("network.subnet_ids", "private subnets of network.vpc_id, in this region and account"):
+        found = client("ec2", region).describe_subnets(SubnetIds=asked)["Subnets"]
     zones = {**known, **{subnet["SubnetId"]: subnet["AvailabilityZone"] for subnet in found}}
+    _one_each({subnet: zones[subnet] for subnet in subnet_ids})
     return {subnet: zones[subnet] for subnet in subnet_ids}
+
+
+def _one_each(zones: Mapping[str, str]) -> None:
+    """EFS has one address in a zone, and machines close together are in one subnet."""
+    for zone in dict.fromkeys(zones.values()):
+        there = [subnet for subnet, of in zones.items() if of == zone]
+        if len(there) > 1:
+            what = f"{', '.join(there)} are all in {zone}; allowed: one subnet per zone"
+            raise Problem("network.subnet_ids", what, f"keep one of them, for example {there[0]}")
 
 
 def _vpc_cidr(region: str, vpc_id: str | None) -> str:
     if not vpc_id:
         return ""
-    cidr: str = client("ec2", region).describe_vpcs(VpcIds=[vpc_id])["Vpcs"][0]["CidrBlock"]
+    with _existing("network.vpc_id", "a VPC of this region and account"):
+        cidr: str = client("ec2", region).describe_vpcs(VpcIds=[vpc_id])["Vpcs"][0]["CidrBlock"]
     return cidr
+
+
+@contextmanager
+def _existing(where: str, allowed: str) -> Iterator[None]:
+    """A refusal of AWS as one message."""
+    try:
+        yield
+    except ClientError as error:
+        said = error.response["Error"]
+        raise Problem(where, f"{said.get('Message', '')} ({said['Code']})", f"write {allowed}") from None
 
 
 def _filesystems(region: str, ids: Sequence[str], known: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from simulator.__main__ import main
 from simulator.layout import Layout
 from simulator.model import Transformer
 from simulator.profile import read
 from simulator.step import predict
-from tests.trainer.launch import REPO, SMALL_LLAMA, finished, torchrun
+from tests.trainer.launch import SMALL_LLAMA, finished, torchrun
 
 SECONDS = "0.01"
 MODEL = Transformer(layers=2, hidden=64, heads=4, kv_heads=4, ffn=192, gated=True, vocab=256, seq=64)
@@ -26,15 +25,13 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torchrun(2, ["--out", "profile.json", "--seconds", SECONDS], folder, program="simulator.calibrate") as run:
         finished(run)
     assert "calibrate: written: profile.json" in run.said
-    done = calibrate(folder / "profile.json")
-    assert done.returncode == 0, done.stderr
+    assert calibrate(folder / "profile.json") == 0
     assert [path.name for path in folder.iterdir() if not path.name.startswith("log-")] == ["profile.json"]
     return folder / "profile.json"
 
 
-def calibrate(out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "simulator", "calibrate", "--out", str(out), "--seconds", SECONDS]
-    return subprocess.run(command, cwd=REPO, text=True, capture_output=True, timeout=240)
+def calibrate(out: Path) -> int:
+    return main(["calibrate", "--out", str(out), "--seconds", SECONDS])
 
 
 def test_every_figure_is_there_for_each_number_of_ranks(profile: Path) -> None:
@@ -65,12 +62,10 @@ def test_predictions_go_by_it(profile: Path) -> None:
 
 
 def test_a_real_run_is_reported_on(profile: Path, tmp_path: Path) -> None:
-    words = [*SMALL_LLAMA, "steps=40", "batch.size=8", "batch.micro=4", "parallel.strategy=ddp", "checkpoint.every=0"]
+    words = [*SMALL_LLAMA, "steps=20", "batch.size=8", "batch.micro=4", "parallel.strategy=ddp", "checkpoint.every=0"]
     with torchrun(2, [*words, f"run.folder={tmp_path / 'run'}"], tmp_path) as run:
         finished(run)
-    command = [sys.executable, "-m", "simulator", "report", str(tmp_path / "run"), "--profile", str(profile)]
-    done = subprocess.run(command, cwd=REPO, text=True, capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert main(["report", str(tmp_path / "run"), "--profile", str(profile)]) == 0
     (row,) = json.loads((tmp_path / "run" / "predicted" / "report.json").read_text())["runs"]
     assert (row["ranks"], row["nodes"], row["end"]) == (2, 1, "finished")
     # Ten times as wrong as on an idle machine: other tests run beside this one.
@@ -85,7 +80,9 @@ def test_a_real_run_is_reported_on(profile: Path, tmp_path: Path) -> None:
         ("", "is no profile; allowed: a profile or a new file; name another"),
     ],
 )
-def test_a_profile_of_another_machine_is_left_alone(profile: Path, tmp_path: Path, field: str, message: str) -> None:
+def test_a_profile_of_another_machine_is_left_alone(
+    profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, message: str
+) -> None:
     content = json.loads(profile.read_text())
     if field == "cpu":
         content["machine"]["cpu"] = "another"
@@ -93,6 +90,5 @@ def test_a_profile_of_another_machine_is_left_alone(profile: Path, tmp_path: Pat
     other = tmp_path / "other.json"
     other.write_text(json.dumps(content if field else []))
     before = other.read_bytes()
-    done = calibrate(other)
-    assert (done.returncode, other.read_bytes()) == (2, before)
-    assert f"simulator: --out: {other} {message}" in done.stderr
+    assert (calibrate(other), other.read_bytes()) == (2, before)
+    assert f"simulator: --out: {other} {message}" in capsys.readouterr().err

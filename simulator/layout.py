@@ -39,6 +39,8 @@ class Layout:
     """Whose kernels and habits: torch is plain modules with DDP or FSDP, megatron has fused kernels and its own schedule."""
     adapters: bool = False
     """Only small added matrices learn (LoRA): no gradients of weights, no optimizer state."""
+    trainer: Literal["", "muster", "torchtitan", "kempnerforge", "bigscience", "llm-foundry"] = ""
+    """Whose habits of memory: data/trainers.yaml."""
     prefetch: int = 1
     bucket_mb: int = 25
     compression: float = 1.0

@@ -16,6 +16,7 @@ from simulator.row_model import row_model
 from simulator.row_values import RowError, Values
 from simulator.software import Software, software
 from simulator.system import System
+from simulator.trainers import habits, trainer_of
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
@@ -113,6 +114,7 @@ def _layout(
         compiled=words.compiled,
         framework=words.framework,
         adapters=words.adapters,
+        trainer=trainer_of(f"{values.text('software')} {values.text('source_ref')}"),  # type: ignore[arg-type]
     )
 
 
@@ -175,7 +177,8 @@ def _first_that_fits(
 ) -> Layout:
     """Narrow weights come last: they are rare."""
     tries = []
-    for weight_bytes in (4, 2):
+    known = habits(layout.trainer).weight_bytes
+    for weight_bytes in (known,) if known else (4, 2):
         for recompute in recomputes:
             for size in sizes:
                 whole = batch or size * layout.dp * (4 * layout.pp if layout.pp > 1 else 1)

@@ -1,0 +1,134 @@
+"""Weights, gradients and optimizer state of one rank, and the buffers that their exchange needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.layout import Layout
+from simulator.parameters import Parameters
+from simulator.trainers import Habits, habits
+
+WORKING = 3.4
+"""Bytes per parameter of one layer that backward needs beside everything else, with fused kernels."""
+OPTIMIZER, GRADIENTS, WEIGHTS = 1, 2, 3
+"""The stage of ZeRO from which each is split."""
+NARROW = 2
+"""Bytes of weights that have no fp32 masters."""
+ADAPTERS = 0.01
+"""Share of the weights that small added matrices have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Parameters of one rank of a stage before ZeRO splits them."""
+
+    plain: float
+    """That all data ranks hold."""
+    routed: float
+    """Experts of its own."""
+    layer: float
+    """The largest part that is gathered at once."""
+    ends: float
+    """Embedding and head."""
+    mixtures: float
+    """Layers of the stage whose feed-forward part is a mixture."""
+
+
+def stage(held: Parameters, layout: Layout, *, first: bool, last: bool) -> Held:
+    layers = held.layers / layout.pp
+    mixtures = min(held.mixtures, layers) if last else _first_mixtures(held, layout)
+    inner = layers * held.attention + (layers - mixtures) * held.dense + mixtures * held.shared
+    embedding = held.embedding if first else 0
+    head = (held.head or held.embedding) if last and (layout.pp > 1 or held.head) else 0
+    whole = 1 if habits(layout.trainer).whole_vocabulary else layout.tp
+    ends = embedding / whole + head / layout.tp
+    layer: float = held.attention + (held.shared if held.mixtures else held.dense)
+    if layout.zero == WEIGHTS and held.mixtures:
+        layer += held.experts * held.expert / layout.ep
+    routed = mixtures * held.experts * held.expert / layout.ep / layout.tp
+    return Held(inner / layout.tp + ends, routed, layer / layout.tp, ends, mixtures)
+
+
+def state(held: Held, layout: Layout) -> dict[str, float]:
+    """Bytes of a parameter: https://arxiv.org/abs/1910.02054, with what frameworks do in their own way."""
+    ways = habits(layout.trainer)
+    ranks = layout.dp * layout.cp
+    shard = min(layout.shard or ranks, ranks) if layout.zero else 1
+    split = held.plain / shard + held.routed / max(1, shard // layout.ep)
+    whole = held.plain + held.routed
+    learned = ADAPTERS if layout.adapters else 1.0
+    narrow = layout.weight_bytes == NARROW
+    found = {
+        "weights": _weights(layout, whole, split),
+        "gradients": learned * _gradients(layout, ways, whole, split),
+        "optimizer": learned * (split if layout.zero >= OPTIMIZER else whole) * _optimizer_bytes(layout, narrow),
+    }
+    return _offloaded(found, layout) if layout.offload else found
+
+
+def unreduced(held: Held, layout: Layout) -> float:
+    """Weights that are gathered and gradients that are not yet reduced, while a layer is computed."""
+    reduced = (2 + layout.gradient_bytes) * held.layer
+    if layout.zero == WEIGHTS:
+        gathered = 2 * held.layer * (1 + layout.prefetch)
+        return gathered + reduced + (0.0 if layout.framework == "torch" else held.ends)
+    if layout.framework != "torch":
+        return WORKING * held.layer
+    return reduced if layout.zero else layout.bucket_mb * 2e6
+
+
+def vocabulary(held: Held, layout: Layout) -> float:
+    """What is gathered beside the state while the loss is computed."""
+    return 2 * (held.ends + held.layer) if layout.zero == WEIGHTS and not stays_whole(layout) else 0.0
+
+
+def stays_whole(layout: Layout) -> bool:
+    """Plain modules in a pipeline keep what they gathered, and gradients, until the last micro-batch."""
+    return layout.framework == "torch" and layout.zero == WEIGHTS and layout.pp > 1
+
+
+def _weights(layout: Layout, whole: float, split: float) -> float:
+    if layout.adapters or layout.framework != "torch":
+        size = layout.weight_bytes if layout.zero == WEIGHTS and not layout.adapters else 2
+        return size * (split if layout.zero == WEIGHTS else whole)
+    computed = whole * (4 if layout.dtype in ("fp32", "tf32") else 2)
+    if layout.zero == 0:
+        return layout.weight_bytes * whole + (computed if _cast(layout) else 0.0)
+    if layout.zero == WEIGHTS and layout.pp == 1:
+        return layout.weight_bytes * split
+    return layout.weight_bytes * split + computed
+
+
+def _cast(layout: Layout) -> bool:
+    """Products are computed with copies of the weights, which backward needs again."""
+    return layout.weight_bytes > NARROW and layout.dtype not in ("fp32", "tf32")
+
+
+def _gradients(layout: Layout, ways: Habits, whole: float, split: float) -> float:
+    accumulates = layout.micro_batches > 1
+    if stays_whole(layout) or (ways.deferred and layout.zero >= GRADIENTS and accumulates):
+        return layout.gradient_bytes * whole
+    size = 2 if layout.weight_bytes == NARROW else 4
+    return size * (split if layout.zero >= GRADIENTS else whole)
+
+
+def _optimizer_bytes(layout: Layout, narrow: bool) -> int:
+    """Two moments, and the fp32 weights where those that are computed with are others."""
+    if narrow:
+        return 4
+    return 8 if layout.framework == "torch" or layout.zero == WEIGHTS else 12
+
+
+def _offloaded(found: dict[str, float], layout: Layout) -> dict[str, float]:
+    """Plain modules under ZeRO-3 keep everything on the host; others the optimizer, and gradients that are split."""
+    gone = ["optimizer"]
+    if layout.zero >= GRADIENTS:
+        gone.append("gradients")
+    if layout.zero == WEIGHTS:
+        gone.append("weights")
+    return found | dict.fromkeys(gone, 0.0)
+
+
+def _first_mixtures(held: Parameters, layout: Layout) -> float:
+    layers = held.layers / layout.pp
+    return max(0.0, layers - (held.layers - held.mixtures)) if held.mixtures else 0.0

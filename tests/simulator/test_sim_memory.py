@@ -1,0 +1,153 @@
+"""Memory: what each choice of a layout saves or costs, and what to change where a layout does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.gpus import gpu
+from simulator.layout import Layout
+from simulator.memory import GIB, memory, nearest
+from simulator.model import Model
+from simulator.models import named
+from simulator.nearest import changes
+from simulator.parameters import parameters
+from simulator.system import System
+from simulator.trainers import habits, trainer_of
+
+H100 = System(name="h100", gpu=gpu("h100"), gpus_per_node=8, nodes=128, intra_gb_s=450, inter_gb_s=400)
+SMALL = replace(H100, name="a10g", gpu=gpu("a10g"))
+LLAMA = named("llama-8b").model
+EIGHT = Layout(dp=8, micro_batch=1, global_batch=8, zero=3, recompute="full")
+
+
+def parts(layout: Layout, model: Model = LLAMA) -> dict[str, float]:
+    return memory(model, layout, H100).parts
+
+
+def test_state_of_fp32_adam_is_sixteen_bytes_a_parameter_over_the_ranks_of_zero_3() -> None:
+    held = parts(EIGHT)
+    assert held["weights"] + held["gradients"] + held["optimizer"] == 16 * parameters(LLAMA).total / 8
+
+
+@pytest.mark.parametrize(
+    ("zero", "split"),
+    [(0, set()), (1, {"optimizer"}), (2, {"optimizer", "gradients"}), (3, {"optimizer", "gradients", "weights"})],
+)
+def test_each_stage_of_zero_splits_one_thing_more(zero: int, split: set[str]) -> None:
+    one, two = (parts(replace(EIGHT, framework="megatron", zero=zero, dp=dp, global_batch=dp)) for dp in (8, 16))
+    for name in ("weights", "gradients", "optimizer"):
+        assert (two[name] == pytest.approx(one[name] / 2)) is (name in split), name
+
+
+def test_hybrid_sharding_splits_over_its_own_ranks_only() -> None:
+    few, many = (parts(replace(EIGHT, dp=dp, shard=8, global_batch=dp)) for dp in (8, 64))
+    assert few["optimizer"] == many["optimizer"]
+
+
+def test_plain_modules_in_a_pipeline_hold_weights_and_gradients_whole() -> None:
+    stage = parameters(LLAMA).total / 4
+    held = parts(replace(EIGHT, dp=2, pp=4, global_batch=16))
+    assert held["gradients"] > 4 * 0.9 * (stage - parameters(LLAMA).embedding / 2)
+
+
+def test_offload_leaves_what_is_gathered_and_activations() -> None:
+    held = parts(replace(EIGHT, offload=True))
+    assert held["weights"] == held["gradients"] == held["optimizer"] == 0
+    assert held["working"] > 0
+    assert held["activations"] == parts(EIGHT)["activations"]
+
+
+def test_offload_without_split_weights_moves_the_optimizer_alone() -> None:
+    layout = replace(EIGHT, zero=1, framework="deepspeed")
+    held, before = parts(replace(layout, offload=True)), parts(layout)
+    assert held["optimizer"] == 0
+    assert held["weights"] == before["weights"]
+    assert held["gradients"] == before["gradients"]
+
+
+def test_gradients_that_wait_for_the_last_micro_batch_are_whole() -> None:
+    waits = replace(EIGHT, trainer="kempnerforge", global_batch=32)
+    assert parts(waits)["gradients"] == pytest.approx(4 * parameters(LLAMA).total)
+    assert parts(replace(waits, global_batch=8))["gradients"] < parts(waits)["gradients"] / 4
+
+
+def test_fp32_activations_are_twice_as_large() -> None:
+    layout = replace(EIGHT, recompute="none")
+    assert parts(replace(layout, dtype="fp32"))["activations"] == pytest.approx(2 * parts(layout)["activations"])
+
+
+def test_logits_are_split_by_tensor_ranks_unless_the_trainer_gathers_them() -> None:
+    layout = replace(EIGHT, tp=4, dp=2, global_batch=2, micro_batch=8, sequence_parallel=True)
+    layout = replace(layout, global_batch=16)
+    assert parts(layout)["logits"] < parts(replace(layout, trainer="kempnerforge"))["logits"]
+
+
+def test_reserved_memory_is_printed_where_a_trainer_prints_that() -> None:
+    peak = memory(LLAMA, EIGHT, H100)
+    taken = memory(LLAMA, replace(EIGHT, trainer="torchtitan"), H100)
+    assert peak.printed == peak.total
+    assert taken.printed > taken.total == peak.total
+
+
+@pytest.mark.parametrize(
+    ("words", "trainer"),
+    [
+        ("torchtitan, FSDP2", "torchtitan"),
+        ("FSDP=4 KempnerInstitute/KempnerForge:benchmarks/x.md", "kempnerforge"),
+        ("llm-foundry FSDP1", "llm-foundry"),
+        ("Megatron core", ""),
+    ],
+)
+def test_trainers_are_known_by_their_names(words: str, trainer: str) -> None:
+    assert trainer_of(words) == trainer
+    assert (habits(trainer) == habits("")) is (trainer == "")
+
+
+def test_what_fits_has_no_reason() -> None:
+    assert memory(LLAMA, EIGHT, H100).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("seq", "layout", "fix"),
+    [
+        (8192, Layout(dp=8, micro_batch=1, global_batch=8, recompute="full"), "zero 1"),
+        (8192, Layout(dp=8, micro_batch=16, global_batch=128, zero=3, recompute="full"), "micro_batch 4"),
+        (16384, Layout(dp=8, micro_batch=1, global_batch=8, zero=3), "recompute full"),
+        (16384, Layout(tp=8, micro_batch=4, global_batch=4, recompute="selective"), "sequence_parallel"),
+        (65536, Layout(dp=8, micro_batch=1, global_batch=8, zero=3, recompute="full"), "tp 4, sequence_parallel"),
+        (8192, Layout(micro_batch=1, global_batch=8), "4 GPUs, zero 3, recompute full"),
+    ],
+)
+def test_the_reason_names_the_largest_part_and_the_nearest_change(seq: int, layout: Layout, fix: str) -> None:
+    found = memory(replace(LLAMA, seq=seq), layout, H100)
+    assert not found.fits
+    largest = max(found.parts, key=lambda name: found.parts[name])
+    assert f"allowed: {H100.gpu.memory_gb:.0f} GiB; largest: {largest} " in found.reason
+    assert found.reason.endswith(f"; fits with {fix}")
+
+
+def test_the_change_that_is_named_does_fit_and_none_before_it_does() -> None:
+    layout = Layout(dp=8, micro_batch=8, global_batch=64)
+    words = nearest(LLAMA, layout, H100)
+    tried = []
+    for name, changed in changes(LLAMA, layout):
+        if name == words:
+            assert memory(LLAMA, changed, H100).fits
+            break
+        tried.append(memory(LLAMA, changed, H100).fits)
+    assert tried
+    assert not any(tried)
+
+
+def test_a_model_that_no_near_layout_holds_says_so() -> None:
+    model = named("llama-405b").model
+    long = replace(model, seq=1_000_000)
+    assert nearest(long, Layout(global_batch=1), SMALL) == ""
+    assert "nothing near it fits" in memory(long, Layout(global_batch=1), SMALL).reason
+
+
+def test_printed_figures_are_gibibytes() -> None:
+    found = memory(LLAMA, Layout(global_batch=8), H100)
+    assert f"{found.taken / GIB:.1f} GiB" in found.reason

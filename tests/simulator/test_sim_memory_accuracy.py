@@ -1,0 +1,78 @@
+"""Memory against what others measured, and activations against the trainer's own models on one H200."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.activations import activations, logits
+from simulator.layout import Layout
+from simulator.memory_errors import FILES, errors, judged, read
+from simulator.model import Transformer
+
+LLAMA = Transformer(
+    layers=6, hidden=4096, heads=32, kv_heads=8, ffn=14336, gated=True, vocab=128256, seq=4096,
+)  # fmt: skip
+NARROW = replace(LLAMA, hidden=2048, ffn=8192)
+GPT2 = Transformer(layers=6, hidden=2048, heads=16, kv_heads=16, ffn=8192, gated=False, vocab=512, seq=1024, tied=True)
+
+KEPT = [
+    (LLAMA, "none", False, 173533),
+    (LLAMA, "selective", False, 102528),
+    (LLAMA, "full", False, 8192),
+    (LLAMA, "none", True, 147592),
+    (LLAMA, "selective", True, 94336),
+    (LLAMA, "full", True, 8192),
+    (NARROW, "none", False, 96392),
+    (GPT2, "none", False, 65616),
+    (GPT2, "selective", False, 45120),
+]
+"""Bytes of a token and layer after forward: torch 2.11 on one H200, bf16, six layers less three."""
+
+
+@pytest.mark.parametrize(("model", "recompute", "compiled", "measured"), KEPT)
+def test_kept_activations_of_the_trainers_models(
+    model: Transformer, recompute: str, compiled: bool, measured: float
+) -> None:
+    layout = Layout(recompute=recompute, compiled=compiled)  # type: ignore[arg-type]
+    kept, _ = activations(model, layout, 0, first=True)
+    assert kept / model.seq / model.layers == pytest.approx(measured, rel=0.03)
+
+
+def test_logits_at_the_loss_of_the_trainer() -> None:
+    """16,384 tokens: 28.73 GB at the peak with 2.98 GB of weights, of which two layers' inputs are 0.3 GB."""
+    held = logits(LLAMA, Layout(micro_batch=4, global_batch=4))
+    assert held == pytest.approx(28.73e9 - 2.98e9 - 0.3e9, rel=0.03)
+
+
+def test_published_memory_is_met() -> None:
+    """The figures of docs/simulator.md; the last is all sources together."""
+    found = {one.source: one for one in errors(read(FILES))}
+    assert found["simumax"].median <= 0.01
+    assert found["torchtitan"].median <= 0.03
+    assert found["kempnerforge_h200"].median <= 0.05
+    assert found["all"].median <= 0.03
+    assert found["all"].p90 <= 0.15
+
+
+def test_memory_of_megatron_by_its_own_paper() -> None:
+    from simulator.memory import GIB, memory  # noqa: PLC0415
+    from simulator.rows import run  # noqa: PLC0415
+
+    for row in read(FILES):
+        if not row["memory_activations_gb"]:
+            continue
+        described = run(row)
+        kept, _ = activations(described.model, described.layout, 0, first=True)
+        assert kept / GIB == pytest.approx(float(row["memory_activations_gb"]), rel=0.01)
+        if row["memory_weights_gb"]:
+            parts = memory(described.model, described.layout, described.system).parts
+            state = parts["weights"] + parts["gradients"] + parts["optimizer"]
+            assert state / GIB == pytest.approx(float(row["memory_weights_gb"]), rel=0.09)
+
+
+def test_runs_that_ran_out_of_memory_are_all_seen_and_few_others() -> None:
+    found = judged(read(FILES))
+    assert found.failed_fits == 0
+    assert found.ran_not <= 0.06 * (found.ran_not + found.ran_fits)

@@ -15,6 +15,7 @@ from infra.commands.fabric_basis import basis
 from infra.commands.fabric_nodes import Listed, chosen, listed
 from infra.commands.known_cluster import known_cluster
 from infra.commands.ssh import inventory, run
+from infra.commands.ssh_aws import check_tools
 from infra.commands.submit import FOLDER, Followed, follow, send
 from infra.commands.where import running_stack
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
@@ -52,6 +53,7 @@ class Proof:
 def fabric(name: str, partition: str | None, nodes: str | None, *, drain: bool) -> None:
     stack = running_stack(name)
     known = inventory(stack)
+    check_tools(known)
     login = known.login.name
     named = expand(nodes) if nodes else ()
     wanted, left_out = chosen(_nodes(stack, login), partition, named)

@@ -7,24 +7,38 @@ import os
 import shlex
 import subprocess
 
+from infra.commands.ssh_aws import check_tools, launched, way_to
 from infra.commands.where import running_stack
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.inventory import Inventory
+from infra.plan.names import member
+from slurm.hostlist import hostlist
 
 TIMEOUT_S = 20.0
 # Nobody is there to answer a question, and a node that is gone must not hold the command for minutes.
-_UNATTENDED = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+_UNATTENDED = ("-o", "BatchMode=yes", "-o", "ConnectTimeout={}")
+# On AWS the time to connect is that of a session, too: the AWS CLI begins it, the machine's agent takes it up.
+_CONNECT_S, _CONNECT_AWS_S = 5, 15
 
 
 def ssh(name: str, node: str | None, user: str | None, command: list[str]) -> None:
     stack = running_stack(name)
-    wanted = node or inventory(stack).login.name
-    known = [n.name for n in inventory(stack).nodes]
-    if wanted not in known:
-        raise Stop(f"node: stack {name} has no '{wanted}'", f"choose one of: {', '.join(known)}", BAD_INPUT)
-    arguments = command_line(stack, wanted, user, command)
-    os.execvp(arguments[0], arguments)  # noqa: S606
+    known = inventory(stack)
+    check_tools(known)
+    first, *rest = command_line(stack, node or known.login.name, user, command)
+    os.execvp(first, [first, *_way(stack, known, node or known.login.name), *rest])  # noqa: S606
+
+
+def _way(stack: StackHome, known: Inventory, wanted: str) -> list[str]:
+    """Options of ssh for a node that its config does not have."""
+    if wanted in [node.name for node in known.nodes]:
+        return []
+    if launched(known.sets, wanted):
+        return way_to(stack, wanted)
+    names = [node.name for node in known.nodes]
+    names += [hostlist(member(one.group, number) for number in range(1, one.count + 1)) for one in known.sets]
+    raise Stop(f"node: stack {stack.name} has no '{wanted}'", f"choose one of: {', '.join(names)}", BAD_INPUT)
 
 
 def command_line(stack: StackHome, node: str, user: str | None = None, command: list[str] | None = None) -> list[str]:
@@ -35,7 +49,7 @@ def command_line(stack: StackHome, node: str, user: str | None = None, command: 
 def unattended(stack: StackHome, node: str, user: str | None, command: list[str]) -> list[str]:
     """`command_line` for a program that waits for the answer."""
     first, *rest = command_line(stack, node, user, command)
-    return [first, *_UNATTENDED, *rest]
+    return [first, *(option.format(_connect_s(stack)) for option in _UNATTENDED), *rest]
 
 
 def run(
@@ -47,6 +61,13 @@ def run(
     return subprocess.CompletedProcess(
         line, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     )
+
+
+def _connect_s(stack: StackHome) -> int:
+    try:
+        return _CONNECT_AWS_S if inventory(stack).target == "aws" else _CONNECT_S
+    except (OSError, ValueError):
+        return _CONNECT_S
 
 
 def inventory(stack: StackHome) -> Inventory:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from infra.commands import job_layout, screen
 from infra.commands.ssh import inventory, run, unattended
+from infra.commands.ssh_aws import check_tools
 from infra.commands.where import running_stack
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
 from infra.engine.typed import typed
@@ -67,6 +68,7 @@ def submit(name: str, job: str, arguments: list[str]) -> None:
     file = job_file(job, Home.of(os.environ))
     stack = running_stack(name)
     known = inventory(stack)
+    check_tools(known)
     login = known.login.name
     text = file.read_text(errors="replace")
     for warning in warnings(text, known):

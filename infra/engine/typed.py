@@ -8,6 +8,7 @@ import shlex
 _MADE = frozenset({"up", "status", "ssh", "submit", "fabric", "teardown", "demo", "check", "cost"})
 _DEFAULT = "local"
 _NAMED = re.compile(r"\bmuster (up|status|teardown|bootstrap)\b")
+_SHELL = re.compile(r"\bmuster ssh ([a-z][a-z0-9-]*)")
 
 
 def typed(command: str, stack: str, *settings: str, then: str = "") -> str:
@@ -20,4 +21,5 @@ def typed(command: str, stack: str, *settings: str, then: str = "") -> str:
 
 def retyped(text: str, stack: str) -> str:
     """What was said by parts that do not know which stack they belong to."""
+    text = _SHELL.sub(lambda found: typed("ssh", stack, f"NODE={found[1]}"), text)
     return _NAMED.sub(lambda found: typed(found[1], stack), text)

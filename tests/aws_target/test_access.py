@@ -59,6 +59,15 @@ def test_ssh_goes_through_session_manager_to_pinned_hosts(tmp_path: Path, monkey
     assert (folder / "id_ed25519").stat().st_mode & 0o777 == 0o600
 
 
+def test_nodes_that_are_launched_by_name_show_a_known_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    AccessProvider().create(props(spec()))
+    found = subprocess.run(
+        ["ssh-keygen", "-F", "h200-2", "-f", str(tmp_path / "s" / "known_hosts")], text=True, capture_output=True
+    )
+    assert "h200-* ssh-ed25519 compute" in found.stdout
+
+
 def test_files_that_are_gone_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     provider, wanted = AccessProvider(), props(spec())

@@ -236,8 +236,10 @@ def test_a_receipt_survives_caches_that_cannot_be_listed(failure: Exception, mon
 
 
 def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
-    (folder / "ssh").write_text(f"#!/bin/sh\n{body}\n")
-    (folder / "ssh").chmod(0o755)
+    """With what it would go through to a node on AWS."""
+    for tool in ("ssh", "aws", "session-manager-plugin"):
+        (folder / tool).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / tool).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 

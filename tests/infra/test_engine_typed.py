@@ -23,6 +23,7 @@ REPO = Path(__file__).parents[2]
         (typed("ssh", "x", then="scancel 30"), ".venv/bin/muster ssh --stack x -- scancel 30"),
         (typed("ssh", "local", then="scancel 30"), ".venv/bin/muster ssh -- scancel 30"),
         (retyped("then `muster up` again", "x"), "then `make up STACK=x` again"),
+        (retyped("`muster ssh gpu-1` and read", "x"), "`make ssh NODE=gpu-1 STACK=x` and read"),
         (retyped("the cluster muster made", "x"), "the cluster muster made"),
     ],
 )

@@ -72,7 +72,15 @@ def files(folder: Path, props: Properties) -> access.Files:
     spec = ClusterSpec.model_validate_json(props["spec"])
     made = access.files(folder, inventory, spec, props["ssh_private_key"])
     text = "\n".join(_hosts(folder, inventory, spec, props["region"])) + "\n"
-    return made | {"ssh_config": (text, made["ssh_config"][1])}
+    # One key for all compute nodes: which machine has a name may change, and what it shows does not.
+    launched = "".join(f"{one.group}-* {one.host_key}\n" for one in inventory.sets)
+    hosts, mode = made["known_hosts"]
+    return made | {"ssh_config": (text, made["ssh_config"][1]), "known_hosts": (hosts + launched, mode)}
+
+
+def through_session_manager(region: str) -> str:
+    """For ssh's ProxyCommand; the host's name is the id of a machine."""
+    return _SSM.format(region=region)
 
 
 def _hosts(folder: Path, inventory: Inventory, spec: ClusterSpec, region: str) -> Iterator[str]:
@@ -80,7 +88,7 @@ def _hosts(folder: Path, inventory: Inventory, spec: ClusterSpec, region: str) -
         yield f"Host {node.name}"
         yield f"  HostName {node.machine_id}"
         yield f"  HostKeyAlias {node.name}"
-        yield f"  ProxyCommand {_SSM.format(region=region)}"
+        yield f"  ProxyCommand {through_session_manager(region)}"
     yield "Host *"
     yield f"  User {next(iter(spec.users), 'root')}"
     yield f'  IdentityFile "{folder / "id_ed25519"}"'

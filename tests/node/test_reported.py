@@ -123,6 +123,24 @@ def test_it_does_not_wait_for_ever(aws: Moto, props: dict[str, object]) -> None:
         reported._wait(props, patience_s=0, poll_s=0)
 
 
+def test_a_machine_that_has_ended_is_not_waited_for(
+    aws: Moto, props: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does at once whose disk cannot be opened with its key."""
+    monkeypatch.setattr(reported, "LOOK_S", 0.0)
+    instance = _instance(aws)
+    nodes = {"controller": instance, "gpu-1": ""}
+    with pytest.raises(Problem, match="after 0 minutes"):
+        reported._wait(props | {"nodes": nodes}, patience_s=0, poll_s=0)
+    aws.client("ec2").terminate_instances(InstanceIds=[instance])
+    with pytest.raises(Problem) as caught:
+        reported._wait(props | {"nodes": nodes}, poll_s=0)
+    reason = "Client.UserInitiatedShutdown: User initiated shutdown"
+    assert f"the machine of node controller will not report: {instance} is terminated ({reason})" in str(caught.value)
+    with pytest.raises(Problem, match="i-0123456789abcdef0 is gone"):
+        reported._wait(props | {"nodes": {"controller": "i-0123456789abcdef0"}}, poll_s=0)
+
+
 def test_a_refresh_finds_who_is_not_ready_any_more(aws: Moto, props: dict[str, object]) -> None:
     say(aws, "controller", READY)
     outs = ReportedProvider().read("id", props).outs

@@ -365,7 +365,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "muster:AwsReported",
         "waits until nodes say they are ready, fails with the step and line of the first that is not",
-        "ssm: GetParametersByPath SendCommand DeleteParameters",
+        "ssm: GetParametersByPath SendCommand DeleteParameters; ec2: DescribeInstances",
     ),
     Kind("muster:AwsAccess", "the files behind `make ssh`: SSH through Session Manager", ""),
     Kind(

@@ -21,11 +21,14 @@ from infra.providers.problem import Problem
 from infra.providers.properties import Properties, changed, unknown
 from infra.targets.aws import reports
 from infra.targets.aws.client import client
+from infra.targets.aws.lost_machines import lost
 from infra.targets.aws.reports import LOG, Wanted
 
 # Longer than a controller takes that has to build Slurm first.
 PATIENCE_S = 3600.0
 POLL_S = 3.0
+# A machine that has ended says nothing any more: EC2 is asked, not as often as the reports.
+LOOK_S = 30.0
 # Systems Manager takes that many at once; it hands out parameters in pages of ten.
 BATCH, PAGE = 50, 10
 # Not known there yet, or not any more.
@@ -86,6 +89,7 @@ def _wait(props: Properties, patience_s: float = PATIENCE_S, poll_s: float = POL
     before = _read(ssm, props["cluster"])
     _tell_again(ssm, reports.stale(wanted, before), props["script"])
     deadline, shown = time.monotonic() + patience_s, dict[str, Report]()
+    look = time.monotonic() + LOOK_S
     while True:
         said = _read(ssm, props["cluster"])
         _show(wanted, shown, said)
@@ -95,6 +99,9 @@ def _wait(props: Properties, patience_s: float = PATIENCE_S, poll_s: float = POL
         left = reports.unfinished(wanted, said)
         if not left:
             return {"applied": max((one.at for one in said.values()), default=""), "pending": []}
+        if time.monotonic() > look:
+            look = time.monotonic() + LOOK_S
+            _look_for(props["region"], {node: wanted.nodes[node] for node in left if wanted.nodes[node]})
         if time.monotonic() > deadline:
             raise _late(left, said, patience_s)
         time.sleep(poll_s)
@@ -146,6 +153,17 @@ def _failed(failed: Sequence[reports.Failure]) -> Problem:
     also = f" (failed as well: {', '.join(one.node for one in others)})" if others else ""
     fix = f"`muster ssh {first.node}` and read {LOG}; `muster up` tries it again on the same machine"
     return Problem("", f"{first}{also}", fix)
+
+
+def _look_for(region: str, machines: Mapping[str, str]) -> None:
+    gone = lost(client("ec2", region), machines)
+    if not gone:
+        return
+    for node, what in gone.items():
+        emit(Event("bootstrap", node, "boot", "failed", what))
+    node, what = next(iter(gone.items()))
+    fix = "`muster up` makes one that has ended anew; start one that is stopped with `aws ec2 start-instances`"
+    raise Problem("", f"the machine of node {node} will not report: {what}", fix)
 
 
 def _late(left: Sequence[str], said: Mapping[str, Report], patience_s: float) -> Problem:

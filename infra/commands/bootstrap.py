@@ -14,9 +14,10 @@ from bootstrap.progress import Event, emit
 from bootstrap.transport.base import TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
 from infra.commands import screen
+from infra.commands.ssh import inventory
 from infra.commands.where import running_stack
 from infra.engine import lock, pulumi
-from infra.engine.stop import Stop
+from infra.engine.stop import BAD_INPUT, Stop
 from infra.engine.typed import retyped, typed
 from infra.home import StackHome
 from infra.inventory import Inventory
@@ -27,6 +28,9 @@ RESOURCE = "SlurmCluster"
 
 def bootstrap(name: str) -> None:
     stack = running_stack(name)
+    if (target := inventory(stack).target) != "local":
+        what = f"bootstrap: nodes on target {target} fetch what they become, nothing is pushed to them"
+        raise Stop(what, f"`{typed('up', name)}` gives them what has changed", BAD_INPUT)
     made_from = inputs(pulumi.resources(stack), name)
     with lock.held(stack, "bootstrap", wait=False, say=screen.say):
         try:

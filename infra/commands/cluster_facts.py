@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from slurm.hostlist import expand
 
 DAEMONS = ("slurmctld", "slurmdbd", "mariadb")
 _MARK = "---muster---"
+_PARTS = 4
 _MOST_JOBS = 100
 # Nodes that say the same are one line, and the queue has an end: what comes back through Run Command is short.
 SCRIPT = f"""
@@ -87,8 +89,11 @@ def gather(stack: StackHome) -> Facts:
 
 
 def parse(text: str) -> Slurm:
-    """What SCRIPT says."""
-    nodes, jobs, total, daemons = (part.strip().splitlines() for part in text.split(_MARK))
+    """What SCRIPT says; half of it is no answer."""
+    parts = [part.strip().splitlines() for part in re.split(rf"^{_MARK}$", text, flags=re.MULTILINE)]
+    if len(parts) != _PARTS:
+        return Slurm(problem="its answer is not whole")
+    nodes, jobs, total, daemons = parts
     errors = [line for line in (*nodes, *jobs) if "error" in line and "|" not in line]
     split_jobs = (line.split("|", 7) for line in jobs if line.count("|") >= 7)  # noqa: PLR2004
     return Slurm(

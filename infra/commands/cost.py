@@ -37,10 +37,15 @@ def sentence(spec: ClusterSpec, priced: Cost | None = None) -> str:
     if spec.target == "aws":
         priced = priced or aws_cost(spec)
         at_least = "at least " if priced.unpriced else ""
-        return f"{at_least}{_range(priced.usd_per_hour_min, priced.usd_per_hour)} USD per hour on target aws"
+        return f"{at_least}{usd(priced)} USD per hour on target aws"
     from infra.targets import target  # noqa: PLC0415  # Pulumi takes longer to load than this command runs
 
     return f"{target(spec.target).usd_per_hour(spec):.2f} USD per hour on target {spec.target}"
+
+
+def usd(priced: Cost) -> str:
+    """Of an hour, least and most."""
+    return _range(priced.usd_per_hour_min, priced.usd_per_hour)
 
 
 def parts_table(priced: Cost) -> Table:

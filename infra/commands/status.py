@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -10,13 +11,15 @@ from rich.table import Table
 
 from infra.commands import cluster_facts, outcome, screen
 from infra.commands.cluster_facts import DAEMONS, Facts, Machine, Slurm
-from infra.commands.cost import sentence
+from infra.commands.cost import sentence, usd
 from infra.commands.where import known_stack
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
 from infra.home import StackHome
 from infra.inventory import Node
+from infra.plan.aws.cost import cost
 from infra.providers import engine_client
+from infra.spec import ClusterSpec
 from infra.spec.issue import SpecError
 from infra.spec.load import read
 from slurm.hostlist import hostlist
@@ -39,7 +42,7 @@ def status(name: str) -> None:
     screen.out().print(nodes, "")
     _queue(facts.slurm)
     broken += _health(stack, facts.slurm)
-    screen.out().print(f"cost    {_cost(stack)}", markup=False)
+    screen.out().print(f"cost    {_cost(stack, facts)}", markup=False)
     if broken:
         raise Stop(
             f"{_things(len(broken))} wrong: {'; '.join(broken)}",
@@ -136,7 +139,7 @@ def queue_table(slurm: Slurm) -> Table:
 def _health(stack: StackHome, slurm: Slurm) -> list[str]:
     out = screen.out()
     if slurm.problem:
-        out.print(f"health  [red]the controller cannot be asked: {slurm.problem}[/red]")
+        out.print(f"health  [red]the controller cannot be asked: {escape(slurm.problem)}[/red]")
         return ["the controller does not answer"]
     down = [daemon for daemon in DAEMONS if slurm.daemons.get(daemon) != "active"]
     words = " ".join(
@@ -157,11 +160,22 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
     return down + bad.get(gate.result, [])
 
 
-def _cost(stack: StackHome) -> str:
+def _cost(stack: StackHome, facts: Facts) -> str:
     try:
-        return sentence(read(stack.file))
+        spec = read(stack.file)
     except SpecError:
         return f"unknown: {stack.file.name} cannot be read"
+    return sentence(spec) if spec.target != "aws" else f"{sentence(spec)}; {cost_now(spec, facts)}"
+
+
+def cost_now(spec: ClusterSpec, facts: Facts) -> str:
+    """Of the nodes that have a machine, by the dated table."""
+    has_one = {name for name, machine in facts.machines.items() if machine.state in ("running", _STARTING)}
+    up = Counter(node.group for node in facts.nodes if node.role == "compute" and node.name in has_one)
+    sizes = {name: {"count": up[name], "min": None, "max": None} for name in spec.groups}
+    groups = {name: group.model_copy(update=sizes[name]) for name, group in spec.groups.items()}
+    now = usd(cost(spec.model_copy(update={"groups": groups})))
+    return f"{now} now, with {up.total()} compute {'node' if up.total() == 1 else 'nodes'} up"
 
 
 def _things(number: int) -> str:

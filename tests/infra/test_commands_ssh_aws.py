@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.commands import ssh, ssh_aws
+from infra.commands import bootstrap, ssh, ssh_aws
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome
 from tests.infra.test_aws_state import PROVIDER, keep
@@ -67,3 +67,10 @@ def test_a_session_gets_time_to_begin(stack: StackHome) -> None:
     assert "ConnectTimeout=15" in ssh.unattended(stack, "controller", None, ["true"])
     stack.inventory.write_text(KNOWN.model_copy(update={"target": "local"}).model_dump_json())
     assert "ConnectTimeout=5" in ssh.unattended(stack, "controller", None, ["true"])
+
+
+def test_bootstrap_pushes_nothing_and_says_what_does(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "running_stack", lambda _name: stack)
+    with pytest.raises(Stop, match="nodes on target aws fetch what they become") as stopped:
+        bootstrap.bootstrap("s")
+    assert stopped.value.fix == "`make up STACK=s` gives them what has changed"

@@ -10,10 +10,12 @@ from botocore.exceptions import NoCredentialsError
 from rich.console import Console
 
 from infra.commands import status
-from infra.commands.cluster_facts import Facts
+from infra.commands.cluster_facts import Facts, Machine, Slurm
 from infra.commands.cluster_facts_aws import gather
 from infra.inventory import Inventory, NodeSet
+from infra.plan.aws.cost import cost
 from infra.providers.problem import Problem
+from tests.infra.aws_specs import spec
 from tests.infra.test_commands_parts import node
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
@@ -72,6 +74,23 @@ def test_machines_and_queue_are_shown(aws: Moto) -> None:  # noqa: F811
     }
     assert broken == ["gpu-3 (no capacity in us-east-1a)", "cpu-1 (machine gone)"]
     assert [(job.id, job.name, job.where) for job in facts.slurm.jobs] == [("30", "train", "gpu-[1-2]")]
+
+
+def test_the_cost_is_also_told_of_what_runs_now() -> None:
+    described = spec(
+        groups={
+            "gpu": {"instance_type": "g6.8xlarge", "min": 1, "max": 64},
+            "cpu": {"instance_type": "m7i.large", "count": 1},
+        }
+    )
+    nodes = [node(name).model_copy(update={"group": name.split("-")[0]}) for name in ("gpu-1", "gpu-2", "cpu-1")]
+    states = {"gpu-1": "running", "gpu-2": "pending", "cpu-1": "gone", "controller": "running"}
+    facts = Facts(KNOWN, (KNOWN.controller, *nodes), {name: Machine(one) for name, one in states.items()}, Slurm())
+    least, said = cost(described).usd_per_hour_min, status.cost_now(described, facts)
+    usd, words = said.split(" now, ")
+    assert words == "with 2 compute nodes up"
+    # One g6.8xlarge more than always exists, and one m7i.large less, each with its disk.
+    assert float(usd) == pytest.approx(least + 2.0144 - 0.1008, abs=0.05)
 
 
 def test_a_silent_controller_is_a_reason(aws: Moto) -> None:  # noqa: F811

@@ -67,7 +67,9 @@ def remove(leftover: Leftover, until: float, *, sleep: Callable[[float], None] =
     """What is still in use, or cannot be asked for just now, is tried again `until` then (time.monotonic)."""
     if leftover.kind == _UNKNOWN:
         raise Problem(
-            "", f"{leftover.name} is of a kind that muster never makes", "look who tagged it, remove it there"
+            "",
+            f"{leftover.name} is of a kind that muster never makes, what it costs is not known here",
+            "look who tagged it, remove it there",
         )
     kind, account, wait = _BY_NAME[leftover.kind], Account(leftover.region), _FIRST_WAIT_S
     while True:

@@ -64,5 +64,11 @@ class Desired:
     def slurm_files(self) -> dict[str, File]:
         return render.files(self.inventory, self.spec, cgroup=self.cgroup, db_password=self.secrets.db_password)
 
+    @property
+    def homes(self) -> str:
+        """On the storage called `home`, where there is one: many small files are not what Lustre is good at."""
+        own = self.spec.storage.get("home")
+        return own.mount if own else f"{self.shared}/home"
+
     def home(self, user: str) -> str:
-        return f"{self.shared}/home/{user}"
+        return f"{self.homes}/{user}"

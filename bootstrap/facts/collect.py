@@ -24,6 +24,7 @@ TIMEOUT_S = 30.0
 def collect(transport: Transport, node: Node, desired: Desired) -> Facts:
     values = {
         "SHARED": desired.shared,
+        "HOMES": desired.homes,
         "ENVIRONMENT": desired.environment,
         "PACKAGES": " ".join(packages(node) if desired.cloud is None else (*packages(node), *own_packages(node))),
         "UNITS": " ".join(UNITS if desired.cloud is None else UNITS + OWN_UNITS),

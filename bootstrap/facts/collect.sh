@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints every fact bootstrap decides by, one per line, fields separated by tabs. Changes nothing.
-# Set by the caller: SHARED, ENVIRONMENT, PACKAGES, UNITS, CONTROLLER and OWN (yes or no; OWN: the machine sets itself up).
+# Set by the caller: SHARED, HOMES, ENVIRONMENT, PACKAGES, UNITS, CONTROLLER and OWN (yes or no; OWN: the machine sets itself up).
 set -u
 tab=$(printf '\t')
 
@@ -47,7 +47,7 @@ echo "mounted$tab$(if mountpoint -q "$SHARED"; then echo yes; else echo no; fi)"
 if [ "$CONTROLLER" = yes ]; then
   echo "environment$tab$(if [ -e "$ENVIRONMENT/.complete" ]; then echo complete; else echo missing; fi)"
   echo "bundle$tab$(readlink "$SHARED/muster" | sed 's,.*/,,')"
-  for home in "$SHARED"/home/*; do
+  for home in "$HOMES"/*; do
     if [ -d "$home" ]; then
       trusted=no
       key=$home/.ssh/id_ed25519.pub

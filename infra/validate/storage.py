@@ -13,7 +13,7 @@ SYSTEM = "/bin /boot /dev /etc /home /lib /lib64 /proc /root /run /sbin /sys /tm
 
 
 def shared(spec: ClusterSpec) -> Iterator[Issue]:
-    """Homes, environments and jobs live on the storage called `shared`, at /shared, on every target."""
+    """Environments, jobs and, without a storage `home`, homes live on the one called `shared`, on every target."""
     storage = spec.storage.get(NAME)
     if storage is None:
         message = f"there is no storage '{NAME}'; homes and environments live on it; there are: {_names(spec)}"

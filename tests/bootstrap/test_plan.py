@@ -192,6 +192,16 @@ def test_an_added_user_reaches_every_node_and_the_accounts() -> None:
     assert titles(planned, "gpu-1", "compute") == []
 
 
+def test_a_storage_called_home_has_the_homes() -> None:
+    wanted = desired(storage={"shared": {}, "home": {"mount": "/users"}})
+    planned = plan(bare_all(wanted), wanted)
+    assert "-d /users/muster " in planned["gpu-1"]["users"].actions[0].script
+    (home,) = [one for one in planned["controller"]["users"].actions if one.title == "make the home of muster"]
+    assert "mkdir -p /users/muster\n" in home.script
+    assert any("/users/muster/.ssh" in one.script for one in planned["controller"]["ssh"].actions)
+    assert not any("/shared/home" in one.script for step in planned["controller"].values() for one in step.actions)
+
+
 def test_a_removed_user_is_locked_out_and_loses_the_account_but_not_the_home() -> None:
     both = desired(users={"muster": {"uid": 2000}, "carol": {"uid": 2003}})
     planned = plan(done_all(both), desired())

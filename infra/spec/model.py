@@ -285,7 +285,11 @@ class ClusterSpec(Part):
     controller: Machine = field("the machine that runs slurmctld and slurmdbd", "replace", default=Machine())
     login: Login = field("the machine people log in to", "replace", default=Login())
     network: Network = field("addresses and reach of the nodes", "forbidden", default=Network())
-    storage: dict[Name, Storage] = field("shared filesystems by name; `shared` has environments and jobs, `home` the homes where there is one", "forbidden", default={"shared": Storage()})
+    storage: dict[Name, Storage] = field(
+        "shared filesystems by name; `shared` has environments and jobs, `home` the homes where there is one",
+        "forbidden",
+        default={"shared": Storage()},
+    )
     users: dict[UserName, User] = field(
         "people who may run jobs; the first by name runs the ready gate, and is who `ssh` and `submit` log in as",
         "safe",

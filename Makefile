@@ -8,7 +8,7 @@ MUSTER := .venv/bin/muster
 MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' || echo moved)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status ssh submit fabric teardown check cost plan env test test-aws test-gpu lint bench bench-trainer golden clean-cache
+.PHONY: help setup demo up status ssh submit fabric teardown check cost plan env test test-aws test-gpu lint bench bench-aws bench-trainer golden clean-cache
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ lint: $(MUSTER) ## ruff, mypy, shellcheck
 
 bench: setup ## measure bring-up, change and teardown, each figure beside its reference
 	@.venv/bin/python benchmarks/bringup.py
+
+bench-aws: setup ## measure check, preview and API calls of clusters on AWS, with moto in its place
+	@.venv/bin/python benchmarks/aws.py && .venv/bin/python benchmarks/aws_engine.py
 
 bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery
 	@.venv/bin/python benchmarks/trainer.py

@@ -43,7 +43,7 @@ def test_a_fresh_clone_gets_its_environment_once(clone: Path, target: str) -> No
     assert asked(clone) == VENV
 
 
-@pytest.mark.parametrize("target", ["demo", "up", "test", "bench", "bench-trainer"])
+@pytest.mark.parametrize("target", ["demo", "up", "test", "bench", "bench-aws", "bench-trainer"])
 def test_what_makes_clusters_has_the_whole_set_up(clone: Path, target: str) -> None:
     make(clone, target)
     assert asked(clone).startswith("-m setup\n")

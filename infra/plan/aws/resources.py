@@ -343,8 +343,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "budgets/budgetAction:BudgetAction",
-        "attaches it, without asking anybody; AWS takes 0.10 USD a day for each budget that acts, but for the first two "
-        "of an account (unverified)",
+        "attaches it, without asking anybody; AWS takes 0.10 USD a day for each budget that acts, the first two of an "
+        "account excepted (unverified)",
         "budgets: CreateBudgetAction DescribeBudgetAction UpdateBudgetAction DeleteBudgetAction; iam: PassRole",
         when=stops,
     ),

@@ -37,8 +37,8 @@ status: $(MUSTER) ## nodes, queue, health, cost per hour
 ssh: $(MUSTER) ## a shell on the login node (NODE=gpu-1: on that one)
 	@$(MUSTER) ssh --stack $(STACK) $(NODE)
 
-submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (ARGS=... are given to it)
-	@$(MUSTER) submit --stack $(STACK) "$(JOB)" $(ARGS)
+submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (NODES=4; ARGS=... are given to it)
+	@$(MUSTER) submit --stack $(STACK) $(if $(NODES),--nodes $(NODES)) "$(JOB)" $(ARGS)
 
 fabric: $(MUSTER) ## measure the network of nodes, drain slow ones (NODES=..., ARGS=--no-drain)
 	@$(MUSTER) fabric --stack $(STACK) $(if $(PARTITION),--partition $(PARTITION)) $(if $(NODES),--nodes '$(NODES)') $(ARGS)

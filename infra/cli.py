@@ -86,12 +86,13 @@ def submit(
     job: Annotated[str, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Given to the job file.")] = None,
     stack: Stack = "local",
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Instead of the job file's own.")] = None,
 ) -> None:
     """Submit a job on the login node and follow its log."""
     from infra.commands.submit import submit as run
 
     given = arguments or []
-    run(stack, job, given[1:] if given[:1] == ["--"] else given)
+    run(stack, job, given[1:] if given[:1] == ["--"] else given, nodes)
 
 
 @app.command()

@@ -43,6 +43,11 @@ def settled(stack: StackHome, target: str, job: str, arguments: list[str]) -> li
     return chosen
 
 
+def with_options(job: str, options: list[str]) -> str:
+    """The file as if it had said itself what sbatch is given: that weighs more."""
+    return "\n".join([job, *(f"#SBATCH {option}" for option in options)])
+
+
 def question(job: str, arguments: list[str]) -> list[str] | None:
     """What the simulator is asked; None where the job does not train, or its nodes are not a fixed number."""
     nodes = _directive(job, "nodes", "N")

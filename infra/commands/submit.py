@@ -64,7 +64,7 @@ class Followed:
         return before != (self.state, self.reason)
 
 
-def submit(name: str, job: str, arguments: list[str]) -> None:
+def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) -> None:
     file = job_file(job, Home.of(os.environ))
     stack = running_stack(name)
     known = inventory(stack)
@@ -73,9 +73,10 @@ def submit(name: str, job: str, arguments: list[str]) -> None:
     text = file.read_text(errors="replace")
     for warning in warnings(text, known):
         screen.say(f"{file.name}: {warning}")
-    arguments = job_layout.settled(stack, known.target, text, arguments)
+    options = [f"--nodes={nodes}"] if nodes else []
+    arguments = job_layout.settled(stack, known.target, job_layout.with_options(text, options), arguments)
     began = time.monotonic()
-    followed = Followed(send(stack, login, file, arguments))
+    followed = Followed(send(stack, login, file, arguments, options))
     screen.out().print(f"job [bold]{followed.job}[/bold] submitted: {file.name}")
     try:
         follow(stack, login, followed)

@@ -58,6 +58,12 @@ def test_on_known_machines_the_job_gets_explicit_words(cluster: Path, capfd: pyt
     assert "on 2 x p5en.48xlarge" in said
 
 
+def test_a_number_of_nodes_weighs_more_than_the_job_files(cluster: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sent = submitted(cluster, "aws-p5en-lustre", AUTO, nodes=4)
+    assert "sbatch --parsable --nodes=4 train.sbatch llama-8b" in sent
+    assert "on 4 x p5en.48xlarge" in " ".join(capfd.readouterr().out.split())
+
+
 def test_what_was_chosen_already_is_neither_changed_nor_spoken_of(
     cluster: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,11 +99,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def submitted(cluster: Path, stack: str, arguments: list[str]) -> str:
+def submitted(cluster: Path, stack: str, arguments: list[str], nodes: int | None = None) -> str:
     """What `muster submit slurm/jobs/train.sbatch` types on the login node."""
     login = Node(name="login", role="controller", address="a", host_key="k", machine_id="m", cpus=2, memory_mb=2048)
     home = Home.of({"MUSTER_HOME": str(cluster)}).stack(stack)
     home.folder.mkdir()
     home.inventory.write_text(Inventory(cluster="c", target=stack.partition("-")[0], nodes=(login,)).model_dump_json())
-    submit.submit(stack, "slurm/jobs/train.sbatch", arguments)
+    submit.submit(stack, "slurm/jobs/train.sbatch", arguments, nodes)
     return (cluster / "sent").read_text()

@@ -81,6 +81,20 @@ def test_a_job_with_a_space_in_its_name_is_one_word(clone: Path) -> None:
     assert make(clone, "submit", "JOB=my jobs/a.sbatch") == "<submit>\n<--stack>\n<local>\n<my jobs/a.sbatch>\n"
 
 
+def test_a_job_gets_the_nodes_that_are_asked_for(clone: Path) -> None:
+    said = make(clone, "submit", "JOB=a.sbatch", "NODES=4", "ARGS=llama-8b steps=9")
+    assert said.split() == [
+        "<submit>",
+        "<--stack>",
+        "<local>",
+        "<--nodes>",
+        "<4>",
+        "<a.sbatch>",
+        "<llama-8b>",
+        "<steps=9>",
+    ]
+
+
 def test_plan_hands_its_words_to_the_simulator(clone: Path) -> None:
     words = ["STACK=aws-p5en-lustre", "MODEL=llama-8b", "TOKENS=1e12", "ARGS=--nodes 1..16 --deadline 14d"]
     asked_for = "-m simulator plan --stack aws-p5en-lustre --model llama-8b --tokens 1e12 --nodes 1..16 --deadline 14d"

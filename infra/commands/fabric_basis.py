@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infra.catalog.bandwidth import GIB, floor
+from infra.catalog.bandwidth import GIB, HOST_GB_PER_S, floor
 from infra.catalog.instances import all_types
 from infra.inventory import NodeSet
 
@@ -20,10 +20,8 @@ def basis(partition: str, sets: Sequence[NodeSet]) -> str:
     nobody = f"{partition}: nobody has published a figure for {found.name}"
     least = floor(found)
     if least is None:
-        return f"{nobody}, and none can be derived ({_why_none(found.gpus.count)}): pairs are judged by each other only"
+        return f"{nobody}, which has no GPU: pairs are judged by each other only"
+    if least == HOST_GB_PER_S:
+        return f"{nobody}: {least:g} GB/s is a tenth of the PCIe that its {found.gpus.count} GPUs share"
     cards = sum(card.efa for card in found.network_cards)
-    return f"{nobody}: {least:g} GB/s is half of what its {cards} EFA card{'' if cards == 1 else 's'} carry"
-
-
-def _why_none(gpus: int) -> str:
-    return f"its {gpus} GPUs share PCIe" if gpus else "it has no GPU"
+    return f"{nobody}: {least:g} GB/s is half of what its {cards} EFA card{' carries' if cards == 1 else 's carry'}"

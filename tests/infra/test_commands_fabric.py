@@ -67,8 +67,17 @@ def test_refused(partition: str | None, named: tuple[str, ...], message: str) ->
         (
             "g6.48xlarge",
             "efa",
-            "gpu: nobody has published a figure for g6.48xlarge, and none can be derived (its 8 GPUs share PCIe): "
-            "pairs are judged by each other only",
+            "gpu: nobody has published a figure for g6.48xlarge: 3 GB/s is a tenth of the PCIe that its 8 GPUs share",
+        ),
+        (
+            "g6.8xlarge",
+            "efa",
+            "gpu: nobody has published a figure for g6.8xlarge: 1.5625 GB/s is half of what its 1 EFA card carries",
+        ),
+        (
+            "c7i.48xlarge",
+            "efa",
+            "gpu: nobody has published a figure for c7i.48xlarge, which has no GPU: pairs are judged by each other only",
         ),
         ("p5.48xlarge", "tcp", "gpu: no figure is known for this network, pairs are judged by each other only"),
         ("", "tcp", "gpu: no figure is known for this network, pairs are judged by each other only"),

@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
-from simulator.model import Experts, Latent, Transformer
+from simulator.model import Experts, Latent, Model, Transformer
+from simulator.plain_layers import stack
 from trainer.config import load
 from trainer.config.problem import ConfigError, Problem
-from trainer.config.schema import Config, Gpt2Config, LlamaConfig, ModelConfig
+from trainer.config.schema import Config, Gpt2Config, LlamaConfig, MlpConfig, ModelConfig, ResNetConfig
 
 DATA = Path(__file__).with_name("data") / "models.yaml"
 
@@ -42,6 +43,11 @@ def names() -> list[str]:
     """Presets that are no transformer have no tokens to count, and are left out."""
     presets = [name for name in load.presets() if isinstance(load.load(name, []).model, LlamaConfig | Gpt2Config)]
     return sorted({*presets, *_table()})
+
+
+def model_of(config: ModelConfig, seq_len: int = 0) -> Model:
+    """Any model of the trainer; `seq_len` as for `transformer`."""
+    return stack(config) if isinstance(config, MlpConfig | ResNetConfig) else transformer(config, seq_len)
 
 
 def transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:

@@ -10,7 +10,14 @@ from trainer.config.schema import MlpConfig, ResNetConfig
 from trainer.models.resnet_plan import BlockPlan, blocks, is_bottleneck
 
 _AROUND = 6
-"""Reads and writes of each output number by norm and activation, forward and backward."""
+"""Reads and writes of each output number of a matrix product, forward and backward: bias, activation."""
+_MADE = 32
+"""The same of a convolution's output: norm, activation, addition, casts, and copies between channel orders."""
+_UNFOLDED = 12.5
+"""The same of each number of a convolution's input, as often as a place of the output needs it.
+
+Both from ResNet-18, -50 and -101 with the trainer's model on one H200: within 4 % of each.
+"""
 
 
 def stack(config: MlpConfig | ResNetConfig) -> Stack:
@@ -49,7 +56,8 @@ def _convolution(inputs: int, outputs: int, kernel: int, size: int) -> Layer:
     made = outputs * places
     weights = inner * outputs + 2 * outputs
     # The product and what the norm makes of it are both needed again.
-    return Layer(rows=places, inner=inner, columns=outputs, weights=weights, kept=2 * made, moved=_AROUND * made)
+    moved = _MADE * made + int(_UNFOLDED * inner * places)
+    return Layer(rows=places, inner=inner, columns=outputs, weights=weights, kept=2 * made, moved=moved)
 
 
 def _linear(inputs: int, outputs: int) -> Layer:

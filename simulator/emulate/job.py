@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulator.emulate.plain_layers import stack
 from simulator.layout import Layout
 from simulator.model import Model
-from simulator.models import transformer
-from trainer.config.schema import Config, MlpConfig, ResNetConfig
+from simulator.models import model_of
+from trainer.config.schema import Config
 from trainer.models.shape import shape_of
 
 
@@ -22,10 +21,7 @@ class Job:
 
     @cached_property
     def model(self) -> Model:
-        config = self.config.model
-        if isinstance(config, MlpConfig | ResNetConfig):
-            return stack(config)
-        return transformer(config, self.config.data.seq_len)
+        return model_of(self.config.model, self.config.data.seq_len)
 
     @property
     def unit(self) -> str:

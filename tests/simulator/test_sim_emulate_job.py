@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.emulate.job import Job
-from simulator.emulate.plain_layers import stack
+from simulator.plain_layers import stack
 from simulator.layout import Layout
 from simulator.model import Transformer
 from trainer.config.load import load

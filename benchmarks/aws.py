@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -62,6 +63,8 @@ def check_figures(rounds: int) -> list[Figure]:
 
 def flight_figures() -> list[Figure]:
     """The same check with an account that answers at once: what the pre-flight itself takes, and how often it asks."""
+    # What moto lacks it tells with a traceback each time.
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     moto_patches.apply()
     server = Moto()
     with listening(server) as server.url, tempfile.TemporaryDirectory() as folder:

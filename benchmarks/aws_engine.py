@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -46,6 +47,8 @@ def main() -> int:
 
 
 def measure() -> list[Figure]:
+    # moto has no price list, and tells so with a traceback each time.
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     moto_patches.apply()
     moto_gaps.apply()
     server = Moto()

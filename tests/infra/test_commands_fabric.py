@@ -77,7 +77,8 @@ def test_refused(partition: str | None, named: tuple[str, ...], message: str) ->
         (
             "c7i.48xlarge",
             "efa",
-            "gpu: nobody has published a figure for c7i.48xlarge, which has no GPU: pairs are judged by each other only",
+            "gpu: nobody has published a figure for c7i.48xlarge, which has no GPU: "
+            "pairs are judged by each other only",
         ),
         ("p5.48xlarge", "tcp", "gpu: no figure is known for this network, pairs are judged by each other only"),
         ("", "tcp", "gpu: no figure is known for this network, pairs are judged by each other only"),

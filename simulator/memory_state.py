@@ -52,9 +52,7 @@ def stage(held: Parameters, layout: Layout, *, first: bool, last: bool) -> Held:
 def state(held: Held, layout: Layout) -> dict[str, float]:
     """Bytes of a parameter: https://arxiv.org/abs/1910.02054, with what frameworks do in their own way."""
     ways = habits(layout.trainer)
-    ranks = layout.dp * layout.cp
-    shard = min(layout.shard or ranks, ranks) if layout.zero else 1
-    split = held.plain / shard + held.routed / max(1, shard // layout.ep)
+    split = share(held, layout)
     whole = held.plain + held.routed
     learned = ADAPTERS if layout.adapters else 1.0
     narrow = layout.weight_bytes == NARROW
@@ -63,7 +61,26 @@ def state(held: Held, layout: Layout) -> dict[str, float]:
         "gradients": learned * _gradients(layout, ways, whole, split),
         "optimizer": learned * (split if layout.zero >= OPTIMIZER else whole) * _optimizer_bytes(layout, narrow),
     }
-    return _offloaded(found, layout) if layout.offload else found
+    return found | dict.fromkeys(offloaded(layout), 0.0)
+
+
+def share(held: Held, layout: Layout) -> float:
+    """Parameters of one rank after ZeRO has split them."""
+    ranks = layout.dp * layout.cp
+    shard = min(layout.shard or ranks, ranks) if layout.zero else 1
+    return held.plain / shard + held.routed / max(1, shard // layout.ep)
+
+
+def offloaded(layout: Layout) -> list[str]:
+    """What the host holds: the optimizer, and with it what ZeRO has split."""
+    if not layout.offload:
+        return []
+    names = ["optimizer"]
+    if layout.zero >= GRADIENTS:
+        names.append("gradients")
+    if layout.zero == WEIGHTS:
+        names.append("weights")
+    return names
 
 
 def unreduced(held: Held, layout: Layout) -> float:
@@ -117,16 +134,6 @@ def _optimizer_bytes(layout: Layout, narrow: bool) -> int:
     if narrow:
         return 4
     return 8 if layout.framework == "torch" or layout.zero == WEIGHTS else 12
-
-
-def _offloaded(found: dict[str, float], layout: Layout) -> dict[str, float]:
-    """Plain modules under ZeRO-3 keep everything on the host; others the optimizer, and gradients that are split."""
-    gone = ["optimizer"]
-    if layout.zero >= GRADIENTS:
-        gone.append("gradients")
-    if layout.zero == WEIGHTS:
-        gone.append("weights")
-    return found | dict.fromkeys(gone, 0.0)
 
 
 def _first_mixtures(held: Parameters, layout: Layout) -> float:

@@ -1,0 +1,53 @@
+"""Offload: what leaves the GPU, and the seconds that it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.gpus import gpu
+from simulator.layout import Layout
+from simulator.memory import memory
+from simulator.memory_state import offloaded
+from simulator.models import named
+from simulator.offload import offload_s
+from simulator.parameters import parameters
+from simulator.system import System
+
+H100 = System(name="h100", gpu=gpu("h100"), gpus_per_node=8, nodes=2, intra_gb_s=450, inter_gb_s=400)
+LLAMA = named("llama-8b").model
+EIGHT = Layout(dp=8, micro_batch=1, global_batch=8, zero=3, recompute="full", offload=True)
+
+
+@pytest.mark.parametrize(
+    ("zero", "names"),
+    [
+        (0, ["optimizer"]),
+        (1, ["optimizer"]),
+        (2, ["optimizer", "gradients"]),
+        (3, ["optimizer", "gradients", "weights"]),
+    ],
+)
+def test_what_zero_splits_goes_to_the_host(zero: int, names: list[str]) -> None:
+    layout = replace(EIGHT, zero=zero)
+    assert offloaded(layout) == names
+    assert offloaded(replace(layout, offload=False)) == []
+    held = memory(LLAMA, layout, H100).parts
+    assert [name for name in ("optimizer", "gradients", "weights") if held[name] == 0] == names
+
+
+def test_without_offload_it_costs_nothing() -> None:
+    assert offload_s(LLAMA, replace(EIGHT, offload=False), H100) == 0
+
+
+def test_every_pass_fetches_the_weights_again() -> None:
+    one, two = (offload_s(LLAMA, replace(EIGHT, global_batch=8 * count), H100) for count in (1, 2))
+    share = parameters(LLAMA).total / 8
+    assert two - one == pytest.approx(2 * 4 * share / (H100.host_gb_s * 1e9))
+
+
+def test_a_faster_way_to_the_host_and_more_nodes_take_less() -> None:
+    before = offload_s(LLAMA, EIGHT, H100)
+    assert offload_s(LLAMA, EIGHT, replace(H100, host_gb_s=50.0)) < before
+    assert offload_s(LLAMA, replace(EIGHT, dp=16, global_batch=16), H100) < before

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks.simulator_collectives import by_system, errors_of, read
+from simulator.collective_cross_validation import by_system, errors_of, left_out, measured, table
 from simulator.collective_errors import errors_by_system
 from simulator.collectives.constants import constants
 from simulator.collectives.fit import BELIEVED, fit, loss
@@ -36,15 +36,31 @@ def test_every_row_names_its_source() -> None:
     ("system", "most"), [("gcp_a4", 0.10), ("runai_h200", 0.10), ("h100_node_ib", 0.10), ("a100_node_thanos", 0.15)]
 )
 def test_a_system_that_took_no_part_in_the_fit(system: str, most: float) -> None:
-    measured = read(DATA)
-    others = [one for one in measured if one.system.name != system]
+    every = measured(read_table(DATA))
+    others = [one for one in every if one.system.name != system]
     found = fit(others)
     assert loss(others, constants(found)) < loss(others, constants(BELIEVED))
-    wrong = sorted(abs(error) for error in errors_of(by_system(measured)[system], constants(found)))
+    wrong = sorted(abs(error) for error in errors_of(by_system(every)[system], constants(found)))
     assert median(wrong) <= most
     assert wrong[ceil(0.9 * len(wrong)) - 1] <= 0.4
 
 
 def test_what_nothing_was_measured_of_stays_as_believed() -> None:
-    found = fit(read(DATA)[:1])
+    found = fit(measured(read_table(DATA))[:1])
     assert found["networks"]["ethernet"] == BELIEVED["networks"]["ethernet"]
+
+
+def test_systems_are_left_out_one_after_the_other() -> None:
+    every = [one for one in measured(read_table(DATA)) if one.system.name in ("nebius_h100", "runai_h200")]
+    told: list[str] = []
+    unseen = left_out(every, told.append)
+    assert {system: len(wrong) for system, wrong in unseen.items()} == {"nebius_h100": 10, "runai_h200": 5}
+    # Two clusters of the same kind: each is told by the other.
+    assert all(median(map(abs, wrong)) < 0.05 for wrong in unseen.values())
+    assert told == ["without runai_h200 (1 of 2)", "without nebius_h100 (2 of 2)", ""]
+    seen = {system: errors_of(rows, constants(BELIEVED)) for system, rows in by_system(every).items()}
+    assert [line.split()[:2] for line in table(seen, unseen).splitlines()[2:]] == [
+        ["nebius_h100", "10"],
+        ["runai_h200", "5"],
+        ["all", "15"],
+    ]

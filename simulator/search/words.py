@@ -14,6 +14,7 @@ from trainer.table import table
 
 DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
 FEW_DAYS = 2
+WORTH_SAYING = 0.01
 HEADS = ("row", "machines", "time (80 %)", "USD (80 %)", "useful", "MWh")
 LAYOUT_HEADS = ("row", "layout", "step s (80 %)", "GiB", "limited by")
 PARTS = {
@@ -44,7 +45,7 @@ def told(plan: Plan) -> str:
     reasons = dict.fromkeys(one.unsupported for one in plan.front if one.unsupported)
     if reasons:
         lines.append(f"! no trainer config: {'; '.join(reasons)}")
-    elif plan.gain:
+    elif plan.gain >= WORTH_SAYING:
         lines.append(
             f"layouts that the trainer does not have would be {plan.gain:.0%} faster at best; --any shows them"
         )

@@ -36,11 +36,13 @@ class Layout:
     offload: bool = False
     compiled: bool = False
     framework: Literal["torch", "megatron", "deepspeed"] = "torch"
-    """Whose kernels and habits: torch is plain modules with DDP or FSDP, megatron has fused kernels and its own schedule."""
+    """Whose kernels and habits: torch is plain modules with DDP or FSDP, megatron has fused kernels and a schedule."""
     adapters: bool = False
     """Only small added matrices learn (LoRA): no gradients of weights, no optimizer state."""
     trainer: Literal["", "muster", "torchtitan", "kempnerforge", "bigscience", "llm-foundry"] = ""
     """Whose habits of memory: data/trainers.yaml."""
+    early_flash: bool = False
+    """Attention by the kernels of before FlashAttention 2."""
     prefetch: int = 1
     bucket_mb: int = 25
     compression: float = 1.0

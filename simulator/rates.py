@@ -20,11 +20,12 @@ def rate(meaning: str, start: float, low: float, high: float) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Rates:
     matmul: float = rate(
-        "share of a GPU's best matmul rate that training keeps up, hot and beside other work", 0.88, 0.6, 1.0
+        "share of a GPU's best matmul rate that training keeps up, hot and beside other work", 0.93, 0.6, 1.0
     )
-    throttle: float = rate("share of the rate lost per dense TFLOP/s per watt beyond an A100's", 0.2, 0.0, 0.4)
+    throttle: float = rate("share of the rate lost per dense TFLOP/s per watt beyond an A100's", 0.25, 0.0, 0.5)
     tile_us: float = rate("time of one wave of tiles beside its arithmetic", 2.0, 0.2, 8.0)
     flash: float = rate("flash attention, share of the best matmul rate before Hopper", 0.65, 0.3, 0.9)
+    flash_early: float = rate("the same with the kernels of before FlashAttention 2", 0.4, 0.2, 0.6)
     flash_hopper: float = rate("the same since Hopper with the kernels of torch", 0.42, 0.2, 0.8)
     flash_compiled: float = rate("the same where the model is compiled, which newer releases do", 0.5, 0.2, 0.8)
     flash_fused: float = rate(
@@ -36,12 +37,17 @@ class Rates:
     )
     passes_compiled: float = rate("the same where the model is compiled", 1.0, 0.5, 2.5)
     passes_megatron: float = rate("the same with fused kernels", 1.3, 0.6, 3.0)
+    permute: float = rate("reads and writes of a token's copy on its way to an expert and back", 9.0, 4.0, 16.0)
+    kernel_us: float = rate("least time of a small kernel", 3.0, 1.0, 8.0)
     host_torch_us: float = rate("host time to launch one layer forward: plain modules", 400.0, 100.0, 1500.0)
     host_compiled_us: float = rate("the same, compiled", 150.0, 50.0, 800.0)
-    host_megatron_us: float = rate("the same, megatron and deepspeed", 500.0, 100.0, 2500.0)
+    host_megatron_us: float = rate("the same, megatron and deepspeed", 700.0, 100.0, 2500.0)
+    host_again_us: float = rate(
+        "host time around a layer that is recomputed: random states, detached inputs", 500.0, 0.0, 2000.0
+    )
     host_shard_us: float = rate("host time to gather one sharded layer", 300.0, 50.0, 1500.0)
-    host_tensor_us: float = rate("host time that splitting a layer over ranks adds to it", 200.0, 0.0, 1500.0)
-    gather_shown: float = rate("share of a layer's compute that deepspeed does not gather behind", 0.4, 0.0, 1.0)
+    host_tensor_us: float = rate("host time that splitting a layer over ranks adds to it", 60.0, 0.0, 600.0)
+    gather_shown: float = rate("share of a layer's compute that deepspeed does not gather behind", 0.8, 0.0, 1.0)
     step_ms: float = rate("of one step, whatever its size: loss, clipping, data", 10.0, 1.0, 60.0)
     update: float = rate("reads and writes of the update over those of a fused one", 1.5, 1.0, 4.0)
     slowed: float = rate("compute slowed while collectives run beside it", 0.10, 0.0, 0.4)

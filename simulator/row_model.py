@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 
 from simulator.model import Transformer
 from simulator.models import named, names
@@ -40,7 +41,8 @@ def row_model(values: Values) -> Transformer:
     if values.text("params_b"):
         return _by_parameters(values, seq)
     raise RowError(
-        f"model: {values.text('model')!r}; allowed: {', '.join(names())}; write one, or layers, hidden, heads, ffn and vocab"
+        f"model: {values.text('model')!r}; allowed: {', '.join(names())}; "
+        "write one, or layers, hidden, heads, ffn and vocab"
     )
 
 
@@ -76,15 +78,21 @@ def _reduced(values: Values, known: Transformer, seq: int) -> Transformer:
     return replace(known, layers=layers, seq=seq, experts=experts)
 
 
+@cache
 def _known(name: str) -> Transformer | None:
     """`llama3_70b (12-layer proxy)` and `Llama3 70B 2-node` are llama-70b."""
     plain = _plain(re.sub(r"\(.*?\)|\d+-node|-?(reduced|proxy|pretrain\w*)", "", name.lower()))
-    table = {_plain(one): one for one in names()}
+    table = _table()
     for key in (plain, re.sub(r"llama31?(?=\d+b)", "llama", plain), re.sub(r"\d+b$", "", plain)):
         if key in table:
             return named(table[key]).model
     near = get_close_matches(plain, [key for key in table if not key.startswith("tiny")], n=1, cutoff=0.93)
     return named(table[near[0]]).model if near and near[0][-3:] == plain[-3:] else None
+
+
+@cache
+def _table() -> dict[str, str]:
+    return {_plain(one): one for one in names()}
 
 
 def _plain(name: str) -> str:

@@ -40,11 +40,11 @@ class Values:
         self, name: str, otherwise: int | None, *, quiet: bool = False, low: int = 1, high: int = 10_000_000
     ) -> int:
         """`otherwise` None: the row must have it."""
-        text = self.required(name) if otherwise is None else self.text(name)
-        if not text:
-            assert otherwise is not None
+        text = self.text(name)
+        if not text and otherwise is not None:
             self.infer(name, otherwise, quiet)
             return otherwise
+        text = self.required(name)
         try:
             value = float(text)
         except ValueError:

@@ -1,4 +1,4 @@
-"""A row of published runs (columns of data/runs.csv) as model, layout and system; what it leaves out is inferred and listed."""
+"""A row of published runs (columns of data/runs.csv) as model, layout and system; what it leaves out is inferred."""
 
 from __future__ import annotations
 
@@ -43,13 +43,12 @@ def run(row: Mapping[str, str]) -> Run:
     words = software(
         values.text("software"),
         values.text("note"),
-        dtype=dtype,
-        gpu=system.gpu.name,
+        narrow=dtype == "fp16",
         spread=tp * pp > 1,
         sharded=values.text("zero_stage") == "3",
     )
-    model = replace(model, flash=words.flash)
-    layout = _layout(values, model, system, words, (tp, pp, cp), dtype)
+    model = replace(model, flash=words.flash and system.gpu.generation != "volta")
+    layout = _layout(values, model, words, replace(Layout(tp=tp, pp=pp, cp=cp), dtype=dtype))  # type: ignore[arg-type]
     return Run(model, _fill(values, model, layout, system), system, tuple(values.inferred))
 
 
@@ -82,10 +81,8 @@ def _system(values: Values) -> System:
     )
 
 
-def _layout(
-    values: Values, model: Transformer, system: System, words: Software, sizes: tuple[int, int, int], dtype: str
-) -> Layout:
-    tp, pp, cp = sizes
+def _layout(values: Values, model: Transformer, words: Software, begun: Layout) -> Layout:
+    tp, pp, cp = begun.tp, begun.pp, begun.cp
     gpus = values.whole("gpus", None)
     if gpus % (tp * pp * cp):
         raise RowError(f"gpus: {gpus}; allowed: a multiple of tp * pp * cp = {tp * pp * cp}; change one of them")
@@ -94,28 +91,27 @@ def _layout(
         raise RowError(f"dp * tp * pp * cp: {dp * tp * pp * cp}; allowed: gpus = {gpus}; change one of them")
     virtual = values.whole("virtual_stages", 1)
     ep = values.whole("ep", gcd(model.experts.count, dp * cp) if model.experts else 1)
-    _divides(model, tp=tp, pp=pp, ep=ep, ranks=dp * cp, virtual=virtual)
     zero = values.whole("zero_stage", _usual_zero(values, words, dp * cp), low=0, high=3)
-    newer = dtype != "fp16"
+    newer = begun.dtype != "fp16"
     pure = words.pure or (words.framework != "torch" and not newer)
-    return Layout(
+    found = replace(
+        begun,
         dp=dp,
-        tp=tp,
-        pp=pp,
-        cp=cp,
         ep=ep,
         virtual_stages=virtual,
         schedule="interleaved" if virtual > 1 else "1f1b",
         zero=zero,  # type: ignore[arg-type]
         shard=values.whole("shard_size", dp * cp, quiet=True) if zero else 0,
         sequence_parallel=bool(values.whole("sequence_parallel", int(newer), quiet=tp == 1, low=0, high=1)) and tp > 1,
-        dtype=dtype,  # type: ignore[arg-type]
         gradient_bytes=2 if pure else 4,
         compiled=words.compiled,
         framework=words.framework,
         adapters=words.adapters,
+        early_flash=words.early_flash,
         trainer=trainer_of(f"{values.text('software')} {values.text('source_ref')}"),  # type: ignore[arg-type]
     )
+    _divides(model, found)
+    return found
 
 
 def _usual_zero(values: Values, words: Software, ranks: int) -> int:
@@ -126,7 +122,8 @@ def _usual_zero(values: Values, words: Software, ranks: int) -> int:
     return 1
 
 
-def _divides(model: Transformer, *, tp: int, pp: int, ep: int, ranks: int, virtual: int) -> None:
+def _divides(model: Transformer, layout: Layout) -> None:
+    tp, pp, ep, virtual, ranks = layout.tp, layout.pp, layout.ep, layout.virtual_stages, layout.dp * layout.cp
     if model.heads % tp:
         raise RowError(f"tp: {tp}; allowed: divisors of heads = {model.heads}; choose one")
     if pp * virtual > model.layers:
@@ -147,13 +144,15 @@ def _fill(values: Values, model: Transformer, layout: Layout, system: System) ->
         per_forward = batch // (layout.dp * accumulation)
         values.infer("micro_batch", per_forward)
     if batch and per_forward and batch % (per_forward * layout.dp):
-        raise RowError(
-            f"global_batch: {batch}; allowed: multiples of micro_batch * dp = {per_forward * layout.dp}; change one of them"
-        )
+        whole = per_forward * layout.dp
+        raise RowError(f"global_batch: {batch}; allowed: multiples of micro_batch * dp = {whole}; change one of them")
     if batch and batch % layout.dp:
         raise RowError(f"global_batch: {batch}; allowed: multiples of dp = {layout.dp}; change one of them")
     sizes = [per_forward] if per_forward else _micro_batches(model, layout, batch)
-    found = _first_that_fits(model, layout, system, sizes, [recompute] if recompute else list(RECOMPUTE), batch)
+    tries = _tries(layout, sizes, [recompute] if recompute else list(RECOMPUTE), batch)
+    wide = [one for one in tries if one.weight_bytes == tries[0].weight_bytes]
+    # Where nothing fits, what needs the least with usual weights.
+    found = next((one for one in tries if memory(model, one, system).fits), wide[-1])
     if not per_forward:
         values.infer("micro_batch", found.micro_batch)
     if not recompute:
@@ -172,20 +171,18 @@ def _micro_batches(model: Transformer, layout: Layout, batch: int) -> list[int]:
     ] or [1]
 
 
-def _first_that_fits(
-    model: Transformer, layout: Layout, system: System, sizes: list[int], recomputes: list[Any], batch: int
-) -> Layout:
-    """Narrow weights come last: they are rare."""
-    tries = []
+def _tries(layout: Layout, sizes: list[int], recomputes: list[Any], batch: int) -> list[Layout]:
+    """Narrow weights come last: they are rare, where nobody knows the trainer."""
     known = habits(layout.trainer).weight_bytes
-    for weight_bytes in (known,) if known else (4, 2):
-        for recompute in recomputes:
-            for size in sizes:
-                whole = batch or size * layout.dp * (4 * layout.pp if layout.pp > 1 else 1)
-                tried = replace(
-                    layout, micro_batch=size, global_batch=whole, recompute=recompute, weight_bytes=weight_bytes
-                )
-                if memory(model, tried, system).fits:
-                    return tried
-                tries.append(tried)
-    return tries[len(sizes) * len(recomputes) - 1]
+    return [
+        replace(
+            layout,
+            micro_batch=size,
+            global_batch=batch or size * layout.dp * (4 * layout.pp if layout.pp > 1 else 1),
+            recompute=recompute,
+            weight_bytes=weight_bytes,
+        )
+        for weight_bytes in ((known,) if known else (4, 2))
+        for recompute in recomputes
+        for size in sizes
+    ]

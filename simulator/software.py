@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Framework = Literal["torch", "megatron", "deepspeed"]
-MEGATRON = ("megatron", "nemo", "transformerengine", "transformer engine", "mcore")
+MEGATRON = ("megatron", "nemo", "transformerengine", "transformer engine", "mcore", "nanotron", "picotron")
+EARLY_FLASH = ("llm-foundry", "flash-attn 1", "flash attention 1", "triton flash")
+"""llm-foundry's tables were made with its Triton kernels, which are those of the first FlashAttention."""
 TORCH = ("fsdp", "ddp", "torch", "llm-foundry", "composer", "litgpt", "titan", "lightning", "accelerate")
 
 
@@ -20,10 +22,12 @@ class Software:
     """Reductions in the narrow dtype."""
     adapters: bool
     """Only small added matrices learn (LoRA)."""
+    early_flash: bool
+    """Attention by the kernels of before FlashAttention 2."""
 
 
-def software(name: str, note: str, *, dtype: str, gpu: str, spread: bool, sharded: bool) -> Software:
-    """`spread`: the layout splits layers or stages, which plain modules seldom do; `sharded`: ZeRO-3."""
+def software(name: str, note: str, *, narrow: bool, spread: bool, sharded: bool) -> Software:
+    """`narrow`: fp16, by which one knows older releases; `spread`: layers or stages are split; `sharded`: ZeRO-3."""
     words = name.lower()
     framework = _framework(words, note, spread)
     if sharded and "deepspeed" in words:
@@ -31,9 +35,10 @@ def software(name: str, note: str, *, dtype: str, gpu: str, spread: bool, sharde
     return Software(
         framework=framework,
         compiled=_compiled(f"{words} {note.lower()}"),
-        flash="flash" in words or not (dtype == "fp16" and (framework != "torch" or gpu == "v100")),
+        flash="flash" in words or not (narrow and framework != "torch"),
         pure="pure" in words,
         adapters="lora" in f"{words} {note.lower()}",
+        early_flash=any(word in words for word in EARLY_FLASH),
     )
 
 

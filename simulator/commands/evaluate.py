@@ -1,4 +1,4 @@
-"""`python -m simulator evaluate IN.csv`: how far the model is from what was measured, by system."""
+"""`python -m simulator evaluate IN.csv`: how far the model is from what was measured, by source or system."""
 
 from __future__ import annotations
 
@@ -10,18 +10,33 @@ from simulator.tables import TableError, read_table
 
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="simulator evaluate", description=__doc__)
-    parser.add_argument("file", type=Path, metavar="IN.csv", help="columns of simulator/data/collectives.csv")
-    asked = parser.parse_args(words)
+    asked = _arguments(words)
     try:
         rows = read_table(asked.file)
     except TableError as bad:
-        print(f"simulator: {bad}", file=sys.stderr)
-        return 2
+        return _refused(str(bad))
     if "op" in rows[0]:
+        if asked.cross_validate:
+            return _refused("--cross-validate: collectives; allowed: runs; leave it out")
         return _collectives(rows)
-    print("simulator: columns: no `op`; allowed: those of data/collectives.csv; name such a file", file=sys.stderr)
-    return 2
+    if "layers" in rows[0] or "step_time_s" in rows[0] or "tokens_per_s_per_gpu" in rows[0]:
+        return _runs(rows, asked.cross_validate)
+    return _refused(
+        f"columns: {', '.join(rows[0])}; allowed: those of data/runs.csv or data/collectives.csv; name such a file"
+    )
+
+
+def _arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="simulator evaluate", description=__doc__)
+    parser.add_argument("file", type=Path, metavar="IN.csv", help="columns of data/runs.csv or data/collectives.csv")
+    parser.add_argument(
+        "--cross-validate",
+        nargs="?",
+        const="source",
+        choices=("source", "system"),
+        help="runs: predict each source (or system) by constants fitted to the others of the file",
+    )
+    return parser.parse_args(words)
 
 
 def _collectives(rows: list[dict[str, str]]) -> int:
@@ -29,3 +44,29 @@ def _collectives(rows: list[dict[str, str]]) -> int:
 
     print(table(errors_by_system(rows)))
     return 0
+
+
+def _runs(rows: list[dict[str, str]], left_out: str | None) -> int:
+    from simulator.measured import measured  # noqa: PLC0415
+    from simulator.run_errors import compared, errors_by_source, ranking_lines, rankings, table  # noqa: PLC0415
+
+    runs = [run for run in measured(rows) if run.step_s > 0 or run.memory_gib > 0]
+    if not runs:
+        return _refused("rows: none with a measured time or memory; allowed: one or more; fill step_time_s in")
+    if left_out:
+        from simulator import cross_validation  # noqa: PLC0415
+
+        print(f"each {left_out} predicted by constants that were fitted to the others", file=sys.stderr)
+        each = {"source": cross_validation.without_its_source, "system": cross_validation.without_its_system}
+        found = each[left_out](runs)
+    else:
+        found = compared(runs)
+    print(table(errors_by_source(found)))
+    print(f"\n{len(rows) - len(runs)} of {len(rows)} rows left out: failed, doubted by their source, or impossible\n")
+    print(ranking_lines(rankings(found)))
+    return 0
+
+
+def _refused(why: str) -> int:
+    print(f"simulator: {why}", file=sys.stderr)
+    return 2

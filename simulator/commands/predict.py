@@ -1,4 +1,4 @@
-"""`python -m simulator predict --collectives IN.csv --out OUT.csv`: the rows with what the model says of each."""
+"""`python -m simulator predict --runs|--collectives IN.csv --out OUT.csv`: rows with what the model says of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator.tables import TableError, read_table, write_table
 
-MODULES = {"collectives": "simulator.collective_rows"}
+MODULES = {"runs": "simulator.run_rows", "collectives": "simulator.collective_rows"}
 """By kind of row: where `predicted(rows) -> rows with more columns` is."""
 
 

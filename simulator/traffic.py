@@ -1,0 +1,137 @@
+"""Seconds that exchanges between ranks add to a step, by the direction of the layout that they serve."""
+
+from __future__ import annotations
+
+from simulator import groups
+from simulator.collectives import Group, Op, time_s
+from simulator.kernels import Kernels
+from simulator.layout import Layout
+from simulator.model import Transformer
+from simulator.parameters import Parameters, head_width
+from simulator.rates import Rates
+from simulator.system import System
+
+SHARDED = 3
+"""ZeRO stage that splits the weights too."""
+BEHIND_BACKWARD = 0.9
+"""Share of backward that DDP can reduce behind: the last bucket is ready when it ends."""
+RING_SHOWN = 0.1
+"""Share of context exchanges that shows although attention takes longer."""
+
+
+class Traffic:
+    def __init__(self, model: Transformer, system: System, rates: Rates, held: Parameters, kernels: Kernels) -> None:
+        self.model, self.system, self.rates, self.held, self.kernels = model, system, rates, held, kernels
+
+    def tensor(self, layout: Layout) -> float:
+        """Of one layer and micro-batch."""
+        if layout.tp == 1:
+            return 0.0
+        group = groups.tensor(layout, self.system)
+        size = 2 * self._tokens(layout) * self.model.hidden
+        times = 6 if layout.recompute == "full" else 4
+        if layout.sequence_parallel:
+            return times * (self._time("all_gather", size, group) + self._time("reduce_scatter", size, group))
+        return times * self._time("all_reduce", size, group)
+
+    def context(self, layout: Layout, attention: float) -> float:
+        """Of one layer and micro-batch: keys and values travel while attention works."""
+        if layout.cp == 1:
+            return 0.0
+        size = 4 * self._tokens(layout) * self.model.kv_heads * head_width(self.model) / layout.tp * layout.cp
+        moved = 3 * self._time("all_gather", size, groups.context(layout, self.system))
+        return max(0.0, moved - attention) + RING_SHOWN * min(moved, attention)
+
+    def experts(self, layout: Layout) -> float:
+        """Of one mixture layer and micro-batch: to the experts and back, forward and backward."""
+        experts = self.model.experts
+        if layout.ep == 1 or experts is None:
+            return 0.0
+        group = groups.experts(layout, self.system)
+        copies = _copies(experts.per_token, max(1, group.ranks // group.per_node))
+        size = 2 * self._tokens(layout) * self.model.hidden * copies / layout.tp
+        return (6 if layout.recompute == "full" else 4) * self._time("all_to_all", size, group)
+
+    def gather(self, layout: Layout, layers: float, forward: float, backward: float) -> float:
+        """What weights and gradients on the way add to one micro-batch under ZeRO-3; the seconds are of all layers."""
+        if layout.zero != SHARDED:
+            return 0.0
+        gather, reduce = self._layer_exchange(layout)
+        behind = 1 - self.rates.gather_shown if layout.framework == "deepspeed" else 1.0
+        one_forward, one_backward = behind * forward / layers, behind * backward / layers
+        shown = max(0.0, gather - one_forward) + max(0.0, gather + reduce - one_backward)
+        hidden = min(gather, one_forward) + min(gather + reduce, one_backward)
+        copied = 3 * self.kernels.moved(4 * sum(self._layer_parameters(layout)))
+        ends = gather + reduce + self._vocabulary_exchange(layout)
+        return ends + layers * (shown + self.rates.slowed * hidden + copied)
+
+    def gradients(self, layout: Layout, backward: float) -> float:
+        """What is left of their reduction after `backward` of the last micro-batch."""
+        if layout.zero == SHARDED or layout.dp * layout.cp == 1 or layout.adapters:
+            return 0.0
+        group, held = groups.data(layout, self.system), self.on_rank(layout)
+        size = layout.gradient_bytes * held * layout.compression
+        if layout.zero == 0:
+            reduce, gather = self._time("all_reduce", size, group), 0.0
+        else:
+            reduce, gather = self._time("reduce_scatter", size, group), self._time("all_gather", 2 * held, group)
+        if layout.framework == "torch":
+            last = self._time("all_reduce", min(size, layout.bucket_mb * 2**20), group)
+            hidden = min(reduce, BEHIND_BACKWARD * backward)
+            return max(last, reduce - hidden) + gather + self.rates.slowed * hidden
+        hidden = min(reduce, backward) * self.rates.gradients_hidden
+        return reduce - hidden + gather * (1 - self.rates.gradients_hidden)
+
+    def sends(self, layout: Layout, count: int) -> float:
+        """Activations and their gradients between stages, over a step."""
+        split = layout.tp if layout.sequence_parallel or layout.framework == "megatron" else 1
+        size = 2 * self._tokens(layout) * self.model.hidden / split
+        each = self._time("send", size, groups.pipeline(layout, self.system))
+        return 2 * each * (count + layout.pp - 1) * layout.virtual_stages
+
+    def on_rank(self, layout: Layout) -> float:
+        """Parameters of one rank of the fullest stage before ZeRO splits them."""
+        held = self.held
+        layers, mixtures = held.layers / layout.pp, held.mixtures / layout.pp
+        dense = layers * held.attention + (layers - mixtures) * held.dense + mixtures * held.shared
+        routed = mixtures * held.experts * held.expert / layout.ep
+        ends = (held.embedding + held.head) if layout.pp == 1 else max(held.embedding, held.head)
+        return (dense + ends + routed) / layout.tp
+
+    def _layer_exchange(self, layout: Layout) -> tuple[float, float]:
+        """Gathering one layer's weights, and reducing its gradients."""
+        shard, over = groups.data(layout, self.system), groups.expert_data(layout, self.system)
+        each, routed = self._layer_parameters(layout)
+        gather = self._time("all_gather", 2 * each, shard) + self._time("all_gather", 2 * routed, over)
+        if layout.adapters:
+            return gather, 0.0
+        wide = layout.gradient_bytes
+        reduce = self._time("reduce_scatter", wide * each, shard) + self._time("reduce_scatter", wide * routed, over)
+        copies = groups.replicas(layout, self.system)
+        if copies.ranks > 1:
+            reduce += self._time("all_reduce", wide * (each + routed) / shard.ranks, copies)
+        return gather, reduce
+
+    def _vocabulary_exchange(self, layout: Layout) -> float:
+        shard = groups.data(layout, self.system)
+        size = (self.held.embedding + self.held.head) / layout.tp
+        gather = self._time("all_gather", 2 * size, shard)
+        return gather + self._time("reduce_scatter", layout.gradient_bytes * size, shard)
+
+    def _layer_parameters(self, layout: Layout) -> tuple[float, float]:
+        """Of a mean layer on one rank before ZeRO-3 splits them: those of every rank, and of its own experts."""
+        held = self.held
+        inside = ((held.layers - held.mixtures) * held.dense + held.mixtures * held.shared) / held.layers
+        routed = held.mixtures * held.experts * held.expert / held.layers / layout.ep
+        return (held.attention + inside) / layout.tp, routed / layout.tp
+
+    def _tokens(self, layout: Layout) -> float:
+        return layout.micro_batch * self.model.seq / layout.cp
+
+    def _time(self, op: Op, size: float, group: Group) -> float:
+        return self.rates.links * time_s(op, size, group, self.system)
+
+
+def _copies(per_token: int, nodes: int) -> float:
+    """Of a token that leave: one to each node that has an expert of it, which hands it on inside."""
+    return min(float(per_token), nodes * (1 - (1 - 1 / nodes) ** per_token)) if nodes > 1 else float(per_token)

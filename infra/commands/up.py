@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 
 from infra.commands import account, outcome, screen
+from infra.commands.aws_refusals import way_on
 from infra.commands.aws_state import made
 from infra.commands.cost import sentence
 from infra.commands.outcome import Outcome
@@ -91,7 +92,7 @@ def failed(stack: StackHome, result: Result) -> Stop:
     if _was_cancelled(result):
         return interrupted(stack)
     head = f"up failed: {_count(result.failures)}"
-    blocks = [retyped(_block(failure), stack.name) for failure in result.failures]
+    blocks = [retyped(_block(failure, typed("up", stack.name)), stack.name) for failure in result.failures]
     return Stop("\n".join([head, *blocks, f"everything Pulumi said: {stack.log('up')}"]), code=FAILED)
 
 
@@ -110,6 +111,8 @@ def _count(failures: tuple[Failure, ...]) -> str:
     return ", ".join(names) if names else "the program stopped"
 
 
-def _block(failure: Failure) -> str:
-    text = failure.message.replace(" Log: ", "\nlog: ").replace(" Fix: ", "\nfix: ")
+def _block(failure: Failure, again: str) -> str:
+    said = way_on(failure.message, again)
+    whole = f"{failure.message} Fix: {said}" if said else failure.message
+    text = whole.replace(" Log: ", "\nlog: ").replace(" Fix: ", "\nfix: ")
     return "\n".join(f"  {line}" for line in text.splitlines())

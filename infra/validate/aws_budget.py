@@ -49,7 +49,7 @@ def notify(spec: ClusterSpec) -> Iterator[Issue]:
         message = "nobody is told: there is no usd_per_month to tell about"
         yield error("notify_alone", "budget.notify", message, "add `usd_per_month: 5000`, or remove notify")
     if spec.budget.usd_per_month is not None and not spec.budget.notify:
-        message = "AWS stops nothing without somebody to tell: the budget only counts"
+        message = "without somebody to tell AWS ends no launches: when it is spent, only idle GPU nodes are stopped"
         yield warning("budget_silent", "budget.usd_per_month", message, "add `notify: [ops@example.com]`")
 
 

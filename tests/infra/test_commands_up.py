@@ -44,6 +44,37 @@ def test_the_outcome_of_an_up_is_kept(tmp_path: Path) -> None:
     assert outcome.read(stack) is None
 
 
+CAPACITY = (
+    "1 error occurred:\n\t* creating EC2 Instance: operation error EC2: RunInstances, exceeded maximum number of "
+    "attempts, 9, https response error StatusCode: 500, api error InsufficientInstanceCapacity: We currently do not "
+    "have sufficient m7i.xlarge capacity in the Availability Zone you requested (us-east-1a)."
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "fix"),
+    [
+        (CAPACITY, "that zone has none of it now: `make up STACK=s` again later goes on from here"),
+        ("api error ExpiredTokenException: The security token is expired", "log in again (`aws sso login`), then"),
+        ("api error AccessDeniedException: User: x is not authorized to perform: fsx:CreateFileSystem", "docs/aws.md"),
+        ("api error EntityAlreadyExists: Role with name muster-pair-controller already exists", "another `name`"),
+    ],
+)
+def test_a_refusal_of_aws_says_what_to_do(tmp_path: Path, message: str, fix: str) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    said = up.failed(stack, Result({}, (Failure("controller", message),))).what
+    assert said.count("fix: ") == 1
+    assert fix in said.partition("fix: ")[2]
+
+
+def test_what_says_it_itself_is_not_spoken_over(tmp_path: Path) -> None:
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    ours = "groups.gpu.capacity: none (us-east-1a on-demand InsufficientInstanceCapacity). Fix: name more zones"
+    said = up.failed(stack, Result({}, (Failure("nodes-gpu", ours),))).what
+    assert said.count("fix: ") == 1
+    assert "fix: name more zones" in said
+
+
 def plain_run(stack: StackHome, kind: str, result: str, ended: float) -> None:
     stack.pulumi_history.mkdir(parents=True, exist_ok=True)
     record = {"kind": kind, "result": result, "startTime": int(ended) - 30, "endTime": int(ended)}

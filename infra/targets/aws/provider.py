@@ -11,6 +11,9 @@ from infra.plan.aws import names
 from infra.spec import ClusterSpec
 
 _ENDPOINT = "AWS_ENDPOINT_URL"
+# With its own 25 the provider repeats a launch that finds no capacity for 50 minutes, without a word and whatever its
+# timeouts say (github.com/hashicorp/terraform-provider-aws/issues/43193, 49863). Waits double: these are some minutes.
+_RETRIES = 8
 
 
 def provider(spec: ClusterSpec, stack: str, guard: pulumi.Resource) -> aws.Provider:
@@ -20,6 +23,7 @@ def provider(spec: ClusterSpec, stack: str, guard: pulumi.Resource) -> aws.Provi
     return aws.Provider(
         "aws",
         region=spec.aws.region,
+        max_retries=_RETRIES,
         default_tags={"tags": names.cluster_tags(spec.name, stack, spec.tags)},
         s3_use_path_style=own_server or None,
         skip_credentials_validation=own_server or None,

@@ -22,7 +22,7 @@ from tests.aws_engine.plugin.kinds import KINDS
 VERSION = "7.51.1"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 # What a provider of this program may be told.
-_SETTINGS = ("region", "defaultTags", "version", "s3UsePathStyle", *(f"skip{x}" for x in (
+_SETTINGS = ("region", "defaultTags", "version", "maxRetries", "s3UsePathStyle", *(f"skip{x}" for x in (
     "CredentialsValidation", "MetadataApiCheck", "RegionValidation")))  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.layout import Layout
+from simulator.memory_state import WEIGHTS
 from simulator.model import Stack, Transformer
 from simulator.parameters import head_width
 from simulator.trainers import habits
@@ -24,6 +25,8 @@ def activations(model: Transformer, layout: Layout, mixtures: float, *, first: b
     dense = count * _layer(model, layout, layout.recompute, mixture=False)
     mixed = count * _layer(model, layout, layout.recompute, mixture=True) if mixtures else 0.0
     kept = (dense * (layers - mixtures) + mixed * mixtures) * _in_flight(layout, first=first)
+    if layout.recompute == "full" and layout.zero == WEIGHTS and habits(layout.trainer).inputs_on_host:
+        kept = 0.0
     mixture = mixtures > 0
     whole = count * _layer(model, layout, "none", mixture=mixture)
     if layout.framework != "torch":

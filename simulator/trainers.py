@@ -24,6 +24,8 @@ class Habits:
     """Share of a layer's products that selective recomputation keeps."""
     whole_vocabulary: bool = False
     """Each tensor rank holds the whole embedding, and all logits at the loss."""
+    inputs_on_host: bool = False
+    """Where whole layers are computed again under ZeRO-3, the host keeps their inputs."""
     prints: Literal["peak", "reserved", "device"] = "peak"
     """Memory that is reported: what tensors held, what the allocator took, or what nvidia-smi shows."""
 

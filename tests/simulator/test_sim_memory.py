@@ -151,3 +151,10 @@ def test_a_model_that_no_near_layout_holds_says_so() -> None:
 def test_printed_figures_are_gibibytes() -> None:
     found = memory(LLAMA, Layout(global_batch=8), H100)
     assert f"{found.taken / GIB:.1f} GiB" in found.reason
+
+
+def test_inputs_of_recomputed_layers_on_the_host_leave_one_layer() -> None:
+    layout = replace(EIGHT, framework="deepspeed")
+    held, before = (parts(replace(layout, trainer=name))["activations"] for name in ("bigscience", ""))
+    inputs = 2 * LLAMA.layers * LLAMA.seq * LLAMA.hidden
+    assert before - held == pytest.approx(inputs)

@@ -75,4 +75,4 @@ def test_memory_of_megatron_by_its_own_paper() -> None:
 def test_runs_that_ran_out_of_memory_are_all_seen_and_few_others() -> None:
     found = judged(read(FILES))
     assert found.failed_fits == 0
-    assert found.ran_not <= 0.06 * (found.ran_not + found.ran_fits)
+    assert found.ran_not <= 0.05 * (found.ran_not + found.ran_fits)

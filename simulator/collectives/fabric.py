@@ -57,11 +57,9 @@ class Fabric:
 
 
 def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
-    per_node = min(group.ranks, group.per_node * _rack(system))
+    per_node = _per_node(group, system)
     nodes = ceil(group.ranks / per_node)
-    joined = system.intra_gb_s > PCIE_MOST_GB_S and not 0 < system.nvlink_domain < per_node
-    link = NVLINK[system.gpu.generation] if joined else "pcie"
-    kind = network_kind(system, fitted)
+    link, kind = link_kind(group, system), network_kind(system, fitted)
     network, waits, cards = fitted.networks[kind], fitted.waits, _cards_gb_s(group, system)
     # Without a switch, every GPU has its own wires to its neighbours.
     switched = link not in ("nvlink2", "pcie")
@@ -70,7 +68,7 @@ def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
         nodes=nodes,
         per_node=per_node,
         generation=system.gpu.generation,
-        inside="nvlink" if joined else "pcie",
+        inside="pcie" if link == "pcie" else "nvlink",
         ring_gb_s=_ring_gb_s(fitted.links[link].ring, link, per_node, system),
         nvls_gb_s=fitted.links[link].nvls * system.intra_gb_s if per_node >= NVLS_LEAST else 0.0,
         net_gb_s=network.share * cards * min(_rack(system), max(1.0, RACK_GPUS / group.per_node)),
@@ -84,6 +82,11 @@ def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
     )
 
 
+def link_kind(group: Group, system: System) -> str:
+    joined = system.intra_gb_s > PCIE_MOST_GB_S and not 0 < system.nvlink_domain < _per_node(group, system)
+    return NVLINK[system.gpu.generation] if joined else "pcie"
+
+
 def network_kind(system: System, fitted: Constants) -> str:
     if system.network == "efa":
         card = system.inter_gb_s / system.cards if system.cards else 0.0
@@ -92,6 +95,10 @@ def network_kind(system: System, fitted: Constants) -> str:
         allowed = ", ".join(["efa", *fitted.networks])
         raise ValueError(f"system.network: {system.network!r}; allowed: {allowed}; choose one")
     return system.network
+
+
+def _per_node(group: Group, system: System) -> int:
+    return min(group.ranks, group.per_node * _rack(system))
 
 
 def _ring_gb_s(share: float, link: str, per_node: int, system: System) -> float:

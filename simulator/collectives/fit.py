@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import log
@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator.collectives.candidates import candidates
 from simulator.collectives.constants import Constants, constants
-from simulator.collectives.fabric import fabric_of
+from simulator.collectives.fabric import fabric_of, link_kind, network_kind
 from simulator.collectives.group import Group, Op
 from simulator.system import System
 
@@ -61,6 +61,10 @@ BELIEVED: dict[str, Any] = {
 """Before any collective was measured: data sheets, round figures of NCCL's authors and of the plugins."""
 
 
+Known = dict[tuple[Hashable, ...], list[float]]
+"""Errors of a collective by the constants that they come from."""
+
+
 @dataclass(frozen=True)
 class Measured:
     op: Op
@@ -74,7 +78,8 @@ class Measured:
 def fit(measured: Sequence[Measured], start: dict[str, Any] = BELIEVED) -> dict[str, Any]:
     """The constants, from `start`, that are nearest to what was measured; every system counts the same."""
     found = deepcopy(start)
-    best = _cost(measured, found, start)
+    known: Known = {}
+    best = _cost(measured, found, start, known)
     for step in STEPS:
         better = True
         while better:
@@ -83,7 +88,7 @@ def fit(measured: Sequence[Measured], start: dict[str, Any] = BELIEVED) -> dict[
                 for factor in (1 + step, 1 / (1 + step)):
                     before = holder[name]
                     holder[name] = _bounded(name, before * factor)
-                    tried = _cost(measured, found, start)
+                    tried = _cost(measured, found, start, known)
                     if tried < best - 1e-5:
                         best, better = tried, True
                         break
@@ -91,17 +96,29 @@ def fit(measured: Sequence[Measured], start: dict[str, Any] = BELIEVED) -> dict[
     return found
 
 
-def _cost(measured: Sequence[Measured], found: dict[str, Any], start: dict[str, Any]) -> float:
+def _cost(measured: Sequence[Measured], found: dict[str, Any], start: dict[str, Any], known: Known) -> float:
     pairs = zip(_leaves(found), _leaves(start), strict=True)
     moved = sum((log(now[name] / before[name]) / _doubt(name)) ** 2 for (now, name), (before, _) in pairs)
-    return loss(measured, constants(found)) + BELIEF * moved
+    return loss(measured, constants(found), known) + BELIEF * moved
 
 
-def loss(measured: Sequence[Measured], fitted: Constants) -> float:
+def loss(measured: Sequence[Measured], fitted: Constants, known: Known | None = None) -> float:
+    """`known` keeps what is computed: a constant of one network leaves the others' collectives as they were."""
+    kept = {} if known is None else known
     by_system: dict[str, list[float]] = defaultdict(list)
-    for one in measured:
-        by_system[one.system.name] += [min(WORST, abs(log(1 + error))) for error in errors(one, fitted)]
+    for number, one in enumerate(measured):
+        key = (number, *_behind(one, fitted))
+        if key not in kept:
+            kept[key] = [min(WORST, abs(log(1 + error))) for error in errors(one, fitted)]
+        by_system[one.system.name] += kept[key]
     return sum(sum(wrong) / len(wrong) for wrong in by_system.values()) / len(by_system)
+
+
+def _behind(one: Measured, fitted: Constants) -> tuple[Hashable, ...]:
+    """Every constant that the times of this collective come from."""
+    shared = (fitted.launch_us, fitted.ll128_share, fitted.nvls_tree_share, fitted.many_tree_share)
+    link, network = link_kind(one.group, one.system), network_kind(one.system, fitted)
+    return *shared, *fitted.waits.values(), fitted.links[link], fitted.networks[network]
 
 
 def errors(measured: Measured, fitted: Constants) -> list[float]:

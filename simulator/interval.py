@@ -21,6 +21,7 @@ DOUBT = {
     "pipeline bubble": 0.35,
     "data": 0.5,
     "optimizer": 0.4,
+    "offload": 0.6,
     "step": 0.7,
     "jitter": 1.0,
 }

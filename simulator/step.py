@@ -11,6 +11,7 @@ from simulator.interval import spread
 from simulator.layout import Layout
 from simulator.memory import Memory, memory
 from simulator.model import Model, Stack, Transformer
+from simulator.offload import offload_s
 from simulator.parameters import parameters
 from simulator.rates import Rates, fitted
 from simulator.stack_step import stack_parts
@@ -39,6 +40,9 @@ class Prediction:
 
 def predict(model: Model, layout: Layout, system: System, rates: Rates | None = None) -> Prediction:
     parts = _estimate(model, system, rates or fitted()).parts(layout)
+    if layout.offload:
+        # The host holds the optimizer's state, so it makes the update.
+        parts |= {"optimizer": 0.0, "offload": offload_s(model, layout, system)}
     step = sum(parts.values())
     low, high = spread(parts, step)
     needed = memory(model, layout, system)

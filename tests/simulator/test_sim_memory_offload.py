@@ -13,6 +13,7 @@ from simulator.memory_state import offloaded
 from simulator.models import named
 from simulator.offload import offload_s
 from simulator.parameters import parameters
+from simulator.step import predict
 from simulator.system import System
 
 H100 = System(name="h100", gpu=gpu("h100"), gpus_per_node=8, nodes=2, intra_gb_s=450, inter_gb_s=400)
@@ -51,3 +52,18 @@ def test_a_faster_way_to_the_host_and_more_nodes_take_less() -> None:
     before = offload_s(LLAMA, EIGHT, H100)
     assert offload_s(LLAMA, EIGHT, replace(H100, host_gb_s=50.0)) < before
     assert offload_s(LLAMA, replace(EIGHT, dp=16, global_batch=16), H100) < before
+
+
+def test_a_step_with_offload_is_slower_and_says_where() -> None:
+    kept, hosted = (predict(LLAMA, replace(EIGHT, offload=offload), H100) for offload in (False, True))
+    assert hosted.step_s > kept.step_s
+    assert hosted.parts["offload"] == offload_s(LLAMA, EIGHT, H100)
+    assert hosted.parts["optimizer"] == 0
+    assert "offload" not in kept.parts
+    assert hosted.memory.total < kept.memory.total
+
+
+def test_one_gpu_holds_an_eight_billion_model_with_the_help_of_its_host() -> None:
+    alone = Layout(micro_batch=1, global_batch=1, zero=3, recompute="full")
+    assert not predict(LLAMA, alone, H100).fits
+    assert predict(LLAMA, replace(alone, offload=True), H100).fits

@@ -1,0 +1,118 @@
+"""ResNet and MLP: steps and memory against what was measured, and what holds for every layout of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.gpus import gpu
+from simulator.layout import Layout
+from simulator.memory import GIB
+from simulator.model import Model, Stack
+from simulator.models import model_of
+from simulator.parameters import parameters
+from simulator.step import predict
+from simulator.system import System
+from trainer.config import load
+from trainer.config.schema import MlpConfig, ResNetConfig
+from trainer.models.shape import shape_of
+
+H200 = System(name="h200", gpu=gpu("h200"), gpus_per_node=8, nodes=4, intra_gb_s=450, inter_gb_s=400)
+A100 = System(name="a100", gpu=gpu("a100"), gpus_per_node=8, nodes=1, intra_gb_s=300, inter_gb_s=0)
+PRESETS = ("resnet18", "resnet50", "mlp", "tiny-mlp", "tiny-resnet")
+
+
+def preset(name: str) -> Model:
+    return model_of(load.load(name, []).model)
+
+
+def alone(batch: int, dtype: str = "bf16", compiled: bool = False) -> Layout:
+    return Layout(micro_batch=batch, global_batch=batch, dtype=dtype, compiled=compiled)  # type: ignore[arg-type]
+
+
+MEASURED = [
+    (18, alone(256), 45.5, 3.21),
+    (50, alone(32), 16.6, 1.66),
+    (50, alone(256), 106.5, 10.99),
+    (50, alone(128, "fp32"), 60.5, 10.61),
+    (50, alone(256, compiled=True), 85.5, 12.31),
+    (101, alone(128), 82.2, 8.33),
+]
+"""Depth, layout, milliseconds and GiB of the trainer's own models on one H200, torch 2.11."""
+
+
+@pytest.mark.parametrize(("depth", "layout", "step_ms", "held"), MEASURED)
+def test_residual_networks_on_one_h200(depth: int, layout: Layout, step_ms: float, held: float) -> None:
+    found = predict(model_of(ResNetConfig(depth=depth)), layout, H200)  # type: ignore[arg-type]
+    assert found.step_s * 1e3 == pytest.approx(step_ms, rel=0.15)
+    assert found.memory.total / GIB == pytest.approx(held, rel=0.15)
+
+
+@pytest.mark.parametrize(("ranks", "images_per_s"), [(1, 938), (8, 7248)])
+def test_resnet50_in_tf32_as_published(ranks: int, images_per_s: float) -> None:
+    """NVIDIA/DeepLearningExamples:PyTorch/Classification/ConvNets/resnet50v1.5/README.md, DGX A100 80 GB."""
+    layout = replace(alone(256, "tf32"), dp=ranks, global_batch=256 * ranks)
+    found = predict(preset("resnet50"), layout, A100)
+    assert layout.global_batch / found.step_s == pytest.approx(images_per_s, rel=0.1)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_trainers_presets_are_predicted(name: str) -> None:
+    config = load.load(name, [])
+    model = model_of(config.model)
+    layout = Layout(dp=8, micro_batch=4, global_batch=32, dtype=config.precision)
+    found = predict(model, layout, H200)
+    assert found.fits
+    assert 0 < found.low_s < found.step_s < found.high_s
+    assert parameters(model).total == shape_of(config.model).params
+
+
+def test_a_batch_that_does_not_fit_says_what_does() -> None:
+    found = predict(preset("resnet50"), alone(8192), H200)
+    assert not found.fits
+    assert "largest: activations" in found.reason
+    assert "fits with micro_batch 2048" in found.reason
+
+
+SIZES = st.sampled_from([16, 64, 256])
+MODELS = st.one_of(
+    st.builds(ResNetConfig, depth=st.sampled_from([18, 50, 101])).map(model_of),
+    st.builds(
+        MlpConfig,
+        inputs=st.sampled_from([64, 784]),
+        hidden=st.lists(st.sampled_from([64, 4096]), min_size=1).map(tuple),
+    ).map(model_of),
+)
+
+
+@given(MODELS, SIZES)
+def test_more_samples_take_longer_and_more_memory(model: Stack, batch: int) -> None:
+    small, large = (predict(model, alone(size), H200) for size in (batch, 4 * batch))
+    assert small.step_s <= large.step_s <= 4 * small.step_s
+    assert small.memory.total < large.memory.total
+
+
+@given(MODELS, SIZES, st.sampled_from([0, 1, 3]))
+def test_more_ranks_never_do_more_each(model: Stack, batch: int, zero: int) -> None:
+    one = predict(model, alone(batch), H200)
+    many = predict(model, replace(alone(batch), dp=16, global_batch=16 * batch, zero=zero), H200)
+    rest = ("compute", "memory bound", "host")
+    assert {name: many.parts[name] for name in rest} == {name: one.parts[name] for name in rest}
+    assert many.parts["data"] > 0
+    assert one.parts["data"] == 0
+
+
+@given(MODELS, SIZES)
+def test_recomputing_costs_time(model: Stack, batch: int) -> None:
+    kept, again = (predict(model, replace(alone(batch), recompute=mode), H200) for mode in ("none", "full"))
+    assert again.step_s > kept.step_s
+    assert again.memory.total <= kept.memory.total
+
+
+@given(MODELS, SIZES)
+def test_compressed_gradients_take_no_longer(model: Stack, batch: int) -> None:
+    plain = replace(alone(batch), dp=32, global_batch=32 * batch)
+    assert predict(model, replace(plain, compression=0.25), H200).step_s <= predict(model, plain, H200).step_s

@@ -25,6 +25,7 @@ FOLDER = "jobs"
 _CONTROL = b"\x1e"
 _SSH_BROKE = 255
 _RECONNECTS = 5
+_HELD_S, _AGAIN_S = 60.0, 1.0
 _GOOD = "COMPLETED"
 _QUIET_REASONS = frozenset({"None", "", "(null)"})
 # What the queue's short words mean to somebody who waits.
@@ -122,8 +123,11 @@ def send(stack: StackHome, login: str, file: Path, arguments: list[str], options
 
 
 def follow(stack: StackHome, login: str, followed: Followed) -> None:
-    """Prints the log as it grows. A lost connection is taken up again where it broke off."""
-    for _attempt in range(_RECONNECTS):
+    """Prints the log as it grows. A lost connection is taken up again where it broke off; one that held for a while was
+    none of the failures in a row that end it: a job runs for days, a session through Session Manager does not."""
+    failed = 0
+    while failed < _RECONNECTS:
+        began = time.monotonic()
         process = _start(stack, login, followed)
         for text, control in pieces(process):
             if text:
@@ -133,8 +137,9 @@ def follow(stack: StackHome, login: str, followed: Followed) -> None:
                 _tell_state(followed)
         if process.wait() == 0:
             return
+        failed = 0 if time.monotonic() - began > _HELD_S else failed + 1
         screen.say("the connection broke; following again")
-        time.sleep(1)
+        time.sleep(_AGAIN_S)
     raise Stop(f"job {followed.job} can no longer be followed", typed("status", stack.name))
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from rich.table import Table
 
 from infra import receipt as receipts
+from infra.catalog.prices import service_price
 from infra.commands import screen
 from infra.commands.failure import explained
 from infra.commands.kept_caches import caches
@@ -25,7 +26,7 @@ from infra.home import Home, StackHome
 from infra.plan.aws.cost import HOURS_PER_MONTH
 from infra.providers.problem import Problem
 from infra.receipt import Item, Receipt
-from infra.targets import Leftover
+from infra.targets import Leftover, Leftovers
 
 # Machines take minutes to end, filesystems a quarter of an hour, and what they used is in use until then.
 _SWEEP_S = 1200.0
@@ -109,9 +110,16 @@ def _remove(stack: StackHome, known: KnownCluster, found: list[Leftover], held: 
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
         items=receipts.settle(map(_item, found), map(_item, after.found)),
-        notes=tuple(notes),
+        notes=(*notes, *_elsewhere(known, after)),
         unseen=after.unseen,
     )
+
+
+def _elsewhere(known: KnownCluster, after: Leftovers) -> Iterator[str]:
+    """The table has the prices of machines everywhere, all others of one region."""
+    table = service_price("nat-gateway").region
+    if known.region not in ("", table) and any(one.usd_per_hour and one.kind != "instance" for one in after.found):
+        yield f"prices are those of {table}; {known.region} may cost up to a third more"
 
 
 def _sweep(known: KnownCluster) -> Iterator[str]:

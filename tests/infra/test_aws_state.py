@@ -14,6 +14,7 @@ from infra.commands.known_cluster import KnownCluster, known_cluster
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.providers.problem import Problem
+from infra.targets import Leftover, Leftovers
 from tests.infra.test_commands_status_aws import start
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
@@ -134,3 +135,16 @@ def test_what_this_home_has_not_made_is_not_removed_by_its_name(
         teardown.teardown("s", yes=True, force=False)
     assert "`make teardown FORCE=1 STACK=s`" in stopped.value.fix
     assert "TerminateInstances" not in aws.count()
+
+
+@pytest.mark.parametrize(
+    ("region", "kind", "said"),
+    [
+        ("eu-west-1", "EFS filesystem", ["prices are those of us-east-1; eu-west-1 may cost up to a third more"]),
+        ("eu-west-1", "instance", []),
+        ("us-east-1", "EFS filesystem", []),
+    ],
+)
+def test_a_price_of_another_region_is_said_to_be_one(region: str, kind: str, said: list[str]) -> None:
+    left = Leftovers([Leftover(kind, "x", usd_per_hour=1.0), Leftover("role", "y")])
+    assert list(teardown._elsewhere(KnownCluster("pair", "s", "aws", region), left)) == said

@@ -40,6 +40,24 @@ def test_a_followed_job_says_when_its_state_or_reason_changes() -> None:
     assert (job.state, job.exit_code, job.log, job.offset) == ("FAILED", "3:0", "/shared/home/a/jobs/x.out", 42)
 
 
+@pytest.mark.parametrize(("held_s", "ends_well"), [(0.0, True), (60.0, False)])
+def test_only_failures_in_a_row_end_the_following(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_s: float, ends_well: bool
+) -> None:
+    """Eight sessions that broke after they had held for a while, and the ninth sees the end of the job."""
+    count = tmp_path / "count"
+    fake_ssh(tmp_path, monkeypatch, f'echo x >> {count}; [ "$(wc -l < {count})" -ge 9 ] || exit 255')
+    monkeypatch.setattr(submit, "_HELD_S", held_s)
+    monkeypatch.setattr(submit, "_AGAIN_S", 0.0)
+    stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    if ends_well:
+        submit.follow(stack, "login", submit.Followed("7"))
+        assert len(count.read_text().splitlines()) == 9
+    else:
+        with pytest.raises(Stop, match="job 7 can no longer be followed"):
+            submit.follow(stack, "login", submit.Followed("7"))
+
+
 def test_following_a_job_never_asks_and_never_waits_for_a_node_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from simulator.tables import TableError, read_table
 
+TWO = 2
+
 
 def main(words: list[str]) -> int:
     asked = _arguments(words)
@@ -16,9 +18,7 @@ def main(words: list[str]) -> int:
     except TableError as bad:
         return _refused(str(bad))
     if "op" in rows[0]:
-        if asked.cross_validate:
-            return _refused("--cross-validate: collectives; allowed: runs; leave it out")
-        return _collectives(rows)
+        return _collectives_left_out(rows) if asked.cross_validate else _collectives(rows)
     if "layers" in rows[0] or "step_time_s" in rows[0] or "tokens_per_s_per_gpu" in rows[0]:
         return _runs(rows, asked.cross_validate)
     return _refused(
@@ -34,7 +34,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
         nargs="?",
         const="source",
         choices=("source", "system"),
-        help="runs: predict each source (or system) by constants fitted to the others of the file",
+        help="predict each source (collectives: system) by constants fitted to the others of the file",
     )
     return parser.parse_args(words)
 
@@ -43,6 +43,19 @@ def _collectives(rows: list[dict[str, str]]) -> int:
     from simulator.collective_errors import errors_by_system, table  # noqa: PLC0415 only what is asked for is read
 
     print(table(errors_by_system(rows)))
+    return 0
+
+
+def _collectives_left_out(rows: list[dict[str, str]]) -> int:
+    from simulator.collective_cross_validation import by_system, errors_of, left_out, measured, table  # noqa: PLC0415
+    from simulator.collectives.constants import fitted  # noqa: PLC0415
+
+    every = by_system(known := measured(rows))
+    if len(every) < TWO:
+        return _refused(f"systems: {len(every)} with measured times; allowed: two or more, one is left out in turn")
+    print("each system predicted by constants that were fitted to the others", file=sys.stderr)
+    unseen = left_out(known, lambda text: print(text, file=sys.stderr) if text else None)
+    print(table({system: errors_of(one, fitted()) for system, one in every.items()}, unseen))
     return 0
 
 

@@ -128,6 +128,23 @@ def test_evaluate_prints_errors_by_system(capsys: pytest.CaptureFixture[str]) ->
     assert unnamed[1:3] == ["15", "0"]
 
 
+def test_evaluate_leaves_systems_out_in_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head, *rows = DATA.read_text().splitlines()
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join([head, *(row for row in rows if row.startswith(("nebius_h100", "runai_h200")))]))
+    assert main(["evaluate", str(few), "--cross-validate"]) == 0
+    said = capsys.readouterr()
+    assert [line.split()[:2] for line in said.out.splitlines()[-3:]] == [
+        ["nebius_h100", "10"],
+        ["runai_h200", "5"],
+        ["all", "15"],
+    ]
+    assert "without nebius_h100 (2 of 2)" in said.err
+    few.write_text("\n".join([head, *(row for row in rows if row.startswith("runai_h200"))]))
+    assert main(["evaluate", str(few), "--cross-validate"]) == 2
+    assert "systems: 1 with measured times; allowed: two or more" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "op,bytes\n", "op,bytes\n1,2,3\n"])
 def test_a_file_that_is_no_table_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "in.csv"

@@ -8,6 +8,7 @@ HEALTH = drain.PREFIX
 OURS = "muster: "
 CAPACITY = f"{OURS}capacity: "
 REMOVED = f"{OURS}the group is being removed"
+UNWANTED = f"{OURS}nobody waits for it any more"
 LOST = f"{OURS}its machine is gone"
 NEVER_CAME = f"{OURS}its machine went away while it started"
 SET_UP = f"{OURS}set-up: "

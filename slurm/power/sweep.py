@@ -17,7 +17,7 @@ from slurm.power.node_names import group_of
 from slurm.power.orphans import orphans
 from slurm.power.patience import mark_down, members, settle
 from slurm.power.program import Desk, log, run
-from slurm.power.reasons import BUDGET
+from slurm.power.reasons import BUDGET, UNWANTED
 from slurm.power.replace import replacements, to_start
 from slurm.power.slurmctld import PowerNode
 from slurm.power.terminate import terminate
@@ -60,7 +60,8 @@ def _finish(desk: Desk, found: Found, nodes: Nodes, static: Collection[str]) -> 
     left = [replace(one, unit=tuple(n for n in one.unit if n in coming)) for one in journal.unfinished(desk.memory)]
     wants = [want for want in left if any(nodes[name].busy or name in static for name in want.unit)]
     # Their jobs were cancelled meanwhile: the dearest machines there are would be launched for nobody.
-    desk.slurmctld.set_nodes(sorted(set(members(left)) - set(members(wants))), "POWER_DOWN")
+    # Down first: Slurm powers no node down that it is powering up.
+    mark_down(desk, dict.fromkeys(sorted(set(members(left)) - set(members(wants))), UNWANTED))
     again: list[Want] = []
     if wants:
         log.info("%s: asked for and not there, launched now", hostlist(members(wants)))

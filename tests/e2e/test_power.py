@@ -28,6 +28,8 @@ def test_machines_come_and_go_as_slurm_asks(aws: Moto, tmp_path: Path) -> None:
         _a_job_gets_its_nodes_by_one_call(aws, slurm)
         assert set(records(aws, fleet)) == {"gpu-1", "gpu-2", "gpu-3"}
         _the_topology_holds_every_node(aws, slurm)
+        _a_shortage_is_waited_out(aws, slurm)
+        _a_job_that_is_cancelled_meanwhile_gets_nothing(aws, slurm)
         _a_shortage_gives_the_job_back(aws, slurm)
         _a_sick_node_is_replaced_and_a_persons_is_not(aws, slurm, first)
 
@@ -61,11 +63,52 @@ def _the_topology_holds_every_node(aws: Moto, slurm: CloudSlurm) -> None:
     assert "SwitchName=unplaced Level=0 LinkSpeed=1 Nodes=gpu-4" in said
 
 
-def _a_shortage_gives_the_job_back(aws: Moto, slurm: CloudSlurm) -> None:
+def _a_shortage_is_waited_out(aws: Moto, slurm: CloudSlurm) -> None:
+    """A job that may not be requeued would be lost if its node went down."""
+    job = _short_of_gpu_4(aws, slurm)
+    slurm.sweep()
+    assert slurm.node("gpu-4").startswith("ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP")
+    aws.capacity.clear()
+    slurm.run("rm /var/lib/muster/power/cooldown.json")
+    slurm.sweep()
+    assert "gpu-4" in _named(aws)
+    slurm.boot("gpu-4")
+    wait_until(lambda: "JobState=COMPLETED" in slurm.run(f"scontrol show job {job}"), "the job ran")
+    assert "Restarts=0" in slurm.run(f"scontrol show job {job} --oneliner")
+    slurm.run("scontrol update nodename=gpu-4 state=power_down")
+    wait_until(lambda: slurm.node("gpu-4") == "IDLE+CLOUD+POWERED_DOWN", "gpu-4 is powered down")
+    slurm.end("gpu-4")
+    wait_until(lambda: "gpu-4" not in _named(aws), "its machine is ended")
+
+
+def _a_job_that_is_cancelled_meanwhile_gets_nothing(aws: Moto, slurm: CloudSlurm) -> None:
+    slurm.run(f"scancel {_short_of_gpu_4(aws, slurm)}")
+    wait_until(lambda: slurm.node("gpu-4").startswith("IDLE"), "nobody waits for gpu-4")
+    aws.capacity.clear()
+    slurm.run("rm /var/lib/muster/power/cooldown.json")
+    slurm.sweep()
+    assert "muster: nobody waits for it any more" in slurm.run("scontrol show node gpu-4 --oneliner")
+    _sweep_as_if_long_since(slurm, "replace gpu-4")
+    wait_until(lambda: slurm.node("gpu-4") == "IDLE+CLOUD+POWERED_DOWN", "Slurm may ask for gpu-4 again")
+    assert "gpu-4" not in _named(aws)
+
+
+def _short_of_gpu_4(aws: Moto, slurm: CloudSlurm) -> str:
+    """A job whose node is not to be had, and is tried again for a while."""
+    slurm.run(r"""sed -i 's/"retry_s":0/"retry_s":600/' /etc/muster/fleet.json""")
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
-    slurm.run("cd /tmp && sbatch -N1 -w gpu-4 --wrap 'srun hostname'")
+    job = slurm.run("cd /tmp && sbatch --parsable --no-requeue -N1 -w gpu-4 --wrap 'srun hostname'")
+    waiting = "grep -q gpu-4 /var/lib/muster/power/journal.json && ls /var/lib/muster/power/cooldown.json"
+    wait_until(lambda: "cooldown" in slurm.run(waiting, check=False), "the shortage is noted")
+    return job
+
+
+def _a_shortage_gives_the_job_back(aws: Moto, slurm: CloudSlurm) -> None:
+    slurm.run(r"""sed -i 's/"retry_s":600/"retry_s":0/' /etc/muster/fleet.json""")
+    aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
+    job = slurm.run("cd /tmp && sbatch --parsable -N1 -w gpu-4 --wrap 'srun hostname'")
     wait_until(lambda: slurm.node("gpu-4").startswith("DOWN"), "gpu-4 is down")
-    said = slurm.run("scontrol show node gpu-4 --oneliner; scontrol show job 2 --oneliner")
+    said = slurm.run(f"scontrol show node gpu-4 --oneliner; scontrol show job {job} --oneliner")
     assert "muster: capacity: p5.48xlarge: us-east-1a on-demand none, us-east-1b on-demand none" in said
     assert "JobState=PENDING" in said
     assert "Restarts=1" in said

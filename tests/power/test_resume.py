@@ -92,7 +92,10 @@ def test_nothing_is_launched_for_a_job_that_was_cancelled_while_it_waited(
     clock.t += cooldown.SECONDS
     sweep(desk)
     assert machines(aws) == []
-    assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=POWER_DOWN"]]
+    reason = "muster: nobody waits for it any more"
+    assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
+    sweep(desk)
+    assert slurm.states == dict.fromkeys(NODES[:2], OFF)
 
 
 def test_half_of_what_slurm_waits_is_left_to_boot(aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm) -> None:

@@ -50,7 +50,7 @@ def _accounts(resources: list[Mapping[str, Any]]) -> Iterator[str]:
     """As it was asked for once; of storage that was kept the addresses still say it."""
     for one in resources:
         if str(one.get("type", "")).endswith(_RESOLVED):
-            yield from filter(None, [str(_part(one, "outputs").get("account") or "")])
+            yield from filter(str.isdigit, [str(_part(one, "outputs").get("account"))])
     for one in resources:
         fields = str(_part(one, "outputs").get("arn", "")).split(":", 5)
         if str(one.get("type", "")).startswith(_OF_AWS) and len(fields) > 5 and fields[4].isdigit():  # noqa: PLR2004

@@ -49,6 +49,7 @@ def keep(stack: StackHome, *resources: dict[str, Any]) -> None:
         # Teardown left storage: what was asked once is gone, the storage's own address is not.
         (({**PROVIDER, "inputs": {"region": "eu-west-1"}}, KEPT), Made("kept", "eu-west-1", "444455556666")),
         (({"type": "pulumi:providers:aws"},), Made("", "", "")),
+        ((PROVIDER, {**RESOLVED, "outputs": {"account": {"ciphertext": "v1:x"}}}), Made("pair", "eu-west-1", "")),
         ((RESOLVED,), None),
         ((), None),
     ],

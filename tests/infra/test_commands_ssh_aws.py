@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.commands import bootstrap, ssh, ssh_aws
+from infra.commands import bootstrap, fabric, ssh, ssh_aws
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome
+from infra.providers.job_queue import NoQueue
 from tests.infra.test_aws_state import PROVIDER, keep
 from tests.infra.test_commands_status_aws import KNOWN, start
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
@@ -74,3 +75,9 @@ def test_bootstrap_pushes_nothing_and_says_what_does(stack: StackHome, monkeypat
     with pytest.raises(Stop, match="nodes on target aws fetch what they become") as stopped:
         bootstrap.bootstrap("s")
     assert stopped.value.fix == "`make up STACK=s` gives them what has changed"
+
+
+def test_nodes_are_drained_where_they_are_whatever_the_stack_file_says(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+    """There is no stack file here at all."""
+    assert isinstance(fabric._queue(stack), NoQueue)
+    assert {call.action for call in aws.calls} >= {"DescribeInstances", "GetParameter"}

@@ -56,7 +56,7 @@ def _told(found: Comparison) -> str:
     heads = ("run", "ranks", "measured ms", "predicted ms", "off %", "efficiency %", "predicted %")
     rows = [
         (
-            row.run.name,
+            row.name,
             row.run.ranks,
             1e3 * row.run.step_s,
             1e3 * row.predicted.step_s,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from simulator.emulate.job import Job
+from simulator.parameters import parameters
 from simulator.report.advice import Change, changes
 from simulator.report.machines import Machine, Machines, note
 from simulator.report.measured import PARTS, Measured
@@ -26,6 +28,8 @@ class Row:
     run: Measured
     predicted: Predicted
     machine: Machine
+    name: str
+    """Of the run, with the model's size where others of the name have another."""
     series: int
     """Runs of the same model in the same precision make a curve; those of another one make another."""
     efficiency: Both
@@ -100,13 +104,14 @@ def compare(runs: Sequence[Measured], machines: Machines) -> Comparison:
                 run=run,
                 predicted=said,
                 machine=machine,
+                name=_name(run, ordered),
                 series=number,
                 efficiency=efficiency,
                 speed_up=speed_up,
                 changes=changes(run, said, machine),
             )
         )
-    return Comparison(machines.name, rows, [text for row in rows for text in _notes(row)])
+    return Comparison(machines.name, rows, _joined([note for row in rows for note in _notes(row)]))
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
@@ -152,22 +157,41 @@ def _kind(run: Measured) -> tuple[object, ...]:
     return run.config.model, run.config.data.seq_len, run.config.precision
 
 
+def _name(run: Measured, runs: Sequence[Measured]) -> str:
+    others = {_kind(other) for other in runs if other.name == run.name}
+    if len(others) == 1:
+        return run.name
+    count = parameters(Job(run.config, run.micro, run.micro).model).total
+    return f"{run.name} ({count / 1e6:,.3g} M, {run.config.precision})"
+
+
 def _per_rank(run: Measured, step_s: float) -> float:
     return run.config.batch.size / step_s / run.ranks
 
 
-def _notes(row: Row) -> list[str]:
+def _notes(row: Row) -> list[tuple[str, int, str]]:
+    """Whose, on how many ranks, and what."""
     run, found = row.run, []
-    where = f"{run.name} on {run.ranks} rank{'s' * (run.ranks > 1)}"
     if not run.finished:
         ended = run.end if run.end == "no end recorded" else f"it ended as {run.end.replace('_', ' ')}"
         found.append(
-            f"{where} is not finished ({ended}): step {run.reached:,} of {run.config.steps:,}; "
+            f"is not finished ({ended}): step {run.reached:,} of {run.config.steps:,}; "
             f"compared by its last {run.lines} records"
         )
     if run.ranks > 1 and "communication" not in run.split:
-        found.append(f"{where} did not measure communication, so it is inside compute: set metrics.profile_every")
+        found.append("did not measure communication, so it is inside compute: set metrics.profile_every")
     if not row.predicted.fits:
-        found.append(f"{where} should not fit into memory by the prediction, and did")
+        found.append("should not fit into memory by the prediction, and did")
     busy = note(row.machine, run)
-    return [*found, busy] if busy else found
+    return [(row.name, run.ranks, text) for text in [*found, busy] if text]
+
+
+def _joined(notes: Sequence[tuple[str, int, str]]) -> list[str]:
+    """The same of several runs is said once."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for name, count, text in notes:
+        ranks.setdefault((name, text), []).append(count)
+    return [
+        f"{name} on {', '.join(map(str, counts))} rank{'s' * (counts != [1])} {text}"
+        for (name, text), counts in ranks.items()
+    ]

@@ -108,7 +108,7 @@ def _by_ranks(figure: Any, found: Comparison, y: str, of: Callable[[Row], Both |
     for number, rows in enumerate(found.series):
         known = [(row.run.ranks, both) for row in rows if (both := of(row)) is not None]
         ranks = [count for count, _ in known]
-        name = f"{rows[0].run.name}, " if len(found.series) > 1 else ""
+        name = f"{rows[0].name}, " if len(found.series) > 1 else ""
         marker = MARKERS[number % len(MARKERS)]
         said, took = ([factor * getattr(both, side) for _, both in known] for side in ("predicted", "measured"))
         axes.plot(ranks, said, marker + "--", color=ORANGE, markerfacecolor="none", label=f"{name}predicted")
@@ -127,8 +127,8 @@ def _by_ranks(figure: Any, found: Comparison, y: str, of: Callable[[Row], Both |
 
 def label(row: Row, found: Comparison) -> str:
     count = f"{row.run.ranks} rank{'s' * (row.run.ranks > 1)}"
-    names = {other.run.name for other in found.rows}
-    return f"{row.run.name}, {count}" if len(names) > 1 else count
+    names = {other.name for other in found.rows}
+    return f"{row.name}, {count}" if len(names) > 1 else count
 
 
 def _work(found: Comparison) -> str:

@@ -94,7 +94,7 @@ def note(machine: Machine, run: Measured) -> str:
     if 1 / FAR <= ratio <= FAR:
         return ""
     return (
-        f"{run.name} on {run.ranks} ranks: its trial product reached {run.matmul_gflops:,.0f} GFLOP/s a rank, "
+        f"reached {run.matmul_gflops:,.0f} GFLOP/s a rank in its trial product, "
         f"the profile has {machine.matmul_gflops:,.0f}: another machine, or one that others used"
     )
 

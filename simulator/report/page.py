@@ -40,7 +40,7 @@ def page(found: Comparison, pictures: Sequence[Picture]) -> str:
 
 
 def _title(found: Comparison) -> str:
-    return ", ".join(dict.fromkeys(row.run.name for row in found.rows))
+    return ", ".join(dict.fromkeys(row.name for row in found.rows))
 
 
 def _head(found: Comparison) -> str:
@@ -107,7 +107,7 @@ def _run(row: Row) -> list[str]:
     interval = f"{_time(said.low_s)} to {_time(said.high_s)}"
     speed = f"{row.speed_up.measured:.2f} ({row.speed_up.predicted:.2f})"
     return [
-        run.name if run.finished else f"{run.name}, step {run.reached:,} of {run.config.steps:,}",
+        row.name if run.finished else f"{row.name}, step {run.reached:,} of {run.config.steps:,}",
         f"{run.ranks} on {run.nodes} node{'s' * (run.nodes > 1)}",
         *(_time(run.step_s), _time(said.step_s), interval, f"{row.error:+.1%}"),
         *(_percent(row.efficiency), speed, _percent(row.communication), _percent(row.mfu)),
@@ -120,13 +120,13 @@ def _splits(found: Comparison) -> str:
     for row in found.rows:
         both = [(row.run.split.get(part), row.predicted.split[part]) for part in PARTS]
         cells = [f"{'not measured' if took is None else _time(took)} ({_time(said)})" for took, said in both]
-        rows.append([row.run.name, str(row.run.ranks), *cells])
+        rows.append([row.name, str(row.run.ranks), *cells])
     return _folded("Seconds of a step: measured (predicted)", _table(heads, rows))
 
 
 def _others(found: Comparison) -> str:
     rows = [
-        [row.run.name, str(row.run.ranks), f"{change.saves:.0%}", change.text]
+        [row.name, str(row.run.ranks), f"{change.saves:.0%}", change.text]
         for row in found.rows
         for change in row.changes[:SHOWN]
     ]

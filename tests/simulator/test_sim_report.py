@@ -126,6 +126,19 @@ def test_an_unfinished_run_is_compared_and_said_to_be_one(tmp_path: Path, capsys
     assert note in (run / "predicted" / "index.html").read_text()
 
 
+def test_two_models_of_one_name_are_told_apart_and_their_notes_joined(tmp_path: Path) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    times = {**TIMES[2], "communication": None}
+    runs = [make(tmp_path, ranks, times=times if ranks > 1 else TIMES[1]) for ranks in TIMES]
+    wide = ["model.layers=8", *words(2)[2:], "model.dim=128"]
+    runs.append(made_runs.run(tmp_path / "wide", wide, TIMES[2], ranks=2))
+    assert main(["report", *map(str, runs), "--profile", str(profile), "--out", str(tmp_path / "out")]) == 0
+    found = told(tmp_path / "out")
+    assert found["notes"][0].startswith("tiny-llama (1.12 M, fp32) on 2, 4 ranks did not measure communication")
+    assert [run["efficiency"]["measured"] == 1 for run in found["runs"]] == [True, False, False, True]
+    assert browser.look(tmp_path / "out" / "index.html", 1280).cut == []
+
+
 def test_communication_that_was_not_measured_is_not_zero(tmp_path: Path) -> None:
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
     run = make(tmp_path, 2, times={**TIMES[2], "compute": 84.0, "communication": None})
@@ -197,7 +210,10 @@ def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Pat
     run = make(tmp_path, 2, peak={"peak": 1e12, "source": "given", "achieved": 20e9})
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     (note,) = told(run / "predicted")["notes"]
-    assert "reached 20 GFLOP/s a rank, the profile has 50: another machine, or one that others used" in note
+    said = (
+        "reached 20 GFLOP/s a rank in its trial product, the profile has 50: another machine, or one that others used"
+    )
+    assert note == f"tiny-llama on 2 ranks {said} used"
 
 
 def bad_words(folder: Path) -> list[tuple[list[str], str]]:

@@ -58,7 +58,7 @@ def state(held: Held, layout: Layout) -> dict[str, float]:
     narrow = layout.weight_bytes == NARROW
     found = {
         "weights": _weights(layout, whole, split),
-        "gradients": learned * _gradients(layout, ways, whole, split),
+        "gradients": learned * (_gradients(layout, ways, whole, split) + _left_out(layout, whole)),
         "optimizer": learned * (split if layout.zero >= OPTIMIZER else whole) * _optimizer_bytes(layout, narrow),
     }
     return found | dict.fromkeys(offloaded(layout), 0.0)
@@ -127,6 +127,11 @@ def _gradients(layout: Layout, ways: Habits, whole: float, split: float) -> floa
         return layout.gradient_bytes * whole
     size = 2 if layout.weight_bytes == NARROW else 4
     return size * (split if layout.zero >= GRADIENTS else whole)
+
+
+def _left_out(layout: Layout, whole: float) -> float:
+    """What compression did not send is added to the next step's gradients."""
+    return 4 * whole if layout.compression < 1 else 0.0
 
 
 def _optimizer_bytes(layout: Layout, narrow: bool) -> int:

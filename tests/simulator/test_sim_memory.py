@@ -158,3 +158,9 @@ def test_inputs_of_recomputed_layers_on_the_host_leave_one_layer() -> None:
     held, before = (parts(replace(layout, trainer=name))["activations"] for name in ("bigscience", ""))
     inputs = 2 * LLAMA.layers * LLAMA.seq * LLAMA.hidden
     assert before - held == pytest.approx(inputs)
+
+
+def test_compression_keeps_what_it_did_not_send() -> None:
+    layout = replace(EIGHT, zero=0)
+    more = parts(replace(layout, compression=0.1))["gradients"] - parts(layout)["gradients"]
+    assert more == pytest.approx(4 * parameters(LLAMA).total)

@@ -213,7 +213,7 @@ def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Pat
     said = (
         "reached 20 GFLOP/s a rank in its trial product, the profile has 50: another machine, or one that others used"
     )
-    assert note == f"tiny-llama on 2 ranks {said} used"
+    assert note == f"tiny-llama on 2 ranks {said}"
 
 
 def bad_words(folder: Path) -> list[tuple[list[str], str]]:

@@ -50,7 +50,8 @@ def tariff(spec: ClusterSpec, group: str, instance: str, purchase: Purchase) -> 
     block = block_usd(instance) if purchase == "block" else 0.0
     if block is None:
         return None
-    each = sum(line.usd_per_hour for line in nodes) + block
+    # What is paid now; the most that spot can rise to is for budgets.
+    each = sum(line.least for line in nodes) + block
     on = _blocks()["date"] if purchase == "block" else priced.priced_on
     return Tariff(each, sum(line.usd_per_hour for line in rest), purchase, on, _notes([*nodes, *rest]))
 

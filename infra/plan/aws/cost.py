@@ -24,6 +24,10 @@ NOT_INCLUDED = (
 )
 
 
+Range = tuple[float, float]
+"""USD per hour, least and most."""
+
+
 class Prices(Protocol):
     """What an hour of an instance costs: the dated table, or what AWS says today."""
 
@@ -112,7 +116,7 @@ def _groups(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
 
 
 def _nodes(
-    part: str, group: NodeGroup, counts: tuple[int, int], paid: Mapping[Purchase, float | None], region: str
+    part: str, group: NodeGroup, counts: tuple[int, int], paid: Mapping[Purchase, Range | None], region: str
 ) -> Line:
     least, most = counts
     known = [usd for usd in paid.values() if usd is not None]
@@ -122,21 +126,27 @@ def _nodes(
     notes = [_NOTES[way] for way in paid if way in _NOTES]
     if missing := [way for way, usd in paid.items() if usd is None]:
         notes.append(f"{_no_price(region)} of {', '.join(missing)}")
-    return Line(part, what, most, max(known) * most, "; ".join(notes), least, min(known) * least, bool(missing))
+    dearest, cheapest = max(usd for _, usd in known), min(usd for usd, _ in known)
+    return Line(part, what, most, dearest * most, "; ".join(notes), least, cheapest * least, bool(missing))
 
 
 _NOTES: dict[Purchase, str] = {
-    "spot": "spot prices move",
+    "spot": "spot prices move, up to that on demand",
     "reservation": "a reservation costs this also while it is empty",
     "block": "the block was paid when it was bought",
 }
 
 
-def _bought(name: str, way: Purchase, region: str, prices: Prices) -> float | None:
+def _bought(name: str, way: Purchase, region: str, prices: Prices) -> Range | None:
+    """A spot machine without a limit of its own, as they are launched, costs what it costs on demand at most
+    (docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-request.html)."""
     if way == "block":
-        return 0.0
+        return 0.0, 0.0
     price = prices(name, region, spot=way == "spot")
-    return price.usd if price else None
+    if price is None:
+        return None
+    limit = prices(name, region) if way == "spot" else None
+    return price.usd, max(price.usd, limit.usd) if limit else price.usd
 
 
 def _root_volume() -> dict[Price, float]:

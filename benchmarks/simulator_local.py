@@ -1,9 +1,10 @@
 """What the simulator says of our own runs on this machine's CPU after `calibrate`, against what they take.
 
-    python benchmarks/simulator_local.py [--ranks 1,2,4] [--keep FOLDER] [--json FILE]
+    python benchmarks/simulator_local.py [--ranks 1,2,4] [--weight 40] [--keep FOLDER] [--json FILE]
 
 Ranks are processes of one node container, joined by gloo. Calibration and runs take turns, so that other users of the
 machine disturb both alike; a run's figure is that of its quickest twentieth of steps, its median stands beside it.
+On a machine that others use, --weight makes the ranks together count as so many of the others' processes.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ MOST_OFF = 15.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4])
+    parser.add_argument("--weight", type=int, default=0, help="needs an engine with the cgroupfs driver (%(default)s)")
     parser.add_argument("--keep", type=Path, help="an empty folder for the profile and the runs")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
@@ -54,7 +56,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=paths.cache) as made:
         folder = (asked.keep or Path(made)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        measure(paths, folder, asked.ranks)
+        measure(paths, folder, asked.ranks, asked.weight)
         figures = [figure for ranks in asked.ranks for name in RUNS for figure in compare(folder, name, ranks)]
     print(report(figures))
     if asked.json:
@@ -62,12 +64,14 @@ def main() -> int:
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 
-def measure(paths: Paths, folder: Path, ranks: list[int]) -> None:
+def measure(paths: Paths, folder: Path, ranks: list[int], weight: int) -> None:
     python = f"/shared/env/{env.key(paths)}/bin/python"
     mounts = ["-v", f"{pins.ENV_VOLUME}:/shared/env:ro", "-v", f"{REPO}:/repo:ro", "-v", f"{folder}:/disk"]
     box = ["docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "4g", "-w", "/disk", *mounts]
     words = ("GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1", "PYTHONPATH=/repo", "PYTHONDONTWRITEBYTECODE=1")
     box += [word for variable in (*words, "TORCH_CPP_LOG_LEVEL=FATAL") for word in ("-e", variable)]
+    # All containers together weigh as much as one process outside of them; one beside them has a weight of its own.
+    box += ["--cgroup-parent", "/", "--cpu-shares", str(1024 * weight)] if weight else []
     box += ["--label", "muster.cluster=bench-simulator", pins.NODE_IMAGE]
     for count in ranks:
         for command in commands(count):

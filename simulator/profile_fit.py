@@ -49,9 +49,15 @@ def crowd(machine: dict[str, Any], world: dict[str, Any]) -> float:
 
 
 def _crowded(world: dict[str, Any], times: float) -> dict[str, Any]:
-    """Work was measured on a core of its own; exchanges and the short run had all ranks in them already."""
+    """Work was measured on a core of its own; exchanges and the short run had all ranks in them already.
+
+    Where ranks share cores, one that is late leaves its core to the others: nobody waits for the slowest.
+    """
+    if times == 1:
+        return world
     return {
         **world,
+        "spread": 0.0,
         "products": {
             dtype: [(*shape, times * took) for *shape, took in rows] for dtype, rows in world["products"].items()
         },

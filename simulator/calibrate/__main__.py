@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, quantiles
 from typing import Any
 
 from simulator.calibrate import arithmetic, exchanges, parts, profile_file, saves, short_runs
@@ -52,7 +52,9 @@ def _calibrate(asked: argparse.Namespace) -> None:
         found = _measure(Ranks(world, asked.seconds), scratch)
         world.close()
         _say(world, "the trainer on the smallest model")
-        found["short_run"] = short_runs.short_run(scratch / "run", world.size, world.device.type)
+        short_runs.short_run(scratch / "run", world.size, world.device.type)
+        if world.rank == 0:
+            found["short_run"] = short_runs.what_it_took(scratch / "run")
     finally:
         if world.rank == 0:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -79,12 +81,12 @@ def _measure(ranks: Ranks, scratch: Path) -> dict[str, Any]:
 
 
 def _spread(ranks: Ranks) -> float:
-    """How much longer the slowest rank takes than the mean one, in the middle of many tries."""
+    """How much longer the slowest rank takes than the mean one, in the quietest quarter of many tries."""
     import torch  # noqa: PLC0415
 
     one = torch.rand(256, 256, device=ranks.device)
     tries = [ranks.all(ranks.timed(lambda: torch.mm(one, one), 20)) for _ in range(15)]
-    return median(max(times) / mean(times) - 1 for times in tries)
+    return quantiles([max(times) / mean(times) - 1 for times in tries], n=4)[0]
 
 
 def _say(world: World, text: str) -> None:

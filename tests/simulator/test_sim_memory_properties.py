@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.gpus import gpu
@@ -59,24 +59,28 @@ def total(model: Transformer, layout: Layout) -> float:
     return memory(model, layout, H100).total * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(models(), layouts())
 def test_a_larger_micro_batch_needs_more(model: Transformer, layout: Layout) -> None:
     more = replace(layout, micro_batch=2 * layout.micro_batch, global_batch=2 * layout.global_batch)
     assert total(model, layout) < total(model, more)
 
 
+@settings(deadline=None)
 @given(models(), layouts())
 def test_more_data_ranks_never_need_more(model: Transformer, layout: Layout) -> None:
     more = replace(layout, dp=2 * layout.dp, global_batch=2 * layout.global_batch)
     assert memory(model, more, H100).total <= total(model, layout)
 
 
+@settings(deadline=None)
 @given(models(), layouts())
 def test_more_tensor_ranks_never_need_more(model: Transformer, layout: Layout) -> None:
     if layout.tp > 1 and 2 * layout.tp <= model.heads:
         assert memory(model, replace(layout, tp=2 * layout.tp), H100).total <= total(model, layout)
 
 
+@settings(deadline=None)
 @given(models(), layouts())
 def test_recomputing_all_needs_the_least(model: Transformer, layout: Layout) -> None:
     least = memory(model, replace(layout, recompute="full"), H100).total
@@ -84,6 +88,7 @@ def test_recomputing_all_needs_the_least(model: Transformer, layout: Layout) -> 
     assert least <= total(model, replace(layout, recompute="none"))
 
 
+@settings(deadline=None)
 @given(models(), layouts())
 def test_every_stage_of_zero_holds_no_more_state(model: Transformer, layout: Layout) -> None:
     """What is gathered on the way comes on top: of few large layers that is as much as the last stage saves."""
@@ -94,11 +99,13 @@ def test_every_stage_of_zero_holds_no_more_state(model: Transformer, layout: Lay
     assert state == sorted(state, reverse=True)
 
 
+@settings(deadline=None)
 @given(models(), layouts())
 def test_offload_never_needs_more(model: Transformer, layout: Layout) -> None:
     assert memory(model, replace(layout, offload=True), H100).total <= total(model, layout)
 
 
+@settings(deadline=None)
 @given(models(), layouts())
 def test_parts_add_up_and_none_is_below_nothing(model: Transformer, layout: Layout) -> None:
     found = memory(model, layout, H100)
@@ -107,6 +114,7 @@ def test_parts_add_up_and_none_is_below_nothing(model: Transformer, layout: Layo
     assert found.taken > found.total
 
 
+@settings(deadline=None)
 @given(models(), layouts())
 def test_changes_keep_the_batch_divided_and_the_gpus_or_say_how_many(model: Transformer, layout: Layout) -> None:
     for words, changed in changes(model, layout):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.gpus import gpu
@@ -88,13 +88,15 @@ MODELS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(MODELS, SIZES)
 def test_more_samples_take_longer_and_more_memory(model: Stack, batch: int) -> None:
     small, large = (predict(model, alone(size), H200) for size in (batch, 4 * batch))
-    assert small.step_s <= large.step_s <= 4 * small.step_s
+    assert small.step_s <= large.step_s * (1 + 1e-9) <= 4 * small.step_s
     assert small.memory.total < large.memory.total
 
 
+@settings(deadline=None)
 @given(MODELS, SIZES, st.sampled_from([0, 1, 3]))
 def test_more_ranks_never_do_more_each(model: Stack, batch: int, zero: int) -> None:
     one = predict(model, alone(batch), H200)
@@ -105,6 +107,7 @@ def test_more_ranks_never_do_more_each(model: Stack, batch: int, zero: int) -> N
     assert one.parts["data"] == 0
 
 
+@settings(deadline=None)
 @given(MODELS, SIZES)
 def test_recomputing_costs_time(model: Stack, batch: int) -> None:
     kept, again = (predict(model, replace(alone(batch), recompute=mode), H200) for mode in ("none", "full"))
@@ -112,6 +115,7 @@ def test_recomputing_costs_time(model: Stack, batch: int) -> None:
     assert again.memory.total <= kept.memory.total
 
 
+@settings(deadline=None)
 @given(MODELS, SIZES)
 def test_compressed_gradients_take_no_longer(model: Stack, batch: int) -> None:
     plain = replace(alone(batch), dp=32, global_batch=32 * batch)

@@ -13,6 +13,7 @@ from simulator.system import Gpu
 
 DATA = Path(__file__).with_name("data") / "gpus.yaml"
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+SMALL_A100_GB = 48
 PCIE_GB_S = 25.0
 """Between GPUs without NVLink, per direction: PCIe gen 4 as reached."""
 
@@ -22,7 +23,7 @@ def gpu(name: str, memory_gb: float = 0.0) -> Gpu:
     """`memory_gb` picks the variant where one name has several; KeyError names the GPUs that there are."""
     sheets = _sheets()
     key = name.lower()
-    if key == "a100" and 0 < memory_gb <= 48:
+    if key == "a100" and 0 < memory_gb <= SMALL_A100_GB:
         key = "a100-40gb"
     if key not in sheets:
         raise KeyError(f"gpu: {name!r}; allowed: {', '.join(sheets)}")
@@ -38,6 +39,10 @@ def gpu(name: str, memory_gb: float = 0.0) -> Gpu:
         reached=float(sheet["reached"]),
     )
     return replace(found, memory_gb=memory_gb) if memory_gb > 0 else found
+
+
+def gpu_names() -> tuple[str, ...]:
+    return tuple(_sheets())
 
 
 def link_gb_s(name: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from simulator.parameters import parameters
@@ -46,17 +47,26 @@ def measured(rows: Iterable[Mapping[str, str]]) -> list[Measured]:
         step = _step_s(row, described)
         if not _believable(described, step):
             step = 0.0
-        memory = float(row.get("memory_gb") or 0)
+        memory = _figure(row, "memory_gb")
         found.append(Measured(row.get("source") or "", row.get("run_id") or "", row, described, step, memory))
     return found
 
 
 def _step_s(row: Mapping[str, str], described: Run) -> float:
-    if row.get("global_batch") and row.get("step_time_s"):
-        return float(row["step_time_s"])
-    if rate := row.get("tokens_per_s_per_gpu"):
-        return described.layout.global_batch * described.model.seq / (float(rate) * described.layout.gpus)
+    if row.get("global_batch") and (step := _figure(row, "step_time_s")):
+        return step
+    if rate := _figure(row, "tokens_per_s_per_gpu"):
+        return described.layout.global_batch * described.model.seq / (rate * described.layout.gpus)
     return 0.0
+
+
+def _figure(row: Mapping[str, str], name: str) -> float:
+    """0 where there is none that could be one."""
+    try:
+        value = float(row.get(name) or 0)
+    except ValueError:
+        return 0.0
+    return value if 0 < value < inf else 0.0
 
 
 def _believable(described: Run, step: float) -> bool:

@@ -58,6 +58,7 @@ class Rates:
     imbalance: float = rate("fullest expert over the mean", 1.15, 1.0, 2.0)
     fp8: float = rate("share of the fp8 rate that fp8 products keep, over that of bf16", 0.75, 0.4, 1.0)
     links: float = rate("collectives of a training step, time over that of an idle machine", 1.15, 0.8, 2.5)
+    dispatch: float = rate("tokens on their way to experts, time over that of NCCL's all-to-all", 0.9, 0.5, 1.6)
 
 
 @cache

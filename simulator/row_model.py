@@ -81,9 +81,10 @@ def _reduced(values: Values, known: Transformer, seq: int) -> Transformer:
 @cache
 def _known(name: str) -> Transformer | None:
     """`llama3_70b (12-layer proxy)` and `Llama3 70B 2-node` are llama-70b."""
-    plain = _plain(re.sub(r"\(.*?\)|\d+-node|-?(reduced|proxy|pretrain\w*)", "", name.lower()))
+    bare = re.sub(r"\(.*?\)|\d+-node|-?(reduced|proxy|pretrain\w*)", "", name.lower()).strip()
+    plain, sizeless = _plain(bare), _plain(re.sub(r"[ _-]\d+(\.\d+)?b$", "", bare))
     table = _table()
-    for key in (plain, re.sub(r"llama31?(?=\d+b)", "llama", plain), re.sub(r"\d+b$", "", plain)):
+    for key in (plain, re.sub(r"llama3[1-3]?(?=\d+b)", "llama", plain), sizeless):
         if key in table:
             return named(table[key]).model
     near = get_close_matches(plain, [key for key in table if not key.startswith("tiny")], n=1, cutoff=0.93)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any
 
-from simulator.gpus import gpu, link_gb_s
+from simulator.gpus import gpu, gpu_names, link_gb_s
 from simulator.interconnect import USUAL_GB_S, network
 from simulator.layout import Layout
 from simulator.memory import memory
@@ -20,6 +21,8 @@ from simulator.trainers import habits, trainer_of
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
+UNEVEN = 3
+"""Layers that end stages may have less: trainers count embedding, head and a part for further tokens as layers."""
 FULL_TOKENS = 16384
 """Tokens of a forward beyond which a larger micro-batch is no faster."""
 
@@ -41,19 +44,22 @@ def run(row: Mapping[str, str]) -> Run:
     dtype = values.choice("dtype", DTYPES, "bf16")
     tp, pp, cp = (values.whole(name, 1) for name in ("tp", "pp", "cp"))
     words = software(
-        values.text("software"),
+        values.text("software") or values.text("model"),
         values.text("note"),
         narrow=dtype == "fp16",
         spread=tp * pp > 1,
         sharded=values.text("zero_stage") == "3",
     )
+    if dtype not in system.gpu.peak_tflops:
+        allowed = ", ".join(system.gpu.peak_tflops)
+        raise RowError(f"dtype: {dtype!r} on {system.gpu.name}; allowed: {allowed}; choose one")
     model = replace(model, flash=words.flash and system.gpu.generation != "volta")
     layout = _layout(values, model, words, replace(Layout(tp=tp, pp=pp, cp=cp), dtype=dtype))  # type: ignore[arg-type]
     return Run(model, _fill(values, model, layout, system), system, tuple(values.inferred))
 
 
 def _system(values: Values) -> System:
-    name = values.required("gpu_type").lower()
+    name = _gpu_name(values.required("gpu_type"))
     try:
         found = gpu(name, values.number("gpu_memory_gb", 0.0, quiet=True))
     except KeyError as error:
@@ -79,6 +85,13 @@ def _system(values: Values) -> System:
         nvlink_domain=domain,
         network=net.kind,
     )
+
+
+def _gpu_name(words: str) -> str:
+    """`NVIDIA H100-SXM5-80GB` is an h100."""
+    plain = words.lower().strip()
+    found = re.fullmatch(r"(?:nvidia[ _-])?([a-z]+\d+[a-z]?)(?:[ _-](?:sxm\d?|hgx|nvl\d*|\d+ ?gb))*", plain)
+    return found[1] if found and plain not in gpu_names() else plain
 
 
 def _layout(values: Values, model: Transformer, words: Software, begun: Layout) -> Layout:
@@ -128,6 +141,10 @@ def _divides(model: Transformer, layout: Layout) -> None:
         raise RowError(f"tp: {tp}; allowed: divisors of heads = {model.heads}; choose one")
     if pp * virtual > model.layers:
         raise RowError(f"pp * virtual_stages: {pp * virtual}; allowed: up to layers = {model.layers}; make one smaller")
+    if layout.pp > 1 and -model.layers % pp > UNEVEN:
+        raise RowError(f"pp: {pp}; allowed: divisors of layers = {model.layers}, or of up to {UNEVEN} more; choose one")
+    if model.seq % layout.cp:
+        raise RowError(f"cp: {layout.cp}; allowed: divisors of seq = {model.seq}; choose one")
     if ranks % ep:
         raise RowError(f"ep: {ep}; allowed: divisors of dp * cp = {ranks}; choose one")
     if ep > 1 and model.experts is not None and model.experts.count % ep:

@@ -31,7 +31,8 @@ def predicted(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
 def prediction(described: Run, rates: Rates | None = None) -> tuple[Prediction, float, float]:
     """With an interval that is as wide as what had to be inferred makes it."""
     found = predict(described.model, described.layout, described.system, rates)
-    low, high = spread(found.parts, found.step_s, described.inferred)
+    gpus = described.layout.gpus
+    low, high = spread(found.parts, found.step_s, described.system, gpus, described.inferred)
     return found, found.step_s * low, found.step_s * high
 
 

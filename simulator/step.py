@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import log, sqrt
+from math import ceil, log, sqrt
 from typing import Protocol
 
 from simulator.compute import Compute, habit
@@ -44,7 +44,7 @@ def predict(model: Model, layout: Layout, system: System, rates: Rates | None = 
         # The host holds the optimizer's state, so it makes the update.
         parts |= {"optimizer": 0.0, "offload": offload_s(model, layout, system)}
     step = sum(parts.values())
-    low, high = spread(parts, step)
+    low, high = spread(parts, step, system, layout.gpus)
     needed = memory(model, layout, system)
     return Prediction(
         step, step * low, step * high, parts, needed, needed.fits, needed.reason, max(parts, key=parts.__getitem__)
@@ -79,7 +79,8 @@ class Estimate:
 
     def _stage(self, layout: Layout) -> tuple[dict[str, float], float]:
         """One micro-batch through the slowest stage by what it is spent on, and how much of it is backward."""
-        layers, mixtures = self.held.layers / layout.pp, self.held.mixtures / layout.pp
+        layers = ceil(self.held.layers / layout.pp)
+        mixtures = self.held.mixtures * layers / self.held.layers
         works = []
         if layers > mixtures:
             works.append((layers - mixtures, self.compute.layer(layout, False)))

@@ -50,7 +50,8 @@ class Traffic:
         group = groups.experts(layout, self.system)
         copies = _copies(experts.per_token, max(1, group.ranks // group.per_node))
         size = 2 * self._tokens(layout) * self.model.hidden * copies / layout.tp
-        return (6 if layout.recompute == "full" else 4) * self._time("all_to_all", size, group)
+        times = 6 if layout.recompute == "full" else 4
+        return times * self.rates.dispatch * time_s("all_to_all", size, group, self.system)
 
     def gather(self, layout: Layout, layers: float, forward: float, backward: float) -> float:
         """What weights and gradients on the way add to one micro-batch under ZeRO-3; the seconds are of all layers."""

@@ -28,7 +28,7 @@ def main(words: list[str]) -> int:
 
 def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simulator evaluate", description=__doc__)
-    parser.add_argument("file", type=Path, metavar="IN.csv", help="columns of data/runs.csv or data/collectives.csv")
+    parser.add_argument("file", type=Path, metavar="IN.csv", help="columns of data/runs.csv or collectives.csv")
     parser.add_argument(
         "--cross-validate",
         nargs="?",

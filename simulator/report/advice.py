@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from simulator.report.machines import Machine
@@ -26,8 +26,12 @@ class Change:
 
 
 def changes(run: Measured, said: Predicted, machine: Machine) -> list[Change]:
-    """The largest first."""
-    found = [*_wasted(run, said), *_settings(run, said, machine)]
+    """The largest first; what the model advises comes last where it does not explain the run."""
+    wasted, settings = _worthwhile(_wasted(run, said)), _worthwhile(_settings(run, said, machine))
+    return wasted + settings if run.step_s > said.high_s else _worthwhile([*wasted, *settings])
+
+
+def _worthwhile(found: Iterable[Change]) -> list[Change]:
     return sorted((one for one in found if one.saves >= LEAST), key=lambda one: -one.saves)
 
 

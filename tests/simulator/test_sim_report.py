@@ -161,6 +161,7 @@ ADVICE: list[tuple[dict[str, float | None], list[str], str]] = [
         "Raise checkpoint.every from 10 to 40: saves take 80.0 ms of a step of 165.0 ms, 60.0 ms (36%)",
     ),
     ({**TIMES[2], "communication": 300.0}, [], "Look at communication before any setting: 300.0 ms of a step"),
+    ({**TIMES[2], "compute": 180.0}, [], "Look at compute before any setting: 180.0 ms of a step"),
 ]
 
 

@@ -13,7 +13,6 @@ from rich.table import Table
 from infra.commands import screen
 from infra.commands.fabric_basis import basis
 from infra.commands.fabric_nodes import Listed, chosen, listed
-from infra.commands.known_cluster import known_cluster
 from infra.commands.ssh import inventory, run
 from infra.commands.ssh_aws import check_tools
 from infra.commands.submit import FOLDER, Followed, follow, send
@@ -137,6 +136,8 @@ def _conclude(stack: StackHome, proofs: Sequence[Proof], *, drain: bool) -> None
 
 def _queue(stack: StackHome) -> JobQueue:
     """Of what was made; the stack file may have been changed since."""
+    from infra.commands.known_cluster import known_cluster  # noqa: PLC0415  # loads Pulumi's libraries
+
     known = known_cluster(stack)
     if known is None or known.on_this_machine:
         return queue_of(read(stack.file), stack.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
-from infra.commands.known_cluster import known_cluster
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
 from infra.home import StackHome
@@ -35,7 +34,8 @@ def launched(sets: Sequence[NodeSet], node: str) -> bool:
 
 def way_to(stack: StackHome, node: str) -> list[str]:
     """Options of ssh: which machine has the name now is EC2's to say."""
-    from infra.targets.aws.access import through_session_manager  # noqa: PLC0415  # loads AWS's libraries
+    from infra.commands.known_cluster import known_cluster  # noqa: PLC0415  # these load AWS's libraries, and Pulumi's
+    from infra.targets.aws.access import through_session_manager  # noqa: PLC0415
     from infra.targets.aws.instances import asking, instances  # noqa: PLC0415
 
     placed = known_cluster(stack)

@@ -4,6 +4,8 @@ On moto with the plugin of these tests; with `make test-aws` the same in a real 
 
 from __future__ import annotations
 
+from base64 import b64decode
+
 import pytest
 
 from infra.engine.environment import BUDGET_JUDGED
@@ -54,6 +56,29 @@ def test_up_again_changes_nothing(pair: CloudStack) -> None:
     with pair.counted("refresh"):
         pair.unchanged()
     assert everything(pair.cloud) == before
+
+
+def test_secrets_are_in_clear_in_parameter_store_alone(pair: CloudStack) -> None:
+    """Neither in the state nor in what machines are started with, the engine's own and those of the template."""
+    ssm, ec2 = pair.cloud.client("ssm"), pair.cloud.client("ec2")
+    pages = ssm.get_paginator("get_parameters_by_path").paginate(
+        Path=f"/muster/{CLUSTER}", Recursive=True, WithDecryption=True
+    )
+    found = [one for page in pages for one in page["Parameters"] if one["Type"] == "SecureString"]
+    assert len(found) == 5, "Slurm's key, the database's password, host keys of three roles"
+    # A key in PEM has the same first and last line as every other.
+    secrets = {one["Name"]: max(one["Value"].splitlines(), key=len) for one in found}
+    mine = [{"Name": "tag:muster.cluster", "Values": [CLUSTER]}]
+    machine = ec2.describe_instances(Filters=mine)["Reservations"][0]["Instances"][0]["InstanceId"]
+    started = ec2.describe_instance_attribute(InstanceId=machine, Attribute="userData")["UserData"]["Value"]
+    template = ec2.describe_launch_templates(Filters=mine)["LaunchTemplates"][0]["LaunchTemplateId"]
+    (version,) = ec2.describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Latest"])[
+        "LaunchTemplateVersions"
+    ]
+    texts = [b64decode(one).decode() for one in (started, version["LaunchTemplateData"]["UserData"])]
+    assert all("muster: fetches the bundle" in text for text in texts)
+    seen = "\n".join([pair.pulumi("stack", "export"), *texts])
+    assert [name for name, secret in secrets.items() if secret in seen] == []
 
 
 def test_more_nodes_and_a_safe_field_replace_nothing(pair: CloudStack) -> None:

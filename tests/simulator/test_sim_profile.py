@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator.__main__ import main
 from simulator.layout import Layout
 from simulator.nonnegative import solve, solve_quiet
 from simulator.profile import read
@@ -101,3 +103,12 @@ def test_a_disturbed_row_is_left_out() -> None:
     rows = [[float(x), 1.0] for x in (1, 2, 4, 8, 16)]
     targets = [2 * row[0] + 1 for row in rows]
     assert solve_quiet([*rows, [4.0, 1.0]], [*targets, 27.0]) == pytest.approx([2.0, 1.0])
+
+
+def test_calibrate_without_torch_says_where_it_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["calibrate"]) == 2
+    said = capsys.readouterr().err
+    assert "simulator: calibrate: torch is not installed; allowed: an environment with the trainer's packages" in said

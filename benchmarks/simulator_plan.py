@@ -1,5 +1,7 @@
 """How fast the planner is: layouts per second on one core, and a whole plan for up to 1,024 GPUs.
 
+Time is that of the one core it uses: on a machine that others use the clock tells of them.
+
 python benchmarks/simulator_plan.py [--model llama-70b]
 """
 
@@ -45,13 +47,13 @@ def main() -> int:
     answer = plan(asked)
     took, core_s = time.perf_counter() - began, time.process_time() - worked
     considered, timed = answer.counts.considered, answer.counts.timed
-    rate = f"{considered / core_s:,.0f}/s"
+    rate, all_of_them = f"{considered / core_s:,.0f}/s", f"{considered:,} layouts, {took:.1f} s by the clock"
     print(report([
-        Figure(f"{model.name}: a plan for 1 to 128 nodes of 8 GPUs", took, "s", f"{considered:,} layouts", MOST_S),
+        Figure(f"{model.name}: a plan for 1 to 128 nodes of 8 GPUs", core_s, "s", all_of_them, MOST_S),
         Figure("core time for 10,000 layouts", core_s / considered * LEAST_PER_S, "s", rate, 1),
         Figure("layouts timed, not ruled out before", timed / core_s, "/s", f"Calculon {CALCULON_PER_S}/s"),
     ]))  # fmt: skip
-    return int(took > MOST_S or considered / core_s < LEAST_PER_S)
+    return int(core_s > MOST_S or considered / core_s < LEAST_PER_S)
 
 
 if __name__ == "__main__":

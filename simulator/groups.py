@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import gcd
 
 from simulator.collectives import Group
@@ -16,7 +17,11 @@ def domain(system: System) -> int:
 
 def group(ranks: int, stride: int, total: int, system: System) -> Group:
     """`ranks` that are `stride` apart: neighbours in a node are tensor, then context, data, pipeline ones."""
-    fast = min(domain(system), total)
+    return _group(ranks, stride, min(domain(system), total))
+
+
+@cache
+def _group(ranks: int, stride: int, fast: int) -> Group:
     inside = gcd(ranks, max(1, fast // stride))
     if ranks <= inside:
         return Group(ranks=ranks, per_node=ranks, sharing=1)

@@ -38,14 +38,17 @@ class Prediction:
     bottleneck: str = ""
 
 
-def predict(model: Model, layout: Layout, system: System, rates: Rates | None = None) -> Prediction:
+def predict(
+    model: Model, layout: Layout, system: System, rates: Rates | None = None, needed: Memory | None = None
+) -> Prediction:
+    """`needed` is what `memory` says of the same layout, for those who have asked it already."""
     parts = _estimate(model, system, rates or fitted()).parts(layout)
     if layout.offload:
         # The host holds the optimizer's state, so it makes the update.
         parts |= {"optimizer": 0.0, "offload": offload_s(model, layout, system)}
     step = sum(parts.values())
     low, high = spread(parts, step, system, layout.gpus)
-    needed = memory(model, layout, system)
+    needed = needed or memory(model, layout, system)
     return Prediction(
         step, step * low, step * high, parts, needed, needed.fits, needed.reason, max(parts, key=parts.__getitem__)
     )

@@ -77,11 +77,12 @@ def _first_that_fits(space: Space, shape: Shape, sharding: tuple[Zero, int], pas
     for left, recompute in zip(reversed(range(len(allowed))), allowed, strict=True):
         space.counts.considered += 1
         layout = space.layout(shape, sharding, passes, recompute)
-        if memory(space.model, layout, space.system).total > _room(space):
+        needed = memory(space.model, layout, space.system)
+        if needed.total > _room(space):
             continue
         space.counts.timed += 1
         space.counts.considered += left
-        return Found(layout, predict(space.model, layout, space.system))
+        return Found(layout, predict(space.model, layout, space.system, needed=needed))
     return None
 
 

@@ -1,0 +1,85 @@
+"""Published runs, each predicted by constants that were fitted without its source: the figures that hold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import cache
+from statistics import median
+
+import pytest
+
+from simulator import cross_validation
+from simulator.__main__ import main
+from simulator.fit import fit, step_s
+from simulator.measured import DATA, Measured, measured_runs
+from simulator.rates import Rates, bounds, fitted
+from simulator.run_errors import Compared, compared, errors_by_source, rankings
+
+
+@cache
+def runs() -> tuple[Measured, ...]:
+    return tuple(run for run in measured_runs() if run.step_s > 0)
+
+
+@cache
+def left_out() -> tuple[Compared, ...]:
+    return tuple(cross_validation.without_its_source(runs()))
+
+
+def test_sources_that_took_no_part_in_the_fit() -> None:
+    found = errors_by_source(left_out())
+    assert found["all"].median <= 0.08
+    assert found["all"].p90 <= 0.24
+    assert abs(found["all"].bias) <= 0.03
+    assert found["mosaicml"].p90 <= 0.14
+    assert found["megatron"].median <= 0.08
+    assert found["simumax"].median <= 0.10
+    assert found["vtrain_single"].p90 <= 0.23
+
+
+def test_intervals_hold_four_of_five_runs_of_other_sources() -> None:
+    found = errors_by_source(left_out())
+    assert 0.75 <= found["all"].covered <= 0.86
+    large = [one.covered for name, one in found.items() if name != "all" and one.rows > 10]
+    assert min(large) >= 0.7
+
+
+def test_layouts_are_put_in_their_measured_order() -> None:
+    found = rankings(left_out())
+    assert len(found) > 20
+    assert median(one.tau for one in found) >= 0.9
+    assert sum(one.tau >= 0.65 for one in found) >= 0.9 * len(found)
+    assert median(one.regret for one in found) <= 0.03
+    assert max(one.regret for one in found) <= 0.08
+
+
+def test_the_constants_in_use_are_those_of_the_fit() -> None:
+    used = asdict(fitted())
+    assert used != asdict(Rates())
+    assert all(bounds(name)[0] <= value <= bounds(name)[1] for name, value in used.items())
+    found = errors_by_source(compared(runs()))["all"]
+    assert found.median <= 0.07
+
+
+def test_constants_move_towards_what_runs_show() -> None:
+    true = replace(Rates(), matmul=0.8, flash_early=0.3)
+    made = [replace(run, step_s=step_s(run, true)) for run in runs()[::8]]
+    found = fit(made)
+    # Part of it may as well be the sources' own: constants and offsets share what all runs have in common.
+    assert 0.8 < found.matmul < 0.9 < Rates().matmul
+    assert found.flash_early < Rates().flash_early
+    before, after = (median(abs(one.error) for one in compared(made, rates)) for rates in (Rates(), found))
+    assert after < 0.6 * before
+
+
+def test_without_runs_everything_stays_as_believed() -> None:
+    single = fit(runs()[:1])
+    assert single.fp8 == Rates().fp8
+    assert single.host_torch_us == Rates().host_torch_us
+
+
+def test_the_command_prints_a_table_by_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(DATA)]) == 0
+    printed = capsys.readouterr().out
+    assert "| mosaicml | 198 |" in printed
+    assert "tau: median" in printed

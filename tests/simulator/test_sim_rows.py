@@ -1,0 +1,116 @@
+"""Rows of published runs: what is inferred, what is refused, and that no row ends the others."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.__main__ import main
+from simulator.rows import run
+from simulator.run_rows import ADDED, predicted
+
+ROW = {
+    "source": "made", "system": "made", "gpu_type": "h100", "gpus": "16", "gpus_per_node": "8", "nodes": "2",
+    "layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "8", "ffn": "14336", "gated_mlp": "1",
+    "vocab": "128256", "seq": "4096", "tp": "2", "pp": "1", "dp": "8", "cp": "1", "micro_batch": "1",
+    "global_batch": "64", "zero_stage": "1", "recompute": "none", "dtype": "bf16", "software": "Megatron-LM",
+}  # fmt: skip
+
+
+def answer(**changes: str) -> dict[str, str]:
+    return predicted([{**ROW, **changes}])[0]
+
+
+def test_a_full_row_is_predicted_with_its_interval_and_memory() -> None:
+    found = answer()
+    low, step, high = (float(found[f"predicted_{name}_s"]) for name in ("low", "step_time", "high"))
+    assert low < step < high
+    assert float(found["predicted_memory_gb"]) > 1
+    assert found["error"] == ""
+    assert "inter_gb_s=400" in found["inferred"]
+
+
+def test_what_a_row_leaves_out_is_inferred_listed_and_widens_the_interval() -> None:
+    found = answer(micro_batch="", recompute="", global_batch="")
+    assert {"micro_batch", "recompute", "global_batch"} <= {
+        word.split("=")[0] for word in found["inferred"].split("; ")
+    }
+
+    def width(row: dict[str, str]) -> float:
+        return float(row["predicted_high_s"]) / float(row["predicted_low_s"])
+
+    assert width(found) > width(answer())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpu_type": "tpu-v5"}, "gpu_type: 'tpu-v5'; allowed: v100, a100"),
+        ({"gpu_type": ""}, "gpu_type: blank"),
+        ({"tp": "3"}, "gpus: 16; allowed: a multiple of tp * pp * cp = 3"),
+        ({"dp": "4"}, "dp * tp * pp * cp: 8; allowed: gpus = 16"),
+        ({"gpus": "-16"}, "gpus: -16; allowed: whole numbers from 1"),
+        ({"gpus": "nan"}, "gpus: nan; allowed: whole numbers"),
+        ({"global_batch": "60"}, "global_batch: 60; allowed: multiples of micro_batch * dp = 8"),
+        ({"heads": "33", "kv_heads": "33"}, "heads: 33; allowed: divisors of hidden = 4096"),
+        ({"kv_heads": "5"}, "kv_heads: 5; allowed: divisors of heads = 32"),
+        ({"layers": "28", "tp": "1", "pp": "8", "dp": "2"}, "pp: 8; allowed: divisors of layers = 28"),
+        ({"layers": "1", "tp": "1", "pp": "2"}, "pp * virtual_stages: 2; allowed: up to layers = 1"),
+        ({"dtype": "int4"}, "dtype: 'int4'; allowed: fp32, tf32, fp16, bf16, fp8"),
+        ({"gpu_type": "a100", "dtype": "fp8"}, "dtype: 'fp8' on a100; allowed: fp32, tf32, fp16, bf16"),
+        ({"nodes": "1"}, "gpus: 16; allowed: at most gpus_per_node * nodes = 8"),
+        ({"zero_stage": "4"}, "zero_stage: 4; allowed: whole numbers from 0 to 3"),
+        ({"seq": ""}, "seq: blank"),
+        ({"seq": "4095", "tp": "1", "dp": "8", "cp": "2"}, "cp: 2; allowed: divisors of seq = 4095"),
+        ({"layers": "9000000", "hidden": "8388608", "ffn": "9000000"}, "allowed: 1e-06 to 1e+07 s"),
+        ({"layers": "", "hidden": "", "model": "nobody-7x"}, "model: 'nobody-7x'; allowed: "),
+    ],
+)
+def test_an_impossible_row_has_an_error_and_no_guess(changes: dict[str, str], message: str) -> None:
+    found = answer(**changes)
+    assert message in found["error"]
+    assert not any(found[name] for name in ADDED if name != "error")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("H100", "h100"), ("NVIDIA H100-SXM5-80GB", "h100"), ("b200", "b200"), ("a100-40gb", "a100-40gb")],
+)
+def test_a_gpu_by_the_names_that_sources_have_for_it(words: str, name: str) -> None:
+    assert run({**ROW, "gpu_type": words}).system.gpu.name == name
+
+
+@pytest.mark.parametrize("name", ["Llama 3.1 8B", "llama3_8b", "Llama-3-8B"])
+def test_a_model_by_the_names_that_sources_have_for_it(name: str) -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "gated_mlp", "vocab"), "")
+    found = run({**ROW, **blank, "model": name})
+    assert (found.model.layers, found.model.hidden) == (32, 4096)
+    assert "model=32x4096" in found.inferred
+
+
+CELL = st.one_of(st.sampled_from(["", "0", "1", "2", "3", "8", "-1", "1e9", "inf", "x", "0.5"]), st.text(max_size=6))
+
+
+@given(changes=st.dictionaries(st.sampled_from(sorted(ROW)), CELL, max_size=6))
+@settings(max_examples=150, deadline=None)
+def test_no_row_ends_the_others(changes: dict[str, str]) -> None:
+    found = answer(**changes)
+    assert bool(found["error"]) != bool(found["predicted_step_time_s"])
+
+
+def test_the_command_reads_and_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(ROW))
+        writer.writeheader()
+        writer.writerows([ROW, {**ROW, "gpu_type": "abacus"}])
+    assert main(["predict", "--runs", str(table), "--out", str(out)]) == 0
+    assert "1 of 2 rows predicted, 1 with an error" in capsys.readouterr().out
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == [*ROW, *ADDED]
+    assert rows[1]["error"].startswith("gpu_type: 'abacus'")

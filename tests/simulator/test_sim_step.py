@@ -1,0 +1,119 @@
+"""Step time: what must hold of any prediction, whatever the constants are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.gpus import gpu
+from simulator.layout import Layout
+from simulator.model import Experts, Layer, Stack, Transformer
+from simulator.step import predict
+from simulator.system import System
+
+MODEL = Transformer(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, gated=True, vocab=128256, seq=4096)
+MIXTURE = replace(MODEL, experts=Experts(count=64, per_token=8, ffn=1408, shared=1, dense_layers=1))
+
+
+def system(nodes: int = 1, name: str = "h100") -> System:
+    return System(
+        name="made",
+        gpu=gpu(name),
+        gpus_per_node=8,
+        nodes=nodes,
+        intra_gb_s=450.0,
+        inter_gb_s=400.0,
+        network="infiniband",
+    )
+
+
+def layout(**changes: object) -> Layout:
+    return replace(Layout(dp=8, micro_batch=1, global_batch=64, zero=3), **changes)  # type: ignore[arg-type]
+
+
+def seconds(one: Layout, nodes: int = 1, model: Transformer | Stack = MODEL, name: str = "h100") -> float:
+    return predict(model, one, system(nodes, name)).step_s
+
+
+def test_parts_are_the_step_and_the_interval_holds_it() -> None:
+    found = predict(MODEL, layout(), system())
+    assert sum(found.parts.values()) == pytest.approx(found.step_s)
+    assert found.low_s < found.step_s < found.high_s
+    assert found.bottleneck == "compute"
+    assert min(found.parts.values()) >= 0
+
+
+@given(
+    more=st.sampled_from([2, 4, 8]),
+    nodes=st.sampled_from([1, 2, 4]),
+    zero=st.sampled_from([0, 1, 3]),
+    framework=st.sampled_from(["torch", "megatron"]),
+)
+@settings(max_examples=30, deadline=None)
+def test_more_gpus_take_no_longer_for_the_same_work(more: int, nodes: int, zero: int, framework: str) -> None:
+    few = layout(dp=8 * nodes, global_batch=512 * nodes * more, zero=zero, framework=framework)
+    many = replace(few, dp=8 * nodes * more)
+    assert seconds(many, nodes * more) < seconds(few, nodes)
+    assert seconds(many, nodes * more) > seconds(few, nodes) / (1.02 * more), "and never gain more than there are"
+
+
+@given(seq=st.sampled_from([512, 1024, 2048, 4096, 8192]), tp=st.sampled_from([1, 2, 4, 8]))
+@settings(max_examples=20, deadline=None)
+def test_more_tokens_never_take_less_and_more_samples_take_longer(seq: int, tp: int) -> None:
+    one = layout(dp=8 // tp, tp=tp, sequence_parallel=tp > 1)
+    short, long = replace(MODEL, seq=seq), replace(MODEL, seq=2 * seq)
+    # Where launching takes longer than the work, twice the work takes as long.
+    assert seconds(one, model=long) >= seconds(one, model=short)
+    assert seconds(replace(one, global_batch=128)) > seconds(one)
+
+
+def test_recomputing_costs_at_most_one_more_forward() -> None:
+    none, full = (seconds(layout(recompute=mode)) for mode in ("none", "full"))
+    assert none < full < none * 1.45
+
+
+def test_a_pipeline_waits_less_with_more_micro_batches_and_with_interleaving() -> None:
+    piped = layout(dp=2, pp=4, zero=1, framework="megatron")
+    few, many = (predict(MODEL, replace(piped, global_batch=size), system()) for size in (16, 128))
+    assert few.parts["pipeline bubble"] / few.step_s > many.parts["pipeline bubble"] / many.step_s
+    woven = predict(MODEL, replace(piped, global_batch=16, virtual_stages=4, schedule="interleaved"), system())
+    assert woven.parts["pipeline bubble"] < few.parts["pipeline bubble"]
+
+
+def test_a_newer_gpu_is_faster_and_fp8_faster_than_bf16() -> None:
+    times = [seconds(layout(), name=name) for name in ("a100", "h100", "b200")]
+    assert times == sorted(times, reverse=True)
+    assert seconds(layout(dtype="fp8")) < seconds(layout())
+
+
+def test_small_layers_wait_for_the_host() -> None:
+    small = replace(MODEL, hidden=512, heads=8, kv_heads=8, ffn=1408, seq=256)
+    assert predict(small, layout(zero=0), system()).bottleneck in ("host", "step")
+    compiled = predict(small, layout(zero=0, compiled=True), system())
+    assert compiled.parts["host"] < predict(small, layout(zero=0), system()).parts["host"]
+
+
+def test_experts_far_away_show_on_the_network() -> None:
+    near = predict(MIXTURE, layout(ep=8, framework="megatron"), system())
+    far = predict(MIXTURE, layout(dp=64, ep=64, global_batch=512, framework="megatron"), system(8))
+    assert far.parts["experts"] > near.parts["experts"] > 0
+
+
+def test_intervals_are_wider_where_less_is_known() -> None:
+    def width(found_nodes: int, name: str) -> float:
+        found = predict(MODEL, layout(dp=8 * found_nodes, global_batch=64 * found_nodes), system(found_nodes, name))
+        return found.high_s / found.low_s
+
+    assert width(4, "h100") > width(1, "h100")
+    assert width(1, "v100") > width(1, "h100")
+
+
+def test_what_is_no_transformer_is_timed_layer_by_layer() -> None:
+    stack = Stack(layers=(Layer(rows=1, inner=4096, columns=4096, weights=4096 * 4097, kept=4096, moved=24576),) * 8)
+    one = Layout(dp=1, micro_batch=4096, global_batch=4096)
+    assert seconds(one, model=stack) < seconds(replace(one, micro_batch=8192, global_batch=8192), model=stack)
+    spread = predict(stack, replace(one, dp=8, global_batch=8 * 4096), system())
+    assert spread.parts["data"] > 0

@@ -13,7 +13,7 @@ from typing import Any
 from trainer.config.load import load
 from trainer.loop import Run
 
-STEPS = 60
+STEPS = 120
 SAMPLES = 1
 """Of one rank in a step."""
 MODEL = {"layers": 1, "dim": 32, "heads": 2, "kv_heads": 2, "ffn": 64, "vocab_size": 64, "seq_len": 16}
@@ -38,5 +38,5 @@ def what_it_took(folder: Path) -> dict[str, Any]:
     """For one rank to ask: the folder is gone as soon as it knows."""
     lines = [json.loads(line) for line in (folder / "metrics" / "rank-00000.jsonl").read_text().splitlines()]
     steady = lines[STEPS // 3 :]
-    times = {name: quantiles([line[name] for line in steady], n=10)[0] for name in ("step_s", "data_s", "other_s")}
+    times = {name: quantiles([line[name] for line in steady], n=20)[0] for name in ("step_s", "data_s", "other_s")}
     return {"model": MODEL, "samples": SAMPLES, "steps": len(steady), **times}

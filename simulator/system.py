@@ -42,7 +42,7 @@ class System:
     nvlink_domain: int = 0
     """GPUs joined by NVLink; 0 is those of a node."""
     network: str = "ethernet"
-    """efa, or a network of data/collective_constants.yaml: decides latencies and the share of the rate that is reached."""
+    """efa, or a network of data/collective_constants.yaml: decides latencies and the share of the rate reached."""
     host_gb_s: float = 25.0
     """Between a GPU and its host."""
     price_per_hour: dict[str, float] = field(default_factory=dict, hash=False)

@@ -26,9 +26,7 @@ def draw(path: Path, title: str, events: Sequence[Event]) -> None:
                 label = kind if kind not in seen else "_"
                 seen.add(kind)
                 colour = COLOURS.get(kind, OTHER)
-                axes.broken_barh(
-                    bars, (row - 0.38, 0.76), facecolor=colour, linewidth=0, label=label
-                )
+                axes.broken_barh(bars, (row - 0.38, 0.76), facecolor=colour, linewidth=0, label=label)
     _label(axes, title)
     figure.savefig(path, dpi=140, facecolor="white")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from simulator.emulate.job import Job
-from simulator.plain_layers import stack
 from simulator.layout import Layout
 from simulator.model import Transformer
+from simulator.plain_layers import stack
 from trainer.config.load import load
 from trainer.config.schema import MlpConfig, ResNetConfig
 from trainer.models.shape import shape_of

@@ -29,7 +29,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "slurm": ("infra.inventory", "infra.spec"),
     "slurm.power": ("infra.inventory", "infra.spec", "infra.plan.names", "slurm"),
     "trainer": (),
-    "simulator": (*PURE, "trainer.config", "trainer.models.shape", "trainer.parallel.layout", "trainer.table"),
+    "simulator": (
+        *(*PURE, "trainer.config", "trainer.models.shape", "trainer.models.resnet_plan", "trainer.parallel.layout"),
+        "trainer.table",
+    ),
     "simulator.emulate": ("simulator", "trainer"),
     "simulator.calibrate": ("simulator", "trainer"),
     "simulator.report": ("simulator", "trainer.config", "trainer.parallel.layout", "trainer.report"),

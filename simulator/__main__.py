@@ -22,7 +22,7 @@ COMMANDS: dict[str, str] = {
 def main(words: list[str]) -> int:
     name = words[0] if words else "--help"
     if name in ("-h", "--help"):
-        print(__doc__, *(f"\n  {command:10} {does}" for command, does in COMMANDS.items()), sep="\n")
+        print(__doc__, *(f"\n  {command:12} {does}" for command, does in COMMANDS.items()), sep="\n")
         return 0
     if name not in COMMANDS:
         print(f"simulator: command: {name!r}; allowed: {', '.join(COMMANDS)}", file=sys.stderr)

@@ -33,9 +33,19 @@ class Prediction:
     parts: dict[str, float] = field(repr=False)
     """Seconds by what they are spent on; what is hidden behind something else is not in it."""
     memory: Memory = field(repr=False)
-    fits: bool = True
-    reason: str = ""
-    bottleneck: str = ""
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.fits
+
+    @property
+    def reason(self) -> str:
+        """Why it does not fit, and what would: asked by few, and not cheap."""
+        return self.memory.reason
+
+    @property
+    def bottleneck(self) -> str:
+        return max(self.parts, key=self.parts.__getitem__)
 
 
 def predict(
@@ -49,9 +59,7 @@ def predict(
     step = sum(parts.values())
     low, high = spread(parts, step, system, layout.gpus)
     needed = needed or memory(model, layout, system)
-    return Prediction(
-        step, step * low, step * high, parts, needed, needed.fits, needed.reason, max(parts, key=parts.__getitem__)
-    )
+    return Prediction(step, step * low, step * high, parts, needed)
 
 
 class Parts(Protocol):

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from simulator.__main__ import main
+from simulator.emulate.job import Job
 from simulator.layout import Layout
 from simulator.model import Transformer
 from simulator.profile import read
 from simulator.step import predict
-from tests.trainer.launch import SMALL_LLAMA, finished, torchrun
+from tests.trainer.launch import SMALL_LLAMA, finished, lines, torchrun
+from trainer.config.load import load
 
 SECONDS = "0.01"
 MODEL = Transformer(layers=2, hidden=64, heads=4, kv_heads=4, ffn=192, gated=True, vocab=256, seq=64)
@@ -68,8 +70,11 @@ def test_a_real_run_is_reported_on(profile: Path, tmp_path: Path) -> None:
     assert main(["report", str(tmp_path / "run"), "--profile", str(profile)]) == 0
     (row,) = json.loads((tmp_path / "run" / "predicted" / "report.json").read_text())["runs"]
     assert (row["ranks"], row["nodes"], row["end"]) == (2, 1, "finished")
-    # Ten times as wrong as on an idle machine: other tests run beside this one.
-    assert 0.25 < row["step_s"]["predicted"] / row["step_s"]["measured"] < 4
+    # How near the two come is for benchmarks/simulator_local.py to say: other tests run beside this one.
+    on, job = read(profile).of(1, 2), Job(load(str(tmp_path / "run" / "config.yaml"), []), 4, 4)
+    assert row["step_s"]["predicted"] == pytest.approx(predict(job.model, job.layout(2), on.system, on.rates).step_s)
+    steps = [line["step_s"] for line in lines(tmp_path / "run" / "metrics" / "rank-00000.jsonl")]
+    assert min(steps) <= row["step_s"]["measured"] <= max(steps)
 
 
 @pytest.mark.parametrize(

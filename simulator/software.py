@@ -9,7 +9,7 @@ from typing import Literal
 Framework = Literal["torch", "megatron", "deepspeed"]
 MEGATRON = ("megatron", "nemo", "transformerengine", "transformer engine", "mcore", "nanotron", "picotron")
 EARLY_FLASH = ("llm-foundry", "flash-attn 1", "flash attention 1", "triton flash")
-"""llm-foundry's tables were made with its Triton kernels, which are those of the first FlashAttention."""
+"""llm-foundry's tables are taken as made with its Triton kernels, those of the first FlashAttention: an inference."""
 TORCH = ("fsdp", "ddp", "torch", "llm-foundry", "composer", "litgpt", "titan", "lightning", "accelerate")
 
 

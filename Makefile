@@ -28,7 +28,11 @@ setup: ## Python, Pulumi, Docker, node image, training environment; only what is
 demo: setup ## set-up, a cluster, a training run on 2 nodes, its report, a summary
 	@$(MUSTER) demo --stack $(STACK)
 
-up: setup ## make the cluster what its file says (FORCE=1: although jobs run; NO_PREFLIGHT=1)
+# A cluster elsewhere needs no engine and no node image here.
+PARTS := $(if $(shell grep -sE '^ +target: +aws\b' '$(or $(MUSTER_STACKS),stacks)/Pulumi.$(STACK).yaml'),apt venv pulumi)
+
+up: ## make the cluster what its file says (FORCE=1: although jobs run; NO_PREFLIGHT=1)
+	@$(PYTHON) -m setup $(PARTS)
 	@$(MUSTER) up --stack $(STACK) $(if $(FORCE),--force) $(if $(WAIT),--wait) $(if $(NO_PREFLIGHT),--no-preflight)
 
 status: $(MUSTER) ## nodes, queue, health, cost per hour

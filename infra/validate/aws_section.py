@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 
 from infra.plan.aws import images
 from infra.spec import ClusterSpec
@@ -25,7 +25,7 @@ def present(spec: ClusterSpec) -> Iterator[Issue]:
 def region(spec: ClusterSpec) -> Iterator[Issue]:
     if spec.aws is None or spec.aws.region in regions():
         return
-    near = get_close_matches(spec.aws.region, regions(), n=1, cutoff=0)[0]
+    near = _nearest(spec.aws.region)
     message = f"'{spec.aws.region}' is not a region the catalog knows; known: {', '.join(regions())}"
     yield error("aws_region", "aws.region", message, f"write for example `region: {near}`")
 
@@ -82,6 +82,15 @@ def _key(key: str | None, region: str) -> Iterator[Issue]:
     elif match[1] != region:
         message = f"the key is in region {match[1]}; allowed: a key in {region}"
         yield error("key_region", "aws.kms_key", message, "name a key of the same region, or remove it to get one")
+
+
+def _nearest(written: str) -> str:
+    """Two letters that changed places are the likeliest slip; `us-esat-1` is as near to us-west-1 otherwise."""
+
+    def nearness(known: str) -> tuple[bool, float]:
+        return sorted(known) == sorted(written), SequenceMatcher(None, known, written).ratio()
+
+    return max(regions(), key=nearness)
 
 
 def _format(field: str, value: str, allowed: str, example: str) -> Issue:

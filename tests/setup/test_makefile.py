@@ -49,6 +49,14 @@ def test_what_makes_clusters_has_the_whole_set_up(clone: Path, target: str) -> N
     assert asked(clone).startswith("-m setup\n")
 
 
+@pytest.mark.parametrize(("target", "parts"), [("aws", "apt venv pulumi"), ("local", "")])
+def test_a_cluster_elsewhere_needs_no_engine_here(clone: Path, target: str, parts: str) -> None:
+    (clone / "stacks").mkdir()
+    (clone / "stacks" / "Pulumi.mine.yaml").write_text(f"config:\n  muster:cluster:\n    target: {target} # where\n")
+    make(clone, "up", "STACK=mine")
+    assert asked(clone) == f"-m setup {parts}".rstrip() + "\n"
+
+
 @pytest.mark.parametrize("words", [(), ("help",)])
 def test_help_needs_nothing(clone: Path, words: tuple[str, ...]) -> None:
     assert "teardown" in make(clone, *words)

@@ -26,7 +26,18 @@ def load(data: Any) -> ClusterSpec:
     try:
         return ClusterSpec.model_validate(data)
     except ValidationError as bad:
-        raise SpecError([_issue(detail) for detail in bad.errors(include_url=False)]) from None
+        details = bad.errors(include_url=False)
+        meant = {_meant(detail) for detail in details}
+        told = [one for one in details if one["type"] != "missing" or one["loc"] not in meant]
+        raise SpecError([_issue(one) for one in told]) from None
+
+
+def _meant(detail: ErrorDetails) -> Location:
+    """Where a misspelt key belongs: what is missing there is not missing, and one problem is told once."""
+    if detail["type"] != "extra_forbidden":
+        return ()
+    near = _nearest(_as_written(detail["loc"]))
+    return (*detail["loc"][:-1], *near)
 
 
 def _issue(detail: ErrorDetails) -> Issue:
@@ -46,12 +57,20 @@ def _issue(detail: ErrorDetails) -> Issue:
 
 
 def _unknown(location: Location) -> Issue:
-    holder = slot(location[:-1])
-    part: type[Part] = (part_of(holder.annotation) if holder else None) or ClusterSpec
-    allowed = sorted(part.model_fields)
-    near = get_close_matches(str(location[-1]), allowed, n=1)
+    allowed, near = _keys(location), _nearest(location)
     fix = f"rename it to `{near[0]}`" if near else "remove it, or use one of the allowed keys"
     return error("unknown_key", path(location), f"unknown key; allowed: {', '.join(allowed)}", fix)
+
+
+def _keys(location: Location) -> list[str]:
+    """Those that may stand where this one does."""
+    holder = slot(location[:-1])
+    part: type[Part] = (part_of(holder.annotation) if holder else None) or ClusterSpec
+    return sorted(part.model_fields)
+
+
+def _nearest(location: Location) -> list[str]:
+    return get_close_matches(str(location[-1]), _keys(location), n=1)
 
 
 def _wrong(location: Location, place: Slot, detail: ErrorDetails) -> Issue:

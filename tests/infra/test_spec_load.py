@@ -28,7 +28,6 @@ def test_all_problems_at_once() -> None:
     with pytest.raises(SpecError) as caught:
         load(everything)
     assert [issue.where for issue in caught.value.issues] == [
-        "name",
         "target",
         "groups.GPU",
         "groups.GPU.count",
@@ -36,7 +35,16 @@ def test_all_problems_at_once() -> None:
         "tags.a",
         "nmae",
     ]
-    assert str(caught.value).endswith("\n7 errors")
+    assert str(caught.value).endswith("\n6 errors")
+
+
+def test_a_misspelt_key_is_not_missing_too() -> None:
+    with pytest.raises(SpecError) as caught:
+        load({"nmae": "x", "target": "local", "grups": {"gpu": {"count": 2}}})
+    assert {issue.where: issue.fix for issue in caught.value.issues} == {
+        "nmae": "rename it to `name`",
+        "grups": "rename it to `groups`",
+    }
 
 
 @pytest.mark.parametrize("junk", [None, 5, "text", [], ["a"], True, 1.5])

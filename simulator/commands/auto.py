@@ -12,8 +12,8 @@ import sys
 
 from simulator.instances import system
 from simulator.search import stacks
-from simulator.search.question import nodes
-from simulator.search.settled import settled, why_not
+from simulator.search.question import node_count
+from simulator.search.settled import dear, settled, why_not
 from simulator.search.words import bottleneck, layout_words
 from trainer.config.load import load
 from trainer.config.problem import ConfigError
@@ -39,22 +39,25 @@ def main(words: list[str]) -> int:
 
 
 def _chosen(asked: argparse.Namespace) -> list[str]:
+    count = node_count(asked.nodes)
     config = load(asked.config[0], asked.config[1:])
     if config.parallel.strategy != "auto":
-        print(f"nothing to choose: parallel.strategy is {config.parallel.strategy}", file=sys.stderr)
+        fix = "add parallel.strategy=auto to have it chosen"
+        print(f"nothing to choose: parallel.strategy is {config.parallel.strategy}; {fix}", file=sys.stderr)
         return []
     if why := why_not(config):
         print(f"left to the trainer: {why}", file=sys.stderr)
         return []
     spec = stacks.spec_of(stacks.find(asked.stack))
     group = spec.groups[stacks.group_of(spec, asked.group or spec.slurm.default_group or next(iter(spec.groups)))]
-    count = nodes(asked.nodes)[-1]
     machines = system(group.instance_type or "", count, group.fabric, spec.aws.region if spec.aws else "")
     chosen, found = settled(config, machines)
+    better = dear(config, machines, found)
     step, where = found.prediction, f"{layout_words(found.layout)} on {count} x {machines.name}"
     print(
         f"{where}: {step.step_s:.2f} s a step ({step.low_s:.2f} to {step.high_s:.2f}), "
-        f"{step.memory.total / 2**30:.0f} GiB of {machines.gpu.memory_gb:.0f}, {bottleneck(step)}",
+        f"{step.memory.total / 2**30:.0f} GiB of {machines.gpu.memory_gb:.0f}, {bottleneck(step)}"
+        + "".join(f"; {word} would take {other.prediction.step_s:.2f} s" for word, other in better.items()),
         file=sys.stderr,
     )
     return chosen

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -13,7 +14,7 @@ from infra.spec import Purchase
 from simulator import timeline_file
 from simulator.instances import system
 from simulator.models import named
-from simulator.search import filesystem, picture, question, realised, stacks, words
+from simulator.search import filesystem, fitted, outputs, picture, question, realised, stacks, words
 from simulator.search.option import Option
 from simulator.search.plan import Plan, fabric, plan
 from simulator.search.question import Question
@@ -26,19 +27,18 @@ BAD_INPUT = 2
 def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     try:
-        if asked.trace:
-            timeline_file.check("--trace", asked.trace)
+        _check_outputs(asked)
         stack = stacks.find(asked.stack)
         began = time.perf_counter()
         answer = plan(_question(asked, stack), _progress)
         _progress("")
-        _tell(answer, asked, stack, time.perf_counter() - began)
+        _give(answer, asked, stack, time.perf_counter() - began)
         if answer.chosen is None:
             raise ConfigError([_nearest(answer)])
     except ConfigError as bad:
         _progress("")
         for problem in bad.problems:
-            print(f"simulator: {problem}", file=sys.stderr)
+            print(fitted.problem(problem, fitted.width()), file=sys.stderr)
         return BAD_INPUT
     return 0
 
@@ -60,12 +60,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wait", help="for the first machines, such as 3d; by default minutes")
     parser.add_argument("--any", action="store_true", help="show layouts that the trainer does not have, too")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="trainer config and stack file of each row")
-    parser.add_argument("--picture", type=Path, metavar="PNG", help="time against money")
+    parser.add_argument("--picture", type=Path, metavar="FILE.png|svg|pdf", help="time against money")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE.json|png", help="one step of the chosen row, event by event"
     )
     parser.add_argument("--json", action="store_true", help="instead of the table")
     return parser
+
+
+def _check_outputs(asked: argparse.Namespace) -> None:
+    """Nobody waits for a search whose answer has no place to go to."""
+    if asked.trace:
+        timeline_file.check("--trace", asked.trace)
+        outputs.check_file("--trace", asked.trace, timeline_file.KINDS)
+    if asked.picture:
+        outputs.check_file("--picture", asked.picture, picture.KINDS)
+    if asked.write:
+        outputs.check_folder("--write", asked.write)
 
 
 def _question(asked: argparse.Namespace, stack: Path) -> Question:
@@ -91,15 +102,30 @@ def _question(asked: argparse.Namespace, stack: Path) -> Question:
     )
 
 
+def _give(answer: Plan, asked: argparse.Namespace, stack: Path, seconds: float) -> None:
+    try:
+        # Whoever closes a pipe has read enough.
+        with suppress(BrokenPipeError):
+            _tell(answer, asked, stack, seconds)
+        _write(answer, asked, stack)
+    except OSError as bad:
+        raise outputs.failed(bad) from None
+
+
 def _tell(answer: Plan, asked: argparse.Namespace, stack: Path, seconds: float) -> None:
     if asked.json:
         print(json.dumps(realised.as_json(answer, stack), indent=2))
     else:
-        print(words.told(answer))
+        columns = fitted.width()
+        print(words.told(answer, columns))
         if answer.chosen:
-            print(realised.told(answer.question, answer.chosen, stack))
+            print(fitted.wrapped(realised.told(answer.question, answer.chosen, stack), columns))
         counts = answer.counts
         print(f"{counts.considered:,} layouts considered, {counts.timed:,} of them timed, in {seconds:.1f} s")
+    sys.stdout.flush()
+
+
+def _write(answer: Plan, asked: argparse.Namespace, stack: Path) -> None:
     if asked.picture:
         picture.draw(answer, asked.picture)
     if asked.trace and answer.chosen:
@@ -121,12 +147,18 @@ def _nearest(answer: Plan) -> Problem:
     if asked.deadline_s is not None:
         fastest = min(answer.front, key=lambda one: one.outlook.wall_s)
         message = f"{words.duration(asked.deadline_s)} is met by nothing within --nodes; the fastest takes"
-        message += f" {words.duration(fastest.outlook.wall_s)} ({words.sentence(fastest)})"
+        message += (
+            f" {words.duration(fastest.outlook.wall_s)} on {_machines(fastest)}, for {words.money(fastest.usd)} USD"
+        )
         return Problem("deadline", message, "give that much time, more --nodes or another --instance")
     cheapest = min(answer.front, key=lambda one: one.usd)
     message = f"{words.money(asked.budget_usd or 0)} USD is enough for nothing; the cheapest costs"
-    message += f" {words.money(cheapest.usd)} USD ({words.sentence(cheapest)})"
+    message += f" {words.money(cheapest.usd)} USD, {words.duration(cheapest.outlook.wall_s)} on {_machines(cheapest)}"
     return Problem("budget", message, "give that much, fewer tokens, or another --instance or --purchase")
+
+
+def _machines(one: Option) -> str:
+    return f"{one.nodes} x {one.instance} {one.purchase}"
 
 
 def _progress(text: str) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from simulator.search.option import Option
 from simulator.search.plan import Plan
 
 DAY = 86400.0
 COLOURS = ("#1f5fa8", "#c4521a", "#2e7d4f", "#8a3b8f", "#7a6a00", "#a81f3c")
+KINDS = (".png", ".svg", ".pdf")
+LEGEND_COLUMNS = 4
 
 
 def draw(plan: Plan, file: Path) -> None:
-    import matplotlib as mpl  # noqa: PLC0415  # slower to load than the rest of the planner
+    figure(plan).savefig(file, dpi=130)
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    figure, axes = plt.subplots(figsize=(9, 5.5), layout="constrained")
+def figure(plan: Plan) -> Any:
+    from matplotlib import ticker  # noqa: PLC0415  # slower to load than the rest of the planner
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    found = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = found.add_subplot()
     runnable = [one for one in plan.front if not one.unsupported]
     shown = set(map(id, plan.front))
     beaten = [one for one in plan.options if id(one) not in shown and (not one.unsupported or not runnable)]
@@ -31,14 +37,14 @@ def draw(plan: Plan, file: Path) -> None:
     axes.set_title(
         f"{plan.question.named.name}, {plan.question.tokens:g} tokens: whole run with 80 % intervals; numbers are nodes"
     )
-    axes.xaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
-    axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.grid(True, linewidth=0.3, alpha=0.6)
-    axes.legend(fontsize=8)
-    figure.savefig(file, dpi=130)
-    plt.close(figure)
+    # Below the axes: within them error bars may be anywhere.
+    found.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=8, frameon=False)
+    return found
 
 
 def _points(options: list[Option]) -> tuple[list[float], list[float]]:

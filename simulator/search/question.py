@@ -87,6 +87,16 @@ def nodes(word: str) -> tuple[int, ...]:
     return found
 
 
+def node_count(word: str) -> int:
+    """For whoever asks of one cluster, not of a choice of them."""
+    if not word.isascii() or not word.isdecimal():
+        message = f"{word!r} is not one number; allowed: 1 to {MOST_NODES}"
+        raise _bad("nodes", message, "write how many the job will have, such as 4; `plan` compares numbers of nodes")
+    if not 1 <= int(word) <= MOST_NODES:
+        raise _bad("nodes", f"{word} is outside of 1 to {MOST_NODES}", "write how many the job will have, such as 4")
+    return int(word)
+
+
 def batch(word: str | None, named: Named) -> Batch:
     """`512`: exactly; `256..1024`: the largest in it that divides; None: what the preset has, or a little less."""
     if word is None:

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from simulator import failures
 from simulator.layout import Layout
 from simulator.search import filesystem
+from simulator.search.fitted import fitted, wrapped
 from simulator.search.option import Option, checkpoint_gb
 from simulator.search.plan import Plan
 from simulator.step import Prediction
-from trainer.table import table
 
 DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
 FEW_DAYS = 2
 WORTH_SAYING = 0.01
+HELD_UP = 1.5
+"""Times the best interval between checkpoints, from which on the filesystem is why."""
 HEADS = ("row", "machines", "time (80 %)", "USD (80 %)", "useful", "MWh")
+NEEDED = 4
+"""Heads that no width is too narrow for; the others go one by one."""
 LAYOUT_HEADS = ("row", "layout", "step s (80 %)", "GiB", "limited by")
 PARTS = {
     "compute": "matrix products",
@@ -35,21 +39,10 @@ PARTS = {
 }
 
 
-def told(plan: Plan) -> str:
-    lines = [table(HEADS, [_row(_marked(number, one, plan), one) for number, one in numbered(plan)]), ""]
-    lines.append(table(LAYOUT_HEADS, [_layout_row(_marked(number, one, plan), one) for number, one in numbered(plan)]))
-    if plan.chosen:
-        number = next(n for n, one in numbered(plan) if one is plan.chosen)
-        lines.append(f"\nrow {number} {_why(plan)}: {sentence(plan.chosen)}{_risk(plan, plan.chosen)}")
-    lines.append(assumptions(plan))
-    reasons = dict.fromkeys(one.unsupported for one in plan.front if one.unsupported)
-    if reasons:
-        lines.append(f"! no trainer config: {'; '.join(reasons)}")
-    elif plan.gain >= WORTH_SAYING:
-        lines.append(
-            f"layouts that the trainer does not have would be {plan.gain:.0%} faster at best; --any shows them"
-        )
-    return "\n".join(lines)
+def told(plan: Plan, columns: int) -> str:
+    """Within so many columns, where names allow it."""
+    marked = [(_marked(number, one, plan), one) for number, one in numbered(plan)]
+    return f"{_front(marked, columns)}\n\n{_layouts(marked, columns)}\n\n{wrapped(_below(plan), columns)}"
 
 
 def numbered(plan: Plan) -> list[tuple[int, Option]]:
@@ -73,12 +66,9 @@ def assumptions(plan: Plan) -> str:
     found = f"prices of {days}; a failure every {rate.gpu_hours:,.0f} GPU-hours ({rate.low:,.0f} to {rate.high:,.0f})"
     gb, spec = checkpoint_gb(plan.question), plan.question.spec
     written = f"{duration(gb / filesystem.gb_s(spec))} at the {filesystem.gb_s(spec):.1f} GB/s of {filesystem.SHARED}"
+    found += f"\na checkpoint has {gb:,.0f} GB and takes {written}{_interval(plan.chosen) if plan.chosen else ''}"
     better = filesystem.advice(spec, gb)
-    found += f"\na checkpoint has {gb:,.0f} GB, {written}{f'; {better}' if better else ''}"
-    if not plan.chosen:
-        return found
-    rules = ", ".join(f"{name} {duration(seconds)}" for name, seconds in plan.chosen.outlook.rules_s.items())
-    return f"{found}; best interval by {rules}, before the filesystem is asked"
+    return f"{found}\n{better}" if better else found
 
 
 def layout_words(layout: Layout) -> str:
@@ -94,9 +84,9 @@ def layout_words(layout: Layout) -> str:
     return " ".join(words)
 
 
-def bottleneck(prediction: Prediction) -> str:
-    """The two largest parts of a step, with their shares."""
-    largest = sorted(prediction.parts.items(), key=lambda part: -part[1])[:2]
+def bottleneck(prediction: Prediction, parts: int = 2) -> str:
+    """The largest parts of a step, with their shares."""
+    largest = sorted(prediction.parts.items(), key=lambda part: -part[1])[:parts]
     return ", ".join(f"{PARTS.get(name, name)} {seconds / prediction.step_s:.0%}" for name, seconds in largest)
 
 
@@ -110,6 +100,43 @@ def duration(seconds: float) -> str:
 
 def money(usd: float) -> str:
     return f"{usd:,.0f}"
+
+
+def _front(marked: Sequence[tuple[str, Option]], columns: int) -> str:
+    rows = [_row(mark, one) for mark, one in marked]
+    return fitted(
+        columns, *((HEADS[:kept], [row[:kept] for row in rows]) for kept in range(len(HEADS), NEEDED - 1, -1))
+    )
+
+
+def _layouts(marked: Sequence[tuple[str, Option]], columns: int) -> str:
+    ways = ([_layout_row(mark, one, parts) for mark, one in marked] for parts in (2, 1))
+    return fitted(columns, *((LAYOUT_HEADS, rows) for rows in ways))
+
+
+def _below(plan: Plan) -> str:
+    lines = []
+    if plan.chosen:
+        number = next(n for n, one in numbered(plan) if one is plan.chosen)
+        lines.append(f"row {number} {_why(plan)}: {sentence(plan.chosen)}{_risk(plan, plan.chosen)}")
+    lines.append(assumptions(plan))
+    reasons = dict.fromkeys(one.unsupported for one in plan.front if one.unsupported)
+    if reasons:
+        lines.append(f"! no trainer config: {'; '.join(reasons)}")
+    elif plan.gain >= WORTH_SAYING:
+        lines.append(
+            f"layouts that the trainer does not have would be {plan.gain:.0%} faster at best; --any shows them"
+        )
+    return "\n".join(lines)
+
+
+def _interval(one: Option) -> str:
+    """How often, and what keeps it from being as often as failures alone would ask for."""
+    every, wanted = duration(one.outlook.interval_s), one.outlook.rules_s["least time"]
+    if one.outlook.interval_s < HELD_UP * wanted or one.outlook.interval_steps == 1:
+        return f"; saved every {every}, which loses the least time to failures"
+    alone = f"failures alone would ask for every {duration(wanted)}"
+    return f"; saved every {every}, as often as the filesystem should take it ({alone})"
 
 
 def _marked(number: int, one: Option, plan: Plan) -> str:
@@ -128,14 +155,14 @@ def _row(number: str, one: Option) -> Sequence[str]:
     )
 
 
-def _layout_row(number: str, one: Option) -> Sequence[str]:
+def _layout_row(number: str, one: Option, parts: int) -> Sequence[str]:
     step = one.prediction
     return (
         number,
         layout_words(one.layout),
         f"{step.step_s:.2f} ({step.low_s:.2f} to {step.high_s:.2f})",
         f"{one.memory_gib:.0f}",
-        bottleneck(step),
+        bottleneck(step, parts),
     )
 
 

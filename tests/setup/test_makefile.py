@@ -21,6 +21,7 @@ printf '#!/bin/sh\\n# %s/.venv/bin/python\\nfor word; do echo "<$word>"; done\\n
 cp .venv/bin/muster .venv/bin/python
 chmod +x .venv/bin/muster .venv/bin/python
 """
+RUN = ("MODEL=llama-8b", "TOKENS=1e12")
 VENV = "-m setup apt venv\n"
 
 
@@ -38,8 +39,8 @@ def clone(tmp_path: Path) -> Path:
     "target", ["status", "ssh", "submit", "teardown", "check", "cost", "plan", "env", "golden", "lint"]
 )
 def test_a_fresh_clone_gets_its_environment_once(clone: Path, target: str) -> None:
-    make(clone, target)
-    make(clone, target)
+    make(clone, target, *RUN)
+    make(clone, target, *RUN)
     assert asked(clone) == VENV
 
 
@@ -109,6 +110,27 @@ def test_plan_hands_its_words_to_the_simulator(clone: Path) -> None:
     assert make(clone, "plan", *words) == "".join(f"<{word}>\n" for word in asked_for.split())
 
 
+@pytest.mark.parametrize("words", [(), RUN[:1], RUN[1:], ("ARGS=--nodes 4",)])
+def test_plan_asks_for_what_is_missing_in_the_words_of_make(clone: Path, words: tuple[str, ...]) -> None:
+    done = ran(clone, "plan", *words)
+    assert done.returncode != 0
+    assert "MODEL= and TOKENS= are needed; for example: make plan STACK=aws-p5en-lustre " in done.stderr
+    assert "simulator" not in done.stdout
+
+
+@pytest.mark.parametrize("words", ["--help", "--model llama-8b --tokens 1e12"])
+def test_plan_takes_the_simulators_own_words_too(clone: Path, words: str) -> None:
+    assert make(clone, "plan", f"ARGS={words}").endswith("".join(f"<{word}>\n" for word in words.split()))
+
+
+def test_the_example_in_the_help_of_plan_is_whole(clone: Path) -> None:
+    line = next(line for line in make(clone, "help").splitlines() if "time and money of a run" in line)
+    words = line.split("(")[1].rstrip(")").split()
+    stack = dict(word.split("=") for word in words)["STACK"]
+    assert "target: aws" in (REPO / "stacks" / f"Pulumi.{stack}.yaml").read_text()
+    assert "<llama-8b>\n<--tokens>\n<1e12>" in make(clone, "plan", *words)
+
+
 def test_lint_brings_shellcheck_where_it_is_missing(clone: Path, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -124,12 +146,16 @@ def test_the_tests_have_a_browser_to_look_at_pages_with(clone: Path) -> None:
 
 
 def make(clone: Path, *words: str, **variables: str) -> str:
+    done = ran(clone, *words, **variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def ran(clone: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     # Not what a make around these tests hands down.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     command = ["make", "--no-print-directory", *words, "PYTHON=./python"]
-    done = subprocess.run(command, cwd=clone, env={**environment, **variables}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return subprocess.run(command, cwd=clone, env={**environment, **variables}, capture_output=True, text=True)
 
 
 def asked(clone: Path) -> str:

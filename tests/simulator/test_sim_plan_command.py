@@ -79,8 +79,8 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--model", "lama-8b"], "model: 'lama-8b' is not known; allowed: "),
-        (["--model", "lama-8b"], "did you mean llama-8b"),
+        (["--model", "lama-8b"], "model: 'lama-8b' is not known; did you mean llama-8b"),
+        (["--model", "lama-8b"], "\n  allowed: bloom-176b, "),
         (["--model", "resnet50"], "model: resnet has no tokens to plan by"),
         (["--tokens", "-5"], "tokens: -5 is outside of 1 to 1e+15"),
         (["--tokens", "many"], "tokens: 'many' is no number"),
@@ -103,6 +103,11 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--shared-gb", "5000"], "shared-gb: 5000 is not sold; allowed: 1200, or a multiple of 2400"),
         (["--shared-gb", "4800", "--stack", "aws-g6-pair"], "shared-gb: 4800; the stack has no fsx-lustre at /shared"),
         (["--trace", "step.txt"], "--trace: 'step.txt'; allowed: a name that ends with .json or .png"),
+        (["--trace", "/nosuch/step.json"], "--trace: /nosuch/step.json; "),
+        (["--trace", "/proc/step.json"], "--trace: /proc/step.json cannot be written (/proc: "),
+        (["--picture", "/nosuch/x.png"], "--picture: /nosuch/x.png; there is no folder /nosuch; allowed: a file in a "),
+        (["--picture", "x.jpgx"], "--picture: 'x.jpgx'; allowed: a name that ends with .png or .svg or .pdf; write "),
+        (["--write", "/proc/x"], "--write: /proc/x cannot be written (/proc: "),
         (["--budget", "100"], "budget: 100 USD is enough for nothing; the cheapest costs "),
     ],
 )
@@ -112,6 +117,71 @@ def test_bad_input_names_what_is_allowed(words: list[str], says: str, capsys: py
     assert err.startswith("simulator: ")
     assert says in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "option", [["--picture", "/nosuch/x.png"], ["--trace", "/proc/x.json"], ["--write", "/proc/x"]]
+)
+def test_nobody_waits_for_a_search_whose_answer_has_no_place(
+    option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("simulator.commands.plan.plan", lambda *_: pytest.fail("searched"))
+    assert main([*USUAL, *option]) == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("place", "says"), [("/dev/full", "simulator: output: No space left on device; ")])
+def test_an_output_that_fails_later_is_no_traceback(place: str, says: str) -> None:
+    words = [sys.executable, "-m", "simulator", "plan", *USUAL, "--json"]
+    with Path(place).open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(says)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("columns", [70, 80, 100, 140])
+@pytest.mark.parametrize("limit", [["--deadline", "90d"], ["--budget", "100"], ["--model", "lama-8b"]])
+def test_nothing_is_wider_than_the_terminal(
+    columns: int, limit: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    main([*USUAL, *limit])
+    said = capsys.readouterr()
+    assert max(map(len, (said.out + said.err).splitlines())) <= columns
+
+
+def test_without_a_terminal_lines_are_short_enough_to_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "llama-405b", *USUAL[2:6], "--nodes", "256,512"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 120
+
+
+@pytest.mark.parametrize(("option", "unit"), [(["--deadline", "1h"], " d on 64 x "), (["--budget", "100"], " USD, ")])
+def test_what_comes_nearest_is_said_once(option: list[str], unit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*USUAL, *option]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert unit in err
+    assert "p5en.48xlarge on-demand" in err
+    nearest = err.split("; ")[1]
+    assert (nearest.count(" USD"), nearest.count(" d "), nearest.count("steps")) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        (["--deadline", "90d"], "saved every 7.0 min, which loses the least time to failures"),
+        (
+            ["--deadline", "9d"],
+            "saved every 6.9 min, as often as the filesystem should take it (failures alone would ask for every 24 s)",
+        ),
+    ],
+)
+def test_the_interval_between_checkpoints_is_explained_in_a_sentence(
+    limit: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*USUAL, *limit]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"a checkpoint has 96 GB and takes 1.4 min at the 1.2 GB/s of /shared; {says}" in out
 
 
 def test_it_is_a_command_of_the_simulator() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 
 import pytest
 
+from simulator.commands import plan
 from simulator.commands.auto import main
 from simulator.search import stacks
 from trainer.config.check import check_world
@@ -55,7 +58,40 @@ def test_the_rest_is_left_to_the_trainer(config: list[str], why: str, capsys: py
 def test_a_strategy_that_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["llama-8b", *STACK]) == 0
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("llama-8b\n", "nothing to choose: parallel.strategy is hsdp\n")
+    assert said.out == "llama-8b\n"
+    told = "nothing to choose: parallel.strategy is hsdp; add parallel.strategy=auto to have it chosen\n"
+    assert said.err == told
+
+
+def test_a_setting_that_costs_much_is_named_with_what_would_be_faster(capsys: pytest.CaptureFixture[str]) -> None:
+    """The preset recomputes, and the planner would not: both say the same of the same layout."""
+    assert main([*AUTO, *STACK]) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    told = re.search(r"; parallel\.recompute=none would take (\S+) s$", said.strip())
+    assert told
+    answer = ["--model", "llama-8b", "--tokens", "1e12", *STACK, "--batch", "512", "--json"]
+    assert plan.main(answer) == 0
+    planned = json.loads(capsys.readouterr().out)["front"][0]["step_s"][1]
+    assert float(told[1]) == pytest.approx(planned, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "word"),
+    [
+        (["parallel.recompute=none"], ""),
+        (["parallel.recompute=none", "batch.micro=2"], ""),
+        (["parallel.recompute=none", "parallel.tensor=8"], "parallel.tensor=1 would take "),
+        (["parallel.recompute=none", "compile.mode=none"], "compile.mode=blocks would take "),
+    ],
+)
+def test_settings_that_cost_little_are_not_named(
+    fixed: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*AUTO, *fixed, *STACK]) == 0
+    said = capsys.readouterr().err
+    assert word in said
+    assert said.count("would take") == bool(word)
 
 
 def test_jobs_go_to_the_default_group_where_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +117,12 @@ def test_words_with_spaces_come_back_whole(capsys: pytest.CaptureFixture[str]) -
         ([*AUTO, "batch.size=3", *STACK], "parallel: no layout of batch.size 3 fits into 4 x p5en.48xlarge"),
         (["llama-70b", "parallel.strategy=auto", "parallel.tensor=1", *STACK[:3], "1"], "take more nodes"),
         ([*AUTO, *STACK[:3], "0"], "nodes: 0 is outside of 1 to 1024"),
+        (
+            [*AUTO, *STACK[:3], "1..4"],
+            "nodes: '1..4' is not one number; allowed: 1 to 1024; write how many the job will",
+        ),
+        ([*AUTO, *STACK[:3], "4,8"], "nodes: '4,8' is not one number"),
+        (["llama-8b", *STACK[:3], "1..4"], "nodes: '1..4' is not one number"),
         (["lama-8b", *STACK], "did you mean the preset llama-8b?"),
         ([*AUTO, "--stack", "local", "--nodes", "2"], "stack: target local has neither"),
     ],

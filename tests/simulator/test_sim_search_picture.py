@@ -1,0 +1,53 @@
+"""The picture of a plan: nothing that it shows is covered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from simulator.models import named
+from simulator.search import picture, question, stacks
+from simulator.search.plan import Plan, plan
+from simulator.search.question import Question
+
+
+@pytest.fixture(scope="module")
+def answer() -> Plan:
+    model, spec = named("llama-8b"), stacks.spec_of(stacks.find("aws-p5en-lustre"))
+    return plan(
+        Question(
+            named=model,
+            tokens=1e12,
+            spec=spec,
+            group="h200",
+            instances=("p5en.48xlarge", "p5.48xlarge"),
+            nodes=(4, 16, 64),
+            purchases=("on-demand", "spot"),
+            batch=question.batch(None, model),
+            deadline_s=1e7,
+        )
+    )
+
+
+def test_the_legend_lies_outside_of_what_is_drawn(answer: Plan) -> None:
+    figure = picture.figure(answer)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    (legend,) = figure.legends
+    box, axes = legend.get_window_extent(), figure.axes[0]
+    assert not box.overlaps(axes.get_tightbbox())
+    assert box.x0 >= 0
+    assert box.y0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert axes.get_legend() is None
+
+
+@pytest.mark.parametrize(("kind", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
+def test_every_kind_that_is_allowed_is_written(answer: Plan, kind: str, begins: bytes, tmp_path: Path) -> None:
+    assert kind in picture.KINDS
+    file = tmp_path / f"plan{kind}"
+    picture.draw(replace(answer, chosen=None), file)
+    assert file.read_bytes().startswith(begins)

@@ -6,26 +6,55 @@ from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 from simulator.layout import Layout
+from simulator.model import Transformer
+from simulator.row_values import RowError
+from simulator.rows import divides
 from trainer.config.problem import ConfigError, Problem
 
 WHERE = "--layout"
 TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def layout(words: str) -> Layout:
-    """Every field of `Layout` by its name; ConfigError names each word that cannot be meant."""
+def layout(words: str, dtype: str = "bf16") -> Layout:
+    """Every field of `Layout` by its name; ConfigError names each word that cannot be meant.
+
+    Where the words have no global batch it is one micro-batch of each replica; `dtype` where they have none.
+    """
     found: dict[str, Any] = {}
     problems = []
     for word in filter(None, words.split(",")):
         name, _, text = word.partition("=")
+        if name in found:
+            message = f"{text!r}, and {str(found[name])!r} before it; allowed: once"
+            problems.append(Problem(f"{WHERE} {name}", message, "leave one of them out"))
+            continue
         try:
             found[name] = _value(name, text)
         except ValueError as bad:
             problems.append(Problem(f"{WHERE} {name}", f"{text!r}; {bad}", "write name=value,name=value"))
-    problems = problems or _divided(Layout(**found))
+    if not problems:
+        found.setdefault("dtype", dtype)
+        found.setdefault("global_batch", found.get("micro_batch", 1) * found.get("dp", 1))
+        problems = _divided(Layout(**found))
     if problems:
         raise ConfigError(problems)
     return Layout(**found)
+
+
+def check(model: Transformer, one: Layout) -> None:
+    """ConfigError where the model cannot be split so, by the same rules as a row of `predict`."""
+    try:
+        divides(model, one)
+    except RowError as bad:
+        raise ConfigError([Problem("", f"{WHERE} {bad}")]) from None
+
+
+def uneven(model: Transformer, one: Layout) -> str:
+    """What is to be said of stages that are not alike; empty where they are."""
+    if model.layers % one.pp == 0:
+        return ""
+    most = -(-model.layers // one.pp)
+    return f"uneven stages: {model.layers} layers on pp={one.pp}; timed by the longest, {most} layers, others have less"
 
 
 def _value(name: str, text: str) -> Any:
@@ -62,11 +91,13 @@ def _number(text: str, kind: type, least: int) -> Any:
 
 
 def _divided(one: Layout) -> list[Problem]:
-    samples = one.micro_batch * one.dp
+    samples, ranks = one.micro_batch * one.dp, one.dp * one.cp
     if one.global_batch % samples:
         message = f"{one.global_batch}; allowed: a multiple of micro_batch x dp = {samples}"
         return [Problem(f"{WHERE} global_batch", message, f"use {-(-one.global_batch // samples) * samples}")]
-    if one.dp * one.cp % one.ep:
-        message = f"{one.ep}; allowed: a divisor of dp x cp = {one.dp * one.cp}"
-        return [Problem(f"{WHERE} ep", message, "change ep or dp")]
+    if ranks % one.ep:
+        return [Problem(f"{WHERE} ep", f"{one.ep}; allowed: a divisor of dp x cp = {ranks}", "change ep or dp")]
+    if one.shard and ranks % one.shard:
+        message = f"{one.shard}; allowed: a divisor of dp x cp = {ranks}, or 0 for all of them"
+        return [Problem(f"{WHERE} shard", message, "change shard or dp")]
     return []

@@ -58,6 +58,23 @@ def run(row: Mapping[str, str]) -> Run:
     return Run(model, _fill(values, model, layout, system), system, tuple(values.inferred))
 
 
+def divides(model: Transformer, layout: Layout) -> None:
+    """RowError where the layout cannot be laid over the model."""
+    tp, pp, ep, virtual, ranks = layout.tp, layout.pp, layout.ep, layout.virtual_stages, layout.dp * layout.cp
+    if model.heads % tp:
+        raise RowError(f"tp: {tp}; allowed: divisors of heads = {model.heads}; choose one")
+    if pp * virtual > model.layers:
+        raise RowError(f"pp * virtual_stages: {pp * virtual}; allowed: up to layers = {model.layers}; make one smaller")
+    if layout.pp > 1 and -model.layers % pp > UNEVEN:
+        raise RowError(f"pp: {pp}; allowed: divisors of layers = {model.layers}, or of up to {UNEVEN} more; choose one")
+    if model.seq % layout.cp:
+        raise RowError(f"cp: {layout.cp}; allowed: divisors of seq = {model.seq}; choose one")
+    if ranks % ep:
+        raise RowError(f"ep: {ep}; allowed: divisors of dp * cp = {ranks}; choose one")
+    if ep > 1 and model.experts is not None and model.experts.count % ep:
+        raise RowError(f"ep: {ep}; allowed: divisors of experts = {model.experts.count}; choose one")
+
+
 def _system(values: Values) -> System:
     name = _gpu_name(values.required("gpu_type"))
     try:
@@ -123,7 +140,7 @@ def _layout(values: Values, model: Transformer, words: Software, begun: Layout) 
         early_flash=words.early_flash,
         trainer=trainer_of(f"{values.text('software')} {values.text('source_ref')}"),  # type: ignore[arg-type]
     )
-    _divides(model, found)
+    divides(model, found)
     return found
 
 
@@ -133,22 +150,6 @@ def _usual_zero(values: Values, words: Software, ranks: int) -> int:
     if words.framework == "torch":
         return 0 if "ddp" in values.text("software").lower() else 3
     return 1
-
-
-def _divides(model: Transformer, layout: Layout) -> None:
-    tp, pp, ep, virtual, ranks = layout.tp, layout.pp, layout.ep, layout.virtual_stages, layout.dp * layout.cp
-    if model.heads % tp:
-        raise RowError(f"tp: {tp}; allowed: divisors of heads = {model.heads}; choose one")
-    if pp * virtual > model.layers:
-        raise RowError(f"pp * virtual_stages: {pp * virtual}; allowed: up to layers = {model.layers}; make one smaller")
-    if layout.pp > 1 and -model.layers % pp > UNEVEN:
-        raise RowError(f"pp: {pp}; allowed: divisors of layers = {model.layers}, or of up to {UNEVEN} more; choose one")
-    if model.seq % layout.cp:
-        raise RowError(f"cp: {layout.cp}; allowed: divisors of seq = {model.seq}; choose one")
-    if ranks % ep:
-        raise RowError(f"ep: {ep}; allowed: divisors of dp * cp = {ranks}; choose one")
-    if ep > 1 and model.experts is not None and model.experts.count % ep:
-        raise RowError(f"ep: {ep}; allowed: divisors of experts = {model.experts.count}; choose one")
 
 
 def _fill(values: Values, model: Transformer, layout: Layout, system: System) -> Layout:

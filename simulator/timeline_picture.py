@@ -10,6 +10,16 @@ from simulator.timeline import STREAMS, Event
 
 COLOURS = {"forward": "#3b82c4", "backward": "#1a9e77", "wait": "#d8dee4", "bucket": "#e69f00", "optimizer": "#b0659d"}
 OTHER = "#9aa3ad"
+LEGEND = {
+    "forward": "forward, its exchanges",
+    "backward": "backward, its exchanges",
+    "wait": "waiting for other stages",
+    "bucket": "gradients sent",
+    "optimizer": "optimizer",
+    "other": "fixed cost of a step,\nwaiting for the slowest rank",
+}
+"""What a colour stands for, in words."""
+ROWS = {"compute": "compute", "intra-node": "sent inside\nthe node", "inter-node": "sent between\nnodes"}
 MILLI = 1e3
 
 
@@ -23,7 +33,7 @@ def draw(path: Path, title: str, events: Sequence[Event]) -> None:
         for kind in (*COLOURS, "other"):
             bars = [_bar(event) for event in events if event.stream == stream and _kind(event) == kind]
             if bars:
-                label = kind if kind not in seen else "_"
+                label = LEGEND[kind] if kind not in seen else "_"
                 seen.add(kind)
                 colour = COLOURS.get(kind, OTHER)
                 axes.broken_barh(bars, (row - 0.38, 0.76), facecolor=colour, linewidth=0, label=label)
@@ -40,7 +50,7 @@ def _kind(event: Event) -> str:
 
 
 def _label(axes: Any, title: str) -> None:
-    axes.set_yticks(range(len(STREAMS)), STREAMS)
+    axes.set_yticks(range(len(STREAMS)), [ROWS[stream] for stream in STREAMS])
     axes.set_ylim(len(STREAMS) - 0.5, -0.5)
     axes.set_xlabel("ms since the step began")
     axes.margins(x=0.005)

@@ -6,43 +6,80 @@ import argparse
 import sys
 from pathlib import Path
 
-from simulator import timeline_file
+from simulator import layout_words, profile, timeline_file
 from simulator.emulate.machines import Machines
 from simulator.layout import Layout
-from simulator.layout_words import layout
+from simulator.memory import memory
 from simulator.models import named
-from simulator.system import System
+from simulator.profile_fit import Calibrated
+from simulator.rates import fitted
+from simulator.search.question import MOST_NODES
 from simulator.timeline import timeline
-from trainer.config.problem import ConfigError
+from trainer.config.problem import ConfigError, Problem
+
+USUAL = "p5.48xlarge"
+GPUS = f"{layout_words.WHERE} dp x tp x pp x cp"
 
 
 def main(words: list[str]) -> int:
     asked = _arguments(words)
     try:
-        timeline_file.check("--out", asked.out)
-        wanted = layout(asked.layout)
-        events = timeline(named(asked.model).model, wanted, _system(asked.system, wanted))
-        title = f"{asked.model} on {wanted.gpus} GPUs of {asked.system}: {asked.layout}"
-        print(timeline_file.write(asked.out, title, events))
-    except (ConfigError, OSError) as bad:
-        for line in str(bad).splitlines():
-            print(f"simulator: {line}", file=sys.stderr)
+        _trace(asked)
+    except ConfigError as bad:
+        for problem in bad.problems:
+            print(f"simulator: {problem}", file=sys.stderr)
         return 2
     return 0
 
 
 def _arguments(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="simulator trace", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m simulator trace", description=__doc__)
     parser.add_argument("model", metavar="MODEL", help="a preset of the trainer or a published model")
-    parser.add_argument("--system", default="p5.48xlarge", help="instance type or stack (%(default)s)")
-    parser.add_argument("--layout", default="", metavar="NAME=VALUE,...", help="fields of a layout: dp, tp, pp, ...")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--system", default=USUAL, help="instance type or stack (%(default)s)")
+    which.add_argument("--profile", type=Path, metavar="FILE", help="the machines, as calibrate measured them")
+    parser.add_argument(
+        "--layout",
+        default="",
+        metavar="NAME=VALUE,...",
+        help="dp, tp, pp, cp, ep, zero, micro_batch, global_batch (micro_batch x dp by default), recompute, ...",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.json|png")
     return parser.parse_args(words)
 
 
-def _system(word: str, wanted: Layout) -> System:
+def _trace(asked: argparse.Namespace) -> None:
+    timeline_file.check("--out", asked.out)
+    known = profile.read(asked.profile) if asked.profile else None
+    wanted = layout_words.layout(asked.layout, known.worlds[0].get("precision", "bf16") if known else "bf16")
+    model = named(asked.model).model
+    layout_words.check(model, wanted)
+    machines = _measured(known, wanted) if known else _of_type(asked.system, wanted)
+    events = timeline(model, wanted, machines.system, machines.rates)
+    on = f"ranks of {asked.profile.name}" if known else f"GPUs of {asked.system}"
+    title = f"{asked.model} on {wanted.gpus} {on}: {asked.layout}"
+    reason = memory(model, wanted, machines.system).reason
+    if reason:
+        print(f"DOES NOT FIT: {reason}")
+        title += " (DOES NOT FIT)"
+    if said := layout_words.uneven(model, wanted):
+        print(said)
+    print(timeline_file.write(asked.out, title, events))
+
+
+def _of_type(word: str, wanted: Layout) -> Calibrated:
     machines = Machines.named(word)
-    problems = machines.problems(wanted.gpus)
-    if problems:
+    each = machines.per_node(wanted.gpus)
+    if wanted.gpus > each * MOST_NODES:
+        message = f"{wanted.gpus}; allowed: up to {each * MOST_NODES}, {MOST_NODES} nodes of a {machines.instance}"
+        raise ConfigError([Problem(GPUS, message, "make one of them smaller")])
+    if problems := machines.problems(wanted.gpus, GPUS):
         raise ConfigError(problems)
-    return machines.system(wanted.gpus)
+    return Calibrated(machines.system(wanted.gpus), fitted())
+
+
+def _measured(known: profile.Profile, wanted: Layout) -> Calibrated:
+    """Of the worlds that were measured, the one with as many ranks; fewer nodes where several have."""
+    worlds = sorted((world["nodes"], world["per_node"]) for world in known.worlds)
+    alike = [world for world in worlds if world[0] * world[1] == wanted.gpus]
+    return known.of(*(alike[0] if alike else (1, wanted.gpus)))

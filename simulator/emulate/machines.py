@@ -34,13 +34,13 @@ class Machines:
         each = system(self.instance, 1).gpus_per_node
         return system(self.instance, -(-ranks // each))
 
-    def problems(self, ranks: int) -> list[Problem]:
+    def problems(self, ranks: int, where: str = "--ranks") -> list[Problem]:
         each = self.per_node(ranks)
         if ranks % each == 0:
             return []
         below = ranks // each * each
         allowed = f"allowed: up to {each}, or a multiple of the {each} GPUs of a {self.instance}"
-        return [Problem("--ranks", f"{ranks}; {allowed}", f"use {below} or {below + each}")]
+        return [Problem(where, f"{ranks}; {allowed}", f"use {below} or {below + each}")]
 
 
 def _of_stack(file: Path, word: str) -> str:

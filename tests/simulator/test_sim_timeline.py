@@ -10,10 +10,14 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.instances import system
+from simulator.layout import Layout
 from simulator.layout_words import layout
 from simulator.models import named
+from simulator.profile import read
 from simulator.step import predict
 from simulator.timeline import STREAMS, Event, timeline, to_chrome
+from simulator.timeline_picture import COLOURS, LEGEND, ROWS
+from tests.simulator import made_profile
 from trainer.config.problem import ConfigError
 
 CASES = {
@@ -98,7 +102,12 @@ def test_the_command_writes_both_kinds(tmp_path: Path, capsys: pytest.CaptureFix
         (["llama-1b", "--layout", "dp=-2"], "--layout dp: '-2'; allowed: 1 or more"),
         (["llama-1b", "--layout", "zero=4"], "--layout zero: '4'; allowed: 0, 1, 2, 3"),
         (["llama-1b", "--layout", "dp=8,global_batch=4"], "--layout global_batch: 4; allowed: a multiple"),
-        (["llama-1b", "--layout", "dp=12,global_batch=12"], "--ranks: 12; allowed"),
+        (["llama-1b", "--layout", "dp=12"], "--layout dp x tp x pp x cp: 12; allowed: up to 8, or a multiple"),
+        (["llama-8b", "--layout", "dp=2,tp=3"], "--layout tp: 3; allowed: divisors of heads = 32"),
+        (["llama-8b", "--layout", "dp=2,tp=2,dp=4"], "--layout dp: '4', and '2' before it; allowed: once; leave one"),
+        (["llama-8b", "--layout", "dp=1000000"], "1000000; allowed: up to 8192, 1024 nodes of a p5.48xlarge; make"),
+        (["llama-8b", "--layout", "pp=12"], "--layout pp: 12; allowed: divisors of layers = 32"),
+        (["llama-8b", "--layout", "dp=8,zero=3,shard=3"], "--layout shard: 3; allowed: a divisor of dp x cp = 8"),
         (["llama-1b", "--system", "z9.huge"], "z9.huge"),
         (["lama", "--layout", "dp=1"], "model: 'lama' is not known"),
     ],
@@ -106,6 +115,70 @@ def test_the_command_writes_both_kinds(tmp_path: Path, capsys: pytest.CaptureFix
 def test_refusals(words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["trace", *words, "--out", str(tmp_path / "x.json")]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["s.json", "s.png"])
+def test_a_folder_that_is_not_there_is_named(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "no" / name
+    assert main(["trace", "llama-1b", "--out", str(out)]) == 2
+    said = f"simulator: --out: {out}; allowed: a file in a folder that exists; make {out.parent} first, or name another"
+    assert capsys.readouterr().err == said + "\n"
+
+
+def test_an_out_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    taken = tmp_path / "taken.json"
+    taken.mkdir()
+    assert main(["trace", "llama-1b", "--out", str(taken)]) == 2
+    assert f"out: {taken} (Is a directory); allowed: a file that can be written" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_drawn_and_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "s.json"
+    assert main(["trace", "llama-405b", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("DOES NOT FIT: memory: ")
+    assert "allowed: 80 GiB; largest: optimizer" in said
+    assert json.loads(out.read_text())["traceEvents"]
+    assert main(["trace", "llama-8b", "--layout", "dp=16,zero=3,recompute=full", "--out", str(out)]) == 0
+    assert "DOES NOT FIT" not in capsys.readouterr().out
+
+
+def test_uneven_stages_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["trace", "llama-8b", "--out", str(tmp_path / "s.json"), "--layout"]
+    assert main([*words, "pp=5,global_batch=8"]) == 0
+    assert "uneven stages: 32 layers on pp=5; timed by the longest, 7 layers" in capsys.readouterr().out
+    assert main([*words, "pp=4,global_batch=8"]) == 0
+    assert "uneven stages" not in capsys.readouterr().out
+
+
+def test_the_help_s_own_example_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["trace", "--help"])
+    assert "--layout dp=8,tp=4 " in capsys.readouterr().out
+    assert main(["trace", "llama-8b", "--layout", "dp=8,tp=4", "--out", str(tmp_path / "s.json")]) == 0
+
+
+def test_without_a_batch_every_replica_has_one_micro_batch() -> None:
+    found = layout("dp=8,micro_batch=2")
+    assert (found.global_batch, found.micro_batches) == (16, 1)
+
+
+def test_a_profile_stands_for_the_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    profile = made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2)))
+    words = ["trace", "tiny-llama", "--profile", str(profile), "--out", str(tmp_path / "s.json"), "--layout"]
+    assert main([*words, "dp=2,micro_batch=4"]) == 0
+    on = read(profile).of(1, 2)
+    wanted = Layout(dp=2, micro_batch=4, global_batch=8, dtype="fp32")
+    step_s = predict(named("tiny-llama").model, wanted, on.system, on.rates).step_s
+    assert f"events of a step of {1000 * step_s:,.1f} ms" in capsys.readouterr().out
+    assert main([*words, "dp=8"]) == 2
+    assert "profile.worlds: 1 nodes x 8 ranks were not measured" in capsys.readouterr().err
+
+
+def test_the_legend_of_the_picture_has_words_for_every_colour() -> None:
+    assert set(LEGEND) == {*COLOURS, "other"}
+    assert not {"wait", "bucket", "other"} & set(LEGEND.values())
+    assert set(ROWS) == set(STREAMS)
 
 
 def test_a_layout_keeps_every_kind_of_value() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from statistics import median
 
-from simulator.collective_errors import LEAST_BYTES
+from simulator.collective_errors import LEAST_BYTES, measured_us
 from simulator.collective_rows import question
 from simulator.collectives import Group, Op
 from simulator.collectives.constants import Constants, constants
@@ -24,9 +24,9 @@ def measured(rows: Iterable[Mapping[str, str]]) -> list[Measured]:
             asked = question(row)
         except RowError:
             continue
-        if row["time_us"] and asked.size >= LEAST_BYTES:
+        if (time_us := measured_us(row)) and asked.size >= LEAST_BYTES:
             key = (asked.op, asked.group, asked.system, asked.launch_us)
-            found[key].append((asked.size, float(row["time_us"])))
+            found[key].append((asked.size, time_us))
     return [_measured(*key, points) for key, points in found.items()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import get_args
 
 from simulator.collectives import Group, Op, time_s
@@ -12,7 +13,9 @@ from simulator.gpus import gpu, link_gb_s
 from simulator.interconnect import network
 from simulator.row_values import RowError, Values
 from simulator.system import System
+from simulator.tables import header
 
+DATA = Path(__file__).with_name("data") / "collectives.csv"
 ADDED = ("predicted_time_us", "inferred", "error")
 GPUS_PER_NODE = 8
 LARGEST = 2**50
@@ -33,6 +36,11 @@ class Question:
     @property
     def time_us(self) -> float:
         return self.launch_us + time_s(self.op, self.size, self.group, self.system) * 1e6
+
+
+def columns() -> tuple[str, ...]:
+    """That a table of collectives may have."""
+    return (*header(DATA), *ADDED)
 
 
 def predicted(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:

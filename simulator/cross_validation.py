@@ -8,19 +8,24 @@ from simulator.fit import fit
 from simulator.measured import Measured
 from simulator.run_errors import Compared, compared
 
-
-def without_its_source(runs: Sequence[Measured]) -> list[Compared]:
-    return _left_out(runs, lambda run: run.source)
+Progress = Callable[[str], None]
 
 
-def without_its_system(runs: Sequence[Measured]) -> list[Compared]:
-    return _left_out(runs, lambda run: run.run.system.name)
+def without_its_source(runs: Sequence[Measured], progress: Progress = lambda _: None) -> list[Compared]:
+    return _left_out(runs, lambda run: run.source, progress)
 
 
-def _left_out(runs: Sequence[Measured], key: Callable[[Measured], str]) -> list[Compared]:
+def without_its_system(runs: Sequence[Measured], progress: Progress = lambda _: None) -> list[Compared]:
+    return _left_out(runs, lambda run: run.run.system.name, progress)
+
+
+def _left_out(runs: Sequence[Measured], key: Callable[[Measured], str], progress: Progress) -> list[Compared]:
+    names = sorted({key(run) for run in runs})
+    progress(f"with all {len(names)}")
     everything = fit(runs)
     found: list[Compared] = []
-    for name in sorted({key(run) for run in runs}):
+    for number, name in enumerate(names, 1):
+        progress(f"without {name} ({number} of {len(names)})")
         rates = fit([run for run in runs if key(run) != name], near=everything)
         found += compared([run for run in runs if key(run) == name], rates)
     return found

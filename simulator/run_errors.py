@@ -9,6 +9,7 @@ from itertools import combinations
 from math import ceil, log, nan
 from statistics import median
 
+from simulator.error_tables import Table, aligned
 from simulator.measured import Measured
 from simulator.memory import GIB
 from simulator.rates import Rates
@@ -105,28 +106,25 @@ def rankings(rows: Sequence[Compared]) -> list[Ranking]:
     return found
 
 
-def table(found: Mapping[str, Errors]) -> str:
-    lines = [
-        "| source | rows | median % | p90 % | bias % | in interval % | memory rows | memory median % |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {name} | {e.rows} | {100 * e.median:.1f} | {100 * e.p90:.1f} | {100 * e.bias:+.1f} | {100 * e.covered:.0f} "
-        f"| {e.memory_rows} | {100 * e.memory_median:.1f} |"
-        for name, e in found.items()
-    ]
-    return "\n".join(lines).replace("nan", "-")
+def table(found: Mapping[str, Errors], written: Table = aligned) -> str:
+    heads = ("source", "rows", "median %", "p90 %", "bias %", "in interval %", "memory rows", "memory median %")
+    return written(heads, [_cells(name, errors) for name, errors in found.items()])
 
 
-def ranking_lines(found: Sequence[Ranking]) -> str:
+def ranking_lines(found: Sequence[Ranking], written: Table = aligned) -> str:
     if not found:
         return "no model with so many layouts on the same GPUs that their order could be told"
-    lines = ["| model, system, GPUs, batch | layouts | tau | regret % |", "|---|---:|---:|---:|"]
-    lines += [f"| {one.name} | {one.layouts} | {one.tau:.2f} | {100 * one.regret:.1f} |" for one in found]
+    rows = [(one.name, str(one.layouts), f"{one.tau:.2f}", f"{100 * one.regret:.1f}") for one in found]
     middle, worst = median(one.tau for one in found), max(one.regret for one in found)
     regret = median(one.regret for one in found)
-    lines.append(f"\ntau: median {middle:.2f}; regret: median {100 * regret:.1f} %, largest {100 * worst:.1f} %")
-    return "\n".join(lines)
+    whole = f"\n\ntau: median {middle:.2f}; regret: median {100 * regret:.1f} %, largest {100 * worst:.1f} %"
+    return written(("model, system, GPUs, precision", "layouts", "tau", "regret %"), rows) + whole
+
+
+def _cells(name: str, e: Errors) -> tuple[str, ...]:
+    shares = (f"{100 * e.median:.1f}", f"{100 * e.p90:.1f}", f"{100 * e.bias:+.1f}", f"{100 * e.covered:.0f}")
+    figures = (str(e.rows), *shares, str(e.memory_rows), f"{100 * e.memory_median:.1f}")
+    return name, *("-" if "nan" in figure else figure for figure in figures)
 
 
 def _ranking(name: str, pairs: Sequence[tuple[float, float]]) -> Ranking:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from simulator.interval import spread
+from simulator.measured import DATA
 from simulator.memory import GIB
 from simulator.rates import Rates
 from simulator.row_values import RowError
 from simulator.rows import Run, run
 from simulator.step import Prediction, predict
+from simulator.tables import header
 
 ADDED = (
     "predicted_step_time_s",
@@ -21,6 +23,11 @@ ADDED = (
 )
 SHORTEST_S, LONGEST_S = 1e-6, 1e7
 """A step outside of these is no step of anything that was ever built."""
+
+
+def columns() -> tuple[str, ...]:
+    """That a table of runs may have."""
+    return (*header(DATA), "accumulation", *ADDED)
 
 
 def predicted(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:

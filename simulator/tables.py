@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 
@@ -16,8 +17,12 @@ def read_table(path: Path) -> list[dict[str, str]]:
         with path.open(newline="", encoding="utf-8") as lines:
             reader = csv.DictReader(lines, restkey="", restval="")
             rows, names = list(reader), reader.fieldnames or []
-    except (OSError, UnicodeDecodeError, csv.Error) as bad:
-        raise TableError(f"file: {path}; allowed: a CSV file that can be read ({bad}); name another") from None
+    except FileNotFoundError:
+        raise TableError(f"file: {path} does not exist; allowed: a CSV file; name another") from None
+    except OSError as bad:
+        raise TableError(f"file: {path} cannot be read ({bad.strerror}); allowed: a CSV file; name another") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise TableError(f"file: {path} is no table of text; allowed: a CSV file in UTF-8; name another") from None
     if not rows:
         raise TableError(f"file: {path}; allowed: a header and at least one row; fill it")
     long = next((number for number, row in enumerate(rows, start=2) if "" in row), None)
@@ -26,11 +31,29 @@ def read_table(path: Path) -> list[dict[str, str]]:
     return rows
 
 
+def header(path: Path) -> list[str]:
+    with path.open(newline="", encoding="utf-8") as lines:
+        return next(csv.reader(lines))
+
+
+def unread(names: Collection[str], known: Sequence[str]) -> list[str]:
+    """A sentence for every column that nothing reads, with the nearest of those that are not there."""
+    found = []
+    absent = [name for name in known if name not in names]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name.lower(), absent, n=1)
+            found.append(f"column {name!r} is not read" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return found
+
+
 def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
     try:
         with path.open("w", newline="", encoding="utf-8") as lines:
             writer = csv.DictWriter(lines, list(rows[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+    except FileNotFoundError:
+        raise TableError(f"--out: {path}; allowed: a file in a folder that exists; make {path.parent} first") from None
     except OSError as bad:
-        raise TableError(f"--out: {path}; allowed: a file that can be written ({bad.strerror}); name another") from None
+        raise TableError(f"--out: {path} ({bad.strerror}); allowed: a file that can be written; name another") from None

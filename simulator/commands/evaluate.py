@@ -6,9 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from simulator.error_tables import Table, aligned, markdown
 from simulator.tables import TableError, read_table
 
 TWO = 2
+OF_RUNS = {"seq", "layers", "model", "params_b", "step_time_s", "tokens_per_s_per_gpu"}
+"""Any of these, and the rows are runs."""
+MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "memory_gb")
 
 
 def main(words: list[str]) -> int:
@@ -18,31 +22,39 @@ def main(words: list[str]) -> int:
     except TableError as bad:
         return _refused(str(bad))
     if "op" in rows[0]:
+        if "time_us" not in rows[0]:
+            return _refused(_without("time_us", "a column of measured microseconds", asked.file, "collectives"))
         return _collectives_left_out(rows) if asked.cross_validate else _collectives(rows)
-    if "layers" in rows[0] or "step_time_s" in rows[0] or "tokens_per_s_per_gpu" in rows[0]:
-        return _runs(rows, asked.cross_validate)
+    if OF_RUNS & set(rows[0]):
+        if not set(MEASURED) & set(rows[0]):
+            return _refused(_without(MEASURED[0], f"one of {', '.join(MEASURED)} at least", asked.file, "runs"))
+        return _runs(rows, asked.cross_validate, markdown if asked.markdown else aligned)
     return _refused(
-        f"columns: {', '.join(rows[0])}; allowed: those of data/runs.csv or data/collectives.csv; name such a file"
+        f"columns: {', '.join(rows[0])}; allowed: those of simulator/data/runs.csv or collectives.csv; name such a file"
     )
 
 
 def _arguments(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="simulator evaluate", description=__doc__)
-    parser.add_argument("file", type=Path, metavar="IN.csv", help="columns of data/runs.csv or collectives.csv")
+    parser = argparse.ArgumentParser(prog="python -m simulator evaluate", description=__doc__)
+    parser.add_argument("file", type=Path, metavar="IN.csv", help="columns of simulator/data/runs.csv, collectives.csv")
     parser.add_argument(
         "--cross-validate",
         nargs="?",
         const="source",
         choices=("source", "system"),
-        help="predict each source (collectives: system) by constants fitted to the others of the file",
+        help="predict each source (collectives: system) by constants fitted to the others of the file: minutes",
     )
+    parser.add_argument("--markdown", action="store_true", help="tables of runs in Markdown")
     return parser.parse_args(words)
 
 
 def _collectives(rows: list[dict[str, str]]) -> int:
     from simulator.collective_errors import errors_by_system, table  # noqa: PLC0415 only what is asked for is read
 
-    print(table(errors_by_system(rows)))
+    found = errors_by_system(rows)
+    if not found["all"].rows:
+        return _refused("rows: none of 1 MB or more with a time_us; allowed: one or more; fill time_us in")
+    print(table(found))
     return 0
 
 
@@ -53,13 +65,13 @@ def _collectives_left_out(rows: list[dict[str, str]]) -> int:
     every = by_system(known := measured(rows))
     if len(every) < TWO:
         return _refused(f"systems: {len(every)} with measured times; allowed: two or more, one is left out in turn")
-    print("each system predicted by constants that were fitted to the others", file=sys.stderr)
-    unseen = left_out(known, lambda text: print(text, file=sys.stderr) if text else None)
+    _progress("each system predicted by constants that were fitted to the others")
+    unseen = left_out(known, _progress)
     print(table({system: errors_of(one, fitted()) for system, one in every.items()}, unseen))
     return 0
 
 
-def _runs(rows: list[dict[str, str]], left_out: str | None) -> int:
+def _runs(rows: list[dict[str, str]], left_out: str | None, written: Table) -> int:
     from simulator.measured import measured  # noqa: PLC0415
     from simulator.run_errors import compared, errors_by_source, ranking_lines, rankings, table  # noqa: PLC0415
 
@@ -69,15 +81,25 @@ def _runs(rows: list[dict[str, str]], left_out: str | None) -> int:
     if left_out:
         from simulator import cross_validation  # noqa: PLC0415
 
-        print(f"each {left_out} predicted by constants that were fitted to the others", file=sys.stderr)
+        _progress(f"each {left_out} predicted by constants that were fitted to the others")
         each = {"source": cross_validation.without_its_source, "system": cross_validation.without_its_system}
-        found = each[left_out](runs)
+        found = each[left_out](runs, _progress)
     else:
         found = compared(runs)
-    print(table(errors_by_source(found)))
+    print(table(errors_by_source(found), written))
     print(f"\n{len(rows) - len(runs)} of {len(rows)} rows left out: failed, doubted by their source, or impossible\n")
-    print(ranking_lines(rankings(found)))
+    print(ranking_lines(rankings(found), written))
     return 0
+
+
+def _without(column: str, allowed: str, file: Path, kind: str) -> str:
+    ask = f"python -m simulator predict --{kind} {file} --out OUT.csv"
+    return f"column {column}: missing; allowed: {allowed}; add it, or for times without any: {ask}"
+
+
+def _progress(text: str) -> None:
+    if text:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _refused(why: str) -> int:

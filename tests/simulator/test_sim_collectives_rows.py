@@ -125,7 +125,34 @@ def test_evaluate_prints_errors_by_system(capsys: pytest.CaptureFixture[str]) ->
     assert [line.split()[0] for line in lines[1:3]] == ["a100_node_83e1", "a100_node_dkh"]
     assert lines[-1].startswith("all")
     unnamed = next(line.split() for line in lines if line.startswith("unnamed_4_nodes"))
-    assert unnamed[1:3] == ["15", "0"]
+    assert unnamed[1:6] == ["15", "0", "-", "-", "-"]
+    assert " ".join(unnamed[6:]) == "no answer: gpu_type: blank"
+    assert "nan" not in "\n".join(lines)
+
+
+ASKED = "gpu_type,gpus,interconnect,op,bytes"
+
+
+@pytest.mark.parametrize("more", [[], ["--cross-validate"]])
+def test_collectives_without_times_are_not_evaluated(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "ask.csv"
+    file.write_text(f"{ASKED}\nh100,64,InfiniBand 8x400Gbps/node,all_reduce,1073741824\n")
+    assert main(["evaluate", str(file), *more]) == 2
+    said = capsys.readouterr().err
+    assert "simulator: column time_us: missing; allowed: a column of measured microseconds; add it, or" in said
+    assert f"simulator predict --collectives {file} --out OUT.csv" in said
+
+
+def test_times_that_are_none_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ask.csv"
+    file.write_text(f"{ASKED},time_us\nh100,8,,all_reduce,1073741824,soon\nh100,8,,all_reduce,1073741824,\n")
+    assert main(["evaluate", str(file)]) == 2
+    assert "rows: none of 1 MB or more with a time_us; allowed: one or more" in capsys.readouterr().err
+    file.write_text(f"{ASKED},time_us\nh100,8,,all_reduce,1073741824,5000\n")
+    assert main(["evaluate", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["h100", "1", "1"]
 
 
 def test_evaluate_leaves_systems_out_in_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,10 +182,15 @@ def test_a_file_that_is_no_table_is_refused(text: str, tmp_path: Path, capsys: p
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", "--collectives", str(tmp_path / "no.csv"), "--out", str(tmp_path / "out.csv")]) == 2
-    assert "simulator: file: " in capsys.readouterr().err
+    file = tmp_path / "no.csv"
+    assert main(["predict", "--collectives", str(file), "--out", str(tmp_path / "out.csv")]) == 2
+    assert capsys.readouterr().err == f"simulator: file: {file} does not exist; allowed: a CSV file; name another\n"
+    assert main(["evaluate", str(tmp_path)]) == 2
+    said = f"simulator: file: {tmp_path} cannot be read (Is a directory); allowed: a CSV file; name another\n"
+    assert capsys.readouterr().err == said
 
 
 def test_an_out_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--collectives", str(DATA), "--out", str(tmp_path / "no" / "out.csv")]) == 2
-    assert "simulator: --out: " in capsys.readouterr().err
+    assert "simulator: --out: " in (said := capsys.readouterr().err)
+    assert f"allowed: a file in a folder that exists; make {tmp_path / 'no'} first" in said

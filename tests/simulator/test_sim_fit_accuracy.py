@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -81,5 +82,28 @@ def test_without_runs_everything_stays_as_believed() -> None:
 def test_the_command_prints_a_table_by_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(DATA)]) == 0
     printed = capsys.readouterr().out
+    head, *lines = printed.partition("\n\n")[0].splitlines()
+    assert head.split()[:3] == ["source", "rows", "median"]
+    assert {len(line) for line in lines} == {len(head)}
+    assert next(line.split()[1] for line in lines if line.startswith("mosaicml")) == "198"
+    assert "tau: median" in printed
+    assert "|" not in printed
+
+
+def test_the_command_prints_markdown_where_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(DATA), "--markdown"]) == 0
+    printed = capsys.readouterr().out
     assert "| mosaicml | 198 |" in printed
     assert "tau: median" in printed
+
+
+def test_the_command_tells_which_source_it_is_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head, *rows = DATA.read_text().splitlines()
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join([head, *(row for row in rows if ",megatron," in row or ",misc," in row)]))
+    assert main(["evaluate", str(few), "--cross-validate"]) == 0
+    assert capsys.readouterr().err.splitlines()[-3:] == [
+        "with all 2",
+        "without megatron (1 of 2)",
+        "without misc (2 of 2)",
+    ]

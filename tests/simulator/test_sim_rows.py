@@ -114,3 +114,28 @@ def test_the_command_reads_and_writes_files(tmp_path: Path, capsys: pytest.Captu
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == [*ROW, *ADDED]
     assert rows[1]["error"].startswith("gpu_type: 'abacus'")
+
+
+def test_nothing_predicted_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    table.write_text("model,gpu_type,gpus,seq_len,mood\nllama-8b,h100,64,4096,fine\nllama-8b,h100,8,4096,fine\n")
+    assert main(["predict", "--runs", str(table), "--out", str(out)]) == 1
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [
+        "simulator: column 'seq_len' is not read; did you mean 'seq'?",
+        "simulator: column 'mood' is not read",
+        "simulator: no row could be predicted; the first: seq: blank; allowed: a value; fill it in",
+    ]
+    assert "0 of 2 rows predicted" in told.out
+    table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
+    assert main(["predict", "--runs", str(table), "--out", str(out)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_runs_without_anything_measured_are_not_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
+    assert main(["evaluate", str(table)]) == 2
+    said = capsys.readouterr().err
+    assert "column step_time_s: missing; allowed: one of step_time_s, tokens_per_s_per_gpu, memory_gb" in said
+    assert f"simulator predict --runs {table} --out OUT.csv" in said

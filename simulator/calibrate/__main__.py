@@ -15,32 +15,19 @@ from typing import Any
 
 from simulator.calibrate import arithmetic, exchanges, parts, profile_file, saves, short_runs
 from simulator.calibrate.identity import identity
+from simulator.calibrate.options import arguments
 from simulator.calibrate.ranks import Ranks
 from trainer.world import World, WorldError, start
 
-LEAST_S = 0.2
-"""Time for one figure; a busy machine needs more."""
-
 
 def main(words: list[str]) -> int:
-    asked = _arguments(words)
+    asked = arguments(words)
     try:
         _calibrate(asked)
     except (WorldError, profile_file.OtherMachineError, saves.SaveError, OSError) as bad:
         print(f"simulator: {bad}", file=sys.stderr, flush=True)
         return 2
     return 0
-
-
-def _arguments(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m simulator calibrate", description=__doc__)
-    parser.add_argument(
-        "--out", type=Path, default=Path("profile.json"), help="on a filesystem of all nodes (%(default)s)"
-    )
-    parser.add_argument("--stack", default="", help="whose machines these are, for the record")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--seconds", type=float, default=LEAST_S, help="for each figure (%(default)s)")
-    return parser.parse_args(words)
 
 
 def _calibrate(asked: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from simulator.collectives import Group, Op, choice
 from simulator.instances import system
-from simulator.search.question import nodes
+from simulator.search.question import MOST_NODES, nodes
 from simulator.system import System
 from trainer.config.problem import ConfigError, Problem
 
@@ -21,7 +21,7 @@ ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1
 def main(words: list[str]) -> int:
     asked = _arguments(words)
     try:
-        machines = system(asked.instance, _only(nodes(asked.nodes)), asked.fabric)
+        machines = system(asked.instance, _nodes(asked.nodes), asked.fabric)
         group = _group(asked, machines)
     except ConfigError as bad:
         for problem in bad.problems:
@@ -38,7 +38,14 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _only(counts: tuple[int, ...]) -> int:
+def _nodes(word: str) -> int:
+    """One number: what others take as a range or a list has no one answer here."""
+    try:
+        counts = nodes(word)
+    except ConfigError:
+        message = f"{word} is outside of 1 to {MOST_NODES}" if word.isdigit() else f"{word!r}"
+        allowed = f"allowed: one whole number from 1 to {MOST_NODES}"
+        raise ConfigError([Problem("--nodes", f"{message}; {allowed}", "write for example 4")]) from None
     if len(counts) > 1:
         message = f"{', '.join(map(str, counts))}; allowed: one number"
         raise ConfigError([Problem("--nodes", message, "ask for one after the other")])
@@ -50,9 +57,7 @@ def _group(asked: argparse.Namespace, machines: System) -> Group:
     if not 1 <= per_node <= machines.gpus_per_node:
         message = f"{per_node}; allowed: 1 to {machines.gpus_per_node}, the GPUs of a {machines.name}"
         raise ConfigError([Problem("--per-node", message, "choose one of them")])
-    if not 1 <= asked.sharing <= machines.gpus_per_node // per_node:
-        message = f"{asked.sharing}; allowed: 1 to {machines.gpus_per_node // per_node}, the groups that a node has"
-        raise ConfigError([Problem("--sharing", message, "choose one of them")])
+    _check_sharing(asked.sharing, per_node, machines)
     ranks = machines.nodes * per_node
     if ranks == 1:
         message = "1 with one rank in it; allowed: two ranks or more"
@@ -62,10 +67,22 @@ def _group(asked: argparse.Namespace, machines: System) -> Group:
     return Group(ranks, per_node, asked.sharing)
 
 
+def _check_sharing(sharing: int, per_node: int, machines: System) -> None:
+    most = machines.gpus_per_node // per_node
+    if 1 <= sharing <= most:
+        return
+    held = f"a group with {per_node} of the {machines.gpus_per_node} GPUs of a {machines.name}"
+    if most > 1:
+        message = f"{sharing}; allowed: 1 to {most}: {held} leaves room for so many"
+        raise ConfigError([Problem("--sharing", message, "choose one of them")])
+    fix = "leave it out, or ask for groups with fewer GPUs of a node (--per-node)"
+    raise ConfigError([Problem("--sharing", f"{sharing}; allowed: 1: {held} leaves no room for another", fix)])
+
+
 def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulator collectives", description=__doc__)
     parser.add_argument("--instance", required=True, help="instance type of the catalog")
-    parser.add_argument("--nodes", required=True)
+    parser.add_argument("--nodes", required=True, help=f"one number, 1 to {MOST_NODES}")
     parser.add_argument("--op", choices=get_args(Op), default="all_reduce")
     parser.add_argument("--fabric", choices=("efa", "tcp"), default="efa")
     parser.add_argument("--per-node", type=int, help="ranks of the group in one node; by default all its GPUs")

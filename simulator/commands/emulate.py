@@ -27,6 +27,11 @@ from trainer.config.schema import Config
 if TYPE_CHECKING:
     from simulator.emulate.run import Emulation
 
+ABOUT = f"""{__doc__}
+
+It needs torch, which .venv does not have; in an environment with the trainer's packages:
+  python3 -m venv .venv-torch && .venv-torch/bin/pip install '.[trainer,simulator]'
+  .venv-torch/bin/python -m simulator emulate --ranks 256"""
 _MOST_JITTER = 1.0
 _SMALL, _SMALL_BATCH = "tiny-llama", 8
 _FLOAT = 4
@@ -45,7 +50,9 @@ def main(words: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m simulator emulate", description=__doc__)
+    parser = argparse.ArgumentParser(
+        "python -m simulator emulate", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("config", metavar="CONFIG", nargs="?", help=f"preset of the trainer or YAML file ({_SMALL})")
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
     parser.add_argument("--ranks", type=int, required=True, help="GPUs of the job: 4, 16, 256, ...")
@@ -111,7 +118,7 @@ def _emulation(config: Config, machines: Machines, options: argparse.Namespace) 
         from simulator.emulate.run import Emulation  # noqa: PLC0415  # torch, only now
     except ModuleNotFoundError as missing:
         message = f"{missing.name} is not installed; allowed: an environment with the trainer's packages"
-        raise ConfigError([Problem("emulate", message, "pip install '.[trainer,simulator]'")]) from missing
+        raise ConfigError([Problem("emulate", message, "`emulate --help` has the commands")]) from missing
     return Emulation(config, options.ranks, machines.per_node(options.ranks), options.algorithm, _show_rank)
 
 

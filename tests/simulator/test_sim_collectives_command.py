@@ -53,7 +53,20 @@ def test_a_send_goes_between_two(capsys: pytest.CaptureFixture[str]) -> None:
         (["--instance", "p5.48xlarge", "--nodes", "2,4"], "--nodes: 2, 4; allowed: one number"),
         (["--instance", "p5.48xlarge", "--nodes", "1", "--per-node", "1"], "allowed: two ranks or more"),
         (["--instance", "p5.48xlarge", "--nodes", "2", "--per-node", "9"], "--per-node: 9; allowed: 1 to 8"),
-        (["--instance", "p5.48xlarge", "--nodes", "2", "--sharing", "2"], "--sharing: 2; allowed: 1 to 1"),
+        (
+            ["--instance", "p5.48xlarge", "--nodes", "2", "--sharing", "2"],
+            "--sharing: 2; allowed: 1: a group with 8 of",
+        ),
+        (
+            ["--instance", "p5.48xlarge", "--nodes", "2", "--sharing", "0"],
+            "; leave it out, or ask for groups with fewer",
+        ),
+        ([*P5[1:], "2", "--per-node", "2", "--sharing", "5"], "--sharing: 5; allowed: 1 to 4: a group with 2 of the 8"),
+        (
+            ["--instance", "p5.48xlarge", "--nodes", "-4"],
+            "--nodes: '-4'; allowed: one whole number from 1 to 1024; write",
+        ),
+        (["--instance", "p5.48xlarge", "--nodes", "5000"], "--nodes: 5000 is outside of 1 to 1024; allowed: one whole"),
     ],
 )
 def test_bad_input_names_what_is_allowed(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,3 +112,17 @@ def test_calibrate_without_torch_says_where_it_runs(
     assert main(["calibrate"]) == 2
     said = capsys.readouterr().err
     assert "simulator: calibrate: torch is not installed; allowed: an environment with the trainer's packages" in said
+
+
+@pytest.mark.parametrize("command", ["calibrate", "emulate"])
+def test_help_needs_no_torch_and_says_where_it_runs(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert ".venv-torch/bin/pip install '.[trainer,simulator]'" in said
+    assert f".venv-torch/bin/python -m simulator {command}" in said
+    assert ("make submit STACK=... JOB=slurm/jobs/calibrate.sbatch" in said) == (command == "calibrate")

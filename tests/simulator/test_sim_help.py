@@ -1,0 +1,24 @@
+"""`python -m simulator --help`: a usage line, and the commands in one column."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.__main__ import COMMANDS, main
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_the_list_of_commands_is_aligned(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    usage, blank, *lines = capsys.readouterr().out.splitlines()
+    assert usage.startswith("usage: python -m simulator COMMAND")
+    assert not blank
+    assert [line.split()[0] for line in lines] == list(COMMANDS)
+    starts = {line.index(does) for line, does in zip(lines, COMMANDS.values(), strict=True)}
+    assert len(starts) == 1
+    assert all(len(line) <= 110 for line in lines)
+
+
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plam"]) == 2
+    assert "simulator: command: 'plam'; allowed: plan, auto" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from simulator import failures
 from simulator.layout import Layout
@@ -14,12 +14,11 @@ from simulator.step import Prediction
 
 DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
 FEW_DAYS = 2
+MILLION = 1e6
 WORTH_SAYING = 0.01
 HELD_UP = 1.5
 """Times the best interval between checkpoints, from which on the filesystem is why."""
 HEADS = ("row", "machines", "time (80 %)", "USD (80 %)", "useful", "MWh")
-NEEDED = 4
-"""Heads that no width is too narrow for; the others go one by one."""
 LAYOUT_HEADS = ("row", "layout", "step s (80 %)", "GiB", "limited by")
 PARTS = {
     "compute": "matrix products",
@@ -103,15 +102,19 @@ def money(usd: float) -> str:
 
 
 def _front(marked: Sequence[tuple[str, Option]], columns: int) -> str:
-    rows = [_row(mark, one) for mark, one in marked]
-    return fitted(
-        columns, *((HEADS[:kept], [row[:kept] for row in rows]) for kept in range(len(HEADS), NEEDED - 1, -1))
-    )
+    """Electricity is the first to go, then digits of the money, then the share of useful time."""
+    full, brief = ([_row(mark, one, sum_) for mark, one in marked] for sum_ in (money, _millions))
+    ways = ((full, 6), (full, 5), (brief, 6), (brief, 5), (brief, 4))
+    return fitted(columns, *((HEADS[:kept], [row[:kept] for row in rows]) for rows, kept in ways))
 
 
 def _layouts(marked: Sequence[tuple[str, Option]], columns: int) -> str:
     ways = ([_layout_row(mark, one, parts) for mark, one in marked] for parts in (2, 1))
     return fitted(columns, *((LAYOUT_HEADS, rows) for rows in ways))
+
+
+def _millions(usd: float) -> str:
+    return f"{usd / MILLION:,.1f} M" if usd >= MILLION else money(usd)
 
 
 def _below(plan: Plan) -> str:
@@ -143,13 +146,13 @@ def _marked(number: int, one: Option, plan: Plan) -> str:
     return f"{number}{'*' if one is plan.chosen else '!' if one.unsupported else ''}"
 
 
-def _row(number: str, one: Option) -> Sequence[str]:
+def _row(number: str, one: Option, usd: Callable[[float], str]) -> Sequence[str]:
     outlook = one.outlook
     return (
         number,
         f"{one.nodes} x {one.instance} {one.purchase}",
         f"{duration(outlook.wall_s)} ({duration(outlook.low_s)} to {duration(outlook.high_s)})",
-        f"{money(one.usd)} ({money(one.usd_low)} to {money(one.usd_high)})",
+        f"{usd(one.usd)} ({usd(one.usd_low)} to {usd(one.usd_high)})",
         f"{outlook.goodput:.1%}",
         f"{one.kwh / 1000:,.1f}",
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.commands.plan import main
 from simulator.search.fitted import PIPED, fitted, problem, width, wrapped
 from trainer.config.problem import Problem
 
@@ -62,3 +64,15 @@ def test_the_width_is_the_terminals_or_one_that_can_be_read(monkeypatch: pytest.
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr(os, "get_terminal_size", lambda _: (_ for _ in ()).throw(OSError))
     assert width() == PIPED < 120
+
+
+def test_large_sums_lose_digits_before_the_share_of_useful_time_goes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--model", "llama-405b", "--tokens", "15.6e12", "--stack", "aws-p5en-lustre", "--nodes", "512"]
+    monkeypatch.setenv("COLUMNS", "110")
+    assert main(asked) == 0
+    head, _, row = capsys.readouterr().out.splitlines()[:3]
+    assert "useful" in head
+    assert "MWh" not in head
+    assert re.search(r"\d+\.\d M \(\d+\.\d M to [\d,]+\.\d M\)", row)

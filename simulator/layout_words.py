@@ -22,7 +22,7 @@ def layout(words: str, dtype: str = "bf16") -> Layout:
     """
     found: dict[str, Any] = {}
     problems = []
-    for word in filter(None, words.split(",")):
+    for word in filter(None, map(str.strip, words.split(","))):
         name, _, text = word.partition("=")
         if name in found:
             message = f"{text!r}, and {str(found[name])!r} before it; allowed: once"

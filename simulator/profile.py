@@ -58,7 +58,8 @@ def read(path: Path) -> Profile:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as bad:
-        raise _bad("file", f"{path}: {bad.strerror}", "name a file that calibrate wrote") from None
+        message = f"{path} cannot be read ({bad.strerror}); allowed: a file that calibrate wrote"
+        raise _bad("file", message, f"name another, or make one: {CALIBRATE}") from None
     except ValueError:
         raise _bad("file", f"{path} is no JSON; allowed: what calibrate writes", "name another") from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:

@@ -161,6 +161,7 @@ def test_the_help_s_own_example_runs(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_without_a_batch_every_replica_has_one_micro_batch() -> None:
     found = layout("dp=8,micro_batch=2")
     assert (found.global_batch, found.micro_batches) == (16, 1)
+    assert layout("dp=8, micro_batch=2") == found
 
 
 def test_a_profile_stands_for_the_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -173,6 +174,9 @@ def test_a_profile_stands_for_the_machines(capsys: pytest.CaptureFixture[str], t
     assert f"events of a step of {1000 * step_s:,.1f} ms" in capsys.readouterr().out
     assert main([*words, "dp=8"]) == 2
     assert "profile.worlds: 1 nodes x 8 ranks were not measured" in capsys.readouterr().err
+    profile.unlink()
+    assert main([*words, "dp=2"]) == 2
+    assert f"profile.file: {profile} cannot be read (No such file or directory); allowed: " in capsys.readouterr().err
 
 
 def test_the_legend_of_the_picture_has_words_for_every_colour() -> None:

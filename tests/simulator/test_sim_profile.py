@@ -83,7 +83,9 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, change: dict[str, 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"profile\.file: .*none\.json cannot be read \(No such file.*allowed: a file that calibrate"):
+    with pytest.raises(
+        ConfigError, match=r"profile\.file: .*none\.json cannot be read \(No such file.*; allowed: a file"
+    ):
         read(tmp_path / "none.json")
 
 

@@ -228,7 +228,10 @@ def bad_words(folder: Path) -> list[tuple[list[str], str]]:
         ([str(folder / "none"), "--profile", profile], "RUN: .*none is not a folder.* allowed: folders of runs"),
         ([str(folder / "empty"), "--profile", profile], "RUN: .*empty has neither .*events.jsonl"),
         ([str(silent), "--profile", profile], "RUN: .*silent has no steps in metrics.*allowed: a run that trained"),
-        ([run, "--profile", str(folder / "none.json")], r"profile\.file: .*none.json cannot be read .*No such file.*allowed: "),
+        (
+            [run, "--profile", str(folder / "none.json")],
+            r"profile\.file: .*none.json cannot be read .No such file.*allowed",
+        ),
         ([run, "--profile", profile], r"profile\.worlds: 1 nodes x 2 ranks were not measured.*allowed: 1 x 1"),
         ([run, "--instance", "p5.96xlarge"], r"instance: .*p5\.96xlarge.*p5\.48xlarge"),
         ([run, "--instance", "p5.48xlarge"], r"--instance: 'p5.48xlarge' has h100, .* ran on 'cpu'; allowed: none"),

@@ -10,7 +10,6 @@ import pytest
 
 from tests.harness import REPO, Stack
 
-NODES = 5
 ROOT_KEYS = "sha256sum /root/.ssh/authorized_keys"
 
 
@@ -24,6 +23,11 @@ def bootstrap(stack: Stack, command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def nodes(stack: Stack) -> int:
+    """Controller, login and those of every group."""
+    return 2 + sum(group["count"] for group in stack.spec["groups"].values())
+
+
 @pytest.fixture
 def led_astray(cluster: Stack) -> Iterator[str]:
     """alice's list of keys is a link to root's."""
@@ -35,20 +39,20 @@ def led_astray(cluster: Stack) -> Iterator[str]:
 def test_verify_finds_nothing_wrong(cluster: Stack) -> None:
     done = bootstrap(cluster, "verify")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert done.stdout.startswith(f"verified on {NODES} nodes: daemons, configuration, clock, names")
+    assert done.stdout.startswith(f"verified on {nodes(cluster)} nodes: daemons, configuration, clock, names")
 
 
 def test_doctor_finds_nothing_to_do(cluster: Stack) -> None:
     done = bootstrap(cluster, "doctor")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "is not as it should be" not in done.stdout
-    assert done.stdout.startswith(f"verified on {NODES} nodes")
+    assert done.stdout.startswith(f"verified on {nodes(cluster)} nodes")
 
 
 def test_apply_changes_nothing_and_draws_the_table(cluster: Stack) -> None:
     done = bootstrap(cluster, "apply")
     assert done.returncode == 0, done.stdout
-    assert f"0 changes on {NODES} nodes" in done.stdout
+    assert f"0 changes on {nodes(cluster)} nodes" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()]
     assert any(row[:3] == ["step", "controller", "login"] for row in rows)
     assert any(row[:2] == ["hosts", "ok"] for row in rows)

@@ -159,4 +159,6 @@ def test_secrets_are_nowhere_in_plain_text(whole: Machines) -> None:
 def test_destroy_leaves_nothing_but_the_cache(whole: Machines) -> None:
     whole.destroy()
     assert whole.leftovers() == []
-    assert docker.from_env().volumes.get("muster-cache-env").attrs["Labels"] == {"muster.cache": "env"}
+    labels = docker.from_env().volumes.get("muster-cache-env").attrs["Labels"]
+    assert set(labels) == {"muster.cache", "muster.id"}
+    assert labels["muster.cache"] == "env"

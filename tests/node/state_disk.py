@@ -68,6 +68,7 @@ def _with_loops(script: str, volumes: dict[str, dict[str, str]]) -> str:
         security_opt=list(node_container.UNCONFINED),
         device_cgroup_rules=["b 7:* rwm", "c 10:237 rwm"],
         volumes=volumes,
+        network_mode="none",
     )
     try:
         container.start()

@@ -14,6 +14,8 @@ from setup.engine import Engine
 from setup.paths import Paths
 from setup.run import Answer, Failed
 
+DOCKER0 = Path("/sys/class/net/docker0")
+
 
 def info(**fields: object) -> str:
     return json.dumps({"ServerVersion": "28.0.1", "DockerRootDir": "/data/docker", **fields})
@@ -142,7 +144,10 @@ def test_a_second_engine_starts_answers_and_is_stopped(monkeypatch: pytest.Monke
     paths = Paths(tmp_path, tmp_path)
     own = [f"--data-root={tmp_path}/data", f"--exec-root={tmp_path}/exec", f"--pidfile={tmp_path}/own.pid"]
     quiet = ["--bridge=none", "--iptables=false", "--ip6tables=false", "--storage-driver=vfs"]
-    process = engine.launch(paths, ["dockerd", f"--host={host}", *own, *quiet], tmp_path / "docker.log")
+    # In a network of its own: an engine without a bridge removes docker0, which is the other engine's.
+    dockerd = ["unshare", "--net", "dockerd", f"--host={host}", *own, *quiet]
+    before = DOCKER0.exists()
+    process = engine.launch(paths, dockerd, tmp_path / "docker.log")
     try:
         engine.wait(tmp_path / "docker.log", process)
         assert engine.look().data == tmp_path / "data"
@@ -150,6 +155,7 @@ def test_a_second_engine_starts_answers_and_is_stopped(monkeypatch: pytest.Monke
         assert "stopped the Docker engine" in engine.stop(paths)
         process.wait(10)
     assert engine.look().state == "unreachable"
+    assert DOCKER0.exists() == before
 
 
 def _until_written(path: Path) -> None:

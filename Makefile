@@ -56,7 +56,7 @@ check: $(MUSTER) ## check the stack file; starts nothing
 cost: $(MUSTER) ## what an hour costs
 	@$(MUSTER) cost --stack $(STACK)
 
-plan: $(MUSTER) ## what a run takes (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
+plan: $(MUSTER) ## time and money of a run (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
 	@$(if $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS))),,echo "make plan: MODEL= and TOKENS= are needed; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
 	@.venv/bin/python -m simulator plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
 

@@ -1,6 +1,6 @@
 """GPU-hours of published trainings against what the simulator says of them, whole runs with their failures.
 
-    python benchmarks/simulator_hours.py
+    python -m benchmarks.simulator_hours
 
 Where a source does not say how a model was laid out, the planner's fastest layout is taken; where it does not say on
 how many GPUs, a number that its text allows: all of Llama 1 and 2 but 65B, and Llama 3 8B and 70B. Layouts are searched
@@ -16,23 +16,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
-
-from simulator import failures, goodput  # noqa: E402
-from simulator.goodput import Conditions, Work  # noqa: E402
-from simulator.gpus import gpu, link_gb_s  # noqa: E402
-from simulator.layout import Layout  # noqa: E402
-from simulator.models import named  # noqa: E402
-from simulator.parameters import parameters  # noqa: E402
-from simulator.search.best import STATE_BYTES, best  # noqa: E402
-from simulator.search.space import Batch, Space  # noqa: E402
-from simulator.step import predict  # noqa: E402
-from simulator.system import System  # noqa: E402
-from trainer.table import table  # noqa: E402
+from simulator import failures, goodput
+from simulator.goodput import Conditions, Work
+from simulator.gpus import gpu, link_gb_s
+from simulator.layout import Layout
+from simulator.models import named
+from simulator.parameters import parameters
+from simulator.search.best import STATE_BYTES, best
+from simulator.search.space import Batch, Space
+from simulator.step import predict
+from simulator.system import System
+from trainer.table import table
 
 AIM = 0.25
 SLURMD_TIMEOUT_S = 30

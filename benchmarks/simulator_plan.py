@@ -2,7 +2,7 @@
 
 Time is that of the one core it uses: on a machine that others use the clock tells of them.
 
-python benchmarks/simulator_plan.py [--model llama-70b]
+python -m benchmarks.simulator_plan [--model llama-70b]
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO))
-
-from benchmarks.figures import Figure, report  # noqa: E402
-from simulator.models import named  # noqa: E402
-from simulator.search import question, stacks  # noqa: E402
-from simulator.search.plan import plan  # noqa: E402
-from simulator.search.question import Question  # noqa: E402
+from benchmarks.figures import Figure, report
+from simulator.models import named
+from simulator.search import question, stacks
+from simulator.search.plan import plan
+from simulator.search.question import Question
 
 STACK = "aws-p5en-lustre"
 LEAST_PER_S = 10_000

@@ -25,7 +25,7 @@ from benchmarks.process_tree import Used, used  # noqa: E402
 from tests import moto_patches  # noqa: E402
 from tests.aws_engine import moto_gaps  # noqa: E402
 from tests.aws_engine.cloud import Cloud, on_moto  # noqa: E402
-from tests.aws_engine.cloud_stack import CALLS_AT_MOST, CloudStack, example  # noqa: E402
+from tests.aws_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack, example  # noqa: E402
 from tests.aws_engine.guests import booting  # noqa: E402
 from tests.moto_server import Moto, listening  # noqa: E402
 
@@ -62,7 +62,7 @@ def life_figures(home: Path, cloud: Cloud) -> list[Figure]:
     stack = example("aws-g6-pair", home / "pair", cloud)
     _live(stack)
     calls = [Figure(what, count, "calls", at_most=CALLS_AT_MOST[what]) for what, count in stack.calls.items()]
-    return [*calls, *(Figure(what, seconds) for what, seconds in stack.seconds.items())]
+    return [*calls, *(Figure(what, took, at_most=SECONDS_AT_MOST[what]) for what, took in stack.seconds.items())]
 
 
 def preview_figures(home: Path, cloud: Cloud) -> list[Figure]:

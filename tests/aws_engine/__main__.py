@@ -16,8 +16,12 @@ from tests.aws_engine.cloud_stack import CloudStack, example
 from tests.aws_engine.needs import ACCOUNT, CLUSTER, HOME, REGION, STACK, missing, price
 
 TESTS = "tests/aws_engine/test_pair.py"
-# They count moto's calls, and start a GPU node that an account may have no quota for.
-ON_MOTO_ALONE = ("test_api_calls_do_not_grow_unnoticed", "test_a_node_that_slurm_launches")
+# They count moto's calls, know how quick it is, and start a GPU node that an account may have no quota for.
+ON_MOTO_ALONE = (
+    "test_api_calls_do_not_grow_unnoticed",
+    "test_engine_time_does_not_grow_unnoticed",
+    "test_a_node_that_slurm_launches",
+)
 LONGEST_S = 3600
 
 

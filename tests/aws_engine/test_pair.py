@@ -15,7 +15,7 @@ from infra.targets import Leftovers
 from infra.targets.aws import leftovers
 from slurm.power.cloud import Cloud
 from slurm.power.launch import launch
-from tests.aws_engine.cloud_stack import CALLS_AT_MOST, CloudStack
+from tests.aws_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack
 from tests.aws_engine.conftest import MakeStack
 from tests.aws_engine.controller import controller, end
 from tests.aws_engine.everything import everything
@@ -127,6 +127,11 @@ def test_teardown_ends_with_a_receipt(pair: CloudStack, empty: set[str]) -> None
 def test_api_calls_do_not_grow_unnoticed(pair: CloudStack) -> None:
     assert set(pair.calls) == set(CALLS_AT_MOST)
     assert {what: calls for what, calls in pair.calls.items() if calls > CALLS_AT_MOST[what]} == {}
+
+
+def test_engine_time_does_not_grow_unnoticed(pair: CloudStack) -> None:
+    assert set(pair.seconds) == set(SECONDS_AT_MOST)
+    assert {what: took for what, took in pair.seconds.items() if took > SECONDS_AT_MOST[what]} == {}
 
 
 def machines(stack: CloudStack) -> set[str]:

@@ -56,8 +56,10 @@ check: $(MUSTER) ## check the stack file; starts nothing
 cost: $(MUSTER) ## what an hour costs
 	@$(MUSTER) cost --stack $(STACK)
 
-plan: $(MUSTER) ## time and money of a run (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
-	@$(if $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS))),,echo "make plan: MODEL= and TOKENS= are needed; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
+# Whoever asks for nothing is told so before an environment is made.
+PLANNED := $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS)))
+plan: $(if $(PLANNED),$(MUSTER)) ## time and money of a run (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
+	@$(if $(PLANNED),,echo "make plan: MODEL= and TOKENS= are needed; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
 	@.venv/bin/python -m simulator plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
 
 env: $(MUSTER) ## shell lines for plain Pulumi: eval "$$(make -s env)"

@@ -25,7 +25,8 @@ def system(name: str, nodes: int, fabric: str = "efa", region: str = "us-east-1"
     try:
         found = instance(name)
     except (UnknownInstanceType, UnverifiedInstanceType) as bad:
-        raise ConfigError([Problem("instance", str(bad), f"types with GPUs: {', '.join(with_gpus())}")]) from None
+        message = f"{bad}; allowed: {', '.join(with_gpus())}"
+        raise ConfigError([Problem("instance", message, _instead(name))]) from None
     if not found.gpus.count:
         message = f"'{name}' has no GPU that is known here; allowed: {', '.join(with_gpus())}"
         raise ConfigError([Problem("instance", message, "choose one of them")])
@@ -63,6 +64,12 @@ def _gbps(found: InstanceType, efa: bool) -> float:
 
 def with_gpus() -> list[str]:
     return sorted(name for name, found in all_types().items() if found.gpus.count and _sheet_is_known(found.gpus.type))
+
+
+def _instead(word: str) -> str:
+    """Somebody may have named the GPU."""
+    alike = [name for name in with_gpus() if all_types()[name].gpus.type.lower() == word.lower()]
+    return f"types with {word}: {', '.join(alike)}" if alike else "choose one of them"
 
 
 def _sheet_is_known(name: str) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from infra.catalog.near import near
 
 DATA = Path(__file__).with_name("data")
 
@@ -84,7 +85,7 @@ class UnknownInstanceType(ValueError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.nearest = tuple(get_close_matches(name, all_types(), n=3, cutoff=0.5))
+        self.nearest = tuple(near(name, all_types()))
         super().__init__(f"'{name}' is not in the catalog; nearest: {', '.join(self.nearest) or 'none'}")
 
 

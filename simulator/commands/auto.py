@@ -10,6 +10,7 @@ import argparse
 import shlex
 import sys
 
+from simulator.commands.refused import refused
 from simulator.instances import system
 from simulator.search import stacks
 from simulator.search.question import node_count
@@ -17,8 +18,6 @@ from simulator.search.settled import dear, settled, why_not
 from simulator.search.words import bottleneck, layout_words
 from trainer.config.load import load
 from trainer.config.problem import ConfigError
-
-BAD_INPUT = 2
 
 
 def main(words: list[str]) -> int:
@@ -31,9 +30,7 @@ def main(words: list[str]) -> int:
     try:
         chosen = _chosen(asked)
     except ConfigError as bad:
-        for problem in bad.problems:
-            print(f"simulator: {problem}", file=sys.stderr)
-        return BAD_INPUT
+        return refused(bad)
     print(shlex.join([*asked.config, *chosen]))
     return 0
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import get_args
 
 from simulator.collectives import Group, Op, choice
+from simulator.commands.refused import refused
 from simulator.instances import system
 from simulator.search.question import MOST_NODES, nodes
 from simulator.system import System
 from trainer.config.problem import ConfigError, Problem
 
-BAD_INPUT = 2
 SIZES = tuple(2**power for power in range(20, 35, 2))
 ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """How often (n-1)/n of the array is sent, as nccl-tests count bus bandwidth; the others send all of it once."""
@@ -24,9 +23,7 @@ def main(words: list[str]) -> int:
         machines = system(asked.instance, _nodes(asked.nodes), asked.fabric)
         group = _group(asked, machines)
     except ConfigError as bad:
-        for problem in bad.problems:
-            print(f"simulator: {problem}", file=sys.stderr)
-        return BAD_INPUT
+        return refused(bad)
     beside = f", {group.sharing} such groups at once" if group.sharing > 1 else ""
     print(f"{asked.op} of {group.ranks} ranks on {machines.nodes} x {machines.name}{beside}")
     print(f"{'bytes':>12} {'us':>11} {'bus GB/s':>9}  way")

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.commands.refused import refused
 from simulator.emulate import refuse
 from simulator.emulate.clock import Clock
 from simulator.emulate.costs import Modelled
@@ -43,9 +44,7 @@ def main(words: list[str]) -> int:
         machines, config = _checked(options)
         _run(config, machines, options)
     except ConfigError as error:
-        for problem in error.problems:
-            print(f"simulator: {problem}", file=sys.stderr)
-        return 2
+        return refused(error)
     return 0
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
+from simulator.commands.refused import refused
 from simulator.report.compare import Comparison, as_json, compare
 from simulator.report.figures import pictures
 from simulator.report.machines import Calibrated, OfInstance
 from simulator.report.measured import measured
 from simulator.report.page import page
+from simulator.search import outputs
 from trainer.config.problem import ConfigError
 from trainer.table import table
-
-BAD_INPUT = 2
 
 
 def main(words: list[str]) -> int:
@@ -25,10 +24,10 @@ def main(words: list[str]) -> int:
         found = compare([measured(folder) for folder in dict.fromkeys(asked.runs)], machines)
         out = asked.out or asked.runs[-1] / "predicted"
         _write(found, out)
-    except (ConfigError, OSError) as bad:
-        for line in str(bad).splitlines():
-            print(f"simulator: {line}", file=sys.stderr)
-        return BAD_INPUT
+    except ConfigError as bad:
+        return refused(bad)
+    except OSError as bad:
+        return refused(outputs.failed(bad))
     print(f"{_told(found)}\n\n{out / 'index.html'}")
     return 0
 

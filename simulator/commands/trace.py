@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from simulator import layout_words, profile, timeline_file
+from simulator.commands.refused import refused
 from simulator.emulate.machines import Machines
 from simulator.layout import Layout
 from simulator.memory import memory
@@ -26,9 +26,7 @@ def main(words: list[str]) -> int:
     try:
         _trace(asked)
     except ConfigError as bad:
-        for problem in bad.problems:
-            print(f"simulator: {problem}", file=sys.stderr)
-        return 2
+        return refused(bad)
     return 0
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
+from infra.catalog.near import near
 from infra.spec import ClusterSpec, SpecError
 from infra.spec.load import read
 from trainer.config.problem import ConfigError, Problem
@@ -20,8 +20,8 @@ def find(word: str) -> Path:
         if (file := folder / f"Pulumi.{word}.yaml").is_file():
             return file
     known = names()
-    near = get_close_matches(word, known, n=2, cutoff=0.4)
-    fix = f"did you mean {' or '.join(near)}?" if near else "name one of them, or a stack file"
+    meant = near(word, known, most=2)
+    fix = f"did you mean {' or '.join(meant)}?" if meant else "name one of them, or a stack file"
     raise ConfigError([Problem("stack", f"{word!r} is not known; allowed: {', '.join(known)}", fix)])
 
 

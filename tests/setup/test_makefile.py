@@ -116,6 +116,7 @@ def test_plan_asks_for_what_is_missing_in_the_words_of_make(clone: Path, words: 
     assert done.returncode != 0
     assert "MODEL= and TOKENS= are needed; for example: make plan STACK=aws-p5en-lustre " in done.stderr
     assert "simulator" not in done.stdout
+    assert asked(clone) == "", "no environment is made for a question that is not one"
 
 
 @pytest.mark.parametrize("words", ["--help", "--model llama-8b --tokens 1e12"])

@@ -1,0 +1,30 @@
+"""Names that a person may have meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.catalog.near import near
+
+STACKS = ["aws-existing-vpc", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre", "local", "local-full"]
+TYPES = ["g6.xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "m7i.large"]
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "meant"),
+    [
+        ("p5e", TYPES, ["p5e.48xlarge", "p5en.48xlarge"]),
+        ("p5e", STACKS, ["aws-p5en-lustre"]),
+        ("p5", STACKS, ["aws-p5-autoscaled", "aws-p5en-lustre"]),
+        ("p5en.48xlarge", STACKS, ["aws-p5en-lustre"]),
+        ("P5EN", TYPES, ["p5en.48xlarge"]),
+        ("lustre", STACKS, ["aws-p5en-lustre"]),
+        ("locl", STACKS, ["local"]),
+        ("p5en.48xlareg", TYPES, ["p5en.48xlarge", "p5e.48xlarge", "p5.48xlarge"]),
+        ("", STACKS, []),
+        ("???", TYPES, []),
+    ],
+)
+def test_what_begins_alike_comes_before_what_looks_alike(word: str, known: list[str], meant: list[str]) -> None:
+    assert near(word, known)[: len(meant)] == meant
+    assert bool(near(word, known)) == bool(meant)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from trainer import settle, weights
+from trainer import processor, settle, weights
 from trainer.api import Trainer
 from trainer.checkpoint import room
 from trainer.checkpoint.event import Event
@@ -96,7 +96,9 @@ class Run:
         run = self.config.run
         needs_group = self.config.parallel.strategy in ("fsdp", "hsdp")
         world = start(run.device, run.join_timeout_s, hang_folder=self.folder / "hang", group_of_one=needs_group)
-        self.recorder.event("joined", world_size=world.size, hosts=sorted({member.host for member in world.members}))
+        hosts = sorted({member.host for member in world.members})
+        machine = {"device": world.device.type, "cpu": processor.name()}
+        self.recorder.event("joined", world_size=world.size, hosts=hosts, **machine)
         _repeatable(run.deterministic, world)
         return world
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainer import processor
 from trainer.world import World
 
 SAME = ("device", "cpu", "cores", "threads")
@@ -21,19 +20,13 @@ def identity(world: World) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(world.device) if on_gpu else "cpu",
         "memory_gb": _gpu_gb(world.device) if on_gpu else _host_gb(),
         "multiprocessors": torch.cuda.get_device_properties(world.device).multi_processor_count if on_gpu else 1,
-        "cpu": _cpu(),
+        "cpu": processor.name(),
         "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "backend": "nccl" if on_gpu else "gloo",
         "hosts": sorted({member.host for member in world.members}) or [world.host],
     }
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _gpu_gb(device: torch.device) -> float:

@@ -32,6 +32,8 @@ class Machine:
     data_s: float = 0.0
     other_s: float = 0.0
     is_calibrated: bool = False
+    cpu: str = ""
+    """Whose ranks were measured; nothing where they were GPUs, or nobody measured."""
     matmul_gflops: float | None = None
 
 
@@ -63,6 +65,7 @@ class Calibrated:
             data_s=short["data_s"],
             other_s=short["other_s"],
             is_calibrated=True,
+            cpu=self.profile.machine.get("cpu", "") if device == "cpu" else "",
             matmul_gflops=_best_gflops(world["products"]["fp32"]) / crowd(self.profile.machine, world),
         )
 
@@ -87,15 +90,20 @@ class OfInstance:
 
 
 def note(machine: Machine, run: Measured) -> str:
-    """A machine that is much faster or slower than the profile's, or was busy; empty where all is well."""
+    """Another processor than the profile's, or one that was busy; empty where all is well."""
+    alike = run.cpu == machine.cpu if run.cpu and machine.cpu else None
+    if alike is False:
+        return f"ran on {run.cpu!r}, the profile is of {machine.cpu!r}: calibrate there ({profiles.CALIBRATE})"
     if not (machine.matmul_gflops and run.matmul_gflops):
         return ""
     ratio = run.matmul_gflops / machine.matmul_gflops
     if 1 / FAR <= ratio <= FAR:
         return ""
+    unknown = "another machine, or one that others used"
+    why = "the same processor, busy with other work in one of the two" if alike else unknown
     return (
         f"reached {run.matmul_gflops:,.0f} GFLOP/s a rank in its trial product, "
-        f"the profile has {machine.matmul_gflops:,.0f}: another machine, or one that others used"
+        f"the profile has {machine.matmul_gflops:,.0f}: {why}"
     )
 
 

@@ -41,6 +41,8 @@ class Measured:
     """Own time of the slowest rank over that of the median one."""
     device: str
     """cpu, the GPU's name, or nothing where the run does not say."""
+    cpu: str
+    """The kind of processor; nothing where the run does not say, as those before it was recorded."""
     matmul_gflops: float | None
     """Of one rank, as the run tried it."""
 
@@ -85,7 +87,8 @@ def measured(folder: Path) -> Measured:
         split=split,
         mfu=middle([line for line in steady if line.get("mfu")], "mfu"),
         slowest=_slowest(run, ranks),
-        device=_device(config, peak),
+        device=_device(config, peak, joined),
+        cpu=str(joined.get("cpu", "")),
         matmul_gflops=peak["achieved"] / 1e9 if peak.get("achieved") else None,
     )
 
@@ -119,11 +122,11 @@ def _slowest(run: Run, ranks: int) -> float | None:
     return max(known) / median(known) if len(known) > 1 else None
 
 
-def _device(config: Config, peak: dict[str, Any]) -> str:
+def _device(config: Config, peak: dict[str, Any], joined: dict[str, Any]) -> str:
     source = str(peak.get("source", ""))
     if source.startswith(SHEET):
         return source.removeprefix(SHEET)
-    return "cpu" if config.run.device == "cpu" else ""
+    return "cpu" if "cpu" in (config.run.device, joined.get("device")) else ""
 
 
 def _problem(message: str, fix: str) -> ConfigError:

@@ -26,18 +26,20 @@ def run(  # noqa: PLR0913
     steps: int = STEPS,
     finished: bool = True,
     noise: float = 0.01,
+    cpu: str = "",
 ) -> Path:
-    """`times_ms` by part; None is a part that was not measured."""
+    """`times_ms` by part; None is a part that was not measured. Without `cpu` as before that was recorded."""
     config = load(preset, [f"steps={STEPS}", *words])
     (folder / "metrics").mkdir(parents=True)
     (folder / "config.yaml").write_text(dump(config))
     for rank in range(ranks):
         rows = [_line(step, rank, times_ms, mfu, noise) for step in range(1, steps + 1)]
         _write(folder / "metrics" / f"rank-{rank:05d}.jsonl", rows)
+    known = {"device": "cpu", "cpu": cpu} if cpu else {}
     micro = config.batch.micro if config.batch.micro != "auto" else config.batch.size // ranks
     events: list[dict[str, Any]] = [
         {"time": BEGAN, "event": "started", "began": BEGAN - 3},
-        {"time": BEGAN, "event": "joined", "world_size": ranks, "hosts": [f"node-{n}" for n in range(hosts)]},
+        {"time": BEGAN, "event": "joined", "world_size": ranks, "hosts": [f"node-{n}" for n in range(hosts)], **known},
         {"time": BEGAN, "event": "built", "strategy": config.parallel.strategy, "micro": micro},
         {"time": BEGAN + 1, "event": "peak", **(peak or {"peak": 1e12, "source": "given", "achieved": 50e9})},
     ]

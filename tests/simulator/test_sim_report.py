@@ -217,6 +217,33 @@ def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Pat
     assert note == f"tiny-llama on 2 ranks {said}"
 
 
+@pytest.mark.parametrize(
+    ("cpu", "gflops", "said"),
+    [
+        ("made", 50, []),
+        ("made", 20, ["the profile has 50: the same processor, busy with other work in one of the two"]),
+        ("AMD EPYC 7R13", 50, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate there (make submit "]),
+        ("AMD EPYC 7R13", 20, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate there (make submit "]),
+    ],
+)
+def test_the_processor_that_a_run_recorded_decides(tmp_path: Path, cpu: str, gflops: int, said: list[str]) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    peak = {"peak": 1e12, "source": "given", "achieved": gflops * 1e9}
+    run = made_runs.run(tmp_path / "run", [*words(2), "run.device=auto"], TIMES[2], ranks=2, peak=peak, cpu=cpu)
+    assert main(["report", str(run), "--profile", str(profile)]) == 0
+    notes = told(run / "predicted")["notes"]
+    assert len(notes) == len(said)
+    assert all(text in note for text, note in zip(said, notes, strict=True))
+
+
+def test_a_run_on_a_cpu_that_was_chosen_by_itself_is_no_run_on_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made_runs.run(tmp_path / "run", [*words(2), "run.device=auto"], TIMES[2], ranks=2, cpu="made")
+    assert main(["report", str(run), "--instance", "p5.48xlarge"]) == 2
+    assert "ran on 'cpu'; allowed: none" in capsys.readouterr().err
+
+
 def bad_words(folder: Path) -> list[tuple[list[str], str]]:
     profile = str(made_profile.write(folder / "profile.json", made_profile.profile((1,))))
     run = str(make(folder, 2))

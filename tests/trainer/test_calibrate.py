@@ -70,6 +70,8 @@ def test_a_real_run_is_reported_on(profile: Path, tmp_path: Path) -> None:
     assert main(["report", str(tmp_path / "run"), "--profile", str(profile)]) == 0
     (row,) = json.loads((tmp_path / "run" / "predicted" / "report.json").read_text())["runs"]
     assert (row["ranks"], row["nodes"], row["end"]) == (2, 1, "finished")
+    (joined,) = [event for event in lines(tmp_path / "run" / "events.jsonl") if event.get("event") == "joined"]
+    assert (joined["device"], joined["cpu"]) == ("cpu", json.loads(profile.read_text())["machine"]["cpu"])
     # How near the two come is for benchmarks/simulator_local.py to say: other tests run beside this one.
     on, job = read(profile).of(1, 2), Job(load(str(tmp_path / "run" / "config.yaml"), []), 4, 4)
     assert row["step_s"]["predicted"] == pytest.approx(predict(job.model, job.layout(2), on.system, on.rates).step_s)

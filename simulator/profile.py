@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from simulator.instances import system as of_catalog
 from simulator.profile_fit import Calibrated, calibrated
 from trainer.config.problem import ConfigError, Problem
 
 SCHEMA = 2
-STACKS = Path(__file__).parents[1] / "stacks"
 CALIBRATE = "make submit JOB=slurm/jobs/calibrate.sbatch, or torchrun -m simulator.calibrate"
 NEEDED = ("nodes", "per_node", "products", "copied_gb_s", "layers", "updates", "collectives", "checkpoint", "short_run")
 
@@ -24,6 +20,12 @@ class Profile:
     path: Path
     machine: dict[str, Any]
     worlds: tuple[dict[str, Any], ...]
+
+    @property
+    def told(self) -> str:
+        """What it is of, for whoever reads a prediction."""
+        measured = ", ".join(f"{one['nodes']} x {one['per_node']}" for one in self.worlds)
+        return f"{self.machine['device']} as measured on {measured} ranks ({self.path.name})"
 
     def of(self, nodes: int, per_node: int) -> Calibrated:
         """For a job of so many nodes and ranks: those that were measured, and no others."""
@@ -36,22 +38,6 @@ class Profile:
         allowed = ", ".join(f"{one['nodes']} x {one['per_node']}" for one in self.worlds)
         message = f"{nodes} nodes x {per_node} ranks were not measured by {self.path}; allowed: {allowed}"
         raise ConfigError([Problem("profile.worlds", message, f"calibrate with as many: {CALIBRATE}")])
-
-    def check_stack(self, stack: str) -> None:
-        """Are these the machines of the stack? ConfigError where they have another GPU, or are fewer or more."""
-        groups, is_local = _groups(stack)
-        sizes = sorted({int(group.get("count") or group.get("max") or 0) for group in groups})
-        nodes = max(world["nodes"] for world in self.worlds)
-        problems = []
-        devices = ["cpu"] if is_local else [_gpu(group) for group in groups]
-        if not any(device.lower() in self.machine["device"].lower() for device in devices):
-            message = f"{self.machine['device']!r}; allowed: {', '.join(sorted(set(devices)))}, as in stack {stack}"
-            problems.append(Problem("profile.machine.device", message, f"calibrate there: {CALIBRATE}"))
-        if nodes not in sizes:
-            message = f"{nodes}; allowed: {', '.join(map(str, sizes))}, as in stack {stack}"
-            problems.append(Problem("profile.nodes", message, f"calibrate on all of them: {CALIBRATE}"))
-        if problems:
-            raise ConfigError(problems)
 
 
 def read(path: Path) -> Profile:
@@ -82,23 +68,6 @@ def _check(found: dict[str, Any], path: Path) -> None:
         if wrong or world["copied_gb_s"] <= 0:
             message = f"{wrong[0] if wrong else world['copied_gb_s']} in {path}; allowed: above 0"
             raise _bad("worlds.products", message, f"calibrate again: {CALIBRATE}")
-
-
-def _groups(stack: str) -> tuple[list[dict[str, Any]], bool]:
-    file = STACKS / f"Pulumi.{stack}.yaml"
-    if not file.exists():
-        names = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in STACKS.glob("Pulumi.*.yaml"))
-        raise ConfigError([Problem("--stack", f"{stack!r}; allowed: {', '.join(names)}", "choose one of them")])
-    cluster = yaml.safe_load(file.read_text(encoding="utf-8"))["config"]["muster:cluster"]
-    return list(cluster.get("groups", {}).values()), cluster.get("target") == "local"
-
-
-def _gpu(group: dict[str, Any]) -> str:
-    """As the driver calls it: the catalog's name is part of that."""
-    try:
-        return of_catalog(str(group.get("instance_type", "")), 1).gpu.name.partition("-")[0]
-    except ConfigError:
-        return "cpu"
 
 
 def _bad(where: str, message: str, fix: str) -> ConfigError:

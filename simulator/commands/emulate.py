@@ -15,11 +15,12 @@ from simulator.emulate import refuse
 from simulator.emulate.clock import Clock
 from simulator.emulate.costs import Modelled
 from simulator.emulate.job import Job
-from simulator.emulate.machines import Machines
+from simulator.emulate.machines import Clocked, clocked
 from simulator.emulate.picture import draw
 from simulator.emulate.record import Line, table, write
 from simulator.emulate.reduce import ALGORITHMS, rounds_of, traffic
 from simulator.emulate.scaling import scaling
+from simulator.profile import read
 from trainer.config.check import check_world
 from trainer.config.load import load, to_dict
 from trainer.config.problem import ConfigError, Problem
@@ -33,6 +34,7 @@ ABOUT = f"""{__doc__}
 It needs torch, which .venv does not have; in an environment with the trainer's packages:
   python3 -m venv .venv-torch && .venv-torch/bin/pip install '.[trainer,simulator]'
   .venv-torch/bin/python -m simulator emulate --ranks 256"""
+_USUAL = "p5.48xlarge"
 _MOST_JITTER = 1.0
 _SMALL, _SMALL_BATCH = "tiny-llama", 8
 _FLOAT = 4
@@ -55,14 +57,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("config", metavar="CONFIG", nargs="?", help=f"preset of the trainer or YAML file ({_SMALL})")
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
     parser.add_argument("--ranks", type=int, required=True, help="GPUs of the job: 4, 16, 256, ...")
-    parser.add_argument("--system", default="p5.48xlarge", help="instance type or stack that is clocked (%(default)s)")
+    parser.add_argument("--system", help=f"instance type or stack that is clocked ({_USUAL})")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="clocked as calibrate measured them, or their GPU")
     parser.add_argument("--jitter", type=float, help="draw each rank's speed with this deviation, such as 0.02")
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="ring", help="order of sums; ring is that of gloo")
     parser.add_argument("--out", type=Path, help="folder for emulate.json and emulate.png (runs/emulate-NAME-RANKS)")
     return parser
 
 
-def _checked(options: argparse.Namespace) -> tuple[Machines, Config]:
+def _checked(options: argparse.Namespace) -> tuple[Clocked, Config]:
     """All that can be wrong and needs no torch to be seen."""
     # Without a config: a sample for each rank, and as many steps as a person waits for.
     small = [f"batch.size={max(_SMALL_BATCH, options.ranks)}", "steps=5"]
@@ -73,20 +76,21 @@ def _checked(options: argparse.Namespace) -> tuple[Machines, Config]:
         found.append(Problem("--jitter", f"{jitter}; allowed: 0 to {_MOST_JITTER:g}", "0.02 is a busy cluster"))
     if found:
         raise ConfigError(found)
-    machines = Machines.named(options.system)
-    found = machines.problems(options.ranks)
-    found += check_world(config, options.ranks, machines.per_node(options.ranks))
+    machines = clocked(options.system, read(options.profile) if options.profile else None, _USUAL)
+    # Efficiency is against one rank.
+    found = machines.problems(options.ranks) or machines.problems(1, "--profile: one rank")
+    found = found or check_world(config, options.ranks, machines.per_node(options.ranks))
     if found:
         raise ConfigError(found)
     return machines, config
 
 
-def _run(config: Config, machines: Machines, options: argparse.Namespace) -> None:
+def _run(config: Config, machines: Clocked, options: argparse.Namespace) -> None:
     ranks = options.ranks
     out = _folder(options.out or Path("runs") / f"emulate-{config.name}-{ranks}")
     emulation = _emulation(config, machines, options)
     job = Job(emulation.config, emulation.micro, config.batch.size // ranks)
-    on = f"{machines.system(ranks).nodes} x {machines.instance}"
+    on = f"{machines.system(ranks).nodes} x {machines.name}"
     print(f"{ranks} ranks of {config.name}: the numbers are real, the clock is modelled on {on}")
     prediction = Modelled(job, machines).prediction(ranks)
     for note in [*emulation.why, *([] if prediction.fits else [f"DOES NOT FIT a real GPU: {prediction.reason}"])]:
@@ -98,7 +102,7 @@ def _run(config: Config, machines: Machines, options: argparse.Namespace) -> Non
     rows = scaling(job, machines, emulation.group.sizes, ranks)
     print(f"\n{table(rows, job.unit)}")
     write(out / "emulate.json", _about(emulation, job, machines, options), lines, rows)
-    draw(out / "emulate.png", f"{config.name}: {ranks} ranks on {machines.instance}, modelled", lines, rows)
+    draw(out / "emulate.png", f"{config.name}: {ranks} ranks on {machines.name}, modelled", lines, rows)
     print(f"\n{out / 'emulate.json'}\n{out / 'emulate.png'}")
 
 
@@ -112,7 +116,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _emulation(config: Config, machines: Machines, options: argparse.Namespace) -> Emulation:
+def _emulation(config: Config, machines: Clocked, options: argparse.Namespace) -> Emulation:
     try:
         from simulator.emulate.run import Emulation  # noqa: PLC0415  # torch, only now
     except ModuleNotFoundError as missing:
@@ -127,7 +131,7 @@ def _show_rank(rank: int) -> None:
         print(f"rank {rank:>4} ", end="\r", flush=True)
 
 
-def _steps(emulation: Emulation, job: Job, machines: Machines, options: argparse.Namespace) -> Iterator[Line]:
+def _steps(emulation: Emulation, job: Job, machines: Clocked, options: argparse.Namespace) -> Iterator[Line]:
     costs = Modelled(job, machines)
     clock = Clock(costs, options.ranks, options.jitter, seed=job.config.run.seed)
     alone_s = Clock(costs, 1).step([]).step_s
@@ -144,11 +148,11 @@ def _steps(emulation: Emulation, job: Job, machines: Machines, options: argparse
         )
 
 
-def _about(emulation: Emulation, job: Job, machines: Machines, options: argparse.Namespace) -> dict[str, Any]:
+def _about(emulation: Emulation, job: Job, machines: Clocked, options: argparse.Namespace) -> dict[str, Any]:
     ranks = options.ranks
     return {
         "ranks": ranks,
-        "machines": {"instance": machines.instance, "nodes": machines.system(ranks).nodes},
+        "machines": {"instance": machines.name, "nodes": machines.system(ranks).nodes},
         "algorithm": options.algorithm,
         "jitter": options.jitter,
         "micro": job.micro,
@@ -159,7 +163,7 @@ def _about(emulation: Emulation, job: Job, machines: Machines, options: argparse
     }
 
 
-def _all_reduce(size: int, job: Job, machines: Machines, options: argparse.Namespace) -> dict[str, Any]:
+def _all_reduce(size: int, job: Job, machines: Clocked, options: argparse.Namespace) -> dict[str, Any]:
     """What the emulated algorithm sends for it, and what the modelled machines take, by whichever way they choose."""
     ranks = options.ranks
     rounds = rounds_of(options.algorithm, ranks, machines.per_node(ranks), size // _FLOAT, _FLOAT)

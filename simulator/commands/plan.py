@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import get_args
 
 from infra.spec import Purchase
-from simulator import timeline_file
-from simulator.instances import system
+from simulator import profile, timeline_file
 from simulator.models import named
 from simulator.search import filesystem, fitted, outputs, picture, question, realised, stacks, words
 from simulator.search.option import Option
-from simulator.search.plan import Plan, fabric, plan
+from simulator.search.plan import Plan, on, plan
 from simulator.search.question import Question
 from simulator.timeline import timeline
 from trainer.config.problem import ConfigError, Problem
@@ -56,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--deadline", help="such as 7d or 12h: the cheapest within it is chosen")
     limit.add_argument("--budget", help="in US dollars: the fastest within it is chosen")
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="the GPU of the machines, as calibrate measured it"
+    )
     parser.add_argument("--shared-gb", type=int, help="of the shared Lustre filesystem; by default the stack's own")
     parser.add_argument("--wait", help="for the first machines, such as 3d; by default minutes")
     parser.add_argument("--any", action="store_true", help="show layouts that the trainer does not have, too")
@@ -99,6 +101,7 @@ def _question(asked: argparse.Namespace, stack: Path) -> Question:
         budget_usd=question.money(asked.budget) if asked.budget else None,
         wait_s=question.duration(asked.wait, "wait") if asked.wait else None,
         beyond_trainer=asked.any,
+        profile=profile.read(asked.profile) if asked.profile else None,
     )
 
 
@@ -136,9 +139,9 @@ def _write(answer: Plan, asked: argparse.Namespace, stack: Path) -> None:
 
 
 def _traced(asked: Question, chosen: Option, out: Path) -> str:
-    machines = system(chosen.instance, chosen.nodes, fabric(chosen.nodes), asked.region)
+    machines = on(asked, chosen.instance, chosen.nodes)
     title = f"{asked.named.name} on {chosen.nodes} x {chosen.instance}: {words.layout_words(chosen.layout)}"
-    return timeline_file.write(out, title, timeline(asked.named.model, chosen.layout, machines))
+    return timeline_file.write(out, title, timeline(asked.named.model, chosen.layout, machines.system, machines.rates))
 
 
 def _nearest(answer: Plan) -> Problem:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from simulator import layout_words, profile, timeline_file
 from simulator.commands.refused import refused
-from simulator.emulate.machines import Machines
+from simulator.emulate.machines import Clocked, Machines, clocked
 from simulator.layout import Layout
 from simulator.memory import memory
 from simulator.models import named
 from simulator.profile_fit import Calibrated
-from simulator.rates import fitted
 from simulator.search.question import MOST_NODES
 from simulator.timeline import timeline
 from trainer.config.problem import ConfigError, Problem
@@ -33,9 +32,8 @@ def main(words: list[str]) -> int:
 def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulator trace", description=__doc__)
     parser.add_argument("model", metavar="MODEL", help="a preset of the trainer or a published model")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--system", default=USUAL, help="instance type or stack (%(default)s)")
-    which.add_argument("--profile", type=Path, metavar="FILE", help="the machines, as calibrate measured them")
+    parser.add_argument("--system", help=f"instance type or stack ({USUAL})")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="as calibrate measured them, or the system's GPU")
     parser.add_argument(
         "--layout",
         default="",
@@ -52,9 +50,9 @@ def _trace(asked: argparse.Namespace) -> None:
     wanted = layout_words.layout(asked.layout, known.worlds[0].get("precision", "bf16") if known else "bf16")
     model = named(asked.model).model
     layout_words.check(model, wanted)
-    machines = _measured(known, wanted) if known else _of_type(asked.system, wanted)
+    machines = _on(asked, known, wanted)
     events = timeline(model, wanted, machines.system, machines.rates)
-    on = f"ranks of {asked.profile.name}" if known else f"GPUs of {asked.system}"
+    on = f"ranks of {asked.profile.name}" if known else f"GPUs of {asked.system or USUAL}"
     title = f"{asked.model} on {wanted.gpus} {on}: {asked.layout}"
     reason = memory(model, wanted, machines.system).reason
     if reason:
@@ -65,19 +63,18 @@ def _trace(asked: argparse.Namespace) -> None:
     print(timeline_file.write(asked.out, title, events))
 
 
-def _of_type(word: str, wanted: Layout) -> Calibrated:
-    machines = Machines.named(word)
-    each = machines.per_node(wanted.gpus)
-    if wanted.gpus > each * MOST_NODES:
-        message = f"{wanted.gpus}; allowed: up to {each * MOST_NODES}, {MOST_NODES} nodes of a {machines.instance}"
-        raise ConfigError([Problem(GPUS, message, "make one of them smaller")])
-    if problems := machines.problems(wanted.gpus, GPUS):
+def _on(asked: argparse.Namespace, known: profile.Profile | None, wanted: Layout) -> Calibrated:
+    machines = clocked(asked.system, known, USUAL)
+    if problems := _too_many(machines, wanted) or machines.problems(wanted.gpus, GPUS):
         raise ConfigError(problems)
-    return Calibrated(machines.system(wanted.gpus), fitted())
+    return Calibrated(machines.system(wanted.gpus), machines.rates(wanted.gpus))
 
 
-def _measured(known: profile.Profile, wanted: Layout) -> Calibrated:
-    """Of the worlds that were measured, the one with as many ranks; fewer nodes where several have."""
-    worlds = sorted((world["nodes"], world["per_node"]) for world in known.worlds)
-    alike = [world for world in worlds if world[0] * world[1] == wanted.gpus]
-    return known.of(*(alike[0] if alike else (1, wanted.gpus)))
+def _too_many(machines: Clocked, wanted: Layout) -> list[Problem]:
+    if not isinstance(machines, Machines):
+        return []
+    each = machines.per_node(wanted.gpus)
+    if wanted.gpus <= each * MOST_NODES:
+        return []
+    message = f"{wanted.gpus}; allowed: up to {each * MOST_NODES}, {MOST_NODES} nodes of a {machines.instance}"
+    return [Problem(GPUS, message, "make one of them smaller")]

@@ -48,7 +48,7 @@ class Clock:
             took = self._costs.all_reduce_s(size, self.ranks)
             hidden += max(0.0, min(begins + took, ends[slowest]) - begins)
             sent, busy = begins + took, busy + took
-        slowed = self._costs.slowed * hidden
+        slowed = work.slowed * hidden
         met = max(ends[slowest] + slowed, sent)
         drawn = ends[slowest] - sum(ends) / self.ranks
         wait = work.wait_s if self._jitter is None else drawn

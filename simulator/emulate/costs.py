@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 from simulator.collectives import Group, time_s
 from simulator.emulate.job import Job
-from simulator.emulate.machines import Machines
-from simulator.rates import fitted
+from simulator.emulate.machines import Clocked
 from simulator.step import Prediction, predict
 
 _BACKWARD = 2 / 3
@@ -28,13 +26,11 @@ class Work:
     """The update."""
     wait_s: float
     """For the slowest rank, as to be expected where no differences are drawn."""
+    slowed: float = 0.0
+    """Seconds that a second of traffic costs the work beside it."""
 
 
 class Costs(Protocol):
-    @property
-    def slowed(self) -> float:
-        """Seconds that a second of traffic costs the work beside it."""
-
     def work(self, ranks: int) -> Work: ...
 
     def all_reduce_s(self, size: float, ranks: int) -> float:
@@ -44,16 +40,13 @@ class Costs(Protocol):
 class Modelled:
     """A job on machines as the simulator predicts it."""
 
-    def __init__(self, job: Job, machines: Machines) -> None:
+    def __init__(self, job: Job, machines: Clocked) -> None:
         self._job = job
         self._machines = machines
 
-    @cached_property
-    def slowed(self) -> float:
-        return fitted().slowed
-
     def prediction(self, ranks: int) -> Prediction:
-        return predict(self._job.model, self._job.layout(ranks), self._machines.system(ranks))
+        on = self._machines
+        return predict(self._job.model, self._job.layout(ranks), on.system(ranks), on.rates(ranks))
 
     def work(self, ranks: int) -> Work:
         parts = self.prediction(ranks).parts
@@ -61,10 +54,10 @@ class Modelled:
         own = sum(parts.values()) - parts.get("data", 0.0) - wait - after
         passes = own - parts.get("step", 0.0)
         window = _BACKWARD * passes / max(1, self._job.layout(ranks).micro_batches)
-        return Work(own - window, window, after, wait)
+        return Work(own - window, window, after, wait, self._machines.rates(ranks).slowed)
 
     def all_reduce_s(self, size: float, ranks: int) -> float:
         if ranks == 1:
             return 0.0
         group = Group(ranks, self._machines.per_node(ranks))
-        return fitted().links * time_s("all_reduce", size, group, self._machines.system(ranks))
+        return self._machines.rates(ranks).links * time_s("all_reduce", size, group, self._machines.system(ranks))

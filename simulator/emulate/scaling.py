@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from simulator.emulate.clock import Clock
 from simulator.emulate.costs import Modelled
 from simulator.emulate.job import Job
-from simulator.emulate.machines import Machines
+from simulator.emulate.machines import Clocked
 
 RANKS = (1, 4, 16, 64, 256)
 # Of the parts of a prediction, those whose names do not say it.
@@ -39,14 +39,14 @@ class Row:
     bottleneck: str
 
 
-def scaling(job: Job, machines: Machines, buckets: list[int], also: int) -> list[Row]:
+def scaling(job: Job, machines: Clocked, buckets: list[int], also: int) -> list[Row]:
     """For `RANKS` and this job's own number; those that do not fill machines of the kind are left out."""
     numbers = sorted({ranks for ranks in (*RANKS, also) if not machines.problems(ranks)})
     alone = _step_s(job, machines, 1, buckets)
     return [_row(job, machines, ranks, buckets, alone, batch=also * job.share) for ranks in numbers]
 
 
-def _row(job: Job, machines: Machines, ranks: int, buckets: list[int], alone_s: float, *, batch: int) -> Row:  # noqa: PLR0913
+def _row(job: Job, machines: Clocked, ranks: int, buckets: list[int], alone_s: float, *, batch: int) -> Row:  # noqa: PLR0913
     costs = Modelled(job, machines)
     tick = Clock(costs, ranks).step(buckets)
     parts = {**costs.prediction(ranks).parts, "data": tick.exposed_s}
@@ -65,14 +65,14 @@ def _row(job: Job, machines: Machines, ranks: int, buckets: list[int], alone_s: 
     )
 
 
-def _shared(job: Job, machines: Machines, ranks: int, buckets: list[int], batch: int) -> float | None:
+def _shared(job: Job, machines: Clocked, ranks: int, buckets: list[int], batch: int) -> float | None:
     alone, split = job.shared_by(1, batch), job.shared_by(ranks, batch)
     if alone is None or split is None:
         return None
     return _step_s(alone, machines, 1, buckets) / (ranks * _step_s(split, machines, ranks, buckets))
 
 
-def _step_s(job: Job, machines: Machines, ranks: int, buckets: list[int]) -> float:
+def _step_s(job: Job, machines: Clocked, ranks: int, buckets: list[int]) -> float:
     return Clock(Modelled(job, machines), ranks).step(buckets).step_s
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from simulator import profile as profiles
 from simulator.instances import system, with_gpus
+from simulator.profile_catalog import same_gpu
 from simulator.profile_fit import crowd
 from simulator.rates import Rates, fitted
 from simulator.report.measured import Measured
@@ -81,8 +82,8 @@ class OfInstance:
 
     def _check(self, run: Measured) -> None:
         kind = self.gpu.partition("-")[0]
-        if run.device and kind.lower() not in run.device.lower():
-            alike = [one for one in with_gpus() if system(one, 1).gpu.name.partition("-")[0] in run.device.lower()]
+        if run.device and not same_gpu(kind, run.device):
+            alike = [one for one in with_gpus() if same_gpu(system(one, 1).gpu.name.partition("-")[0], run.device)]
             allowed = ", ".join(alike) or "none, the catalog has no such machine"
             message = f"{self.name!r} has {kind}, {run.folder} ran on {run.device!r}; allowed: {allowed}"
             fix = f"calibrate there and use --profile: {profiles.CALIBRATE}"

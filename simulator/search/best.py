@@ -82,7 +82,7 @@ def _first_that_fits(space: Space, shape: Shape, sharding: tuple[Zero, int], pas
             continue
         space.counts.timed += 1
         space.counts.considered += left
-        return Found(layout, predict(space.model, layout, space.system, needed=needed))
+        return Found(layout, predict(space.model, layout, space.system, space.rates, needed))
     return None
 
 

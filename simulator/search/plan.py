@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.instances import system
+from simulator.profile_catalog import joined
+from simulator.profile_fit import Calibrated
+from simulator.rates import fitted
 from simulator.search.best import Best, best
 from simulator.search.front import chosen, front
 from simulator.search.option import Option, option
@@ -59,10 +62,16 @@ def fabric(nodes: int) -> str:
     return "efa" if nodes > 1 else "tcp"
 
 
-def _space(question: Question, instance: str, nodes: int, counts: Counts) -> Space:
+def on(question: Question, instance: str, nodes: int) -> Calibrated:
+    """Machines and rates, by the catalog or as measured; ConfigError where the profile is of another GPU."""
     machines = system(instance, nodes, fabric(nodes), question.region)
+    return joined(question.profile, machines) if question.profile else Calibrated(machines, fitted())
+
+
+def _space(question: Question, instance: str, nodes: int, counts: Counts) -> Space:
+    found = on(question, instance, nodes)
     dtype = question.named.preset.precision if question.named.preset else "bf16"
-    return Space(question.named.model, machines, question.batch, dtype, counts)
+    return Space(question.named.model, found.system, question.batch, dtype, counts, rates=found.rates)
 
 
 def _options(question: Question, space: Space, found: Best) -> list[Option]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from infra.spec import ClusterSpec, Purchase
 from simulator.models import Named
+from simulator.profile import Profile
 from simulator.search.space import Batch
 from trainer.config.problem import ConfigError, Problem
 
@@ -38,6 +39,8 @@ class Question:
     """For the first machines; None: as long as for another one."""
     beyond_trainer: bool = False
     """Also show layouts that the trainer cannot run, where they would be better."""
+    profile: Profile | None = None
+    """The GPU of the machines, as measured; None goes by the catalog."""
 
     @property
     def region(self) -> str:

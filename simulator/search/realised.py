@@ -64,6 +64,7 @@ def as_json(plan: Plan, stack: Path) -> dict[str, Any]:
         "model": question.named.name,
         "tokens": question.tokens,
         "stack": stack.name,
+        "profile": str(question.profile.path) if question.profile else None,
         "layouts_considered": plan.counts.considered,
         "layouts_timed": plan.counts.timed,
         "chosen": next((n for n, one in numbered(plan) if one is plan.chosen), None),

@@ -9,6 +9,7 @@ from typing import Literal
 from simulator.groups import domain
 from simulator.layout import Layout, Recompute
 from simulator.model import Transformer
+from simulator.rates import Rates
 from simulator.system import System
 
 Zero = Literal[0, 1, 2, 3]
@@ -82,6 +83,8 @@ class Space:
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     counts: Counts = field(default_factory=Counts)
     fixed: Fixed = Fixed()
+    rates: Rates | None = None
+    """As measured on these machines; None is those that were fitted to published runs."""
 
     def shapes(self) -> Iterator[Shape]:
         for tp in self._tensor():

@@ -19,10 +19,13 @@ def find(word: str) -> Path:
     for folder in (Path("stacks"), FOLDER):
         if (file := folder / f"Pulumi.{word}.yaml").is_file():
             return file
-    known = names()
-    meant = near(word, known, most=2)
-    fix = f"did you mean {' or '.join(meant)}?" if meant else "name one of them, or a stack file"
-    raise ConfigError([Problem("stack", f"{word!r} is not known; allowed: {', '.join(known)}", fix)])
+    fix = f"did you mean {' or '.join(meant(word))}?" if meant(word) else "name one of them, or a stack file"
+    raise ConfigError([Problem("stack", f"{word!r} is not known; allowed: {', '.join(names())}", fix)])
+
+
+def meant(word: str) -> list[str]:
+    """Stacks that somebody may have meant."""
+    return near(word, names(), most=2)
 
 
 def names() -> list[str]:

@@ -67,7 +67,8 @@ def assumptions(plan: Plan) -> str:
     written = f"{duration(gb / filesystem.gb_s(spec))} at the {filesystem.gb_s(spec):.1f} GB/s of {filesystem.SHARED}"
     found += f"\na checkpoint has {gb:,.0f} GB and takes {written}{_interval(plan.chosen) if plan.chosen else ''}"
     better = filesystem.advice(spec, gb)
-    return f"{found}\n{better}" if better else found
+    profile = f"rates of {plan.question.profile.told}" if plan.question.profile else ""
+    return "\n".join(filter(None, (found, better, profile)))
 
 
 def layout_words(layout: Layout) -> str:

@@ -17,6 +17,8 @@ from simulator.step import predict
 from simulator.system import Gpu, System
 
 GFLOPS, COPY_GB_S, CORES = 50.0, 10.0, 8
+FASTER, GPU_COPIES = 14_000, 400
+"""Times the rates of the made CPU: 700 TFLOP/s, 4 TB/s."""
 TRUE = {"matmul": 1.0, "throttle": 0.0, "links": 1.0, "jitter": 0.0, "memory": 0.5, "flash": 0.3, "flash_hopper": 0.3}
 TRUE |= {"passes_torch": 2.0, "host_torch_us": 40.0, "update": 1.5, "step_ms": 4.0, "slowed": 0.2}
 SHAPES = [(m, n, k) for m in (32, 128, 512) for n in (64, 256, 1024) for k in (64, 256)]
@@ -115,6 +117,22 @@ def transformer(layers: int, dim: int, heads: int, ffn: int, vocab: int, seq: in
 def profile(ranks: tuple[int, ...] = (1, 2, 4), **machine: Any) -> dict[str, Any]:
     worlds = [world(count) for count in ranks]
     return {"schema": SCHEMA, "stack": "", "machine": {**MACHINE, **machine}, "worlds": worlds}
+
+
+def of_gpu(ranks: tuple[int, ...] = (8,), device: str = "NVIDIA H200", memory_gb: float = 139.8) -> dict[str, Any]:
+    """The same, so many times as fast that it passes for a GPU."""
+    made = profile(ranks, device=device, memory_gb=memory_gb, multiprocessors=132)
+    for one in made["worlds"]:
+        one["products"] = {
+            dtype: [[*shape, seconds / FASTER] for *shape, seconds in rows] for dtype, rows in one["products"].items()
+        }
+        one["copied_gb_s"] *= GPU_COPIES
+        for row in one["layers"]:
+            row |= {part: row[part] / FASTER for part in ("layer_s", "attention_s", "head_s")}
+        for row in one["updates"]:
+            row["seconds"] /= GPU_COPIES
+        one["short_run"]["step_s"] /= 2
+    return made
 
 
 def write(file: Path, content: dict[str, Any]) -> Path:

@@ -89,12 +89,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read(tmp_path / "none.json")
 
 
-def test_a_stack_of_other_machines_is_refused(tmp_path: Path) -> None:
-    profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1,))))
-    with pytest.raises(ConfigError, match=r"profile\.machine\.device: 'cpu'; allowed: h100, as in stack aws-p5"):
-        profile.check_stack("aws-p5-autoscaled")
-
-
 def test_nothing_negative_is_found() -> None:
     rows = [[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]]
     assert solve(rows, [3.0, 5.0, 9.0]) == pytest.approx([2.0, 1.0])

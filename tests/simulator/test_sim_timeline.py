@@ -173,7 +173,7 @@ def test_a_profile_stands_for_the_machines(capsys: pytest.CaptureFixture[str], t
     step_s = predict(named("tiny-llama").model, wanted, on.system, on.rates).step_s
     assert f"events of a step of {1000 * step_s:,.1f} ms" in capsys.readouterr().out
     assert main([*words, "dp=8"]) == 2
-    assert "profile.worlds: 1 nodes x 8 ranks were not measured" in capsys.readouterr().err
+    assert f"dp x tp x pp x cp: 8, not measured by {profile}; allowed: 1, 2; calibrate" in capsys.readouterr().err
     profile.unlink()
     assert main([*words, "dp=2"]) == 2
     assert f"profile.file: {profile} cannot be read (No such file or directory); allowed: " in capsys.readouterr().err

@@ -1,0 +1,171 @@
+"""A measured GPU in machines of the catalog: plan, emulate and trace go by it, and refuse another one's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.__main__ import main
+from simulator.collectives import Group, time_s
+from simulator.emulate.costs import Modelled
+from simulator.emulate.job import Job
+from simulator.emulate.machines import Machines, Measured, clocked
+from simulator.emulate.scaling import scaling
+from simulator.instances import system
+from simulator.layout import Layout
+from simulator.models import named
+from simulator.profile import Profile, read
+from simulator.profile_catalog import check, joined, same_gpu
+from simulator.rates import fitted
+from simulator.step import predict
+from tests.simulator import made_profile
+from trainer.config.load import load
+from trainer.config.problem import ConfigError
+
+P5EN = "p5en.48xlarge"
+LLAMA = named("llama-1b").model
+PLAN = ["plan", "--model", "llama-8b", "--tokens", "1e11", "--stack", "aws-p5en-lustre", "--nodes", "1,4"]
+
+
+def made(folder: Path, *, device: str = "NVIDIA H200", memory_gb: float = 139.8, **world: Any) -> Profile:
+    content = made_profile.of_gpu(device=device, memory_gb=memory_gb)
+    content["worlds"][0] |= world
+    return read(made_profile.write(folder / "profile.json", content))
+
+
+def test_as_many_ranks_as_were_measured_are_predicted_as_measured(tmp_path: Path) -> None:
+    profile = made(tmp_path)
+    layout = Layout(dp=8, micro_batch=2, global_batch=64)
+    alone, beside = profile.of(1, 8), joined(profile, system(P5EN, 1))
+    steps = [predict(LLAMA, layout, on.system, on.rates).step_s for on in (alone, beside)]
+    assert steps[1] == pytest.approx(steps[0])
+    assert steps[0] != pytest.approx(predict(LLAMA, layout, system(P5EN, 1)).step_s, rel=0.05)
+
+
+@pytest.mark.parametrize("slower", [1.0, 2.5])
+def test_other_numbers_have_the_catalog_s_network_by_as_much_slower_as_was_measured(
+    tmp_path: Path, slower: float
+) -> None:
+    rows = [
+        {"op": "all_reduce", "ranks": 8, "per_node": 8, "size": size, "seconds": slower * seconds}
+        for size in (2**10, 2**22, 2**26)
+        if (seconds := time_s("all_reduce", size, Group(8, 8), system(P5EN, 1)))
+    ]
+    on = joined(made(tmp_path, collectives=rows), system(P5EN, 4))
+    assert on.rates.links == pytest.approx(slower * fitted().links)
+    assert on.system.exchanges is None
+    assert on.system.inter_gb_s == system(P5EN, 4).inter_gb_s
+
+
+def test_what_one_rank_cannot_show_is_as_elsewhere(tmp_path: Path) -> None:
+    content = made_profile.of_gpu((1,))
+    on = joined(read(made_profile.write(tmp_path / "p.json", content)), system(P5EN, 2))
+    assert (on.rates.slowed, on.rates.jitter, on.rates.links) == (fitted().slowed, fitted().jitter, fitted().links)
+
+
+def test_power_and_generation_stay_the_catalog_s(tmp_path: Path) -> None:
+    gpu = joined(made(tmp_path), system(P5EN, 1)).system.gpu
+    assert (gpu.name, gpu.generation, gpu.watts) == ("h200", "hopper", system(P5EN, 1).gpu.watts)
+    assert gpu.memory_gb == pytest.approx(139.8)
+
+
+@pytest.mark.parametrize(
+    ("device", "memory_gb", "says"),
+    [
+        ("cpu", 139.8, r"profile\.machine\.device: 'cpu' in .*profile\.json; allowed: h200, as a p5en\.48xlarge has; "),
+        ("NVIDIA H100 80GB HBM3", 79.6, r"profile\.machine\.device: 'NVIDIA H100 80GB HBM3' in .*; allowed: h200"),
+        ("NVIDIA H200", 94.0, r"profile\.machine\.memory_gb: 94 in .*; allowed: 14\d or nearly so, as the h200 of"),
+    ],
+)
+def test_another_gpu_is_refused(tmp_path: Path, device: str, memory_gb: float, says: str) -> None:
+    profile = made(tmp_path, device=device, memory_gb=memory_gb)
+    with pytest.raises(ConfigError, match=says) as bad:
+        check(profile, system(P5EN, 2))
+    assert "calibrate there: make submit JOB=" in str(bad.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "same"),
+    [("l4", "NVIDIA L40S", False), ("l40s", "NVIDIA L40S", True), ("a100", "NVIDIA A100-SXM4-40GB", True)],
+)
+def test_names_of_gpus_are_whole_words(kind: str, device: str, same: bool) -> None:
+    assert same_gpu(kind, device) == same
+
+
+def test_a_plan_goes_by_the_profile_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = made(tmp_path)
+    assert main([*PLAN, "--json"]) == 0
+    usual = json.loads(capsys.readouterr().out)
+    assert main([*PLAN, "--profile", str(profile.path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (usual["profile"], found["profile"]) == (None, str(profile.path))
+    row = next(one for one in found["front"] if one["nodes"] == 1)
+    on = joined(profile, system(P5EN, 1, "tcp"))
+    layout = Layout(**row["layout"])
+    assert row["step_s"][1] == pytest.approx(predict(named("llama-8b").model, layout, on.system, on.rates).step_s)
+    assert row["kwh"] < 1e7, "electricity goes by the catalog's watts"
+    assert main([*PLAN, "--profile", str(profile.path)]) == 0
+    assert "rates of NVIDIA H200 as measured on 1 x 8 ranks (profile.json)" in capsys.readouterr().out
+
+
+def test_a_plan_refuses_a_profile_of_other_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = made(tmp_path)
+    words = [*PLAN, "--instance", P5EN, "p5.48xlarge", "--profile", str(profile.path)]
+    assert main(words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "profile.machine.device: 'NVIDIA H200' in" in said
+    assert "allowed: h100, as a p5.48xlarge has" in said
+
+
+def test_an_emulated_job_is_clocked_as_measured(tmp_path: Path) -> None:
+    profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2, 4))))
+    job = Job(load("tiny-llama", ["batch.size=8", "run.device=cpu"]), 2, 2)
+    machines = clocked(None, profile, "p5.48xlarge")
+    assert isinstance(machines, Measured)
+    on = profile.of(1, 4)
+    said = predict(job.model, job.layout(4), on.system, on.rates)
+    assert Modelled(job, machines).prediction(4).step_s == pytest.approx(said.step_s)
+    assert [row.ranks for row in scaling(job, machines, [2**20], also=4)] == [1, 4]
+    assert Modelled(job, machines).work(4).slowed == pytest.approx(made_profile.TRUE["slowed"])
+
+
+def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> None:
+    machines = clocked(P5EN, made(tmp_path), "p5.48xlarge")
+    assert isinstance(machines, Machines)
+    job = Job(load("tiny-llama", ["batch.size=256"]), 1, 1)
+    rows = scaling(job, machines, [2**20], also=256)
+    assert [row.ranks for row in rows] == [1, 4, 16, 64, 256]
+    assert rows[0].step_s != pytest.approx(scaling(job, Machines.named(P5EN), [2**20], also=4)[0].step_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["--ranks", "8"],
+            r"--ranks: 8, not measured by .*p\.json; allowed: 2, 4; calibrate with as many: make",
+        ),
+        (["--ranks", "4"], r"--profile: one rank: 1, not measured by .*p\.json; allowed: 2, 4; calibrate with as many"),
+        (["--ranks", "4", "--system", P5EN], r"profile\.machine\.device: 'cpu' in .*; allowed: h200, as a p5en"),
+    ],
+)
+def test_emulate_refuses_what_was_not_measured(
+    tmp_path: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = made_profile.write(tmp_path / "p.json", made_profile.profile((2, 4)))
+    assert main(["emulate", *words, "--profile", str(profile)]) == 2
+    err = capsys.readouterr().err
+    assert re.search(says, err), err
+
+
+def test_a_trace_of_a_system_with_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = made(tmp_path)
+    words = ["trace", "llama-1b", "--system", P5EN, "--profile", str(profile.path), "--out", str(tmp_path / "s.json")]
+    assert main([*words, "--layout", "dp=16"]) == 0
+    on = joined(profile, system(P5EN, 2))
+    step_s = predict(LLAMA, Layout(dp=16, global_batch=16), on.system, on.rates).step_s
+    assert f"events of a step of {1000 * step_s:,.1f} ms" in capsys.readouterr().out

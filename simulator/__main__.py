@@ -8,7 +8,7 @@ from importlib import import_module
 COMMANDS: dict[str, str] = {
     "plan": "machines, layout, time and money of a run, as a front to choose from",
     "auto": "the trainer's words with strategy auto settled for the nodes of a stack",
-    "predict": "a CSV file of runs or collectives with what the model says of each row",
+    "predict": "one run of the trainer: step, memory, money; or a CSV file of runs or collectives",
     "evaluate": "errors of the model on a CSV file of measured rows, by source",
     "emulate": "a job of up to 1,024 ranks in this process: real numbers, modelled clock (needs torch)",
     "collectives": "time and bus bandwidth of a collective on machines of a type, and NCCL's way of it",

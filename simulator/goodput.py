@@ -121,9 +121,12 @@ def _best_within(c: Conditions, step_s: float, share: float) -> int:
     return min((max(least, math.floor(near)), max(least, math.ceil(near))), key=lambda n: stretch(c, n * step_s))
 
 
-def outlook(c: Conditions, work: Work, wait_s: float = 0.0) -> Outlook:
-    """`wait_s`: for the first machines. Step and failures err apart: their logarithms add up as squares do."""
-    every = chosen(c, work.step_s)
+def outlook(c: Conditions, work: Work, wait_s: float = 0.0, every: int = 0) -> Outlook:
+    """`wait_s`: for the first machines; `every`: steps between checkpoints, 0 is the best number.
+
+    Step and failures err apart: their logarithms add up as squares do.
+    """
+    every = every or chosen(c, work.step_s)
     training = work.steps * work.step_s
     middle = stretch(c, every * work.step_s)
     worst, best = (stretch(_with_failures(c, factor), every * work.step_s) for factor in c.failure_factors)

@@ -36,6 +36,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "simulator.emulate": ("simulator", "trainer"),
     "simulator.calibrate": ("simulator", "trainer"),
     "simulator.report": ("simulator", "trainer.config", "trainer.parallel.layout", "trainer.report"),
+    "simulator.forecast": (
+        *("simulator", "infra.spec", "infra.catalog", "trainer.config", "trainer.models.shape", "trainer.table"),
+        *("trainer.parallel.layout", "trainer.auto.choose"),
+    ),
     "setup": (),
     "infra": ("infra", "bootstrap", "slurm"),
     "benchmarks": ("infra", "bootstrap", "slurm", "trainer", "simulator", "setup"),

@@ -1,46 +1,96 @@
-"""`python -m simulator predict --runs|--collectives IN.csv --out OUT.csv`: rows with what the model says of each."""
+"""`python -m simulator predict CONFIG [key=value ...]`: one run of the trainer; with --runs or --collectives a table.
+
+python -m simulator predict llama-8b parallel.strategy=auto --stack aws-p5en-lustre --nodes 4
+python -m simulator predict train.yaml --profile profile.json --ranks 4 --json
+python -m simulator predict --runs IN.csv --out OUT.csv
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from importlib import import_module
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from simulator.tables import TableError, read_table, unread, write_table
+from simulator.commands import predict_table
+from simulator.commands.refused import refused
+from simulator.profile import read
+from simulator.search.question import MOST_NODES, node_count
+from trainer.config.problem import ConfigError, Problem
 
-MODULES = {"runs": "simulator.run_rows", "collectives": "simulator.collective_rows"}
-"""By kind of row: where `columns()` and `predicted(rows) -> rows with more columns` are."""
-NOTHING = 1
+USUAL = "p5.48xlarge"
 
 
 def main(words: list[str]) -> int:
-    asked = _arguments(words)
-    kind = next(kind for kind in MODULES if getattr(asked, kind))
-    module: Any = import_module(MODULES[kind])
+    parser = _parser()
+    asked = parser.parse_intermixed_args(words)
+    if kind := next((kind for kind in predict_table.MODULES if getattr(asked, kind)), ""):
+        if asked.config:
+            parser.error(f"--{kind} takes no CONFIG: a table, or one run")
+        if not asked.out:
+            parser.error(f"--{kind} needs --out OUT.csv")
+        return predict_table.main(kind, getattr(asked, kind), asked.out)
+    if not asked.config:
+        parser.error("CONFIG, --runs or --collectives is needed: one run, or a table of them")
+    if asked.out:
+        parser.error("--out is for tables; --json prints one run for programs")
     try:
-        given = read_table(getattr(asked, kind))
-        for said in unread(given[0], module.columns()):
-            print(f"simulator: {said}", file=sys.stderr)
-        rows: list[dict[str, str]] = module.predicted(given)
-        write_table(asked.out, rows)
-    except TableError as bad:
-        print(f"simulator: {bad}", file=sys.stderr)
-        return 2
-    reasons = [row["error"] for row in rows if row["error"]]
-    print(f"{len(rows) - len(reasons)} of {len(rows)} rows predicted, {len(reasons)} with an error: {asked.out}")
-    if len(reasons) == len(rows):
-        print(f"simulator: no row could be predicted; the first: {reasons[0]}", file=sys.stderr)
-        return NOTHING
-    return 0
+        return _one(asked)
+    except ConfigError as bad:
+        return refused(bad)
 
 
-def _arguments(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m simulator predict", description=__doc__)
-    which = parser.add_mutually_exclusive_group(required=True)
-    for kind in MODULES:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m simulator predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", metavar="CONFIG", nargs="?", help="preset or YAML file of the trainer")
+    parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
+    where = parser.add_argument_group("machines of one run")
+    which = where.add_mutually_exclusive_group()
+    which.add_argument("--stack", default="", help="name in stacks/, or a stack file; its nodes and prices")
+    which.add_argument("--instance", default="", metavar="TYPE", help=f"of the catalog; without any other {USUAL}")
+    where.add_argument("--group", default="", help="node group of the stack; by default the one that jobs go to")
+    where.add_argument("--profile", type=Path, metavar="FILE", help="as calibrate measured them, or their GPU")
+    many = where.add_mutually_exclusive_group()
+    many.add_argument("--nodes", help=f"1 to {MOST_NODES}; by default the stack's, the most of the profile, or 1")
+    many.add_argument("--ranks", help="of all nodes together; by default every GPU of the nodes")
+    where.add_argument("--json", action="store_true", help="for programs")
+    tables = parser.add_argument_group("tables")
+    either = tables.add_mutually_exclusive_group()
+    for kind in predict_table.MODULES:
         columns = f"columns of simulator/data/{kind}.csv; what a row leaves out is inferred"
-        which.add_argument(f"--{kind}", type=Path, metavar="IN.csv", help=columns)
-    parser.add_argument("--out", type=Path, metavar="OUT.csv", required=True, help="the rows, with what was predicted")
-    return parser.parse_args(words)
+        either.add_argument(f"--{kind}", type=Path, metavar="IN.csv", help=columns)
+    tables.add_argument("--out", type=Path, metavar="OUT.csv", help="the rows, with what was predicted")
+    return parser
+
+
+def _one(asked: argparse.Namespace) -> int:
+    from simulator.forecast import as_json, machines, words  # noqa: PLC0415  # not for tables
+    from simulator.forecast.forecast import forecast  # noqa: PLC0415
+    from simulator.search import fitted  # noqa: PLC0415
+    from trainer.config.load import load  # noqa: PLC0415
+
+    config = load(asked.config, asked.settings)
+    known = read(asked.profile) if asked.profile else None
+    wanted = machines.Asked(
+        stack=asked.stack,
+        group=asked.group,
+        instance=asked.instance or ("" if known else USUAL),
+        profile=known,
+        nodes=node_count(asked.nodes) if asked.nodes else 0,
+        ranks=_ranks(asked.ranks) if asked.ranks else 0,
+    )
+    found = forecast(config, machines.on(wanted))
+    # Whoever closes a pipe has read enough.
+    with suppress(BrokenPipeError):
+        print(json.dumps(as_json.as_json(found), indent=2) if asked.json else words.told(found, fitted.width()))
+        sys.stdout.flush()
+    return refused(ConfigError([found.problem])) if found.problem else 0
+
+
+def _ranks(word: str) -> int:
+    if word.isascii() and word.isdecimal() and int(word) >= 1:
+        return int(word)
+    raise ConfigError([Problem("--ranks", f"{word!r}; allowed: a whole number from 1 on", "write for example 8")])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from simulator.layout import Layout
 from simulator.memory import memory
 from simulator.parameters import parameters
+from simulator.saved import STATE_BYTES
 from simulator.search.space import MICRO, RECOMPUTE, Passes, Shape, Space, Zero
 from simulator.search.trainer_config import unsupported
 from simulator.step import Prediction, predict
@@ -14,8 +15,8 @@ from simulator.step import Prediction, predict
 GIB = 2**30
 LEFT_ALONE = 0.07
 """Share of the memory that no layout is planned into: about what the memory model is wrong by."""
-STATE_BYTES = 12
-"""Of a weight and its two moments in fp32, in memory as in a checkpoint of the trainer."""
+ADAMW = STATE_BYTES["adamw"]
+"""In memory as in a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -95,4 +96,4 @@ def _too_large(space: Space, shape: Shape, sharding: tuple[Zero, int]) -> bool:
     zero, shard = sharding
     ranks = (shard or shape.dp * shape.cp) if zero else 1
     held = parameters(space.model).total / (shape.tp * shape.pp * max(1, shape.ep))
-    return STATE_BYTES * held / ranks > _room(space)
+    return ADAMW * held / ranks > _room(space)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
-from infra.spec import Purchase
+from infra.spec import ClusterSpec, Purchase
 from simulator import cost, energy, failures, goodput
 from simulator.goodput import Conditions, Outlook, Work
 from simulator.layout import Layout
-from simulator.parameters import parameters
+from simulator.saved import checkpoint_gb
 from simulator.search import filesystem
-from simulator.search.best import STATE_BYTES, Found
+from simulator.search.best import Found
 from simulator.search.question import Question
 from simulator.search.trainer_config import Job, unsupported
 from simulator.step import Prediction
@@ -53,13 +53,14 @@ def option(question: Question, system: System, purchase: Purchase, found: Found)
     tariff = cost.tariff(question.spec, question.group, system.name, purchase)
     if tariff is None:
         return None
-    prediction, layout = found.prediction, found.layout
+    prediction, layout, gb = found.prediction, found.layout, checkpoint_gb(question.named.model)
     steps = Job(question.named, question.tokens, 0).steps(layout)
     work = Work(steps=steps, step_s=prediction.step_s, low_s=prediction.low_s, high_s=prediction.high_s)
     wait = failures.replacement_s(purchase) if question.wait_s is None else question.wait_s
-    outlook = goodput.outlook(conditions(question, system, purchase, prediction.step_s), work, wait)
+    meets = conditions(question.spec, gb, system, purchase, prediction.step_s)
+    outlook = goodput.outlook(meets, work, wait)
     kept = question.named.preset.checkpoint.keep if question.named.preset else 3
-    stored = kept * checkpoint_gb(question)
+    stored = kept * gb
 
     def usd(seconds: float) -> float:
         # Nobody pays for machines that have not come yet.
@@ -76,22 +77,22 @@ def option(question: Question, system: System, purchase: Purchase, found: Found)
         usd=usd(outlook.wall_s),
         usd_low=usd(outlook.low_s),
         usd_high=usd(outlook.high_s),
-        kwh=energy.kwh(system, outlook.wall_s - wait, _busy(prediction) * outlook.goodput),
+        kwh=energy.kwh(system, outlook.wall_s - wait, busy(prediction) * outlook.goodput),
         priced_on=tariff.priced_on,
         unsupported=unsupported(question.named.model, layout),
     )
 
 
-def conditions(question: Question, system: System, purchase: Purchase, step_s: float) -> Conditions:
-    gb = checkpoint_gb(question)
-    write_s = gb / filesystem.gb_s(question.spec)
+def conditions(spec: ClusterSpec, gb: float, system: System, purchase: Purchase, step_s: float) -> Conditions:
+    """`gb`: of a checkpoint."""
+    write_s = gb / filesystem.gb_s(spec)
     mine = gb / system.gpus
     save_s = failures.blocked_s(mine, mine / system.host_gb_s, step_s)
     rate = failures.rate()
     failure_s = rate.mean_s(system.gpus)
     another = failures.replacement_s(purchase)
     # Read once by all together, as fast as it is written.
-    restart_s = failures.restart_s(question.spec.slurm.slurmd_timeout_s) + another + write_s
+    restart_s = failures.restart_s(spec.slurm.slurmd_timeout_s) + another + write_s
     taken_s = failures.spot_mean_s(system.gpu.name, system.nodes) if purchase == "spot" else float("inf")
     warned = save_s + write_s <= failures.spot_notice_s()
     return Conditions(
@@ -105,10 +106,7 @@ def conditions(question: Question, system: System, purchase: Purchase, step_s: f
     )
 
 
-def checkpoint_gb(question: Question) -> float:
-    return STATE_BYTES * parameters(question.named.model).total / 1e9
-
-
-def _busy(prediction: Prediction) -> float:
+def busy(prediction: Prediction) -> float:
+    """Share of a step in which a GPU's kernels run."""
     waiting = sum(seconds for part, seconds in prediction.parts.items() if part in WAITING)
     return 1 - waiting / prediction.step_s

@@ -7,6 +7,7 @@ from typing import Any
 
 from simulator.layout import Layout
 from simulator.models import transformer
+from simulator.rates import Rates
 from simulator.search.best import Found, best
 from simulator.search.space import Batch, Fixed, Space
 from simulator.search.trainer_config import parallel
@@ -28,9 +29,9 @@ def why_not(config: Config) -> str:
     return ""
 
 
-def settled(config: Config, system: System) -> tuple[list[str], Found]:
+def settled(config: Config, system: System, rates: Rates | None = None) -> tuple[list[str], Found]:
     """Overrides for the trainer. A tensor or pipeline size above 1, a micro-batch and recomputing stay as they are."""
-    found = _fastest(config, system, _fixed(config))
+    found = _fastest(config, system, _fixed(config), rates)
     if found is None:
         size, machines = config.batch.size, f"{system.nodes} x {system.name}"
         message = f"no layout of batch.size {size} fits into {machines} with what the settings fix"
@@ -51,9 +52,9 @@ def dear(config: Config, system: System, found: Found) -> dict[str, Found]:
     return better
 
 
-def _fastest(config: Config, system: System, fixed: Fixed) -> Found | None:
+def _fastest(config: Config, system: System, fixed: Fixed, rates: Rates | None = None) -> Found | None:
     model, size = transformer(config.model, config.data.seq_len), config.batch.size
-    return best(Space(model, system, Batch(size, size), config.precision, fixed=fixed)).runnable
+    return best(Space(model, system, Batch(size, size), config.precision, fixed=fixed, rates=rates)).runnable
 
 
 def _fixed(config: Config) -> Fixed:

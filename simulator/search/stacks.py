@@ -33,13 +33,19 @@ def names() -> list[str]:
     return sorted({file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files})
 
 
-def spec_of(file: Path) -> ClusterSpec:
+def any_spec_of(file: Path) -> ClusterSpec:
+    """Of any target."""
     try:
-        spec = read(file)
+        return read(file)
     except SpecError as bad:
         raise ConfigError(
             [Problem(f"stack: {issue.where}", issue.message, issue.fix) for issue in bad.issues]
         ) from None
+
+
+def spec_of(file: Path) -> ClusterSpec:
+    """Of one whose machines are in the catalog."""
+    spec = any_spec_of(file)
     if spec.target != "aws" or spec.aws is None:
         message = f"target {spec.target} has neither instance types nor prices; allowed: aws"
         raise ConfigError([Problem("stack", message, "name a stack with target aws")])

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from simulator import failures
 from simulator.layout import Layout
+from simulator.saved import checkpoint_gb
 from simulator.search import filesystem
 from simulator.search.fitted import fitted, wrapped
-from simulator.search.option import Option, checkpoint_gb
+from simulator.search.option import Option
 from simulator.search.plan import Plan
 from simulator.step import Prediction
 
@@ -35,6 +36,8 @@ PARTS = {
     "data": "reducing gradients",
     "optimizer": "the optimizer",
     "jitter": "waiting for the slowest rank",
+    "step": "what a step costs whatever its size",
+    "offload": "the host's update",
 }
 
 
@@ -63,7 +66,7 @@ def assumptions(plan: Plan) -> str:
     rate = failures.rate()
     days = ", ".join(sorted({str(one.priced_on) for one in plan.front}))
     found = f"prices of {days}; a failure every {rate.gpu_hours:,.0f} GPU-hours ({rate.low:,.0f} to {rate.high:,.0f})"
-    gb, spec = checkpoint_gb(plan.question), plan.question.spec
+    gb, spec = checkpoint_gb(plan.question.named.model), plan.question.spec
     written = f"{duration(gb / filesystem.gb_s(spec))} at the {filesystem.gb_s(spec):.1f} GB/s of {filesystem.SHARED}"
     found += f"\na checkpoint has {gb:,.0f} GB and takes {written}{_interval(plan.chosen) if plan.chosen else ''}"
     better = filesystem.advice(spec, gb)

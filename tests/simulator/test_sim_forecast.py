@@ -1,0 +1,208 @@
+"""One run before it is made: the same step as the parts of the simulator say, its memory, and the whole of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from simulator.forecast.forecast import Forecast, forecast
+from simulator.forecast.machines import Asked, on
+from simulator.instances import system
+from simulator.memory import GIB
+from simulator.models import model_of
+from simulator.profile import read
+from simulator.profile_catalog import joined
+from simulator.search import settled
+from simulator.step import predict
+from simulator.trainer_layout import layout
+from tests.simulator import made_profile
+from trainer.config.load import load
+from trainer.config.problem import ConfigError
+from trainer.models.shape import shape_of
+
+P5EN = "p5en.48xlarge"
+STACK = "aws-p5en-lustre"
+
+
+def ask(words: str, **where: object) -> Forecast:
+    preset, *settings = words.split()
+    return forecast(load(preset, settings), on(Asked(**where)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        ("llama-8b batch.micro=1", 16),
+        ("llama-8b batch.micro=1 parallel.strategy=fsdp parallel.zero=2 parallel.tensor=2", 32),
+        ("llama-1b batch.micro=2 parallel.strategy=ddp parallel.pipeline=2", 8),
+        ("resnet50 batch.micro=64", 8),
+        ("mlp batch.micro=32 parallel.strategy=ddp", 8),
+        ("gpt2-124m batch.micro=4 parallel.strategy=ddp", 4),
+    ],
+)
+def test_definite_settings_are_predicted_as_they_are(words: str, ranks: int) -> None:
+    found = ask(words, instance=P5EN, ranks=ranks)
+    config = found.config
+    wanted = layout(config, ranks, min(8, ranks), config.batch.micro)  # type: ignore[arg-type]
+    said = predict(model_of(config.model, config.data.seq_len), wanted, system(P5EN, -(-ranks // 8)))
+    step = found.prediction
+    assert (step.step_s, step.low_s, step.high_s) == (said.step_s, said.low_s, said.high_s)
+    assert found.settled.chosen == {}
+    assert sum(found.memory_gib.values()) == pytest.approx(found.taken_gib)
+    assert found.taken_gib * GIB == pytest.approx(said.memory.taken)
+
+
+def test_throughput_and_utilisation_follow_from_the_step() -> None:
+    found = ask("llama-8b batch.micro=1", instance=P5EN, nodes=2)
+    tokens = 512 * 8192
+    assert found.unit == "tokens"
+    step = found.prediction
+    assert found.units_per_s == pytest.approx((tokens / step.step_s, tokens / step.high_s, tokens / step.low_s))
+    flops = 512 * shape_of(found.config.model).flops_per_sample()
+    assert found.mfu == pytest.approx(flops / step.step_s / (16 * 989.4e12), rel=0.01)
+    assert ask("resnet50", instance=P5EN).unit == "images"
+
+
+def test_auto_is_what_submit_would_settle() -> None:
+    config = load("llama-8b", ["parallel.strategy=auto"])
+    _, best = settled.settled(config, system(P5EN, 4))
+    found = ask("llama-8b parallel.strategy=auto", stack=STACK, nodes=4)
+    assert found.prediction.step_s == pytest.approx(best.prediction.step_s)
+    assert found.settled.chosen["parallel.strategy"] == "fsdp"
+    assert found.settled.chosen["batch.micro"] == best.layout.micro_batch
+
+
+@pytest.mark.parametrize("words", ["resnet50", "llama-8b", "tiny-mlp", "llama-1b parallel.strategy=fsdp"])
+def test_an_open_micro_batch_is_the_largest_that_leaves_room(words: str) -> None:
+    found = ask(words, instance="p5.48xlarge")
+    assert found.fits
+    micro = found.settled.chosen["batch.micro"]
+    share = found.config.batch.size // found.settled.layout.dp
+    assert share % micro == 0
+    if micro < min(share, 64):
+        larger = ask(f"{words} batch.micro={2 * micro}", instance="p5.48xlarge")
+        assert larger.prediction.memory.total > 0.93 * larger.prediction.memory.room
+
+
+BIG = [
+    ("llama-8b batch.micro=16 parallel.recompute=none", {"instance": "p5.48xlarge", "nodes": 2}, "batch.micro=1"),
+    ("llama-8b parallel.strategy=ddp", {"instance": "p5.48xlarge", "ranks": 1}, "parallel.strategy=fsdp --ranks 4"),
+    ("llama-8b batch.micro=64", {"instance": "p4d.24xlarge"}, "parallel.recompute=full batch.micro=1"),
+    ("resnet50 batch.micro=1024", {"instance": "g6.xlarge"}, "batch.micro=256"),
+    ("llama-70b parallel.tensor=1 parallel.strategy=ddp", {"instance": P5EN, "nodes": 1}, "parallel.offload=true"),
+]
+
+
+@pytest.mark.parametrize(("words", "where", "fix"), BIG)
+def test_what_does_not_fit_says_what_would_and_it_does(words: str, where: dict[str, object], fix: str) -> None:
+    found = ask(words, **where)
+    assert not found.fits
+    problem = found.problem
+    assert problem is not None
+    assert problem.where == "memory"
+    assert re.search(r"[\d.]+ GiB on a GPU; allowed: \d+ GiB; largest: \w+ [\d.]+ GiB", problem.message)
+    assert problem.fix.startswith("fits with ")
+    assert problem.fix.endswith(fix)
+    more = dict(zip(("--nodes", "--ranks"), ("nodes", "ranks"), strict=True))
+    settings, _, count = problem.fix.removeprefix("fits with ").partition(" --")
+    other = {more[f"--{count.split()[0]}"]: int(count.split()[1])} if count else {}
+    assert ask(f"{words} {settings}", **{**where, **other}).fits
+
+
+def test_where_no_layout_fits_the_nodes_are_told_that_would_do() -> None:
+    with pytest.raises(ConfigError, match=r"fits into 1 x p5en.*; it does on 2 nodes \(--nodes 2\)"):
+        ask("llama-70b parallel.strategy=auto parallel.tensor=1", stack=STACK, nodes=1)
+
+
+def test_the_whole_run_is_its_steps_and_what_failures_and_prices_add() -> None:
+    found = ask("llama-8b batch.micro=1", stack=STACK)
+    run, training = found.run, 38_300 * found.prediction.step_s
+    assert found.on.nodes == 2, "as many as the stack has"
+    assert training < run.outlook.wall_s < 1.05 * training
+    assert run.outlook.low_s < run.outlook.wall_s < run.outlook.high_s
+    assert run.money is not None
+    assert run.money.low < run.money.usd < run.money.high
+    assert "whole cluster, on-demand" in run.money.of
+    alone = ask("llama-8b batch.micro=1", instance=P5EN, nodes=2).run.money
+    assert alone is not None
+    assert alone.usd < run.money.usd < 1.2 * alone.usd
+    assert run.kwh is not None
+    watts = 1000 * run.kwh / (run.outlook.wall_s / 3600) / 16
+    assert 500 < watts < 1600
+
+
+def test_a_run_that_never_saves_loses_what_it_has_done() -> None:
+    never, often = (ask(f"llama-8b checkpoint.every={n}", instance=P5EN, nodes=64).run for n in (0, 400))
+    assert never.outlook.wall_s > 1.05 * often.outlook.wall_s
+    assert never.gain > 0.05 > often.gain
+
+
+def test_measured_machines_are_predicted_as_measured(tmp_path: Path) -> None:
+    profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2, 4))))
+    found = ask("tiny-llama batch.micro=2 parallel.strategy=ddp", profile=profile, ranks=4)
+    there = profile.of(1, 4)
+    wanted = layout(found.config, 4, 4, 2)
+    said = predict(model_of(found.config.model), wanted, there.system, there.rates)
+    assert found.prediction.step_s == pytest.approx(said.step_s)
+    assert (found.run.money, found.run.kwh) == (None, None)
+    assert found.fits
+    assert found.room_gib == pytest.approx(4), "a quarter of the host's"
+    assert ask("tiny-llama", profile=profile).on.ranks == 4, "the most that were measured"
+    assert ask("tiny-llama", stack="local", ranks=2, profile=profile).on.ranks == 2
+
+
+def test_a_measured_gpu_in_machines_of_a_stack(tmp_path: Path) -> None:
+    profile = read(made_profile.write(tmp_path / "p.json", made_profile.of_gpu()))
+    found = ask("llama-1b batch.micro=4", stack=STACK, nodes=1, profile=profile)
+    there = joined(profile, system(P5EN, 1))
+    said = predict(model_of(found.config.model), layout(found.config, 8, 8, 4), there.system, there.rates)
+    assert found.prediction.step_s == pytest.approx(said.step_s)
+    assert found.run.money is not None
+    assert found.peak_tflops == pytest.approx(system(P5EN, 1).gpu.peak_tflops["bf16"]), "MFU is of the data sheet"
+
+
+def cpu(folder: Path) -> object:
+    return read(made_profile.write(folder / "cpu.json", made_profile.profile((1, 2))))
+
+
+BAD = [
+    ({"stack": "p5e"}, r"stack: 'p5e' is not known; .*did you mean aws-p5en-lustre\?"),
+    ({"stack": STACK, "group": "none"}, "group: 'none' is no group; allowed: h200"),
+    ({"stack": "local"}, r"stack: 'local' has target local, whose machines no catalog has; allowed: with --profile"),
+    ({"instance": "p5e"}, r"instance: 'p5e' is not in the catalog; nearest: p5e\.48xlarge, p5en\.48xlarge"),
+    ({"instance": P5EN, "ranks": 12}, r"--ranks: 12; allowed: up to 8, or a multiple of the 8 .*; use 8 or 16"),
+    ({"instance": P5EN, "ranks": 8 * 4096}, r"--ranks: 32768; allowed: up to 8192"),
+    ({"profile": cpu, "ranks": 3}, r"--ranks: 3, not measured by .*; allowed: 1 x 1, 1 x 2 \(nodes x ranks\)"),
+    ({"profile": cpu, "stack": "local"}, r"--nodes: 2, not measured by .*; allowed: 1 x 1, 1 x 2"),
+    ({"profile": cpu, "stack": STACK}, r"profile\.machine\.device: 'cpu' in .*; allowed: h200, as a p5en"),
+]
+
+
+@pytest.mark.parametrize(("where", "says"), BAD)
+def test_machines_that_there_are_not(tmp_path: Path, where: dict[str, object], says: str) -> None:
+    known = {name: value(tmp_path) if callable(value) else value for name, value in where.items()}
+    with pytest.raises(ConfigError, match=says):
+        ask("tiny-llama batch.size=64", **known)
+
+
+def test_a_gpu_s_profile_is_not_of_a_local_cluster(tmp_path: Path) -> None:
+    profile = read(made_profile.write(tmp_path / "p.json", made_profile.of_gpu()))
+    with pytest.raises(ConfigError, match=r"'NVIDIA H200' in .*; allowed: 'cpu', as the nodes of stack local have"):
+        ask("tiny-llama", stack="local", profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("llama-8b batch.micro=3", "batch.micro: 3 does not divide batch.size 512"),
+        ("llama-8b parallel.pipeline=5", "parallel: pipeline 5 x tensor 1 = 5 does not divide 8 ranks"),
+        ("llama-8b batch.size=12", "batch.size: 12 is not divisible by 8 data-parallel ranks"),
+        ("llama-8b parallel.strategy=single", "parallel.strategy: single uses pipeline 1 x tensor 1 ranks, but"),
+        ("lama-8b", "did you mean the preset llama-8b"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused_in_the_trainer_s_words(words: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ask(words, instance=P5EN)

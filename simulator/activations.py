@@ -10,8 +10,10 @@ from simulator.trainers import habits
 
 FUSED_LOGIT = 6
 """Bytes of one logit at the loss, with fused kernels."""
-SPLIT_LOSS = 1.5
-"""Copies of logits in torch's loss_parallel over those of its plain loss."""
+LOSSES = {"compiled": 4.0, "chunked": 4.0, "fused": 0.5}
+"""Bytes of one logit without torch's own loss: bf16 scores and their gradient, or a piece of them at a time."""
+SPLIT_LOSS = 4 / 3
+"""Copies of logits in torch's loss_parallel over those of its plain loss: exponentials and shifted scores apart."""
 IN_BACKWARD = 3
 """Bytes per number inside the feed-forward part that backward holds in plain modules; measured 2.6 to 3.1."""
 RECOMPUTED_STACK = 0.3
@@ -29,7 +31,7 @@ def activations(model: Transformer, layout: Layout, mixtures: float, *, first: b
         kept = 0.0
     mixture = mixtures > 0
     whole = count * _layer(model, layout, "none", mixture=mixture)
-    if layout.framework != "torch":
+    if not _plain(layout):
         return kept, whole if layout.recompute == "full" else whole - (mixed if mixture else dense)
     inside = 0.0 if layout.compiled else IN_BACKWARD * _inside(model, mixture) / layout.tp
     return kept, whole - (mixed if mixture else dense) + count * inside
@@ -37,13 +39,15 @@ def activations(model: Transformer, layout: Layout, mixtures: float, *, first: b
 
 def logits(model: Transformer, layout: Layout) -> float:
     count = tokens(model, layout)
-    if layout.framework != "torch":
+    if not _plain(layout):
         return FUSED_LOGIT * count * model.vocab / layout.tp
     ways = habits(layout.trainer)
+    size = LOSSES.get(layout.loss, ways.logit_bytes)
     if layout.tp == 1 or ways.whole_vocabulary:
-        return ways.logit_bytes * count * model.vocab
+        return size * count * model.vocab
     # The head's input is gathered, and the loss over split logits writes more passes than torch's own.
-    return count * (ways.logit_bytes * SPLIT_LOSS * model.vocab / layout.tp + 2 * model.hidden)
+    copies = SPLIT_LOSS if layout.loss == "plain" else 1.0
+    return count * (size * copies * model.vocab / layout.tp + 2 * model.hidden)
 
 
 def tokens(model: Transformer, layout: Layout) -> float:
@@ -53,6 +57,10 @@ def tokens(model: Transformer, layout: Layout) -> float:
 def stack_activations(model: Stack, layout: Layout) -> float:
     kept = sum(layer.kept for layer in model.layers) * layout.micro_batch * _width(layout)
     return 2.0 * kept * (RECOMPUTED_STACK if layout.recompute == "full" else 1.0)
+
+
+def _plain(layout: Layout) -> bool:
+    return layout.framework == "torch" or habits(layout.trainer).plain
 
 
 def _width(layout: Layout) -> float:
@@ -65,7 +73,7 @@ def _layer(model: Transformer, layout: Layout, recompute: str, *, mixture: bool)
     if recompute == "full":
         return 2 * model.hidden / (layout.tp if layout.sequence_parallel else 1)
     scores = 0.0 if model.flash or recompute != "none" else 5 * model.seq * model.heads / layout.tp
-    if layout.framework == "torch":
+    if _plain(layout):
         return _plain_layer(model, layout, recompute, mixture) + scores
     wide = 8 if model.gated else 10
     share = layout.tp if layout.sequence_parallel else 1

@@ -6,6 +6,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 Recompute = Literal["none", "selective", "full"]
+Loss = Literal["plain", "compiled", "chunked", "fused"]
+"""Of plain modules: torch's own, compiled into few passes, by pieces of the logits, or with the head by pieces."""
+Trainer = Literal[
+    "",
+    "muster",
+    "torchtitan-2024",
+    "torchtitan",
+    "kempnerforge",
+    "bigscience",
+    "llm-foundry",
+    "nanotron",
+    "torchtune",
+    "transformers",
+    "unknown",
+    "sparing",
+]
+Told = Literal["", "peak", "reserved", "device"]
+"""What tensors held, what the allocator took, or what nvidia-smi shows; empty where the trainer's habit decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +57,11 @@ class Layout:
     """Whose kernels and habits: torch is plain modules with DDP or FSDP, megatron has fused kernels and a schedule."""
     adapters: bool = False
     """Only small added matrices learn (LoRA): no gradients of weights, no optimizer state."""
-    trainer: Literal["", "muster", "torchtitan", "kempnerforge", "bigscience", "llm-foundry"] = ""
+    trainer: Trainer = ""
     """Whose habits of memory: data/trainers.yaml."""
+    loss: Loss = "plain"
+    told: Told = ""
+    """The figure of memory that is reported."""
     early_flash: bool = False
     """Attention by the kernels of before FlashAttention 2."""
     prefetch: int = 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from simulator.activations import activations, logits, stack_activations
 from simulator.layout import Layout
-from simulator.memory_state import Held, stage, state, unreduced, vocabulary
+from simulator.memory_state import GRADIENTS, Held, buffered, stage, state, unreduced, vocabulary
 from simulator.model import Model, Stack
 from simulator.nearest import changes
 from simulator.parameters import parameters
@@ -16,18 +16,21 @@ from simulator.trainers import habits
 GIB = 2**30
 OUTSIDE = 2.0 * GIB
 """CUDA's context, kernels and NCCL's buffers, which the allocator does not count."""
+GROUP = 0.5 * GIB
+"""Of NCCL for each further kind of group that a rank is in, beyond the first."""
 FRAGMENTED = 1.03
 """What the allocator needs of the device over what tensors hold at their peak; it takes more while there is more."""
-RESERVED = 1.15
-"""What it takes where there is room: measured 1.05 to 1.27 on one H200, the more the larger the logits."""
+RESERVED = 1.17
+"""What it takes where there is room, of what comes and goes within a step: measured 1.05 to 1.27 on one H200, the more
+the larger the logits. What lasts (weights, moments, buffers of gradients) is laid down once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     parts: dict[str, float]
-    """Bytes by what holds them."""
+    """Bytes by what holds them, each at its largest."""
     total: float
-    """Peak of the allocator."""
+    """Peak of the allocator: not all parts are there at once."""
     room: float
     """Bytes of a GPU; data sheets mean GiB where they say GB."""
     printed: float = 0.0
@@ -37,7 +40,7 @@ class Memory:
     @property
     def taken(self) -> float:
         """Of the device."""
-        return self.total * FRAGMENTED + OUTSIDE
+        return sum(self.parts.values()) * FRAGMENTED + OUTSIDE
 
     @property
     def fits(self) -> bool:
@@ -58,15 +61,13 @@ class Memory:
 
 def memory(model: Model, layout: Layout, system: System) -> Memory:
     """The first stage keeps the most micro-batches, the last has the logits."""
-    parts = _stage(model, layout, first=True, last=layout.pp == 1)
-    total = sum(parts.values())
+    parts, total = _stage(model, layout, first=True, last=layout.pp == 1)
     if layout.pp > 1:
         others = _stage(model, layout, first=False, last=True)
-        if sum(others.values()) > total:
-            parts, total = others, sum(others.values())
+        if sum(others[0].values()) > sum(parts.values()):
+            parts, total = others
     room = system.gpu.memory_gb * GIB
-    printed = _printed(total, room, habits(layout.trainer).prints)
-    return Memory(parts, total, room, printed, (model, layout, system))
+    return Memory(parts, total, room, _printed(parts, total, room, layout), (model, layout, system))
 
 
 def nearest(model: Model, layout: Layout, system: System) -> str:
@@ -79,30 +80,52 @@ def _fix(model: Model, layout: Layout, system: System) -> str:
     return f"fits with {found}" if found else "nothing near it fits: choose a GPU with more memory, or more stages (pp)"
 
 
-def _printed(total: float, room: float, prints: str) -> float:
+def _printed(parts: dict[str, float], total: float, room: float, layout: Layout) -> float:
     """What the allocator takes ends where the device does; what tensors need does not."""
-    if prints == "peak":
+    tells = layout.told or habits(layout.trainer).tells
+    if tells == "peak":
         return total
-    return max(total, min(total * RESERVED + (OUTSIDE if prints == "device" else 0.0), room))
+    stays = parts["weights"] + parts["optimizer"] + (parts["gradients"] if buffered(layout) else 0.0)
+    # Split gradients are reduced on a stream of their own, and come out of a pool of their own.
+    comes = (sum(parts.values()) if layout.zero >= GRADIENTS else total) - stays
+    return max(total, min(stays + comes * RESERVED + (_outside(layout) if tells == "device" else 0.0), room))
 
 
-def _stage(model: Model, layout: Layout, *, first: bool, last: bool) -> dict[str, float]:
+def _outside(layout: Layout) -> float:
+    kinds = sum(size > 1 for size in (layout.tp, layout.pp, layout.dp, layout.cp, layout.ep))
+    return OUTSIDE + GROUP * max(0, kinds - 1)
+
+
+def _stage(model: Model, layout: Layout, *, first: bool, last: bool) -> tuple[dict[str, float], float]:
+    """Bytes by what holds them, and their peak."""
     held = stage(parameters(model), layout, first=first, last=last)
     parts = state(held, layout)
     if isinstance(model, Stack):
-        parts["working"] = unreduced(held, layout)
-        parts["activations"] = stack_activations(model, layout)
-        return parts
+        parts |= {"working": unreduced(held, layout), "activations": stack_activations(model, layout)}
+        return parts, sum(parts.values())
     kept, alive = activations(model, layout, held.mixtures, first=first)
     at_loss = logits(model, layout) if last else 0.0
+    working = unreduced(held, layout)
     if layout.framework == "torch":
-        return parts | _torch_peak(held, layout, kept, alive, at_loss)
-    return parts | {"working": unreduced(held, layout), "activations": kept + alive, "logits": at_loss}
+        parts |= _larger(held, layout, kept, alive, at_loss)
+        return parts, _torch_peak(parts, layout, kept * layout.pp / model.layers + alive + working)
+    parts |= {"working": working, "activations": kept + alive, "logits": at_loss}
+    # Logits are gone when backward reaches the last layer.
+    return parts, sum(parts.values()) - min(alive, at_loss)
 
 
-def _torch_peak(held: Held, layout: Layout, kept: float, alive: float, at_loss: float) -> dict[str, float]:
-    """Logits are gone when backward reaches the first layer: the larger of the two moments is the peak."""
+def _larger(held: Held, layout: Layout, kept: float, alive: float, at_loss: float) -> dict[str, float]:
+    """The larger of two moments: the loss, and backward in the layer before it."""
     working, ends = unreduced(held, layout), vocabulary(held, layout)
     if at_loss + ends > alive + working:
         return {"working": ends, "activations": kept, "logits": at_loss}
     return {"working": working, "activations": kept + alive, "logits": 0.0}
+
+
+def _torch_peak(parts: dict[str, float], layout: Layout, layer: float) -> float:
+    """Gradients come as activations go: all of them are there beside the first layer's alone."""
+    whole = sum(parts.values())
+    if buffered(layout) or layout.micro_batches > 1:
+        return whole
+    behind = parts["weights"] + parts["optimizer"] + parts["gradients"] + layer
+    return max(whole - parts["gradients"], behind)

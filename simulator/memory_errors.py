@@ -1,8 +1,8 @@
-"""`python -m simulator.memory_errors [IN.csv ...]`: predicted against measured memory by source, and what fits."""
+"""Predicted against measured memory by source, and what fits."""
 
 from __future__ import annotations
 
-import csv
+import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,10 @@ from statistics import median, quantiles
 from simulator.memory import GIB, memory
 from simulator.row_values import RowError
 from simulator.rows import run
+from simulator.tables import TableError, read_table
 
 DATA = Path(__file__).with_name("data")
-FILES = (DATA / "runs.csv", DATA / "memory.csv")
+FILES = (DATA / "runs.csv", DATA / "memory.csv", DATA / "memory_new.csv")
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,19 @@ class Judged:
     failed_not: int = 0
 
 
-def errors(rows: Iterable[Mapping[str, str]]) -> list[Errors]:
+def errors(rows: Iterable[Mapping[str, str]], *, hidden: bool = False) -> list[Errors]:
     """Rows that their source doubts or that cannot be true are left out; the last entry is all of them."""
     found: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        measured = float(row.get("memory_gb") or 0)
+        measured = _number(row.get("memory_gb"))
         if not measured or row.get("quality", "ok") not in ("ok", "") or row.get("fits") == "0":
             continue
         try:
-            described = run(row)
+            described = run(row, known=not hidden)
         except RowError:
             continue
         said = memory(described.model, described.layout, described.system).printed / GIB
-        found[row["source"]].append(said / measured - 1)
+        found[row.get("source") or "unnamed"].append(said / measured - 1)
     each = [Errors(source, tuple(values)) for source, values in sorted(found.items())]
     return [*each, Errors("all", tuple(error for one in each for error in one.each))]
 
@@ -87,20 +88,45 @@ def table(each: list[Errors]) -> str:
 
 
 def read(paths: Iterable[Path]) -> list[dict[str, str]]:
-    rows: list[dict[str, str]] = []
-    for path in paths:
-        with path.open(newline="") as file:
-            rows += csv.DictReader(file)
-    return rows
+    return [row for path in paths for row in read_table(path)]
 
 
 def main(words: list[str]) -> int:
-    rows = read([Path(word) for word in words] or FILES)
-    print(table(errors(rows)))
+    asked = _arguments(words)
+    try:
+        rows = read(asked.files or FILES)
+    except TableError as bad:
+        return _refused(str(bad))
+    each = errors(rows, hidden=asked.unknown)
+    if not each[-1].each:
+        return _refused("rows: none with a measured memory_gb; allowed: one or more; fill memory_gb in")
+    print(table(each))
     found = judged(rows)
     print(f"\nran: {found.ran_fits} predicted to fit, {found.ran_not} not")
     print(f"out of memory: {found.failed_not} predicted so, {found.failed_fits} predicted to fit")
     return 0
+
+
+def _arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m simulator.memory_errors", description=__doc__)
+    parser.add_argument(
+        "files", type=Path, nargs="*", metavar="IN.csv", help="columns of simulator/data/runs.csv; without: all we have"
+    )
+    parser.add_argument("--unknown", action="store_true", help="as if no trainer's habits were known")
+    return parser.parse_args(words)
+
+
+def _number(text: str | None) -> float:
+    """0 where it is no number above 0."""
+    try:
+        return max(0.0, float(text or 0))
+    except ValueError:
+        return 0.0
+
+
+def _refused(why: str) -> int:
+    print(f"simulator: {why}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

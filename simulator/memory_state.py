@@ -99,6 +99,11 @@ def vocabulary(held: Held, layout: Layout) -> float:
     return 2 * (held.ends + held.layer) if layout.zero == WEIGHTS and not stays_whole(layout) else 0.0
 
 
+def buffered(layout: Layout) -> bool:
+    """Gradients have a place of their own from the first step to the last."""
+    return layout.framework != "torch" or (layout.zero == 0 and layout.dp * layout.cp > 1) or stays_whole(layout)
+
+
 def stays_whole(layout: Layout) -> bool:
     """Plain modules in a pipeline keep what they gathered, and gradients, until the last micro-batch."""
     return layout.framework == "torch" and layout.zero == WEIGHTS and layout.pp > 1
@@ -126,7 +131,10 @@ def _gradients(layout: Layout, ways: Habits, whole: float, split: float) -> floa
     if stays_whole(layout) or (ways.deferred and layout.zero >= GRADIENTS and accumulates):
         return layout.gradient_bytes * whole
     size = 2 if layout.weight_bytes == NARROW else 4
-    return size * (split if layout.zero >= GRADIENTS else whole)
+    if ways.narrow_copies and layout.dtype == "bf16":
+        size += NARROW
+    copies = 2 if ways.copies_buckets and layout.zero == 0 and layout.dp * layout.cp > 1 else 1
+    return size * copies * (split if layout.zero >= GRADIENTS else whole)
 
 
 def _left_out(layout: Layout, whole: float) -> float:

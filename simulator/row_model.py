@@ -26,6 +26,9 @@ SHAPES = (
 )
 """Layers and widths of models in the style of Llama 3, for rows that say no more than how many parameters there are."""
 
+SURE, CLEARLY = 0.02, 3.0
+"""Parameters that are this near to what a row says, and so many times nearer than otherwise, settle a doubt."""
+
 
 def row_model(values: Values) -> Transformer:
     seq = values.whole("seq", None)
@@ -55,7 +58,7 @@ def _by_sizes(values: Values, seq: int) -> Transformer:
     kv_heads = values.whole("kv_heads", heads)
     if heads % kv_heads:
         raise RowError(f"kv_heads: {kv_heads}; allowed: divisors of heads = {heads}; choose one")
-    return Transformer(
+    found = Transformer(
         layers=values.whole("layers", None),
         hidden=hidden,
         heads=heads,
@@ -66,6 +69,16 @@ def _by_sizes(values: Values, seq: int) -> Transformer:
         seq=seq,
         tied=not gated,
     )
+    return _tied(values, found)
+
+
+def _tied(values: Values, usual: Transformer) -> Transformer:
+    """Whether the head is the embedding, by the number of parameters where that decides it."""
+    if not values.text("params_b"):
+        return usual
+    told, other = values.number("params_b", 0.0) * 1e9, replace(usual, tied=not usual.tied)
+    off, otherwise = (abs(parameters(one).total / told - 1) for one in (usual, other))
+    return other if otherwise < SURE and off > CLEARLY * otherwise else usual
 
 
 def _reduced(values: Values, known: Transformer, seq: int) -> Transformer:

@@ -13,11 +13,11 @@ from simulator.interconnect import USUAL_GB_S, network
 from simulator.layout import Layout
 from simulator.memory import memory
 from simulator.model import Transformer
+from simulator.row_habits import failed, roomy, with_habits
 from simulator.row_model import row_model
 from simulator.row_values import RowError, Values
 from simulator.software import Software, software
 from simulator.system import System
-from simulator.trainers import habits, trainer_of
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
@@ -36,8 +36,8 @@ class Run:
     """property=value of what the row does not say."""
 
 
-def run(row: Mapping[str, str]) -> Run:
-    """RowError where the row cannot be true."""
+def run(row: Mapping[str, str], *, known: bool = True) -> Run:
+    """RowError where the row cannot be true. `known` False: as if no trainer's habits were known."""
     values = Values(row)
     system = _system(values)
     model = row_model(values)
@@ -55,7 +55,8 @@ def run(row: Mapping[str, str]) -> Run:
         raise RowError(f"dtype: {dtype!r} on {system.gpu.name}; allowed: {allowed}; choose one")
     model = replace(model, flash=words.flash and system.gpu.generation != "volta")
     layout = _layout(values, model, words, replace(Layout(tp=tp, pp=pp, cp=cp), dtype=dtype))  # type: ignore[arg-type]
-    return Run(model, _fill(values, model, layout, system), system, tuple(values.inferred))
+    layout, widths = with_habits(values, layout, known=known)
+    return Run(model, _fill(values, model, layout, system, widths), system, tuple(values.inferred))
 
 
 def divides(model: Transformer, layout: Layout) -> None:
@@ -132,13 +133,12 @@ def _layout(values: Values, model: Transformer, words: Software, begun: Layout) 
         schedule="interleaved" if virtual > 1 else "1f1b",
         zero=zero,  # type: ignore[arg-type]
         shard=values.whole("shard_size", dp * cp, quiet=True) if zero else 0,
-        sequence_parallel=bool(values.whole("sequence_parallel", int(newer), quiet=tp == 1, low=0, high=1)) and tp > 1,
+        sequence_parallel=_sequence_parallel(values, newer=newer, quiet=tp == 1) and tp > 1,
         gradient_bytes=2 if pure else 4,
         compiled=words.compiled,
         framework=words.framework,
         adapters=words.adapters,
         early_flash=words.early_flash,
-        trainer=trainer_of(f"{values.text('software')} {values.text('source_ref')}"),  # type: ignore[arg-type]
     )
     divides(model, found)
     return found
@@ -152,7 +152,13 @@ def _usual_zero(values: Values, words: Software, ranks: int) -> int:
     return 1
 
 
-def _fill(values: Values, model: Transformer, layout: Layout, system: System) -> Layout:
+def _sequence_parallel(values: Values, *, newer: bool, quiet: bool) -> bool:
+    """Newer than fp16, and nothing that Megatron-DeepSpeed ever had."""
+    usual = newer and "deepspeed" not in values.text("software").lower()
+    return bool(values.whole("sequence_parallel", int(usual), quiet=quiet, low=0, high=1))
+
+
+def _fill(values: Values, model: Transformer, layout: Layout, system: System, widths: tuple[int, ...]) -> Layout:
     """Batch and recomputation, which decide whether it fits: a run that is reported did."""
     recompute: Any = values.choice("recompute", RECOMPUTE, "", blank=True)
     per_forward = values.hint("micro_batch", r"\bMBS (\d+)", r"micro[_ ]batch[ =](\d+)")
@@ -167,10 +173,11 @@ def _fill(values: Values, model: Transformer, layout: Layout, system: System) ->
     if batch and batch % layout.dp:
         raise RowError(f"global_batch: {batch}; allowed: multiples of dp = {layout.dp}; change one of them")
     sizes = [per_forward] if per_forward else _micro_batches(model, layout, batch)
-    tries = _tries(layout, sizes, [recompute] if recompute else list(RECOMPUTE), batch)
+    tries = _tries(layout, sizes, [recompute] if recompute else list(RECOMPUTE), batch, widths)
     wide = [one for one in tries if one.weight_bytes == tries[0].weight_bytes]
     # Where nothing fits, what needs the least with usual weights.
-    found = next((one for one in tries if memory(model, one, system).fits), wide[-1])
+    fitting = () if failed(values) else (one for one in tries if memory(model, one, system).fits)
+    found = next(iter(fitting), wide[-1])
     if not per_forward:
         values.infer("micro_batch", found.micro_batch)
     if not recompute:
@@ -179,7 +186,7 @@ def _fill(values: Values, model: Transformer, layout: Layout, system: System) ->
         values.infer("global_batch", found.global_batch)
     if found.weight_bytes != layout.weight_bytes:
         values.infer("weight_bytes", found.weight_bytes)
-    return found
+    return roomy(model, found, system)
 
 
 def _micro_batches(model: Transformer, layout: Layout, batch: int) -> list[int]:
@@ -189,9 +196,9 @@ def _micro_batches(model: Transformer, layout: Layout, batch: int) -> list[int]:
     ] or [1]
 
 
-def _tries(layout: Layout, sizes: list[int], recomputes: list[Any], batch: int) -> list[Layout]:
-    """Narrow weights come last: they are rare, where nobody knows the trainer."""
-    known = habits(layout.trainer).weight_bytes
+def _tries(
+    layout: Layout, sizes: list[int], recomputes: list[Any], batch: int, widths: tuple[int, ...]
+) -> list[Layout]:
     return [
         replace(
             layout,
@@ -200,7 +207,7 @@ def _tries(layout: Layout, sizes: list[int], recomputes: list[Any], batch: int) 
             recompute=recompute,
             weight_bytes=weight_bytes,
         )
-        for weight_bytes in ((known,) if known else (4, 2))
+        for weight_bytes in widths
         for recompute in recomputes
         for size in sizes
     ]

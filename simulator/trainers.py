@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,11 +27,21 @@ class Habits:
     """Each tensor rank holds the whole embedding, and all logits at the loss."""
     inputs_on_host: bool = False
     """Where whole layers are computed again under ZeRO-3, the host keeps their inputs."""
-    prints: Literal["peak", "reserved", "device"] = "peak"
-    """Memory that is reported: what tensors held, what the allocator took, or what nvidia-smi shows."""
+    plain: bool = False
+    """Modules are torch's own, though the schedule and the state are those of Megatron."""
+    narrow_copies: bool = False
+    """bf16 gradients stay beside the fp32 sums of them."""
+    compiles_loss: bool = False
+    """The loss is compiled where the layers are."""
+    copies_buckets: bool = False
+    """DDP's buckets are a second copy of the gradients, as torch has it unless told otherwise."""
+    tells: Literal["peak", "reserved", "device"] = "peak"
+    """Memory that is reported where a run does not say which: `Told` of simulator/layout.py."""
 
 
 USUAL = Habits()
+DATE = re.compile(r"(?<!\d)(20[12]\d)-?(0[1-9]|1[0-2])(?!\d{3})")
+NOW = 999999
 
 
 def habits(trainer: str) -> Habits:
@@ -38,23 +49,22 @@ def habits(trainer: str) -> Habits:
 
 
 def trainer_of(words: str) -> str:
-    """The trainer that a row's words name; empty where none is known."""
-    for name, keys in _words().items():
-        if any(key in words.lower() for key in keys):
+    """The trainer that a row's words name, as it was then (a year and month in them); empty where none is known."""
+    dated = DATE.search(words)
+    month = int(dated[1] + dated[2]) if dated else NOW
+    for name, entry in _read().items():
+        if month < entry.get("until", NOW + 1) and any(key in words.lower() for key in entry["words"]):
             return name
     return ""
 
 
 @cache
 def _table() -> dict[str, Habits]:
-    return {name: Habits(**{key: v for key, v in entry.items() if key != "words"}) for name, entry in _read().items()}
+    told = ("words", "until")
+    return {name: Habits(**{key: v for key, v in entry.items() if key not in told}) for name, entry in _read().items()}
 
 
 @cache
-def _words() -> dict[str, list[str]]:
-    return {name: entry["words"] for name, entry in _read().items()}
-
-
 def _read() -> dict[str, dict[str, Any]]:
     read: dict[str, dict[str, Any]] = yaml.safe_load(DATA.read_text())
     return read

@@ -51,7 +51,9 @@ def layouts(draw: st.DrawFn) -> Layout:
         dtype=draw(st.sampled_from(["fp32", "bf16", "fp8"])),
         framework=draw(st.sampled_from(["torch", "megatron", "deepspeed"])),
         compiled=draw(st.booleans()),
-        trainer=draw(st.sampled_from(["", "torchtitan", "kempnerforge"])),
+        trainer=draw(st.sampled_from(["", "torchtitan", "kempnerforge", "unknown"])),
+        loss=draw(st.sampled_from(["plain", "compiled", "fused"])),
+        told=draw(st.sampled_from(["", "reserved", "device"])),
     )
 
 
@@ -107,9 +109,10 @@ def test_offload_never_needs_more(model: Transformer, layout: Layout) -> None:
 
 @settings(deadline=None)
 @given(models(), layouts())
-def test_parts_add_up_and_none_is_below_nothing(model: Transformer, layout: Layout) -> None:
+def test_the_peak_is_no_more_than_all_parts_and_no_less_than_any(model: Transformer, layout: Layout) -> None:
     found = memory(model, layout, H100)
-    assert sum(found.parts.values()) == found.total
+    assert max(found.parts.values()) <= found.total * (1 + 1e-9)
+    assert found.total <= sum(found.parts.values()) * (1 + 1e-9)
     assert min(found.parts.values()) >= 0
     assert found.taken > found.total
 

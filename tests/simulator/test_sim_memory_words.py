@@ -1,0 +1,123 @@
+"""What the words of a row decide about memory: the figure told, the loss, the weights' width, the trainer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import yaml
+
+from simulator.gpus import gpu
+from simulator.layout import Layout, Trainer
+from simulator.memory import OUTSIDE, RESERVED, memory
+from simulator.memory_words import said
+from simulator.models import named
+from simulator.row_model import row_model
+from simulator.row_values import Values
+from simulator.rows import run
+from simulator.system import System
+from simulator.trainers import DATA, habits, trainer_of
+
+H200 = System(name="h200", gpu=gpu("h200"), gpus_per_node=8, nodes=1, intra_gb_s=450, inter_gb_s=0)
+LLAMA = named("llama-8b").model
+EIGHT = Layout(dp=8, micro_batch=1, global_batch=8, zero=3, recompute="full")
+ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "micro_batch": "1", "global_batch": "8"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "loss", "width"),
+    [
+        ("memory as nvidia-smi shows it", "device", "plain", 0),
+        ("reserved by the allocator", "reserved", "plain", 0),
+        ("max memory allocated", "peak", "plain", 0),
+        ("FSDP2, chunked cross entropy", "", "chunked", 0),
+        ("transformers with Liger kernels", "", "fused", 0),
+        ("pure bf16", "", "plain", 2),
+        ("bf16 weights, AdamW", "", "plain", 2),
+        ("bf16, full AC", "", "plain", 0),
+    ],
+)
+def test_words_say_the_figure_the_loss_and_the_width(words: str, told: str, loss: str, width: int) -> None:
+    found = said(words)
+    assert (found.told, found.loss, found.weight_bytes) == (told, loss, width)
+
+
+@pytest.mark.parametrize(
+    ("words", "trainer"),
+    [
+        ("torchtitan llama3_h100_202412_torchtitan.md", "torchtitan-2024"),
+        ("torchtitan 2025-03", "torchtitan-2024"),
+        ("torchtitan llama3-8b_h200_202506_trainy.md", "torchtitan"),
+        ("torchtitan", "torchtitan"),
+        ("nanotron v0.5", "nanotron"),
+        ("torchtune", "torchtune"),
+    ],
+)
+def test_a_trainer_is_known_as_it_was_then(words: str, trainer: str) -> None:
+    assert trainer_of(words) == trainer
+
+
+def test_every_trainer_of_the_table_may_be_named_in_a_layout_and_no_other() -> None:
+    assert set(get_args(Trainer)) == {"", *yaml.safe_load(DATA.read_text())}
+
+
+def test_newer_torchtitan_compiles_its_loss_with_the_layers() -> None:
+    old, new = (
+        run(ROW | {"software": f"torchtitan {month}, torch.compile"}).layout for month in ("2024-12", "2025-06")
+    )
+    assert (old.loss, new.loss) == ("plain", "compiled")
+    assert memory(LLAMA, new, H200).parts["logits"] < memory(LLAMA, old, H200).parts["logits"] / 2
+
+
+def test_a_trainer_nobody_knows_lets_gradients_wait_where_there_is_room() -> None:
+    one = ROW | {"gpu_type": "h200", "global_batch": "32", "zero_stage": "3", "recompute": "full", "software": "FSDP2"}
+    assert run(one).layout.trainer == "unknown"
+    assert habits("unknown").deferred
+    tight = one | {"gpu_type": "a10g", "model": "llama3.2-3b"}
+    assert run(tight).layout.trainer == "sparing"
+
+
+def test_a_run_that_failed_is_not_made_to_fit() -> None:
+    one = ROW | {"gpu_type": "l40s", "gpus": "4", "global_batch": "4", "fits": "0", "software": "FSDP2"}
+    one |= {"recompute": "full"}
+    assert run(one).layout.weight_bytes == 4
+    assert run(one | {"fits": "1"}).layout.weight_bytes == 2
+
+
+def test_what_lasts_is_not_fragmented_and_the_device_holds_more_than_the_allocator() -> None:
+    layout = replace(EIGHT, framework="megatron", zero=1)
+    found = {told: memory(LLAMA, replace(layout, told=told), H200) for told in ("peak", "reserved", "device")}
+    parts = found["peak"].parts
+    comes = found["peak"].total - parts["weights"] - parts["gradients"] - parts["optimizer"]
+    assert found["peak"].printed == found["peak"].total
+    assert found["reserved"].printed - found["peak"].printed == pytest.approx((RESERVED - 1) * comes)
+    assert found["device"].printed - found["reserved"].printed == pytest.approx(OUTSIDE)
+
+
+def test_gradients_are_not_there_at_the_loss_unless_they_are_summed_or_have_buckets() -> None:
+    one = Layout(micro_batch=2, global_batch=2, recompute="selective")
+    found = memory(LLAMA, one, H200)
+    summed = memory(LLAMA, replace(one, global_batch=8), H200)
+    assert summed.total - found.total == pytest.approx(found.parts["gradients"])
+    spread = memory(LLAMA, replace(one, dp=2, global_batch=4), H200)
+    assert spread.total == pytest.approx(sum(spread.parts.values()))
+
+
+def test_buckets_are_a_second_copy_of_gradients_where_torch_is_not_told_otherwise() -> None:
+    layout = Layout(dp=4, micro_batch=1, global_batch=4)
+    ours, theirs = (memory(LLAMA, replace(layout, trainer=name), H200).parts["gradients"] for name in ("", "unknown"))
+    assert theirs == 2 * ours
+
+
+@pytest.mark.parametrize(("params", "tied"), [("3.21", True), ("3.61", False), ("", False), ("9", False)])
+def test_the_number_of_parameters_says_whether_the_head_is_the_embedding(params: str, tied: bool) -> None:
+    sizes = {"layers": "28", "hidden": "3072", "heads": "24", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
+    row = sizes | {"gated_mlp": "1", "seq": "4096", "params_b": params}
+    assert row_model(Values(row)).tied is tied
+
+
+def test_megatron_deepspeed_has_no_sequence_parallel_unless_a_row_says_so() -> None:
+    row = ROW | {"tp": "4", "software": "Megatron-DeepSpeed", "dtype": "bf16", "gpus": "8"}
+    assert not run(row).layout.sequence_parallel
+    assert run(row | {"software": "Megatron-LM"}).layout.sequence_parallel

@@ -46,7 +46,7 @@ def logits(model: Transformer, layout: Layout) -> float:
     if layout.tp == 1 or ways.whole_vocabulary:
         return size * count * model.vocab
     # The head's input is gathered, and the loss over split logits writes more passes than torch's own.
-    copies = SPLIT_LOSS if layout.loss == "plain" else 1.0
+    copies = SPLIT_LOSS if layout.loss == "plain" and layout.framework == "torch" else 1.0
     return count * (size * copies * model.vocab / layout.tp + 2 * model.hidden)
 
 
@@ -92,7 +92,8 @@ def _plain_layer(model: Transformer, layout: Layout, recompute: str, mixture: bo
         fused = 2 * model.hidden / share if layout.compiled else 0.0
         return 2 * model.hidden / share + attended + habits(layout.trainer).kept_products * products - fused
     # What the norms make is gathered for the products of all ranks, and kept so.
-    wide = (6 if model.gated else 4) * model.hidden / share + 4 * model.hidden
+    gathered = share if habits(layout.trainer).gathers_again else 1
+    wide = (6 if model.gated else 4) * model.hidden / share + 4 * model.hidden / gathered
     made = into + (1 if layout.compiled or not model.gated else 2)
     return wide + (_attention(model) + 2 * made * inside) / tp + routed
 

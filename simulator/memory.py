@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from simulator.activations import activations, logits, stack_activations
 from simulator.layout import Layout
-from simulator.memory_state import GRADIENTS, Held, buffered, stage, state, unreduced, vocabulary
+from simulator.memory_state import GRADIENTS, Held, buffered, stage, state, stays_whole, unreduced, vocabulary
 from simulator.model import Model, Stack
 from simulator.nearest import changes
 from simulator.parameters import parameters
@@ -85,10 +85,17 @@ def _printed(parts: dict[str, float], total: float, room: float, layout: Layout)
     tells = layout.told or habits(layout.trainer).tells
     if tells == "peak":
         return total
-    stays = parts["weights"] + parts["optimizer"] + (parts["gradients"] if buffered(layout) else 0.0)
+    stays = _lasting(parts, layout)
     # Split gradients are reduced on a stream of their own, and come out of a pool of their own.
     comes = (sum(parts.values()) if layout.zero >= GRADIENTS else total) - stays
     return max(total, min(stays + comes * RESERVED + (_outside(layout) if tells == "device" else 0.0), room))
+
+
+def _lasting(parts: dict[str, float], layout: Layout) -> float:
+    """Laid down once, at the start; weights that are gathered for a whole step are not."""
+    if stays_whole(layout):
+        return parts["optimizer"]
+    return parts["optimizer"] + parts["weights"] + (parts["gradients"] if buffered(layout) else 0.0)
 
 
 def _outside(layout: Layout) -> float:

@@ -29,6 +29,8 @@ class Habits:
     """Where whole layers are computed again under ZeRO-3, the host keeps their inputs."""
     plain: bool = False
     """Modules are torch's own, though the schedule and the state are those of Megatron."""
+    gathers_again: bool = False
+    """What tensor ranks gather for a product is not kept for backward."""
     narrow_copies: bool = False
     """bf16 gradients stay beside the fp32 sums of them."""
     compiles_loss: bool = False

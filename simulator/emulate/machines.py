@@ -8,16 +8,14 @@ from typing import Any, Protocol
 
 import yaml
 
+from simulator import stack_names
 from simulator.instances import system, with_gpus
 from simulator.profile import CALIBRATE, Profile
 from simulator.profile_catalog import check, joined
 from simulator.profile_fit import Calibrated
 from simulator.rates import Rates, fitted
-from simulator.search import stacks
 from simulator.system import System
 from trainer.config.problem import ConfigError, Problem
-
-_STACKS = Path(__file__).parents[2] / "stacks"
 
 
 class Clocked(Protocol):
@@ -46,8 +44,8 @@ class Machines:
     @classmethod
     def named(cls, word: str, profile: Profile | None = None) -> Machines:
         """By instance type, or by a stack: then those of its first group with GPUs that are known."""
-        file = _STACKS / f"Pulumi.{word}.yaml"
-        found = cls(_of_stack(file, word) if file.exists() else word, profile)
+        file = stack_names.file_of(word)
+        found = cls(_of_stack(file, word) if file else word, profile)
         _known(found.instance)
         if profile:
             check(profile, system(found.instance, 1))
@@ -128,9 +126,9 @@ def _known(instance: str) -> None:
     try:
         system(instance, 1)
     except ConfigError as bad:
-        if not stacks.meant(instance):
+        if not stack_names.meant(instance):
             raise
-        also = f"or a stack: {' or '.join(stacks.meant(instance))}"
+        also = f"or a stack: {' or '.join(stack_names.meant(instance))}"
         raise ConfigError([Problem(one.where, one.message, f"{one.fix}, {also}") for one in bad.problems]) from None
 
 

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infra.catalog.near import near
 from infra.spec import ClusterSpec, SpecError
 from infra.spec.load import read
+from simulator.stack_names import file_of, meant, names
 from trainer.config.problem import ConfigError, Problem
-
-FOLDER = Path(__file__).parents[2] / "stacks"
 
 
 def find(word: str) -> Path:
     """A file, or the name of one in stacks/."""
     if word.endswith((".yaml", ".yml")) and Path(word).is_file():
         return Path(word)
-    for folder in (Path("stacks"), FOLDER):
-        if (file := folder / f"Pulumi.{word}.yaml").is_file():
-            return file
+    if file := file_of(word):
+        return file
     fix = f"did you mean {' or '.join(meant(word))}?" if meant(word) else "name one of them, or a stack file"
     raise ConfigError([Problem("stack", f"{word!r} is not known; allowed: {', '.join(names())}", fix)])
-
-
-def meant(word: str) -> list[str]:
-    """Stacks that somebody may have meant."""
-    return near(word, names(), most=2)
-
-
-def names() -> list[str]:
-    files = [file for folder in (Path("stacks"), FOLDER) for file in folder.glob("Pulumi.*.yaml")]
-    return sorted({file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files})
 
 
 def any_spec_of(file: Path) -> ClusterSpec:

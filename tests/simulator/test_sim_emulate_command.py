@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from simulator.commands.emulate import _checked, _parser, main
@@ -60,3 +63,12 @@ def test_all_problems_are_named_at_once(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_stack_stands_for_its_machines() -> None:
     assert Machines.named("aws-p5-autoscaled") == Machines.named("p5.48xlarge")
     assert Machines.named("p5.48xlarge").system(256).nodes == 32
+
+
+@pytest.mark.parametrize("command", ["emulate", "calibrate"])
+def test_what_runs_on_nodes_needs_nothing_that_they_do_not_have(command: str) -> None:
+    """A node's environment has torch, numpy and PyYAML; a missing module here would be a traceback there."""
+    code = "import sys; sys.modules |= dict.fromkeys(['pydantic', 'pulumi', 'rich', 'boto3']); "
+    code += f"from simulator.__main__ import main; sys.exit(main([{command!r}, '--help']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

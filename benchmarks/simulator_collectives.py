@@ -1,6 +1,7 @@
-"""How far the simulator's collectives are from measured ones, fitted and on systems that the fit did not see.
+"""How far the simulator's collectives are from measured ones, in the fit and on systems or sources left out of it.
 
-python -m benchmarks.simulator_collectives: one fit for each system, a minute or two; a line on stderr for each
+python -m benchmarks.simulator_collectives [--by source]: one fit for each, minutes; a line on stderr for each
+python -m benchmarks.simulator_collectives --later: fitted to collectives.csv alone, asked for new_collectives.csv
 """
 
 from __future__ import annotations
@@ -11,23 +12,36 @@ from pathlib import Path
 
 import yaml
 
-from simulator.collective_cross_validation import by_system, errors_of, left_out, measured, table
-from simulator.collectives.constants import fitted
-from simulator.collectives.fit import fit
+from simulator.collective_cross_validation import errors_of, grouped, left_out, measured, table
+from simulator.collectives.constants import Constants, constants, fitted
+from simulator.collectives.fit import Measured, fit
 from simulator.tables import read_table
 
-DATA = Path(__file__).parents[1] / "simulator" / "data" / "collectives.csv"
+DATA = Path(__file__).parents[1] / "simulator" / "data"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--by", choices=("system", "source"), default="system", help="what is left out in turn")
     parser.add_argument("--fit", action="store_true", help="fit anew and print the constants")
-    every = measured(read_table(DATA))
-    if parser.parse_args().fit:
+    parser.add_argument("--later", action="store_true", help="the systems that were collected after the model stood")
+    asked = parser.parse_args()
+    first, later = (measured(read_table(DATA / name)) for name in ("collectives.csv", "new_collectives.csv"))
+    every = first + later
+    if asked.fit:
         print(yaml.safe_dump(fit(every)))
         return
-    unseen = left_out(every, _progress)
-    print(table({system: errors_of(rows, fitted()) for system, rows in by_system(every).items()}, unseen))
+    if asked.later:
+        known = constants(fit(first))
+        seen, unseen = (_errors(grouped(later), one) for one in (fitted(), known))
+        print(table(seen, unseen))
+        return
+    unseen = left_out(every, _progress, asked.by)
+    print(table(_errors(grouped(every, asked.by), fitted()), unseen, asked.by))
+
+
+def _errors(groups: dict[str, list[Measured]], known: Constants) -> dict[str, list[float]]:
+    return {name: errors_of(rows, known) for name, rows in groups.items()}
 
 
 def _progress(text: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from simulator.collectives import Group, Op, time_s
+from simulator.collectives.launch import APART, Launch, one_process
 from simulator.gpus import gpu, link_gb_s
 from simulator.interconnect import network
 from simulator.row_values import RowError, Values
@@ -19,8 +20,6 @@ DATA = Path(__file__).with_name("data") / "collectives.csv"
 ADDED = ("predicted_time_us", "inferred", "error")
 GPUS_PER_NODE = 8
 LARGEST = 2**50
-LAUNCH_US = 3.0
-"""On each further GPU; benchmarks of one node are mostly run as one process."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +29,11 @@ class Question:
     group: Group
     system: System
     inferred: tuple[str, ...]
-    launch_us: float = 0.0
-    """Of a benchmark whose one process launches on one GPU after the other."""
+    launch: Launch = APART
 
     @property
     def time_us(self) -> float:
-        return self.launch_us + time_s(self.op, self.size, self.group, self.system) * 1e6
+        return self.launch.time_us(time_s(self.op, self.size, self.group, self.system) * 1e6)
 
 
 def columns() -> tuple[str, ...]:
@@ -65,9 +63,10 @@ def question(row: Mapping[str, str]) -> Question:
     ranks = values.whole("gpus", None, low=2)
     per_node = _per_node(values, ranks)
     system = _system(values, ranks, per_node)
-    one_process = ranks <= per_node and "process per gpu" not in values.text("note").lower()
-    launch_us = LAUNCH_US * ranks if one_process else 0.0
-    return Question(op, size, Group(ranks, min(ranks, per_node)), system, tuple(values.inferred), launch_us)
+    # Benchmarks of one node are mostly run as one process.
+    alone = ranks <= per_node and "process per gpu" not in values.text("note").lower()
+    launch = one_process(ranks, system.gpu.generation) if alone else APART
+    return Question(op, size, Group(ranks, min(ranks, per_node)), system, tuple(values.inferred), launch)
 
 
 def _op(values: Values) -> Op:

@@ -12,6 +12,7 @@ KINDS = (
     ("tcpxo", ("tcpxo",)),
     ("tcpx", ("tcpx",)),
     ("roce", ("roce",)),
+    ("slingshot", ("slingshot", "cassini")),
     ("infiniband", ("infiniband", " ib", "hdr", "ndr", "edr", "omni-path", "dgx", "quantum")),
     ("ethernet", ("ethernet", "tcp")),
 )

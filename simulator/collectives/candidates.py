@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 
 from simulator.collectives.constants import ADDS_UP, Constants, Wait
@@ -11,14 +11,18 @@ from simulator.collectives.fabric import Fabric
 from simulator.collectives.group import Op
 from simulator.collectives.nccl import (
     BASE_US,
+    CHANNELS,
     LL_MOST_GB_S,
     LL_MOST_GB_S_ACROSS,
     LL_SHARE,
     NET_OVERHEAD_US,
     PAT_SHARE,
     PROTOCOLS,
+    SEND_CHANNELS,
+    SEND_PART,
     STEP_US,
     TREE_LL_SHARE,
+    TREE_MOST_GB_S,
     Algorithm,
     Protocol,
 )
@@ -26,7 +30,11 @@ from simulator.collectives.nccl import (
 US_PER_GB_S = 1e-3
 """Microseconds that a byte takes at one GB/s."""
 PEER_US = 0.7
-"""Each further peer of an all-to-all: one more pair of connections to serve."""
+"""Each further peer of an all-to-all in the node: one more pair of connections to serve."""
+SEND_GB_S = 22.0
+"""Of one channel inside a node: so fast a block of threads copies."""
+SEND_NET_MOST_GB_S = 25.0
+"""Of one message between nodes: it has two channels, whatever the cards could do."""
 MANY = 3
 NODE_GPUS = 8
 NVLS_FAR_US = 1.5
@@ -40,13 +48,18 @@ class Candidate:
     start_us: float
     us_per_byte: float
     wait: Wait
+    part_us_per_byte: float = 0.0
+    """Of a message on the channels that it begins with, and the longest that it stays on them."""
+    part_most_us: float = 0.0
 
     def time_us(self, size: float) -> float:
-        return self.wait.time_us(self.start_us, size * self.us_per_byte)
+        moved = max(size * self.us_per_byte, min(size * self.part_us_per_byte, self.part_most_us))
+        return self.wait.time_us(self.start_us, moved)
 
 
 def candidates(op: Op, fabric: Fabric, fitted: Constants) -> tuple[Candidate, ...]:
-    return tuple(way for way in _all(op, fabric, fitted) if way.protocol in fabric.protocols)
+    allowed = (way for way in _all(op, fabric, fitted) if way.algorithm not in fabric.without)
+    return tuple(way for way in allowed if way.protocol in fabric.protocols)
 
 
 def _all(op: Op, fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
@@ -74,7 +87,10 @@ def _rings(op: Op, fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
         if fabric.nodes > 1:
             step = max(step, NET_OVERHEAD_US[protocol])
         start = fitted.launch_us + BASE_US["ring"][protocol] + inside * step + across * (net[protocol] + fabric.hop_us)
-        rate = _narrowest(fabric) * {"LL": LL_SHARE, "LL128": fitted.ll128_share, "Simple": 1.0}[protocol]
+        rate = _narrowest(fabric)
+        if rounds == 1 and fabric.nodes > 1 and fabric.per_node > 1:
+            rate = min(rate, CHANNELS * fitted.channel_gb_s)
+        rate *= {"LL": LL_SHARE, "LL128": fitted.ll128_share, "Simple": 1.0}[protocol]
         if protocol == "LL":
             rate = min(rate, _ll_most(fabric))
         # From one rank or to one rank, the whole array passes every link; else each rank is spared its own part.
@@ -90,7 +106,8 @@ def _trees(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
         across = hops * (STEP_US["net"]["tree"][protocol] + fabric.hop_us)
         start = fitted.launch_us + BASE_US["tree"][protocol] + 2 * (inside + across)
         rate = fabric.ring_gb_s / 2 if fabric.per_node > 1 else float("inf")
-        rate = min(rate, fabric.net_gb_s / _tree_loads(fabric, fitted)) if fabric.nodes > 1 else rate
+        if fabric.nodes > 1:
+            rate = min(rate, fabric.net_gb_s / _tree_loads(fabric, fitted.many_tree_share), _tree_most(fabric))
         if protocol == "LL":
             rate = min(rate * TREE_LL_SHARE, _ll_most(fabric) / 2)
         if protocol == "LL128":
@@ -101,12 +118,13 @@ def _trees(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
 def _switched(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
     if not fabric.nvls_gb_s:
         return
-    start = fitted.launch_us + STEP_US["nvlink"]["nvls"]["Simple"] + NVLS_FAR_US * max(0, fabric.per_node - NODE_GPUS)
+    far = NVLS_FAR_US * max(0, fabric.per_node - NODE_GPUS)
+    start = fitted.launch_us + STEP_US["nvlink"]["nvls"]["Simple"] + fabric.switch_us + far
     if fabric.nodes == 1:
         yield Candidate("nvls", "Simple", start, US_PER_GB_S / fabric.nvls_gb_s, fabric.in_switch)
         return
     start += 2 * _tree_hops(fabric) * (STEP_US["net"]["nvls_tree"]["Simple"] + fabric.hop_us)
-    rate = min(fitted.nvls_tree_share * fabric.nvls_gb_s, fabric.net_gb_s / _tree_loads(fabric, fitted))
+    rate = min(fitted.nvls_tree_share * fabric.nvls_gb_s, fabric.net_gb_s / _tree_loads(fabric, fitted.many_nvls_share))
     yield Candidate("nvls_tree", "Simple", start, US_PER_GB_S / rate, fabric.out_tree)
 
 
@@ -121,12 +139,19 @@ def _all_to_all(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
     outside = fabric.ranks - fabric.per_node
     near = (fabric.per_node - 1) / fabric.ranks / fabric.ring_gb_s
     far = fabric.per_node * outside / fabric.ranks / fabric.all_net_gb_s if outside else 0.0
-    peers = PEER_US * (fabric.ranks - 1)
+    peers = PEER_US * (fabric.per_node - 1) + fitted.peer_us * outside
     yield from _direct(fabric, fitted, max(near, far), extra_us=peers)
 
 
 def _send(fabric: Fabric, fitted: Constants) -> Iterator[Candidate]:
-    yield from _direct(fabric, fitted, 1 / (fabric.net_gb_s if fabric.nodes > 1 else fabric.ring_gb_s))
+    """Every rank to the next: of a node's GPUs, one sends to another node."""
+    if fabric.nodes > 1:
+        yield from _direct(fabric, fitted, 1 / min(fabric.one_net_gb_s, SEND_NET_MOST_GB_S))
+        return
+    channels = max(1, SEND_CHANNELS // fabric.per_node)
+    for way in _direct(fabric, fitted, 1 / fabric.ring_gb_s):
+        part = US_PER_GB_S / SEND_GB_S
+        yield replace(way, part_us_per_byte=part / channels, part_most_us=part * SEND_PART)
 
 
 def _direct(fabric: Fabric, fitted: Constants, cost: float, extra_us: float = 0.0) -> Iterator[Candidate]:
@@ -156,9 +181,13 @@ def _tree_hops(fabric: Fabric) -> int:
     return ceil(log2(fabric.nodes))
 
 
-def _tree_loads(fabric: Fabric, fitted: Constants) -> float:
+def _tree_loads(fabric: Fabric, many_share: float) -> float:
     """Arrays that cross a node's cards in one direction: two nodes halve the work of the two trees, more do not."""
-    return 1.0 if fabric.nodes < MANY else 2 / fitted.many_tree_share
+    return 1.0 if fabric.nodes < MANY else 2 / many_share
+
+
+def _tree_most(fabric: Fabric) -> float:
+    return TREE_MOST_GB_S.get(fabric.generation, TREE_MOST_GB_S["ampere"])[min(fabric.nodes, MANY)] / 2
 
 
 def _ll_most(fabric: Fabric) -> float:

@@ -28,6 +28,7 @@ class Wait:
 class Link:
     ring: float
     nvls: float
+    switch_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,36 @@ class Network:
     hop_us: float
     protocols: tuple[str, ...] = PROTOCOLS
     """LL and LL128 need a network that keeps the order of what is sent."""
+    without: tuple[str, ...] = ()
+    """Algorithms that its owner turns off."""
 
 
 @dataclass(frozen=True)
 class Constants:
     launch_us: float
+    peer_us: float
     ll128_share: float
     nvls_tree_share: float
     many_tree_share: float
+    many_nvls_share: float
+    all_to_all_share: float
+    channel_gb_s: float
     waits: dict[str, Wait]
     links: dict[str, Link]
     networks: dict[str, Network]
 
 
+SHARED = (
+    "launch_us",
+    "peer_us",
+    "ll128_share",
+    "nvls_tree_share",
+    "many_tree_share",
+    "many_nvls_share",
+    "all_to_all_share",
+    "channel_gb_s",
+)
+"""Constants that every collective may come from."""
 ADDS_UP = Wait(1.0)
 HIDES = Wait(2.0)
 """The host starts everything at once and then waits: a long start and a long transfer hide each other."""
@@ -61,12 +79,14 @@ def fitted() -> Constants:
 
 def constants(read: dict[str, Any]) -> Constants:
     return Constants(
-        **{name: read[name] for name in ("launch_us", "ll128_share", "nvls_tree_share", "many_tree_share")},
+        **{name: read[name] for name in SHARED},
         waits={name: Wait(**values) for name, values in read["waits"].items()},
         links={name: Link(**values) for name, values in read["links"].items()},
         networks={name: _network(**values) for name, values in read["networks"].items()},
     )
 
 
-def _network(share: float, hop_us: float, protocols: list[str] | None = None) -> Network:
-    return Network(share, hop_us, tuple(protocols or PROTOCOLS))
+def _network(
+    share: float, hop_us: float, protocols: list[str] | None = None, without: list[str] | None = None
+) -> Network:
+    return Network(share, hop_us, tuple(protocols or PROTOCOLS), tuple(without or ()))

@@ -15,6 +15,8 @@ NVLINK = {"volta": "nvlink2", "ampere": "nvlink3", "hopper": "nvlink4", "blackwe
 EFA = {"volta": "efa1", "ampere": "efa1", "hopper": "efa2", "blackwell": "efa4"}
 """Generation of AWS's adapter where the rate of a card does not tell: those that came with the GPUs."""
 EFA_CARD_GB_S = {25.0: "efa3", 50.0: "efa4"}
+INFINIBAND_CARD_GB_S = {12.5: "infiniband_edr", 25.0: "infiniband_hdr"}
+"""Cards up to such a rate sit in a slot of an older PCIe, which takes its share."""
 # Rings of one link each that NCCL finds among the first GPUs of a DGX-1 (V100): its links are a cube with diagonals, no
 # switch. Five have none around; there, two go through a GPU that only passes on.
 CUBE_RINGS = {2: 1.0, 3: 2.0, 4: 3.8, 5: 1.65, 6: 2.03, 7: 3.87, 8: 6.0}
@@ -40,12 +42,18 @@ class Fabric:
     """Bus rate of rings inside a node."""
     nvls_gb_s: float
     """Array bytes per second when the switch adds up; 0 where it cannot."""
+    switch_us: float
+    """Beyond NCCL's table, until the switch adds up."""
     net_gb_s: float
     """What this group gets of one node's cards for rings and trees."""
     all_net_gb_s: float
     """The same for messages of every rank to every other."""
+    one_net_gb_s: float
+    """The same for messages of one of a node's GPUs."""
     hop_us: float
     protocols: tuple[str, ...]
+    without: tuple[str, ...]
+    """Algorithms that are not used."""
     in_ring: Wait
     in_switch: Wait
     out_tree: Wait
@@ -60,7 +68,7 @@ def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
     per_node = _per_node(group, system)
     nodes = ceil(group.ranks / per_node)
     link, kind = link_kind(group, system), network_kind(system, fitted)
-    network, waits, cards = fitted.networks[kind], fitted.waits, _cards_gb_s(group, system)
+    network, waits, cards = fitted.networks[kind], fitted.waits, _cards_gb_s(group, system, group.per_node)
     # Without a switch, every GPU has its own wires to its neighbours.
     switched = link not in ("nvlink2", "pcie")
     hides = {"tcpx": HIDES, "loopback": ADDS_UP}.get(kind)
@@ -71,10 +79,13 @@ def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
         inside="pcie" if link == "pcie" else "nvlink",
         ring_gb_s=_ring_gb_s(fitted.links[link].ring, link, per_node, system),
         nvls_gb_s=fitted.links[link].nvls * system.intra_gb_s if per_node >= NVLS_LEAST else 0.0,
+        switch_us=fitted.links[link].switch_us,
         net_gb_s=network.share * cards * min(_rack(system), max(1.0, RACK_GPUS / group.per_node)),
-        all_net_gb_s=network.share * cards * _rack(system),
+        all_net_gb_s=fitted.all_to_all_share * network.share * cards * _rack(system),
+        one_net_gb_s=network.share * _cards_gb_s(group, system, 1),
         hop_us=system.network_us or network.hop_us,
         protocols=network.protocols if nodes > 1 else PROTOCOLS,
+        without=network.without if nodes > 1 else (),
         in_ring=waits["in_ring"] if switched else ADDS_UP,
         in_switch=waits["in_switch"],
         out_tree=hides or waits["out_tree"],
@@ -91,6 +102,10 @@ def network_kind(system: System, fitted: Constants) -> str:
     if system.network == "efa":
         card = system.inter_gb_s / system.cards if system.cards else 0.0
         return EFA_CARD_GB_S.get(card) or EFA.get(system.gpu.generation, "efa1")
+    if system.network == "infiniband":
+        card = system.inter_gb_s / (system.cards or system.gpus_per_node)
+        older = (kind for most, kind in INFINIBAND_CARD_GB_S.items() if 0 < card <= most)
+        return next(older, system.network)
     if system.network not in fitted.networks:
         allowed = ", ".join(["efa", *fitted.networks])
         raise ValueError(f"system.network: {system.network!r}; allowed: {allowed}; choose one")
@@ -109,10 +124,10 @@ def _ring_gb_s(share: float, link: str, per_node: int, system: System) -> float:
     return share * system.intra_gb_s
 
 
-def _cards_gb_s(group: Group, system: System) -> float:
-    """A GPU uses the cards nearest to it, so a group with few GPUs in a node has few cards."""
+def _cards_gb_s(group: Group, system: System, gpus: int) -> float:
+    """Of so many GPUs of a node: each uses the cards nearest to it, so few of them have few cards."""
     cards = system.cards or system.gpus_per_node
-    near = min(1.0, ceil(group.per_node / system.gpus_per_node * cards) / cards)
+    near = min(1.0, ceil(gpus / system.gpus_per_node * cards) / cards)
     return system.inter_gb_s * min(near, 1 / group.sharing)
 
 

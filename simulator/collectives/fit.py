@@ -10,13 +10,16 @@ from math import log
 from typing import Any
 
 from simulator.collectives.candidates import candidates
-from simulator.collectives.constants import Constants, constants
+from simulator.collectives.constants import SHARED, Constants, constants
 from simulator.collectives.fabric import fabric_of, link_kind, network_kind
 from simulator.collectives.group import Group, Op
+from simulator.collectives.launch import APART, Launch
 from simulator.system import System
 
 WORST = 0.4
 """An error that is larger counts as this: a broken machine says nothing about the others."""
+CURVE = 4
+"""Rows with which a system counts half of what it would with a long curve."""
 STEPS = (0.12, 0.05, 0.02)
 SHARES = ("share", "ring", "nvls", "power")
 """The last words of names whose values stay below MOST_SHARE."""
@@ -25,13 +28,17 @@ MOST_SHARE = 0.98
 DOUBT = {"us": 0.7, "most": 0.5}
 """How far a constant may be from what was believed, by the last word of its name, in logarithms; others: a share."""
 SHARE_DOUBT = 0.1
-BELIEF = 0.001
-"""What a constant that is off by its doubt costs: few rows do not move it far."""
+BELIEF = 0.026
+"""What a constant that is off by its doubt costs, in errors of one system: few rows do not move it far."""
 BELIEVED: dict[str, Any] = {
     "launch_us": 5,
+    "peer_us": 2,
     "ll128_share": 0.92,
     "nvls_tree_share": 0.95,
     "many_tree_share": 0.85,
+    "many_nvls_share": 0.95,
+    "all_to_all_share": 0.9,
+    "channel_gb_s": 20,
     "waits": {
         "in_ring": {"power": 0.7, "most": 2},
         "in_switch": {"power": 0.7, "most": 2},
@@ -42,7 +49,7 @@ BELIEVED: dict[str, Any] = {
         "nvlink2": {"ring": 0.8, "nvls": 0},
         "nvlink3": {"ring": 0.8, "nvls": 0},
         "nvlink4": {"ring": 0.8, "nvls": 0.6},
-        "nvlink5": {"ring": 0.8, "nvls": 0.6},
+        "nvlink5": {"ring": 0.8, "nvls": 0.55, "switch_us": 10},
         "pcie": {"ring": 0.8, "nvls": 0},
     },
     "networks": {
@@ -51,9 +58,12 @@ BELIEVED: dict[str, Any] = {
         "efa3": {"share": 0.9, "hop_us": 20},
         "efa4": {"share": 0.9, "hop_us": 20},
         "infiniband": {"share": 0.95, "hop_us": 4},
-        "roce": {"share": 0.9, "hop_us": 10},
-        "tcpx": {"share": 0.75, "hop_us": 500, "protocols": ["Simple"]},
-        "tcpxo": {"share": 0.9, "hop_us": 50, "protocols": ["LL", "Simple"]},
+        "infiniband_hdr": {"share": 0.95, "hop_us": 4},
+        "infiniband_edr": {"share": 0.85, "hop_us": 4},
+        "roce": {"share": 0.95, "hop_us": 6},
+        "slingshot": {"share": 0.9, "hop_us": 30},
+        "tcpx": {"share": 0.75, "hop_us": 500, "protocols": ["Simple"], "without": ["tree", "nvls_tree"]},
+        "tcpxo": {"share": 0.9, "hop_us": 50, "protocols": ["LL", "Simple"], "without": ["nvls_tree"]},
         "ethernet": {"share": 0.85, "hop_us": 40},
         "loopback": {"share": 1, "hop_us": 40},
     },
@@ -72,11 +82,12 @@ class Measured:
     system: System
     sizes: tuple[float, ...]
     times_us: tuple[float, ...]
-    launch_us: float = 0.0
+    launch: Launch = APART
+    source: str = ""
 
 
 def fit(measured: Sequence[Measured], start: dict[str, Any] = BELIEVED) -> dict[str, Any]:
-    """The constants, from `start`, that are nearest to what was measured; every system counts the same."""
+    """The constants, from `start`, that are nearest to what was measured; many rows count little more than a curve."""
     found = deepcopy(start)
     known: Known = {}
     best = _cost(measured, found, start, known)
@@ -99,7 +110,7 @@ def fit(measured: Sequence[Measured], start: dict[str, Any] = BELIEVED) -> dict[
 def _cost(measured: Sequence[Measured], found: dict[str, Any], start: dict[str, Any], known: Known) -> float:
     pairs = zip(_leaves(found), _leaves(start), strict=True)
     moved = sum((log(now[name] / before[name]) / _doubt(name)) ** 2 for (now, name), (before, _) in pairs)
-    return loss(measured, constants(found), known) + BELIEF * moved
+    return loss(measured, constants(found), known) + BELIEF * moved / len({one.system.name for one in measured})
 
 
 def loss(measured: Sequence[Measured], fitted: Constants, known: Known | None = None) -> float:
@@ -111,12 +122,14 @@ def loss(measured: Sequence[Measured], fitted: Constants, known: Known | None = 
         if key not in kept:
             kept[key] = [min(WORST, abs(log(1 + error))) for error in errors(one, fitted)]
         by_system[one.system.name] += kept[key]
-    return sum(sum(wrong) / len(wrong) for wrong in by_system.values()) / len(by_system)
+    weights = {system: len(wrong) / (len(wrong) + CURVE) for system, wrong in by_system.items()}
+    means = ((weights[system], sum(wrong) / len(wrong)) for system, wrong in by_system.items())
+    return sum(weight * mean for weight, mean in means) / sum(weights.values())
 
 
 def _behind(one: Measured, fitted: Constants) -> tuple[Hashable, ...]:
     """Every constant that the times of this collective come from."""
-    shared = (fitted.launch_us, fitted.ll128_share, fitted.nvls_tree_share, fitted.many_tree_share)
+    shared = (getattr(fitted, name) for name in SHARED)
     link, network = link_kind(one.group, one.system), network_kind(one.system, fitted)
     return *shared, *fitted.waits.values(), fitted.links[link], fitted.networks[network]
 
@@ -125,8 +138,8 @@ def errors(measured: Measured, fitted: Constants) -> list[float]:
     """Relative, above 0 where the model is slower."""
     ways = candidates(measured.op, fabric_of(measured.group, measured.system, fitted), fitted)
     known = zip(measured.sizes, measured.times_us, strict=True)
-    modelled = [(measured.launch_us + min(way.time_us(size) for way in ways), time_us) for size, time_us in known]
-    return [model_us / time_us - 1 for model_us, time_us in modelled]
+    modelled = [(min(way.time_us(size) for way in ways), time_us) for size, time_us in known]
+    return [measured.launch.time_us(model_us) / time_us - 1 for model_us, time_us in modelled]
 
 
 def _leaves(holder: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:

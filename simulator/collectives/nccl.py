@@ -41,5 +41,18 @@ LL_SHARE = 0.5
 """Four of eight bytes are data."""
 TREE_LL_SHARE = 1 / 3.8
 PAT_SHARE = 0.75
+CHANNELS = 16
+"""That NCCL opens between nodes with a card for each of eight GPUs; on each, one block of threads copies."""
+TREE_MOST_GB_S: dict[str, dict[int, float]] = {
+    "volta": {2: 8 * 18.5, 3: 8 * 10.0},
+    "ampere": {2: 8 * 23.6, 3: 8 * 17.8},
+    "hopper": {2: CHANNELS * 41.4, 3: CHANNELS * 36.0},
+    "blackwell": {2: CHANNELS * 42.8, 3: CHANNELS * 24.0},
+}
+"""Of all channels of a tree, by GPU and nodes (3: and more): a block of threads adds up more slowly than it copies."""
+SEND_CHANNELS = 32
+"""Of one GPU, for messages to all ranks of its group."""
+SEND_PART = 16 * 2**20
+"""Bytes of a message on one channel above which NCCL takes twice the channels."""
 NET_OVERHEAD_US: dict[str, float] = {"LL": 1.0, "LL128": 1.0, "Simple": 3.0}
 """Of every step of a ring that crosses nodes."""

@@ -24,11 +24,12 @@ def main(words: list[str]) -> int:
     if "op" in rows[0]:
         if "time_us" not in rows[0]:
             return _refused(_without("time_us", "a column of measured microseconds", asked.file, "collectives"))
-        return _collectives_left_out(rows) if asked.cross_validate else _collectives(rows)
+        return _collectives_left_out(rows, asked.cross_validate) if asked.cross_validate else _collectives(rows)
     if OF_RUNS & set(rows[0]):
         if not set(MEASURED) & set(rows[0]):
             return _refused(_without(MEASURED[0], f"one of {', '.join(MEASURED)} at least", asked.file, "runs"))
-        return _runs(rows, asked.cross_validate, markdown if asked.markdown else aligned)
+        left_out = "source" if asked.cross_validate is True else asked.cross_validate
+        return _runs(rows, left_out, markdown if asked.markdown else aligned)
     return _refused(
         f"columns: {', '.join(rows[0])}; allowed: those of simulator/data/runs.csv or collectives.csv; name such a file"
     )
@@ -40,9 +41,10 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--cross-validate",
         nargs="?",
-        const="source",
+        const=True,
         choices=("source", "system"),
-        help="predict each source (collectives: system) by constants fitted to the others of the file: minutes",
+        help="predict each by constants fitted to the others of the file: minutes;"
+        " without a word the sources of runs, the systems of collectives",
     )
     parser.add_argument("--markdown", action="store_true", help="tables of runs in Markdown")
     return parser.parse_args(words)
@@ -58,16 +60,17 @@ def _collectives(rows: list[dict[str, str]]) -> int:
     return 0
 
 
-def _collectives_left_out(rows: list[dict[str, str]]) -> int:
-    from simulator.collective_cross_validation import by_system, errors_of, left_out, measured, table  # noqa: PLC0415
+def _collectives_left_out(rows: list[dict[str, str]], word: str | bool) -> int:
+    from simulator.collective_cross_validation import By, errors_of, grouped, left_out, measured, table  # noqa: PLC0415
     from simulator.collectives.constants import fitted  # noqa: PLC0415
 
-    every = by_system(known := measured(rows))
+    by: By = "source" if word == "source" else "system"
+    every = grouped(known := measured(rows), by)
     if len(every) < TWO:
-        return _refused(f"systems: {len(every)} with measured times; allowed: two or more, one is left out in turn")
-    _progress("each system predicted by constants that were fitted to the others")
-    unseen = left_out(known, _progress)
-    print(table({system: errors_of(one, fitted()) for system, one in every.items()}, unseen))
+        return _refused(f"{by}s: {len(every)} with measured times; allowed: two or more, one is left out in turn")
+    _progress(f"each {by} predicted by constants that were fitted to the others")
+    unseen = left_out(known, _progress, by)
+    print(table({name: errors_of(one, fitted()) for name, one in every.items()}, unseen, by))
     return 0
 
 

@@ -13,7 +13,9 @@ from simulator.collectives.fabric import fabric_of
 from tests.simulator.collective_systems import h100, laptop, v100
 
 PLAIN: Constants = replace(
-    fitted(), launch_us=0.0, networks={**fitted().networks, "infiniband": Network(share=1.0, hop_us=0.0)}
+    fitted(),
+    launch_us=0.0,
+    networks={**fitted().networks, **dict.fromkeys(("infiniband", "infiniband_edr"), Network(share=1.0, hop_us=0.0))},
 )
 """NCCL's own table: nothing measured is added to it."""
 NODE = Group(8, 8)
@@ -113,7 +115,7 @@ def test_groups_with_cards_of_their_own_do_not() -> None:
 
 
 def test_fewer_cards_than_gpus_are_shared() -> None:
-    system = replace(h100(2), cards=4)
+    system = replace(h100(2), cards=4, inter_gb_s=80)
     alone = time_s("send", 2**30, Group(2, 1), system)
     assert time_s("send", 2**30, Group(2, 1, sharing=8), system) == pytest.approx(2 * alone, rel=0.01)
 

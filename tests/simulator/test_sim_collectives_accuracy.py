@@ -8,13 +8,15 @@ from statistics import median
 
 import pytest
 
-from simulator.collective_cross_validation import by_system, errors_of, left_out, measured, table
+from simulator.collective_cross_validation import errors_of, grouped, left_out, measured, table
 from simulator.collective_errors import errors_by_system
 from simulator.collectives.constants import constants
 from simulator.collectives.fit import BELIEVED, fit, loss
 from simulator.tables import read_table
 
 DATA = Path(__file__).parents[2] / "simulator" / "data" / "collectives.csv"
+LATER = DATA.with_name("new_collectives.csv")
+"""Collected after the model stood."""
 
 
 def test_bounds_on_all_that_was_measured() -> None:
@@ -26,7 +28,7 @@ def test_bounds_on_all_that_was_measured() -> None:
 
 
 def test_every_row_names_its_source() -> None:
-    rows = read_table(DATA)
+    rows = read_table(DATA) + read_table(LATER)
     assert all(row["source"] and row["source_ref"] and row["coll_id"] for row in rows)
     assert len({row["coll_id"] for row in rows}) == len(rows)
 
@@ -40,9 +42,18 @@ def test_a_system_that_took_no_part_in_the_fit(system: str, most: float) -> None
     others = [one for one in every if one.system.name != system]
     found = fit(others)
     assert loss(others, constants(found)) < loss(others, constants(BELIEVED))
-    wrong = sorted(abs(error) for error in errors_of(by_system(every)[system], constants(found)))
+    wrong = sorted(abs(error) for error in errors_of(grouped(every)[system], constants(found)))
     assert median(wrong) <= most
     assert wrong[ceil(0.9 * len(wrong)) - 1] <= 0.4
+
+
+def test_systems_that_were_collected_later() -> None:
+    """Fitted to the first table alone, asked for the systems of the second."""
+    known = constants(fit(measured(read_table(DATA))))
+    unseen = {system: errors_of(rows, known) for system, rows in grouped(measured(read_table(LATER))).items()}
+    assert len(unseen) >= 30
+    assert median(abs(error) for wrong in unseen.values() for error in wrong) <= 0.08
+    assert median(median(map(abs, wrong)) for wrong in unseen.values()) <= 0.10
 
 
 def test_what_nothing_was_measured_of_stays_as_believed() -> None:
@@ -58,9 +69,20 @@ def test_systems_are_left_out_one_after_the_other() -> None:
     # Two clusters of the same kind: each is told by the other.
     assert all(median(map(abs, wrong)) < 0.05 for wrong in unseen.values())
     assert told == ["without runai_h200 (1 of 2)", "without nebius_h100 (2 of 2)", ""]
-    seen = {system: errors_of(rows, constants(BELIEVED)) for system, rows in by_system(every).items()}
+    seen = {system: errors_of(rows, constants(BELIEVED)) for system, rows in grouped(every).items()}
     assert [line.split()[:2] for line in table(seen, unseen).splitlines()[2:]] == [
         ["nebius_h100", "10"],
         ["runai_h200", "5"],
         ["all", "15"],
     ]
+
+
+def test_sources_are_left_out_one_after_the_other() -> None:
+    """A host of many is no source: there, each file is one."""
+    few = [one for one in measured(read_table(DATA)) if one.system.name in ("nebius_h100", "runai_h200", "oci_h200")]
+    unseen = left_out(few, by="source")
+    assert sorted(map(len, unseen.values())) == [5, 5, 10]
+    assert "skypilot-org/skypilot" in unseen
+    lines = table(unseen, unseen, "source").splitlines()
+    assert lines[1].split()[0] == "source"
+    assert len({len(line) for line in lines[1:]}) == 1

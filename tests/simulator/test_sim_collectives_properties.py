@@ -14,7 +14,7 @@ from simulator.system import System
 
 OPS: st.SearchStrategy[Op] = st.sampled_from(get_args(Op))
 SIZES = st.integers(1, 2**36)
-NETWORKS = st.sampled_from(["efa", "infiniband", "roce", "tcpx", "tcpxo", "ethernet", "loopback"])
+NETWORKS = st.sampled_from(["efa", "infiniband", "roce", "slingshot", "tcpx", "tcpxo", "ethernet", "loopback"])
 
 
 @st.composite

@@ -66,9 +66,17 @@ def test_columns_that_a_file_does_not_have_are_blank() -> None:
 
 
 def test_one_process_launches_on_one_gpu_after_the_other() -> None:
-    node = {**ROW, "gpus": "8", "nodes": "1", "bytes": "8"}
+    node = {**ROW, "gpu_type": "a100", "gpus": "8", "nodes": "1", "bytes": "8"}
     apart = question({**node, "note": "one process per GPU"})
     assert question(node).time_us == pytest.approx(apart.time_us + 24)
+
+
+def test_launches_hide_behind_the_work_where_gpus_do_not_wait_for_each_other() -> None:
+    """Eight H100 in one process show 46 us from 1 to 4 MiB, then the times of eight processes."""
+    node = {**ROW, "gpus": "8", "nodes": "1"}
+    small, large = ({**node, "bytes": size} for size in ("8", "1073741824"))
+    assert question(small).time_us == pytest.approx(44.8)
+    assert question(large).time_us == question({**large, "note": "one process per GPU"}).time_us
 
 
 @pytest.mark.parametrize(

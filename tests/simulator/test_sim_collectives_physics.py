@@ -1,0 +1,121 @@
+"""What keeps a collective from the rates of links and cards: channels, trees, older slots, owners' settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.collectives import Group, choice, time_s
+from simulator.collectives.constants import constants, fitted
+from simulator.collectives.fabric import network_kind
+from simulator.collectives.fit import BELIEVED, Measured, loss
+from simulator.gpus import gpu
+from simulator.interconnect import network
+from simulator.system import System
+from tests.simulator.collective_systems import h100
+
+LARGE = 2**34
+PAIR = Group(16, 8)
+
+
+def a100(inter_gb_s: float, network: str = "infiniband", cards: int = 8) -> System:
+    return System(
+        name="a100",
+        gpu=gpu("a100"),
+        gpus_per_node=8,
+        nodes=2,
+        intra_gb_s=300,
+        inter_gb_s=inter_gb_s,
+        network=network,
+        cards=cards,
+    )
+
+
+def bus_gb_s(op: str, group: Group, system: System) -> float:
+    rounds = 2 if op == "all_reduce" else 1
+    return LARGE * rounds * (group.ranks - 1) / group.ranks / time_s(op, LARGE, group, system) / 1e9  # type: ignore[arg-type]
+
+
+def test_one_round_across_nodes_is_bound_by_nccls_channels() -> None:
+    """Published: 324 of 400 GB/s on ten nodes of eight H100, 329 on two of H200, but 196 of 200 with four GPUs."""
+    for op in ("all_gather", "reduce_scatter"):
+        assert bus_gb_s(op, Group(80, 8), h100(10)) == pytest.approx(324, rel=0.05)
+        assert bus_gb_s(op, Group(40, 4), h100(10)) == pytest.approx(196, rel=0.05)
+
+
+def test_two_nodes_of_a100_with_quick_cards_take_a_ring() -> None:
+    """Published: 188 GB/s on eight cards of 200 Gbit/s, in a ring; a tree where the cards are slow."""
+    quick, slow = a100(200), a100(50, "efa", 4)
+    assert choice("all_reduce", LARGE, PAIR, quick).algorithm == "ring"
+    assert bus_gb_s("all_reduce", PAIR, quick) == pytest.approx(188, rel=0.05)
+    assert choice("all_reduce", LARGE, PAIR, slow).algorithm == "tree"
+    # Above what the cards carry: of two nodes, each sends the array only once.
+    assert bus_gb_s("all_reduce", PAIR, slow) > 70
+
+
+@pytest.mark.parametrize(
+    ("inter_gb_s", "cards", "kind"),
+    [
+        (400, 8, "infiniband"),
+        (100, 2, "infiniband"),
+        (200, 8, "infiniband_hdr"),
+        (50, 4, "infiniband_edr"),
+        (12.5, 1, "infiniband_edr"),
+    ],
+)
+def test_cards_tell_the_slot_that_they_sit_in(inter_gb_s: float, cards: int, kind: str) -> None:
+    assert network_kind(a100(inter_gb_s, cards=cards), fitted()) == kind
+
+
+def test_older_slots_take_more() -> None:
+    shares = [fitted().networks[kind].share for kind in ("infiniband", "infiniband_hdr", "infiniband_edr")]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_what_an_owner_turns_off_is_not_chosen() -> None:
+    """Google's settings: rings on TCPX; no adding up in the switch on TCPXO."""
+    assert choice("all_reduce", LARGE, PAIR, h100(2)).algorithm == "nvls_tree"
+    for size in (2**20, 2**26, LARGE):
+        assert choice("all_reduce", size, PAIR, replace(h100(2, "tcpx"), inter_gb_s=100, cards=4)).algorithm == "ring"
+    assert choice("all_reduce", LARGE, PAIR, replace(h100(2, "tcpxo"), inter_gb_s=200)).algorithm == "tree"
+    assert choice("all_reduce", LARGE, Group(8, 8), h100(1, "tcpx")).algorithm == "nvls"
+
+
+def test_a_message_to_another_node_has_one_gpus_card_and_two_channels() -> None:
+    """Published: 25 GB/s of a card of 400 Gbit/s, with one GPU of ten nodes and with four."""
+    sent = [LARGE / time_s("send", LARGE, Group(10 * gpus, gpus), h100(10)) / 1e9 for gpus in (1, 4)]
+    assert sent == pytest.approx([25, 25], rel=0.05)
+    slow = replace(h100(10), inter_gb_s=100)
+    assert LARGE / time_s("send", LARGE, Group(80, 8), slow) / 1e9 < 12.5
+
+
+def test_a_message_inside_a_node_begins_on_few_channels() -> None:
+    """Published for eight B200: 85 GB/s up to 64 MiB, the same time up to 256 MiB, then the links' rate."""
+    node = replace(h100(1), gpu=gpu("b200"), intra_gb_s=900)
+    times = {size: time_s("send", size * 2**20, Group(8, 8), node) * 1e6 for size in (16, 64, 256, 16384)}
+    assert times[64] == pytest.approx(793, rel=0.1)
+    assert times[256] == pytest.approx(times[64], rel=0.05)
+    assert times[16384] == pytest.approx(25904, rel=0.05)
+    assert time_s("send", 2**24, Group(2, 2), node) < times[16] * 1e-6 / 2
+
+
+def test_all_to_all_across_nodes_loses_a_tenth_of_the_cards() -> None:
+    """Published: 50.7 GB/s on ten nodes of eight H100."""
+    assert bus_gb_s("all_to_all", Group(80, 8), h100(10)) == pytest.approx(50.7, rel=0.05)
+
+
+def test_slingshot_is_a_network_of_its_own() -> None:
+    assert network("Slingshot 4x200Gbps/node", 4).kind == "slingshot"
+    alps = System(
+        name="alps", gpu=gpu("gh200"), gpus_per_node=4, nodes=16, intra_gb_s=450, inter_gb_s=100, network="slingshot"
+    )
+    assert bus_gb_s("all_reduce", Group(64, 4), alps) == pytest.approx(92, rel=0.05)
+
+
+def test_a_single_row_counts_less_than_a_curve() -> None:
+    curve = Measured("all_reduce", Group(8, 8), h100(1), (2e9,) * 12, (7700.0,) * 12)
+    off = replace(curve, system=replace(h100(1), name="off"), times_us=(9000.0,) * 12)
+    known = constants(BELIEVED)
+    one = replace(off, sizes=off.sizes[:1], times_us=off.times_us[:1])
+    assert loss([curve], known) < loss([curve, one], known) < loss([curve, off], known)

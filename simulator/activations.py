@@ -26,7 +26,8 @@ def activations(model: Transformer, layout: Layout, mixtures: float, *, first: b
     count = tokens(model, layout) * _width(layout)
     dense = count * _layer(model, layout, layout.recompute, mixture=False)
     mixed = count * _layer(model, layout, layout.recompute, mixture=True) if mixtures else 0.0
-    kept = (dense * (layers - mixtures) + mixed * mixtures) * _in_flight(layout, first=first)
+    sent = count * 2 * model.hidden if layout.pp > 1 and habits(layout.trainer).keeps_outputs else 0.0
+    kept = (dense * (layers - mixtures) + mixed * mixtures + sent) * _in_flight(layout, first=first)
     if layout.recompute == "full" and layout.zero == WEIGHTS and habits(layout.trainer).inputs_on_host:
         kept = 0.0
     mixture = mixtures > 0

@@ -15,6 +15,7 @@ Trainer = Literal[
     "torchtitan",
     "kempnerforge",
     "bigscience",
+    "megatron-deepspeed",
     "llm-foundry",
     "nanotron",
     "torchtune",

@@ -12,7 +12,7 @@ RESERVED = re.compile(r"\breserved\b")
 ALLOCATED = re.compile(r"\ballocated\b|\bpeak active\b|mem-max-allocated")
 FUSED = re.compile(r"liger|(cut|linear) cross[- ]entropy|fused linear|head and loss in (chunks|pieces)")
 CHUNKED = re.compile(r"chunked (loss|cross[- ]entropy|ce\b)")
-NARROW = re.compile(r"\b(pure|full)[- ]bf16|bf16 (weights|params|parameters|masters|states)|no (fp32 )?masters")
+NARROW = re.compile(r"\bpure\b|\bfull[- ]bf16|bf16 (weights|params|parameters|masters|states)|no (fp32 )?masters")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def with_habits(values: Values, layout: Layout, *, known: bool) -> tuple[Layout,
     loss: Loss = words.loss
     if loss == "plain" and layout.compiled and habits(trainer).compiles_loss:
         loss = "compiled"
-    width = words.weight_bytes or habits(trainer).weight_bytes
+    width = habits(trainer).weight_bytes or words.weight_bytes
     widths = (width,) if width else (4,) if failed(values) else (4, 2)
     return replace(layout, trainer=trainer, loss=loss, told=words.told), widths  # type: ignore[arg-type]
 

@@ -31,6 +31,8 @@ class Habits:
     """Modules are torch's own, though the schedule and the state are those of Megatron."""
     gathers_again: bool = False
     """What tensor ranks gather for a product is not kept for backward."""
+    keeps_outputs: bool = False
+    """A pipeline's stage holds what it sent on until backward comes back to it."""
     narrow_copies: bool = False
     """bf16 gradients stay beside the fp32 sums of them."""
     compiles_loss: bool = False

@@ -34,6 +34,7 @@ ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "
         ("FSDP2, chunked cross entropy", "", "chunked", 0),
         ("transformers with Liger kernels", "", "fused", 0),
         ("pure bf16", "", "plain", 2),
+        ("torchtune compile PURE", "", "plain", 2),
         ("bf16 weights, AdamW", "", "plain", 2),
         ("bf16, full AC", "", "plain", 0),
     ],
@@ -51,6 +52,7 @@ def test_words_say_the_figure_the_loss_and_the_width(words: str, told: str, loss
         ("torchtitan llama3-8b_h200_202506_trainy.md", "torchtitan"),
         ("torchtitan", "torchtitan"),
         ("nanotron v0.5", "nanotron"),
+        ("Megatron-DeepSpeed 1F1B", "megatron-deepspeed"),
         ("torchtune", "torchtune"),
     ],
 )
@@ -108,6 +110,22 @@ def test_buckets_are_a_second_copy_of_gradients_where_torch_is_not_told_otherwis
     layout = Layout(dp=4, micro_batch=1, global_batch=4)
     ours, theirs = (memory(LLAMA, replace(layout, trainer=name), H200).parts["gradients"] for name in ("", "unknown"))
     assert theirs == 2 * ours
+
+
+def test_deepspeeds_pipeline_keeps_what_a_stage_sent_and_bf16_gradients_beside_their_sums() -> None:
+    model = replace(LLAMA, vocab=1024)
+    layout = Layout(dp=2, pp=4, micro_batch=1, global_batch=16, zero=1, recompute="full", framework="megatron")
+    plain, theirs = (memory(model, replace(layout, trainer=name), H200).parts for name in ("", "megatron-deepspeed"))
+    sent = 2 * model.seq * model.hidden
+    assert theirs["activations"] - plain["activations"] == pytest.approx(layout.pp * sent)
+    assert theirs["gradients"] == pytest.approx(1.5 * plain["gradients"])
+
+
+def test_nanotron_gathers_again_what_plain_modules_keep() -> None:
+    layout = Layout(tp=4, micro_batch=1, global_batch=1, sequence_parallel=True)
+    ours = memory(LLAMA, layout, H200).parts["activations"]
+    theirs = memory(LLAMA, replace(layout, framework="megatron", trainer="nanotron"), H200).parts["activations"]
+    assert theirs < ours
 
 
 @pytest.mark.parametrize(("params", "tied"), [("3.21", True), ("3.61", False), ("", False), ("9", False)])

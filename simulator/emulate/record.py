@@ -35,14 +35,14 @@ class Line:
             f"loss {self.loss:.4f}",
             f"{_time(tick.step_s)} a step",
             f"{self.units_per_s:,.0f} {unit}/s",
-            f"exposed communication {_time(tick.exposed_s)} ({tick.exposed_s / tick.step_s:.1%})",
+            f"communication {tick.exposed_s / tick.step_s:.1%}",
             f"efficiency {self.efficiency:.1%}",
         ]
         return "  ".join(words)
 
 
 def table(rows: Sequence[Row], unit: str) -> str:
-    heads = ["ranks", "step", f"{unit}/s", "efficiency", "same batch", "communication", "bottleneck"]
+    heads = ["ranks", "step", f"{unit}/s", "efficiency", "same batch", "exposed", "bottleneck"]
     body = [
         [
             str(row.ranks),

@@ -14,10 +14,10 @@ RANKS = (1, 4, 16, 64, 256)
 _MEANS = {
     "compute": "matrix products",
     "data": "gradients on the network",
-    "host": "the host, which launches kernels slower than they run",
+    "host": "the host's launches, slower than kernels",
     "jitter": "the wait for the slowest rank",
-    "memory bound": "memory of the GPU, norms and activations",
-    "step": "what a step costs whatever its size",
+    "memory bound": "memory bandwidth",
+    "step": "the fixed cost of a step",
 }
 
 
@@ -78,4 +78,4 @@ def _step_s(job: Job, machines: Clocked, ranks: int, buckets: list[int]) -> floa
 
 def _words(parts: dict[str, float], step_s: float) -> str:
     largest = max(parts, key=parts.__getitem__)
-    return f"{_MEANS.get(largest, largest)}, {parts[largest] / step_s:.0%} of the step"
+    return f"{_MEANS.get(largest, largest)} {parts[largest] / step_s:.0%}"

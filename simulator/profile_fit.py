@@ -43,9 +43,13 @@ def calibrated(machine: dict[str, Any], world: dict[str, Any]) -> Calibrated:
 
 
 def crowd(machine: dict[str, Any], world: dict[str, Any]) -> float:
-    """Threads of ranks that share a core; a GPU belongs to one rank."""
-    on_gpu = machine["device"] != "cpu"
-    return 1.0 if on_gpu else max(1.0, world["per_node"] * machine["threads"] / machine["cores"])
+    """Threads of ranks that share a core, also with ranks of other nodes where those are containers of one machine.
+
+    A GPU belongs to one rank. Older profiles know only their own node's ranks.
+    """
+    if machine["device"] != "cpu":
+        return 1.0
+    return float(world.get("per_core") or max(1.0, world["per_node"] * machine["threads"] / machine["cores"]))
 
 
 def _crowded(world: dict[str, Any], times: float) -> dict[str, Any]:

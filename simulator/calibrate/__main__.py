@@ -55,7 +55,8 @@ def _measure(ranks: Ranks, scratch: Path) -> dict[str, Any]:
     nodes = world.size // world.local_size
     precision = "bf16" if ranks.device.type == "cuda" else "fp32"
     _say(world, f"{nodes} nodes x {world.local_size} ranks on {ranks.device.type}: products")
-    found: dict[str, Any] = {"nodes": nodes, "per_node": world.local_size, "products": arithmetic.products(ranks)}
+    found: dict[str, Any] = {"nodes": nodes, "per_node": world.local_size, "per_core": ranks.per_core}
+    found["products"] = arithmetic.products(ranks)
     _say(world, "memory, launches, layers")
     found |= {"copied_gb_s": arithmetic.copied_gb_s(ranks), "launch_us": arithmetic.launch_us(ranks)}
     found |= {"precision": precision, "layers": parts.layers(ranks, precision), "updates": parts.updates(ranks)}

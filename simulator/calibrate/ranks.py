@@ -5,10 +5,13 @@ Work of their own they do at the same time, as in training, but never more of th
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import quantiles
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,12 +22,17 @@ BATCH_S = 0.002
 """Shorter than what a scheduler gives to a process at once: some batches are then disturbed by nobody."""
 LEAST, MOST = 24, 400
 """Batches of a figure."""
+KERNEL = Path("/proc/sys/kernel/random/boot_id")
+"""The same for nodes that are containers of one machine: they share its cores."""
 
 
 class Ranks:
     def __init__(self, world: World, least_s: float) -> None:
         self.world = world
         self._least_s = least_s
+        per_core, self._place = _sharing(self)
+        self.per_core = max(self.all(per_core))
+        """Ranks that share a core, where most do."""
 
     @property
     def device(self) -> torch.device:
@@ -38,7 +46,7 @@ class Ranks:
         turns, found = self._turns(), 0.0
         for turn in range(turns):
             self.meet()
-            if self.world.local_rank % turns == turn:
+            if self._place % turns == turn:
                 found = self._quickest(work)
         return self.mean(found)
 
@@ -49,7 +57,7 @@ class Ranks:
     def _turns(self) -> int:
         if self.device.type == "cuda":
             return 1
-        return -(-self.world.local_size * torch.get_num_threads() // len(os.sched_getaffinity(0)))
+        return math.ceil(self.per_core)
 
     def _quickest(self, work: Callable[[], object]) -> float:
         """By this rank, whatever the others do."""
@@ -103,6 +111,23 @@ class Ranks:
         found = [torch.empty_like(mine) for _ in range(self.world.size)]
         dist.all_gather(found, mine, group=self.world.group)
         return [float(one) for one in found]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Likewise, of anything."""
+        found = [value] * self.world.size
+        if self.world.group is not None:
+            dist.all_gather_object(found, value, group=self.world.group)
+        return found
+
+
+def _sharing(ranks: Ranks) -> tuple[float, int]:
+    """Ranks to a core of this machine, and which of its ranks this one is."""
+    kernel, cores, found = KERNEL.read_text(), os.sched_getaffinity(0), []
+    for rank, (theirs, of_theirs) in enumerate(ranks.gathered((kernel, cores))):
+        if theirs == kernel:
+            found.append(rank)
+            cores |= of_theirs
+    return max(1.0, len(found) * torch.get_num_threads() / len(cores)), found.index(ranks.world.rank)
 
 
 def _whole(value: float, low: int, high: int) -> int:

@@ -51,6 +51,20 @@ def test_ranks_that_share_cores_take_turns(tmp_path: Path) -> None:
         assert steps[1][part] == pytest.approx(2 * steps[0][part], rel=0.01), part
 
 
+def test_nodes_of_one_machine_share_its_cores(tmp_path: Path) -> None:
+    """Two containers with two ranks each on two cores: each node alone has cores enough."""
+    content = made_profile.profile((2,), cores=2)
+    alone = content["worlds"][0]
+    content["worlds"].append({**copy.deepcopy(alone), "nodes": 2, "per_core": 2.0})
+    profile = read(made_profile.write(tmp_path / "p.json", content))
+    found = []
+    for nodes in (1, 2):
+        on = profile.of(nodes, 2)
+        layout = Layout(dp=2 * nodes, micro_batch=8, global_batch=16 * nodes, dtype="fp32")
+        found.append(predict(MODEL, layout, on.system, on.rates).parts)
+    assert found[1]["compute"] == pytest.approx(2 * found[0]["compute"], rel=0.01)
+
+
 def test_ranks_that_were_not_measured_are_refused(tmp_path: Path) -> None:
     profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2))))
     with pytest.raises(ConfigError, match=r"profile.worlds: 1 nodes x 4 ranks were not .* allowed: 1 x 1, 1 x 2"):

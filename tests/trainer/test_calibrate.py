@@ -41,6 +41,7 @@ def test_every_figure_is_there_for_each_number_of_ranks(profile: Path) -> None:
     assert [(one["nodes"], one["per_node"]) for one in found["worlds"]] == [(1, 1), (1, 2)]
     assert (found["machine"]["device"], found["machine"]["backend"]) == ("cpu", "gloo")
     for world in found["worlds"]:
+        assert world["per_core"] == max(1, world["per_node"] / found["machine"]["cores"])
         assert all(seconds > 0 for *_, seconds in world["products"]["fp32"])
         assert all(one[part] > 0 for one in world["layers"] for part in ("layer_s", "attention_s", "head_s"))
         assert min(world["checkpoint"].values()) > 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.emulate.record import Line
-from simulator.emulate.scaling import Row
+from simulator.emulate.scaling import MEANS, Row
 
 _SMALLEST = 0.01
 """Share of a step below which a part is drawn with the others."""
@@ -16,7 +16,7 @@ _SMALLEST = 0.01
 def draw(file: Path, title: str, lines: Sequence[Line], rows: Sequence[Row]) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415  # not for --help
 
-    figure = Figure(figsize=(11, 7), layout="constrained")
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
     figure.suptitle(title)
     axes = figure.subplots(2, 2)
     _loss(axes[0][0], lines)
@@ -46,11 +46,11 @@ def _parts(axis: Any, rows: Sequence[Row]) -> None:
     below = [0.0] * len(rows)
     for name in names:
         heights = [1e3 * row.parts[name] for row in rows]
-        axis.bar(places, heights, bottom=below, label=name)
+        axis.bar(places, heights, bottom=below, label=MEANS.get(name, name))
         below = [a + b for a, b in zip(below, heights, strict=True)]
     axis.set(title="where a step goes (ms)", xlabel="ranks")
     axis.set_xticks(places, [str(row.ranks) for row in rows])
-    axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
 
 
 def _communication(axis: Any, rows: Sequence[Row]) -> None:
@@ -66,4 +66,5 @@ def _communication(axis: Any, rows: Sequence[Row]) -> None:
 def _by_ranks(axis: Any, rows: Sequence[Row]) -> None:
     axis.set_xscale("log", base=4)
     axis.set_xticks([row.ranks for row in rows], [str(row.ranks) for row in rows])
+    axis.minorticks_off()
     axis.set_xlabel("ranks")

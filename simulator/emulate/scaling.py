@@ -11,7 +11,7 @@ from simulator.emulate.machines import Clocked
 
 RANKS = (1, 4, 16, 64, 256)
 # Of the parts of a prediction, those whose names do not say it.
-_MEANS = {
+MEANS = {
     "compute": "matrix products",
     "data": "gradients on the network",
     "host": "the host's launches, slower than kernels",
@@ -78,4 +78,4 @@ def _step_s(job: Job, machines: Clocked, ranks: int, buckets: list[int]) -> floa
 
 def _words(parts: dict[str, float], step_s: float) -> str:
     largest = max(parts, key=parts.__getitem__)
-    return f"{_MEANS.get(largest, largest)} {parts[largest] / step_s:.0%}"
+    return f"{MEANS.get(largest, largest)} {parts[largest] / step_s:.0%}"

@@ -68,6 +68,13 @@ def test_memory_of_sources_that_came_after_the_model_is_met() -> None:
         assert found[source].median <= 0.05, source
 
 
+def test_memory_of_runs_that_were_collected_for_their_step_times_is_met() -> None:
+    found = {one.source: one for one in errors(read([DATA / "new_runs.csv"]))}
+    assert found["all"].median <= 0.05
+    assert found["bigscience_a100"].median <= 0.06
+    assert found["nanotron"].median <= 0.08
+
+
 def test_memory_is_met_where_no_trainer_is_known() -> None:
     found = {one.source: one for one in errors(read(FILES), hidden=True)}
     assert found["all"].median <= 0.05

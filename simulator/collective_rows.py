@@ -10,7 +10,7 @@ from typing import get_args
 
 from simulator.collectives import Group, Op, time_s
 from simulator.collectives.launch import APART, Launch, one_process
-from simulator.gpus import gpu, link_gb_s
+from simulator.gpus import gpu, gpu_name, link_gb_s
 from simulator.interconnect import network
 from simulator.row_values import RowError, Values
 from simulator.system import System
@@ -90,7 +90,7 @@ def _per_node(values: Values, ranks: int) -> int:
 
 
 def _system(values: Values, ranks: int, per_node: int) -> System:
-    name = values.required("gpu_type").lower()
+    name = gpu_name(values.required("gpu_type"))
     try:
         found = gpu(name)
     except KeyError as unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,15 @@ def gpu(name: str, memory_gb: float = 0.0) -> Gpu:
 
 def gpu_names() -> tuple[str, ...]:
     return tuple(_sheets())
+
+
+def gpu_name(words: str) -> str:
+    """`NVIDIA H100-SXM5-80GB` is an h100."""
+    plain = words.lower().strip()
+    found = re.fullmatch(
+        r"(?:nvidia[ _-])?(?:tesla[ _-])?([a-z]+\d+[a-z]?)(?:[ _-](?:sxm\d?|hgx|nvl\d*|hbm\d?e?|\d+ ?gb))*", plain
+    )
+    return found[1] if found and plain not in gpu_names() else plain
 
 
 def link_gb_s(name: str) -> float:

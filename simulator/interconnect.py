@@ -11,7 +11,7 @@ KINDS = (
     ("efa", ("efa", "aws")),
     ("tcpxo", ("tcpxo",)),
     ("tcpx", ("tcpx",)),
-    ("roce", ("roce",)),
+    ("roce", ("roce", "spectrum-x")),
     ("slingshot", ("slingshot", "cassini")),
     ("infiniband", ("infiniband", " ib", "hdr", "ndr", "edr", "omni-path", "dgx", "quantum")),
     ("ethernet", ("ethernet", "tcp")),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any
 
-from simulator.gpus import gpu, gpu_names, link_gb_s
+from simulator.gpus import gpu, gpu_name, link_gb_s
 from simulator.interconnect import USUAL_GB_S, network
 from simulator.layout import Layout
 from simulator.memory import memory
@@ -77,7 +76,7 @@ def divides(model: Transformer, layout: Layout) -> None:
 
 
 def _system(values: Values) -> System:
-    name = _gpu_name(values.required("gpu_type"))
+    name = gpu_name(values.required("gpu_type"))
     try:
         found = gpu(name, values.number("gpu_memory_gb", 0.0, quiet=True))
     except KeyError as error:
@@ -103,13 +102,6 @@ def _system(values: Values) -> System:
         nvlink_domain=domain,
         network=net.kind,
     )
-
-
-def _gpu_name(words: str) -> str:
-    """`NVIDIA H100-SXM5-80GB` is an h100."""
-    plain = words.lower().strip()
-    found = re.fullmatch(r"(?:nvidia[ _-])?([a-z]+\d+[a-z]?)(?:[ _-](?:sxm\d?|hgx|nvl\d*|\d+ ?gb))*", plain)
-    return found[1] if found and plain not in gpu_names() else plain
 
 
 def _layout(values: Values, model: Transformer, words: Software, begun: Layout) -> Layout:

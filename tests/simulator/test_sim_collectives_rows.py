@@ -57,6 +57,11 @@ def test_a_collective_has_many_spellings(word: str, op: str) -> None:
     assert question({**ROW, "op": word}).op == op
 
 
+@pytest.mark.parametrize("word", ["H100", "NVIDIA H100 80GB HBM3", "H100-SXM5-80GB", "nvidia_h100"])
+def test_a_gpu_is_known_as_the_driver_calls_it(word: str) -> None:
+    assert question({**ROW, "gpu_type": word}).time_us == question(ROW).time_us
+
+
 def test_a_network_that_is_not_named_is_listed() -> None:
     assert question({**ROW, "interconnect": ""}).inferred == ("interconnect=infiniband",)
 

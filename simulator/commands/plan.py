@@ -12,6 +12,7 @@ from typing import get_args
 
 from infra.spec import Purchase
 from simulator import profile, timeline_file
+from simulator.commands.progress import progress
 from simulator.models import named
 from simulator.search import filesystem, fitted, outputs, picture, question, realised, stacks, words
 from simulator.search.option import Option
@@ -29,13 +30,13 @@ def main(arguments: list[str]) -> int:
         _check_outputs(asked)
         stack = stacks.find(asked.stack)
         began = time.perf_counter()
-        answer = plan(_question(asked, stack), _progress)
-        _progress("")
+        answer = plan(_question(asked, stack), progress)
+        progress("")
         _give(answer, asked, stack, time.perf_counter() - began)
         if answer.chosen is None:
             raise ConfigError([_nearest(answer)])
     except ConfigError as bad:
-        _progress("")
+        progress("")
         for problem in bad.problems:
             print(fitted.problem(problem, fitted.width()), file=sys.stderr)
         return BAD_INPUT
@@ -162,8 +163,3 @@ def _nearest(answer: Plan) -> Problem:
 
 def _machines(one: Option) -> str:
     return f"{one.nodes} x {one.instance} {one.purchase}"
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from pathlib import Path
 
+from simulator.commands.progress import progress
 from simulator.commands.refused import refused
 from simulator.report.compare import Comparison, as_json, compare
 from simulator.report.figures import pictures
 from simulator.report.machines import Calibrated, OfInstance
 from simulator.report.measured import measured
 from simulator.report.page import page
-from simulator.search import outputs
+from simulator.search import fitted, outputs
 from trainer.config.problem import ConfigError
 from trainer.table import table
 
@@ -21,13 +24,18 @@ def main(words: list[str]) -> int:
     asked = _arguments(words)
     try:
         machines = Calibrated(asked.profile) if asked.profile else OfInstance(asked.instance)
+        progress("reading runs")
         found = compare([measured(folder) for folder in dict.fromkeys(asked.runs)], machines)
         out = asked.out or asked.runs[-1] / "predicted"
+        progress("drawing")
         _write(found, out)
     except ConfigError as bad:
+        progress("")
         return refused(bad)
     except OSError as bad:
+        progress("")
         return refused(outputs.failed(bad))
+    progress("")
     print(f"{_told(found)}\n\n{out / 'index.html'}")
     return 0
 
@@ -66,4 +74,7 @@ def _told(found: Comparison) -> str:
         for row in found.rows
     ]
     first = [f"change first: {one.text}" for one in found.largest.changes[:1]]
-    return "\n".join([table(heads, rows), *(f"note: {note}" for note in found.notes), *first])
+    below = "\n".join([*(f"note: {note}" for note in found.notes), *first])
+    # Lines of a log are for programs that look for words.
+    columns = fitted.width() if sys.stdout.isatty() or "COLUMNS" in os.environ else len(below) + 1
+    return "\n".join(filter(None, [table(heads, rows), fitted.wrapped(below, columns)]))

@@ -35,7 +35,7 @@ def figure(plan: Plan) -> Any:
     _limits(axes, plan)
     axes.set(xscale="log", xlabel="time of the whole run, days", ylabel="money, USD")
     axes.set_title(
-        f"{plan.question.named.name}, {plan.question.tokens:g} tokens: whole run with 80 % intervals; numbers are nodes"
+        f"{plan.question.named.name}, {_tokens(plan)} tokens: whole run with 80 % intervals; numbers are nodes"
     )
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
@@ -45,6 +45,11 @@ def figure(plan: Plan) -> Any:
     # Below the axes: within them error bars may be anywhere.
     found.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=8, frameon=False)
     return found
+
+
+def _tokens(plan: Plan) -> str:
+    """As one types it: 1e12."""
+    return f"{plan.question.tokens:g}".replace("e+", "e")
 
 
 def _points(options: list[Option]) -> tuple[list[float], list[float]]:

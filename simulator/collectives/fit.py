@@ -28,7 +28,7 @@ MOST_SHARE = 0.98
 DOUBT = {"us": 0.7, "most": 0.5}
 """How far a constant may be from what was believed, by the last word of its name, in logarithms; others: a share."""
 SHARE_DOUBT = 0.1
-BELIEF = 0.026
+BELIEF = 0.06
 """What a constant that is off by its doubt costs, in errors of one system: few rows do not move it far."""
 BELIEVED: dict[str, Any] = {
     "launch_us": 5,

@@ -101,8 +101,9 @@ def test_a_message_inside_a_node_begins_on_few_channels() -> None:
 
 
 def test_all_to_all_across_nodes_loses_a_tenth_of_the_cards() -> None:
-    """Published: 50.7 GB/s on ten nodes of eight H100."""
-    assert bus_gb_s("all_to_all", Group(80, 8), h100(10)) == pytest.approx(50.7, rel=0.05)
+    """Published: 0.84 of the cards on two nodes of A100, 0.92 on ten of H100, of the 0.94 and 0.98 of a ring."""
+    cards = 79 / 80 * 50 * 80 / 72
+    assert 0.84 * cards < bus_gb_s("all_to_all", Group(80, 8), h100(10)) < 0.92 * cards
 
 
 def test_slingshot_is_a_network_of_its_own() -> None:

@@ -20,8 +20,6 @@ LARGE = 2**20
 """Bytes from which on an exchange says something about links, not about how it starts."""
 MEMORY = 0.1
 """By what share the memory of GPUs of one name may differ: what a driver keeps for itself."""
-COMPILED = {"flash_compiled": "flash_hopper", "passes_compiled": "passes_torch", "host_compiled_us": "host_torch_us"}
-"""What a profile, measured with plain modules, does not have, and what it is to that as it was on other machines."""
 
 
 def joined(profile: Profile, machines: System, per_node: int = 0) -> Calibrated:
@@ -34,7 +32,7 @@ def joined(profile: Profile, machines: System, per_node: int = 0) -> Calibrated:
     per_node = per_node or machines.gpus_per_node
     world = _nearest(profile.worlds, machines.nodes, per_node)
     found = calibrated(profile.machine, world)
-    gpu, rates = _gpu(machines.gpu, found.system.gpu), _with_compiled(found.rates)
+    gpu, rates = _gpu(machines.gpu, found.system.gpu), found.rates
     if (world["nodes"], world["per_node"]) == (machines.nodes, per_node):
         return Calibrated(replace(machines, gpu=gpu, exchanges=found.system.exchanges), rates)
     return Calibrated(replace(machines, gpu=gpu), _beyond(rates, world, machines))
@@ -80,12 +78,6 @@ def _gpu(sheet: Gpu, measured: Gpu) -> Gpu:
         reached=measured.reached,
         products=measured.products,
     )
-
-
-def _with_compiled(rates: Rates) -> Rates:
-    usual = fitted()
-    ratios = {name: getattr(rates, plain) / getattr(usual, plain) for name, plain in COMPILED.items()}
-    return replace(rates, **{name: getattr(usual, name) * ratio for name, ratio in ratios.items()})
 
 
 def _beyond(rates: Rates, world: dict[str, Any], machines: System) -> Rates:

@@ -36,9 +36,9 @@ def _calibrate(asked: argparse.Namespace) -> None:
     profile_file.check(asked.out, machine)
     scratch = asked.out.absolute().with_name(f"{asked.out.name}.{os.environ.get('TORCHELASTIC_RUN_ID', 'alone')}.tmp")
     try:
-        found = _measure(Ranks(world, asked.seconds), scratch)
+        found = _measure(Ranks(world, asked.seconds, _show), scratch)
         world.close()
-        _say(world, "the trainer on the smallest model")
+        _say(world, "5/5 the trainer on the smallest model")
         short_runs.short_run(scratch / "run", world.size, world.device.type)
         if world.rank == 0:
             found["short_run"] = short_runs.what_it_took(scratch / "run")
@@ -54,16 +54,17 @@ def _measure(ranks: Ranks, scratch: Path) -> dict[str, Any]:
     world = ranks.world
     nodes = world.size // world.local_size
     precision = "bf16" if ranks.device.type == "cuda" else "fp32"
-    _say(world, f"{nodes} nodes x {world.local_size} ranks on {ranks.device.type}: products")
+    _say(world, f"{_many(nodes, 'node')} x {_many(world.local_size, 'rank')} on {ranks.device.type}")
+    _say(world, "1/5 products")
     found: dict[str, Any] = {"nodes": nodes, "per_node": world.local_size, "per_core": ranks.per_core}
     found["products"] = arithmetic.products(ranks)
-    _say(world, "memory, launches, layers")
+    _say(world, "2/5 memory, launches, layers")
     found |= {"copied_gb_s": arithmetic.copied_gb_s(ranks), "launch_us": arithmetic.launch_us(ranks)}
     found |= {"precision": precision, "layers": parts.layers(ranks, precision), "updates": parts.updates(ranks)}
-    _say(world, "collectives")
+    _say(world, "3/5 collectives")
     found |= {"collectives": exchanges.collectives(ranks), "slowed": exchanges.slowed(ranks)}
     found["spread"] = _spread(ranks)
-    _say(world, "checkpoints")
+    _say(world, "4/5 checkpoints")
     found["checkpoint"] = saves.saves(ranks, scratch / "checkpoints")
     return found
 
@@ -75,6 +76,16 @@ def _spread(ranks: Ranks) -> float:
     one = torch.rand(256, 256, device=ranks.device)
     tries = [ranks.all(ranks.timed(lambda: torch.mm(one, one), 20)) for _ in range(15)]
     return quantiles([max(times) / mean(times) - 1 for times in tries], n=4)[0]
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count > 1)}"
+
+
+def _show(figure: int) -> None:
+    """For whoever watches; the next line takes its place."""
+    if sys.stdout.isatty():
+        print(f"figure {figure} ", end="\r", flush=True)
 
 
 def _say(world: World, text: str) -> None:

@@ -27,9 +27,11 @@ KERNEL = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Ranks:
-    def __init__(self, world: World, least_s: float) -> None:
+    def __init__(self, world: World, least_s: float, on_figure: Callable[[int], None] = lambda _: None) -> None:
+        """`on_figure` hears on the first rank which figure begins: all of them take a while."""
         self.world = world
         self._least_s = least_s
+        self._on_figure, self._figures = on_figure, 0
         per_core, self._place = _sharing(self)
         self.per_core = max(self.all(per_core))
         """Ranks that share a core, where most do."""
@@ -43,6 +45,7 @@ class Ranks:
 
         What other users of the machine do to it is no property of it; ranks that share cores are the reader's to count.
         """
+        self._begin()
         turns, found = self._turns(), 0.0
         for turn in range(turns):
             self.meet()
@@ -52,7 +55,13 @@ class Ranks:
 
     def usual(self, work: Callable[[], object]) -> float:
         """Of one call by all ranks together: the quicker fifth, since what waits for others is never undisturbed."""
+        self._begin()
         return self.mean(quantiles(self._samples(work, self._rounds(work)), n=5)[0])
+
+    def _begin(self) -> None:
+        self._figures += 1
+        if self.world.rank == 0:
+            self._on_figure(self._figures)
 
     def _turns(self) -> int:
         if self.device.type == "cuda":

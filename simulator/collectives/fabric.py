@@ -65,8 +65,7 @@ class Fabric:
 
 
 def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
-    per_node = _per_node(group, system)
-    nodes = ceil(group.ranks / per_node)
+    per_node, nodes = _per_node(group, system), nodes_of(group, system)
     link, kind = link_kind(group, system), network_kind(system, fitted)
     network, waits, cards = fitted.networks[kind], fitted.waits, _cards_gb_s(group, system, group.per_node)
     # Without a switch, every GPU has its own wires to its neighbours.
@@ -91,6 +90,11 @@ def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
         out_tree=hides or waits["out_tree"],
         out_ring=hides or waits["out_ring"],
     )
+
+
+def nodes_of(group: Group, system: System) -> int:
+    """Domains of fast links that the group spans."""
+    return ceil(group.ranks / _per_node(group, system))
 
 
 def link_kind(group: Group, system: System) -> str:

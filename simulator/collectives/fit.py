@@ -10,8 +10,8 @@ from math import log
 from typing import Any
 
 from simulator.collectives.candidates import candidates
-from simulator.collectives.constants import SHARED, Constants, constants
-from simulator.collectives.fabric import fabric_of, link_kind, network_kind
+from simulator.collectives.constants import Constants, constants
+from simulator.collectives.fabric import fabric_of, link_kind, network_kind, nodes_of
 from simulator.collectives.group import Group, Op
 from simulator.collectives.launch import APART, Launch
 from simulator.system import System
@@ -71,6 +71,16 @@ BELIEVED: dict[str, Any] = {
 """Before any collective was measured: data sheets, round figures of NCCL's authors and of the plugins."""
 
 
+ALWAYS = ("launch_us", "ll128_share")
+OF_OP: dict[Op, tuple[str, ...]] = {
+    "all_reduce": ("nvls_tree_share", "many_tree_share", "many_nvls_share"),
+    "all_gather": ("channel_gb_s",),
+    "reduce_scatter": ("channel_gb_s",),
+    "broadcast": ("channel_gb_s",),
+    "reduce": ("channel_gb_s",),
+    "all_to_all": ("peer_us", "all_to_all_share"),
+}
+"""Constants of SHARED that not every collective comes from."""
 Known = dict[tuple[Hashable, ...], list[float]]
 """Errors of a collective by the constants that they come from."""
 
@@ -129,9 +139,12 @@ def loss(measured: Sequence[Measured], fitted: Constants, known: Known | None = 
 
 def _behind(one: Measured, fitted: Constants) -> tuple[Hashable, ...]:
     """Every constant that the times of this collective come from."""
-    shared = (getattr(fitted, name) for name in SHARED)
-    link, network = link_kind(one.group, one.system), network_kind(one.system, fitted)
-    return *shared, *fitted.waits.values(), fitted.links[link], fitted.networks[network]
+    own = (getattr(fitted, name) for name in (*ALWAYS, *OF_OP.get(one.op, ())))
+    link = fitted.links[link_kind(one.group, one.system)]
+    if nodes_of(one.group, one.system) == 1:
+        return *own, fitted.waits["in_ring"], fitted.waits["in_switch"], link
+    network = fitted.networks[network_kind(one.system, fitted)]
+    return *own, fitted.waits["out_ring"], fitted.waits["out_tree"], link, network
 
 
 def errors(measured: Measured, fitted: Constants) -> list[float]:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.collectives import Group, choice, time_s
-from simulator.collectives.constants import constants, fitted
+from simulator.collectives import Group, Op, choice, time_s
+from simulator.collectives.constants import SHARED, constants, fitted
 from simulator.collectives.fabric import network_kind
-from simulator.collectives.fit import BELIEVED, Measured, loss
+from simulator.collectives.fit import ALWAYS, BELIEVED, OF_OP, Known, Measured, loss
 from simulator.gpus import gpu
 from simulator.interconnect import network
 from simulator.system import System
@@ -32,14 +32,15 @@ def a100(inter_gb_s: float, network: str = "infiniband", cards: int = 8) -> Syst
     )
 
 
-def bus_gb_s(op: str, group: Group, system: System) -> float:
+def bus_gb_s(op: Op, group: Group, system: System) -> float:
     rounds = 2 if op == "all_reduce" else 1
-    return LARGE * rounds * (group.ranks - 1) / group.ranks / time_s(op, LARGE, group, system) / 1e9  # type: ignore[arg-type]
+    return LARGE * rounds * (group.ranks - 1) / group.ranks / time_s(op, LARGE, group, system) / 1e9
 
 
 def test_one_round_across_nodes_is_bound_by_nccls_channels() -> None:
     """Published: 324 of 400 GB/s on ten nodes of eight H100, 329 on two of H200, but 196 of 200 with four GPUs."""
-    for op in ("all_gather", "reduce_scatter"):
+    ops: tuple[Op, ...] = ("all_gather", "reduce_scatter")
+    for op in ops:
         assert bus_gb_s(op, Group(80, 8), h100(10)) == pytest.approx(324, rel=0.05)
         assert bus_gb_s(op, Group(40, 4), h100(10)) == pytest.approx(196, rel=0.05)
 
@@ -120,3 +121,16 @@ def test_a_single_row_counts_less_than_a_curve() -> None:
     known = constants(BELIEVED)
     one = replace(off, sizes=off.sizes[:1], times_us=off.times_us[:1])
     assert loss([curve], known) < loss([curve, one], known) < loss([curve, off], known)
+
+
+def test_every_constant_is_looked_at_by_the_fit() -> None:
+    """One that were forgotten would leave errors as they were, whatever its value."""
+    assert {*ALWAYS, *(name for names in OF_OP.values() for name in names)} == set(SHARED)
+    for name in SHARED:
+        op: Op = next((op for op, names in OF_OP.items() if name in names), "all_reduce")
+        group = Group(64, 8)
+        measured = [Measured(op, group, h100(8), (1e6, 1e8, 1e10), (100.0, 1e3, 1e5))]
+        known: Known = {}
+        loss(measured, fitted(), known)
+        loss(measured, replace(fitted(), **{name: getattr(fitted(), name) * 0.9}), known)
+        assert len(known) == 2, name

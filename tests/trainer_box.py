@@ -10,6 +10,7 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import IO
 
 from setup import env, pins
 from setup.image import PROXIES
@@ -40,7 +41,7 @@ VARIABLES = (
 LABEL = ("--label", "muster.cluster=trainer-tests")
 
 
-def run(options: list[str], report: Path | None = None) -> int:
+def run(options: list[str], report: Path | None = None, output: IO[str] | None = None) -> int:
     """pytest in the container; its exit code. `report` is where the JUnit file goes on this side."""
     make_tools(Paths(root=REPO, cache=Paths.from_environment().cache))
     where = ["-v", f"{report.parent}:/report"] if report else []
@@ -50,7 +51,7 @@ def run(options: list[str], report: Path | None = None) -> int:
     box += ["--tmpfs", f"{SMALL_DISK}:size=2m"]
     pytest = [f"{tools()}/bin/python", "-m", "pytest", *(options or ["tests/trainer", "-q"]), *junit]
     command = ["docker", "run", "--rm", *box, *mounts(), *where, *flags, pins.NODE_IMAGE, *pytest]
-    return subprocess.run(command, check=False).returncode
+    return subprocess.run(command, stdout=output, stderr=subprocess.STDOUT if output else None, check=False).returncode
 
 
 def make_tools(paths: Paths) -> None:

@@ -23,8 +23,8 @@ from simulator.goodput import Conditions, Work
 from simulator.gpus import gpu, link_gb_s
 from simulator.layout import Layout
 from simulator.models import named
-from simulator.parameters import parameters
-from simulator.search.best import STATE_BYTES, best
+from simulator.saved import checkpoint_gb
+from simulator.search.best import best
 from simulator.search.space import Batch, Space
 from simulator.step import predict
 from simulator.system import System
@@ -94,7 +94,7 @@ def hours(one: Trained) -> float:
     )
     layout = one.layout or _fastest(Space(model, system, Batch(one.batch, one.batch)))
     step = predict(model, layout, system)
-    gb = STATE_BYTES * parameters(model).total / 1e9
+    gb = checkpoint_gb(model)
     conditions = Conditions(
         failure_s=failures.rate().mean_s(one.gpus),
         save_s=failures.blocked_s(gb / one.gpus, gb / one.gpus / system.host_gb_s, step.step_s),

@@ -30,7 +30,8 @@ def main(words: list[str]) -> int:
     try:
         chosen = _chosen(asked)
     except ConfigError as bad:
-        return refused(bad)
+        # `muster submit` passes the line on.
+        return refused(bad, whole=True)
     print(shlex.join([*asked.config, *chosen]))
     return 0
 

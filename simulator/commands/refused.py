@@ -12,9 +12,10 @@ BAD_INPUT = 2
 ENDLESS = 1_000_000
 
 
-def refused(bad: ConfigError) -> int:
-    """The exit status."""
-    columns = fitted.width() if sys.stderr.isatty() or "COLUMNS" in os.environ else ENDLESS
+def refused(bad: ConfigError, *, whole: bool = False) -> int:
+    """The exit status. `whole`: a line for each problem also on a terminal, for programs that read it."""
+    wrap = not whole and (sys.stderr.isatty() or "COLUMNS" in os.environ)
+    columns = fitted.width() if wrap else ENDLESS
     for problem in bad.problems:
         print(fitted.problem(problem, columns), file=sys.stderr)
     return BAD_INPUT

@@ -7,8 +7,8 @@ from pathlib import Path
 
 LEAST_S = 0.2
 """Time for one figure; a busy machine needs more."""
-ABOUT = """Measures products, memory, layers, collectives and saves of this machine or cluster through the trainer,
-and writes a profile that predictions go by.
+ABOUT = """Measures products, memory, layers, collectives and saves of this machine or cluster through the
+trainer, and writes a profile that predictions go by.
 
 It needs torch. On a cluster of muster every node has it:
   make submit STACK=... JOB=slurm/jobs/calibrate.sbatch

@@ -29,7 +29,7 @@ from trainer.config.schema import Config
 if TYPE_CHECKING:
     from simulator.emulate.run import Emulation
 
-ABOUT = f"""{__doc__}
+ABOUT = """A job of N GPUs in this process: its numbers are real, its clock is modelled.
 
 It needs torch, which .venv does not have; in an environment with the trainer's packages:
   python3 -m venv .venv-torch && .venv-torch/bin/pip install '.[trainer,simulator]'

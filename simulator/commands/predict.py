@@ -1,9 +1,4 @@
-"""`python -m simulator predict CONFIG [key=value ...]`: one run of the trainer; with --runs or --collectives a table.
-
-python -m simulator predict llama-8b parallel.strategy=auto --stack aws-p5en-lustre --nodes 4
-python -m simulator predict train.yaml --profile profile.json --ranks 4 --json
-python -m simulator predict --runs IN.csv --out OUT.csv
-"""
+"""`python -m simulator predict CONFIG [key=value ...]`: one run of the trainer; `--runs` or `--collectives`: a table."""
 
 from __future__ import annotations
 
@@ -20,6 +15,11 @@ from simulator.search.question import MOST_NODES, node_count
 from trainer.config.problem import ConfigError, Problem
 
 USUAL = "p5.48xlarge"
+ABOUT = """One run of the trainer by its own settings, or a table of runs or collectives.
+
+  python -m simulator predict llama-8b parallel.strategy=auto --stack aws-p5en-lustre --nodes 4
+  python -m simulator predict train.yaml --profile profile.json --ranks 4 --json
+  python -m simulator predict --runs IN.csv --out OUT.csv"""
 
 
 def main(words: list[str]) -> int:
@@ -43,7 +43,7 @@ def main(words: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m simulator predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m simulator predict", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("config", metavar="CONFIG", nargs="?", help="preset or YAML file of the trainer")
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
@@ -52,7 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--stack", default="", help="name in stacks/, or a stack file; its nodes and prices")
     which.add_argument("--instance", default="", metavar="TYPE", help=f"of the catalog; without any other {USUAL}")
     where.add_argument("--group", default="", help="node group of the stack; by default the one that jobs go to")
-    where.add_argument("--profile", type=Path, metavar="FILE", help="as calibrate measured them, or their GPU")
+    where.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="as calibrate measured them; beside --stack or --instance: their GPU",
+    )
     many = where.add_mutually_exclusive_group()
     many.add_argument("--nodes", help=f"1 to {MOST_NODES}; by default the stack's, the most of the profile, or 1")
     many.add_argument("--ranks", help="of all nodes together; by default every GPU of the nodes")

@@ -22,3 +22,14 @@ def test_the_list_of_commands_is_aligned(words: list[str], capsys: pytest.Captur
 def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plam"]) == 2
     assert "simulator: command: 'plam'; allowed: plan, auto" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_fits_a_terminal(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    _, _, described = capsys.readouterr().out.partition("\n\n")
+    assert max(map(len, described.splitlines())) <= 100

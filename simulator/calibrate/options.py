@@ -15,7 +15,7 @@ It needs torch. On a cluster of muster every node has it:
 On a machine of your own, in an environment with the trainer's packages (.venv has no torch):
   python3 -m venv .venv-torch && .venv-torch/bin/pip install '.[trainer,simulator]'
   .venv-torch/bin/python -m simulator calibrate --out profile.json
-  .venv-torch/bin/torchrun --nproc-per-node 4 -m simulator.calibrate --out profile.json   # four ranks"""
+  .venv-torch/bin/torchrun --nproc-per-node 4 -m simulator.calibrate --out profile.json   # 4 ranks"""
 
 
 def arguments(words: list[str]) -> argparse.Namespace:

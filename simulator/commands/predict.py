@@ -1,4 +1,4 @@
-"""`python -m simulator predict CONFIG [key=value ...]`: one run of the trainer; `--runs` or `--collectives`: a table."""
+"""`python -m simulator predict CONFIG [key=value ...]`: one run of the trainer; --runs or --collectives: a table."""
 
 from __future__ import annotations
 

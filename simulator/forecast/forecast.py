@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from simulator.fitting import fits
 from simulator.forecast.machines import On
 from simulator.forecast.nearest_fit import nearest_fit
-from simulator.forecast.settle import Settled, fits, settle
+from simulator.forecast.settle import Settled, settle
 from simulator.forecast.whole_run import WholeRun, whole_run
 from simulator.memory import GIB
 from simulator.model import Model

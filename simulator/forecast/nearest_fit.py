@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from simulator.fitting import fits
 from simulator.forecast.machines import On
-from simulator.forecast.settle import Settled, fits
+from simulator.forecast.settle import Settled
 from simulator.layout import Layout
 from simulator.memory import memory
 from simulator.model import Transformer

@@ -6,9 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.fitting import fits
 from simulator.forecast.machines import On
 from simulator.layout import Layout
-from simulator.memory import Memory, memory
+from simulator.memory import memory
 from simulator.models import model_of
 from simulator.search import settled as searched
 from simulator.search.best import LEFT_ALONE, Found
@@ -45,11 +46,6 @@ def settle(config: Config, on: On) -> Settled:
     if least is None:
         raise AssertionError("a strategy has candidates, and a batch that its ranks divide a micro-batch")
     return least
-
-
-def fits(needed: Memory, is_gpu: bool) -> bool:
-    """What CUDA takes beside the allocator does not count where there is none."""
-    return needed.fits if is_gpu else needed.total <= needed.room
 
 
 def _is_searched(config: Config, on: On) -> bool:

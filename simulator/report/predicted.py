@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.emulate.job import Job
+from simulator.fitting import fits
 from simulator.report.machines import Machine
 from simulator.report.measured import Measured
 from simulator.saved import checkpoint_gb
@@ -36,7 +37,8 @@ def predicted(run: Measured, machine: Machine, config: Config | None = None, mic
     split["checkpoint"] = _checkpoint_s(config, machine, checkpoint_gb(model, config.optimizer.name), found.step_s)
     step = sum(split.values())
     stretch = step / found.step_s
-    return Predicted(step, found.low_s * stretch, found.high_s * stretch, split, found.parts, found.fits)
+    is_fitting = fits(found.memory, machine.system.gpu.runs_ahead)
+    return Predicted(step, found.low_s * stretch, found.high_s * stretch, split, found.parts, is_fitting)
 
 
 def _split(found: Prediction, machine: Machine) -> dict[str, float]:

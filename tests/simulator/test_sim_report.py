@@ -139,6 +139,13 @@ def test_two_models_of_one_name_are_told_apart_and_their_notes_joined(tmp_path: 
     assert browser.look(tmp_path / "out" / "index.html", 1280).cut == []
 
 
+def test_ranks_on_a_small_host_do_not_need_room_for_a_gpu_s_software(tmp_path: Path) -> None:
+    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile((4,), memory_gb=4.0))
+    run = make(tmp_path, 4)
+    assert main(["report", str(run), "--profile", str(profile)]) == 0
+    assert told(run / "predicted")["notes"] == []
+
+
 def test_communication_that_was_not_measured_is_not_zero(tmp_path: Path) -> None:
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
     run = make(tmp_path, 2, times={**TIMES[2], "compute": 84.0, "communication": None})

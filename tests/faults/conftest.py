@@ -1,4 +1,4 @@
-"""Everything here breaks something on purpose; each test has a stack of its own."""
+"""Everything here breaks something on purpose, in stacks that no other layer uses."""
 
 from __future__ import annotations
 

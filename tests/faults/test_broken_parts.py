@@ -11,9 +11,10 @@ import pytest
 
 from tests.harness import HEAL, Spec, Stack, cut_off, small_spec, wait_until
 
-NEW_HOST_KEY = """ssh-keygen -q -t ed25519 -N '' -f /tmp/k
-    mv /tmp/k /etc/ssh/ssh_host_ed25519_key && mv /tmp/k.pub /etc/ssh/ssh_host_ed25519_key.pub
+NEW_HOST_KEY = """cd /etc/ssh && mkdir kept && mv ssh_host_ed25519_key* kept
+    ssh-keygen -q -t ed25519 -N '' -f ssh_host_ed25519_key
     systemctl restart ssh"""
+OLD_HOST_KEY = "cd /etc/ssh && mv -f kept/* . && rmdir kept && systemctl restart ssh"
 FILL_DISK = """mkdir -p /etc/muster && mount -t tmpfs -o size=16k tmpfs /etc/muster
     head -c 1M /dev/zero > /etc/muster/fill; true"""
 
@@ -24,8 +25,18 @@ MakeStack = Callable[[str, Spec], Stack]
 
 
 @pytest.fixture
+def unmade(make_stack: MakeStack) -> Iterator[Stack]:
+    stack = make_stack("unmade", small_spec(login={"enabled": False}))
+    yield stack
+    stack.muster("teardown", "--yes", "--force")
+    assert stack.exists() == []
+
+
+@pytest.fixture(scope="module")
 def stack(make_stack: MakeStack) -> Iterator[Stack]:
+    """Up for all who break something in it; each mends what it broke, and sees that `up` finds it whole again."""
     stack = make_stack("broken", small_spec(login={"enabled": False}))
+    stack.up()
     yield stack
     stack.muster("teardown", "--yes", "--force")
     assert stack.exists() == []
@@ -46,44 +57,45 @@ def test_docker_stopped_is_one_message(make_stack: MakeStack) -> None:
         assert "Traceback" not in said(done)
 
 
-def test_a_node_killed_during_bootstrap_is_named(stack: Stack) -> None:
+def test_a_node_killed_during_bootstrap_is_named(unmade: Stack) -> None:
     def kill_when_bootstrapping() -> None:
-        log = stack.home / "broken" / "progress.jsonl"
+        log = unmade.home / unmade.name / "progress.jsonl"
         wait_until(lambda: log.exists() and '"bootstrap"' in log.read_text(), "bootstrap begins", 90)
-        stack.container("gpu-2").kill()
+        unmade.container("gpu-2").kill()
 
     killer = threading.Thread(target=kill_when_bootstrapping)
     killer.start()
     began = time.monotonic()
-    done = stack.up(check=False)
+    done = unmade.up(check=False)
     killer.join()
     assert done.returncode != 0
     assert "gpu-2" in said(done)
     assert "Traceback" not in said(done)
     assert time.monotonic() - began < 150
-    stack.up()
-    assert len(stack.ssh("controller", "srun -p gpu -N2 hostname").splitlines()) == 2
+    unmade.up()
+    assert len(unmade.ssh("controller", "srun -p gpu -N2 hostname").splitlines()) == 2
 
 
 def test_a_wrong_host_key_is_refused_with_both_fingerprints(stack: Stack) -> None:
-    stack.up()
     stack.ssh("gpu-2", NEW_HOST_KEY, user="root")
     stack.spec["users"] = {"muster": {"uid": 2000}, "dave": {"uid": 2004}}
     done = stack.up(check=False)
+    stack.container("gpu-2").exec_run(["bash", "-c", OLD_HOST_KEY])
     assert done.returncode != 0
     assert "gpu-2" in said(done)
     assert said(done).count("SHA256:") >= 2
+    stack.up()
+    assert stack.ssh("gpu-2", "id -u dave", user="root") == "2004"
 
 
 def test_a_full_disk_in_a_node_is_named(stack: Stack) -> None:
-    stack.up()
     stack.ssh("gpu-1", FILL_DISK, user="root")
     stack.spec["users"] = {"muster": {"uid": 2000}, "erin": {"uid": 2005}}
     done = stack.up(check=False)
+    stack.ssh("gpu-1", "umount /etc/muster", user="root")
     assert done.returncode != 0
     assert "gpu-1" in said(done)
     assert "No space left on device" in said(done)
-    stack.ssh("gpu-1", "umount /etc/muster", user="root")
     stack.up()
     assert stack.ssh("gpu-1", "id -u erin", user="root") == "2005"
 
@@ -106,20 +118,18 @@ def test_a_port_that_is_taken_is_named_and_nothing_half_made_is_left(make_stack:
 
 def test_a_node_that_cannot_join_the_fabric_fails_the_ready_gate(stack: Stack) -> None:
     """The all-reduce ports of one node are cut between bootstrap and the gate: `up` must fail and name a node."""
-    stack.up()
     head = next(n["address"] for n in stack.inventory["nodes"] if n["name"] == "gpu-1")
     stack.ssh("gpu-2", cut_off(head), user="root")
     stack.spec["groups"]["gpu"]["count"] = 3
     done = stack.up(check=False)
+    stack.ssh("gpu-2", HEAL, user="root")
     assert done.returncode != 0
     assert "gpu-2" in said(done)
     assert '"ready"' not in stack.muster("output", check=False).stdout
-    stack.ssh("gpu-2", HEAL, user="root")
     stack.up()
 
 
 def test_a_dead_node_is_a_red_row_in_status_not_a_traceback(stack: Stack) -> None:
-    stack.up()
     stack.container("gpu-2").kill()
     done = stack.muster("status", check=False)
     assert "gpu-2" in said(done)
@@ -130,8 +140,7 @@ def test_a_dead_node_is_a_red_row_in_status_not_a_traceback(stack: Stack) -> Non
 
 
 def test_a_slurm_daemon_that_dies_comes_back_by_itself(stack: Stack) -> None:
-    stack.up()
-    job = stack.ssh("controller", "cd ~ && sbatch --parsable -p gpu -N2 --wrap 'srun sleep 120'")
+    job = stack.ssh("controller", "cd ~ && sbatch --parsable -p gpu -w gpu-1,gpu-2 -N2 --wrap 'srun sleep 120'")
     wait_until(lambda: stack.ssh("controller", f"squeue -h -j {job} -o %T") == "RUNNING", "job runs")
     time.sleep(STATE_SAVED_S)
     stack.ssh("controller", "systemctl kill -s KILL slurmctld", user="root")

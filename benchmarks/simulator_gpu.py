@@ -1,0 +1,91 @@
+"""What the simulator says of our own runs on this machine's GPU, by a profile and off the data sheet.
+
+    python -m benchmarks.simulator_gpu [--keep FOLDER] [--json FILE]
+
+Needs a Python with torch for CUDA and the trainer's packages. One rank; a run's figure is the median of its steps after
+the first ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+from benchmarks.figures import Figure, report
+from simulator.emulate.job import Job
+from simulator.gpus import gpu, gpu_names, link_gb_s
+from simulator.profile import read
+from simulator.step import predict
+from simulator.system import System
+from trainer.config.load import load
+
+WARM = 5
+PLAIN = "compile.mode=none"
+RUNS = {
+    "llama-1b, compiled": ["llama-1b", "steps=14", "batch.size=8", "batch.micro=4"],
+    "llama-1b": ["llama-1b", "steps=14", "batch.size=8", "batch.micro=4", PLAIN],
+    "gpt2-124m, compiled": ["gpt2-124m", "steps=24", "batch.size=64", "batch.micro=32"],
+    "gpt2-124m": ["gpt2-124m", "steps=24", "batch.size=64", "batch.micro=32", PLAIN],
+    "gpt2-124m, 4 samples": ["gpt2-124m", "steps=40", "batch.size=4", "batch.micro=4", PLAIN],
+    "resnet50, compiled": ["resnet50", "steps=20", "batch.size=256", "batch.micro=256"],
+    "resnet50": ["resnet50", "steps=20", "batch.size=256", "batch.micro=256", PLAIN],
+}
+COMMON = ["parallel.strategy=single", "checkpoint.every=0", "metrics.every=1"]
+COMMON += ["metrics.profile_every=0", "metrics.tensorboard=false"]
+MOST_OFF = 25.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, help="a folder for the profile and what the runs printed")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as made:
+        folder = (asked.keep or Path(made)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        _start("calibrate", "simulator", "calibrate", "--out", str(folder / "profile.json"))
+        figures = [figure for name, words in RUNS.items() for figure in _compare(folder, name, words)]
+    print(report(figures))
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    return int(any(figure.verdict == "FAIL" for figure in figures))
+
+
+def _compare(folder: Path, name: str, words: list[str]) -> list[Figure]:
+    run = folder / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    _start(name, "trainer", *words, *COMMON, f"run.folder={run}")
+    lines = (run / "metrics" / "rank-00000.jsonl").read_text().splitlines()
+    took = median(json.loads(line)["step_s"] for line in lines[WARM:])
+    config = load(words[0], [*words[1:], *COMMON])
+    job = Job(config, int(config.batch.micro), config.batch.size)
+    profile = read(folder / "profile.json")
+    measured, sheet = profile.of(1, 1), _sheet(profile.machine["device"])
+    by_profile = predict(job.model, job.layout(1), measured.system, measured.rates).step_s
+    by_sheet = predict(job.model, job.layout(1), sheet).step_s
+    said = f"measured {1e3 * took:.1f} ms, predicted {1e3 * by_profile:.1f}"
+    off = f"{said}; off the data sheet {1e3 * by_sheet:.1f} ({100 * (by_sheet / took - 1):+.0f} %)"
+    return [Figure(f"{name}: off by", 100 * abs(by_profile / took - 1), "%", off, MOST_OFF)]
+
+
+def _sheet(device: str) -> System:
+    name = next(name for name in sorted(gpu_names(), key=len, reverse=True) if name in device.lower())
+    return System(
+        name=name, gpu=gpu(name), gpus_per_node=1, nodes=1, intra_gb_s=link_gb_s(name), inter_gb_s=0.0
+    )  # fmt: skip
+
+
+def _start(name: str, module: str, *words: str) -> None:
+    print(f"  {name} ...", file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, "-m", module, *words], check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m simulator evaluate IN.csv`: how far the model is from what was measured, by source or system."""
+"""`python -m simulator evaluate IN.csv ...`: how far the model is from what was measured, by source or system."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "memory_gb")
 def main(words: list[str]) -> int:
     asked = _arguments(words)
     try:
-        rows = read_table(asked.file)
+        rows = _rows(asked.files)
     except TableError as bad:
         return _refused(str(bad))
     if "op" in rows[0]:
         if "time_us" not in rows[0]:
-            return _refused(_without("time_us", "a column of measured microseconds", asked.file, "collectives"))
+            return _refused(_without("time_us", "a column of measured microseconds", asked.files[0], "collectives"))
         return _collectives_left_out(rows, asked.cross_validate) if asked.cross_validate else _collectives(rows)
     if OF_RUNS & set(rows[0]):
         if not set(MEASURED) & set(rows[0]):
-            return _refused(_without(MEASURED[0], f"one of {', '.join(MEASURED)} at least", asked.file, "runs"))
+            return _refused(_without(MEASURED[0], f"one of {', '.join(MEASURED)} at least", asked.files[0], "runs"))
         left_out = "source" if asked.cross_validate is True else asked.cross_validate
         return _runs(rows, left_out, markdown if asked.markdown else aligned)
     return _refused(
@@ -37,7 +37,9 @@ def main(words: list[str]) -> int:
 
 def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulator evaluate", description=__doc__)
-    parser.add_argument("file", type=Path, metavar="IN.csv", help="columns of simulator/data/runs.csv, collectives.csv")
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar="IN.csv", help="columns of simulator/data/runs.csv, collectives.csv"
+    )
     parser.add_argument(
         "--cross-validate",
         nargs="?",
@@ -48,6 +50,13 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--markdown", action="store_true", help="tables of runs in Markdown")
     return parser.parse_args(words)
+
+
+def _rows(files: list[Path]) -> list[dict[str, str]]:
+    rows = [row for file in files for row in read_table(file)]
+    if len({"op" in row for row in rows}) == TWO:
+        raise TableError("files: runs and collectives; allowed: one kind at a time; ask twice")
+    return rows
 
 
 def _collectives(rows: list[dict[str, str]]) -> int:

@@ -32,6 +32,8 @@ def attention(model: Transformer, layout: Layout, kernels: Kernels) -> Seconds:
         return _through_memory(layout, kernels, full, tokens * model.seq * heads)
     share = _flash_share(layout, kernels) * _filled(model, layout, kernels, widths / 2)
     causal = 0.5 * full / (kernels.peak(plain(layout.dtype)) * share)
+    if layout.cp > 1:
+        causal *= kernels.rates.ring
     return Seconds(causal, 2.5 * causal)
 
 
@@ -51,7 +53,7 @@ def _flash_share(layout: Layout, kernels: Kernels) -> float:
         return rates.flash
     if layout.framework != "torch":
         return rates.flash_fused
-    return rates.flash_compiled if layout.compiled else rates.flash_hopper
+    return rates.flash_hopper
 
 
 def _filled(model: Transformer, layout: Layout, kernels: Kernels, width: float) -> float:

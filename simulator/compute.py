@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from simulator.attention import attention
-from simulator.kernels import Kernels, Seconds, plain
+from simulator.kernels import SCALED, Kernels, Seconds, plain
 from simulator.layout import Layout
 from simulator.model import Experts, Transformer
 from simulator.parameters import head_width, matrices, projections
@@ -52,7 +52,8 @@ class Compute:
     def layer(self, layout: Layout, mixture: bool) -> LayerWork:
         key = (
             layout.micro_batch, layout.tp, layout.cp, layout.ep, layout.sequence_parallel, layout.recompute,
-            layout.dtype, layout.framework, layout.compiled, layout.adapters, layout.early_flash, mixture,
+            layout.dtype, layout.framework, layout.compiled, layout.adapters, layout.early_flash, layout.deduplicates,
+            mixture,
         )  # fmt: skip
         found = self._layers.get(key)
         if found is None:
@@ -83,7 +84,7 @@ class Compute:
         tokens, vocabulary = self.tokens(layout), self.model.vocab / layout.tp
         product = self.kernels.product(tokens, self.model.hidden, ceil(vocabulary), plain(layout.dtype))
         each = LOGIT_BYTES if habit(layout) == "plain" else LOGIT_BYTES_FUSED
-        loss = self.kernels.moved(each * tokens * vocabulary)
+        loss = self.kernels.moved(each * self.rates.logits * tokens * vocabulary)
         return product + Seconds(loss / 2, loss / 2)
 
     def _layer(self, layout: Layout, mixture: bool) -> LayerWork:
@@ -97,25 +98,25 @@ class Compute:
         return LayerWork(products, scores, rest, _again(layout, products, scores, rest))
 
     def _projections(self, layout: Layout) -> Seconds:
-        tokens, total = self.tokens(layout), Seconds()
+        tokens, total, dtype = self.tokens(layout), Seconds(), product_dtype(layout)
         for index, (inputs, outputs, by_columns) in enumerate(projections(self.model)):
             if by_columns:
-                total += self.kernels.product(tokens, inputs, outputs // layout.tp, layout.dtype)
+                total += self.kernels.product(tokens, inputs, outputs // layout.tp, dtype)
             elif index == 0:
-                total += self.kernels.product(tokens, inputs, outputs, layout.dtype)
+                total += self.kernels.product(tokens, inputs, outputs, dtype)
             else:
-                total += self.kernels.product(tokens, inputs // layout.tp, outputs, layout.dtype)
+                total += self.kernels.product(tokens, inputs // layout.tp, outputs, dtype)
         return total
 
     def _feed_forward(self, layout: Layout) -> Seconds:
-        return self._two_products(self.tokens(layout), self.model.ffn // layout.tp, layout.dtype)
+        return self._two_products(self.tokens(layout), self.model.ffn // layout.tp, product_dtype(layout))
 
     def _mixture(self, layout: Layout, experts: Experts) -> Seconds:
         tokens = self.tokens(layout)
         mine = experts.count // layout.ep
         each = ceil(tokens * experts.per_token * layout.ep / experts.count * self.rates.imbalance)
-        routed = self._two_products(each, experts.ffn // layout.tp, layout.dtype, together=mine)
-        shared = self._two_products(tokens, experts.shared * experts.ffn // layout.tp, layout.dtype)
+        routed = self._two_products(each, experts.ffn // layout.tp, product_dtype(layout), together=mine)
+        shared = self._two_products(tokens, experts.shared * experts.ffn // layout.tp, product_dtype(layout))
         router = self.kernels.product(tokens, self.model.hidden, experts.count, plain(layout.dtype))
         return routed + shared + router
 
@@ -136,12 +137,20 @@ class Compute:
             used = model.experts.per_token + model.experts.shared
             inside = 3 * used * model.experts.ffn / layout.tp
             routed = rates.permute * model.experts.per_token * model.hidden
+            if layout.deduplicates:
+                routed /= 2
         kind = habit(layout)
-        passes = {"plain": rates.passes_torch, "compiled": rates.passes_compiled, "fused": rates.passes_megatron}[kind]
+        by_hand = rates.passes_gated if model.gated else rates.passes_torch
+        passes = {"plain": by_hand, "compiled": rates.passes_compiled, "fused": rates.passes_megatron}[kind]
         moved = self.kernels.moved(2 * self.tokens(layout) * ((wide + inside) * passes + routed))
         measured = self.kernels.gpu.products is not None
         floor = 0.0 if measured else SMALL_KERNELS[kind] * rates.kernel_us * 1e-6
         return Seconds(moved + floor, 2 * (moved + floor))
+
+
+def product_dtype(layout: Layout) -> str:
+    """Of the layers' products; plain modules look for the largest number of a tensor before they cast it."""
+    return SCALED if layout.dtype == "fp8" and layout.framework == "torch" else layout.dtype
 
 
 def habit(layout: Layout) -> str:

@@ -15,6 +15,8 @@ from simulator.system import Gpu
 DATA = Path(__file__).with_name("data") / "gpus.yaml"
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 SMALL_A100_GB = 48
+LARGE_H100_GB = 90
+"""The H100 of one large builder: HBM2e and 500 W (pytorch/torchtitan, its notes on performance)."""
 PCIE_GB_S = 25.0
 """Between GPUs without NVLink, per direction: PCIe gen 4 as reached."""
 
@@ -26,6 +28,8 @@ def gpu(name: str, memory_gb: float = 0.0) -> Gpu:
     key = name.lower()
     if key == "a100" and 0 < memory_gb <= SMALL_A100_GB:
         key = "a100-40gb"
+    if key == "h100" and memory_gb >= LARGE_H100_GB:
+        key = "h100-96gb"
     if key not in sheets:
         raise KeyError(f"gpu: {name!r}; allowed: {', '.join(sheets)}")
     sheet = sheets[key]

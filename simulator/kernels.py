@@ -15,8 +15,15 @@ SPLIT = 8
 """Most parts that the inner dimension of a product is cut into when there are fewer tiles than multiprocessors."""
 SPLIT_LEAST = 512
 """Shortest part of an inner dimension that is worth a tile of its own."""
+ALIGNED = 128
+"""Numbers that the sides of a matrix are a multiple of where libraries have their best kernels."""
+SCALED = "fp8 scaled"
+CAST_BYTES = {"fp8": 6, SCALED: 8}
+"""Read and written to make an fp8 copy of a number and a transposed one; more where its scale is sought first."""
 UNTHROTTLED = 0.78
 """Dense TFLOP/s per watt of an A100."""
+THROTTLED = 1.5
+"""How the loss grows with TFLOP/s per watt beyond that: the further, the lower the clocks must go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,9 @@ class Kernels:
             forward = self._matmul(rows, outputs, inputs, dtype, together)
             inputs_back = self._matmul(rows, inputs, outputs, dtype, together)
             weights_back = self._matmul(inputs, outputs, rows, dtype, together)
+            if dtype in CAST_BYTES:
+                forward += self.moved(CAST_BYTES[dtype] * together * rows * inputs)
+                inputs_back += self.moved(CAST_BYTES[dtype] * together * rows * outputs)
             found = self._products[key] = Seconds(forward, inputs_back, weights_back)
         return found
 
@@ -66,8 +76,8 @@ class Kernels:
     def peak(self, dtype: str) -> float:
         """The best matmul rate of this GPU in FLOP/s."""
         peaks = self.gpu.peak_tflops
-        peak = peaks.get(dtype) or peaks.get("fp16", 0.0)
-        kept = self.rates.fp8 if dtype == "fp8" else 1.0
+        peak = peaks.get(dtype.split(maxsplit=1)[0]) or peaks.get("fp16", 0.0)
+        kept = self.rates.fp8 if dtype in CAST_BYTES else 1.0
         return peak * 1e12 * self.gpu.reached * kept * self._cooled
 
     def _matmul(self, m: int, n: int, k: int, dtype: str, together: int) -> float:
@@ -77,13 +87,15 @@ class Kernels:
         wave = self.rates.tile_us * 1e-6
         ways = _tilings(m, n, k, together, self.gpu.multiprocessors)
         best = min(waves * (operations * seconds + wave) for waves, operations in ways)
-        size = 1 if dtype == "fp8" else 2
+        if n % ALIGNED or k % ALIGNED:
+            best /= self.rates.ragged
+        size = 1 if dtype in CAST_BYTES else 2
         return max(best, self.moved(together * (size * (m * k + k * n) + 2 * m * n)))
 
     def _share_when_hot(self) -> float:
         """A GPU with more arithmetic per watt than an A100 runs at lower clocks under a long load."""
         dense = self.gpu.peak_tflops.get("fp16", 0.0) / self.gpu.watts
-        return 1 - self.rates.throttle * max(0.0, dense - UNTHROTTLED)
+        return 1 - self.rates.throttle * max(0.0, dense - UNTHROTTLED) ** THROTTLED
 
 
 @lru_cache(maxsize=1 << 16)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Recompute = Literal["none", "selective", "full"]
+TUNED = 1024
+"""GPUs of a run whose pipeline somebody has seen to."""
 Loss = Literal["plain", "compiled", "chunked", "fused"]
 """Of plain modules: torch's own, compiled into few passes, by pieces of the logits, or with the head by pieces."""
 Trainer = Literal[
@@ -65,6 +67,10 @@ class Layout:
     """The figure of memory that is reported."""
     early_flash: bool = False
     """Attention by the kernels of before FlashAttention 2."""
+    overlaps: bool = False
+    """Exchanges of tensor ranks run behind their products, and reductions behind all of backward."""
+    deduplicates: bool = False
+    """A token travels once to each rank that has experts of it (DeepEP), not once to each expert."""
     prefetch: int = 1
     bucket_mb: int = 25
     compression: float = 1.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.gpus import gpu, gpu_name, link_gb_s
 from simulator.interconnect import USUAL_GB_S, network
-from simulator.layout import Layout
+from simulator.layout import TUNED, Layout
 from simulator.memory import memory
 from simulator.model import Transformer
 from simulator.row_habits import failed, roomy, with_habits
@@ -22,6 +22,12 @@ DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
 UNEVEN = 3
 """Layers that end stages may have less: trainers count embedding, head and a part for further tokens as layers."""
+ENDS = 2
+"""Embedding and loss, which may have places in a pipeline as if they were layers."""
+FED = 4
+"""Micro-batches per stage that a pipeline is given at least, where there are so many."""
+IDLE = 0.1
+"""Share of a step up to which stages may wait before layers are dealt out in turns."""
 FULL_TOKENS = 16384
 """Tokens of a forward beyond which a larger micro-batch is no faster."""
 
@@ -55,7 +61,10 @@ def run(row: Mapping[str, str], *, known: bool = True) -> Run:
     model = replace(model, flash=words.flash and system.gpu.generation != "volta")
     layout = _layout(values, model, words, replace(Layout(tp=tp, pp=pp, cp=cp), dtype=dtype))  # type: ignore[arg-type]
     layout, widths = with_habits(values, layout, known=known)
-    return Run(model, _fill(values, model, layout, system, widths), system, tuple(values.inferred))
+    layout = _fill(values, model, layout, system, widths)
+    if not words.older:
+        layout = _interleaved(values, model, layout)
+    return Run(model, layout, system, tuple(values.inferred))
 
 
 def divides(model: Transformer, layout: Layout) -> None:
@@ -63,7 +72,7 @@ def divides(model: Transformer, layout: Layout) -> None:
     tp, pp, ep, virtual, ranks = layout.tp, layout.pp, layout.ep, layout.virtual_stages, layout.dp * layout.cp
     if model.heads % tp:
         raise RowError(f"tp: {tp}; allowed: divisors of heads = {model.heads}; choose one")
-    if pp * virtual > model.layers:
+    if pp * virtual > model.layers + (ENDS if pp > ENDS else 0):
         raise RowError(f"pp * virtual_stages: {pp * virtual}; allowed: up to layers = {model.layers}; make one smaller")
     if layout.pp > 1 and -model.layers % pp > UNEVEN:
         raise RowError(f"pp: {pp}; allowed: divisors of layers = {model.layers}, or of up to {UNEVEN} more; choose one")
@@ -112,11 +121,11 @@ def _layout(values: Values, model: Transformer, words: Software, begun: Layout) 
     dp = values.whole("dp", gpus // (tp * pp * cp))
     if dp * tp * pp * cp != gpus:
         raise RowError(f"dp * tp * pp * cp: {dp * tp * pp * cp}; allowed: gpus = {gpus}; change one of them")
-    virtual = values.whole("virtual_stages", 1)
+    virtual = values.whole("virtual_stages", 1, quiet=True)
     ep = values.whole("ep", gcd(model.experts.count, dp * cp) if model.experts else 1)
     zero = values.whole("zero_stage", _usual_zero(values, words, dp * cp), low=0, high=3)
-    newer = begun.dtype != "fp16"
-    pure = words.pure or (words.framework != "torch" and not newer)
+    newer = not words.older
+    pure = words.pure or (words.framework != "torch" and not newer) or (words.framework == "torch" and zero in (1, 2))
     found = replace(
         begun,
         dp=dp,
@@ -131,6 +140,8 @@ def _layout(values: Values, model: Transformer, words: Software, begun: Layout) 
         framework=words.framework,
         adapters=words.adapters,
         early_flash=words.early_flash,
+        overlaps=words.overlaps,
+        deduplicates=words.deduplicates,
     )
     divides(model, found)
     return found
@@ -181,8 +192,23 @@ def _fill(values: Values, model: Transformer, layout: Layout, system: System, wi
     return roomy(model, found, system)
 
 
+def _interleaved(values: Values, model: Transformer, layout: Layout) -> Layout:
+    """As many turns as keep the stages busy, where somebody has seen to it and does not say."""
+    if layout.pp == 1 or values.text("virtual_stages") or not (layout.overlaps or layout.gpus >= TUNED):
+        return layout
+    each = model.layers // layout.pp
+    turns = [turns for turns in range(1, each + 1) if each % turns == 0]
+    waits = (layout.pp - 1) / max(1, layout.micro_batches)
+    chosen = next((one for one in turns if waits / one <= IDLE), turns[-1])
+    values.infer("virtual_stages", chosen)
+    return replace(layout, virtual_stages=chosen, schedule="interleaved" if chosen > 1 else "1f1b")
+
+
 def _micro_batches(model: Transformer, layout: Layout, batch: int) -> list[int]:
+    """Pipelines are fed with many small ones."""
     largest = max(1, FULL_TOKENS * layout.cp // model.seq)
+    if layout.pp > 1 and batch:
+        largest = max(1, min(largest, batch // (layout.dp * FED * layout.pp)))
     return [
         size for size in (64, 32, 16, 8, 4, 2, 1) if size <= largest and not (batch and batch % (size * layout.dp))
     ] or [1]

@@ -10,6 +10,8 @@ Framework = Literal["torch", "megatron", "deepspeed"]
 MEGATRON = ("megatron", "nemo", "transformerengine", "transformer engine", "mcore", "nanotron", "picotron")
 EARLY_FLASH = ("llm-foundry", "flash-attn 1", "flash attention 1", "triton flash")
 """llm-foundry's tables are taken as made with its Triton kernels, those of the first FlashAttention: an inference."""
+OVERLAPS = ("megatron-core", "mcore", "nemo", "bridge", "overlap", "async tp", "asynctp")
+"""NVIDIA's recipes of Megatron-Core set its switches of overlap."""
 TORCH = ("fsdp", "ddp", "torch", "llm-foundry", "composer", "litgpt", "titan", "lightning", "accelerate")
 
 
@@ -24,21 +26,31 @@ class Software:
     """Only small added matrices learn (LoRA)."""
     early_flash: bool
     """Attention by the kernels of before FlashAttention 2."""
+    overlaps: bool
+    """Exchanges of tensor and data ranks behind products."""
+    deduplicates: bool
+    """DeepEP's dispatch of tokens."""
+    older: bool
+    """Of before sequence parallelism and flash attention."""
 
 
 def software(name: str, note: str, *, narrow: bool, spread: bool, sharded: bool) -> Software:
     """`narrow`: fp16, by which one knows older releases; `spread`: layers or stages are split; `sharded`: ZeRO-3."""
     words = name.lower()
     framework = _framework(words, note, spread)
+    older = narrow or "megatron-deepspeed" in words
     if sharded and "deepspeed" in words:
         framework = "deepspeed"
     return Software(
         framework=framework,
         compiled=_compiled(f"{words} {note.lower()}"),
-        flash="flash" in words or not (narrow and framework != "torch"),
+        flash="flash" in words or not (older and framework != "torch"),
         pure="pure" in words,
         adapters="lora" in f"{words} {note.lower()}",
         early_flash=any(word in words for word in EARLY_FLASH),
+        overlaps=not older and any(word in words for word in OVERLAPS),
+        deduplicates="deepep" in f"{words} {note.lower()}" or "bridge" in words,
+        older=older,
     )
 
 

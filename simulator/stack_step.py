@@ -82,5 +82,5 @@ def _exchanged(layout: Layout, system: System, rates: Rates, weights: float, win
         gather = time_s("all_gather", 2 * weights, group, system)
         total = time_s("reduce_scatter", size, group, system) + gathers * gather
         last = gather / gathers if layout.zero == SHARDED else gather
-    hidden = min(rates.links * total, window)
-    return max(rates.links * last, rates.links * total - hidden) + rates.slowed * hidden
+    shown = max(rates.links * last, rates.links * total - window)
+    return shown + rates.slowed * (rates.links * total - shown)

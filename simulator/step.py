@@ -8,7 +8,8 @@ from typing import Protocol
 
 from simulator.compute import Compute, habit
 from simulator.interval import spread
-from simulator.layout import Layout
+from simulator.kernels import Seconds
+from simulator.layout import TUNED, Layout
 from simulator.memory import Memory, memory
 from simulator.model import Model, Stack, Transformer
 from simulator.offload import offload_s
@@ -17,6 +18,7 @@ from simulator.rates import Rates, fitted
 from simulator.stack_step import stack_parts
 from simulator.system import System
 from simulator.traffic import SHARDED, Traffic
+from simulator.trainers import habits
 
 LAUNCHES = 2.5
 """Host time of a layer forward and backward over that of forward alone."""
@@ -80,10 +82,12 @@ class Estimate:
         stage, backward = self._stage(layout)
         split = layout.dp * layout.cp if layout.zero else 1
         parts = {name: seconds * count for name, seconds in stage.items()}
+        if _keeps_gathered(layout):
+            parts["gather"] = stage.pop("gather")
         parts["pipeline bubble"] = self._pipeline(layout, stage, count)
         parts["data"] = self.traffic.gradients(layout, backward)
         parts["optimizer"] = self.compute.update(self.traffic.on_rank(layout) / split, layout)
-        parts["step"] = self.rates.step_ms * 1e-3
+        parts["step"] = 1e-3 * (self.rates.step_ms if layout.framework == "torch" else self.rates.step_megatron_ms)
         busy = sum(parts.values())
         parts["jitter"] = busy * self.rates.jitter * sqrt(2 * log(layout.gpus)) if layout.gpus > 1 else 0.0
         return parts
@@ -97,7 +101,7 @@ class Estimate:
             works.append((layers - mixtures, self.compute.layer(layout, False)))
         if mixtures:
             works.append((mixtures, self.compute.layer(layout, True)))
-        head = self.compute.head(layout)
+        head = self._head(layout, sum(n * (work.forward + work.backward) for n, work in works) / layers)
         backward = sum(n * work.backward for n, work in works)
         attention = sum(n * (work.attention.forward + work.attention.backward) for n, work in works)
         stage = {
@@ -112,10 +116,19 @@ class Estimate:
             "gather": self.traffic.gather(layout, layers, sum(n * work.forward for n, work in works), backward),
         }
         device = sum(stage.values()) if self.system.gpu.runs_ahead else 0.0
-        stage["host"] = max(0.0, self._host(layout, layers) - device)
+        stage["host"] = max(0.0, self._host(layout, layers, mixtures) - device)
         return stage, backward + head.backward
 
-    def _host(self, layout: Layout, layers: float) -> float:
+    def _head(self, layout: Layout, layer: float) -> Seconds:
+        """What it adds to the last stage: where layers do not divide evenly, that stage has one less."""
+        head = self.compute.head(layout)
+        if layout.pp == 1 or self.held.layers % layout.pp == 0:
+            return head
+        whole = head.forward + head.backward
+        left = max(0.0, whole - layer) / whole
+        return Seconds(left * head.forward, left * head.inputs_back, left * head.weights_back)
+
+    def _host(self, layout: Layout, layers: float, mixtures: float) -> float:
         """Seconds that launching takes."""
         rates = self.rates
         kinds = {"plain": rates.host_torch_us, "compiled": rates.host_compiled_us, "fused": rates.host_megatron_us}
@@ -127,13 +140,19 @@ class Estimate:
             launched += each + rates.host_again_us
         if layout.zero == SHARDED:
             launched += GATHERS * rates.host_shard_us
-        return layers * launched * 1e-6
+        return (layers * launched + mixtures * LAUNCHES * rates.host_experts_us) * 1e-6
 
     def _pipeline(self, layout: Layout, stage: dict[str, float], count: int) -> float:
         if layout.pp == 1:
             return 0.0
         one = sum(stage.values()) - stage["vocabulary"]
         return (layout.pp - 1) / layout.virtual_stages * one + self.traffic.sends(layout, count)
+
+
+def _keeps_gathered(layout: Layout) -> bool:
+    """Stages of a pipeline gather their weights once in a step; torch's own FSDP does so for every micro-batch."""
+    seen_to = layout.framework != "torch" or layout.gpus >= TUNED or habits(layout.trainer).keeps_gathered
+    return layout.pp > 1 and seen_to
 
 
 @dataclass(frozen=True)

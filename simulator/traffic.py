@@ -15,6 +15,8 @@ SHARDED = 3
 """ZeRO stage that splits the weights too."""
 BEHIND_BACKWARD = 0.9
 """Share of backward that DDP can reduce behind: the last bucket is ready when it ends."""
+BACKWARD = 2
+"""Exchanges of a layer's gradients between tensor ranks, which megatron sends behind the products for the weights."""
 RING_SHOWN = 0.1
 """Share of context exchanges that shows although attention takes longer."""
 
@@ -29,7 +31,11 @@ class Traffic:
             return 0.0
         group = groups.tensor(layout, self.system)
         size = 2 * self._tokens(layout) * self.model.hidden
-        times = 6 if layout.recompute == "full" else 4
+        times = 6.0 if layout.recompute == "full" else 4.0
+        if layout.overlaps:
+            times *= 1 - self.rates.tensor_hidden
+        elif layout.framework == "megatron":
+            times -= BACKWARD * self.rates.tensor_hidden
         if layout.sequence_parallel:
             return times * (self._time("all_gather", size, group) + self._time("reduce_scatter", size, group))
         return times * self._time("all_reduce", size, group)
@@ -48,7 +54,7 @@ class Traffic:
         if layout.ep == 1 or experts is None:
             return 0.0
         group = groups.experts(layout, self.system)
-        copies = _copies(experts.per_token, max(1, group.ranks // group.per_node))
+        copies = _copies(experts.per_token, _places(layout, group))
         size = 2 * self._tokens(layout) * self.model.hidden * copies / layout.tp
         times = 6 if layout.recompute == "full" else 4
         return times * self.rates.dispatch * time_s("all_to_all", size, group, self.system)
@@ -70,34 +76,53 @@ class Traffic:
         """What is left of their reduction after `backward` of the last micro-batch."""
         if layout.zero == SHARDED or layout.dp * layout.cp == 1 or layout.adapters:
             return 0.0
-        group, held = groups.data(layout, self.system), self.on_rank(layout)
-        size = layout.gradient_bytes * held * layout.compression
-        if layout.zero == 0:
-            reduce, gather = self._time("all_reduce", size, group), 0.0
-        else:
-            reduce, gather = self._time("reduce_scatter", size, group), self._time("all_gather", 2 * held, group)
+        group, size = (
+            groups.data(layout, self.system),
+            layout.gradient_bytes * layout.compression * self.on_rank(layout),
+        )
+        reduce, gather = self._reduced(layout)
         if layout.framework == "torch":
             last = self._time("all_reduce", min(size, layout.bucket_mb * 2**20), group)
-            hidden = min(reduce, BEHIND_BACKWARD * backward)
-            return max(last, reduce - hidden) + gather + self.rates.slowed * hidden
-        hidden = min(reduce, backward) * self.rates.gradients_hidden
-        return reduce - hidden + gather * (1 - self.rates.gradients_hidden)
+            shown = max(last, reduce - BEHIND_BACKWARD * backward)
+            return shown + gather + self.rates.slowed * (reduce - shown)
+        share = self.rates.gradients_overlapped if layout.overlaps else self.rates.gradients_hidden
+        hidden = min(reduce, backward) * share
+        return reduce - hidden + gather * (1 - share)
 
     def sends(self, layout: Layout, count: int) -> float:
         """Activations and their gradients between stages, over a step."""
         split = layout.tp if layout.sequence_parallel or layout.framework == "megatron" else 1
         size = 2 * self._tokens(layout) * self.model.hidden / split
         each = self._time("send", size, groups.pipeline(layout, self.system))
+        if not layout.overlaps:
+            each += 1e-3 * self.rates.handover_ms
         return 2 * each * (count + layout.pp - 1) * layout.virtual_stages
 
     def on_rank(self, layout: Layout) -> float:
         """Parameters of one rank of the fullest stage before ZeRO splits them."""
+        return sum(self._stage_parameters(layout))
+
+    def _reduced(self, layout: Layout) -> tuple[float, float]:
+        """Reducing all gradients of a rank, and gathering the weights that others updated."""
+        every, routed = self._stage_parameters(layout)
+        each = layout.gradient_bytes * layout.compression
+        shard, over = groups.data(layout, self.system), groups.expert_data(layout, self.system)
+        if layout.zero == 0:
+            return self._time("all_reduce", each * every, shard) + self._time("all_reduce", each * routed, over), 0.0
+        reduce = self._time("reduce_scatter", each * every, shard) + self._time("reduce_scatter", each * routed, over)
+        copies = groups.replicas(layout, self.system)
+        if copies.ranks > 1:
+            reduce += self._time("all_reduce", each * every / shard.ranks, copies)
+        return reduce, self._time("all_gather", 2 * every, shard) + self._time("all_gather", 2 * routed, over)
+
+    def _stage_parameters(self, layout: Layout) -> tuple[float, float]:
+        """Those of every data rank, and of this one's experts."""
         held = self.held
         layers, mixtures = held.layers / layout.pp, held.mixtures / layout.pp
         dense = layers * held.attention + (layers - mixtures) * held.dense + mixtures * held.shared
         routed = mixtures * held.experts * held.expert / layout.ep
         ends = (held.embedding + held.head) if layout.pp == 1 else max(held.embedding, held.head)
-        return (dense + ends + routed) / layout.tp
+        return (dense + ends) / layout.tp, routed / layout.tp
 
     def _layer_exchange(self, layout: Layout) -> tuple[float, float]:
         """Gathering one layer's weights, and reducing its gradients."""
@@ -133,6 +158,12 @@ class Traffic:
         return self.rates.links * time_s(op, size, group, self.system)
 
 
-def _copies(per_token: int, nodes: int) -> float:
-    """Of a token that leave: one to each node that has an expert of it, which hands it on inside."""
-    return min(float(per_token), nodes * (1 - (1 - 1 / nodes) ** per_token)) if nodes > 1 else float(per_token)
+def _places(layout: Layout, group: Group) -> int:
+    """That a token is sent to once: nodes, which hand it on inside; in one node its ranks, where somebody sorts it."""
+    nodes = group.ranks // group.per_node
+    return nodes if nodes > 1 else (group.ranks if layout.deduplicates else 1)
+
+
+def _copies(per_token: int, places: int) -> float:
+    """Of a token that leave: one to each place that has an expert of it; to each expert where there is but one."""
+    return min(float(per_token), places * (1 - (1 - 1 / places) ** per_token)) if places > 1 else float(per_token)

@@ -29,6 +29,8 @@ class Habits:
     """Where whole layers are computed again under ZeRO-3, the host keeps their inputs."""
     plain: bool = False
     """Modules are torch's own, though the schedule and the state are those of Megatron."""
+    keeps_gathered: bool = False
+    """Stages of a pipeline keep the weights that FSDP gathered for the whole step."""
     gathers_again: bool = False
     """What tensor ranks gather for a product is not kept for backward."""
     keeps_outputs: bool = False

@@ -118,7 +118,7 @@ def test_more_ranks_bring_less_each() -> None:
     assert rows[0].communication == 0 < rows[-1].communication
     # 256 samples on one rank are 256 micro-batches; split over 256 ranks each has what a step costs anyway.
     assert all(row.shared_efficiency is not None for row in rows)
-    assert (rows[-1].shared_efficiency or 0) < 0.5
+    assert (rows[-1].shared_efficiency or 0) < 0.7
     assert all(re.search(r" \d+%$", row.bottleneck) for row in rows)
 
 

@@ -10,6 +10,7 @@ from simulator.model import Transformer
 from simulator.parameters import Parameters, head_width
 from simulator.rates import Rates
 from simulator.system import System
+from simulator.trainers import habits
 
 SHARDED = 3
 """ZeRO stage that splits the weights too."""
@@ -113,6 +114,8 @@ class Traffic:
         copies = groups.replicas(layout, self.system)
         if copies.ranks > 1:
             reduce += self._time("all_reduce", each * every / shard.ranks, copies)
+        if habits(layout.trainer).broadcasts_parts:
+            return reduce, shard.ranks * self._time("broadcast", 2 * every / shard.ranks, shard)
         return reduce, self._time("all_gather", 2 * every, shard) + self._time("all_gather", 2 * routed, over)
 
     def _stage_parameters(self, layout: Layout) -> tuple[float, float]:

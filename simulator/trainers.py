@@ -31,6 +31,8 @@ class Habits:
     """Modules are torch's own, though the schedule and the state are those of Megatron."""
     keeps_gathered: bool = False
     """Stages of a pipeline keep the weights that FSDP gathered for the whole step."""
+    broadcasts_parts: bool = False
+    """After the update of ZeRO-1 and 2 ranks send their parts of the weights to all others, one after the other."""
     gathers_again: bool = False
     """What tensor ranks gather for a product is not kept for backward."""
     keeps_outputs: bool = False

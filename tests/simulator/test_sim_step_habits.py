@@ -63,6 +63,13 @@ def test_groups_of_zero_reduce_among_each_other_too() -> None:
     assert whole > inside
 
 
+def test_weights_that_ranks_send_in_turn_take_longer_the_more_ranks_there_are() -> None:
+    def data(nodes: int, trainer: str) -> float:
+        return parts(nodes=nodes, zero=1, framework="torch", trainer=trainer, global_batch=8 * nodes)["data"]
+
+    assert data(64, "internevo") - data(64, "") > 4 * (data(16, "internevo") - data(16, "")) > 0
+
+
 def test_stages_that_keep_their_weights_gather_them_once_in_a_step() -> None:
     def gather(batch: int, trainer: str) -> float:
         return parts(nodes=2, pp=2, dp=8, zero=3, framework="torch", trainer=trainer, global_batch=batch)["gather"]

@@ -49,9 +49,13 @@ def predicted(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
 def _answer(row: Mapping[str, str]) -> tuple[str, str, str]:
     try:
         asked = question(row)
+        found = asked.time_us
     except RowError as impossible:
         return "", "", str(impossible)
-    return f"{asked.time_us:.6g}", "; ".join(asked.inferred), ""
+    except (ArithmeticError, ValueError, LookupError) as unforeseen:
+        # A row must never end the others.
+        return "", "", f"row: {type(unforeseen).__name__} {unforeseen}; allowed: machines that can be built"
+    return f"{found:.6g}", "; ".join(asked.inferred), ""
 
 
 def question(row: Mapping[str, str]) -> Question:

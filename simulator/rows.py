@@ -72,14 +72,18 @@ def divides(model: Transformer, layout: Layout) -> None:
     tp, pp, ep, virtual, ranks = layout.tp, layout.pp, layout.ep, layout.virtual_stages, layout.dp * layout.cp
     if model.heads % tp:
         raise RowError(f"tp: {tp}; allowed: divisors of heads = {model.heads}; choose one")
-    if pp * virtual > model.layers + (ENDS if pp > ENDS else 0):
-        raise RowError(f"pp * virtual_stages: {pp * virtual}; allowed: up to layers = {model.layers}; make one smaller")
+    ends = ENDS if pp > ENDS else 0
+    if pp * virtual > model.layers + ends:
+        most = f"layers + {ends} = {model.layers + ends}" if ends else f"layers = {model.layers}"
+        raise RowError(f"pp * virtual_stages: {pp * virtual}; allowed: up to {most}; make one smaller")
     if layout.pp > 1 and -model.layers % pp > UNEVEN:
         raise RowError(f"pp: {pp}; allowed: divisors of layers = {model.layers}, or of up to {UNEVEN} more; choose one")
     if model.seq % layout.cp:
         raise RowError(f"cp: {layout.cp}; allowed: divisors of seq = {model.seq}; choose one")
     if ranks % ep:
         raise RowError(f"ep: {ep}; allowed: divisors of dp * cp = {ranks}; choose one")
+    if layout.shard and ranks % layout.shard:
+        raise RowError(f"shard_size: {layout.shard}; allowed: divisors of dp * cp = {ranks}; choose one")
     if ep > 1 and model.experts is not None and model.experts.count % ep:
         raise RowError(f"ep: {ep}; allowed: divisors of experts = {model.experts.count}; choose one")
 
@@ -196,7 +200,7 @@ def _interleaved(values: Values, model: Transformer, layout: Layout) -> Layout:
     """As many turns as keep the stages busy, where somebody has seen to it and does not say."""
     if layout.pp == 1 or values.text("virtual_stages") or not (layout.overlaps or layout.gpus >= TUNED):
         return layout
-    each = model.layers // layout.pp
+    each = max(1, model.layers // layout.pp)
     turns = [turns for turns in range(1, each + 1) if each % turns == 0]
     waits = (layout.pp - 1) / max(1, layout.micro_batches)
     chosen = next((one for one in turns if waits / one <= IDLE), turns[-1])

@@ -51,7 +51,7 @@ def _answer(row: Mapping[str, str]) -> tuple[str, ...]:
             raise RowError(f"step: {found.step_s:.3g} s; allowed: {SHORTEST_S:g} to {LONGEST_S:g} s; check the sizes")
     except RowError as impossible:
         return "", "", "", "", "", str(impossible)
-    except (ArithmeticError, ValueError, KeyError, AssertionError) as unforeseen:
+    except (ArithmeticError, ValueError, LookupError, AssertionError) as unforeseen:
         # A row must never end the others.
         return "", "", "", "", "", f"row: {type(unforeseen).__name__} {unforeseen}; allowed: a run that can be built"
     memory = found.memory.printed / GIB

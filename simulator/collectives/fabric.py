@@ -123,7 +123,7 @@ def _per_node(group: Group, system: System) -> int:
 def _ring_gb_s(share: float, link: str, per_node: int, system: System) -> float:
     if link == "pcie":
         return share * min(system.intra_gb_s, system.host_gb_s)
-    if link == "nvlink2" and system.gpus_per_node == CUBE_GPUS and per_node > 1:
+    if link == "nvlink2" and system.gpus_per_node == CUBE_GPUS and 1 < per_node <= CUBE_GPUS:
         return share * system.intra_gb_s * CUBE_RINGS[per_node] / CUBE_RINGS[CUBE_GPUS]
     return share * system.intra_gb_s
 
@@ -137,4 +137,4 @@ def _cards_gb_s(group: Group, system: System, gpus: int) -> float:
 
 def _rack(system: System) -> int:
     """Nodes that are one NVLink domain."""
-    return system.nvlink_domain // system.gpus_per_node if system.nvlink_domain > NODE_MOST else 1
+    return max(1, system.nvlink_domain // system.gpus_per_node) if system.nvlink_domain > NODE_MOST else 1

@@ -70,6 +70,16 @@ def test_columns_that_a_file_does_not_have_are_blank() -> None:
     assert question({name: ROW[name] for name in ("gpu_type", "gpus", "op", "bytes", "interconnect")}).group.ranks == 16
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"gpu_type": "v100", "intra_gb_s": "150", "nvlink_domain": "64"}, {"gpu_type": "l40s", "intra_gb_s": "450"}],
+)
+def test_no_row_ends_the_others(changes: dict[str, str]) -> None:
+    odd, usual = predicted([{**ROW, **changes}, ROW])
+    assert bool(odd["error"]) != bool(odd["predicted_time_us"])
+    assert usual["predicted_time_us"]
+
+
 def test_one_process_launches_on_one_gpu_after_the_other() -> None:
     node = {**ROW, "gpu_type": "a100", "gpus": "8", "nodes": "1", "bytes": "8"}
     apart = question({**node, "note": "one process per GPU"})

@@ -60,6 +60,9 @@ def test_what_a_row_leaves_out_is_inferred_listed_and_widens_the_interval() -> N
         ({"kv_heads": "5"}, "kv_heads: 5; allowed: divisors of heads = 32"),
         ({"layers": "28", "tp": "1", "pp": "8", "dp": "2"}, "pp: 8; allowed: divisors of layers = 28"),
         ({"layers": "1", "tp": "1", "pp": "2"}, "pp * virtual_stages: 2; allowed: up to layers = 1"),
+        ({"layers": "5", "tp": "1", "pp": "8", "dp": "2"}, "pp * virtual_stages: 8; allowed: up to layers + 2 = 7"),
+        ({"shard_size": "3"}, "shard_size: 3; allowed: divisors of dp * cp = 8"),
+        ({"shard_size": "16"}, "shard_size: 16; allowed: divisors of dp * cp = 8"),
         ({"dtype": "int4"}, "dtype: 'int4'; allowed: fp32, tf32, fp16, bf16, fp8"),
         ({"gpu_type": "a100", "dtype": "fp8"}, "dtype: 'fp8' on a100; allowed: fp32, tf32, fp16, bf16"),
         ({"nodes": "1"}, "gpus: 16; allowed: at most gpus_per_node * nodes = 8"),
@@ -74,6 +77,22 @@ def test_an_impossible_row_has_an_error_and_no_guess(changes: dict[str, str], me
     found = answer(**changes)
     assert message in found["error"]
     assert not any(found[name] for name in ADDED if name != "error")
+
+
+@pytest.mark.parametrize("software", ["Megatron-LM", "NeMo Megatron-Core"])
+def test_embedding_and_loss_may_be_stages_of_their_own(software: str) -> None:
+    found = answer(gpus="160", nodes="20", layers="8", pp="10", software=software)
+    assert not found["error"]
+    assert float(found["predicted_step_time_s"]) > 0
+
+
+def test_a_node_wider_than_its_domain_of_fast_links_is_predicted() -> None:
+    wide = answer(gpus="64", dp="32", gpus_per_node="64", nodes="1", nvlink_domain="32")
+    assert not wide["error"]
+    assert (
+        wide["predicted_step_time_s"]
+        == answer(gpus="64", dp="32", gpus_per_node="64", nodes="1")["predicted_step_time_s"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ from simulator.trainers import habits
 
 LAUNCHES = 2.5
 """Host time of a layer forward and backward over that of forward alone."""
+OURS = ("", "muster")
+"""Trainers of a layout that is planned, or that nobody has published."""
 GATHERS = 3
 """Times that the host starts the gathering of a sharded layer."""
 
@@ -150,9 +152,12 @@ class Estimate:
 
 
 def _keeps_gathered(layout: Layout) -> bool:
-    """Stages of a pipeline gather their weights once in a step; torch's own FSDP does so for every micro-batch."""
-    seen_to = layout.framework != "torch" or layout.gpus >= TUNED or habits(layout.trainer).keeps_gathered
-    return layout.pp > 1 and seen_to
+    """Stages of a pipeline gather their weights once in a step; torch's own FSDP does so for every micro-batch.
+
+    Of other trainers' large runs one may think that somebody has seen to it; ours does the same at any size.
+    """
+    tuned = layout.gpus >= TUNED and layout.trainer not in OURS
+    return layout.pp > 1 and (layout.framework != "torch" or tuned or habits(layout.trainer).keeps_gathered)
 
 
 @dataclass(frozen=True)

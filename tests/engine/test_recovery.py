@@ -55,7 +55,7 @@ def kill_when(machines: Machines, seen: str, count: int) -> None:
 
 def assert_silent(machines: Machines) -> None:
     """What the killed run started ends by itself, and makes nothing more."""
-    # A plugin that was just starting must come up before it sees that nobody asks; other layers may be at work beside it.
+    # A plugin that was just starting comes up before it sees that nobody asks, and other layers work beside it.
     deadline = time.monotonic() + 60
     while processes_of(machines):
         assert time.monotonic() < deadline, processes_of(machines)

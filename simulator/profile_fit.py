@@ -115,7 +115,7 @@ def _clean(world: dict[str, Any]) -> Rates:
     ranks = world["nodes"] * world["per_node"]
     spread = world.get("spread", 0.0) / sqrt(2 * log(ranks)) if ranks > 1 else 0.0
     seen = {"matmul": 1.0, "throttle": 0.0, "memory": 1.0, "links": 1.0, "step_ms": 0.0, "jitter": spread}
-    seen |= {"flash": 1.0, "flash_hopper": 1.0, "passes_gated": 1.0, "host_torch_us": 0.0, "update": 1.0}
+    seen |= {"flash": 1.0, "flash_hopper": 1.0, "passes_gated": 1.0, "host_torch_us": 0.0, "update": 1.0, "logits": 1.0}
     seen["slowed"] = world.get("slowed") or 0.0
     return replace(fitted(), **seen)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.collectives import Group, time_s
+from simulator.compute import Compute
 from simulator.emulate.costs import Modelled
 from simulator.emulate.job import Job
 from simulator.emulate.machines import Machines, Measured, clocked
@@ -181,3 +183,14 @@ def test_compiled_kernels_stand_to_plain_ones_as_elsewhere(tmp_path: Path, name:
     assert getattr(rates, compiled) / getattr(rates, plain) == pytest.approx(
         getattr(usual, compiled) / getattr(usual, plain)
     )
+
+
+def test_passes_over_logits_are_the_gpu_s_own_not_times_those_of_others(tmp_path: Path) -> None:
+    on = made(tmp_path).of(1, 8)
+    rows = made_profile.of_gpu()["worlds"][0]["layers"]
+    for row in rows:
+        model = made_profile.transformer(1, *(row[name] for name in ("dim", "heads", "ffn", "vocab", "seq")))
+        layout = Layout(micro_batch=row["samples"], global_batch=row["samples"], dtype="fp32")
+        head = Compute(model, on.system.gpu, replace(on.rates, logits=2.0)).head(layout)
+        row["head_s"] = head.forward + head.backward
+    assert made(tmp_path, layers=rows).of(1, 8).rates.logits == pytest.approx(2.0, rel=0.01)

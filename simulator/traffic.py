@@ -85,7 +85,7 @@ class Traffic:
         if layout.framework == "torch":
             last = self._time("all_reduce", min(size, layout.bucket_mb * 2**20), group)
             shown = max(last, reduce - BEHIND_BACKWARD * backward)
-            return shown + gather + self.rates.slowed * (reduce - shown)
+            return shown + gather + self.rates.slowed * max(0.0, reduce - shown)
         share = self.rates.gradients_overlapped if layout.overlaps else self.rates.gradients_hidden
         hidden = min(reduce, backward) * share
         return reduce - hidden + gather * (1 - share)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from simulator.gpus import gpu
 from simulator.layout import Layout
 from simulator.model import Experts, Layer, Stack, Transformer
+from simulator.rates import fitted
 from simulator.step import predict
 from simulator.system import System
 
@@ -44,6 +45,16 @@ def test_parts_are_the_step_and_the_interval_holds_it() -> None:
     assert found.low_s < found.step_s < found.high_s
     assert found.bottleneck == "compute"
     assert min(found.parts.values()) >= 0
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_compute_that_exchanges_slow_down_makes_no_step_shorter(zero: int) -> None:
+    """One bucket holds all gradients of a small model: nothing is reduced beside compute."""
+    small = replace(MODEL, layers=1, hidden=256, heads=2, kv_heads=2, ffn=512, vocab=512)
+    steps = [
+        predict(small, layout(zero=zero), system(), replace(fitted(), slowed=slowed)).step_s for slowed in (0.0, 0.4)
+    ]
+    assert steps[0] <= steps[1]
 
 
 def test_a_pipeline_of_our_trainer_gathers_as_often_on_1024_gpus_as_on_fewer() -> None:

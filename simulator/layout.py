@@ -22,6 +22,7 @@ Trainer = Literal[
     "nanotron",
     "torchtune",
     "transformers",
+    "internevo",
     "unknown",
     "sparing",
 ]

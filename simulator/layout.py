@@ -26,6 +26,8 @@ Trainer = Literal[
     "unknown",
     "sparing",
 ]
+OURS: tuple[Trainer, ...] = ("", "muster")
+"""Of a layout that is planned, or that the project's own trainer runs."""
 Told = Literal["", "peak", "reserved", "device"]
 """What tensors held, what the allocator took, or what nvidia-smi shows; empty where the trainer's habit decides."""
 

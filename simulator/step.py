@@ -9,7 +9,7 @@ from typing import Protocol
 from simulator.compute import Compute, habit
 from simulator.interval import spread
 from simulator.kernels import Seconds
-from simulator.layout import TUNED, Layout
+from simulator.layout import OURS, TUNED, Layout
 from simulator.memory import Memory, memory
 from simulator.model import Model, Stack, Transformer
 from simulator.offload import offload_s
@@ -22,8 +22,6 @@ from simulator.trainers import habits
 
 LAUNCHES = 2.5
 """Host time of a layer forward and backward over that of forward alone."""
-OURS = ("", "muster")
-"""Trainers of a layout that is planned, or that nobody has published."""
 GATHERS = 3
 """Times that the host starts the gathering of a sharded layer."""
 

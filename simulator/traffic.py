@@ -5,13 +5,15 @@ from __future__ import annotations
 from simulator import groups
 from simulator.collectives import Group, Op, time_s
 from simulator.kernels import Kernels
-from simulator.layout import Layout
+from simulator.layout import OURS, Layout
 from simulator.model import Transformer
 from simulator.parameters import Parameters, head_width
 from simulator.rates import Rates
 from simulator.system import System
 from simulator.trainers import habits
 
+SPLIT_GRADIENTS = 2
+"""ZeRO stage that splits the gradients; the next splits the weights too."""
 SHARDED = 3
 """ZeRO stage that splits the weights too."""
 BEHIND_BACKWARD = 0.9
@@ -74,7 +76,7 @@ class Traffic:
         return ends + layers * (shown + self.rates.slowed * hidden + copied)
 
     def gradients(self, layout: Layout, backward: float) -> float:
-        """What is left of their reduction after `backward` of the last micro-batch."""
+        """What is left of their reduction after `backward` of the last micro-batch, or of each that reduces."""
         if layout.zero == SHARDED or layout.dp * layout.cp == 1 or layout.adapters:
             return 0.0
         group, size = (
@@ -85,7 +87,8 @@ class Traffic:
         if layout.framework == "torch":
             last = self._time("all_reduce", min(size, layout.bucket_mb * 2**20), group)
             shown = max(last, reduce - BEHIND_BACKWARD * backward)
-            return shown + gather + self.rates.slowed * max(0.0, reduce - shown)
+            shown += self.rates.slowed * max(0.0, reduce - shown)
+            return shown * _reductions(layout) + gather
         share = self.rates.gradients_overlapped if layout.overlaps else self.rates.gradients_hidden
         hidden = min(reduce, backward) * share
         return reduce - hidden + gather * (1 - share)
@@ -159,6 +162,15 @@ class Traffic:
 
     def _time(self, op: Op, size: float, group: Group) -> float:
         return self.rates.links * time_s(op, size, group, self.system)
+
+
+def _reductions(layout: Layout) -> int:
+    """In a step: our trainer scatters gradients after every micro-batch where ZeRO splits them (its parallel/fsdp.py).
+
+    Stages of a pipeline do so after the last one.
+    """
+    each = layout.trainer in OURS and layout.zero == SPLIT_GRADIENTS and layout.pp == 1
+    return max(1, layout.micro_batches) if each else 1
 
 
 def _places(layout: Layout, group: Group) -> int:

@@ -57,6 +57,19 @@ def test_compute_that_exchanges_slow_down_makes_no_step_shorter(zero: int) -> No
     assert steps[0] <= steps[1]
 
 
+def test_gradients_that_our_trainer_splits_are_reduced_after_every_micro_batch() -> None:
+    def data(count: int, **changes: object) -> float:
+        one = layout(**{"dp": 32, "global_batch": 32 * count, **changes})
+        return predict(MODEL, one, system(4)).parts["data"]
+
+    assert data(1, zero=2) == pytest.approx(data(1, zero=1)), "one micro-batch is reduced once either way"
+    assert data(8, zero=1) == pytest.approx(data(1, zero=1))
+    assert data(8, zero=2) > 2 * data(2, zero=2)
+    assert data(8, zero=2, trainer="transformers") == pytest.approx(data(8, zero=1, trainer="transformers"))
+    piped = [data(8, dp=16, pp=2, zero=zero) for zero in (1, 2)]
+    assert piped[0] == pytest.approx(piped[1]), "stages wait for the last one"
+
+
 def test_a_pipeline_of_our_trainer_gathers_as_often_on_1024_gpus_as_on_fewer() -> None:
     def gather(nodes: int, trainer: str) -> float:
         one = layout(dp=2 * nodes, tp=2, pp=2, global_batch=16 * nodes, sequence_parallel=True, trainer=trainer)

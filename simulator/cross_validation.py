@@ -19,6 +19,12 @@ def without_its_system(runs: Sequence[Measured], progress: Progress = lambda _: 
     return _left_out(runs, lambda run: run.run.system.name, progress)
 
 
+def names(runs: Sequence[Measured], by: str) -> list[str]:
+    """Sources or systems with a measured step: what a fit can go by."""
+    timed = (run for run in runs if run.step_s > 0)
+    return sorted({run.source if by == "source" else run.run.system.name for run in timed})
+
+
 def _left_out(runs: Sequence[Measured], key: Callable[[Measured], str], progress: Progress) -> list[Compared]:
     names = sorted({key(run) for run in runs})
     progress(f"with all {len(names)}")

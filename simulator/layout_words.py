@@ -43,6 +43,8 @@ def layout(words: str, dtype: str = "bf16") -> Layout:
 
 def check(model: Transformer, one: Layout) -> None:
     """ConfigError where the model cannot be split so, by the same rules as a row of `predict`."""
+    if one.ep > 1 and model.experts is None:
+        raise ConfigError([Problem(f"{WHERE} ep", f"{one.ep}; allowed: 1, the model has no experts", "leave it out")])
     try:
         divides(model, one)
     except RowError as bad:
@@ -75,7 +77,7 @@ def _chosen(text: str, choices: tuple[Any, ...]) -> Any:
     for choice in choices:
         if text == str(choice):
             return choice
-    raise ValueError(f"allowed: {', '.join(map(str, choices))}")
+    raise ValueError(f"allowed: {', '.join(str(choice) for choice in choices if choice != '')}")
 
 
 def _number(text: str, kind: type, least: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def read(path: Path) -> Profile:
     except OSError as bad:
         message = f"{path} cannot be read ({bad.strerror}); allowed: a file that calibrate wrote"
         raise _bad("file", message, f"name another, or make one: {CALIBRATE}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _bad("file", f"{path} is no JSON; allowed: what calibrate writes", "name another") from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         was = found.get("schema") if isinstance(found, dict) else None
@@ -59,15 +60,26 @@ def _check(found: dict[str, Any], path: Path) -> None:
     worlds = found.get("worlds")
     if not worlds or "device" not in found.get("machine", {}):
         raise _bad("worlds", f"none in {path}; allowed: one or more", f"calibrate again: {CALIBRATE}")
+    device, memory = found["machine"]["device"], found["machine"].get("memory_gb")
+    if not isinstance(device, str):
+        raise _bad("machine.device", f"{device!r} in {path}; allowed: its name", f"calibrate again: {CALIBRATE}")
+    if not _above_zero(memory):
+        raise _bad("machine.memory_gb", f"{memory!r} in {path}; allowed: above 0", f"calibrate again: {CALIBRATE}")
     for world in worlds:
         missing = [name for name in NEEDED if name not in world]
         if missing:
             where = f"worlds.{missing[0]}"
             raise _bad(where, f"missing in {path}; allowed: a number or a table", f"calibrate again: {CALIBRATE}")
-        wrong = [row for rows in world["products"].values() for row in rows if min(row) <= 0]
-        if wrong or world["copied_gb_s"] <= 0:
+        if not world["products"].get("fp32"):
+            raise _bad("worlds.products.fp32", f"none in {path}; allowed: one or more", f"calibrate again: {CALIBRATE}")
+        wrong = [row for rows in world["products"].values() for row in rows if not all(map(_above_zero, row))]
+        if wrong or not _above_zero(world["copied_gb_s"]):
             message = f"{wrong[0] if wrong else world['copied_gb_s']} in {path}; allowed: above 0"
             raise _bad("worlds.products", message, f"calibrate again: {CALIBRATE}")
+
+
+def _above_zero(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < inf
 
 
 def _bad(where: str, message: str, fix: str) -> ConfigError:

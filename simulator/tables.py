@@ -14,7 +14,8 @@ class TableError(ValueError):
 
 def read_table(path: Path) -> list[dict[str, str]]:
     try:
-        with path.open(newline="", encoding="utf-8") as lines:
+        # Spreadsheets begin a file with a mark that would become part of the first column's name.
+        with path.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines, restkey="", restval="")
             rows, names = list(reader), reader.fieldnames or []
     except FileNotFoundError:

@@ -89,10 +89,17 @@ def _runs(rows: list[dict[str, str]], left_out: str | None, written: Table) -> i
 
     runs = [run for run in measured(rows) if run.step_s > 0 or run.memory_gib > 0]
     if not runs:
-        return _refused("rows: none with a measured time or memory; allowed: one or more; fill step_time_s in")
+        return _refused(
+            "rows: none with a measured time or memory that can be true; allowed: one or more; fill step_time_s in,"
+            " or ask `predict --runs` what is wrong with each"
+        )
     if left_out:
         from simulator import cross_validation  # noqa: PLC0415
 
+        if len(names := cross_validation.names(runs, left_out)) < TWO:
+            return _refused(
+                f"{left_out}s: {len(names)} with measured rows; allowed: two or more, one is left out in turn"
+            )
         _progress(f"each {left_out} predicted by constants that were fitted to the others")
         each = {"source": cross_validation.without_its_source, "system": cross_validation.without_its_system}
         found = each[left_out](runs, _progress)

@@ -15,6 +15,7 @@ from simulator.search.question import MOST_NODES, node_count
 from trainer.config.problem import ConfigError, Problem
 
 USUAL = "p5.48xlarge"
+OF_ONE_RUN = ("stack", "instance", "group", "profile", "nodes", "ranks", "json")
 ABOUT = """One run of the trainer by its own settings, or a table of runs or collectives.
 
   python -m simulator predict llama-8b parallel.strategy=auto --stack aws-p5en-lustre --nodes 4
@@ -28,6 +29,8 @@ def main(words: list[str]) -> int:
     if kind := next((kind for kind in predict_table.MODULES if getattr(asked, kind)), ""):
         if asked.config:
             parser.error(f"--{kind} takes no CONFIG: a table, or one run")
+        if alien := [name for name in OF_ONE_RUN if getattr(asked, name)]:
+            parser.error(f"--{kind} takes no --{alien[0]}: each row names its own machines")
         if not asked.out:
             parser.error(f"--{kind} needs --out OUT.csv")
         return predict_table.main(kind, getattr(asked, kind), asked.out)

@@ -17,6 +17,8 @@ from simulator.timeline import timeline
 from trainer.config.problem import ConfigError, Problem
 
 USUAL = "p5.48xlarge"
+MOST_MICRO_BATCHES = 1024
+"""More events than anybody looks at, and a minute of waiting for them."""
 GPUS = f"{layout_words.WHERE} dp x tp x pp x cp"
 
 
@@ -50,6 +52,7 @@ def _trace(asked: argparse.Namespace) -> None:
     wanted = layout_words.layout(asked.layout, known.worlds[0].get("precision", "bf16") if known else "bf16")
     model = named(asked.model).model
     layout_words.check(model, wanted)
+    _drawable(wanted)
     machines = _on(asked, known, wanted)
     events = timeline(model, wanted, machines.system, machines.rates)
     on = f"ranks of {asked.profile.name}" if known else f"GPUs of {asked.system or USUAL}"
@@ -61,6 +64,14 @@ def _trace(asked: argparse.Namespace) -> None:
     if said := layout_words.uneven(model, wanted):
         print(said)
     print(timeline_file.write(asked.out, title, events))
+
+
+def _drawable(wanted: Layout) -> None:
+    if wanted.micro_batches > MOST_MICRO_BATCHES:
+        most = MOST_MICRO_BATCHES * wanted.micro_batch * wanted.dp
+        message = f"{wanted.global_batch}; allowed: up to {most}, {MOST_MICRO_BATCHES} micro-batches of each replica"
+        fix = "ask for fewer: a step repeats itself"
+        raise ConfigError([Problem(f"{layout_words.WHERE} global_batch", message, fix)])
 
 
 def _on(asked: argparse.Namespace, known: profile.Profile | None, wanted: Layout) -> Calibrated:

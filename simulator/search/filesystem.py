@@ -47,6 +47,10 @@ def resized(spec: ClusterSpec, size_gb: int) -> ClusterSpec:
         raise ConfigError([Problem("shared-gb", message, "leave it out, or name another --stack")])
     name, one = found
     larger = one.model_copy(update={"size_gb": size_gb})
+    if size_gb < 1:
+        raise ConfigError(
+            [Problem("shared-gb", f"{size_gb}; allowed: 1200, or a multiple of 2400", "choose one of them")]
+        )
     if problems := [message for _, message in storage.lustre_problems(larger)]:
         raise ConfigError([Problem("shared-gb", problems[0], "choose one of them")])
     return spec.model_copy(update={"storage": {**spec.storage, name: larger}})

@@ -123,6 +123,23 @@ def test_the_command_prints_markdown_where_asked(capsys: pytest.CaptureFixture[s
     assert "tau: median" in printed
 
 
+@pytest.mark.parametrize("by", ["source", "system"])
+def test_one_source_cannot_be_left_out(by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = tmp_path / "one.csv"
+    one.write_text("\n".join(DATA.read_text().splitlines()[:2]))
+    assert main(["evaluate", str(one), "--cross-validate", by]) == 2
+    assert capsys.readouterr().err == (
+        f"simulator: {by}s: 1 with measured rows; allowed: two or more, one is left out in turn\n"
+    )
+
+
+def test_the_mark_of_a_spreadsheet_is_no_part_of_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    marked = tmp_path / "marked.csv"
+    marked.write_text("\n".join(DATA.read_text().splitlines()[:2]), encoding="utf-8-sig")
+    assert main(["predict", "--runs", str(marked), "--out", str(tmp_path / "out.csv")]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_the_command_tells_which_source_it_is_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = DATA.read_text().splitlines()
     few = tmp_path / "few.csv"

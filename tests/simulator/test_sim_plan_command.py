@@ -100,6 +100,7 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--budget", "-1"], "budget: -1 is not above 0"),
         (["--group", "h100"], "group: 'h100' is no group; allowed: h200"),
         (["--deadline", "1h"], "deadline: 1.0 h is met by nothing within --nodes; the fastest takes "),
+        (["--shared-gb", "0"], "shared-gb: 0; allowed: 1200, or a multiple of 2400; choose one of them"),
         (["--shared-gb", "5000"], "shared-gb: 5000 is not sold; allowed: 1200, or a multiple of 2400"),
         (["--shared-gb", "4800", "--stack", "aws-g6-pair"], "shared-gb: 4800; the stack has no fsx-lustre at /shared"),
         (["--trace", "step.txt"], "--trace: 'step.txt'; allowed: a name that ends with .json or .png"),

@@ -82,6 +82,12 @@ BAD: list[tuple[dict[str, Any] | str, str]] = [
         {"worlds": [made_profile.world(1) | {"products": {"fp32": [[1, 2, 3, 0]]}}]},
         r"profile\.worlds\.products: \[1, 2, 3, 0\] in",
     ),
+    ("[" * 100_000, r"profile\.file: .* is no JSON"),
+    ({"machine": {"device": 3, "memory_gb": 16.0}}, r"profile\.machine\.device: 3 in .*; allowed: its name"),
+    ({"machine": {"device": "cpu", "memory_gb": -3}}, r"profile\.machine\.memory_gb: -3 in .*; allowed: above 0"),
+    ({"worlds": [made_profile.world(1) | {"products": {}}]}, r"profile\.worlds\.products\.fp32: none in"),
+    ({"worlds": [made_profile.world(1) | {"copied_gb_s": "x"}]}, r"profile\.worlds\.products: x in .*above 0"),
+    ({"worlds": [made_profile.world(1) | {"copied_gb_s": float("nan")}]}, r"profile\.worlds\.products: nan in"),
 ]
 
 

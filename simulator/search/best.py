@@ -79,7 +79,8 @@ def _first_that_fits(space: Space, shape: Shape, sharding: tuple[Zero, int], pas
         space.counts.considered += 1
         layout = space.layout(shape, sharding, passes, recompute)
         needed = memory(space.model, layout, space.system)
-        if needed.total > _room(space):
+        # What CUDA takes beside the tensors weighs more on small GPUs than the share that is left alone.
+        if needed.total > _room(space) or not needed.fits:
             continue
         space.counts.timed += 1
         space.counts.considered += left

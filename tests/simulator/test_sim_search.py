@@ -87,7 +87,8 @@ def test_the_best_layout_is_the_best_of_all_that_fit() -> None:
     space = Space(model, machines, Batch(64, 64))
     every = [replace(one, recompute=how) for one in layouts(space) for how in ("none", "selective", "full")]
     room = machines.gpu.memory_gb * 2**30 * (1 - LEFT_ALONE)
-    fitting = [one for one in every if memory(model, one, machines).total <= room]
+    needs = [(one, memory(model, one, machines)) for one in every]
+    fitting = [one for one, needed in needs if needed.total <= room and needed.fits]
     quickest = min(predict(model, one, machines).step_s / one.global_batch for one in fitting)
     found = best(space)
     assert found.any
@@ -97,6 +98,17 @@ def test_the_best_layout_is_the_best_of_all_that_fit() -> None:
 def test_what_is_chosen_leaves_memory_alone() -> None:
     for one in answer().options:
         assert one.memory_gib <= (1 - LEFT_ALONE) * system(one.instance, one.nodes).gpu.memory_gb
+
+
+@pytest.mark.parametrize(
+    ("model", "instance", "nodes"), [("llama-1b", "g6.48xlarge", 2), ("llama-8b", "p4d.24xlarge", 16)]
+)
+def test_what_is_chosen_fits_as_predict_sees_it(model: str, instance: str, nodes: int) -> None:
+    found = best(Space(named(model).model, system(instance, nodes), Batch(1024, 1024)))
+    assert found.any
+    assert found.runnable
+    assert found.any.prediction.fits
+    assert found.runnable.prediction.fits
 
 
 def test_context_parallelism_is_not_for_the_trainer() -> None:

@@ -13,6 +13,8 @@ from trainer.config.problem import ConfigError, Problem
 SHARED = "/shared"
 GIB_PER_TIB = 1024
 MB_PER_GB = 1000
+MOST_GB = 1_000_000
+"""As `infra.spec` has it for any filesystem."""
 # EFS takes 1 to 5 GB/s from many clients, depending on the region (unverified; docs.aws.amazon.com/efs/latest/ug/
 # performance.html). Nothing is known of a filesystem that exists already. Both count as slow.
 UNKNOWN_GB_S = 1.0
@@ -47,10 +49,9 @@ def resized(spec: ClusterSpec, size_gb: int) -> ClusterSpec:
         raise ConfigError([Problem("shared-gb", message, "leave it out, or name another --stack")])
     name, one = found
     larger = one.model_copy(update={"size_gb": size_gb})
-    if size_gb < 1:
-        raise ConfigError(
-            [Problem("shared-gb", f"{size_gb}; allowed: 1200, or a multiple of 2400", "choose one of them")]
-        )
+    if not 1 <= size_gb <= MOST_GB:
+        message = f"{size_gb}; allowed: 1200, or a multiple of 2400, up to {MOST_GB}"
+        raise ConfigError([Problem("shared-gb", message, "choose one of them")])
     if problems := [message for _, message in storage.lustre_problems(larger)]:
         raise ConfigError([Problem("shared-gb", problems[0], "choose one of them")])
     return spec.model_copy(update={"storage": {**spec.storage, name: larger}})

@@ -130,6 +130,10 @@ def test_words_that_do_not_go_together(words: list[str], says: str, capsys: pyte
         (["llama-8b", "--ranks", "many"], "--ranks: 'many'; allowed: a whole number from 1 on"),
         (["llama-8b", "--nodes", "1..4"], "nodes: '1..4' is not one number; allowed: 1 to 1024"),
         (["llama-8b", "batch.size"], "batch.size: is no setting; write overrides as key.sub=value"),
+        (
+            ["llama-8b", "batch.size=99999999999999999999"],
+            "batch.size: 99999999999999999999 is not divisible by 8 data",
+        ),
         (["llama-8b", "--profile", "none.json"], "profile.file: none.json cannot be read (No such file"),
         (["deepseek-v3"], "deepseek-v3: cannot be read (No such file or directory); give a YAML file or one of "),
     ],

@@ -10,6 +10,7 @@ from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import BatchConfig, Config, Gpt2Config, LlamaConfig, MlpConfig, ParallelConfig, ResNetConfig
 
 Rule = Callable[[Config], Iterator[Problem]]
+LARGEST_DIVISOR = 65_536
 
 
 def check(config: Config) -> list[Problem]:
@@ -204,4 +205,5 @@ def nearest(number: int, factor: int) -> str:
 
 
 def divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+    """Those that anybody would choose: a mistyped number has nobody wait for the rest."""
+    return ", ".join(str(n) for n in range(1, min(number, LARGEST_DIVISOR) + 1) if number % n == 0)

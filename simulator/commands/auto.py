@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--stack", required=True, help="name in stacks/, or a stack file")
     parser.add_argument("--group", help="node group of the stack; by default the one that jobs go to")
     parser.add_argument("--nodes", required=True, help="that the job will have")
-    asked = parser.parse_args(words)
+    asked = parser.parse_intermixed_args(words)
     try:
         chosen = _chosen(asked)
     except ConfigError as bad:

@@ -30,12 +30,14 @@ def main(words: list[str]) -> int:
         if asked.config:
             parser.error(f"--{kind} takes no CONFIG: a table, or one run")
         if alien := [name for name in OF_ONE_RUN if getattr(asked, name)]:
-            parser.error(f"--{kind} takes no --{alien[0]}: each row names its own machines")
+            parser.error(f"--{kind} takes no --{alien[0]}, which is for one run: a row has its own machines")
         if not asked.out:
             parser.error(f"--{kind} needs --out OUT.csv")
         return predict_table.main(kind, getattr(asked, kind), asked.out)
     if not asked.config:
         parser.error("CONFIG, --runs or --collectives is needed: one run, or a table of them")
+    if asked.group and not asked.stack:
+        parser.error("--group is one of a stack's: name it with --stack")
     if asked.out:
         parser.error("--out is for tables; --json prints one run for programs")
     try:

@@ -110,9 +110,10 @@ def test_nothing_is_wider_than_the_terminal(
     [
         ([], "CONFIG, --runs or --collectives is needed: one run, or a table of them"),
         (["llama-8b", "--runs", "in.csv"], "--runs takes no CONFIG: a table, or one run"),
-        (["--runs", "in.csv", "--out", "x.csv", "--nodes", "4"], "--runs takes no --nodes: each row names its own"),
+        (["--runs", "in.csv", "--out", "x.csv", "--nodes", "4"], "--runs takes no --nodes, which is for one run"),
         (["--runs", "in.csv"], "--runs needs --out OUT.csv"),
         (["llama-8b", "--out", "x.csv"], "--out is for tables; --json prints one run for programs"),
+        (["llama-8b", "--group", "h200"], "--group is one of a stack's: name it with --stack"),
         (["llama-8b", "--nodes", "2", "--ranks", "2"], "not allowed with argument"),
         (["llama-8b", "--stack", "local", "--instance", "p5.48xlarge"], "not allowed with argument"),
     ],

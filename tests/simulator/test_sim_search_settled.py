@@ -115,6 +115,7 @@ def test_words_with_spaces_come_back_whole(capsys: pytest.CaptureFixture[str]) -
     ("arguments", "says"),
     [
         ([*AUTO, "batch.size=3", *STACK], "parallel: no layout of batch.size 3 fits into 4 x p5en.48xlarge"),
+        ([*AUTO, *STACK, "batch.size=3"], "parallel: no layout of batch.size 3 fits into 4 x p5en.48xlarge"),
         (["llama-70b", "parallel.strategy=auto", "parallel.tensor=1", *STACK[:3], "1"], "take more nodes"),
         ([*AUTO, *STACK[:3], "0"], "nodes: 0 is outside of 1 to 1024"),
         (

@@ -62,8 +62,7 @@ def run(row: Mapping[str, str], *, known: bool = True) -> Run:
     layout = _layout(values, model, words, replace(Layout(tp=tp, pp=pp, cp=cp), dtype=dtype))  # type: ignore[arg-type]
     layout, widths = with_habits(values, layout, known=known)
     layout = _fill(values, model, layout, system, widths)
-    if not words.older:
-        layout = _interleaved(values, model, layout)
+    layout = _interleaved(values, model, layout, older=words.older)
     return Run(model, layout, system, tuple(values.inferred))
 
 
@@ -196,9 +195,12 @@ def _fill(values: Values, model: Transformer, layout: Layout, system: System, wi
     return roomy(model, found, system)
 
 
-def _interleaved(values: Values, model: Transformer, layout: Layout) -> Layout:
+def _interleaved(values: Values, model: Transformer, layout: Layout, *, older: bool) -> Layout:
     """As many turns as keep the stages busy, where somebody has seen to it and does not say."""
-    if layout.pp == 1 or values.text("virtual_stages") or not (layout.overlaps or layout.gpus >= TUNED):
+    if layout.pp == 1 or values.text("virtual_stages"):
+        return layout
+    if older or not (layout.overlaps or layout.gpus >= TUNED):
+        values.infer("virtual_stages", layout.virtual_stages)
         return layout
     each = max(1, model.layers // layout.pp)
     turns = [turns for turns in range(1, each + 1) if each % turns == 0]

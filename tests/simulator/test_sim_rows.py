@@ -79,6 +79,13 @@ def test_an_impossible_row_has_an_error_and_no_guess(changes: dict[str, str], me
     assert not any(found[name] for name in ADDED if name != "error")
 
 
+@pytest.mark.parametrize("software", ["Megatron-LM", "Megatron-DeepSpeed", "NeMo Megatron-Core"])
+def test_turns_that_a_pipeline_does_not_tell_are_listed(software: str) -> None:
+    said = {"pp": "2", "dp": "4", "software": software}
+    assert "virtual_stages=" in answer(**said)["inferred"]
+    assert "virtual_stages=" not in answer(**said, virtual_stages="1")["inferred"]
+
+
 @pytest.mark.parametrize("software", ["Megatron-LM", "NeMo Megatron-Core"])
 def test_embedding_and_loss_may_be_stages_of_their_own(software: str) -> None:
     found = answer(gpus="160", nodes="20", layers="8", pp="10", software=software)

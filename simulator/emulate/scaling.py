@@ -14,7 +14,7 @@ RANKS = (1, 4, 16, 64, 256)
 MEANS = {
     "compute": "matrix products",
     "data": "gradients on the network",
-    "host": "the host's launches, slower than kernels",
+    "host": "the host's launches",
     "jitter": "the wait for the slowest rank",
     "memory bound": "memory bandwidth",
     "step": "the fixed cost of a step",

@@ -9,7 +9,7 @@ from pathlib import Path
 from simulator.emulate.clock import Tick
 from simulator.emulate.picture import draw
 from simulator.emulate.record import Line, table, write
-from simulator.emulate.scaling import Row
+from simulator.emulate.scaling import MEANS, Row
 
 TICK = Tick(step_s=0.02, exposed_s=0.001, hidden_s=0.002, wait_s=0.0, slowest=3)
 LINE = Line(
@@ -50,6 +50,11 @@ def test_a_table_has_a_line_for_each_number_of_ranks() -> None:
         "    4  20 ms    25,600       90.0%           -     5.0%  matrix products 95%",
         "  256  2.5 s    25,600       90.0%       50.0%     5.0%  matrix products 95%",
     ]
+
+
+def test_no_bottleneck_makes_the_table_wider_than_100_columns() -> None:
+    rows = [replace(ROW, units_per_s=2_274_195, bottleneck=f"{words} 100%") for words in MEANS.values()]
+    assert max(map(len, table(rows, "tokens").splitlines())) <= 100
 
 
 def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:

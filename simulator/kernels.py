@@ -22,6 +22,8 @@ CAST_BYTES = {"fp8": 6, SCALED: 8}
 """Read and written to make an fp8 copy of a number and a transposed one; more where its scale is sought first."""
 UNTHROTTLED = 0.78
 """Dense TFLOP/s per watt of an A100."""
+SLOWEST = 0.6
+"""Share of its clocks that any GPU keeps; none that is sold needs it."""
 THROTTLED = 1.5
 """How the loss grows with TFLOP/s per watt beyond that: the further, the lower the clocks must go."""
 
@@ -95,7 +97,7 @@ class Kernels:
     def _share_when_hot(self) -> float:
         """A GPU with more arithmetic per watt than an A100 runs at lower clocks under a long load."""
         dense = self.gpu.peak_tflops.get("fp16", 0.0) / self.gpu.watts
-        return 1 - self.rates.throttle * max(0.0, dense - UNTHROTTLED) ** THROTTLED
+        return max(SLOWEST, 1 - self.rates.throttle * max(0.0, dense - UNTHROTTLED) ** THROTTLED)
 
 
 @lru_cache(maxsize=1 << 16)

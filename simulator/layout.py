@@ -70,6 +70,8 @@ class Layout:
     """The figure of memory that is reported."""
     early_flash: bool = False
     """Attention by the kernels of before FlashAttention 2."""
+    relays: bool = False
+    """Stages hand over by deepspeed's pipeline engine."""
     overlaps: bool = False
     """Exchanges of tensor ranks run behind their products, and reductions behind all of backward."""
     deduplicates: bool = False

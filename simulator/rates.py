@@ -68,6 +68,7 @@ class Rates:
     handover_ms: float = rate(
         "wait of a micro-batch where one stage hands it to the next, whatever its size", 1.0, 0.0, 4.0
     )
+    relayed: float = rate("what deepspeed's pipeline adds to each micro-batch, share of it", 0.05, 0.0, 0.3)
     jitter: float = rate("standard deviation of a rank's step", 0.006, 0.0, 0.03)
     imbalance: float = rate("fullest expert over the mean", 1.15, 1.0, 2.0)
     fp8: float = rate("share of the fp8 rate that fp8 products keep, over that of bf16, casts aside", 1.15, 0.5, 1.4)

@@ -143,6 +143,7 @@ def _layout(values: Values, model: Transformer, words: Software, begun: Layout) 
         framework=words.framework,
         adapters=words.adapters,
         early_flash=words.early_flash,
+        relays=words.relays,
         overlaps=words.overlaps,
         deduplicates=words.deduplicates,
     )

@@ -26,6 +26,8 @@ class Software:
     """Only small added matrices learn (LoRA)."""
     early_flash: bool
     """Attention by the kernels of before FlashAttention 2."""
+    relays: bool
+    """Pipelines by deepspeed's engine."""
     overlaps: bool
     """Exchanges of tensor and data ranks behind products."""
     deduplicates: bool
@@ -48,7 +50,8 @@ def software(name: str, note: str, *, narrow: bool, spread: bool, sharded: bool)
         pure="pure" in words,
         adapters="lora" in f"{words} {note.lower()}",
         early_flash=any(word in words for word in EARLY_FLASH),
-        overlaps=not older and any(word in words for word in OVERLAPS),
+        relays="megatron-deepspeed" in words,
+        overlaps=not older and any(word in words for word in OVERLAPS) and "no overlap" not in words,
         deduplicates="deepep" in f"{words} {note.lower()}" or "bridge" in words,
         older=older,
     )

@@ -145,8 +145,10 @@ class Estimate:
     def _pipeline(self, layout: Layout, stage: dict[str, float], count: int) -> float:
         if layout.pp == 1:
             return 0.0
-        one = sum(stage.values()) - stage["vocabulary"]
-        return (layout.pp - 1) / layout.virtual_stages * one + self.traffic.sends(layout, count)
+        whole = sum(stage.values())
+        idle = (layout.pp - 1) / layout.virtual_stages * (whole - stage["vocabulary"])
+        relayed = self.rates.relayed * whole * count if layout.relays else 0.0
+        return idle + relayed + self.traffic.sends(layout, count)
 
 
 def _keeps_gathered(layout: Layout) -> bool:

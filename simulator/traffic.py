@@ -118,7 +118,8 @@ class Traffic:
         if copies.ranks > 1:
             reduce += self._time("all_reduce", each * every / shard.ranks, copies)
         if habits(layout.trainer).broadcasts_parts:
-            return reduce, shard.ranks * self._time("broadcast", 2 * every / shard.ranks, shard)
+            every_one = shard.ranks * self._time("broadcast", 2 * every / shard.ranks, shard)
+            return reduce, every_one + over.ranks * self._time("broadcast", 2 * routed / over.ranks, over)
         return reduce, self._time("all_gather", 2 * every, shard) + self._time("all_gather", 2 * routed, over)
 
     def _stage_parameters(self, layout: Layout) -> tuple[float, float]:

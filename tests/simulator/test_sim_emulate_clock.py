@@ -116,7 +116,8 @@ def test_more_ranks_bring_less_each() -> None:
     assert [row.efficiency for row in rows] == sorted((row.efficiency for row in rows), reverse=True)
     assert [row.communication for row in rows] == sorted(row.communication for row in rows)
     assert rows[0].communication == 0 < rows[-1].communication
-    # 256 samples on one rank are 256 micro-batches; split over 256 ranks each has what a step costs anyway.
+    # 256 samples on one rank are 256 micro-batches; split over 256 ranks each has what a step costs anyway: 2.5 ms, as
+    # fitted since megatron's steps have a figure of their own (3.7 ms on an H200), half of one sample's work.
     assert all(row.shared_efficiency is not None for row in rows)
     assert (rows[-1].shared_efficiency or 0) < 0.7
     assert all(re.search(r" \d+%$", row.bottleneck) for row in rows)

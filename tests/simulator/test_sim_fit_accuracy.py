@@ -37,18 +37,20 @@ def given() -> tuple[Compared, ...]:
 def test_sources_that_took_no_part_in_the_fit() -> None:
     found = errors_by_source(given())
     assert found["all"].median <= 0.07
-    assert found["all"].p90 <= 0.23
+    assert found["all"].p90 <= 0.22
     assert abs(found["all"].bias) <= 0.03
     assert found["mosaicml"].p90 <= 0.14
     assert found["megatron"].median <= 0.08
     assert found["vtrain_single"].p90 <= 0.24
+    # 0.08 before Megatron-Bridge came, whose B200 are quicker than these.
+    assert found["simumax"].median <= 0.13
 
 
 def test_newer_sources_too() -> None:
     found = errors_by_source(left_out())
     assert found["all"].rows > 700
     assert found["all"].median <= 0.085
-    assert found["all"].p90 <= 0.24
+    assert found["all"].p90 <= 0.225
     assert abs(found["all"].bias) <= 0.03
     # Before what their rows showed was in the model: 40, 32 and 17 %.
     assert found["megatron_h100"].median <= 0.12
@@ -57,9 +59,9 @@ def test_newer_sources_too() -> None:
 
 
 def test_intervals_hold_four_of_five_runs_of_other_sources() -> None:
-    assert 0.75 <= errors_by_source(given())["all"].covered <= 0.86
+    assert 0.75 <= errors_by_source(given())["all"].covered <= 0.85
     found = errors_by_source(left_out())
-    assert 0.75 <= found["all"].covered <= 0.86
+    assert 0.75 <= found["all"].covered <= 0.85
     large = sorted(one.covered for name, one in found.items() if name != "all" and one.rows > 10)
     assert large[len(large) // 4] >= 0.5
 

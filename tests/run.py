@@ -121,7 +121,8 @@ def run_lint() -> Layer:
 def summary(layers: list[Layer], seconds: float) -> str:
     rows = [f"{'layer':<8} {'passed':>7} {'failed':>7} {'seconds':>9}"]
     rows += [f"{layer.name:<8} {layer.passed:>7} {layer.failed:>7} {layer.seconds:>9.1f}" for layer in layers]
-    rows += ["", f"{sum(x.passed for x in layers)} passed, {sum(x.failed for x in layers)} failed in {seconds:.0f} s"]
+    rows += [f"{'all':<8} {'':>7} {'':>7} {seconds:>9.1f}"]
+    rows += ["", f"{sum(x.passed for x in layers)} passed, {sum(x.failed for x in layers)} failed"]
     return "\n".join(rows)
 
 

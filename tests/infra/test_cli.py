@@ -188,8 +188,9 @@ def test_a_layer_is_counted(report: str, code: int, counted: tuple[int, int]) ->
 
 
 def test_the_last_line_of_all_tests_stands_alone() -> None:
-    text = run.summary([run.Layer("pure", 10, 0, 1.0), run.Layer("e2e", 4, 2, 60.0)])
+    text = run.summary([run.Layer("pure", 10, 0, 1.0), run.Layer("e2e", 4, 2, 60.0)], 60.5)
     assert text.splitlines()[-1] == "14 passed, 2 failed"
+    assert text.splitlines()[-3].split() == ["all", "60.5"], "layers that ran side by side took less than their sum"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from simulator.model import Experts, Transformer
 from simulator.parameters import head_width, matrices, projections
 from simulator.rates import Rates
 from simulator.system import Gpu
+from simulator.trainers import habits
 
 SMALL_KERNELS = {"plain": 20, "fused": 12, "compiled": 6}
 """Launched beside the products of one layer forward."""
@@ -53,7 +54,7 @@ class Compute:
         key = (
             layout.micro_batch, layout.tp, layout.cp, layout.ep, layout.sequence_parallel, layout.recompute,
             layout.dtype, layout.framework, layout.compiled, layout.adapters, layout.early_flash, layout.deduplicates,
-            mixture,
+            layout.trainer, mixture,
         )  # fmt: skip
         found = self._layers.get(key)
         if found is None:
@@ -114,7 +115,8 @@ class Compute:
     def _mixture(self, layout: Layout, experts: Experts) -> Seconds:
         tokens = self.tokens(layout)
         mine = experts.count // layout.ep
-        each = ceil(tokens * experts.per_token * layout.ep / experts.count * self.rates.imbalance)
+        fullest = 1.0 if habits(layout.trainer).routes_evenly else self.rates.imbalance
+        each = ceil(tokens * experts.per_token * layout.ep / experts.count * fullest)
         routed = self._two_products(each, experts.ffn // layout.tp, product_dtype(layout), together=mine)
         shared = self._two_products(tokens, experts.shared * experts.ffn // layout.tp, product_dtype(layout))
         router = self.kernels.product(tokens, self.model.hidden, experts.count, plain(layout.dtype))

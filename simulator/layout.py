@@ -23,6 +23,7 @@ Trainer = Literal[
     "torchtune",
     "transformers",
     "internevo",
+    "automodel",
     "unknown",
     "sparing",
 ]

@@ -57,7 +57,11 @@ class Traffic:
         if layout.ep == 1 or experts is None:
             return 0.0
         group = groups.experts(layout, self.system)
-        copies = _copies(experts.per_token, _places(layout, group))
+        places = _places(layout, group)
+        if habits(layout.trainer).routes_evenly:
+            copies = max(1.0, experts.per_token * places / experts.count)
+        else:
+            copies = _copies(experts.per_token, places)
         size = 2 * self._tokens(layout) * self.model.hidden * copies / layout.tp
         times = 6 if layout.recompute == "full" else 4
         return times * self.rates.dispatch * time_s("all_to_all", size, group, self.system)

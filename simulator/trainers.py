@@ -33,6 +33,8 @@ class Habits:
     """Stages of a pipeline keep the weights that FSDP gathered for the whole step."""
     broadcasts_parts: bool = False
     """After the update of ZeRO-1 and 2 ranks send their parts of the weights to all others, one after the other."""
+    routes_evenly: bool = False
+    """A made router sends each token to neighbouring experts, and as many to each."""
     gathers_again: bool = False
     """What tensor ranks gather for a product is not kept for backward."""
     keeps_outputs: bool = False

@@ -49,8 +49,8 @@ def test_sources_that_took_no_part_in_the_fit() -> None:
 def test_newer_sources_too() -> None:
     found = errors_by_source(left_out())
     assert found["all"].rows > 700
-    assert found["all"].median <= 0.085
-    assert found["all"].p90 <= 0.225
+    assert found["all"].median <= 0.08
+    assert found["all"].p90 <= 0.22
     assert abs(found["all"].bias) <= 0.03
     # Before what their rows showed was in the model: 40, 32 and 17 %.
     assert found["megatron_h100"].median <= 0.12

@@ -96,6 +96,12 @@ def test_tokens_that_travel_once_to_a_rank_are_fewer() -> None:
     assert once["memory bound"] < each["memory bound"]
 
 
+def test_tokens_that_are_dealt_out_in_order_travel_less_and_fill_experts_evenly() -> None:
+    learned, made = (parts(MIXTURE, ep=8, deduplicates=True, trainer=name) for name in ("", "automodel"))
+    assert made["experts"] < 0.4 * learned["experts"], "one rank has all eight experts, not 5.25 of 8"
+    assert made["compute"] < learned["compute"]
+
+
 def test_gradients_of_experts_meet_only_those_of_the_same_experts() -> None:
     dense, spread = (parts(MIXTURE, nodes=2, ep=ep, zero=1)["data"] for ep in (1, 16))
     assert spread < 0.5 * dense

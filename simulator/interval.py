@@ -10,7 +10,7 @@ from math import exp, sqrt
 
 from simulator.system import System
 
-UNKNOWN = 0.045
+UNKNOWN = 0.042
 """What no part explains: a release, a way of measuring."""
 DOUBT = {
     "compute": 0.055,

@@ -91,7 +91,9 @@ class Traffic:
         if layout.framework == "torch":
             last = self._time("all_reduce", min(size, layout.bucket_mb * 2**20), group)
             shown = max(last, reduce - BEHIND_BACKWARD * backward)
-            shown += self.rates.slowed * max(0.0, reduce - shown)
+            # A processor that sends does not compute: there other ranks are slowed by what this one shows, too.
+            beside = max(0.0, reduce - shown) if self.system.gpu.runs_ahead else reduce
+            shown += self.rates.slowed * beside
             return shown * _reductions(layout) + gather
         share = self.rates.gradients_overlapped if layout.overlaps else self.rates.gradients_hidden
         hidden = min(reduce, backward) * share

@@ -3,7 +3,8 @@
     python benchmarks/simulator_local.py [--ranks 1,2,4] [--weight 40] [--keep FOLDER] [--json FILE]
 
 Ranks are processes of one node container, joined by gloo. Calibration and runs take turns, so that other users of the
-machine disturb both alike; a run's figure is that of its quickest twentieth of steps, its median stands beside it.
+machine disturb both alike. A run's figure is that of its quickest twentieth of steps; those of the round whose error is
+the median stand in the table, with the median step and the errors of the other rounds beside them.
 On a machine that others use, --weight makes the ranks together count as so many of the others' processes.
 """
 
@@ -30,7 +31,8 @@ from simulator.profile import read  # noqa: E402
 from simulator.step import predict  # noqa: E402
 from trainer.config.load import load  # noqa: E402
 
-BATCH, STEPS, WARM = 8, 240, 40
+BATCH, STEPS, WARM = 8, 200, 40
+ROUNDS = 4
 RUNS = {
     "tiny-llama": [],
     "small llama": [
@@ -57,7 +59,7 @@ def main() -> int:
         folder = (asked.keep or Path(made)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         measure(paths, folder, asked.ranks, asked.weight)
-        figures = [figure for ranks in asked.ranks for name in RUNS for figure in compare(folder, name, ranks)]
+        figures = [compare(folder, name, ranks) for ranks in asked.ranks for name in RUNS]
     print(report(figures))
     if asked.json:
         asked.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
@@ -74,15 +76,16 @@ def measure(paths: Paths, folder: Path, ranks: list[int], weight: int) -> None:
     box += ["--cgroup-parent", "/", "--cpu-shares", str(1024 * weight)] if weight else []
     box += ["--label", "muster.cluster=bench-simulator", pins.NODE_IMAGE]
     for count in ranks:
-        for command in commands(count):
-            print(f"  {count} ranks: {' '.join(command[:3])} ...", file=sys.stderr, flush=True)
-            subprocess.run([*box, python, *launcher(count), *command], check=True, stdout=subprocess.DEVNULL)
+        for turn in range(ROUNDS):
+            for command in commands(count, turn):
+                print(f"  {count} ranks, {turn + 1}/{ROUNDS}: {' '.join(command[:3])} ...", file=sys.stderr, flush=True)
+                subprocess.run([*box, python, *launcher(count), *command], check=True, stdout=subprocess.DEVNULL)
 
 
-def commands(ranks: int) -> Iterator[list[str]]:
-    yield ["-m", "simulator.calibrate", "--out", "/disk/profile.json"]
+def commands(ranks: int, turn: int) -> Iterator[list[str]]:
+    yield ["-m", "simulator.calibrate", "--out", f"/disk/profile-{turn}.json"]
     for name in RUNS:
-        yield ["-m", "trainer", *settings(name, ranks), f"run.folder=/disk/{folder_of(name, ranks)}"]
+        yield ["-m", "trainer", *settings(name, ranks), f"run.folder=/disk/{folder_of(name, ranks, turn)}"]
 
 
 def launcher(ranks: int) -> list[str]:
@@ -96,20 +99,28 @@ def settings(name: str, ranks: int) -> list[str]:
     return ["tiny-llama", *RUNS[name], *COMMON, f"batch.micro={BATCH // ranks}", f"parallel.strategy={strategy}"]
 
 
-def compare(folder: Path, name: str, ranks: int) -> list[Figure]:
+def compare(folder: Path, name: str, ranks: int) -> Figure:
+    rounds = sorted((of_round(folder, name, ranks, turn) for turn in range(ROUNDS)), key=lambda one: one[0] / one[1])
+    said, quick, usual = rounds[len(rounds) // 2]
+    off = [f"{100 * (said / quick - 1):+.0f}" for said, quick, _ in rounds]
+    times = f"predicted {1e3 * said:.1f} ms, measured {1e3 * quick:.1f} ms, median {1e3 * usual:.1f} ms"
+    error = 100 * abs(median(said / quick - 1 for said, quick, _ in rounds))
+    return Figure(f"{name}, {ranks} ranks: off by", error, "%", f"{times}; rounds {' '.join(off)} %", MOST_OFF)
+
+
+def of_round(folder: Path, name: str, ranks: int, turn: int) -> tuple[float, float, float]:
+    """Seconds of a step: predicted, of the quickest twentieth, and of the median one."""
     preset, *words = settings(name, ranks)
     job = Job(load(preset, words), BATCH // ranks, BATCH // ranks)
-    on = read(folder / "profile.json").of(1, ranks)
+    on = read(folder / f"profile-{turn}.json").of(1, ranks)
     said = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
-    lines = (folder / folder_of(name, ranks) / "metrics" / "rank-00000.jsonl").read_text().splitlines()
+    lines = (folder / folder_of(name, ranks, turn) / "metrics" / "rank-00000.jsonl").read_text().splitlines()
     took = [json.loads(line)["step_s"] for line in lines[WARM:]]
-    quick = quantiles(took, n=20)[0]
-    times = f"predicted {1e3 * said:.1f} ms, measured {1e3 * quick:.1f} ms, median {1e3 * median(took):.1f} ms"
-    return [Figure(f"{name}, {ranks} ranks: off by", 100 * abs(said / quick - 1), "%", times, MOST_OFF)]
+    return said, quantiles(took, n=20)[0], median(took)
 
 
-def folder_of(name: str, ranks: int) -> str:
-    return f"{name.replace(' ', '-')}-{ranks}"
+def folder_of(name: str, ranks: int, turn: int) -> str:
+    return f"{name.replace(' ', '-')}-{ranks}-{turn}"
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ TRUE |= {"passes_torch": 2.0, "host_torch_us": 40.0, "update": 1.5, "step_ms": 4
 SHAPES = [(m, n, k) for m in (32, 128, 512) for n in (64, 256, 1024) for k in (64, 256)]
 LAYERS = [(2, 64, 64, 4, 160, 256), (8, 64, 128, 4, 384, 1024), (4, 128, 256, 8, 688, 512), (2, 256, 128, 4, 384, 2048)]
 SHORT = {"layers": 1, "dim": 32, "heads": 2, "kv_heads": 2, "ffn": 64, "vocab_size": 64, "seq_len": 16}
+DEEP = {**SHORT, "layers": 5}
+WIDE = {**SHORT, "layers": 3, "dim": 96, "heads": 4, "kv_heads": 4, "ffn": 256, "seq_len": 64}
 MACHINE = {"device": "cpu", "memory_gb": 16.0, "multiprocessors": 1, "cpu": "made", "cores": CORES, "threads": 1}
 
 
@@ -79,7 +81,9 @@ def world(ranks: int) -> dict[str, Any]:
         "slowed": TRUE["slowed"] if ranks > 1 else None,
         "spread": 0.0,
         "checkpoint": {"wait_gb_s": 2.0, "write_gb_s": 0.5, "read_gb_s": 1.0},
-        "short_run": short_run(ranks),
+        "short_run": short_run(ranks, SHORT),
+        "deep_run": short_run(ranks, DEEP),
+        "wide_run": short_run(ranks, WIDE),
     }
 
 
@@ -101,11 +105,11 @@ def update(ranks: int, parameters: int) -> dict[str, Any]:
     return {"tensors": 1, "parameters": parameters, "seconds": seconds}
 
 
-def short_run(ranks: int) -> dict[str, Any]:
-    model = transformer(1, SHORT["dim"], SHORT["heads"], SHORT["ffn"], SHORT["vocab_size"], SHORT["seq_len"])
+def short_run(ranks: int, size: dict[str, int], **changes: float) -> dict[str, Any]:
+    names = ("layers", "dim", "heads", "ffn", "vocab_size", "seq_len")
     layout = Layout(dp=ranks, micro_batch=1, global_batch=ranks, dtype="fp32")
-    step = predict(model, layout, system(ranks), rates()).step_s
-    return {"model": SHORT, "samples": 1, "steps": 40, "step_s": step, "data_s": 1e-4, "other_s": 3e-4}
+    step = predict(transformer(*(size[name] for name in names)), layout, system(ranks), replace(rates(), **changes))
+    return {"model": size, "samples": 1, "steps": 40, "step_s": step.step_s, "data_s": 1e-4, "other_s": 3e-4}
 
 
 def transformer(layers: int, dim: int, heads: int, ffn: int, vocab: int, seq: int) -> Transformer:  # noqa: PLR0913, PLR0917
@@ -117,6 +121,14 @@ def transformer(layers: int, dim: int, heads: int, ffn: int, vocab: int, seq: in
 def profile(ranks: tuple[int, ...] = (1, 2, 4), **machine: Any) -> dict[str, Any]:
     worlds = [world(count) for count in ranks]
     return {"schema": SCHEMA, "stack": "", "machine": {**MACHINE, **machine}, "worlds": worlds}
+
+
+def of_parts(ranks: tuple[int, ...], **machine: Any) -> dict[str, Any]:
+    """Without the runs that tell more of layers than those parts do, as older profiles are."""
+    made = profile(ranks, **machine)
+    for one in made["worlds"]:
+        del one["deep_run"], one["wide_run"]
+    return made
 
 
 def of_gpu(ranks: tuple[int, ...] = (8,), device: str = "NVIDIA H200", memory_gb: float = 139.8) -> dict[str, Any]:
@@ -131,7 +143,9 @@ def of_gpu(ranks: tuple[int, ...] = (8,), device: str = "NVIDIA H200", memory_gb
             row |= {part: row[part] / FASTER for part in ("layer_s", "attention_s", "head_s")}
         for row in one["updates"]:
             row["seconds"] /= GPU_COPIES
-        one["short_run"]["step_s"] /= 2
+        for name in ("short_run", "deep_run"):
+            one[name]["step_s"] /= 2
+        del one["wide_run"]
     return made
 
 

@@ -71,6 +71,8 @@ class Layout:
     """The figure of memory that is reported."""
     early_flash: bool = False
     """Attention by the kernels of before FlashAttention 2."""
+    regathers: bool = False
+    """FSDP in a pipeline gathers weights for every micro-batch, as torch does unless told otherwise, not once a step."""
     relays: bool = False
     """Stages hand over by deepspeed's pipeline engine."""
     overlaps: bool = False

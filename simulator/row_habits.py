@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.layout import Layout, Loss, Trainer
+from simulator.layout import TUNED, Layout, Loss, Trainer
 from simulator.memory import memory
 from simulator.memory_words import said
 from simulator.model import Transformer
@@ -30,7 +30,14 @@ def with_habits(values: Values, layout: Layout, *, known: bool) -> tuple[Layout,
         loss = "compiled"
     width = habits(trainer).weight_bytes or words.weight_bytes
     widths = (width,) if width else (4,) if failed(values) else (4, 2)
-    return replace(layout, trainer=trainer, loss=loss, told=words.told), widths  # type: ignore[arg-type]
+    found = replace(layout, trainer=trainer, loss=loss, told=words.told)  # type: ignore[arg-type]
+    return replace(found, regathers=_regathers(found)), widths
+
+
+def _regathers(layout: Layout) -> bool:
+    """Of large runs one may think that somebody has seen to it."""
+    plain = layout.framework == "torch" and layout.gpus < TUNED
+    return plain and layout.pp > 1 and not habits(layout.trainer).keeps_gathered
 
 
 def failed(values: Values) -> bool:

@@ -127,8 +127,8 @@ def _layout(values: Values, model: Transformer, words: Software, begun: Layout) 
     virtual = values.whole("virtual_stages", 1, quiet=True)
     ep = values.whole("ep", gcd(model.experts.count, dp * cp) if model.experts else 1)
     zero = values.whole("zero_stage", _usual_zero(values, words, dp * cp), low=0, high=3)
-    newer = not words.older
-    pure = words.pure or (words.framework != "torch" and not newer) or (words.framework == "torch" and zero in (1, 2))
+    sequence_parallel = values.whole("sequence_parallel", int(words.sequence_parallel), quiet=tp == 1, low=0, high=1)
+    pure = words.pure or (zero in (1, 2) if words.framework == "torch" else words.older)
     found = replace(
         begun,
         dp=dp,
@@ -137,7 +137,7 @@ def _layout(values: Values, model: Transformer, words: Software, begun: Layout) 
         schedule="interleaved" if virtual > 1 else "1f1b",
         zero=zero,  # type: ignore[arg-type]
         shard=values.whole("shard_size", dp * cp, quiet=True) if zero else 0,
-        sequence_parallel=_sequence_parallel(values, newer=newer, quiet=tp == 1) and tp > 1,
+        sequence_parallel=tp > 1 and bool(sequence_parallel),
         gradient_bytes=2 if pure else 4,
         compiled=words.compiled,
         framework=words.framework,
@@ -157,12 +157,6 @@ def _usual_zero(values: Values, words: Software, ranks: int) -> int:
     if words.framework == "torch":
         return 0 if "ddp" in values.text("software").lower() else 3
     return 1
-
-
-def _sequence_parallel(values: Values, *, newer: bool, quiet: bool) -> bool:
-    """Newer than fp16, and nothing that Megatron-DeepSpeed ever had."""
-    usual = newer and "deepspeed" not in values.text("software").lower()
-    return bool(values.whole("sequence_parallel", int(usual), quiet=quiet, low=0, high=1))
 
 
 def _fill(values: Values, model: Transformer, layout: Layout, system: System, widths: tuple[int, ...]) -> Layout:

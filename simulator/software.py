@@ -34,6 +34,8 @@ class Software:
     """DeepEP's dispatch of tokens."""
     older: bool
     """Of before sequence parallelism and flash attention."""
+    sequence_parallel: bool
+    """Where tensor ranks are, unless somebody says otherwise; nothing that Megatron-DeepSpeed ever had."""
 
 
 def software(name: str, note: str, *, narrow: bool, spread: bool, sharded: bool) -> Software:
@@ -54,6 +56,7 @@ def software(name: str, note: str, *, narrow: bool, spread: bool, sharded: bool)
         overlaps=not older and any(word in words for word in OVERLAPS) and "no overlap" not in words,
         deduplicates="deepep" in f"{words} {note.lower()}" or "bridge" in words,
         older=older,
+        sequence_parallel=not older and "deepspeed" not in words,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from simulator.compute import Compute, habit
 from simulator.interval import spread
 from simulator.kernels import Seconds
-from simulator.layout import OURS, TUNED, Layout
+from simulator.layout import Layout
 from simulator.memory import Memory, memory
 from simulator.model import Model, Stack, Transformer
 from simulator.offload import offload_s
@@ -18,7 +18,6 @@ from simulator.rates import Rates, fitted
 from simulator.stack_step import stack_parts
 from simulator.system import System
 from simulator.traffic import SHARDED, Traffic
-from simulator.trainers import habits
 
 LAUNCHES = 2.5
 """Host time of a layer forward and backward over that of forward alone."""
@@ -82,7 +81,7 @@ class Estimate:
         stage, backward = self._stage(layout)
         split = layout.dp * layout.cp if layout.zero else 1
         parts = {name: seconds * count for name, seconds in stage.items()}
-        if _keeps_gathered(layout):
+        if layout.pp > 1 and not layout.regathers:
             parts["gather"] = stage.pop("gather")
         parts["pipeline bubble"] = self._pipeline(layout, stage, count)
         parts["data"] = self.traffic.gradients(layout, backward)
@@ -149,15 +148,6 @@ class Estimate:
         idle = (layout.pp - 1) / layout.virtual_stages * (whole - stage["vocabulary"])
         relayed = self.rates.relayed * whole * count if layout.relays else 0.0
         return idle + relayed + self.traffic.sends(layout, count)
-
-
-def _keeps_gathered(layout: Layout) -> bool:
-    """Stages of a pipeline gather their weights once in a step; torch's own FSDP does so for every micro-batch.
-
-    Of other trainers' large runs one may think that somebody has seen to it; ours does the same at any size.
-    """
-    tuned = layout.gpus >= TUNED and layout.trainer not in OURS
-    return layout.pp > 1 and (layout.framework != "torch" or tuned or habits(layout.trainer).keeps_gathered)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from io import StringIO
 from pathlib import Path
 
 
@@ -49,12 +51,26 @@ def unread(names: Collection[str], known: Sequence[str]) -> list[str]:
 
 
 def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    """What was there is there until the new rows are whole: it may be the table that they were made from."""
+    whole = StringIO(newline="")
+    writer = csv.DictWriter(whole, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     try:
-        with path.open("w", newline="", encoding="utf-8") as lines:
-            writer = csv.DictWriter(lines, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        _write(path, whole.getvalue())
     except FileNotFoundError:
         raise TableError(f"--out: {path}; allowed: a file in a folder that exists; make {path.parent} first") from None
     except OSError as bad:
         raise TableError(f"--out: {path} ({bad.strerror}); allowed: a file that can be written; name another") from None
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", newline="")  # A pipe or a terminal: nothing to lose.
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -70,7 +70,20 @@ class Traffic:
         """What weights and gradients on the way add to one micro-batch under ZeRO-3; the seconds are of all layers."""
         if layout.zero != SHARDED:
             return 0.0
-        gather, reduce = self._layer_exchange(layout)
+        gather, reduce, summed = self._layer_exchange(layout)
+        every = self._gathered(layout, layers, (forward, backward), gather, reduce + summed)
+        count = max(1, layout.micro_batches)
+        if not summed or count == 1 or layout.trainer not in OURS or layout.pp > 1:
+            return every
+        # Ours sums replicas after the last micro-batch (its parallel/fsdp.py).
+        usual = self._gathered(layout, layers, (forward, backward), gather, reduce)
+        return usual + (every - usual) / count
+
+    def _gathered(
+        self, layout: Layout, layers: float, work: tuple[float, float], gather: float, reduce: float
+    ) -> float:
+        """Of one micro-batch, where a layer is gathered and its gradients are reduced in so many seconds."""
+        forward, backward = work
         behind = 1 - self.rates.gather_shown if layout.framework == "deepspeed" else 1.0
         one_forward, one_backward = behind * forward / layers, behind * backward / layers
         shown = max(0.0, gather - one_forward) + max(0.0, gather + reduce - one_backward)
@@ -137,19 +150,19 @@ class Traffic:
         ends = (held.embedding + held.head) if layout.pp == 1 else max(held.embedding, held.head)
         return (dense + ends) / layout.tp, routed / layout.tp
 
-    def _layer_exchange(self, layout: Layout) -> tuple[float, float]:
-        """Gathering one layer's weights, and reducing its gradients."""
+    def _layer_exchange(self, layout: Layout) -> tuple[float, float, float]:
+        """Gathering one layer's weights, reducing its gradients, and summing those over replicas of HSDP."""
         shard, over = groups.data(layout, self.system), groups.expert_data(layout, self.system)
         each, routed = self._layer_parameters(layout)
         gather = self._time("all_gather", 2 * each, shard) + self._time("all_gather", 2 * routed, over)
         if layout.adapters:
-            return gather, 0.0
+            return gather, 0.0, 0.0
         wide = layout.gradient_bytes
         reduce = self._time("reduce_scatter", wide * each, shard) + self._time("reduce_scatter", wide * routed, over)
         copies = groups.replicas(layout, self.system)
-        if copies.ranks > 1:
-            reduce += self._time("all_reduce", wide * (each + routed) / shard.ranks, copies)
-        return gather, reduce
+        if copies.ranks == 1:
+            return gather, reduce, 0.0
+        return gather, reduce, self._time("all_reduce", wide * (each + routed) / shard.ranks, copies)
 
     def _vocabulary_exchange(self, layout: Layout) -> float:
         shard = groups.data(layout, self.system)

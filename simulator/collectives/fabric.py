@@ -99,7 +99,8 @@ def nodes_of(group: Group, system: System) -> int:
 
 def link_kind(group: Group, system: System) -> str:
     joined = system.intra_gb_s > PCIE_MOST_GB_S and not 0 < system.nvlink_domain < _per_node(group, system)
-    return NVLINK[system.gpu.generation] if joined else "pcie"
+    # A generation without NVLink (Ada) has none, whatever rate somebody gives its links.
+    return NVLINK.get(system.gpu.generation, "pcie") if joined else "pcie"
 
 
 def network_kind(system: System, fitted: Constants) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from simulator.__main__ import main
 from simulator.rows import run
 from simulator.run_rows import ADDED, predicted
+from tests.harness import REPO
 
 ROW = {
     "source": "made", "system": "made", "gpu_type": "h100", "gpus": "16", "gpus_per_node": "8", "nodes": "2",
@@ -140,6 +143,19 @@ def test_the_command_reads_and_writes_files(tmp_path: Path, capsys: pytest.Captu
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == [*ROW, *ADDED]
     assert rows[1]["error"].startswith("gpu_type: 'abacus'")
+
+
+def test_a_table_may_be_written_over_itself_and_survives_a_full_disk(tmp_path: Path) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
+    before = table.read_text()
+    line = f"ulimit -f 0 && {sys.executable} -B -m simulator predict --runs {table} --out {table}"
+    full = subprocess.run(["bash", "-c", line], text=True, capture_output=True, cwd=REPO, check=False)
+    assert (full.returncode, table.read_text()) == (2, before), full.stderr
+    assert f"--out: {table} (File too large); allowed: a file that can be written" in full.stderr
+    assert main(["predict", "--runs", str(table), "--out", str(table)]) == 0
+    assert "predicted_step_time_s" in table.read_text()
+    assert list(tmp_path.iterdir()) == [table]
 
 
 def test_nothing_predicted_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

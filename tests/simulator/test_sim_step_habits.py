@@ -71,11 +71,33 @@ def test_weights_that_ranks_send_in_turn_take_longer_the_more_ranks_there_are() 
 
 
 def test_stages_that_keep_their_weights_gather_them_once_in_a_step() -> None:
-    def gather(batch: int, trainer: str) -> float:
-        return parts(nodes=2, pp=2, dp=8, zero=3, framework="torch", trainer=trainer, global_batch=batch)["gather"]
+    def gather(batch: int, regathers: bool = False) -> float:
+        one = {"pp": 2, "dp": 8, "zero": 3, "framework": "torch", "global_batch": batch, "regathers": regathers}
+        return parts(nodes=2, **one)["gather"]
 
-    assert gather(64, "torchtitan") == pytest.approx(gather(256, "torchtitan"))
-    assert gather(256, "") > 3 * gather(64, "") > 3 * gather(64, "torchtitan"), "unless they split them again"
+    assert gather(64) == pytest.approx(gather(256))
+    assert gather(256, regathers=True) > 3 * gather(64, regathers=True) > 3 * gather(64), "unless they split them again"
+
+
+@pytest.mark.parametrize(
+    ("software", "gpus", "again"),
+    [("torchtitan", 64, False), ("torch FSDP2", 64, True), ("torch FSDP2", 1024, False), ("Megatron-LM", 64, False)],
+)
+def test_whether_stages_gather_again_is_told_by_the_trainer_and_the_size_of_its_run(
+    software: str, gpus: int, again: bool
+) -> None:
+    wide = {"gpus": str(gpus), "nodes": str(gpus // 8), "dp": str(gpus // 8), "global_batch": str(2 * gpus)}
+    assert run({**ROW, **wide, "zero_stage": "3", "software": software}).layout.regathers is again
+
+
+def test_our_replicas_are_summed_once_in_a_step_and_scattered_gradients_every_time() -> None:
+    def gather(batch: int, trainer: str) -> float:
+        one = {"zero": 3, "shard": 8, "framework": "torch", "trainer": trainer, "global_batch": batch}
+        return parts(nodes=4, **one)["gather"]
+
+    assert gather(32, "muster") == pytest.approx(gather(32, "torchtitan"))
+    assert gather(256, "muster") < gather(256, "torchtitan")
+    assert gather(256, "muster") > 3 * gather(32, "muster")
 
 
 def test_a_last_stage_with_a_layer_less_hides_the_head() -> None:

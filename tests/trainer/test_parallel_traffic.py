@@ -48,3 +48,9 @@ def test_collectives_of_a_step(strategy: str) -> None:
     expected = {f"c10d::{name}": count for name, count in TRAFFIC[strategy].items()}
     for found in on_ranks("tests.trainer.curves:collectives", config=config, micro=1):
         assert found == expected
+
+
+def test_stages_of_a_pipeline_gather_and_reduce_once_in_a_step() -> None:
+    config = config_of("tiny-llama", [*SHALLOW, *settings("fsdp zero=3 pipeline=2")])
+    for found in on_ranks("tests.trainer.curves:collectives", config=config, micro=1):
+        assert found["c10d::_allgather_base_"] == found["c10d::_reduce_scatter_base_"] == PARTS // 2

@@ -32,7 +32,7 @@ from simulator.step import predict  # noqa: E402
 from trainer.config.load import load  # noqa: E402
 
 BATCH, STEPS, WARM = 8, 200, 40
-ROUNDS = 4
+ROUNDS = 3
 RUNS = {
     "tiny-llama": [],
     "small llama": [

@@ -72,7 +72,7 @@ class Layout:
     early_flash: bool = False
     """Attention by the kernels of before FlashAttention 2."""
     regathers: bool = False
-    """FSDP in a pipeline gathers weights for every micro-batch, as torch does unless told otherwise, not once a step."""
+    """FSDP in a pipeline gathers weights for every micro-batch, as torch does unless told to do so once a step."""
     relays: bool = False
     """Stages hand over by deepspeed's pipeline engine."""
     overlaps: bool = False

@@ -25,10 +25,6 @@ COMPILED = {"passes_compiled": "passes_torch", "host_compiled_us": "host_torch_u
 """What measurements with plain modules do not show, and what it stands to as it does on other machines."""
 OF_COPY = 0.9
 """Share of a copy's rate that a GPU's other simple kernels reach; measured on one H200."""
-WORK = ("compute", "attention", "vocabulary", "memory bound", "optimizer")
-"""Parts of a step that were measured alone."""
-IN_TRAINING = 0.8, 1.6
-"""What such work may take in training over what it took alone; beyond, somebody else was at work."""
 UNSEEN = 1e9
 """A rate of what no measurement shows: it takes no time."""
 
@@ -44,10 +40,13 @@ def calibrated(machine: dict[str, Any], world: dict[str, Any]) -> Calibrated:
     if times > 1:
         # A rank that is late leaves its core to the others: nobody waits for the slowest.
         world = {**_slower(world, times), "spread": 0.0}
-    found = _fitted(machine, world)
-    if "wide_run" in world:
-        found = _fitted(machine, _slower(world, _in_training(found, world)))
-    return found
+    system = _system(machine, world)
+    rates = replace(_clean(world), memory=OF_COPY if system.gpu.runs_ahead else 1.0)
+    rates = _head(system.gpu, rates, world)
+    rates = _attention(system.gpu, rates, world)
+    rates = _layers(system.gpu, rates, world)
+    rates = _update(system.gpu, rates, world)
+    return Calibrated(system, _compiled(_step(system, rates, world)))
 
 
 def crowd(machine: dict[str, Any], world: dict[str, Any]) -> float:
@@ -60,18 +59,8 @@ def crowd(machine: dict[str, Any], world: dict[str, Any]) -> float:
     return float(world.get("per_core") or max(1.0, world["per_node"] * machine["threads"] / machine["cores"]))
 
 
-def _fitted(machine: dict[str, Any], world: dict[str, Any]) -> Calibrated:
-    system = _system(machine, world)
-    rates = replace(_clean(world), memory=OF_COPY if system.gpu.runs_ahead else 1.0)
-    rates = _head(system.gpu, rates, world)
-    rates = _attention(system.gpu, rates, world)
-    rates = _layers(system.gpu, rates, world)
-    rates = _update(system.gpu, rates, world)
-    return Calibrated(system, _compiled(_step(system, rates, world)))
-
-
 def _slower(world: dict[str, Any], times: float) -> dict[str, Any]:
-    """Work was measured alone, on a core of its own; exchanges and the trainer's runs had all of it in them already."""
+    """Work was measured on a core of its own; exchanges and the trainer's runs had all ranks in them already."""
     return {
         **world,
         "products": {
@@ -81,16 +70,6 @@ def _slower(world: dict[str, Any], times: float) -> dict[str, Any]:
         "layers": [{**one, **{part: times * one[part] for part in PARTS}} for one in world["layers"]],
         "updates": [{**one, "seconds": times * one["seconds"]} for one in world["updates"]],
     }
-
-
-def _in_training(found: Calibrated, world: dict[str, Any]) -> float:
-    """Times that work in a real step takes over the same work alone, over and over: caches hold other things too."""
-    run = world["wide_run"]
-    model, layout = _of_run(world, run)
-    said = predict(model, layout, found.system, found.rates)
-    work = sum(said.parts[part] for part in WORK)
-    low, high = IN_TRAINING
-    return min(high, max(low, 1 + (run["step_s"] - said.step_s) / work))
 
 
 def _system(machine: dict[str, Any], world: dict[str, Any]) -> System:
@@ -202,11 +181,6 @@ def _step(system: System, rates: Rates, world: dict[str, Any]) -> Rates:
 
 def _unknown(system: System, rates: Rates, world: dict[str, Any], run: dict[str, Any]) -> float:
     """Seconds of a step of `run` that its parts do not explain."""
-    model, layout = _of_run(world, run)
-    return float(run["step_s"] - predict(model, layout, system, rates).step_s)
-
-
-def _of_run(world: dict[str, Any], run: dict[str, Any]) -> tuple[Transformer, Layout]:
     ranks, size = world["nodes"] * world["per_node"], run["model"]
     model = Transformer(
         layers=size["layers"],
@@ -219,7 +193,8 @@ def _of_run(world: dict[str, Any], run: dict[str, Any]) -> tuple[Transformer, La
         seq=size["seq_len"],
     )
     samples = run["samples"]
-    return model, Layout(dp=ranks, micro_batch=samples, global_batch=ranks * samples, dtype=world["precision"])
+    layout = Layout(dp=ranks, micro_batch=samples, global_batch=ranks * samples, dtype=world["precision"])
+    return float(run["step_s"] - predict(model, layout, system, rates).step_s)
 
 
 def _compiled(rates: Rates) -> Rates:

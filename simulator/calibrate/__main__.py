@@ -38,11 +38,11 @@ def _calibrate(asked: argparse.Namespace) -> None:
     try:
         found = _measure(Ranks(world, asked.seconds, _show), scratch)
         world.close()
-        _say(world, "5/5 the trainer on small models")
-        for name in short_runs.of_device(world.device.type):
-            short_runs.short_run(name, scratch / name, world.size, world.device.type)
+        _say(world, "5/5 the trainer on the smallest models")
+        for name, layers in short_runs.LAYERS.items():
+            short_runs.short_run(scratch / name, layers, world.size, world.device.type)
             if world.rank == 0:
-                found[name] = short_runs.what_it_took(name, scratch / name)
+                found[name] = short_runs.what_it_took(scratch / name, layers)
     finally:
         if world.rank == 0:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -25,7 +25,6 @@ SHAPES = [(m, n, k) for m in (32, 128, 512) for n in (64, 256, 1024) for k in (6
 LAYERS = [(2, 64, 64, 4, 160, 256), (8, 64, 128, 4, 384, 1024), (4, 128, 256, 8, 688, 512), (2, 256, 128, 4, 384, 2048)]
 SHORT = {"layers": 1, "dim": 32, "heads": 2, "kv_heads": 2, "ffn": 64, "vocab_size": 64, "seq_len": 16}
 DEEP = {**SHORT, "layers": 5}
-WIDE = {**SHORT, "layers": 3, "dim": 96, "heads": 4, "kv_heads": 4, "ffn": 256, "seq_len": 64}
 MACHINE = {"device": "cpu", "memory_gb": 16.0, "multiprocessors": 1, "cpu": "made", "cores": CORES, "threads": 1}
 
 
@@ -83,7 +82,6 @@ def world(ranks: int) -> dict[str, Any]:
         "checkpoint": {"wait_gb_s": 2.0, "write_gb_s": 0.5, "read_gb_s": 1.0},
         "short_run": short_run(ranks, SHORT),
         "deep_run": short_run(ranks, DEEP),
-        "wide_run": short_run(ranks, WIDE),
     }
 
 
@@ -124,10 +122,10 @@ def profile(ranks: tuple[int, ...] = (1, 2, 4), **machine: Any) -> dict[str, Any
 
 
 def of_parts(ranks: tuple[int, ...], **machine: Any) -> dict[str, Any]:
-    """Without the runs that tell more of layers than those parts do, as older profiles are."""
+    """Without the run that tells more of layers than those parts do, as older profiles are."""
     made = profile(ranks, **machine)
     for one in made["worlds"]:
-        del one["deep_run"], one["wide_run"]
+        del one["deep_run"]
     return made
 
 
@@ -145,7 +143,6 @@ def of_gpu(ranks: tuple[int, ...] = (8,), device: str = "NVIDIA H200", memory_gb
             row["seconds"] /= GPU_COPIES
         for name in ("short_run", "deep_run"):
             one[name]["step_s"] /= 2
-        del one["wide_run"]
     return made
 
 

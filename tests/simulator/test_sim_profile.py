@@ -13,7 +13,6 @@ from simulator.__main__ import main
 from simulator.layout import Layout
 from simulator.nonnegative import solve, solve_quiet
 from simulator.profile import read
-from simulator.profile_fit import WORK
 from simulator.step import predict
 from tests.simulator import made_profile
 from trainer.config.problem import ConfigError
@@ -47,29 +46,12 @@ def test_what_a_layer_costs_in_training_beyond_itself_is_seen_by_a_deeper_run(tm
     hooked = 3 * made_profile.TRUE["host_torch_us"]
     for name, size in (("short_run", made_profile.SHORT), ("deep_run", made_profile.DEEP)):
         content["worlds"][0][name] = made_profile.short_run(2, size, host_torch_us=hooked)
-    del content["worlds"][0]["wide_run"]
     on = read(made_profile.write(tmp_path / "p.json", content)).of(1, 2)
     assert on.rates.host_torch_us == pytest.approx(hooked, rel=0.05)
     assert on.rates.step_ms == pytest.approx(made_profile.TRUE["step_ms"], rel=0.05)
 
 
-def test_work_that_takes_longer_in_training_than_alone_is_seen_by_a_wider_run(tmp_path: Path) -> None:
-    layout = Layout(micro_batch=4, global_batch=4, dtype="fp32")
-    steps = []
-    for slower in (0.0, 0.3):
-        content = made_profile.profile((1,))
-        wide = content["worlds"][0]["wide_run"]
-        model = made_profile.transformer(3, 96, 4, 256, 64, 64)
-        parts = predict(model, Layout(dtype="fp32"), made_profile.system(1), made_profile.rates()).parts
-        wide["step_s"] += slower * sum(parts[name] for name in WORK)
-        on = read(made_profile.write(tmp_path / "p.json", content)).of(1, 1)
-        steps.append(predict(MODEL, layout, on.system, on.rates).parts)
-    for part in WORK:
-        assert steps[1][part] == pytest.approx(1.3 * steps[0][part], rel=0.02), part
-    assert steps[1]["step"] == pytest.approx(steps[0]["step"], rel=0.05)
-
-
-def test_a_profile_of_before_there_were_deeper_and_wider_runs_is_read(tmp_path: Path) -> None:
+def test_a_profile_of_before_there_were_deeper_runs_is_read(tmp_path: Path) -> None:
     on = read(made_profile.write(tmp_path / "p.json", made_profile.of_parts((1,)))).of(1, 1)
     assert on.rates.step_ms == pytest.approx(made_profile.TRUE["step_ms"], rel=0.05)
 

@@ -3,8 +3,8 @@
     python benchmarks/simulator_local.py [--ranks 1,2,4] [--weight 40] [--keep FOLDER] [--json FILE]
 
 Ranks are processes of one node container, joined by gloo. Calibration and runs take turns, so that other users of the
-machine disturb both alike. A run's figure is that of its quickest twentieth of steps; those of the round whose error is
-the median stand in the table, with the median step and the errors of the other rounds beside them.
+machine disturb both alike. A run's figure is that of the quicker fifth of its steps, as calibrate's are. The table has
+the round whose error is the median one, with its median step and the errors of all rounds beside it.
 On a machine that others use, --weight makes the ranks together count as so many of the others' processes.
 """
 
@@ -102,21 +102,21 @@ def settings(name: str, ranks: int) -> list[str]:
 def compare(folder: Path, name: str, ranks: int) -> Figure:
     rounds = sorted((of_round(folder, name, ranks, turn) for turn in range(ROUNDS)), key=lambda one: one[0] / one[1])
     said, quick, usual = rounds[len(rounds) // 2]
-    off = [f"{100 * (said / quick - 1):+.0f}" for said, quick, _ in rounds]
+    off = [f"{100 * (one[0] / one[1] - 1):+.0f}" for one in rounds]
     times = f"predicted {1e3 * said:.1f} ms, measured {1e3 * quick:.1f} ms, median {1e3 * usual:.1f} ms"
-    error = 100 * abs(median(said / quick - 1 for said, quick, _ in rounds))
+    error = 100 * abs(said / quick - 1)
     return Figure(f"{name}, {ranks} ranks: off by", error, "%", f"{times}; rounds {' '.join(off)} %", MOST_OFF)
 
 
 def of_round(folder: Path, name: str, ranks: int, turn: int) -> tuple[float, float, float]:
-    """Seconds of a step: predicted, of the quickest twentieth, and of the median one."""
+    """Seconds of a step: predicted, of the quicker fifth, and of the median one."""
     preset, *words = settings(name, ranks)
     job = Job(load(preset, words), BATCH // ranks, BATCH // ranks)
     on = read(folder / f"profile-{turn}.json").of(1, ranks)
     said = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
     lines = (folder / folder_of(name, ranks, turn) / "metrics" / "rank-00000.jsonl").read_text().splitlines()
     took = [json.loads(line)["step_s"] for line in lines[WARM:]]
-    return said, quantiles(took, n=20)[0], median(took)
+    return said, quantiles(took, n=5)[0], median(took)
 
 
 def folder_of(name: str, ranks: int, turn: int) -> str:

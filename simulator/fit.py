@@ -30,7 +30,7 @@ TINY = 1e-12
 ENOUGH = 1e-3
 """Share of the cost below which a round's gain ends the search."""
 
-NAMES = tuple(one.name for one in fields(Rates))
+NAMES = tuple(one.name for one in fields(Rates) if one.metadata)
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 

@@ -13,6 +13,8 @@ from trainer.config.problem import ConfigError, Problem
 
 SCHEMA = 2
 CALIBRATE = "make submit JOB=slurm/jobs/calibrate.sbatch, or torchrun -m simulator.calibrate"
+SIZES = ("layers", "dim", "heads", "kv_heads", "ffn", "vocab_size", "seq_len")
+"""Of the model of a run."""
 NEEDED = ("nodes", "per_node", "products", "copied_gb_s", "layers", "updates", "collectives", "checkpoint", "short_run")
 
 
@@ -72,10 +74,30 @@ def _check(found: dict[str, Any], path: Path) -> None:
             raise _bad(where, f"missing in {path}; allowed: a number or a table", f"calibrate again: {CALIBRATE}")
         if not world["products"].get("fp32"):
             raise _bad("worlds.products.fp32", f"none in {path}; allowed: one or more", f"calibrate again: {CALIBRATE}")
+        _check_runs(world, path)
         wrong = [row for rows in world["products"].values() for row in rows if not all(map(_above_zero, row))]
         if wrong or not _above_zero(world["copied_gb_s"]):
             message = f"{wrong[0] if wrong else world['copied_gb_s']} in {path}; allowed: above 0"
             raise _bad("worlds.products", message, f"calibrate again: {CALIBRATE}")
+
+
+def _check_runs(world: dict[str, Any], path: Path) -> None:
+    """Of the trainer: older profiles have but the short one."""
+    layers = 0
+    for name in ("short_run", "deep_run"):
+        if name not in world:
+            continue
+        if not _is_run(world[name]) or world[name]["model"]["layers"] <= layers:
+            message = f"{world[name]!r} in {path}; allowed: a run of more than {layers} layers, sizes and times above 0"
+            raise _bad(f"worlds.{name}", message, f"calibrate again: {CALIBRATE}")
+        layers = world[name]["model"]["layers"]
+
+
+def _is_run(found: object) -> bool:
+    if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
+        return False
+    sizes = [found["model"].get(name) for name in SIZES]
+    return all(map(_above_zero, [*sizes, found.get("step_s"), found.get("samples")]))
 
 
 def _above_zero(value: object) -> bool:

@@ -169,18 +169,19 @@ def _update(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
 def _step(system: System, rates: Rates, world: dict[str, Any]) -> Rates:
     """What the smallest runs take beyond what is known of their parts: by the layer, and by the step.
 
-    A layer in training has its gradients clipped, hooked and updated, which one that is measured alone has not.
+    A layer in training has its gradients hooked, clipped and updated, which one that is measured alone has not.
     """
     shallow, deep = world["short_run"], world.get("deep_run")
-    if deep:
+    if deep is not None:
         more = deep["model"]["layers"] - shallow["model"]["layers"]
         each = (_unknown(system, rates, world, deep) - _unknown(system, rates, world, shallow)) / more
-        rates = replace(rates, host_torch_us=max(0.0, rates.host_torch_us + 1e6 * each / HOST_TIMES))
+        quicker = max(0.0, rates.host_torch_us + 1e6 * min(0.0, each) / HOST_TIMES)
+        rates = replace(rates, host_torch_us=quicker, step_layer_us=1e6 * max(0.0, each))
     return replace(rates, step_ms=1e3 * max(0.0, _unknown(system, rates, world, shallow)))
 
 
 def _unknown(system: System, rates: Rates, world: dict[str, Any], run: dict[str, Any]) -> float:
-    """Seconds of a step of `run` that its parts do not explain."""
+    """Seconds of a step of `run` that its parts do not explain, before the slowest rank is waited for."""
     ranks, size = world["nodes"] * world["per_node"], run["model"]
     model = Transformer(
         layers=size["layers"],
@@ -194,7 +195,8 @@ def _unknown(system: System, rates: Rates, world: dict[str, Any], run: dict[str,
     )
     samples = run["samples"]
     layout = Layout(dp=ranks, micro_batch=samples, global_batch=ranks * samples, dtype=world["precision"])
-    return float(run["step_s"] - predict(model, layout, system, rates).step_s)
+    waited = 1 + (world.get("spread", 0.0) if ranks > 1 else 0.0)
+    return float(run["step_s"] - predict(model, layout, system, rates).step_s) / waited
 
 
 def _compiled(rates: Rates) -> Rates:

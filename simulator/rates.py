@@ -55,6 +55,8 @@ class Rates:
     host_experts_us: float = rate("host time that a mixture of experts adds to a layer", 800.0, 0.0, 4000.0)
     step_ms: float = rate("of one step, whatever its size: loss, clipping, data", 5.0, 1.0, 60.0)
     step_megatron_ms: float = rate("the same, megatron and deepspeed", 12.0, 1.0, 60.0)
+    step_layer_us: float = 0.0
+    """Of one step for each layer: gradients hooked, clipped, updated. Only profiles tell it from `step_ms`."""
     update: float = rate("reads and writes of the update over those of a fused one", 1.5, 1.0, 4.0)
     slowed: float = rate("compute slowed while collectives run beside it", 0.10, 0.0, 0.4)
     gradients_hidden: float = rate(

@@ -35,7 +35,7 @@ def with_habits(values: Values, layout: Layout, *, known: bool) -> tuple[Layout,
 
 
 def _regathers(layout: Layout) -> bool:
-    """Of large runs one may think that somebody has seen to it."""
+    """Whether FSDP gathers weights for every micro-batch: of large runs one may think somebody has seen to it."""
     plain = layout.framework == "torch" and layout.gpus < TUNED
     return plain and layout.pp > 1 and not habits(layout.trainer).keeps_gathered
 

@@ -86,10 +86,15 @@ class Estimate:
         parts["pipeline bubble"] = self._pipeline(layout, stage, count)
         parts["data"] = self.traffic.gradients(layout, backward)
         parts["optimizer"] = self.compute.update(self.traffic.on_rank(layout) / split, layout)
-        parts["step"] = 1e-3 * (self.rates.step_ms if layout.framework == "torch" else self.rates.step_megatron_ms)
+        parts["step"] = self._step(layout)
         busy = sum(parts.values())
         parts["jitter"] = busy * self.rates.jitter * sqrt(2 * log(layout.gpus)) if layout.gpus > 1 else 0.0
         return parts
+
+    def _step(self, layout: Layout) -> float:
+        if layout.framework != "torch":
+            return 1e-3 * self.rates.step_megatron_ms
+        return 1e-3 * self.rates.step_ms + 1e-6 * self.rates.step_layer_us * ceil(self.held.layers / layout.pp)
 
     def _stage(self, layout: Layout) -> tuple[dict[str, float], float]:
         """One micro-batch through the slowest stage by what it is spent on, and how much of it is backward."""

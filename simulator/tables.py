@@ -6,8 +6,10 @@ import csv
 import os
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from errno import EACCES
 from io import StringIO
 from pathlib import Path
+from shutil import copymode
 
 
 class TableError(ValueError):
@@ -65,12 +67,17 @@ def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8", newline="")  # A pipe or a terminal: nothing to lose.
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        # A pipe, a terminal, /dev/stdout: somebody else's, and never the place for another file.
+        path.write_text(text, encoding="utf-8", newline="")
         return
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(EACCES, os.strerror(EACCES))
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(text, encoding="utf-8", newline="")
+        if path.exists():
+            copymode(path, beside)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

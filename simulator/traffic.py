@@ -96,18 +96,13 @@ class Traffic:
         """What is left of their reduction after `backward` of the last micro-batch, or of each that reduces."""
         if layout.zero == SHARDED or layout.dp * layout.cp == 1 or layout.adapters:
             return 0.0
-        group, size = (
-            groups.data(layout, self.system),
-            layout.gradient_bytes * layout.compression * self.on_rank(layout),
-        )
-        reduce, gather = self._reduced(layout)
+        reduce, summed, gather = self._reduced(layout)
         if layout.framework == "torch":
-            last = self._time("all_reduce", min(size, layout.bucket_mb * 2**20), group)
-            shown = max(last, reduce - BEHIND_BACKWARD * backward)
-            # A processor that sends does not compute: there other ranks are slowed by what this one shows, too.
-            beside = max(0.0, reduce - shown) if self.system.gpu.runs_ahead else reduce
-            shown += self.rates.slowed * beside
-            return shown * _reductions(layout) + gather
+            # Replicas are summed once, after the last of the reductions.
+            before = _reductions(layout) - 1
+            shown = before * self._shown(layout, reduce, backward) if before else 0.0
+            return shown + self._shown(layout, reduce + summed, backward) + gather
+        reduce += summed
         share = self.rates.gradients_overlapped if layout.overlaps else self.rates.gradients_hidden
         hidden = min(reduce, backward) * share
         return reduce - hidden + gather * (1 - share)
@@ -125,21 +120,32 @@ class Traffic:
         """Parameters of one rank of the fullest stage before ZeRO splits them."""
         return sum(self._stage_parameters(layout))
 
-    def _reduced(self, layout: Layout) -> tuple[float, float]:
-        """Reducing all gradients of a rank, and gathering the weights that others updated."""
+    def _shown(self, layout: Layout, reduce: float, backward: float) -> float:
+        """What is left of one reduction behind `backward`, in buckets."""
+        size = layout.gradient_bytes * layout.compression * self.on_rank(layout)
+        last = self._time("all_reduce", min(size, layout.bucket_mb * 2**20), groups.data(layout, self.system))
+        shown = max(last, reduce - BEHIND_BACKWARD * backward)
+        # A processor that sends does not compute: there other ranks are slowed by what this one shows, too.
+        beside = max(0.0, reduce - shown) if self.system.gpu.runs_ahead else reduce
+        return shown + self.rates.slowed * beside
+
+    def _reduced(self, layout: Layout) -> tuple[float, float, float]:
+        """Reducing all gradients of a rank, summing them over replicas, gathering weights that others updated."""
         every, routed = self._stage_parameters(layout)
         each = layout.gradient_bytes * layout.compression
         shard, over = groups.data(layout, self.system), groups.expert_data(layout, self.system)
         if layout.zero == 0:
-            return self._time("all_reduce", each * every, shard) + self._time("all_reduce", each * routed, over), 0.0
+            whole = self._time("all_reduce", each * every, shard) + self._time("all_reduce", each * routed, over)
+            return whole, 0.0, 0.0
         reduce = self._time("reduce_scatter", each * every, shard) + self._time("reduce_scatter", each * routed, over)
-        copies = groups.replicas(layout, self.system)
+        copies, summed = groups.replicas(layout, self.system), 0.0
         if copies.ranks > 1:
-            reduce += self._time("all_reduce", each * every / shard.ranks, copies)
+            summed = self._time("all_reduce", each * every / shard.ranks, copies)
         if habits(layout.trainer).broadcasts_parts:
             every_one = shard.ranks * self._time("broadcast", 2 * every / shard.ranks, shard)
-            return reduce, every_one + over.ranks * self._time("broadcast", 2 * routed / over.ranks, over)
-        return reduce, self._time("all_gather", 2 * every, shard) + self._time("all_gather", 2 * routed, over)
+            return reduce, summed, every_one + over.ranks * self._time("broadcast", 2 * routed / over.ranks, over)
+        gather = self._time("all_gather", 2 * every, shard) + self._time("all_gather", 2 * routed, over)
+        return reduce, summed, gather
 
     def _stage_parameters(self, layout: Layout) -> tuple[float, float]:
         """Those of every data rank, and of this one's experts."""

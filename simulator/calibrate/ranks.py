@@ -22,8 +22,8 @@ BATCH_S = 0.002
 """Shorter than what a scheduler gives to a process at once: some batches are then disturbed by nobody."""
 LEAST, MOST = 24, 400
 """Batches of a figure."""
-QUICK = 20
-"""One of so many is undisturbed. The very quickest would be: a step of many parts never has luck with all of them."""
+QUICK = 5
+"""One of so many is hardly disturbed. The very quickest are luckier than a step of many parts ever is."""
 KERNEL = Path("/proc/sys/kernel/random/boot_id")
 """The same for nodes that are containers of one machine: they share its cores."""
 
@@ -43,7 +43,7 @@ class Ranks:
         return self.world.device
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """Of one call by a rank that has a core to itself: the quickest twentieth of batches, mean over the ranks.
+        """Of one call by a rank that has a core to itself: the quicker fifth of batches, mean over the ranks.
 
         What other users of the machine do to it is no property of it; ranks that share cores are the reader's to count.
         """
@@ -52,13 +52,13 @@ class Ranks:
         for turn in range(turns):
             self.meet()
             if self._place % turns == turn:
-                found = self._quickest(work)
+                found = self._quick(work)
         return self.mean(found)
 
     def usual(self, work: Callable[[], object]) -> float:
-        """Of one call by all ranks together: the quicker fifth, since what waits for others is never undisturbed."""
+        """Of one call by all ranks together, likewise."""
         self._begin()
-        return self.mean(quantiles(self._samples(work, self._rounds(work)), n=5)[0])
+        return self.mean(quantiles(self._samples(work, self._rounds(work)), n=QUICK)[0])
 
     def _begin(self) -> None:
         self._figures += 1
@@ -70,7 +70,7 @@ class Ranks:
             return 1
         return math.ceil(self.per_core)
 
-    def _quickest(self, work: Callable[[], object]) -> float:
+    def _quick(self, work: Callable[[], object]) -> float:
         """By this rank, whatever the others do."""
         work()
         took = min(self._batch(work, 1) for _ in range(3))

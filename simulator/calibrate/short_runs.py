@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from simulator.calibrate.ranks import QUICK
 from trainer.config.load import load
 from trainer.loop import Run
 
@@ -33,16 +34,12 @@ def short_run(folder: Path, layers: int, ranks: int, device: str) -> None:
     with contextlib.redirect_stdout(said):
         status = Run(load("tiny-llama", words), time.time()).go()
     if status:
-        raise RuntimeError(f"the short run ended with {status}:\n{said.getvalue()}")
+        raise RuntimeError(f"the short run of {layers} layers ended with {status}:\n{said.getvalue()}")
 
 
 def what_it_took(folder: Path, layers: int) -> dict[str, Any]:
-    """For one rank to ask: the folder is gone as soon as it knows.
-
-    The quicker fifth of steps: ranks that wait for each other are never undisturbed, and the shorter a step is, the
-    luckier are its quickest ones.
-    """
+    """By the quicker fifth of steps. For one rank to ask."""
     lines = [json.loads(line) for line in (folder / "metrics" / "rank-00000.jsonl").read_text().splitlines()]
     steady = lines[STEPS // 3 :]
-    times = {name: quantiles([line[name] for line in steady], n=5)[0] for name in ("step_s", "data_s", "other_s")}
+    times = {name: quantiles([line[name] for line in steady], n=QUICK)[0] for name in ("step_s", "data_s", "other_s")}
     return {"model": {"layers": layers, **MODEL}, "samples": SAMPLES, "steps": len(steady), **times}

@@ -43,12 +43,39 @@ def test_one_disturbed_measurement_changes_little(tmp_path: Path) -> None:
 
 def test_what_a_layer_costs_in_training_beyond_itself_is_seen_by_a_deeper_run(tmp_path: Path) -> None:
     content = made_profile.profile((2,))
-    hooked = 3 * made_profile.TRUE["host_torch_us"]
     for name, size in (("short_run", made_profile.SHORT), ("deep_run", made_profile.DEEP)):
-        content["worlds"][0][name] = made_profile.short_run(2, size, host_torch_us=hooked)
+        content["worlds"][0][name] = made_profile.short_run(2, size, step_layer_us=300.0)
     on = read(made_profile.write(tmp_path / "p.json", content)).of(1, 2)
-    assert on.rates.host_torch_us == pytest.approx(hooked, rel=0.05)
+    assert on.rates.step_layer_us == pytest.approx(300, rel=0.1)
     assert on.rates.step_ms == pytest.approx(made_profile.TRUE["step_ms"], rel=0.05)
+    once, four = (
+        predict(MODEL, Layout(dp=2, global_batch=2 * count, dtype="fp32"), on.system, on.rates).parts["step"]
+        for count in (1, 4)
+    )
+    assert four == once, "gradients are clipped and updated once, however many micro-batches there are"
+
+
+def test_layers_that_are_quicker_in_training_than_alone_are_taken_so(tmp_path: Path) -> None:
+    content = made_profile.profile((1,))
+    for name, size in (("short_run", made_profile.SHORT), ("deep_run", made_profile.DEEP)):
+        content["worlds"][0][name] = made_profile.short_run(1, size, host_torch_us=20.0)
+    on = read(made_profile.write(tmp_path / "p.json", content)).of(1, 1)
+    assert (on.rates.host_torch_us, on.rates.step_layer_us) == (pytest.approx(20, rel=0.05), 0.0)
+
+
+@pytest.mark.parametrize(("ranks", "cores"), [(2, 8), (4, 2)])
+def test_the_runs_that_were_measured_are_predicted_as_they_were(tmp_path: Path, ranks: int, cores: int) -> None:
+    """Also where the slowest rank is waited for, and where ranks share cores."""
+    content = made_profile.profile((ranks,), cores=cores)
+    world = content["worlds"][0]
+    world["spread"] = 0.05
+    for name, times in (("short_run", 1.5), ("deep_run", 2.5)):
+        world[name]["step_s"] *= times
+    on = read(made_profile.write(tmp_path / "p.json", content)).of(1, ranks)
+    for name, size in (("short_run", made_profile.SHORT), ("deep_run", made_profile.DEEP)):
+        model = made_profile.transformer(size["layers"], 32, 2, 64, 64, 16)
+        said = predict(model, Layout(dp=ranks, global_batch=ranks, dtype="fp32"), on.system, on.rates)
+        assert said.step_s == pytest.approx(world[name]["step_s"], rel=1e-3), name
 
 
 def test_a_profile_of_before_there_were_deeper_runs_is_read(tmp_path: Path) -> None:
@@ -103,6 +130,24 @@ BAD: list[tuple[dict[str, Any] | str, str]] = [
     ({"worlds": [made_profile.world(1) | {"products": {}}]}, r"profile\.worlds\.products\.fp32: none in"),
     ({"worlds": [made_profile.world(1) | {"copied_gb_s": "x"}]}, r"profile\.worlds\.products: x in .*above 0"),
     ({"worlds": [made_profile.world(1) | {"copied_gb_s": float("nan")}]}, r"profile\.worlds\.products: nan in"),
+    (
+        {"worlds": [made_profile.world(1) | {"short_run": None}]},
+        r"profile\.worlds\.short_run: None in .*a run",
+    ),
+    (
+        {"worlds": [made_profile.world(1) | {"deep_run": [1]}]},
+        r"profile\.worlds\.deep_run: \[1\] in .*a run",
+    ),
+    ({"worlds": [made_profile.world(1) | {"deep_run": {}}]}, r"profile\.worlds\.deep_run: \{\} in"),
+    ({"worlds": [made_profile.world(1) | {"deep_run": {"model": 3}}]}, r"profile\.worlds\.deep_run: .* in"),
+    (
+        {"worlds": [made_profile.world(1) | {"deep_run": made_profile.short_run(1, made_profile.SHORT)}]},
+        r"profile\.worlds\.deep_run: .*; allowed: a run of more than 1 layers",
+    ),
+    (
+        {"worlds": [made_profile.world(1) | {"deep_run": made_profile.world(1)["deep_run"] | {"step_s": -1}}]},
+        r"profile\.worlds\.deep_run: .*times above 0",
+    ),
 ]
 
 

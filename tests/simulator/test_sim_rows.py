@@ -158,6 +158,23 @@ def test_a_table_may_be_written_over_itself_and_survives_a_full_disk(tmp_path: P
     assert list(tmp_path.iterdir()) == [table]
 
 
+def test_what_a_table_is_written_to_stays_what_it_was(tmp_path: Path) -> None:
+    table, private, link = (tmp_path / name for name in ("in.csv", "private.csv", "link.csv"))
+    table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
+    private.touch(mode=0o600)
+    link.symlink_to(private)
+    for out in (private, link):
+        assert main(["predict", "--runs", str(table), "--out", str(out)]) == 0
+        assert "predicted_step_time_s" in private.read_text()
+        assert private.stat().st_mode & 0o777 == 0o600
+        private.write_text("")
+    assert link.is_symlink()
+    ask = [sys.executable, "-m", "simulator", "predict", "--runs", str(table), "--out", "/dev/stdout"]
+    said = subprocess.run(ask, stdout=subprocess.PIPE, text=True, cwd=REPO, check=True).stdout
+    assert "predicted_step_time_s" in said.splitlines()[0]
+    assert Path("/dev/stdout").is_symlink()
+
+
 def test_nothing_predicted_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, out = tmp_path / "in.csv", tmp_path / "out.csv"
     table.write_text("model,gpu_type,gpus,seq_len,mood\nllama-8b,h100,64,4096,fine\nllama-8b,h100,8,4096,fine\n")

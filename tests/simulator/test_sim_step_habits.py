@@ -81,7 +81,13 @@ def test_stages_that_keep_their_weights_gather_them_once_in_a_step() -> None:
 
 @pytest.mark.parametrize(
     ("software", "gpus", "again"),
-    [("torchtitan", 64, False), ("torch FSDP2", 64, True), ("torch FSDP2", 1024, False), ("Megatron-LM", 64, False)],
+    [
+        ("torchtitan", 64, False),
+        ("muster", 64, False),
+        ("torch FSDP2", 64, True),
+        ("torch FSDP2", 1024, False),
+        ("Megatron-LM", 64, False),
+    ],
 )
 def test_whether_stages_gather_again_is_told_by_the_trainer_and_the_size_of_its_run(
     software: str, gpus: int, again: bool
@@ -98,6 +104,16 @@ def test_our_replicas_are_summed_once_in_a_step_and_scattered_gradients_every_ti
     assert gather(32, "muster") == pytest.approx(gather(32, "torchtitan"))
     assert gather(256, "muster") < gather(256, "torchtitan")
     assert gather(256, "muster") > 3 * gather(32, "muster")
+
+
+def test_our_replicas_of_zero_2_are_summed_once_in_a_step_too() -> None:
+    def data(nodes: int, count: int) -> float:
+        one = {"zero": 2, "shard": 8, "framework": "torch", "trainer": "muster", "global_batch": 8 * nodes * count}
+        return parts(nodes=nodes, **one)["data"]
+
+    # What every further micro-batch adds stays inside a node, where its ranks share the gradients.
+    assert data(4, 8) - data(4, 1) == pytest.approx(data(1, 8) - data(1, 1)) != 0
+    assert data(4, 1) > data(1, 1)
 
 
 def test_a_last_stage_with_a_layer_less_hides_the_head() -> None:

@@ -18,13 +18,14 @@ from trainer import settle
 from trainer.auto import measure, memory_left
 from trainer.auto.bound import bound
 from trainer.auto.choose import GIB, certain, choose
-from trainer.auto.memory import Sizes
+from trainer.auto.memory import Need, Sizes, need
 from trainer.config.check import check
 from trainer.config.load import dump, load
 from trainer.config.problem import ConfigError
 from trainer.data.source import source_for
 from trainer.models.build import build
 from trainer.models.init import fill
+from trainer.parallel.layout import resolve
 from trainer.world import World
 
 # 2 GiB of weights, so 8 with gradients and Adam's states; 0.5 GiB of activations for a sample.
@@ -70,6 +71,22 @@ def test_the_least_that_fits(free: float, words: list[str], expected: tuple[Any,
     assert all(line.endswith(" does not fit") for line in choice.why[1:-1])
     # It is stored with the checkpoints, and must be allowed when it is read again.
     assert check(replace(config, parallel=found, batch=replace(config.batch, micro=choice.micro))) == []
+
+
+def test_stages_of_a_pipeline_hold_their_weights_and_gradients_whole_for_a_step() -> None:
+    """As zero 2 holds weights and zero 1 gradients: only optimizer state and fp32 weights are in pieces."""
+
+    def of(**changes: Any) -> Need:
+        parallel = replace(load("tiny-llama", []).parallel, strategy="fsdp", **changes)
+        return need(SIZES, parallel, resolve(parallel, 8, 8), "bf16", 1)
+
+    alone, staged = of(zero=3), of(zero=3, pipeline=2)
+    own = SIZES.parameters // 2
+    assert staged.gathered >= 2 * own > alone.gathered
+    assert staged.gradients == 4 * own > alone.gradients
+    assert staged.weights == alone.weights
+    assert of(zero=3, pipeline=2, offload=True).gradients == 4 * own
+    assert of(zero=3, offload=True).gradients == 0
 
 
 def test_alone_there_is_nothing_to_share() -> None:

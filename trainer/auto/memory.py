@@ -53,10 +53,8 @@ def need(sizes: Sizes, parallel: ParallelConfig, layout: Layout, precision: Prec
     shards = layout.shard if parallel.strategy in ("fsdp", "hsdp") else 1
     sharded = -(-own // shards)
     kept = WEIGHT * sharded
-    if parallel.offload:
-        weights = gradients = states = 0
-    else:
-        weights, gradients, states = kept, _gradients(own, sharded, parallel), kept * sizes.states
+    gradients = _gradients(own, sharded, parallel)
+    weights, states = (0, 0) if parallel.offload else (kept, kept * sizes.states)
     activations = micro * (activation_bytes(sizes, parallel.recompute) // parts + 2 * sizes.outputs)
     return Need(weights, gradients, states, _gathered(sizes, own, parallel, precision), activations)
 
@@ -72,16 +70,24 @@ def activation_bytes(sizes: Sizes, recompute: str) -> int:
 
 
 def _gradients(own: int, sharded: int, parallel: ParallelConfig) -> int:
+    """Stages of a pipeline scatter them after the last micro-batch, before the host takes them where it does."""
+    if parallel.strategy in ("fsdp", "hsdp") and parallel.pipeline > 1:
+        return WEIGHT * own
+    if parallel.offload:
+        return 0
     whole = parallel.strategy in ("single", "ddp") or parallel.zero == 1
     return WEIGHT * (own if whole else sharded)
 
 
 def _gathered(sizes: Sizes, own: int, parallel: ParallelConfig, precision: Precision) -> int:
-    """Copies of weights in the type of the products; under fsdp also the whole gradient of the block in flight."""
+    """Copies of weights in the type of the products; under fsdp also the whole gradient of the block in flight.
+
+    Stages of a pipeline hold theirs whole for a step, whatever `zero` says (parallel/fsdp.py).
+    """
     width = WEIGHT if precision == "fp32" else 2
     if parallel.strategy not in ("fsdp", "hsdp"):
         return 0 if precision == "fp32" else width * own
     in_flight = (1 + parallel.prefetch) * sizes.largest_block
-    if parallel.zero == 3:  # noqa: PLR2004  # the stage's own name
+    if parallel.zero == 3 and parallel.pipeline == 1:  # noqa: PLR2004  # the stage's own name
         return width * in_flight + WEIGHT * sizes.largest_block
     return width * own + WEIGHT * in_flight

@@ -67,7 +67,8 @@ def shard(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
     # Tensor parallel layers hand out views; nothing in our models writes into them.
     warnings.filterwarnings("ignore", message=".*returned a view tensor")
     options = {"mesh": mesh.submesh("replicate", "shard"), **_policies(model, recipe, mesh.device)}
-    # In a pipeline every micro-batch would gather the weights again; torch's stages keep the gradients whole there too.
+    # In a pipeline every micro-batch would gather the weights again. The price is a stage's weights, whole for a step,
+    # beside its gradients, which torch's stages keep whole anyway.
     reshard = _zero(recipe.parallel) == _SHARDS_PARAMETERS and recipe.parallel.pipeline == 1
     groups = _groups(model)
     for group in groups:

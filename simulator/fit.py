@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -187,7 +187,7 @@ def main() -> None:
         "# Written by `python -m simulator.fit` from data/*runs.csv; meanings and bounds are in rates.py.",
         "rates:",
     ]
-    lines += [f"  {name}: {value:.5g}" for name, value in asdict(rates).items()]
+    lines += [f"  {name}: {getattr(rates, name):.5g}" for name in NAMES]
     DATA.write_text("\n".join(lines) + "\n")
     print(DATA.read_text(), end="")
 

@@ -40,7 +40,7 @@ def _calibrate(asked: argparse.Namespace) -> None:
         world.close()
         _say(world, "5/5 the trainer on the smallest models")
         for name, layers in short_runs.LAYERS.items():
-            short_runs.short_run(scratch / name, layers, world.size, world.device.type)
+            short_runs.short_run(scratch / name, layers, world, found["precision"])
             if world.rank == 0:
                 found[name] = short_runs.what_it_took(scratch / name, layers)
     finally:

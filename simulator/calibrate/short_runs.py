@@ -13,6 +13,7 @@ from typing import Any
 from simulator.calibrate.ranks import QUICK
 from trainer.config.load import load
 from trainer.loop import Run
+from trainer.world import World
 
 STEPS = 160
 SAMPLES = 1
@@ -22,9 +23,11 @@ LAYERS = {"short_run": 1, "deep_run": 5}
 """By the name of the run in the profile: one shows what a step costs, the difference what a layer in it does."""
 
 
-def short_run(folder: Path, layers: int, ranks: int, device: str) -> None:
-    """Joins a world of its own: call it after the last measurement, on every rank."""
+def short_run(folder: Path, layers: int, world: World, precision: str) -> None:
+    """By the ranks of `world`, which is closed: a run joins one of its own. `precision`: as layers were measured in."""
+    ranks, device = world.size, world.device.type
     words = [
+        f"precision={precision}",
         *(f"model.{name}={value}" for name, value in {"layers": layers, **MODEL}.items()),
         *(f"steps={STEPS}", f"batch.size={SAMPLES * ranks}", f"batch.micro={SAMPLES}", f"run.folder={folder}"),
         *("parallel.strategy=" + ("ddp" if ranks > 1 else "single"), f"run.device={device}", "checkpoint.every=0"),

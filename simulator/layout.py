@@ -89,5 +89,10 @@ class Layout:
         return self.dp * self.tp * self.pp * self.cp
 
     @property
+    def keeps_gathered(self) -> bool:
+        """Weights that ZeRO-3 splits are gathered once in a step."""
+        return self.pp > 1 and not self.regathers
+
+    @property
     def micro_batches(self) -> int:
         return self.global_batch // (self.micro_batch * self.dp)

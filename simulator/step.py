@@ -81,7 +81,7 @@ class Estimate:
         stage, backward = self._stage(layout)
         split = layout.dp * layout.cp if layout.zero else 1
         parts = {name: seconds * count for name, seconds in stage.items()}
-        if layout.pp > 1 and not layout.regathers:
+        if layout.keeps_gathered:
             parts["gather"] = stage.pop("gather")
         parts["pipeline bubble"] = self._pipeline(layout, stage, count)
         parts["data"] = self.traffic.gradients(layout, backward)
@@ -143,7 +143,8 @@ class Estimate:
         if layout.recompute == "full":
             launched += each + rates.host_again_us
         if layout.zero == SHARDED:
-            launched += GATHERS * rates.host_shard_us
+            times = 1 / max(1, layout.micro_batches) if layout.keeps_gathered else 1.0
+            launched += GATHERS * rates.host_shard_us * times
         return (layers * launched + mixtures * LAUNCHES * rates.host_experts_us) * 1e-6
 
     def _pipeline(self, layout: Layout, stage: dict[str, float], count: int) -> float:

@@ -148,7 +148,8 @@ class _Drawing:
 
     def _prefetch(self, layer: int, way: str, micro: int, begins: float) -> None:
         """Weights of the next layer under ZeRO-3 travel beside this one's work; what shows is in `gather` already."""
-        if self.layout.zero != 3:  # noqa: PLR2004
+        is_kept = self.layout.keeps_gathered and (way, micro) != ("forward", 0)
+        if self.layout.zero != 3 or is_kept:  # noqa: PLR2004
             return
         group = groups.data(self.layout, self.system)
         held = parameters(self.model)

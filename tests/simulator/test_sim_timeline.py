@@ -26,6 +26,7 @@ CASES = {
     "ddp across nodes": ("llama-1b", "dp=16,micro_batch=2,global_batch=32"),
     "zero 3 across nodes": ("llama-8b", "dp=32,zero=3,micro_batch=1,global_batch=64"),
     "tensor and pipeline": ("llama-8b", "dp=2,tp=4,pp=2,micro_batch=1,global_batch=16,sequence_parallel=true"),
+    "zero 3 in a pipeline": ("llama-8b", "dp=8,pp=2,zero=3,micro_batch=1,global_batch=32"),
     "gpipe": ("llama-8b", "tp=4,pp=4,schedule=gpipe,micro_batch=1,global_batch=8"),
     "context": ("llama-8b", "dp=2,tp=2,cp=2,micro_batch=1,global_batch=4,recompute=full"),
 }
@@ -52,6 +53,14 @@ def test_the_compute_stream_does_one_thing_at_a_time(case: str) -> None:
     compute = [event for event in events if event.stream == "compute"]
     assert all(second.start >= first.end - 1e-9 for first, second in pairwise(compute))
     assert all(event.end > event.start for event in events)
+
+
+def test_stages_of_a_pipeline_gather_their_weights_once() -> None:
+    def gathers(case: str) -> list[str]:
+        return [event.name for event in events_of(case)[0] if event.name.startswith("all-gather")]
+
+    assert gathers("zero 3 in a pipeline") == [f"all-gather {layer} forward 0" for layer in range(16)]
+    assert len(gathers("zero 3 across nodes")) == 32 * 2 * 2, "each way of both micro-batches"
 
 
 def test_streams_are_those_that_the_layout_uses() -> None:

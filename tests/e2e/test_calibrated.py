@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 
 import pytest
 
@@ -24,10 +24,11 @@ SETTINGS = (
     *("model.vocab_size=1024", "model.seq_len=64", f"batch.size={BATCH}", f"steps={STEPS}", "checkpoint.every=0"),
     *("metrics.every=1", "metrics.profile_every=0", "metrics.tensorboard=false", "metrics.peak_tflops=1"),
 )
-# 15 % is for benchmarks/simulator_local.py to hold, which has the time to measure longer. Here another try may be
-# the better one, and what others took of the cores while one of the two was measured comes on top. A wrong model is
-# further off every time: by half where ranks of two nodes that share cores are taken to have their own.
-MOST_OFF, TRIES = 0.20, 4
+# 15 % is for benchmarks/simulator_local.py to hold, which has the time to measure longer. Here the median of a few tries
+# must be nearer than this, and what others took of the cores while one of the two was measured comes on top: a machine
+# that changes its pace is off both ways, a wrong model is off the same way every time, by half where ranks of two nodes
+# that share cores are taken to have their own.
+MOST_OFF, TRIES = 0.20, 5
 
 pytestmark = pytest.mark.alone
 
@@ -36,18 +37,19 @@ pytestmark = pytest.mark.alone
 def test_a_run_takes_what_the_profile_of_its_nodes_says(
     cluster: Stack, nodes: int, ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = []
+    said, ratios, least = [], [], 1.0
     for _ in range(TRIES):
         others = share_of_others(cluster)
         profile, run = calibrated(cluster, nodes, ranks, tmp_path), trained(cluster, nodes, ranks, tmp_path)
-        least = 1 - others()
+        least = min(least, 1 - others())
         predicted, measured = reported(run, profile, nodes, ranks), of_quick_steps(run)
         times = f"predicted {1e3 * predicted:.1f} ms, measured {1e3 * measured:.1f} ms"
         off = f"off by {predicted / measured - 1:+.0%}; others had {1 - least:.0%} of the machine"
         said.append(f"calibrated, {nodes} x {ranks} ranks: {times}, {off}")
         with capsys.disabled():
             print(f"\n{said[-1]} ", end="", flush=True)
-        if least * (1 - MOST_OFF) <= predicted / measured <= (1 + MOST_OFF) / least:
+        ratios.append(predicted / measured)
+        if least * (1 - MOST_OFF) <= median(ratios) <= (1 + MOST_OFF) / least:
             return
     pytest.fail("\n".join(said))
 

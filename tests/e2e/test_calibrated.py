@@ -24,7 +24,7 @@ SETTINGS = (
     *("model.vocab_size=1024", "model.seq_len=64", f"batch.size={BATCH}", f"steps={STEPS}", "checkpoint.every=0"),
     *("metrics.every=1", "metrics.profile_every=0", "metrics.tensorboard=false", "metrics.peak_tflops=1"),
 )
-# 15 % is for benchmarks/simulator_local.py to hold, which has the time to measure longer. Here the median of a few tries
+# 15 % is for benchmarks/simulator_local.py to hold, which has the time to measure longer. Here the median of some tries
 # must be nearer than this, and what others took of the cores while one of the two was measured comes on top: a machine
 # that changes its pace is off both ways, a wrong model is off the same way every time, by half where ranks of two nodes
 # that share cores are taken to have their own.

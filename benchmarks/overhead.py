@@ -26,12 +26,12 @@ from benchmarks.figures import Figure, report  # noqa: E402
 from trainer.config.load import load  # noqa: E402
 from trainer.config.schema import Config  # noqa: E402
 from trainer.data.loader import Loader  # noqa: E402
-from trainer.data.source import source_for  # noqa: E402
+from trainer.data.registry import open_source  # noqa: E402
 from trainer.loop import Run  # noqa: E402
 from trainer.metrics import json_lines  # noqa: E402
-from trainer.models.build import build  # noqa: E402
+from trainer.models.functional import compute_loss  # noqa: E402
 from trainer.models.init import fill  # noqa: E402
-from trainer.models.loss import loss as cross_entropy  # noqa: E402
+from trainer.models.registry import build_model  # noqa: E402
 
 # A step of a tenth of a second on one core: small enough to show what is lost, large enough to be a real one.
 MODEL = [
@@ -47,8 +47,8 @@ PROFILED = 10  # the tenth step of a start is, and what it saw is read in the ne
 def bare_loop(config: Config, device: torch.device) -> float:
     """Seconds per step of the loop that anybody would write."""
     # The same loader, which reads ahead on other cores: what it saves is not the loop's merit.
-    batches = Loader(source_for(config), config.run.seed, config.batch.size, device=device)
-    model = build(config.model).to(device)
+    batches = Loader(open_source(config), config.run.seed, config.batch.size, device=device)
+    model = build_model(config.model).to(device)
     model.init_buffers(device)
     fill([model], config.run.seed)
     choose = config.optimizer
@@ -58,7 +58,7 @@ def bare_loop(config: Config, device: torch.device) -> float:
 
     def forward(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bf16"):
-            return cross_entropy(model(inputs), targets)
+            return compute_loss(model(inputs), targets)
 
     if config.compile.mode == "whole":
         forward = torch.compile(forward, backend=config.compile.backend)

@@ -8,7 +8,7 @@ from infra.catalog.instances import InstanceType, UnknownInstanceType, Unverifie
 from infra.catalog.prices import instance_price
 from simulator.gpus import gpu, link_gb_s
 from simulator.system import System
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 GB = 8.0
 """Gigabits in one."""
@@ -26,15 +26,15 @@ def system(name: str, nodes: int, fabric: str = "efa", region: str = "us-east-1"
         found = instance(name)
     except (UnknownInstanceType, UnverifiedInstanceType) as bad:
         message = f"{bad}; allowed: {', '.join(with_gpus())}"
-        raise ConfigError([Problem("instance", message, _instead(name))]) from None
+        raise ConfigError([ConfigProblem("instance", message, _instead(name))]) from None
     if not found.gpus.count:
         message = f"'{name}' has no GPU that is known here; allowed: {', '.join(with_gpus())}"
-        raise ConfigError([Problem("instance", message, "choose one of them")])
+        raise ConfigError([ConfigProblem("instance", message, "choose one of them")])
     try:
         sheet = gpu(found.gpus.type, found.gpus.memory_mb / 1024)
     except KeyError:
         message = f"the data sheet of {found.gpus.name} ('{name}') is not known; allowed: {', '.join(with_gpus())}"
-        raise ConfigError([Problem("instance", message, "choose one of them")]) from None
+        raise ConfigError([ConfigProblem("instance", message, "choose one of them")]) from None
     prices = {
         way: price.usd
         for way, spot in (("on-demand", False), ("spot", True))

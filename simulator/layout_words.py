@@ -9,7 +9,7 @@ from simulator.layout import Layout
 from simulator.model import Transformer
 from simulator.row_values import RowError
 from simulator.rows import divides
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 WHERE = "--layout"
 TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -26,12 +26,12 @@ def layout(words: str, dtype: str = "bf16") -> Layout:
         name, _, text = word.partition("=")
         if name in found:
             message = f"{text!r}, and {str(found[name])!r} before it; allowed: once"
-            problems.append(Problem(f"{WHERE} {name}", message, "leave one of them out"))
+            problems.append(ConfigProblem(f"{WHERE} {name}", message, "leave one of them out"))
             continue
         try:
             found[name] = _value(name, text)
         except ValueError as bad:
-            problems.append(Problem(f"{WHERE} {name}", f"{text!r}; {bad}", "write name=value,name=value"))
+            problems.append(ConfigProblem(f"{WHERE} {name}", f"{text!r}; {bad}", "write name=value,name=value"))
     if not problems:
         found.setdefault("dtype", dtype)
         found.setdefault("global_batch", found.get("micro_batch", 1) * found.get("dp", 1))
@@ -44,11 +44,13 @@ def layout(words: str, dtype: str = "bf16") -> Layout:
 def check(model: Transformer, one: Layout) -> None:
     """ConfigError where the model cannot be split so, by the same rules as a row of `predict`."""
     if one.ep > 1 and model.experts is None:
-        raise ConfigError([Problem(f"{WHERE} ep", f"{one.ep}; allowed: 1, the model has no experts", "leave it out")])
+        raise ConfigError(
+            [ConfigProblem(f"{WHERE} ep", f"{one.ep}; allowed: 1, the model has no experts", "leave it out")]
+        )
     try:
         divides(model, one)
     except RowError as bad:
-        raise ConfigError([Problem("", f"{WHERE} {bad}")]) from None
+        raise ConfigError([ConfigProblem("", f"{WHERE} {bad}")]) from None
 
 
 def uneven(model: Transformer, one: Layout) -> str:
@@ -92,14 +94,14 @@ def _number(text: str, kind: type, least: int) -> Any:
     return number
 
 
-def _divided(one: Layout) -> list[Problem]:
+def _divided(one: Layout) -> list[ConfigProblem]:
     samples, ranks = one.micro_batch * one.dp, one.dp * one.cp
     if one.global_batch % samples:
         message = f"{one.global_batch}; allowed: a multiple of micro_batch x dp = {samples}"
-        return [Problem(f"{WHERE} global_batch", message, f"use {-(-one.global_batch // samples) * samples}")]
+        return [ConfigProblem(f"{WHERE} global_batch", message, f"use {-(-one.global_batch // samples) * samples}")]
     if ranks % one.ep:
-        return [Problem(f"{WHERE} ep", f"{one.ep}; allowed: a divisor of dp x cp = {ranks}", "change ep or dp")]
+        return [ConfigProblem(f"{WHERE} ep", f"{one.ep}; allowed: a divisor of dp x cp = {ranks}", "change ep or dp")]
     if one.shard and ranks % one.shard:
         message = f"{one.shard}; allowed: a divisor of dp x cp = {ranks}, or 0 for all of them"
-        return [Problem(f"{WHERE} shard", message, "change shard or dp")]
+        return [ConfigProblem(f"{WHERE} shard", message, "change shard or dp")]
     return []

@@ -13,7 +13,7 @@ import yaml
 from simulator.model import Experts, Latent, Model, Transformer
 from simulator.plain_layers import stack
 from trainer.config import load
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config, Gpt2Config, LlamaConfig, MlpConfig, ModelConfig, ResNetConfig
 
 DATA = Path(__file__).with_name("data") / "models.yaml"
@@ -36,7 +36,7 @@ def named(name: str) -> Named:
         return Named(name, _from_table(_table()[name]), None)
     near = get_close_matches(name, names(), n=3, cutoff=0.4)
     fix = f"did you mean {' or '.join(near)}?" if near else "choose one of them"
-    raise ConfigError([Problem("model", f"{name!r} is not known; allowed: {', '.join(names())}", fix)])
+    raise ConfigError([ConfigProblem("model", f"{name!r} is not known; allowed: {', '.join(names())}", fix)])
 
 
 def names() -> list[str]:
@@ -58,7 +58,7 @@ def transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
         ffn, kv_heads, gated = 4 * config.dim, config.heads, False
     else:
         message = f"{config.family} has no tokens to plan by"
-        raise ConfigError([Problem("model", message, f"choose one of {', '.join(names())}")])
+        raise ConfigError([ConfigProblem("model", message, f"choose one of {', '.join(names())}")])
     return Transformer(
         layers=config.layers,
         hidden=config.dim,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.profile_fit import Calibrated, calibrated
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 SCHEMA = 2
 CALIBRATE = "make submit JOB=slurm/jobs/calibrate.sbatch, or torchrun -m simulator.calibrate"
@@ -40,7 +40,7 @@ class Profile:
                 return world
         allowed = ", ".join(f"{one['nodes']} x {one['per_node']}" for one in self.worlds)
         message = f"{nodes} nodes x {per_node} ranks were not measured by {self.path}; allowed: {allowed}"
-        raise ConfigError([Problem("profile.worlds", message, f"calibrate with as many: {CALIBRATE}")])
+        raise ConfigError([ConfigProblem("profile.worlds", message, f"calibrate with as many: {CALIBRATE}")])
 
 
 def read(path: Path) -> Profile:
@@ -105,4 +105,4 @@ def _above_zero(value: object) -> bool:
 
 
 def _bad(where: str, message: str, fix: str) -> ConfigError:
-    return ConfigError([Problem(f"profile.{where}", message, fix)])
+    return ConfigError([ConfigProblem(f"profile.{where}", message, fix)])

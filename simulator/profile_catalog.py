@@ -14,7 +14,7 @@ from simulator.profile import CALIBRATE, Profile
 from simulator.profile_fit import Calibrated, calibrated
 from simulator.rates import Rates, fitted
 from simulator.system import Gpu, System
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 LARGE = 2**20
 """Bytes from which on an exchange says something about links, not about how it starts."""
@@ -57,7 +57,7 @@ def same_gpu(kind: str, device: str) -> bool:
 
 def _refused(where: str, message: str) -> ConfigError:
     fix = f"leave --profile out, name machines with that GPU, or calibrate there: {CALIBRATE}"
-    return ConfigError([Problem(f"profile.machine.{where}", message, fix)])
+    return ConfigError([ConfigProblem(f"profile.machine.{where}", message, fix)])
 
 
 def _nearest(worlds: Sequence[dict[str, Any]], nodes: int, per_node: int) -> dict[str, Any]:

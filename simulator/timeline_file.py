@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulator.timeline import Event, to_chrome
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 KINDS = (".json", ".png")
 
@@ -16,10 +16,10 @@ def check(where: str, out: Path) -> None:
     """Raises ConfigError where nothing could be written there; before anything is computed for it."""
     if out.suffix not in KINDS:
         message = f"{out.name!r}; allowed: a name that ends with {' or '.join(KINDS)}"
-        raise ConfigError([Problem(where, message, "json is for ui.perfetto.dev, png to look at")])
+        raise ConfigError([ConfigProblem(where, message, "json is for ui.perfetto.dev, png to look at")])
     if not out.parent.is_dir():
         message = f"{out}; allowed: a file in a folder that exists"
-        raise ConfigError([Problem(where, message, f"make {out.parent} first, or name another")])
+        raise ConfigError([ConfigProblem(where, message, f"make {out.parent} first, or name another")])
 
 
 def write(out: Path, title: str, events: Sequence[Event]) -> str:
@@ -28,7 +28,7 @@ def write(out: Path, title: str, events: Sequence[Event]) -> str:
         _write(out, title, events)
     except OSError as bad:
         message = f"{out} ({bad.strerror}); allowed: a file that can be written"
-        raise ConfigError([Problem("out", message, "name another")]) from bad
+        raise ConfigError([ConfigProblem("out", message, "name another")]) from bad
     step = max(event.end for event in events)
     return f"{len(events)} events of a step of {1000 * step:,.1f} ms: {out}"
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from simulator.layout import Layout
+from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config
-from trainer.parallel.layout import resolve
 
 
 def layout(config: Config, ranks: int, per_node: int, micro: int) -> Layout:
     """ConfigError where so many ranks cannot be arranged as the settings ask."""
     asked = config.parallel
-    axes = resolve(asked, ranks, per_node)
+    axes = resolve_layout(asked, ranks, per_node)
     sharded = asked.strategy in ("fsdp", "hsdp")
     return Layout(
         dp=axes.dp_size,

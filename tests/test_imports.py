@@ -30,15 +30,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "slurm.power": ("infra.inventory", "infra.spec", "infra.plan.names", "slurm"),
     "trainer": (),
     "simulator": (
-        *(*PURE, "trainer.config", "trainer.models.shape", "trainer.models.resnet_plan", "trainer.parallel.layout"),
+        *(*PURE, "trainer.config", "trainer.models.shape", "trainer.models.resnet_plan"),
         "trainer.table",
     ),
     "simulator.emulate": ("simulator", "trainer"),
     "simulator.calibrate": ("simulator", "trainer"),
-    "simulator.report": ("simulator", "trainer.config", "trainer.parallel.layout", "trainer.report"),
+    "simulator.report": ("simulator", "trainer.config", "trainer.report"),
     "simulator.forecast": (
         *("simulator", "infra.spec", "infra.catalog", "trainer.config", "trainer.models.shape", "trainer.table"),
-        *("trainer.parallel.layout", "trainer.auto.choose"),
+        "trainer.auto.choose",
     ),
     "setup": (),
     "infra": ("infra", "bootstrap", "slurm"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from trainer.config.problem import Problem
+    from trainer.config.errors import ConfigProblem
     from trainer.config.schema import Config
 
 USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]      train; CONFIG is a YAML file or a preset
@@ -77,7 +77,7 @@ def _export(words: list[str]) -> int:
     parser.add_argument("source", metavar="FROM", type=Path, help="a run's folder, its checkpoints, or one of them")
     parser.add_argument("out", metavar="FOLDER", type=Path, help="where config.json and model.safetensors go")
     options = parser.parse_args(words)
-    from trainer.config.problem import ConfigError
+    from trainer.config.errors import ConfigError
     from trainer.weights import export
 
     try:
@@ -90,8 +90,8 @@ def _export(words: list[str]) -> int:
 
 def _train(name: str, overrides: list[str]) -> int:
     from trainer.checkpoint.folder import OF_RUN, published
+    from trainer.config.errors import ConfigError
     from trainer.config.load import load
-    from trainer.config.problem import ConfigError
     from trainer.life import outcome
 
     if outcome.decided() is not None:
@@ -139,7 +139,7 @@ def _refused(reason: str) -> int:
         return int(outcome.Code.BAD_INPUT)
 
 
-def _problems(config: Config) -> list[Problem]:
+def _problems(config: Config) -> list[ConfigProblem]:
     """Why this does not fit the ranks there are."""
     from trainer.config.check import check_world
 

@@ -26,8 +26,9 @@ from trainer import rng
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.folder import OF_RUN
 from trainer.checkpoint.newest import Found
+from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.layout import resolve_layout
 from trainer.config.load import to_dict
-from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import (
     CheckpointConfig,
     CompileConfig,
@@ -41,12 +42,11 @@ from trainer.config.schema import (
     ScheduleConfig,
 )
 from trainer.metrics.utilisation import memory_gb
-from trainer.models.build import build
+from trainer.models.functional import compute_loss
 from trainer.models.init import fill
-from trainer.models.loss import loss as cross_entropy
+from trainer.models.registry import build_model
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import LossFunction
-from trainer.parallel.layout import resolve
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.recipe import Recipe
 from trainer.statistics import Statistics
@@ -64,7 +64,7 @@ class Trainer:
         self,
         model: Model,
         *,
-        loss: LossFunction = cross_entropy,
+        loss: LossFunction = compute_loss,
         strategy: str | ParallelConfig = "single",
         precision: Precision = "fp32",
         optimizer: OptimizerConfig | None = None,
@@ -98,7 +98,7 @@ class Trainer:
         """The trainer of a configuration whose strategy and micro-batch are settled."""
         trainer = cls.__new__(cls)
         weights = partial(fill, seed=config.run.seed, device=world.device)
-        trainer._set_up(config, world, lambda: build(config.model), cross_entropy, micro=micro, weights=weights)
+        trainer._set_up(config, world, lambda: build_model(config.model), compute_loss, micro=micro, weights=weights)
         return trainer
 
     def _set_up(  # noqa: PLR0913
@@ -106,14 +106,14 @@ class Trainer:
     ) -> None:
         self.config = config
         self.world = world
-        self.layout = resolve(config.parallel, world.size, world.local_size)
+        self.layout = resolve_layout(config.parallel, world.size, world.local_size)
         recipe = Recipe(config.parallel, config.precision, config.compile)
         mesh = Mesh(self.layout, world.rank, world.device, is_sharded=recipe.is_sharded(self.layout))
         self.engine = parallelize(model, recipe, mesh, weights)
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
         self.checkpoints = self.checkpoints_in(Path(config.run.folder.format(name=config.name)) / OF_RUN)
         # Batches of one's own may leave targets out; our data never does, and need not be counted.
-        is_counted = loss is cross_entropy and weights is None
+        is_counted = loss is compute_loss and weights is None
         self._step = Step(self.engine, config, StepMean(mesh) if is_counted else loss)
         self._step.before_update = self.checkpoints.before_update
         self._statistics = Statistics(self.engine.named_buffers())
@@ -240,11 +240,11 @@ def _check(precision: str, optimizer: object, schedule: object) -> None:
     problems = []
     if precision not in get_args(Precision):
         fix = f"use one of {', '.join(get_args(Precision))}"
-        problems.append(Problem("precision", f"{precision!r} is none", fix))
+        problems.append(ConfigProblem("precision", f"{precision!r} is none", fix))
     for name, value, kind in (("optimizer", optimizer, OptimizerConfig), ("schedule", schedule, ScheduleConfig)):
         if value is not None and not isinstance(value, kind):
             fix = f"give trainer.config.schema.{kind.__name__}(...)"
-            problems.append(Problem(name, f"is a {type(value).__name__}", fix))
+            problems.append(ConfigProblem(name, f"is a {type(value).__name__}", fix))
     if problems:
         raise ConfigError(problems)
 
@@ -255,5 +255,5 @@ def _parallel(strategy: str | ParallelConfig) -> ParallelConfig:
     names = ("single", "ddp", "fsdp", "hsdp")
     if strategy not in names:
         message = f"{strategy!r} is no strategy for a model of your own"
-        raise ConfigError([Problem("strategy", message, f"use one of {', '.join(names)}, or a ParallelConfig")])
+        raise ConfigError([ConfigProblem("strategy", message, f"use one of {', '.join(names)}, or a ParallelConfig")])
     return replace(ParallelConfig(), strategy=cast(Any, strategy))

@@ -16,12 +16,13 @@ from trainer.api import Trainer
 from trainer.checkpoint import room
 from trainer.checkpoint.event import Event
 from trainer.checkpoint.group import Group
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import changes, dump, to_dict
-from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config
 from trainer.config.show import show
 from trainer.data.loader import Batch, Loader
-from trainer.data.source import Source, source_for
+from trainer.data.registry import open_source
+from trainer.data.source import Source
 from trainer.life import outcome
 from trainer.life.health import Action, Health
 from trainer.life.outcome import Code
@@ -67,7 +68,7 @@ class Run:
 
     def go(self) -> int:
         """The exit status to leave with. Whatever a person has to mend is a ConfigError, and leaves no trace of it."""
-        source = source_for(self.config)
+        source = open_source(self.config)
         trace = Trace(self.folder, self.rank)
         try:
             trace.make_folder()
@@ -139,7 +140,7 @@ class Run:
         trainer, settings = self._trainer, self.config.checkpoint
         if settings.resume == "never" and trainer.checkpoints.any_published():
             message = f"never, but {trainer.checkpoints.path} has checkpoints, which new ones would replace"
-            raise ConfigError([Problem("checkpoint.resume", message, "use another run.folder, or remove them")])
+            raise ConfigError([ConfigProblem("checkpoint.resume", message, "use another run.folder, or remove them")])
         found = None if settings.resume == "never" else trainer.checkpoints.newest()
         for bad in found.skipped if found else ():
             self.recorder.say(f"DAMAGED checkpoint passed over: {bad}")
@@ -147,7 +148,9 @@ class Run:
         if found is None:
             if settings.resume == "must":
                 where = trainer.checkpoints.path
-                raise ConfigError([Problem("checkpoint.resume", f"must, but {where} has no checkpoint", "use auto")])
+                raise ConfigError(
+                    [ConfigProblem("checkpoint.resume", f"must, but {where} has no checkpoint", "use auto")]
+                )
             if settings.initial:
                 weights.load(settings.initial, trainer)
             return 0

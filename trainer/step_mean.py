@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer.models.loss import IGNORED, loss
+from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.parallel.mesh import Mesh
 
 
@@ -21,10 +21,10 @@ class StepMean:
 
     def begin(self, targets: torch.Tensor, micro: int) -> None:
         """Count the targets of the step, on the device; every rank must call it, with its share."""
-        total = self._mesh.sum_over((targets != IGNORED).sum(), "replicate", "shard")
+        total = self._mesh.sum_over((targets != IGNORED_TARGET).sum(), "replicate", "shard")
         micro_batches = self._mesh.layout.dp_size * len(targets) // micro
         self._per_target.copy_(micro_batches / total.clamp(min=1).double())
 
     def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        weight = (targets != IGNORED).sum() * self._per_target
-        return loss(outputs, targets) * weight.float()
+        weight = (targets != IGNORED_TARGET).sum() * self._per_target
+        return compute_loss(outputs, targets) * weight.float()

@@ -9,11 +9,11 @@ import torch
 from trainer.api import Trainer
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.folder import MANIFEST, OF_RUN
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import from_dict
-from trainer.config.problem import ConfigError, Problem
 from trainer.models import hf
-from trainer.models.build import build
 from trainer.models.init import put
+from trainer.models.registry import build_model
 
 _LOOKED_FOR = f"looked for {MANIFEST}, step-* and {OF_RUN}/step-*"
 
@@ -30,7 +30,7 @@ def load(source: str, trainer: Trainer) -> None:
     if found is None:
         message = _nothing(folder, f"neither weights nor a checkpoint in it ({_LOOKED_FOR} and *.safetensors)")
         fix = "name a run's folder, its checkpoints or one of them, or a Hugging Face folder; or leave it empty"
-        raise ConfigError([Problem("checkpoint.initial", message, fix)])
+        raise ConfigError([ConfigProblem("checkpoint.initial", message, fix)])
     checkpoints.load(found, trainer.model_tensors(), partial=True)
 
 
@@ -40,10 +40,10 @@ def export(source: Path, out: Path) -> None:
     found = checkpoints.newest()
     if found is None:
         message = _nothing(source, f"no checkpoint in it ({_LOOKED_FOR})")
-        raise ConfigError([Problem("FROM", message, "name a run's folder, its checkpoints or one of them")])
+        raise ConfigError([ConfigProblem("FROM", message, "name a run's folder, its checkpoints or one of them")])
     model = from_dict(checkpoints.read_state(found)["config"]).model
     with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in build(model).named_parameters()}
+        shapes = {name: tensor.shape for name, tensor in build_model(model).named_parameters()}
     state = {name: torch.empty(shape) for name, shape in shapes.items()}
     checkpoints.load(found, {f"model.{name}": tensor for name, tensor in state.items()}, partial=True)
     hf.export(state, model, out)

@@ -9,9 +9,8 @@ import torch
 
 from simulator.calibrate.ranks import Ranks
 from trainer.config.schema import LlamaConfig, OptimizerConfig
-from trainer.models.attention import attend
+from trainer.models.functional import attend, compute_loss
 from trainer.models.llama import Llama
-from trainer.models.loss import loss
 from trainer.optimizer import Optimizer
 from trainer.precision import DTYPES
 
@@ -82,7 +81,7 @@ def _of_size(ranks: Ranks, size: Size, precision: str) -> dict[str, Any]:
     def of_head() -> None:
         with cast():
             out = head(inside)
-        loss(out, targets).backward()
+        compute_loss(out, targets).backward()
         _forget(head, inside)
 
     works = {"layer_s": of_layer, "attention_s": of_attention, "head_s": of_head}

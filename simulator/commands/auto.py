@@ -16,8 +16,8 @@ from simulator.search import stacks
 from simulator.search.question import node_count
 from simulator.search.settled import dear, settled, why_not
 from simulator.search.words import bottleneck, layout_words
+from trainer.config.errors import ConfigError
 from trainer.config.load import load
-from trainer.config.problem import ConfigError
 
 
 def main(words: list[str]) -> int:

@@ -10,7 +10,7 @@ from simulator.commands.refused import refused
 from simulator.instances import system
 from simulator.search.question import MOST_NODES, nodes
 from simulator.system import System
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 SIZES = tuple(2**power for power in range(20, 35, 2))
 ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
@@ -42,10 +42,10 @@ def _nodes(word: str) -> int:
     except ConfigError:
         message = f"{word} is outside of 1 to {MOST_NODES}" if word.isdigit() else f"{word!r}"
         allowed = f"allowed: one whole number from 1 to {MOST_NODES}"
-        raise ConfigError([Problem("--nodes", f"{message}; {allowed}", "write for example 4")]) from None
+        raise ConfigError([ConfigProblem("--nodes", f"{message}; {allowed}", "write for example 4")]) from None
     if len(counts) > 1:
         message = f"{', '.join(map(str, counts))}; allowed: one number"
-        raise ConfigError([Problem("--nodes", message, "ask for one after the other")])
+        raise ConfigError([ConfigProblem("--nodes", message, "ask for one after the other")])
     return counts[0]
 
 
@@ -53,12 +53,12 @@ def _group(asked: argparse.Namespace, machines: System) -> Group:
     per_node = machines.gpus_per_node if asked.per_node is None else asked.per_node
     if not 1 <= per_node <= machines.gpus_per_node:
         message = f"{per_node}; allowed: 1 to {machines.gpus_per_node}, the GPUs of a {machines.name}"
-        raise ConfigError([Problem("--per-node", message, "choose one of them")])
+        raise ConfigError([ConfigProblem("--per-node", message, "choose one of them")])
     _check_sharing(asked.sharing, per_node, machines)
     ranks = machines.nodes * per_node
     if ranks == 1:
         message = "1 with one rank in it; allowed: two ranks or more"
-        raise ConfigError([Problem("--nodes", message, "ask for more --nodes or --per-node")])
+        raise ConfigError([ConfigProblem("--nodes", message, "ask for more --nodes or --per-node")])
     if asked.op == "send":
         return Group(2, 1 if machines.nodes > 1 else 2, asked.sharing)
     return Group(ranks, per_node, asked.sharing)
@@ -71,9 +71,9 @@ def _check_sharing(sharing: int, per_node: int, machines: System) -> None:
     held = f"a group with {per_node} of the {machines.gpus_per_node} GPUs of a {machines.name}"
     if most > 1:
         message = f"{sharing}; allowed: 1 to {most}: {held} leaves room for so many"
-        raise ConfigError([Problem("--sharing", message, "choose one of them")])
+        raise ConfigError([ConfigProblem("--sharing", message, "choose one of them")])
     fix = "leave it out, or ask for groups with fewer GPUs of a node (--per-node)"
-    raise ConfigError([Problem("--sharing", f"{sharing}; allowed: 1: {held} leaves no room for another", fix)])
+    raise ConfigError([ConfigProblem("--sharing", f"{sharing}; allowed: 1: {held} leaves no room for another", fix)])
 
 
 def _arguments(words: list[str]) -> argparse.Namespace:

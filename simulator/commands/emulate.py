@@ -22,8 +22,8 @@ from simulator.emulate.reduce import ALGORITHMS, rounds_of, traffic
 from simulator.emulate.scaling import scaling
 from simulator.profile import read
 from trainer.config.check import check_world
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import load, to_dict
-from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _checked(options: argparse.Namespace) -> tuple[Clocked, Config]:
     found = refuse.problems(config, options.ranks)
     jitter = options.jitter
     if jitter is not None and not (math.isfinite(jitter) and 0 <= jitter <= _MOST_JITTER):
-        found.append(Problem("--jitter", f"{jitter}; allowed: 0 to {_MOST_JITTER:g}", "0.02 is a busy cluster"))
+        found.append(ConfigProblem("--jitter", f"{jitter}; allowed: 0 to {_MOST_JITTER:g}", "0.02 is a busy cluster"))
     if found:
         raise ConfigError(found)
     machines = clocked(options.system, read(options.profile) if options.profile else None, _USUAL)
@@ -112,7 +112,7 @@ def _folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = f"{path} cannot be made ({error.strerror}); allowed: a folder that can be written to"
-        raise ConfigError([Problem("--out", message, "name another with --out")]) from error
+        raise ConfigError([ConfigProblem("--out", message, "name another with --out")]) from error
     return path
 
 
@@ -121,7 +121,7 @@ def _emulation(config: Config, machines: Clocked, options: argparse.Namespace) -
         from simulator.emulate.run import Emulation  # noqa: PLC0415  # torch, only now
     except ModuleNotFoundError as missing:
         message = f"{missing.name} is not installed; allowed: an environment with the trainer's packages"
-        raise ConfigError([Problem("emulate", message, "`emulate --help` has the commands")]) from missing
+        raise ConfigError([ConfigProblem("emulate", message, "`emulate --help` has the commands")]) from missing
     return Emulation(config, options.ranks, machines.per_node(options.ranks), options.algorithm, _show_rank)
 
 

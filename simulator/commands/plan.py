@@ -19,7 +19,7 @@ from simulator.search.option import Option
 from simulator.search.plan import Plan, on, plan
 from simulator.search.question import Question
 from simulator.timeline import timeline
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 BAD_INPUT = 2
 
@@ -145,7 +145,7 @@ def _traced(asked: Question, chosen: Option, out: Path) -> str:
     return timeline_file.write(out, title, timeline(asked.named.model, chosen.layout, machines.system, machines.rates))
 
 
-def _nearest(answer: Plan) -> Problem:
+def _nearest(answer: Plan) -> ConfigProblem:
     """What would be met instead, where nothing meets what is asked."""
     asked = answer.question
     if asked.deadline_s is not None:
@@ -154,11 +154,11 @@ def _nearest(answer: Plan) -> Problem:
         message += (
             f" {words.duration(fastest.outlook.wall_s)} on {_machines(fastest)}, for {words.money(fastest.usd)} USD"
         )
-        return Problem("deadline", message, "give that much time, more --nodes or another --instance")
+        return ConfigProblem("deadline", message, "give that much time, more --nodes or another --instance")
     cheapest = min(answer.front, key=lambda one: one.usd)
     message = f"{words.money(asked.budget_usd or 0)} USD is enough for nothing; the cheapest costs"
     message += f" {words.money(cheapest.usd)} USD, {words.duration(cheapest.outlook.wall_s)} on {_machines(cheapest)}"
-    return Problem("budget", message, "give that much, fewer tokens, or another --instance or --purchase")
+    return ConfigProblem("budget", message, "give that much, fewer tokens, or another --instance or --purchase")
 
 
 def _machines(one: Option) -> str:

@@ -12,7 +12,7 @@ from simulator.commands import predict_table
 from simulator.commands.refused import refused
 from simulator.profile import read
 from simulator.search.question import MOST_NODES, node_count
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 USUAL = "p5.48xlarge"
 OF_ONE_RUN = ("stack", "instance", "group", "profile", "nodes", "ranks", "json")
@@ -103,4 +103,4 @@ def _one(asked: argparse.Namespace) -> int:
 def _ranks(word: str) -> int:
     if word.isascii() and word.isdecimal() and int(word) >= 1:
         return int(word)
-    raise ConfigError([Problem("--ranks", f"{word!r}; allowed: a whole number from 1 on", "write for example 8")])
+    raise ConfigError([ConfigProblem("--ranks", f"{word!r}; allowed: a whole number from 1 on", "write for example 8")])

@@ -6,7 +6,7 @@ import os
 import sys
 
 from simulator.search import fitted
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 
 BAD_INPUT = 2
 ENDLESS = 1_000_000

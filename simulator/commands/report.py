@@ -16,7 +16,7 @@ from simulator.report.machines import Calibrated, OfInstance
 from simulator.report.measured import measured
 from simulator.report.page import page
 from simulator.search import fitted, outputs
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.table import table
 
 

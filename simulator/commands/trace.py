@@ -14,7 +14,7 @@ from simulator.models import named
 from simulator.profile_fit import Calibrated
 from simulator.search.question import MOST_NODES
 from simulator.timeline import timeline
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 USUAL = "p5.48xlarge"
 MOST_MICRO_BATCHES = 1024
@@ -71,7 +71,7 @@ def _drawable(wanted: Layout) -> None:
         most = MOST_MICRO_BATCHES * wanted.micro_batch * wanted.dp
         message = f"{wanted.global_batch}; allowed: up to {most}, {MOST_MICRO_BATCHES} micro-batches of each replica"
         fix = "ask for fewer: a step repeats itself"
-        raise ConfigError([Problem(f"{layout_words.WHERE} global_batch", message, fix)])
+        raise ConfigError([ConfigProblem(f"{layout_words.WHERE} global_batch", message, fix)])
 
 
 def _on(asked: argparse.Namespace, known: profile.Profile | None, wanted: Layout) -> Calibrated:
@@ -81,11 +81,11 @@ def _on(asked: argparse.Namespace, known: profile.Profile | None, wanted: Layout
     return Calibrated(machines.system(wanted.gpus), machines.rates(wanted.gpus))
 
 
-def _too_many(machines: Clocked, wanted: Layout) -> list[Problem]:
+def _too_many(machines: Clocked, wanted: Layout) -> list[ConfigProblem]:
     if not isinstance(machines, Machines):
         return []
     each = machines.per_node(wanted.gpus)
     if wanted.gpus <= each * MOST_NODES:
         return []
     message = f"{wanted.gpus}; allowed: up to {each * MOST_NODES}, {MOST_NODES} nodes of a {machines.instance}"
-    return [Problem(GPUS, message, "make one of them smaller")]
+    return [ConfigProblem(GPUS, message, "make one of them smaller")]

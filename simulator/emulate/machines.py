@@ -15,7 +15,7 @@ from simulator.profile_catalog import check, joined
 from simulator.profile_fit import Calibrated
 from simulator.rates import Rates, fitted
 from simulator.system import System
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 
 class Clocked(Protocol):
@@ -29,7 +29,7 @@ class Clocked(Protocol):
 
     def rates(self, ranks: int) -> Rates: ...
 
-    def problems(self, ranks: int, where: str = "--ranks") -> list[Problem]:
+    def problems(self, ranks: int, where: str = "--ranks") -> list[ConfigProblem]:
         """Why there is no such number of ranks, or nothing."""
 
 
@@ -64,13 +64,13 @@ class Machines:
     def rates(self, ranks: int) -> Rates:
         return self._of(ranks).rates
 
-    def problems(self, ranks: int, where: str = "--ranks") -> list[Problem]:
+    def problems(self, ranks: int, where: str = "--ranks") -> list[ConfigProblem]:
         each = self.per_node(ranks)
         if ranks % each == 0:
             return []
         below = ranks // each * each
         allowed = f"allowed: up to {each}, or a multiple of the {each} GPUs of a {self.instance}"
-        return [Problem(where, f"{ranks}; {allowed}", f"use {below} or {below + each}")]
+        return [ConfigProblem(where, f"{ranks}; {allowed}", f"use {below} or {below + each}")]
 
     def _of(self, ranks: int) -> Calibrated:
         if ranks not in self._kept:
@@ -100,11 +100,11 @@ class Measured:
     def rates(self, ranks: int) -> Rates:
         return self._of(ranks).rates
 
-    def problems(self, ranks: int, where: str = "--ranks") -> list[Problem]:
+    def problems(self, ranks: int, where: str = "--ranks") -> list[ConfigProblem]:
         if ranks in self._worlds():
             return []
         message = f"{ranks}, not measured by {self.profile.path}; allowed: {', '.join(map(str, self._worlds()))}"
-        return [Problem(where, message, f"calibrate with as many: {CALIBRATE}")]
+        return [ConfigProblem(where, message, f"calibrate with as many: {CALIBRATE}")]
 
     def _of(self, ranks: int) -> Calibrated:
         if ranks not in self._kept:
@@ -129,7 +129,9 @@ def _known(instance: str) -> None:
         if not stack_names.meant(instance):
             raise
         also = f"or a stack: {' or '.join(stack_names.meant(instance))}"
-        raise ConfigError([Problem(one.where, one.message, f"{one.fix}, {also}") for one in bad.problems]) from None
+        raise ConfigError(
+            [ConfigProblem(one.where, one.message, f"{one.fix}, {also}") for one in bad.problems]
+        ) from None
 
 
 def _of_stack(file: Path, word: str) -> str:
@@ -139,5 +141,5 @@ def _of_stack(file: Path, word: str) -> str:
     found = next((one for one in types if one in with_gpus()), None)
     if found is None:
         message = f"{word!r} is a stack without GPUs that are known; allowed: {', '.join(with_gpus())}"
-        raise ConfigError([Problem("--system", message, "choose one of them, or --profile alone")])
+        raise ConfigError([ConfigProblem("--system", message, "choose one of them, or --profile alone")])
     return found

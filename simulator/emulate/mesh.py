@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from simulator.emulate.group import Group
-from trainer.parallel.layout import Layout
+from trainer.config.layout import Layout
 from trainer.parallel.mesh import Mesh
 
 

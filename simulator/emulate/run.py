@@ -16,16 +16,17 @@ from simulator.emulate.group import Group
 from simulator.emulate.mesh import VirtualMesh
 from simulator.emulate.reduce import Algorithm
 from trainer import host_memory, rng, settle
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config
 from trainer.data.loader import Loader
-from trainer.data.source import Source, source_for
-from trainer.models.build import build
+from trainer.data.registry import open_source
+from trainer.data.source import Source
+from trainer.models.functional import compute_loss
 from trainer.models.init import fill
-from trainer.models.loss import loss
+from trainer.models.registry import build_model
 from trainer.models.shape import shape_of
 from trainer.parallel.apply import parallelize
-from trainer.parallel.layout import resolve
 from trainer.parallel.recipe import Recipe
 from trainer.statistics import Statistics
 from trainer.step import Step
@@ -60,20 +61,20 @@ class Emulation:
         """`on_rank` hears which rank begins: a step of many takes its time."""
         # A launcher of several ranks gives each one thread, and another number of them adds in another order.
         torch.set_num_threads(1)
-        source = source_for(config)
+        source = open_source(config)
         self.config, self.micro, self.why = _settled(config, ranks, per_node, source)
         self.group = Group(ranks, per_node, algorithm)
         _refuse(self.config, ranks, self.group.held_bytes(_FLOAT * shape_of(config.model).params))
-        layout = resolve(self.config.parallel, ranks, per_node)
+        layout = resolve_layout(self.config.parallel, ranks, per_node)
         self._mesh = VirtualMesh(layout, self.group, _DEVICE)
         self._loaders = [_loader(self.config, source, rank, ranks) for rank in range(ranks)]
         recipe = Recipe(self.config.parallel, self.config.precision, self.config.compile)
         weights = partial(fill, seed=self.config.run.seed, device=_DEVICE)
-        inner = parallelize(partial(build, self.config.model), recipe, self._mesh, weights)
+        inner = parallelize(partial(build_model, self.config.model), recipe, self._mesh, weights)
         rng.seed(self.config.run.seed, 0, 0)
         self._on_rank = on_rank
         self._engine = VirtualEngine(inner, self._mesh, lambda rank: next(self._loaders[rank]).tensors)
-        self.training = Step(self._engine, self.config, loss)
+        self.training = Step(self._engine, self.config, compute_loss)
         self._engine.before_rank = self._begin_rank
         self._statistics = Statistics(self._engine.named_buffers())
 
@@ -100,7 +101,7 @@ def _refuse(config: Config, ranks: int, held: int) -> None:
     free = host_memory.available()
     if held > free:
         message = f"{ranks} ranks leave {held / _GIB:.1f} GiB of gradients waiting, {free / _GIB:.1f} GiB are free"
-        found.append(Problem("--ranks", f"{message}; allowed: what fits", "use fewer, or --algorithm tree"))
+        found.append(ConfigProblem("--ranks", f"{message}; allowed: what fits", "use fewer, or --algorithm tree"))
     if found:
         raise ConfigError(found)
 

@@ -15,7 +15,7 @@ from simulator.model import Model
 from simulator.models import model_of
 from simulator.step import Prediction, predict
 from trainer.config.check import check_world
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config
 from trainer.models.shape import Shape, shape_of
 
@@ -76,7 +76,7 @@ class Forecast:
         return self.prediction.memory.room / GIB
 
     @property
-    def problem(self) -> Problem | None:
+    def problem(self) -> ConfigProblem | None:
         """Why it cannot be run, and the nearest settings with which it could."""
         if self.fits:
             return None
@@ -86,7 +86,7 @@ class Forecast:
             f" largest: {largest} {self.memory_gib[largest]:.1f} GiB"
         )
         near = nearest_fit(self.settled, self.on)
-        return Problem(
+        return ConfigProblem(
             "memory", message, f"fits with {near}" if near else "nothing near it fits: more memory is needed"
         )
 

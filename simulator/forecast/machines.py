@@ -13,7 +13,7 @@ from simulator.rates import Rates, fitted
 from simulator.search import stacks
 from simulator.search.question import MOST_NODES
 from simulator.system import System
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 CLOUD = "aws"
 
@@ -94,11 +94,11 @@ def _own(asked: Asked, spec: ClusterSpec, group: NodeGroup) -> On:
     if asked.profile is None:
         message = f"{asked.stack!r} has target {spec.target}, whose machines no catalog has; allowed: with --profile"
         fix = f"make submit STACK={asked.stack} JOB=slurm/jobs/calibrate.sbatch writes one"
-        raise ConfigError([Problem("stack", message, fix)])
+        raise ConfigError([ConfigProblem("stack", message, fix)])
     device = asked.profile.machine["device"]
     if spec.target == "local" and device != "cpu":
         message = f"{device!r} in {asked.profile.path}; allowed: 'cpu', as the nodes of stack {asked.stack} have"
-        raise ConfigError([Problem("profile.machine.device", message, f"calibrate there: {CALIBRATE}")])
+        raise ConfigError([ConfigProblem("profile.machine.device", message, f"calibrate there: {CALIBRATE}")])
     return _measured(asked, asked.profile, nodes=_count(group))
 
 
@@ -114,7 +114,9 @@ def _measured(asked: Asked, profile: Profile, nodes: int = 0) -> On:
         what, of = ("--ranks", asked.ranks) if asked.ranks else ("--nodes", asked.nodes or nodes)
         allowed = ", ".join(f"{count} x {each}" for count, each in pairs)
         message = f"{of}, not measured by {profile.path}; allowed: {allowed} (nodes x ranks)"
-        raise ConfigError([Problem(what, message, f"ask for one of them, or calibrate with as many: {CALIBRATE}")])
+        raise ConfigError(
+            [ConfigProblem(what, message, f"ask for one of them, or calibrate with as many: {CALIBRATE}")]
+        )
     count, each = fitting[0]
     found = profile.of(count, each)
     return On(
@@ -146,10 +148,10 @@ def _counted(asked: Asked, instance: str, usual: int) -> tuple[int, int]:
     if asked.ranks > each and asked.ranks % each:
         below = asked.ranks // each * each
         message = f"{asked.ranks}; allowed: up to {each}, or a multiple of the {each} GPUs of a {instance}"
-        raise ConfigError([Problem("--ranks", message, f"use {below} or {below + each}")])
+        raise ConfigError([ConfigProblem("--ranks", message, f"use {below} or {below + each}")])
     if asked.ranks > each * MOST_NODES:
         message = f"{asked.ranks}; allowed: up to {each * MOST_NODES}, {MOST_NODES} nodes of a {instance}"
-        raise ConfigError([Problem("--ranks", message, "use fewer")])
+        raise ConfigError([ConfigProblem("--ranks", message, "use fewer")])
     return -(-asked.ranks // each), min(asked.ranks, each)
 
 

@@ -18,9 +18,9 @@ from simulator.search.trainer_config import parallel
 from simulator.system import System
 from simulator.trainer_layout import layout
 from trainer.auto.choose import candidates, micro_options
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
+from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config
-from trainer.parallel.layout import resolve
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def settle(config: Config, on: On) -> Settled:
     least: Settled | None = None
     for asked in candidates(config.parallel, on.ranks, on.per_node):
         changed = {name: getattr(asked, name) for name in ("strategy", "recompute", "zero", "shard")}
-        for micro in micro_options(config, resolve(asked, on.ranks, on.per_node)):
+        for micro in micro_options(config, resolve_layout(asked, on.ranks, on.per_node)):
             least = _with(config, changed, micro, on)
             if not _is_open(config) or _is_roomy(least, on):
                 return least

@@ -9,7 +9,7 @@ from simulator.report.machines import Machine
 from simulator.report.measured import Measured
 from simulator.report.predicted import Predicted, predicted
 from trainer.config.check import check, check_world
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.config.schema import Config
 
 LEAST = 0.02

@@ -14,7 +14,7 @@ from simulator.profile_fit import crowd
 from simulator.rates import Rates, fitted
 from simulator.report.measured import Measured
 from simulator.system import System
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 FAR = 1.5
 """Matmul rates that are so many times apart are not of the same machine, or not of an idle one."""
@@ -54,7 +54,7 @@ class Calibrated:
         if run.device and run.device != device:
             message = f"{device!r} in {self.profile.path}; allowed: {run.device!r}, as {run.folder} ran on"
             fix = f"calibrate there: {profiles.CALIBRATE}"
-            raise ConfigError([Problem("profile.machine.device", message, fix)])
+            raise ConfigError([ConfigProblem("profile.machine.device", message, fix)])
         found = self.profile.of(run.nodes, run.per_node)
         world = self.profile.world(run.nodes, run.per_node)
         saves, short = world["checkpoint"], world["short_run"]
@@ -87,7 +87,7 @@ class OfInstance:
             allowed = ", ".join(alike) or "none, the catalog has no such machine"
             message = f"{self.name!r} has {kind}, {run.folder} ran on {run.device!r}; allowed: {allowed}"
             fix = f"calibrate there and use --profile: {profiles.CALIBRATE}"
-            raise ConfigError([Problem("--instance", message, fix)])
+            raise ConfigError([ConfigProblem("--instance", message, fix)])
 
 
 def note(machine: Machine, run: Measured) -> str:

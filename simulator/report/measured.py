@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import load
-from trainer.config.problem import ConfigError, Problem
 from trainer.config.schema import Config
 from trainer.report.run_folder import Line, NoRunError, Run, open_run
 from trainer.report.summary import end, middle
@@ -130,4 +130,4 @@ def _device(config: Config, peak: dict[str, Any], joined: dict[str, Any]) -> str
 
 
 def _problem(message: str, fix: str) -> ConfigError:
-    return ConfigError([Problem("RUN", message, fix)])
+    return ConfigError([ConfigProblem("RUN", message, fix)])

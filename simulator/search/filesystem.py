@@ -8,7 +8,7 @@ from infra.catalog.prices import service_price
 from infra.plan.aws import storage
 from infra.plan.aws.cost import hourly
 from infra.spec import ClusterSpec, Storage
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 SHARED = "/shared"
 GIB_PER_TIB = 1024
@@ -46,14 +46,14 @@ def resized(spec: ClusterSpec, size_gb: int) -> ClusterSpec:
     found = _shared(spec)
     if found is None:
         message = f"{size_gb}; the stack has no fsx-lustre at {SHARED}, whose rate would grow with its size"
-        raise ConfigError([Problem("shared-gb", message, "leave it out, or name another --stack")])
+        raise ConfigError([ConfigProblem("shared-gb", message, "leave it out, or name another --stack")])
     name, one = found
     larger = one.model_copy(update={"size_gb": size_gb})
     if not 1 <= size_gb <= MOST_GB:
         message = f"{size_gb}; allowed: 1200, or a multiple of 2400, up to {MOST_GB}"
-        raise ConfigError([Problem("shared-gb", message, "choose one of them")])
+        raise ConfigError([ConfigProblem("shared-gb", message, "choose one of them")])
     if problems := [message for _, message in storage.lustre_problems(larger)]:
-        raise ConfigError([Problem("shared-gb", problems[0], "choose one of them")])
+        raise ConfigError([ConfigProblem("shared-gb", problems[0], "choose one of them")])
     return spec.model_copy(update={"storage": {**spec.storage, name: larger}})
 
 

@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from trainer.config.problem import Problem
+from trainer.config.errors import ConfigProblem
 from trainer.table import table
 
 PIPED = 116
@@ -40,12 +40,12 @@ def wrapped(text: str, columns: int) -> str:
     return "\n".join(_wrap(line, columns) for line in text.split("\n"))
 
 
-def problem(found: Problem, columns: int) -> str:
+def problem(found: ConfigProblem, columns: int) -> str:
     """A list of what is allowed that is longer than a line comes last, after the advice."""
     message, listed, names = found.message.partition(ALLOWED)
     if not (listed and found.fix) or len(found.message) <= columns:
         return wrapped(f"simulator: {found}", columns)
-    advice = Problem(found.where, message, found.fix)
+    advice = ConfigProblem(found.where, message, found.fix)
     return wrapped(f"simulator: {advice}\n{INDENT}allowed: {names}", columns)
 
 

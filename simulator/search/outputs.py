@@ -7,22 +7,22 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 
 def check_file(where: str, out: Path, kinds: Sequence[str]) -> None:
     """Raises ConfigError where the name has another ending, or nothing can be written there; leaves nothing behind."""
     if out.suffix not in kinds:
         message = f"{out.name!r}; allowed: a name that ends with {' or '.join(kinds)}"
-        raise ConfigError([Problem(where, message, f"write for example {out.with_suffix(kinds[0]).name}")])
+        raise ConfigError([ConfigProblem(where, message, f"write for example {out.with_suffix(kinds[0]).name}")])
     if out.is_dir():
-        raise ConfigError([Problem(where, f"{out} is a folder; allowed: a file", f"name a file in {out}")])
+        raise ConfigError([ConfigProblem(where, f"{out} is a folder; allowed: a file", f"name a file in {out}")])
     if out.exists():
         if not os.access(out, os.W_OK):
             raise _refused(where, out, "the file may not be written")
     elif not out.parent.is_dir():
         message = f"{out}; there is no folder {out.parent}; allowed: a file in a folder that exists"
-        raise ConfigError([Problem(where, message, f"make it with: mkdir -p {out.parent}")])
+        raise ConfigError([ConfigProblem(where, message, f"make it with: mkdir -p {out.parent}")])
     else:
         _try(where, out, out.parent)
 
@@ -31,13 +31,13 @@ def check_folder(where: str, out: Path) -> None:
     """As `check_file`, for a folder that is made where it is missing."""
     above = next(place for place in (out, *out.absolute().parents) if place.exists())
     if not above.is_dir():
-        raise ConfigError([Problem(where, f"{out}; {above} is a file; allowed: a folder", "name another one")])
+        raise ConfigError([ConfigProblem(where, f"{out}; {above} is a file; allowed: a folder", "name another one")])
     _try(where, out, above)
 
 
 def failed(bad: OSError) -> ConfigError:
     """What went wrong all the same, such as a disk that ran full meanwhile."""
-    return ConfigError([Problem(str(bad.filename or "output"), bad.strerror or str(bad), "write somewhere else")])
+    return ConfigError([ConfigProblem(str(bad.filename or "output"), bad.strerror or str(bad), "write somewhere else")])
 
 
 def _try(where: str, out: Path, folder: Path) -> None:
@@ -51,4 +51,4 @@ def _try(where: str, out: Path, folder: Path) -> None:
 
 def _refused(where: str, out: Path, why: str) -> ConfigError:
     message = f"{out} cannot be written ({why}); allowed: a place that you may write to"
-    return ConfigError([Problem(where, message, "name another one")])
+    return ConfigError([ConfigProblem(where, message, "name another one")])

@@ -15,7 +15,7 @@ from simulator.search.front import chosen, front
 from simulator.search.option import Option, option
 from simulator.search.question import Question
 from simulator.search.space import Counts, Space
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,20 @@ def _options(question: Question, space: Space, found: Best) -> list[Option]:
     return [one for one in every if one and math.isfinite(one.outlook.wall_s)]
 
 
-def _nothing(question: Question, spaces: list[Space], fitting: bool) -> Problem:
+def _nothing(question: Question, spaces: list[Space], fitting: bool) -> ConfigProblem:
     machines, counts = ", ".join(question.instances), _told(question.nodes)
     if fitting:
         ways = ", ".join(question.purchases)
         message = f"nobody has a price of {machines} as {ways}, or the run would never end on it"
-        return Problem("instance", message, "choose another type or --purchase; `make cost` shows the prices there are")
+        return ConfigProblem(
+            "instance", message, "choose another type or --purchase; `make cost` shows the prices there are"
+        )
     if not any(list(space.micros(shape)) for space in spaces for shape in space.shapes()):
         sizes = f"{question.batch.least} to {question.batch.most} samples"
         message = f"{sizes} cannot be shared by any layout of {counts} nodes of {machines}"
-        return Problem("batch", message, "give a wider range, such as --batch 256..1024, or other --nodes")
+        return ConfigProblem("batch", message, "give a wider range, such as --batch 256..1024, or other --nodes")
     message = f"no layout of {question.named.name} fits into the memory of {counts} nodes of {machines}"
-    return Problem("nodes", message, "take more nodes, GPUs with more memory, or a smaller model")
+    return ConfigProblem("nodes", message, "take more nodes, GPUs with more memory, or a smaller model")
 
 
 def _told(nodes: tuple[int, ...]) -> str:

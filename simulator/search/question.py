@@ -10,7 +10,7 @@ from infra.spec import ClusterSpec, Purchase
 from simulator.models import Named
 from simulator.profile import Profile
 from simulator.search.space import Batch
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 MOST_TOKENS = 1e15
@@ -113,4 +113,4 @@ def batch(word: str | None, named: Named) -> Batch:
 
 
 def _bad(where: str, message: str, fix: str) -> ConfigError:
-    return ConfigError([Problem(where, message, fix)])
+    return ConfigError([ConfigProblem(where, message, fix)])

@@ -12,7 +12,7 @@ from simulator.search.best import Found, best
 from simulator.search.space import Batch, Fixed, Space
 from simulator.search.trainer_config import parallel
 from simulator.system import System
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config, Gpt2Config, LlamaConfig
 
 DEAR = 0.05
@@ -35,7 +35,7 @@ def settled(config: Config, system: System, rates: Rates | None = None) -> tuple
     if found is None:
         size, machines = config.batch.size, f"{system.nodes} x {system.name}"
         message = f"no layout of batch.size {size} fits into {machines} with what the settings fix"
-        raise ConfigError([Problem("parallel", message, "take more nodes, another batch.size, or fix less")])
+        raise ConfigError([ConfigProblem("parallel", message, "take more nodes, another batch.size, or fix less")])
     words = [f"parallel.{key}={value}" for key, value in parallel(found.layout).items()]
     return [*words, f"batch.micro={found.layout.micro_batch}"], found
 

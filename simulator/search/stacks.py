@@ -7,7 +7,7 @@ from pathlib import Path
 from infra.spec import ClusterSpec, SpecError
 from infra.spec.load import read
 from simulator.stack_names import file_of, meant, names
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 
 def find(word: str) -> Path:
@@ -17,7 +17,7 @@ def find(word: str) -> Path:
     if file := file_of(word):
         return file
     fix = f"did you mean {' or '.join(meant(word))}?" if meant(word) else "name one of them, or a stack file"
-    raise ConfigError([Problem("stack", f"{word!r} is not known; allowed: {', '.join(names())}", fix)])
+    raise ConfigError([ConfigProblem("stack", f"{word!r} is not known; allowed: {', '.join(names())}", fix)])
 
 
 def any_spec_of(file: Path) -> ClusterSpec:
@@ -26,7 +26,7 @@ def any_spec_of(file: Path) -> ClusterSpec:
         return read(file)
     except SpecError as bad:
         raise ConfigError(
-            [Problem(f"stack: {issue.where}", issue.message, issue.fix) for issue in bad.issues]
+            [ConfigProblem(f"stack: {issue.where}", issue.message, issue.fix) for issue in bad.issues]
         ) from None
 
 
@@ -35,7 +35,7 @@ def spec_of(file: Path) -> ClusterSpec:
     spec = any_spec_of(file)
     if spec.target != "aws" or spec.aws is None:
         message = f"target {spec.target} has neither instance types nor prices; allowed: aws"
-        raise ConfigError([Problem("stack", message, "name a stack with target aws")])
+        raise ConfigError([ConfigProblem("stack", message, "name a stack with target aws")])
     return spec
 
 
@@ -45,4 +45,4 @@ def group_of(spec: ClusterSpec, word: str | None) -> str:
     if word in spec.groups:
         return word
     what = "several groups" if word is None else f"{word!r} is no group"
-    raise ConfigError([Problem("group", f"{what}; allowed: {', '.join(spec.groups)}", "give --group")])
+    raise ConfigError([ConfigProblem("group", f"{what}; allowed: {', '.join(spec.groups)}", "give --group")])

@@ -11,7 +11,7 @@ from simulator.model import Transformer
 from simulator.models import Named
 from trainer.config import load
 from trainer.config.check import check, check_world
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.config.yaml_text import dump_yaml
 
 WARM_UP = 0.02

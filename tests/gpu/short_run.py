@@ -8,14 +8,14 @@ from functools import partial
 import torch
 
 from tests.trainer.curves import global_batch
+from trainer.config.layout import resolve_layout
 from trainer.config.load import load
 from trainer.config.schema import Config
-from trainer.models.build import build
+from trainer.models.functional import compute_loss
 from trainer.models.init import fill
-from trainer.models.loss import loss
+from trainer.models.registry import build_model
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Batch
-from trainer.parallel.layout import resolve
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.recipe import Recipe
 from trainer.step import Step
@@ -48,10 +48,10 @@ def curve(words: tuple[str, ...], preset: str = "tiny-llama", steps: int = STEPS
 
 def make_step(config: Config) -> Step:
     recipe = Recipe(config.parallel, config.precision, config.compile)
-    layout = resolve(config.parallel, 1, 1)
+    layout = resolve_layout(config.parallel, 1, 1)
     mesh = Mesh(layout, 0, DEVICE, is_sharded=recipe.is_sharded(layout))
     weights = partial(fill, seed=config.run.seed, device=DEVICE)
-    return Step(parallelize(partial(build, config.model), recipe, mesh, weights), config, loss)
+    return Step(parallelize(partial(build_model, config.model), recipe, mesh, weights), config, compute_loss)
 
 
 def batch(config: Config, index: int) -> Batch:

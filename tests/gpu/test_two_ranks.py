@@ -14,7 +14,7 @@ import pytest
 from tests.trainer.launch import finished, lines, losses, torchrun
 from tests.trainer.test_life_ranks import finish, start
 from trainer.config.load import load
-from trainer.models.build import build
+from trainer.models.registry import build_model
 
 # Sums over two ranks round in another order than over one.
 LOSS_TOLERANCE = 1e-3
@@ -62,7 +62,7 @@ def test_two_ranks_train_like_one_and_their_traffic_is_seen(strategy: str, expec
 def test_the_size_of_an_all_reduce_is_that_of_the_gradients(tmp_path: Path) -> None:
     with torchrun(2, [*COMMON, "parallel.strategy=ddp"], tmp_path, program="tests.gpu.one_gpu_rank") as run:
         finished(run)
-    weights = sum(parameter.numel() for parameter in build(load("tiny-llama", []).model).parameters())
+    weights = sum(parameter.numel() for parameter in build_model(load("tiny-llama", []).model).parameters())
     traffic = lines(tmp_path / "run" / "metrics" / "communication-00000.jsonl")[-1]["traffic"]
     sent = sum(row["mb"] for row in traffic if row["collective"] == "all_reduce")
     # Besides gradients only a few single numbers are summed.

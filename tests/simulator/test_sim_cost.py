@@ -14,7 +14,7 @@ from infra.spec.load import read
 from simulator import energy
 from simulator.cost import DAY, HOUR, Tariff, block_s, stored_usd, tariff
 from simulator.instances import system
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 
 STACKS = Path(__file__).parents[2] / "stacks"
 LUSTRE = read(STACKS / "Pulumi.aws-p5en-lustre.yaml")

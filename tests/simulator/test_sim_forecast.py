@@ -18,8 +18,8 @@ from simulator.search import settled
 from simulator.step import predict
 from simulator.trainer_layout import layout
 from tests.simulator import made_profile
+from trainer.config.errors import ConfigError
 from trainer.config.load import load
-from trainer.config.problem import ConfigError
 from trainer.models.shape import shape_of
 
 P5EN = "p5en.48xlarge"

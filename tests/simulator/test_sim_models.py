@@ -10,7 +10,7 @@ from simulator.model import Stack, Transformer
 from simulator.models import model_of, named, names
 from simulator.parameters import parameters
 from trainer.config import load
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.models.shape import shape_of
 
 BILLIONS = re.compile(r"-(\d+(?:\.\d+)?)b$")

@@ -15,7 +15,7 @@ from simulator.nonnegative import solve, solve_quiet
 from simulator.profile import read
 from simulator.step import predict
 from tests.simulator import made_profile
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 
 MODEL = made_profile.transformer(4, 128, 4, 384, 1024, 64)
 

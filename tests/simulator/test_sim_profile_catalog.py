@@ -25,8 +25,8 @@ from simulator.profile_catalog import check, joined, same_gpu
 from simulator.rates import fitted
 from simulator.step import predict
 from tests.simulator import made_profile
+from trainer.config.errors import ConfigError
 from trainer.config.load import load
-from trainer.config.problem import ConfigError
 
 P5EN = "p5en.48xlarge"
 LLAMA = named("llama-1b").model

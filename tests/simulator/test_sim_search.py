@@ -28,7 +28,7 @@ from simulator.search.space import Batch, Space
 from simulator.step import predict
 from trainer.config import load
 from trainer.config.check import check_world
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 
 STACKS = Path(__file__).parents[2] / "stacks"
 LUSTRE = STACKS / "Pulumi.aws-p5en-lustre.yaml"

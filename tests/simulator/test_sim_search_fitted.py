@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.commands.plan import main
 from simulator.search.fitted import PIPED, fitted, problem, width, wrapped
-from trainer.config.problem import Problem
+from trainer.config.errors import ConfigProblem
 
 FULL = (("row", "what", "time", "more"), [("1", "a machine", "3 days", "99 %"), ("2", "another", "4 days", "98 %")])
 SHORT = (("row", "what", "time"), [("1", "a machine", "3 days"), ("2", "another", "4 days")])
@@ -46,7 +46,7 @@ def test_figures_keep_their_units(columns: int) -> None:
 
 def test_a_long_list_of_what_is_allowed_comes_after_the_advice() -> None:
     names = ", ".join(f"model-{n}" for n in range(60))
-    lines = problem(Problem("model", f"'x' is not known; allowed: {names}", "did you mean y?"), 100).splitlines()
+    lines = problem(ConfigProblem("model", f"'x' is not known; allowed: {names}", "did you mean y?"), 100).splitlines()
     assert lines[0] == "simulator: model: 'x' is not known; did you mean y?"
     assert lines[1].startswith("  allowed: model-0, model-1, ")
     assert max(map(len, lines)) <= 100
@@ -54,7 +54,7 @@ def test_a_long_list_of_what_is_allowed_comes_after_the_advice() -> None:
 
 
 def test_a_short_problem_stays_as_it_is() -> None:
-    short = Problem("model", "'x' is not known; allowed: y, z", "choose one of them")
+    short = ConfigProblem("model", "'x' is not known; allowed: y, z", "choose one of them")
     assert problem(short, 100) == f"simulator: {short}"
 
 

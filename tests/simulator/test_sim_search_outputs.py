@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.search.outputs import check_file, check_folder
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 
 KINDS = (".png", ".svg")
 

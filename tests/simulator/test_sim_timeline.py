@@ -18,7 +18,7 @@ from simulator.step import predict
 from simulator.timeline import STREAMS, Event, timeline, to_chrome
 from simulator.timeline_picture import COLOURS, LEGEND, ROWS
 from tests.simulator import made_profile
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 
 CASES = {
     "one GPU": ("llama-1b", "micro_batch=2,global_batch=8"),

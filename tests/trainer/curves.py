@@ -8,13 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.config.layout import resolve_layout
 from trainer.config.load import from_dict, load, to_dict
 from trainer.config.schema import Config
-from trainer.models.build import build
+from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.models.init import fill
-from trainer.models.loss import IGNORED, loss
+from trainer.models.registry import build_model
 from trainer.parallel.apply import parallelize
-from trainer.parallel.layout import resolve
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.recipe import Recipe
 from trainer.step import Step
@@ -55,10 +55,10 @@ def make_step(config: Config, *, counted: bool = False) -> Step:
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     recipe = Recipe(config.parallel, config.precision, config.compile)
-    layout = resolve(config.parallel, world, world)
+    layout = resolve_layout(config.parallel, world, world)
     mesh = Mesh(layout, rank, torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
-    engine = parallelize(partial(build, config.model), recipe, mesh, fill=partial(fill, seed=config.run.seed))
-    return Step(engine, config, StepMean(mesh) if counted else loss)
+    engine = parallelize(partial(build_model, config.model), recipe, mesh, fill=partial(fill, seed=config.run.seed))
+    return Step(engine, config, StepMean(mesh) if counted else compute_loss)
 
 
 def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
@@ -78,7 +78,7 @@ def few_count(targets: torch.Tensor) -> torch.Tensor:
     """The later a sample, the fewer of its targets count; of the last none does."""
     size, length = targets.shape
     counted = torch.arange(length) < (length * torch.arange(size - 1, -1, -1) // (size - 1))[:, None]
-    return torch.where(counted, targets, IGNORED)
+    return torch.where(counted, targets, IGNORED_TARGET)
 
 
 def collectives(config: dict[str, Any], micro: int) -> dict[str, int]:

@@ -12,7 +12,8 @@ from trainer import settle
 from trainer.api import Trainer
 from trainer.config.load import load
 from trainer.data.loader import Loader
-from trainer.data.source import Source, source_for
+from trainer.data.registry import open_source
+from trainer.data.source import Source
 from trainer.world import World
 
 LOCAL = 2
@@ -23,7 +24,7 @@ def train_preset(preset: str, words: list[str], folder: str, steps: int) -> dict
     rank, size = dist.get_rank(), dist.get_world_size()
     world = World(rank, size, rank % LOCAL, LOCAL, "here", torch.device("cpu"), (), dist.group.WORLD)
     config = load(preset, words)
-    source = source_for(config)
+    source = open_source(config)
     settled = settle.settle(config, world, source, Path(folder))
     trainer = Trainer.of(settled.config, world, settled.micro)
     losses = [_step(trainer, source, position) for position in range(steps - 1)]

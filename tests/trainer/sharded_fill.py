@@ -8,8 +8,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from trainer.config.schema import LlamaConfig
-from trainer.models.build import build
 from trainer.models.init import fill
+from trainer.models.registry import build_model
 
 # Widths that four ranks do not divide.
 CONFIG = LlamaConfig(vocab_size=61, dim=36, layers=2, heads=6, kv_heads=2, ffn=50, seq_len=16)
@@ -24,10 +24,10 @@ def compare() -> dict[str, bool]:
 
 
 def _equal(mesh: torch.distributed.device_mesh.DeviceMesh) -> bool:
-    whole = build(CONFIG)
+    whole = build_model(CONFIG)
     fill([whole], seed=1)
     with torch.device("meta"):
-        model = build(CONFIG)
+        model = build_model(CONFIG)
     data = mesh
     if "tensor" in mesh.mesh_dim_names:
         for block in model.layers.values():

@@ -13,7 +13,7 @@ from torch import nn
 from tests.trainer.launch import finished, torchrun
 from tests.trainer.own_rank import BATCH, OPTIMIZER, STEPS, Own, batch_of, own_model, train
 from trainer.api import Trainer
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.config.schema import OptimizerConfig, ScheduleConfig
 
 

@@ -20,12 +20,12 @@ from trainer.auto.bound import bound
 from trainer.auto.choose import GIB, certain, choose
 from trainer.auto.memory import Need, Sizes, need
 from trainer.config.check import check
+from trainer.config.errors import ConfigError
+from trainer.config.layout import resolve_layout
 from trainer.config.load import dump, load
-from trainer.config.problem import ConfigError
-from trainer.data.source import source_for
-from trainer.models.build import build
+from trainer.data.registry import open_source
 from trainer.models.init import fill
-from trainer.parallel.layout import resolve
+from trainer.models.registry import build_model
 from trainer.world import World
 
 # 2 GiB of weights, so 8 with gradients and Adam's states; 0.5 GiB of activations for a sample.
@@ -78,7 +78,7 @@ def test_stages_of_a_pipeline_hold_their_weights_and_gradients_whole_for_a_step(
 
     def of(**changes: Any) -> Need:
         parallel = replace(load("tiny-llama", []).parallel, strategy="fsdp", **changes)
-        return need(SIZES, parallel, resolve(parallel, 8, 8), "bf16", 1)
+        return need(SIZES, parallel, resolve_layout(parallel, 8, 8), "bf16", 1)
 
     alone, staged = of(zero=3), of(zero=3, pipeline=2)
     own = SIZES.parameters // 2
@@ -120,7 +120,7 @@ def settle_on_rank(folder: str, scarce: int) -> str:
     world = World(rank, 4, rank, 4, "here", torch.device("cpu"), (), dist.group.WORLD)
     config = load("tiny-llama", [])
     with patch.object(memory_left, "free_bytes", lambda _: scarce if rank == 2 else (rank + 1) * GIB):
-        settled = settle.settle(config, world, source_for(config), Path(folder))
+        settled = settle.settle(config, world, open_source(config), Path(folder))
     if rank == 0:
         settled.keep(Path(folder))
     return "\n".join([dump(settled.config), str(settled.micro), *settled.why])
@@ -134,9 +134,9 @@ def settle_on_rank(folder: str, scarce: int) -> str:
 )
 def test_sizes_are_those_of_the_real_model(words: list[str], precision: str) -> None:
     config = load(words[0], [*words[1:], f"precision={precision}"])
-    samples = source_for(config).fetch(np.arange(8), 0)["inputs"]
+    samples = open_source(config).fetch(np.arange(8), 0)["inputs"]
     found = measure.sizes(config, {"inputs": torch.as_tensor(samples[:2])}, "cpu")
-    assert found.parameters == sum(p.numel() for p in build(config.model).parameters())
+    assert found.parameters == sum(p.numel() for p in build_model(config.model).parameters())
     # The growth from four samples to eight: weights cast to two bytes are kept once, however many samples there are.
     each = (kept_for_backward(config, samples) - kept_for_backward(config, samples[:4])) / 4
     assert found.activations == pytest.approx(each, rel=0.1)
@@ -144,7 +144,7 @@ def test_sizes_are_those_of_the_real_model(words: list[str], precision: str) -> 
 
 def kept_for_backward(config: Any, inputs: Any) -> int:
     """Bytes that a forward pass of the real model leaves for backward, weights not counted."""
-    model = build(config.model)
+    model = build_model(config.model)
     model.init_buffers(torch.device("cpu"))
     fill([model], seed=1)
     kept: dict[int, torch.Tensor] = {}
@@ -164,7 +164,7 @@ def kept_for_backward(config: Any, inputs: Any) -> int:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_bound_is_above_what_is_measured(preset: str, precision: str) -> None:
     config = load(preset, [f"precision={precision}", "data.kind=synthetic"])
-    samples = source_for(config).fetch(np.arange(2), 0)["inputs"]
+    samples = open_source(config).fetch(np.arange(2), 0)["inputs"]
     found, most = measure.sizes(config, {"inputs": torch.as_tensor(samples)}, "cpu"), bound(config)
     assert most is not None
     for field in dataclasses.fields(Sizes):

@@ -14,7 +14,7 @@ import torch
 from tests.trainer.checkpoint_state import blank, bytes_of, full, same, saved, writer_of
 from trainer import safetensors_file
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 
 
 @pytest.fixture

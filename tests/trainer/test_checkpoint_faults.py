@@ -37,7 +37,7 @@ from trainer.checkpoint import folder
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.group import Group
 from trainer.checkpoint.newest import newest
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 
 HERE = "tests.trainer.checkpoint_state"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trainer.config.check import check, check_world
+from trainer.config.errors import ConfigError
 from trainer.config.load import load, presets
-from trainer.config.problem import ConfigError
 
 CLASHES = [
     (
@@ -17,16 +17,29 @@ CLASHES = [
     (
         "tiny-mlp",
         ["health.spike=rollback", "checkpoint.keep=1"],
-        "checkpoint.keep: 1, but the newest may hold the very update that made the loss rise (health.spike=rollback); "
+        "checkpoint.keep: 1, but the newest checkpoint may contain the update that caused the spike "
+        "(health.spike=rollback); "
         "use 2 or more",
     ),
     ("tiny-gpt2", ["model.heads=5"], "model.heads: 5 heads do not divide dim 64; use 60 or 65 for dim, or a number of"),
-    ("tiny-llama", ["model.dim=12"], "model.heads: dim 12 / heads 4 = 3 is odd: rotary pairs do not fit; use dim 24"),
+    (
+        "tiny-llama",
+        ["model.dim=12"],
+        "model.heads: dim 12 / heads 4 = 3 is odd, but rotary positions need an even number; use dim 24",
+    ),
     ("tiny-llama", ["model.kv_heads=3"], "model.kv_heads: 3 key-value heads do not divide 4 heads; use one of 1, 2, 4"),
-    ("tiny-mlp", ["model.hidden=[8, 0]"], "model.hidden: [8, 0] has a layer without width; use 1 or more for each"),
-    ("tiny-mlp", ["name=a/b"], "name: 'a/b' names a folder; use letters, digits, '.', '_' and '-'"),
-    ("tiny-mlp", ["name=''"], "name: '' names a folder"),
-    ("tiny-mlp", ["run.folder=x/{nam}"], "run.folder: {nam} is not known; only {name} stands for something"),
+    (
+        "tiny-mlp",
+        ["model.hidden=[8, 0]"],
+        "model.hidden: [8, 0] has a layer of width 0 or less; use 1 or more for each",
+    ),
+    ("tiny-mlp", ["name=a/b"], "name: 'a/b' is not a valid folder name; use letters, digits, '.', '_' and '-'"),
+    ("tiny-mlp", ["name=''"], "name: '' is not a valid folder name"),
+    (
+        "tiny-mlp",
+        ["run.folder=x/{nam}"],
+        "run.folder: {nam} is not a placeholder; give a path; {name} in it is replaced",
+    ),
     ("tiny-mlp", ["run.folder="], "run.folder: is empty"),
     (
         "tiny-mlp",
@@ -41,21 +54,25 @@ CLASHES = [
     (
         "tiny-llama",
         ["data.kind=tokens"],
-        "data.path: is empty, and tokens come from a folder; set data.path (make shar",
+        "data.path: is empty, but tokens are read from a folder; set data.path (make shar",
     ),
     (
         "tiny-llama",
         ["data.seq_len=65"],
         "data.seq_len: 65 is longer than the model's 64; use at most 64, or raise model",
     ),
-    ("tiny-resnet", ["data.seq_len=8"], "data.seq_len: 8, but samples of resnet have no tokens; set it to 0"),
+    ("tiny-resnet", ["data.seq_len=8"], "data.seq_len: 8, but resnet samples have no tokens; set it to 0"),
     (
         "tiny-llama",
         ["batch.micro=3"],
         "batch.micro: 3 does not divide batch.size 8; use a batch.size of 6 or 9, or a batc",
     ),
-    ("tiny-resnet", ["batch.micro=1"], "batch.micro: 1 sample of 32 pixels leaves one number per channel to normalise"),
-    ("tiny-mlp", ["optimizer.beta2=1"], "optimizer.beta2: 1 never forgets; use less than 1"),
+    (
+        "tiny-resnet",
+        ["batch.micro=1"],
+        "batch.micro: 1 sample of 32 pixels leaves a single value per channel for batch norm",
+    ),
+    ("tiny-mlp", ["optimizer.beta2=1"], "optimizer.beta2: at 1 the moving average never decays; use less than 1"),
     (
         "tiny-mlp",
         ["parallel.shard=2", "parallel.strategy=fsdp"],
@@ -64,18 +81,22 @@ CLASHES = [
     (
         "tiny-mlp",
         ["parallel.offload=true", "parallel.strategy=ddp"],
-        "parallel.offload: ddp cannot offload; set parallel",
+        "parallel.offload: ddp does not support offload; set parallel",
     ),
     (
         "tiny-mlp",
         ["compile.mode=whole", "parallel.strategy=fsdp"],
-        "compile.mode: whole, but fsdp works between the bloc",
+        "compile.mode: whole, but fsdp runs code between the bloc",
     ),
-    ("tiny-llama", ["compile.mode=whole", "parallel.pipeline=2"], "compile.mode: whole, but a pipeline works between"),
+    (
+        "tiny-llama",
+        ["compile.mode=whole", "parallel.pipeline=2"],
+        "compile.mode: whole, but a pipeline runs code between",
+    ),
     (
         "tiny-resnet",
         ["parallel.tensor=2"],
-        "parallel.tensor: 2, but resnet has no plan for splitting its layers; set it",
+        "parallel.tensor: 2, but resnet has no tensor-parallel plan; set it",
     ),
     ("tiny-llama", ["parallel.tensor=4"], "parallel.tensor: 4 ranks do not divide kv_heads 2; use one of 1, 2"),
     ("tiny-llama", ["parallel.tensor=2", "data.seq_len=63"], "parallel.tensor: 2 ranks do not divide seq_len 63"),
@@ -87,7 +108,7 @@ CLASHES = [
     (
         "tiny-mlp",
         ["parallel.pipeline=2"],
-        "parallel.pipeline: 2, but mlp is not cut into stages; set it to 1, or use a",
+        "parallel.pipeline: 2, but mlp cannot be cut into stages; set it to 1, or use a",
     ),
     (
         "tiny-gpt2",
@@ -97,12 +118,12 @@ CLASHES = [
     (
         "tiny-llama",
         ["parallel.pipeline=5"],
-        "parallel.pipeline: 5 ranks x 1 stages need as many layers, the model has 4;",
+        "parallel.pipeline: 5 ranks x 1 stages need at least 5 layers, the model has 4;",
     ),
     (
         "tiny-llama",
         ["parallel.pipeline=3", "parallel.schedule=interleaved"],
-        "parallel.pipeline: 3 ranks x 2 stages need as many layers, the model has 4; use at most 2",
+        "parallel.pipeline: 3 ranks x 2 stages need at least 6 layers, the model has 4; use at most 2",
     ),
 ]
 
@@ -124,8 +145,8 @@ MISFITS = [
     (["parallel.strategy=single"], 2, "parallel.strategy: single uses pipeline 1 x tensor 1 ranks, but", "set"),
     (["parallel.strategy=hsdp", "parallel.shard=3"], 4, "parallel.shard: 3 does not divide the 4 data-parallel", ""),
     (["parallel.shard=3"], 4, "parallel.shard: 3 does not divide the 4 data-parallel ranks", "use one of 1, 2, 4"),
-    (["parallel.pipeline=4", "batch.micro=4"], 4, "batch.size: 8 makes 2 micro-batches of 4 on each of 1 data-parallel "
-     "ranks, the pipeline needs 4", "use 16 or more, or fewer stages"),
+    (["parallel.pipeline=4", "batch.micro=4"], 4, "batch.size: 8 is 2 micro-batches of 4 on each of 1 data-parallel "
+     "ranks, but the pipeline needs 4", "use 16 or more, or fewer stages"),
 ]  # fmt: skip
 
 

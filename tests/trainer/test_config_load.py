@@ -11,8 +11,8 @@ import pytest
 
 from trainer.config import describe
 from trainer.config.convert import field_paths
+from trainer.config.errors import ConfigError
 from trainer.config.load import PRESETS, dump, from_dict, load, presets, to_dict
-from trainer.config.problem import ConfigError
 from trainer.config.schema import Config, Gpt2Config, MlpConfig
 from trainer.config.yaml_text import parse_yaml
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.config.schema import Config, DataConfig, ResNetConfig
-from trainer.data.source import source_for
+from trainer.data.registry import open_source
 
 
 def picture(colour, height=40, width=60):
@@ -51,7 +51,7 @@ def opened(folder: Path, seed=1, size=16, classes=3):
 
     model = ResNetConfig(depth=18, image_size=size, classes=classes)
     data = DataConfig(kind="images", path=str(folder))
-    return source_for(Config(name="test", model=model, data=data, run=RunConfig(seed=seed)))
+    return open_source(Config(name="test", model=model, data=data, run=RunConfig(seed=seed)))
 
 
 def test_every_kind_of_file_becomes_pixels_of_its_class(folder):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.data.loader import Loader
 
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.data.loader import Loader
 from trainer.data.order import sample_ids, share
 

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.config.schema import Config, DataConfig, LlamaConfig
 from trainer.data import crew
 from trainer.data.inputs import find
 from trainer.data.inputs import whole as whole_of
 from trainer.data.prepare import main
+from trainer.data.registry import open_source
 from trainer.data.shard import Task
-from trainer.data.source import source_for
 
 COMMAND = [sys.executable, "-c", "import sys; from trainer.data.prepare import main; sys.exit(main(sys.argv[1:]))"]
 # Only ends what hangs: the machine may be busy with other things.
@@ -102,7 +102,7 @@ def test_shards_have_about_the_size_asked_for(whole):
 
 def test_training_can_read_them(whole):
     data = DataConfig(kind="tokens", path=str(whole))
-    source = source_for(Config(name="test", model=LlamaConfig(vocab_size=512, seq_len=128), data=data))
+    source = open_source(Config(name="test", model=LlamaConfig(vocab_size=512, seq_len=128), data=data))
     assert source.length > 20_000
     assert bytes(source.fetch(np.array([0]), 0)["inputs"][0].astype(np.uint8)).split()[1].decode() in WORDS
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.config.problem import ConfigError
 from trainer.config.schema import Config, DataConfig, Gpt2Config, LlamaConfig, MlpConfig, ResNetConfig
-from trainer.data.source import source_for
+from trainer.data.registry import open_source
 
 MODELS = {
     "llama": LlamaConfig(vocab_size=512, seq_len=32),
@@ -23,7 +22,7 @@ def config(model, **data):
 
 @pytest.mark.parametrize("family", MODELS)
 def test_a_sample_is_the_same_in_any_company(family):
-    source = source_for(config(MODELS[family], samples=1000))
+    source = open_source(config(MODELS[family], samples=1000))
     assert source.length == 1000
     ids = np.array([7, 999, 0, 7])
     together = source.fetch(ids, 0)
@@ -37,7 +36,7 @@ def test_a_sample_is_the_same_in_any_company(family):
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_tokens_follow_a_rule_that_a_table_learns(family):
     vocab = MODELS[family].vocab_size
-    batch = source_for(config(MODELS[family])).fetch(np.arange(2000), 0)
+    batch = open_source(config(MODELS[family])).fetch(np.arange(2000), 0)
     inputs, targets = batch["inputs"], batch["targets"]
     assert inputs.dtype == targets.dtype == np.int64
     assert inputs.shape == (2000, 32)
@@ -52,7 +51,7 @@ def test_tokens_follow_a_rule_that_a_table_learns(family):
 
 @pytest.mark.parametrize(("family", "dtype", "shape"), [("resnet", np.uint8, (3, 32, 32)), ("mlp", np.float32, (20,))])
 def test_classes_can_be_told_apart(family, dtype, shape):
-    batch = source_for(config(MODELS[family])).fetch(np.arange(600), 0)
+    batch = open_source(config(MODELS[family])).fetch(np.arange(600), 0)
     inputs, targets = batch["inputs"], batch["targets"]
     assert inputs.dtype == dtype
     assert inputs.shape == (600, *shape)
@@ -65,20 +64,5 @@ def test_classes_can_be_told_apart(family, dtype, shape):
 
 
 def test_shorter_sequences_than_the_model_allows():
-    source = source_for(config(MODELS["llama"], seq_len=8))
+    source = open_source(config(MODELS["llama"], seq_len=8))
     assert source.fetch(np.arange(2), 0)["inputs"].shape == (2, 8)
-
-
-@pytest.mark.parametrize(
-    ("model", "data", "message"),
-    [
-        ("llama", {"seq_len": 64}, "data.seq_len: is 64, longer than the model's 32; set it to 32 or less"),
-        ("llama", {"kind": "tokens"}, "data.path: is empty, and data.kind is tokens; data.path=FOLDER"),
-        ("mlp", {"kind": "tokens", "path": "x"}, "data.kind: is tokens, which a model of family mlp cannot read"),
-        ("llama", {"kind": "images", "path": "x"}, "data.kind: is images, which a model of family llama cannot read"),
-    ],
-)
-def test_data_that_does_not_fit_the_model(model, data, message):
-    with pytest.raises(ConfigError) as caught:
-        source_for(config(MODELS[model], **data))
-    assert str(caught.value).startswith(message)

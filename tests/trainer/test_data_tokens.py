@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.config.schema import Config, DataConfig, LlamaConfig
 from trainer.data import index
 from trainer.data.index import Index, Shard
 from trainer.data.loader import Loader
-from trainer.data.source import source_for
+from trainer.data.registry import open_source
 
 
 def shards(folder: Path, *tokens, dtype="uint16", vocab_size=100) -> Path:
@@ -31,7 +31,7 @@ def shards(folder: Path, *tokens, dtype="uint16", vocab_size=100) -> Path:
 
 def opened(folder: Path, seq_len=4, vocab_size=100):
     data = DataConfig(kind="tokens", path=str(folder), seq_len=seq_len)
-    return source_for(Config(name="test", model=LlamaConfig(vocab_size=vocab_size, seq_len=64), data=data))
+    return open_source(Config(name="test", model=LlamaConfig(vocab_size=vocab_size, seq_len=64), data=data))
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])

@@ -14,11 +14,11 @@ from transformers import GPT2Config as TheirGpt2Config
 from transformers import LlamaConfig as TheirLlamaConfig
 
 from trainer import safetensors_file
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
 from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig
 from trainer.models import hf
-from trainer.models.build import build
 from trainer.models.init import fill
+from trainer.models.registry import build_model
 
 LLAMA = LlamaConfig(vocab_size=97, dim=48, layers=2, heads=6, kv_heads=2, ffn=80, seq_len=32, rope_theta=10000.0)
 GPT2 = Gpt2Config(vocab_size=97, dim=48, layers=2, heads=4, seq_len=32)
@@ -46,7 +46,7 @@ def test_weights_of_transformers_are_loaded(config: Any, tmp_path: Path) -> None
     theirs = AutoModelForCausalLM.from_config(their_config(config)).eval()
     shake(theirs)
     theirs.save_pretrained(tmp_path)
-    ours = build(config).eval()
+    ours = build_model(config).eval()
     ours.load_state_dict(hf.load(tmp_path, config), strict=not config.tie_embeddings)
     assert torch.allclose(logits(ours), logits(theirs), atol=1e-5)
 
@@ -138,7 +138,7 @@ def test_files_that_are_not_the_model_are_refused(tmp_path: Path) -> None:
 
 
 def made(config: Any) -> torch.nn.Module:
-    model = build(config).eval()
+    model = build_model(config).eval()
     fill([model], seed=5)
     shake(model)
     return model

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
+from trainer.config.layout import Layout, resolve_layout
 from trainer.config.schema import ParallelConfig
-from trainer.parallel.layout import Layout, resolve
 
 FITTING = {
     "alone": (ParallelConfig(strategy="single"), 1, 1, Layout()),
@@ -40,14 +40,14 @@ CLASHING = {
 
 @pytest.mark.parametrize(("parallel", "world", "local", "layout"), FITTING.values(), ids=FITTING)
 def test_ranks_that_fit(parallel: ParallelConfig, world: int, local: int, layout: Layout) -> None:
-    assert resolve(parallel, world, local) == layout
+    assert resolve_layout(parallel, world, local) == layout
     assert layout.world_size == world
 
 
 @pytest.mark.parametrize(("parallel", "world", "message"), CLASHING.values(), ids=CLASHING)
 def test_ranks_that_do_not_fit(parallel: ParallelConfig, world: int, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        resolve(parallel, world, world)
+        resolve_layout(parallel, world, world)
     assert str(error.value) == message
 
 

@@ -16,10 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.trainer.ranks import on_ranks
 from trainer.config.load import load, presets
 from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig, ResNetConfig
-from trainer.models.build import build
+from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.llama import rotary_table, rotate
-from trainer.models.loss import loss
+from trainer.models.registry import build_model
 from trainer.models.shape import shape_of
 
 LLAMA = LlamaConfig(vocab_size=61, dim=32, layers=3, heads=4, kv_heads=2, ffn=48, seq_len=16)
@@ -43,7 +43,7 @@ def test_sizes_of_the_presets_are_the_real_ones() -> None:
     for name in presets():
         config = load(name, []).model
         with torch.device("meta"):
-            sizes[name] = sum(parameter.numel() for parameter in build(config).parameters())
+            sizes[name] = sum(parameter.numel() for parameter in build_model(config).parameters())
         assert shape_of(config).params == sizes[name]
     # As in Llama 3's own files, torchvision's tables and GPT-2 with its vocabulary padded.
     assert sizes["llama-8b"] == 8_030_261_248
@@ -86,7 +86,7 @@ def test_first_weights_follow_from_seed_and_name_alone(config: Any) -> None:
     inputs, targets = batch(config, 16)
     classes = getattr(config, "classes", 61)
     if not isinstance(config, MlpConfig):
-        assert loss(whole(inputs), targets).item() == pytest.approx(math.log(classes), rel=0.1)
+        assert compute_loss(whole(inputs), targets).item() == pytest.approx(math.log(classes), rel=0.1)
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
@@ -126,7 +126,7 @@ def test_the_model_compiles_whole_with_its_loss(config: Any) -> None:
     inputs, targets = batch(config, 2)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return loss(model(x), y)
+        return compute_loss(model(x), y)
 
     whole = torch.compile(step, backend="eager", fullgraph=True)
     assert torch.equal(whole(inputs, targets), step(inputs, targets))
@@ -139,7 +139,7 @@ def test_the_model_learns(config: Any) -> None:
     inputs, targets = batch(config, 8)
     curve = []
     for _ in range(30):
-        value = loss(model(inputs), targets)
+        value = compute_loss(model(inputs), targets)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
@@ -202,17 +202,17 @@ def test_loss_ignores_marked_targets() -> None:
     outputs, targets = torch.randn(2, 3, 5), torch.tensor([[1, -100, 2], [-100, -100, 4]])
     rows = outputs[targets != -100].log_softmax(-1)
     expected = -rows[torch.arange(3), torch.tensor([1, 2, 4])].mean()
-    assert torch.allclose(loss(outputs, targets), expected)
-    assert loss(outputs.bfloat16(), targets).dtype == torch.float32
-    assert float(loss(outputs, torch.full((2, 3), -100))) == 0
+    assert torch.allclose(compute_loss(outputs, targets), expected)
+    assert compute_loss(outputs.bfloat16(), targets).dtype == torch.float32
+    assert float(compute_loss(outputs, torch.full((2, 3), -100))) == 0
 
 
 def made(config: Any, seed: int = 1) -> Any:
     """As a run makes it: without memory first, then filled."""
     with torch.device("meta"):
-        shell = build(config)
+        shell = build_model(config)
     assert all(tensor.is_meta for tensor in [*shell.parameters(), *shell.buffers()])
-    model: nn.Module = build(config)
+    model: nn.Module = build_model(config)
     fill([model], seed)
     return model
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from tests.trainer.ranks import RanksError, on_ranks
-from trainer.config.problem import ConfigError
+from trainer.config.errors import ConfigError
+from trainer.config.layout import Layout
 from trainer.config.schema import ParallelConfig
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import micro_batches
-from trainer.parallel.layout import Layout
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import refuse_count
 from trainer.parallel.recipe import Recipe

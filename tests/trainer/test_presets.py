@@ -11,11 +11,11 @@ import pytest
 from tests.trainer.launch import checkpoint_steps, losses, outcome
 from tests.trainer.ranks import on_ranks
 from trainer.__main__ import main
+from trainer.config.layout import Layout
 from trainer.config.load import load, presets
 from trainer.config.schema import Config
 from trainer.data.prepare import main as prepare
 from trainer.life.outcome import Code
-from trainer.parallel.layout import Layout
 
 STEPS = 2
 SMALLER = {

@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.config.schema import LlamaConfig
-from trainer.models.build import build
+from trainer.models.functional import compute_loss
 from trainer.models.init import fill
-from trainer.models.loss import loss
+from trainer.models.registry import build_model
 from trainer.parallel.recompute import recompute
 
 CONFIG = LlamaConfig(vocab_size=16, dim=16, layers=2, heads=2, kv_heads=2, ffn=16, seq_len=8)
@@ -41,12 +41,12 @@ def test_what_runs_again(mode: Any, again: int, silu: int) -> None:
 
 
 def run(mode: Any) -> tuple[dict[str, int], torch.Tensor, list[str]]:
-    model = build(CONFIG)
+    model = build_model(CONFIG)
     fill([model], seed=1)
     recompute(model, mode)
     tokens = torch.arange(8).unsqueeze(0)
     with Count() as count:
-        loss(model(tokens), tokens).backward()
+        compute_loss(model(tokens), tokens).backward()
     parameters = dict(model.named_parameters())
     gradient = parameters["layers.0.attention.q.weight"].grad
     assert gradient is not None

@@ -42,7 +42,7 @@ QUICK = {
         ["tiny-llama", "data.kind=tokens"],
         {},
         [
-            "data.path: is empty, and tokens come from a folder; "
+            "data.path: is empty, but tokens are read from a folder; "
             "set data.path (make shards with `python -m trainer prepare`)"
         ],
     ),

@@ -14,8 +14,8 @@ from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config.load import load
 from trainer.life.outcome import Code
 from trainer.models import hf
-from trainer.models.build import build
 from trainer.models.init import fill
+from trainer.models.registry import build_model
 
 MODEL = load(SMALL_LLAMA[0], list(SMALL_LLAMA[1:])).model
 BATCH = 8
@@ -33,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_starts_from_a_hugging_face_folder(tmp_path: Path) -> None:
-    model = build(MODEL)
+    model = build_model(MODEL)
     fill([model], seed=7)
     theirs = {name: parameter.detach() for name, parameter in model.named_parameters()}
     hf.export(theirs, MODEL, tmp_path / "hf")
@@ -91,7 +91,7 @@ def test_transformers_opens_an_exported_run(trained: Path, tmp_path: Path, capfd
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    ours = build(MODEL).eval()
+    ours = build_model(MODEL).eval()
     ours.load_state_dict(weights_in(trained / "checkpoints"))
     tokens = torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
@@ -135,7 +135,7 @@ def starts_from(theirs: State, source: Path, run: Path) -> None:
 
 def weights_in(path: Path) -> State:
     with torch.device("meta"):
-        shapes = {name: parameter.shape for name, parameter in build(MODEL).named_parameters()}
+        shapes = {name: parameter.shape for name, parameter in build_model(MODEL).named_parameters()}
     state = {name: torch.zeros(shape) for name, shape in shapes.items()}
     checkpoints = Checkpoints(path)
     found = checkpoints.newest()

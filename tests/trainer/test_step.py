@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from tests.trainer.curves import config_of, global_batch, make_step
+from trainer.config.layout import Layout
 from trainer.config.load import from_dict
 from trainer.config.schema import Config, LlamaConfig, ParallelConfig
-from trainer.models.loss import loss
+from trainer.models.functional import compute_loss
 from trainer.parallel.apply import parallelize
-from trainer.parallel.layout import Layout
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.recipe import Recipe
 from trainer.precision import LossScale
@@ -114,7 +114,7 @@ def test_somebody_s_own_model_trains() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     recipe = Recipe(ParallelConfig(strategy="single"))
     mesh = Mesh(Layout(), 0, torch.device("cpu"), is_sharded=False)
-    step = Step(parallelize(model, recipe, mesh), Config(name="own", model=LlamaConfig(), steps=30), loss)
+    step = Step(parallelize(model, recipe, mesh), Config(name="own", model=LlamaConfig(), steps=30), compute_loss)
     batch = {"inputs": torch.randn(12, 4), "targets": torch.arange(12) % 3}
     losses = [float(step.run(batch, micro=12).loss) for _ in range(30)]
     assert losses[-1] < losses[0]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from trainer.auto.memory import RESERVE, Need, Sizes, need
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.layout import Layout, resolve_layout
 from trainer.config.schema import Config, ParallelConfig
-from trainer.parallel.layout import Layout, resolve
 
 GIB = 2**30
 RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
@@ -30,7 +30,7 @@ def choose(config: Config, sizes: Sizes, free: int, world_size: int, local_size:
     usable = int(free * (1 - RESERVE))
     why = [f"{free / GIB:.1f} GiB free on the fullest rank, {RESERVE:.0%} of it left alone"]
     for parallel in candidates(config.parallel, world_size, local_size):
-        layout = resolve(parallel, world_size, local_size)
+        layout = resolve_layout(parallel, world_size, local_size)
         micro = largest_micro(config, sizes, parallel, layout, usable)
         if micro:
             needs = need(sizes, parallel, layout, config.precision, micro)
@@ -40,7 +40,7 @@ def choose(config: Config, sizes: Sizes, free: int, world_size: int, local_size:
         why.append(f"{named(parallel)}: {told(least)} does not fit")
     raise ConfigError(
         [
-            Problem(
+            ConfigProblem(
                 "parallel.strategy",
                 f"nothing fits {usable / GIB:.1f} GiB per rank on {world_size} ranks: " + "; ".join(why[1:]),
                 "take more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor",
@@ -52,7 +52,7 @@ def choose(config: Config, sizes: Sizes, free: int, world_size: int, local_size:
 def certain(config: Config, most: Sizes, free: int, world_size: int, local_size: int) -> Choice | None:
     """The best there is, if it fits even with sizes that are certainly too large; None where one has to measure."""
     parallel = next(candidates(config.parallel, world_size, local_size))
-    layout = resolve(parallel, world_size, local_size)
+    layout = resolve_layout(parallel, world_size, local_size)
     micro = micro_options(config, layout)[0]
     needs = need(most, parallel, layout, config.precision, micro)
     if needs.total > free * (1 - RESERVE):

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainer.auto.memory import WEIGHT, Sizes
 from trainer.config.schema import Config
-from trainer.models.build import build
+from trainer.models.registry import build_model
 
 
 def sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> Sizes:
@@ -24,7 +24,7 @@ def sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> S
     like = batch["inputs"]
     samples = len(like)
     with _weightless(config, device_type), _autocast(config, device_type):
-        model = build(config.model)
+        model = build_model(config.model)
         blocks = list(_blocks(model))
         few, more = (
             _forward(model, blocks, torch.empty(times * samples, *like.shape[1:], dtype=like.dtype)) for times in (1, 2)

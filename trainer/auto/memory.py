@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainer.config.layout import Layout
 from trainer.config.schema import ParallelConfig, Precision
-from trainer.parallel.layout import Layout
 
 WEIGHT = 4
 """Weights, gradients and each optimizer state are fp32; matrix products may be in two bytes."""

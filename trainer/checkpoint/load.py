@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainer import safetensors_file
 from trainer.checkpoint.folder import INDEX
 from trainer.checkpoint.group import Group
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ def load(path: Path, tensors: Mapping[str, torch.Tensor], group: Group, partial:
     problems = _differences(index, tensors, group, partial)
     if problems:
         message = f"{path} is a checkpoint of another model: {'; '.join(problems)}"
-        raise ConfigError([Problem("model", message, "take the settings stored in it, or another run.folder")])
+        raise ConfigError([ConfigProblem("model", message, "take the settings stored in it, or another run.folder")])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         state_dict_loader.load(

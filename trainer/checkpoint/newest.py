@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.checkpoint import folder, manifest
 from trainer.checkpoint.group import Group
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def newest(path: Path, group: Group, verify: str, before: int | None = None) -> 
     if skipped:
         raise ConfigError(
             [
-                Problem(
+                ConfigProblem(
                     "checkpoint.resume",
                     f"no checkpoint in {path} is whole: {'. '.join(skipped)}",
                     "restore one of them, or start over in another run.folder",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainer import host_memory
 from trainer.checkpoint import folder
 from trainer.checkpoint.group import Group
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ def check(path: Path, size: int, group: Group) -> None:
     texts = dict.fromkeys(text for text in group.all(_problem(path, size, group.rank)) if text)
     if texts:
         fix = "choose another run.folder, or make room and rights there"
-        raise ConfigError([Problem("run.folder", text, fix) for text in texts])
+        raise ConfigError([ConfigProblem("run.folder", text, fix) for text in texts])
 
 
 def check_memory(size: int, group: Group) -> None:
@@ -35,7 +35,7 @@ def check_memory(size: int, group: Group) -> None:
         if needed > min(free):
             message = f"staging a save takes {text(needed)} of memory on {host}, which has {text(min(free))} left"
             fix = "give the job more memory (sbatch --mem=0 is all of a node's), or spread it over more nodes"
-            problems.append(Problem("checkpoint", message, fix))
+            problems.append(ConfigProblem("checkpoint", message, fix))
     if problems:
         raise ConfigError(problems)
 

@@ -1,4 +1,4 @@
-"""Rules between settings, and between settings and the number of ranks; each names the numbers that clash."""
+"""Rules that combine several settings, or settings and the number of ranks; messages name the conflicting values."""
 
 from __future__ import annotations
 
@@ -6,132 +6,146 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem, list_divisors, list_nearest_multiples
+from trainer.config.layout import resolve_layout
 from trainer.config.schema import BatchConfig, Config, Gpt2Config, LlamaConfig, MlpConfig, ParallelConfig, ResNetConfig
 
-Rule = Callable[[Config], Iterator[Problem]]
-LARGEST_DIVISOR = 65_536
+Rule = Callable[[Config], Iterator[ConfigProblem]]
 
 
-def check(config: Config) -> list[Problem]:
-    """What is wrong whatever the world looks like."""
+def check(config: Config) -> list[ConfigProblem]:
+    """Return the problems of a configuration that do not depend on the number of ranks."""
     return [problem for rule in RULES for problem in rule(config)]
 
 
-def check_world(config: Config, world_size: int, local_size: int) -> list[Problem]:
-    """Why this run cannot start on this many ranks, or nothing."""
-    # Planners read the configuration without the parallel room.
-    from trainer.parallel import layout  # noqa: PLC0415
-
+def check_world(config: Config, world_size: int, local_size: int) -> list[ConfigProblem]:
+    """Return the problems that keep the run from starting on `world_size` ranks, `local_size` of them on each node."""
     parallel = config.parallel
     if parallel.strategy == "auto":
-        # Which strategy is chosen later changes how ranks share the model, not how many share the batch.
+        # The strategy that is chosen later affects how ranks share the model, not how many share the batch.
         parallel = replace(parallel, strategy="hsdp" if parallel.shard else "ddp")
     try:
-        dp_size = layout.resolve(parallel, world_size, local_size).dp_size
+        dp_size = resolve_layout(parallel, world_size, local_size).dp_size
     except ConfigError as error:
         return error.problems
-    return _batch(config.batch, dp_size) or _micro_batches(config.batch, parallel, dp_size)
+    return _check_batch_size(config.batch, dp_size) or _check_micro_batches(config.batch, parallel, dp_size)
 
 
-def name_is_a_folder_name(config: Config) -> Iterator[Problem]:
+def check_names(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the run's name and folder can be used as paths."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", config.name):
-        yield Problem("name", f"{config.name!r} names a folder", "use letters, digits, '.', '_' and '-'")
+        yield ConfigProblem(
+            "name", f"{config.name!r} is not a valid folder name", "use letters, digits, '.', '_' and '-'"
+        )
     unknown = sorted(set(re.findall(r"{[^}]*}?", config.run.folder)) - {"{name}"})
     if unknown or not config.run.folder:
-        what = f"{unknown[0]} is not known" if unknown else "is empty"
-        yield Problem("run.folder", what, "only {name} stands for something, the run's name")
+        message = f"{unknown[0]} is not a placeholder" if unknown else "is empty"
+        yield ConfigProblem("run.folder", message, "give a path; {name} in it is replaced by the run's name")
 
 
-def heads_divide(config: Config) -> Iterator[Problem]:
+def check_heads(config: Config) -> Iterator[ConfigProblem]:
+    """Check that attention heads divide the width, and key-value heads the query heads."""
     model = config.model
     if not isinstance(model, LlamaConfig | Gpt2Config):
         return
     if model.dim % model.heads:
-        fix = f"use {nearest(model.dim, model.heads)} for dim, or a number of heads out of {divisors(model.dim)}"
-        yield Problem("model.heads", f"{model.heads} heads do not divide dim {model.dim}", fix)
+        fix = f"use {list_nearest_multiples(model.dim, model.heads)} for dim, "
+        fix += f"or a number of heads out of {list_divisors(model.dim)}"
+        yield ConfigProblem("model.heads", f"{model.heads} heads do not divide dim {model.dim}", fix)
     if not isinstance(model, LlamaConfig):
         return
     if model.dim % model.heads == 0 and model.dim // model.heads % 2:
-        message = f"dim {model.dim} / heads {model.heads} = {model.dim // model.heads} is odd: rotary pairs do not fit"
-        yield Problem("model.heads", message, f"use dim {2 * model.dim} or other heads")
+        message = f"dim {model.dim} / heads {model.heads} = {model.dim // model.heads} is odd, "
+        message += "but rotary positions need an even number"
+        yield ConfigProblem("model.heads", message, f"use dim {2 * model.dim} or another number of heads")
     if model.heads % model.kv_heads:
         message = f"{model.kv_heads} key-value heads do not divide {model.heads} heads"
-        yield Problem("model.kv_heads", message, f"use one of {divisors(model.heads)}")
+        yield ConfigProblem("model.kv_heads", message, f"use one of {list_divisors(model.heads)}")
 
 
-def layers_have_width(config: Config) -> Iterator[Problem]:
+def check_mlp_widths(config: Config) -> Iterator[ConfigProblem]:
+    """Check that every hidden layer of an MLP has a width."""
     if isinstance(config.model, MlpConfig) and any(width < 1 for width in config.model.hidden):
-        yield Problem(
-            "model.hidden", f"{list(config.model.hidden)} has a layer without width", "use 1 or more for each"
+        yield ConfigProblem(
+            "model.hidden", f"{list(config.model.hidden)} has a layer of width 0 or less", "use 1 or more for each"
         )
 
 
-def data_suits_the_model(config: Config) -> Iterator[Problem]:
+def check_data(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the model can read the data and its sequences."""
     model, data = config.model, config.data
     longest = model.seq_len if isinstance(model, LlamaConfig | Gpt2Config) else 0
     if data.kind == "tokens" and not longest:
-        yield Problem("data.kind", f"{model.family} does not read tokens", "use synthetic, or a llama or gpt2 model")
+        yield ConfigProblem(
+            "data.kind", f"{model.family} does not read tokens", "use synthetic, or a llama or gpt2 model"
+        )
     if data.kind == "images" and not isinstance(model, ResNetConfig):
-        yield Problem("data.kind", f"{model.family} does not read images", "use synthetic, or a resnet model")
+        yield ConfigProblem("data.kind", f"{model.family} does not read images", "use synthetic, or a resnet model")
     if data.kind != "synthetic" and not data.path:
-        how = "make shards with `python -m trainer prepare`" if data.kind == "tokens" else "a folder for each class"
-        yield Problem("data.path", f"is empty, and {data.kind} come from a folder", f"set data.path ({how})")
+        hint = "make shards with `python -m trainer prepare`" if data.kind == "tokens" else "one subfolder per class"
+        yield ConfigProblem("data.path", f"is empty, but {data.kind} are read from a folder", f"set data.path ({hint})")
     if longest and data.seq_len > longest:
         fix = f"use at most {longest}, or raise model.seq_len"
-        yield Problem("data.seq_len", f"{data.seq_len} is longer than the model's {longest}", fix)
+        yield ConfigProblem("data.seq_len", f"{data.seq_len} is longer than the model's {longest}", fix)
     if data.seq_len and not longest:
-        yield Problem("data.seq_len", f"{data.seq_len}, but samples of {model.family} have no tokens", "set it to 0")
+        yield ConfigProblem("data.seq_len", f"{data.seq_len}, but {model.family} samples have no tokens", "set it to 0")
 
 
-def micro_divides_batch(config: Config) -> Iterator[Problem]:
+def check_micro_batch(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the micro-batch divides the batch and is large enough for batch norm."""
     size, micro = config.batch.size, config.batch.micro
     if isinstance(micro, int) and size % micro:
-        fix = f"use a batch.size of {nearest(size, micro)}, or a batch.micro out of {divisors(size)}"
-        yield Problem("batch.micro", f"{micro} does not divide batch.size {size}", fix)
-    # One number per channel has no variance: torch's batch norm refuses it.
+        fix = (
+            f"use a batch.size of {list_nearest_multiples(size, micro)}, or a batch.micro out of {list_divisors(size)}"
+        )
+        yield ConfigProblem("batch.micro", f"{micro} does not divide batch.size {size}", fix)
+    # A single value per channel has no variance, so torch's batch norm refuses it.
     if isinstance(config.model, ResNetConfig) and micro == 1 and config.model.image_size <= 32:  # noqa: PLR2004
-        message = f"1 sample of {config.model.image_size} pixels leaves one number per channel to normalise"
-        yield Problem("batch.micro", message, "use 2 or more")
+        message = f"1 sample of {config.model.image_size} pixels leaves a single value per channel for batch norm"
+        yield ConfigProblem("batch.micro", message, "use 2 or more")
 
 
-def rollback_has_a_choice(config: Config) -> Iterator[Problem]:
+def check_rollback(config: Config) -> Iterator[ConfigProblem]:
+    """Check that a rollback has more than one checkpoint to choose from."""
     if config.health.spike == "rollback" and config.checkpoint.keep == 1:
-        message = "1, but the newest may hold the very update that made the loss rise (health.spike=rollback)"
-        yield Problem("checkpoint.keep", message, "use 2 or more")
+        message = "1, but the newest checkpoint may contain the update that caused the spike (health.spike=rollback)"
+        yield ConfigProblem("checkpoint.keep", message, "use 2 or more")
 
 
-def optimizer_converges(config: Config) -> Iterator[Problem]:
+def check_optimizer(config: Config) -> Iterator[ConfigProblem]:
+    """Check that moving averages of the optimizer decay."""
     for name in ("beta1", "beta2", "momentum"):
         value = getattr(config.optimizer, name)
         if value >= 1:
-            yield Problem(f"optimizer.{name}", f"{value:g} never forgets", "use less than 1")
+            yield ConfigProblem(f"optimizer.{name}", f"at {value:g} the moving average never decays", "use less than 1")
 
 
-def strategy_has_the_option(config: Config) -> Iterator[Problem]:
+def check_strategy_options(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the strategy supports the options that are set."""
     parallel = config.parallel
     if parallel.shard and parallel.strategy not in ("hsdp", "auto"):
         message = f"{parallel.shard}, but the strategy is {parallel.strategy}"
-        yield Problem("parallel.shard", message, "set parallel.strategy to hsdp, or parallel.shard to 0")
+        yield ConfigProblem("parallel.shard", message, "set parallel.strategy to hsdp, or parallel.shard to 0")
     if parallel.offload and parallel.strategy in ("single", "ddp"):
-        message = f"{parallel.strategy} cannot offload"
-        yield Problem(
+        message = f"{parallel.strategy} does not support offload"
+        yield ConfigProblem(
             "parallel.offload", message, "set parallel.strategy to fsdp or hsdp, or parallel.offload to false"
         )
     is_split = parallel.strategy in ("fsdp", "hsdp") or parallel.pipeline > 1
     if config.compile.mode == "whole" and is_split:
-        what = "a pipeline" if parallel.pipeline > 1 else parallel.strategy
-        message = f"whole, but {what} works between the blocks"
-        yield Problem("compile.mode", message, "use blocks")
+        reason = "a pipeline" if parallel.pipeline > 1 else parallel.strategy
+        message = f"whole, but {reason} runs code between the blocks"
+        yield ConfigProblem("compile.mode", message, "use blocks")
 
 
-def tensor_parallel_fits(config: Config) -> Iterator[Problem]:
+def check_tensor_parallel(config: Config) -> Iterator[ConfigProblem]:
+    """Check that tensor parallelism divides the model's layers evenly."""
     model, ranks = config.model, config.parallel.tensor
     if ranks == 1:
         return
     if not isinstance(model, LlamaConfig | Gpt2Config):
-        message = f"{ranks}, but {model.family} has no plan for splitting its layers"
-        yield Problem("parallel.tensor", message, "set it to 1, or use a llama or gpt2 model")
+        message = f"{ranks}, but {model.family} has no tensor-parallel plan"
+        yield ConfigProblem("parallel.tensor", message, "set it to 1, or use a llama or gpt2 model")
         return
     parts = {"heads": model.heads, "seq_len": config.data.seq_len or model.seq_len}
     if isinstance(model, LlamaConfig):
@@ -139,71 +153,64 @@ def tensor_parallel_fits(config: Config) -> Iterator[Problem]:
     for name, value in parts.items():
         if value % ranks:
             message = f"{ranks} ranks do not divide {name} {value}"
-            yield Problem("parallel.tensor", message, f"use one of {divisors(value)}")
+            yield ConfigProblem("parallel.tensor", message, f"use one of {list_divisors(value)}")
 
 
-def pipeline_fits(config: Config) -> Iterator[Problem]:
+def check_pipeline(config: Config) -> Iterator[ConfigProblem]:
+    """Check that the model can be cut into the pipeline's stages."""
     model, parallel = config.model, config.parallel
     if parallel.pipeline == 1:
         return
     if not isinstance(model, LlamaConfig | Gpt2Config):
-        message = f"{parallel.pipeline}, but {model.family} is not cut into stages"
-        yield Problem("parallel.pipeline", message, "set it to 1, or use a llama or gpt2 model")
+        message = f"{parallel.pipeline}, but {model.family} cannot be cut into stages"
+        yield ConfigProblem("parallel.pipeline", message, "set it to 1, or use a llama or gpt2 model")
         return
     if model.tie_embeddings:
-        message = f"{parallel.pipeline} stages, but embedding and head share weights and would lie on different ranks"
-        yield Problem("parallel.pipeline", message, "set model.tie_embeddings to false, or parallel.pipeline to 1")
+        message = f"{parallel.pipeline} stages, but embedding and head share weights and would be on different ranks"
+        yield ConfigProblem(
+            "parallel.pipeline", message, "set model.tie_embeddings to false, or parallel.pipeline to 1"
+        )
     each = parallel.virtual_stages if parallel.schedule == "interleaved" else 1
     if model.layers < parallel.pipeline * each:
-        message = f"{parallel.pipeline} ranks x {each} stages need as many layers, the model has {model.layers}"
-        yield Problem(
+        message = f"{parallel.pipeline} ranks x {each} stages need at least {parallel.pipeline * each} layers, "
+        message += f"the model has {model.layers}"
+        yield ConfigProblem(
             "parallel.pipeline", message, f"use at most {model.layers // each}" if model.layers >= each else ""
         )
 
 
 RULES: tuple[Rule, ...] = (
-    name_is_a_folder_name,
-    heads_divide,
-    layers_have_width,
-    data_suits_the_model,
-    micro_divides_batch,
-    optimizer_converges,
-    rollback_has_a_choice,
-    strategy_has_the_option,
-    tensor_parallel_fits,
-    pipeline_fits,
+    check_names,
+    check_heads,
+    check_mlp_widths,
+    check_data,
+    check_micro_batch,
+    check_optimizer,
+    check_rollback,
+    check_strategy_options,
+    check_tensor_parallel,
+    check_pipeline,
 )
 
 
-def _batch(batch: BatchConfig, dp_size: int) -> list[Problem]:
+def _check_batch_size(batch: BatchConfig, dp_size: int) -> list[ConfigProblem]:
     micro = 1 if batch.micro == "auto" else batch.micro
     each = dp_size * micro
     if batch.size % each == 0:
         return []
-    of = f"{dp_size} data-parallel ranks" + (f" x batch.micro {micro} = {each}" if micro > 1 else "")
-    fix = f"use {nearest(batch.size, each)}, or a number of data-parallel ranks out of {divisors(batch.size // micro)}"
-    if batch.size % micro:
-        fix = f"use {nearest(batch.size, each)}"
-    return [Problem("batch.size", f"{batch.size} is not divisible by {of}", fix)]
+    divisor = f"{dp_size} data-parallel ranks" + (f" x batch.micro {micro} = {each}" if micro > 1 else "")
+    fix = f"use {list_nearest_multiples(batch.size, each)}"
+    if batch.size % micro == 0:
+        fix += f", or a number of data-parallel ranks out of {list_divisors(batch.size // micro)}"
+    return [ConfigProblem("batch.size", f"{batch.size} is not divisible by {divisor}", fix)]
 
 
-def _micro_batches(batch: BatchConfig, parallel: ParallelConfig, dp_size: int) -> list[Problem]:
-    """A pipeline is only full with as many micro-batches as it has ranks; torch's schedules refuse fewer."""
+def _check_micro_batches(batch: BatchConfig, parallel: ParallelConfig, dp_size: int) -> list[ConfigProblem]:
+    """Check that a pipeline has at least as many micro-batches as ranks; torch's schedules refuse fewer."""
     micro = 1 if batch.micro == "auto" else batch.micro
     count = batch.size // (dp_size * micro)
     if parallel.pipeline == 1 or count >= parallel.pipeline:
         return []
-    message = f"{batch.size} makes {count} micro-batches of {micro} on each of {dp_size} data-parallel ranks, "
-    message += f"the pipeline needs {parallel.pipeline}"
-    return [Problem("batch.size", message, f"use {dp_size * micro * parallel.pipeline} or more, or fewer stages")]
-
-
-def nearest(number: int, factor: int) -> str:
-    """The multiples of a factor below and above a number, in words."""
-    below = number // factor * factor
-    return f"{below} or {below + factor}" if below else str(factor)
-
-
-def divisors(number: int) -> str:
-    """Those that anybody would choose: a mistyped number has nobody wait for the rest."""
-    return ", ".join(str(n) for n in range(1, min(number, LARGEST_DIVISOR) + 1) if number % n == 0)
+    message = f"{batch.size} is {count} micro-batches of {micro} on each of {dp_size} data-parallel ranks, "
+    message += f"but the pipeline needs {parallel.pipeline}"
+    return [ConfigProblem("batch.size", message, f"use {dp_size * micro * parallel.pipeline} or more, or fewer stages")]

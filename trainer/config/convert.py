@@ -8,7 +8,7 @@ import types
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config, Family, ModelConfig
 
 # What other trainers call them.
@@ -17,18 +17,18 @@ OTHER_NAMES = {"learning_rate": "lr", "batch_size": "size", "micro_batch_size": 
 FAMILIES: dict[str, type] = {get_args(get_type_hints(model)["family"])[0]: model for model in get_args(ModelConfig)}
 
 
-def build(tree: dict[str, Any], problems: list[Problem]) -> Config:
+def build(tree: dict[str, Any], problems: list[ConfigProblem]) -> Config:
     config = _section(Config, tree, "", problems)
     if problems:
         raise ConfigError(problems)
     return cast(Config, config)
 
 
-def _section(cls: type, tree: Any, where: str, problems: list[Problem]) -> Any:
+def _section(cls: type, tree: Any, where: str, problems: list[ConfigProblem]) -> Any:
     """An instance of the dataclass, or None where something in it is wrong."""
     if not isinstance(tree, dict):
         fix = f"write {where}: {{key: value}}"
-        problems.append(Problem(where, f"{shown(tree)} is not allowed, it is a section", fix))
+        problems.append(ConfigProblem(where, f"{shown(tree)} is not allowed, it is a section", fix))
         return None
     before = len(problems)
     hints = get_type_hints(cls)
@@ -39,11 +39,11 @@ def _section(cls: type, tree: Any, where: str, problems: list[Problem]) -> Any:
         if entry.name in tree:
             values[entry.name] = _value(entry, hints[entry.name], tree[entry.name], path, problems)
         elif entry.default is MISSING and entry.default_factory is MISSING:
-            problems.append(Problem(path, "is missing", f"set {path} ({entry.metadata['doc']})"))
+            problems.append(ConfigProblem(path, "is missing", f"set {path} ({entry.metadata['doc']})"))
     return cls(**values) if len(problems) == before else None
 
 
-def _value(entry: Field[Any], hint: Any, value: Any, where: str, problems: list[Problem]) -> Any:
+def _value(entry: Field[Any], hint: Any, value: Any, where: str, problems: list[ConfigProblem]) -> Any:
     if hint == ModelConfig:
         return _model(value, where, problems)
     if is_dataclass(hint):
@@ -54,11 +54,11 @@ def _value(entry: Field[Any], hint: Any, value: Any, where: str, problems: list[
         return None
     outside = _outside(entry, converted)
     if outside:
-        problems.append(Problem(where, f"{shown(outside[0])} is {outside[1]}", f"set it {_bounds(entry)}"))
+        problems.append(ConfigProblem(where, f"{shown(outside[0])} is {outside[1]}", f"set it {_bounds(entry)}"))
     return converted
 
 
-def _model(tree: Any, where: str, problems: list[Problem]) -> Any:
+def _model(tree: Any, where: str, problems: list[ConfigProblem]) -> Any:
     family = tree.get("family") if isinstance(tree, dict) else None
     if not isinstance(family, str) or family not in FAMILIES:
         message = "is missing" if family is None else f"{shown(family)} is not a family"
@@ -99,11 +99,11 @@ def allowed_text(hint: Any) -> str:
     return words[hint]
 
 
-def _wrong(hint: Any, value: Any, where: str, wanted: str, message: str = "") -> Problem:
+def _wrong(hint: Any, value: Any, where: str, wanted: str, message: str = "") -> ConfigProblem:
     choices = [str(c) for option in _options(hint) if get_origin(option) is Literal for c in get_args(option)]
     near = nearest_word(str(value), choices) if isinstance(value, str) else ""
     fix = f"allowed: {wanted}" + (f" (did you mean {near}?)" if near else "")
-    return Problem(where, message or f"{shown(value)} is not allowed", fix)
+    return ConfigProblem(where, message or f"{shown(value)} is not allowed", fix)
 
 
 def _outside(entry: Field[Any], value: Any) -> tuple[Any, str] | None:
@@ -134,18 +134,18 @@ def field_paths(cls: type = Config, prefix: str = "") -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _unknown(key: str, where: str, known: list[str]) -> Problem:
+def _unknown(key: str, where: str, known: list[str]) -> ConfigProblem:
     path = f"{where}.{key}" if where else key
     near = OTHER_NAMES.get(key, "") if OTHER_NAMES.get(key) in known else nearest_word(key, known)
     if near:
-        return Problem(path, "no such setting", f"did you mean {where + '.' if where else ''}{near}?")
+        return ConfigProblem(path, "no such setting", f"did you mean {where + '.' if where else ''}{near}?")
     if path in field_paths():
-        return Problem(path, "no such setting of this family", f"known here: {', '.join(known)}")
+        return ConfigProblem(path, "no such setting of this family", f"known here: {', '.join(known)}")
     elsewhere = [p for p in field_paths() if p.rpartition(".")[2] == key] or difflib.get_close_matches(
         path, field_paths(), 1
     )
     fix = f"did you mean {elsewhere[0]}?" if elsewhere else f"known here: {', '.join(known)}"
-    return Problem(path, "no such setting", fix)
+    return ConfigProblem(path, "no such setting", fix)
 
 
 def nearest_word(word: str, known: list[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from trainer.config.check import check
 from trainer.config.convert import build, nearest_word, shown
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config
 from trainer.config.yaml_text import YamlError, dump_yaml, parse_yaml
 
@@ -65,12 +65,16 @@ def _tree(path: Path, word: str, above: tuple[Path, ...] = ()) -> dict[str, Any]
         return tree
     base = tree.pop("base")
     if not isinstance(base, str) or not base:
-        raise ConfigError([Problem(f"{path}: base", f"{shown(base)} is not allowed", "name a preset or a YAML file")])
+        raise ConfigError(
+            [ConfigProblem(f"{path}: base", f"{shown(base)} is not allowed", "name a preset or a YAML file")]
+        )
     below = PRESETS / f"{base}.yaml" if base in presets() else path.parent / base
     chain = (*above, path)
     if any(below.resolve() == file.resolve() for file in chain):
         circle = " -> ".join(file.name for file in (*chain, below))
-        raise ConfigError([Problem(f"{path}: base", f"goes in a circle: {circle}", "let one of them have no base")])
+        raise ConfigError(
+            [ConfigProblem(f"{path}: base", f"goes in a circle: {circle}", "let one of them have no base")]
+        )
     # Not the base's name: two runs that differ would share a folder.
     return _merged(_tree(below, base, chain), {"name": path.stem, **tree})
 
@@ -83,15 +87,15 @@ def _read(path: Path, word: str, above: tuple[Path, ...]) -> dict[str, Any]:
     try:
         tree = parse_yaml(text)
     except YamlError as error:
-        raise ConfigError([Problem(str(path), str(error), "mend the YAML")]) from error
+        raise ConfigError([ConfigProblem(str(path), str(error), "mend the YAML")]) from error
     if not isinstance(tree, dict):
         raise ConfigError(
-            [Problem(str(path), f"is {shown(tree)}, not a mapping of settings", "start with `name: ...`")]
+            [ConfigProblem(str(path), f"is {shown(tree)}, not a mapping of settings", "start with `name: ...`")]
         )
     return tree
 
 
-def _unreadable(path: Path, word: str, above: tuple[Path, ...], error: Exception) -> Problem:
+def _unreadable(path: Path, word: str, above: tuple[Path, ...], error: Exception) -> ConfigProblem:
     """Names the nearest of what could have been meant: a preset, or for a base also a file beside the one it is in."""
     reason = getattr(error, "strerror", None) or str(error)
     beside = sorted(file.name for file in above[-1].parent.glob("*.y*ml")) if above else []
@@ -99,7 +103,7 @@ def _unreadable(path: Path, word: str, above: tuple[Path, ...], error: Exception
     kind = "the preset " if near in presets() else ""
     fix = f"did you mean {kind}{near}?" if near else f"give a YAML file or one of {', '.join(presets())}"
     where = f"{above[-1]}: base: {path}" if above else word
-    return Problem(where, f"cannot be read ({reason})", fix)
+    return ConfigProblem(where, f"cannot be read ({reason})", fix)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -113,21 +117,21 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _override(tree: dict[str, Any], word: str) -> Problem | None:
+def _override(tree: dict[str, Any], word: str) -> ConfigProblem | None:
     key, equals, text = word.partition("=")
     if not equals or not key:
-        return Problem(word, "is no setting", "write overrides as key.sub=value")
+        return ConfigProblem(word, "is no setting", "write overrides as key.sub=value")
     if key == "base":
-        return Problem(word, "is for YAML files", f"start with `python -m trainer {text}`")
+        return ConfigProblem(word, "is for YAML files", f"start with `python -m trainer {text}`")
     try:
         value = parse_yaml(text)
     except YamlError as error:
-        return Problem(key, f"{text!r} is no YAML value ({error})", "quote it")
+        return ConfigProblem(key, f"{text!r} is no YAML value ({error})", "quote it")
     *sections, last = key.split(".")
     for name in sections:
         inner = tree.setdefault(name, {})
         if not isinstance(inner, dict):
-            return Problem(key, f"{name} is {shown(inner)}, which has no settings inside")
+            return ConfigProblem(key, f"{name} is {shown(inner)}, which has no settings inside")
         tree = inner
     tree[last] = value if text.strip() else ""
     return None

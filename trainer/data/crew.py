@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data.index import Shard
 from trainer.data.shard import Task, finished, make
 from trainer.data.tokenizer import tokenizer_for
@@ -112,7 +112,7 @@ class _Worker:
         file = self.task.file if self.task else ""
         message = f"a worker died ({how}) at {file}"
         return ConfigError(
-            [Problem("--workers", message, "run the command again: it goes on from here; fewer need less memory")]
+            [ConfigProblem("--workers", message, "run the command again: it goes on from here; fewer need less memory")]
         )
 
 
@@ -132,7 +132,7 @@ def _work(pipe: Connection[Any, Any], settings: Settings) -> None:
                 raise
             except OSError as error:
                 fix = "mend that and run the command again: it goes on from here"
-                raise ConfigError([Problem(str(folder / task.file), str(error), fix)]) from error
+                raise ConfigError([ConfigProblem(str(folder / task.file), str(error), fix)]) from error
             pipe.send(task.size - counter.sent)
             pipe.send(Done(task, made, reused=shard is not None))
     except ConfigError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data import picture
 from trainer.data.hashing import key, uniform
 from trainer.data.order import Ids
@@ -99,4 +99,4 @@ def _scaled(pixels: Pixels, size: int) -> Pixels:
 
 
 def _error(message: str, fix: str) -> ConfigError:
-    return ConfigError([Problem("data.path", message, fix)])
+    return ConfigError([ConfigProblem("data.path", message, fix)])

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 VERSION = 1
 NAME = "index.json"
@@ -88,4 +88,4 @@ def _parse(raw: dict[str, Any]) -> Index:
 
 
 def _error(message: str, fix: str) -> ConfigError:
-    return ConfigError([Problem("data.path", message, fix)])
+    return ConfigError([ConfigProblem("data.path", message, fix)])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 _TEXT = {".txt", ".md", ".rst", ".py", ".jsonl", ".ndjson", ".json", ".csv", ".html", ".tex", ".c", ".h", ".cpp", ".rs"}
 _LINES = {".jsonl", ".ndjson"}
@@ -47,7 +47,7 @@ class Piece:
 def find(inputs: Sequence[str]) -> list[File]:
     """All text files, in an order of names; empty ones are left out, and of folders binary and hidden ones."""
     problems = [
-        Problem("INPUT", f"there is no file or folder {one}", "check the name")
+        ConfigProblem("INPUT", f"there is no file or folder {one}", "check the name")
         for one in inputs
         if not Path(one).exists()
     ]
@@ -55,7 +55,9 @@ def find(inputs: Sequence[str]) -> list[File]:
         raise ConfigError(problems)
     files = [file for one in inputs for file in _below(Path(one)) if file.size]
     if not files:
-        raise ConfigError([Problem("INPUT", f"no text in {', '.join(inputs)}", "give text files, .jsonl, or folders")])
+        raise ConfigError(
+            [ConfigProblem("INPUT", f"no text in {', '.join(inputs)}", "give text files, .jsonl, or folders")]
+        )
     return files
 
 
@@ -92,7 +94,7 @@ def pieces(ranges: Iterable[Range], text_key: str) -> Iterator[Piece]:
 def _below(path: Path) -> Iterator[File]:
     if path.is_file():
         if not _is_text(path):
-            raise ConfigError([Problem("INPUT", f"{path} is not text (it has zero bytes in it)", "leave it out")])
+            raise ConfigError([ConfigProblem("INPUT", f"{path} is not text (it has zero bytes in it)", "leave it out")])
         yield _file(path, path.name)
         return
     for one in sorted(path.rglob("*")):
@@ -151,9 +153,11 @@ def _json_lines(one: Range, text_key: str) -> Iterator[Piece]:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 message = f"{one.path}: the line at byte {at} is no JSON object with a text under {text_key!r}"
                 fix = "mend or remove the line, or name the key with --text-key"
-                raise ConfigError([Problem("INPUT", message, fix)]) from error
+                raise ConfigError([ConfigProblem("INPUT", message, fix)]) from error
             yield Piece(text, len(line), ends=True)
 
 
 def _changed(one: Range) -> ConfigError:
-    return ConfigError([Problem("INPUT", f"{one.path} became shorter while it was read", "run the command again")])
+    return ConfigError(
+        [ConfigProblem("INPUT", f"{one.path} became shorter while it was read", "run the command again")]
+    )

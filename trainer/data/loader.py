@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data.order import Ids, sample_ids, share
 from trainer.data.source import Arrays, Source
 
@@ -45,7 +45,7 @@ class Loader:
         device: torch.device | str = "cpu",
     ) -> None:
         if source.length < 1:
-            raise ConfigError([Problem("data", "the source has no samples", "give it at least one")])
+            raise ConfigError([ConfigProblem("data", "the source has no samples", "give it at least one")])
         self.position = position
         self._maker = _Maker(source, seed, batch_size, share(batch_size, dp_rank, dp_size), torch.device(device))
         self._ahead: _Ahead | None = None

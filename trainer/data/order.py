@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data.hashing import Words, key, words
 
 Ids: TypeAlias = NDArray[np.int64]
@@ -33,7 +33,7 @@ def share(batch_size: int, dp_rank: int, dp_size: int) -> slice:
         below, above = batch_size // dp_size * dp_size, -(-batch_size // dp_size) * dp_size
         near = above if not below else f"{below} or {above}"
         message = f"{batch_size} samples cannot be shared evenly by {dp_size} data-parallel ranks"
-        raise ConfigError([Problem("batch.size", message, f"set batch.size to {near}")])
+        raise ConfigError([ConfigProblem("batch.size", message, f"set batch.size to {near}")])
     each = batch_size // dp_size
     return slice(dp_rank * each, (dp_rank + 1) * each)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
@@ -26,7 +26,7 @@ def read(path: str) -> Pixels:
         return decode(path)
     except (OSError, ValueError, SyntaxError) as error:  # Pillow raises SyntaxError for a broken PNG
         message = f"{path} cannot be decoded ({error})"
-        raise ConfigError([Problem("data.path", message, "replace or remove the file")]) from error
+        raise ConfigError([ConfigProblem("data.path", message, "replace or remove the file")]) from error
 
 
 def has_pillow() -> bool:

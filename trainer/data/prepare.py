@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data import crew, index, inputs
 from trainer.data.index import Index
 from trainer.data.inputs import File
@@ -153,4 +153,4 @@ def _bytes_per_shard(files: list[File], options: argparse.Namespace, tokenizer: 
 
 
 def _out(message: str, fix: str) -> ConfigError:
-    return ConfigError([Problem("--out", message, fix)])
+    return ConfigError([ConfigProblem("--out", message, fix)])

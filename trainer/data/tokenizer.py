@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 # Names of the token between documents, where a tokenizer has no tokenizer_config.json that says it.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]")
@@ -77,4 +77,4 @@ def _text(raw: bytes) -> str:
 
 
 def _error(message: str, fix: str) -> ConfigError:
-    return ConfigError([Problem("--tokenizer", message, fix)])
+    return ConfigError([ConfigProblem("--tokenizer", message, fix)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data import index
 from trainer.data.index import DTYPES, Index
 from trainer.data.order import Ids
@@ -26,7 +26,9 @@ class TokenShards:
         if not sum(windows):
             longest = max((shard.tokens for shard in found.shards), default=0)
             message = f"no shard of {folder} has the {seq_len + 1} tokens of one sample; the longest has {longest}"
-            problems.append(Problem("data.path", message, f"prepare more text, or set data.seq_len below {longest}"))
+            problems.append(
+                ConfigProblem("data.path", message, f"prepare more text, or set data.seq_len below {longest}")
+            )
         if problems:
             raise ConfigError(problems)
         self._seq_len = seq_len
@@ -46,33 +48,33 @@ class TokenShards:
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 
-def _files(folder: Path, found: Index) -> Iterator[Problem]:
+def _files(folder: Path, found: Index) -> Iterator[ConfigProblem]:
     width = np.dtype(DTYPES[found.dtype]).itemsize
     for shard in found.shards:
         path = folder / shard.file
         expected = shard.tokens * width
         if not path.exists():
-            yield Problem("data.path", f"{path} is missing, {index.NAME} lists it", "prepare the folder again")
+            yield ConfigProblem("data.path", f"{path} is missing, {index.NAME} lists it", "prepare the folder again")
         elif path.stat().st_size != expected:
             message = f"{path} has {path.stat().st_size} bytes instead of {expected}"
-            yield Problem("data.path", message, "copy it again, or prepare the folder again")
+            yield ConfigProblem("data.path", message, "copy it again, or prepare the folder again")
 
 
-def _vocabulary(folder: Path, found: Index, vocab_size: int) -> Iterator[Problem]:
+def _vocabulary(folder: Path, found: Index, vocab_size: int) -> Iterator[ConfigProblem]:
     fix = "set model.vocab_size to {} or more, or prepare the text with the tokenizer of the model"
     if found.vocab_size > vocab_size:
         message = (
             f"{folder} has tokens of the tokenizer {found.tokenizer} with a vocabulary of {found.vocab_size}, "
             f"more than the model's {vocab_size}"
         )
-        yield Problem("data.path", message, fix.format(found.vocab_size))
+        yield ConfigProblem("data.path", message, fix.format(found.vocab_size))
         return
     for shard in found.shards:
         if shard.max_token >= vocab_size:
             message = (
                 f"{folder / shard.file} has token {shard.max_token}, the model's vocabulary ends at {vocab_size - 1}"
             )
-            yield Problem("data.path", message, fix.format(shard.max_token + 1))
+            yield ConfigProblem("data.path", message, fix.format(shard.max_token + 1))
 
 
 def _mapped(path: Path, dtype: str, tokens: int) -> NDArray[np.unsignedinteger]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.checkpoint.folder import OF_RUN
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 
 
 class Trace:
@@ -28,7 +28,7 @@ class Trace:
             probe.unlink()
         except OSError as error:
             message = f"{self._folder} cannot be written: {error.strerror}"
-            raise ConfigError([Problem("run.folder", message, "name a folder that you may write to")]) from error
+            raise ConfigError([ConfigProblem("run.folder", message, "name a folder that you may write to")]) from error
 
     def remove(self) -> None:
         """The first rank, for all: others may be ended as soon as it leaves."""

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.schema import Gpt2Config
-from trainer.models.attention import attend, merge_heads, split_heads
+from trainer.models.functional import attend, merge_heads, split_heads
 
 
 class Gpt2(nn.Module):

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from trainer import safetensors_file
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Gpt2Config, LlamaConfig, ModelConfig
 from trainer.models import hf_names
-from trainer.models.build import build
 from trainer.models.hf_names import Piece, pieces
+from trainer.models.registry import build_model
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -48,7 +48,7 @@ def export(
     wanted = pieces(model)
     missing = [name for piece in wanted for name in piece.ours if name not in state]
     if missing:
-        raise ConfigError([Problem("export", f"the state lacks {_some(missing)}", "is it of another model?")])
+        raise ConfigError([ConfigProblem("export", f"the state lacks {_some(missing)}", "is it of another model?")])
     folder.mkdir(parents=True, exist_ok=True)
     groups = _groups(wanted, state, shard_bytes)
     weight_map: dict[str, str] = {}
@@ -66,7 +66,9 @@ def export(
 def _known(config: ModelConfig) -> LlamaConfig | Gpt2Config:
     if isinstance(config, LlamaConfig | Gpt2Config):
         return config
-    raise ConfigError([Problem("model.family", f"{config.family} has no Hugging Face form", "allowed: llama, gpt2")])
+    raise ConfigError(
+        [ConfigProblem("model.family", f"{config.family} has no Hugging Face form", "allowed: llama, gpt2")]
+    )
 
 
 def _same_settings(folder: Path, config: LlamaConfig | Gpt2Config) -> None:
@@ -74,16 +76,18 @@ def _same_settings(folder: Path, config: LlamaConfig | Gpt2Config) -> None:
         theirs = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = f"config.json of {folder} cannot be read ({error})"
-        raise ConfigError([Problem("checkpoint.initial", reason, "give a folder of transformers' own")]) from error
+        raise ConfigError(
+            [ConfigProblem("checkpoint.initial", reason, "give a folder of transformers' own")]
+        ) from error
     if theirs.get("model_type") != config.family:
         message = f"{config.family}, but {folder} holds {theirs.get('model_type')}"
-        raise ConfigError([Problem("model.family", message, "use the model that the weights are of")])
+        raise ConfigError([ConfigProblem("model.family", message, "use the model that the weights are of")])
     problems = _different(theirs, config, folder) + _unsupported(theirs, config, folder)
     if problems:
         raise ConfigError(problems)
 
 
-def _different(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[Problem]:
+def _different(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[ConfigProblem]:
     is_llama = isinstance(config, LlamaConfig)
     names = hf_names.LLAMA_SETTINGS if is_llama else hf_names.GPT2_SETTINGS
     unsaid = hf_names.LLAMA_UNSAID if is_llama else hf_names.GPT2_UNSAID
@@ -93,11 +97,11 @@ def _different(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder:
         value = theirs.get(name)
         if value is not None and value != getattr(config, ours):
             message = f"{getattr(config, ours)}, but {folder} has {name} {value}"
-            problems.append(Problem(f"model.{ours}", message, f"set model.{ours}={json.dumps(value)}"))
+            problems.append(ConfigProblem(f"model.{ours}", message, f"set model.{ours}={json.dumps(value)}"))
     return problems
 
 
-def _unsupported(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[Problem]:
+def _unsupported(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[ConfigProblem]:
     """What their model computes and ours does not: right weights would give wrong answers."""
     is_llama = isinstance(config, LlamaConfig)
     fixed = dict(hf_names.LLAMA_FIXED if is_llama else hf_names.GPT2_FIXED)
@@ -110,7 +114,7 @@ def _unsupported(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folde
     if odd.get("n_inner") == 4 * config.dim:
         del odd["n_inner"]
     return [
-        Problem("checkpoint.initial", f"{folder} has {name} {value}", f"only {fixed[name]} is computed here")
+        ConfigProblem("checkpoint.initial", f"{folder} has {name} {value}", f"only {fixed[name]} is computed here")
         for name, value in odd.items()
     ]
 
@@ -126,7 +130,7 @@ def _open(folder: Path) -> dict[str, safetensors_file.Reader]:
         return dict.fromkeys(reader, reader)
     except (OSError, ValueError, KeyError, safetensors_file.SafetensorsError) as error:
         fix = f"the folder needs {SINGLE}, or {INDEX} with its files, whole"
-        raise ConfigError([Problem("checkpoint.initial", f"{folder} cannot be read ({error})", fix)]) from error
+        raise ConfigError([ConfigProblem("checkpoint.initial", f"{folder} cannot be read ({error})", fix)]) from error
 
 
 def _full_name(name: str, config: LlamaConfig | Gpt2Config) -> str:
@@ -141,21 +145,25 @@ def _same_names(folder: Path, config: LlamaConfig | Gpt2Config, found: set[str],
     problems = []
     if missing := sorted(wanted - found):
         fix = "set model.tie_embeddings=true" if missing == ["lm_head.weight"] else "is it of another model?"
-        problems.append(Problem("checkpoint.initial", f"{folder} lacks {_some(missing)}", fix))
+        problems.append(ConfigProblem("checkpoint.initial", f"{folder} lacks {_some(missing)}", fix))
     if extra := sorted(found - wanted):
-        problems.append(Problem("checkpoint.initial", f"{folder} has {_some(extra)}, which the model does not use"))
+        problems.append(
+            ConfigProblem("checkpoint.initial", f"{folder} has {_some(extra)}, which the model does not use")
+        )
     if problems:
         raise ConfigError(problems)
 
 
 def _same_shapes(folder: Path, config: LlamaConfig | Gpt2Config, state: dict[str, torch.Tensor]) -> None:
     with torch.device("meta"):
-        wanted = {name: tuple(parameter.shape) for name, parameter in build(config).named_parameters()}
+        wanted = {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
     wrong = [name for name, shape in wanted.items() if tuple(state[name].shape) != shape]
     if wrong:
         name = wrong[0]
         message = f"{folder} has {name} of {tuple(state[name].shape)}, the model of {wanted[name]}"
-        raise ConfigError([Problem("checkpoint.initial", message, f"{len(wrong)} differ; is it of another model?")])
+        raise ConfigError(
+            [ConfigProblem("checkpoint.initial", message, f"{len(wrong)} differ; is it of another model?")]
+        )
 
 
 def _split(tensor: torch.Tensor, piece: Piece) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.schema import LlamaConfig
-from trainer.models.attention import attend, merge_heads, split_heads
+from trainer.models.functional import attend, merge_heads, split_heads
 
 
 class Llama(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.parallel.blocks import blocks
 from trainer.parallel.engine import Engine
 from trainer.parallel.mesh import Mesh
@@ -48,7 +48,7 @@ def _refuse_offload(recipe: Recipe, device: torch.device) -> None:
     if recipe.parallel.offload and device.type != "cuda":
         message = f"true, but the device is {device.type}: parameters are in host memory already"
         fix = "set parallel.offload to false, or run.device to cuda"
-        raise ConfigError([Problem("parallel.offload", message, fix)])
+        raise ConfigError([ConfigProblem("parallel.offload", message, fix)])
 
 
 def _refuse_split(model: nn.Module, mesh: Mesh) -> None:
@@ -59,7 +59,7 @@ def _refuse_split(model: nn.Module, mesh: Mesh) -> None:
         if getattr(mesh.layout, axis) > 1 and missing:
             message = f"{getattr(mesh.layout, axis)}, but {type(model).__name__} has no {', '.join(missing)} to split"
             fix = f"set it to 1, or give the model modules named {', '.join(parts)}"
-            raise ConfigError([Problem(f"parallel.{axis}", message, fix)])
+            raise ConfigError([ConfigProblem(f"parallel.{axis}", message, fix)])
 
 
 def _pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trainer.parallel.layout import AXES
+from trainer.config.layout import AXES
 from trainer.parallel.mesh import Mesh
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.parallel.layout import Layout
+from trainer.config.layout import Layout
 
 
 class Mesh:

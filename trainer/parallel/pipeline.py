@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import ParallelConfig
 from trainer.parallel import names
 from trainer.parallel.engine import Batch, LossFunction
@@ -143,4 +143,4 @@ def refuse_count(parallel: ParallelConfig, count: int) -> None:
     else:
         return
     message = f"{count} micro-batches do not fit a {parallel.schedule} pipeline of {parallel.pipeline} ranks"
-    raise ConfigError([Problem("batch.micro", message, fix)])
+    raise ConfigError([ConfigProblem("batch.micro", message, fix)])

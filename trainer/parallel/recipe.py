@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trainer.config.layout import Layout
 from trainer.config.schema import CompileConfig, ParallelConfig, Precision
-from trainer.parallel.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from trainer.config.problem import ConfigError, Problem
+from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import ParallelConfig
 
 
@@ -39,7 +39,7 @@ def bounds(layers: int, index: int, count: int) -> tuple[int, int]:
     """First and last layer (exclusive) of a stage; the ends, which also hold embedding and head, get fewer."""
     if layers < count:
         message = f"{count} stages need as many layers, the model has {layers}"
-        raise ConfigError([Problem("parallel.pipeline", message, f"use at most {layers} stages")])
+        raise ConfigError([ConfigProblem("parallel.pipeline", message, f"use at most {layers} stages")])
     each, extra = divmod(layers, count)
     before = (count - extra) // 2
     sizes = [each + (before <= stage < before + extra) for stage in range(count)]

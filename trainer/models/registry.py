@@ -1,6 +1,6 @@
-"""The network that a configuration asks for; the other families are not imported."""
+"""The model families: the network class of each configuration class."""
 
-# ruff: noqa: PLC0415
+# ruff: noqa: PLC0415 - a run imports only the family that it trains.
 from __future__ import annotations
 
 from torch import nn
@@ -8,8 +8,11 @@ from torch import nn
 from trainer.config.schema import Gpt2Config, LlamaConfig, ModelConfig, ResNetConfig
 
 
-def build(config: ModelConfig) -> nn.Module:
-    """Only shapes count here: the weights are drawn by `trainer.models.init.fill`. Works under torch.device("meta")."""
+def build_model(config: ModelConfig) -> nn.Module:
+    """Create the network that the configuration describes.
+
+    Its weights are not initialised yet: `trainer.models.init.fill` does that. Works under torch.device("meta").
+    """
     if isinstance(config, LlamaConfig):
         from trainer.models.llama import Llama
 

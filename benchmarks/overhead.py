@@ -27,7 +27,7 @@ from trainer.config.load import load  # noqa: E402
 from trainer.config.schema import Config  # noqa: E402
 from trainer.data.loader import Loader  # noqa: E402
 from trainer.data.registry import open_source  # noqa: E402
-from trainer.loop import Run  # noqa: E402
+from trainer.loop.session import Session  # noqa: E402
 from trainer.metrics import json_lines  # noqa: E402
 from trainer.models.functional import compute_loss  # noqa: E402
 from trainer.models.init import fill  # noqa: E402
@@ -78,7 +78,7 @@ def bare_loop(config: Config, device: torch.device) -> float:
 
 def trainer_loop(config: Config) -> float:
     """Seconds per step of a whole run with everything on: records, votes, watchdog, progress."""
-    if Run(config, time.time()).go() != 0:
+    if Session(config, time.time()).run() != 0:
         raise SystemExit("the run did not finish")
     lines = json_lines.read(Path(config.run.folder) / "metrics" / "rank-00000.jsonl")
     # From the end of one step to the end of the next, whatever happens in between.

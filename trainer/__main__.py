@@ -148,11 +148,11 @@ def _problems(config: Config) -> list[ConfigProblem]:
 
 
 def _run(config: Config) -> int:
-    from trainer.loop import Run
+    from trainer.loop.session import Session
     from trainer.world import WorldError
 
     try:
-        return Run(config, BEGAN).go()
+        return Session(config, BEGAN).run()
     except WorldError as error:
         print(f"trainer: FAILED on rank {_rank()}: {error}", file=sys.stderr, flush=True)
         return 1

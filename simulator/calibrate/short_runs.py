@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.calibrate.ranks import QUICK
 from trainer.config.load import load
-from trainer.loop import Run
+from trainer.loop.session import Session
 from trainer.world import World
 
 STEPS = 160
@@ -35,7 +35,7 @@ def short_run(folder: Path, layers: int, world: World, precision: str) -> None:
     ]
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        status = Run(load("tiny-llama", words), time.time()).go()
+        status = Session(load("tiny-llama", words), time.time()).run()
     if status:
         raise RuntimeError(f"the short run of {layers} layers ended with {status}:\n{said.getvalue()}")
 

@@ -11,7 +11,7 @@ import sys
 
 import torch.distributed.fsdp  # noqa: F401
 
-import trainer.loop  # noqa: F401
+import trainer.loop.session  # noqa: F401
 from tests.trainer.held_rank import hold
 from trainer.__main__ import main
 

@@ -59,7 +59,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capfd: pytest.Captu
 
     assert main(words) == Code.FINISHED
     told = (
-        "DAMAGED checkpoint passed over: step-00000004: shard-00000.safetensors is corrupt: "
+        "DAMAGED checkpoint skipped: step-00000004: shard-00000.safetensors is corrupt: "
         f"checksum of bytes 0 to {len(content)} differs"
     )
     said = capfd.readouterr().out.splitlines()

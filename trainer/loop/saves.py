@@ -1,0 +1,123 @@
+"""The saves of a run while it trains: when one is due, which one is under way, and whether the last one succeeded."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.api import Trainer
+from trainer.checkpoint.event import Event
+from trainer.config.schema import Config
+from trainer.data.loader import Loader
+from trainer.life.health import Health
+from trainer.life.watchdog import Watchdog
+from trainer.metrics.meter import Meter
+from trainer.metrics.recorder import Recorder
+
+# Added to the time limit of a save: leaving the process group, or finding and loading the checkpoint to roll back to.
+_LEAVE_TIMEOUT_S = 300.0
+
+
+@dataclass(kw_only=True)
+class Saves:
+    """Starts saves, waits for them, reports their results, and rolls back to an earlier one.
+
+    A save is due (`is_due`), then started (`started_step`), then published or failed (`failed_step`). Every rank goes
+    through the same states at the same steps; only `failed_step` may differ, because each rank has its own writer.
+    """
+
+    config: Config
+    trainer: Trainer
+    recorder: Recorder
+    meter: Meter
+    watchdog: Watchdog
+    health: Health
+    loader: Loader
+    data_identity: dict[str, Any]
+    """What determines the order of samples; stored with each checkpoint to detect changed data on resume."""
+    started_step: int | None
+    """The step of the newest save that was started, or of the checkpoint that was loaded; None before the first."""
+    failed_step: int | None = None
+    is_due: bool = False
+    last_save_s: float = 0.0
+    """Duration of the last published save in seconds, 0 before the first."""
+
+    def after_step(self, step: int) -> None:
+        """Mark a save as due where the interval says so, and report saves that have ended since the last step."""
+        every = self.config.checkpoint.every
+        self.is_due = self.is_due or (every > 0 and step % every == 0)
+        self._report()
+
+    def start(self, loss: float | None) -> None:
+        """Start a save of the current step; `loss` decides which checkpoint is the best."""
+        self.is_due = False
+        self.started_step = self.trainer.step
+        self._suspend_hang_detector("save")  # a synchronous save is waited for
+        with self.meter.phase("checkpoint"):
+            extra = {"position": self.loader.position, "health": self.health.state(), "data": self.data_identity}
+            self.trainer.start_save(loss if self.config.checkpoint.best else None, extra)
+
+    def save_last(self, loss: float | None, reason: str) -> bool:
+        """Save the final state unless it is saved already, wait for it, and return whether it is on disk."""
+        self._suspend_hang_detector("save")
+        self.meter.flush()
+        self.recorder.event("stopping", reason=reason, step=self.trainer.step)
+        if self.started_step != self.trainer.step:
+            self.start(loss)
+        self._finish()
+        return self.failed_step != self.trainer.step
+
+    def roll_back(self, spike_step: int) -> None:
+        """Return to a checkpoint from before a loss spike, but continue with the data after it.
+
+        The same samples would lead to the same spike. The loss of a step shows the effect of the update before it, so
+        a checkpoint made right before the spike may contain the bad update: it is used only if there is no earlier one.
+        """
+        self._suspend_hang_detector("rollback")
+        self.meter.flush()
+        self._finish()
+        checkpoints = self.trainer.checkpoints
+        target = checkpoints.newest(before=spike_step - 1) or checkpoints.newest(before=spike_step)
+        if target is None:
+            self.recorder.say("there is no checkpoint to roll back to; training continues")
+            return
+        extra = self.trainer.load_found(target)
+        # Later losses were lower; compared with them, the losses that are about to be repeated would look like a spike.
+        self.health.load_state(extra["health"])
+        checkpoints.drop_after(target.step)
+        self.is_due = False
+        self.started_step = self.trainer.step
+        self.recorder.resume(self.trainer.step, self.trainer.world.size)
+        self.recorder.event("rolled_back", step=self.trainer.step, position=self.loader.position)
+        self.recorder.say(f"rolled back to {target.path.name}; continuing with the data after step {spike_step}")
+        self.meter.clock.restart()
+
+    def _suspend_hang_detector(self, phase: str) -> None:
+        """Suspend the hang detector: the next operation may legitimately take longer than a training step."""
+        self.watchdog.beat(self.trainer.step, phase, self.config.stop.save_within_s + _LEAVE_TIMEOUT_S)
+
+    def _finish(self) -> None:
+        """Wait for the save under way, if there is one, and report its result."""
+        timeout_s = self.config.stop.save_within_s
+        with self.meter.phase("checkpoint"):
+            if not self.trainer.finish_save(timeout_s):
+                self.failed_step = self.started_step
+                self.recorder.say(f"SAVE FAILED: the checkpoint was not written within {timeout_s:g} s")
+        self._report()
+
+    def _report(self) -> None:
+        for event in self.trainer.checkpoints.poll():
+            self._report_event(event)
+
+    def _report_event(self, event: Event) -> None:
+        if event.kind == "published":
+            self.last_save_s = event.seconds
+        if event.kind == "failed":
+            self.failed_step = event.step
+        self.recorder.event(f"save_{event.kind}", step=event.step, message=event.message, seconds=event.seconds)
+        if event.kind in ("failed", "restarted"):
+            # Each rank has its own writer, so the rank whose writer failed prints the message, not only rank 0.
+            prefix = "SAVE FAILED: " if event.kind == "failed" else ""
+            world = self.trainer.world
+            print(f"{prefix}rank {world.rank} on {world.host}: {event.message}", file=sys.stderr, flush=True)

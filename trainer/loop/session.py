@@ -1,0 +1,234 @@
+"""A run of one rank from its configuration to its exit status: start, resume, train, record how it ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer import processor, settle, weights
+from trainer.api import Trainer
+from trainer.checkpoint import room
+from trainer.checkpoint.group import Group
+from trainer.checkpoint.newest import Found
+from trainer.config.errors import ConfigError, ConfigProblem
+from trainer.config.load import changes, dump, to_dict
+from trainer.config.schema import Config
+from trainer.config.show import show
+from trainer.data.loader import Loader
+from trainer.data.registry import open_source
+from trainer.data.source import Source
+from trainer.life import outcome
+from trainer.life.health import Health
+from trainer.life.outcome import Code
+from trainer.life.signals import Stop
+from trainer.life.straggler import Stragglers
+from trainer.life.trace import Trace
+from trainer.life.vote import Vote
+from trainer.life.watchdog import Watchdog
+from trainer.loop.saves import Saves
+from trainer.loop.steps import End, StepLoop
+from trainer.metrics.meter import Meter
+from trainer.metrics.recorder import Recorder
+from trainer.models.shape import shape_of
+from trainer.world import World, start
+
+_LOG_WIDTH = 120
+_OUT_OF_MEMORY_FIX = "use a smaller batch.micro, parallel.recompute=full, or more ranks with parallel.strategy=fsdp"
+
+
+class Session:
+    """One process of a run.
+
+    A run is accepted once nothing is left that a person would have to fix. An error before that leaves no trace in the
+    run's folder; an error after it is recorded there as the end of the run.
+    """
+
+    def __init__(self, config: Config, began: float) -> None:
+        """`began` is the wall-clock time at which the process started, to record where the time of a restart goes."""
+        self._config = config
+        self._began = began
+        self._folder = Path(config.run.folder.format(name=config.name)).absolute()
+        self._rank = int(os.environ.get("RANK", "0"))
+        self._recorder = Recorder(self._folder, self._rank, config)
+        self._trainer: Trainer | None = None
+        self._is_accepted = False
+
+    def run(self) -> int:
+        """Run to the end and return the exit status; raise ConfigError if the run cannot be accepted."""
+        source = open_source(self._config)
+        trace = Trace(self._folder, self._rank)
+        try:
+            trace.make_folder()
+            return self._start(source)
+        except ConfigError as error:
+            if self._trainer is None or not self._is_accepted:
+                self._recorder.close()
+                trace.remove()
+                raise
+            status = self._conclude(End(Code.BAD_INPUT, "; ".join(str(error).splitlines())))
+            # A save that is under way is good. The other ranks are not waited for: they are stuck in a collective.
+            self._trainer.checkpoints.close()
+            return status
+
+    def _start(self, source: Source) -> int:
+        self._recorder.event("started", began=self._began, attempt=_attempt())
+        self._recorder.event("imported")
+        world = self._join()
+        try:
+            with closing(Stop(self._folder, self._rank, self._config.stop.margin_s).listen()) as stop:
+                return self._train(source, world, stop)
+        except torch.OutOfMemoryError as error:
+            reason = f"out of memory on {world.host}: {_first_line(error)}; {_OUT_OF_MEMORY_FIX}"
+            return self._conclude(End(Code.BROKEN, reason))
+
+    def _join(self) -> World:
+        run = self._config.run
+        needs_group = self._config.parallel.strategy in ("fsdp", "hsdp")
+        world = start(run.device, run.join_timeout_s, hang_folder=self._folder / "hang", group_of_one=needs_group)
+        hosts = sorted({member.host for member in world.members})
+        machine = {"device": world.device.type, "cpu": processor.name()}
+        self._recorder.event("joined", world_size=world.size, hosts=hosts, **machine)
+        if run.deterministic and world.device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        return world
+
+    def _train(self, source: Source, world: World, stop: Stop) -> int:
+        # All ranks check together: if only some can write to the folder, all of them leave and rank 0 names those.
+        room.check(self._folder, 0, Group(world.rank, world.size, world.group))
+        settled = settle.settle(self._config, world, source, self._folder)
+        self._config = config = settled.config
+        watchdog = Watchdog(world, self._folder, config.watchdog.hang_s, lambda: stop.terminated)
+        with closing(watchdog.start()):
+            self._trainer = trainer = Trainer.of(config, world, settled.micro)
+            self._recorder.event("built", strategy=config.parallel.strategy, micro=settled.micro)
+            health = Health(config.health, scaled=config.precision == "fp16")
+            data_identity = {"samples": source.length, "seed": config.run.seed, "seq_len": config.data.seq_len}
+            position = self._resume(trainer, health, data_identity)
+            trainer.check_folder()
+            self._accept(trainer, settled)
+            meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))
+            with closing(self._open_loader(source, trainer, position or 0)) as loader:
+                saves = Saves(
+                    config=config,
+                    trainer=trainer,
+                    recorder=self._recorder,
+                    meter=meter,
+                    watchdog=watchdog,
+                    health=health,
+                    loader=loader,
+                    data_identity=data_identity,
+                    started_step=None if position is None else trainer.step,
+                )
+                steps = StepLoop(
+                    config=config,
+                    trainer=trainer,
+                    recorder=self._recorder,
+                    meter=meter,
+                    watchdog=watchdog,
+                    health=health,
+                    loader=loader,
+                    saves=saves,
+                    stop=stop,
+                    vote=Vote(world),
+                    stragglers=Stragglers([member.host for member in world.members], config.watchdog.straggler),
+                )
+                end = steps.run()
+            status = self._conclude(end)
+            # Not after an error: the other ranks are stuck in a collective, and closing would wait for them.
+            trainer.close()
+            return status
+
+    def _resume(self, trainer: Trainer, health: Health, data_identity: dict[str, Any]) -> int | None:
+        """Load the newest good checkpoint and return the position in the data; None if the run starts from scratch."""
+        settings = self._config.checkpoint
+        if settings.resume == "never" and trainer.checkpoints.any_published():
+            message = f"never, but {trainer.checkpoints.path} has checkpoints, which new ones would replace"
+            raise ConfigError([ConfigProblem("checkpoint.resume", message, "use another run.folder, or remove them")])
+        checkpoint = None if settings.resume == "never" else trainer.checkpoints.newest()
+        for damaged in checkpoint.skipped if checkpoint else ():
+            self._recorder.say(f"DAMAGED checkpoint skipped: {damaged}")
+            self._recorder.event("damaged", checkpoint=damaged)
+        if checkpoint is not None:
+            return self._load(checkpoint, trainer, health, data_identity)
+        if settings.resume == "must":
+            where = trainer.checkpoints.path
+            raise ConfigError([ConfigProblem("checkpoint.resume", f"must, but {where} has no checkpoint", "use auto")])
+        if settings.initial:
+            weights.load(settings.initial, trainer)
+        return None
+
+    def _load(self, checkpoint: Found, trainer: Trainer, health: Health, data_identity: dict[str, Any]) -> int:
+        extra = trainer.load_found(checkpoint)
+        health.load_state(extra["health"])
+        if extra["data"] != data_identity:
+            # This may be intended. The position then counts in another order, so samples are repeated or left out.
+            self._recorder.say(f"DATA CHANGED since the checkpoint: {extra['data']} then, {data_identity} now")
+            self._recorder.event("data_changed", before=str(extra["data"]), now=str(data_identity))
+        self._recorder.event("loaded", step=trainer.step, written_by=checkpoint.world_size)
+        self._recorder.say(f"resumed from {checkpoint.path.name}, written by {checkpoint.world_size} ranks")
+        for line in changes(trainer.checkpoints.read_state(checkpoint)["config"], to_dict(self._config)):
+            self._recorder.say(f"changed since the checkpoint: {line}")
+        return int(extra["position"])
+
+    def _accept(self, trainer: Trainer, settled: settle.Settled) -> None:
+        """Take over the folder: forget how an earlier start ended, write and print the settings."""
+        self._is_accepted = True
+        outcome.forget(self._folder, self._rank)
+        self._recorder.resume(trainer.step, trainer.world.size)
+        file = self._folder / "config.yaml"
+        if self._rank == 0:
+            settled.keep(self._folder)
+            file.write_text(dump(self._config), encoding="utf-8")
+        is_terminal = sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if is_terminal else _LOG_WIDTH
+        self._recorder.say("\n".join(show(self._config, str(file), width, is_terminal=is_terminal)))
+        for line in [*settled.why, *trainer.engine.choices]:
+            self._recorder.say(f"chosen: {line}")
+            self._recorder.event("chosen", why=line)
+
+    def _open_loader(self, source: Source, trainer: Trainer, position: int) -> Loader:
+        data = self._config.data
+        return Loader(
+            source,
+            self._config.run.seed,
+            self._config.batch.size,
+            dp_rank=trainer.layout.dp_rank(self._rank),
+            dp_size=trainer.layout.dp_size,
+            position=position,
+            workers=data.workers,
+            ahead=data.ahead,
+            device=trainer.world.device,
+        )
+
+    def _conclude(self, end: End) -> int:
+        """Record how the run ended and return the exit status.
+
+        Called before the ranks part, so that a rank that dies while leaving does not change the result.
+        """
+        step = 0 if self._trainer is None else self._trainer.step
+        self._recorder.event("ended", outcome=end.code.name.lower(), reason=end.reason, step=step)
+        self._recorder.say(f"{end.code.name.lower()} at step {step}: {end.reason}")
+        self._recorder.close()
+        if end.stop is not None:
+            return outcome.stopped(end.stop, end.reason, step, self._folder, self._rank)
+        return outcome.end(end.code, end.reason, step, self._folder, self._rank)
+
+
+def _flops_per_sample(config: Config) -> float:
+    return shape_of(config.model).flops_per_sample(config.data.seq_len or getattr(config.model, "seq_len", 1))
+
+
+def _attempt() -> str:
+    """Return which start of the job and which start of its ranks this is, as "job.ranks"."""
+    return f"{os.environ.get('SLURM_RESTART_COUNT', '0')}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,143 @@
+"""The step loop of a run: one batch, one optimizer step, one vote, and what their results lead to."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from trainer.api import Trainer
+from trainer.config.errors import ConfigError
+from trainer.config.schema import Config
+from trainer.data.loader import Batch, Loader
+from trainer.life.health import Action, Health
+from trainer.life.outcome import Code
+from trainer.life.reason import Reason
+from trainer.life.signals import Stop
+from trainer.life.straggler import Stragglers
+from trainer.life.vote import Agreed, Ballot, Vote
+from trainer.life.watchdog import Watchdog
+from trainer.loop.saves import Saves
+from trainer.metrics.device_values import Reading
+from trainer.metrics.meter import Meter
+from trainer.metrics.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended: its exit code, the reason in words, and the stop request that led to it, if any."""
+
+    code: Code
+    reason: str
+    stop: Reason | None = None
+
+    @classmethod
+    def after_stop(cls, stop: Reason, note: str) -> End:
+        """Return the end of a run that obeyed a stop request; `note` is what the stop file says, if anything."""
+        return cls(Code.REQUEUE if stop.requeue else Code.STOPPED, note or stop.text, stop)
+
+
+@dataclass(kw_only=True)
+class StepLoop:
+    """Trains until the last step, a stop request, or a loss that ends the run."""
+
+    config: Config
+    trainer: Trainer
+    recorder: Recorder
+    meter: Meter
+    watchdog: Watchdog
+    health: Health
+    loader: Loader
+    saves: Saves
+    stop: Stop
+    vote: Vote
+    stragglers: Stragglers
+    _loss: float | None = None
+
+    def run(self) -> End:
+        """Train, save the final state, and return how the run ended."""
+        while True:
+            end = self._train_to_last_step()
+            if end is None:
+                self.vote.drain()
+                end = self._react(self.meter.flush(), None)
+            # The result of the last step can be a rollback to an earlier one.
+            if end is not None or self.trainer.step >= self.config.steps:
+                return end or self._finish(End(Code.FINISHED, f"all {self.config.steps} steps done"))
+
+    def _train_to_last_step(self) -> End | None:
+        trainer, meter, watchdog, saves = self.trainer, self.meter, self.watchdog, self.saves
+        first_step = trainer.step + 1
+        while trainer.step < self.config.steps:
+            step = trainer.step + 1
+            watchdog.beat(step, "data")
+            with meter.phase("data"):
+                batch = self._next_batch()
+            watchdog.beat(step, "step")
+            with meter.step(step):
+                result = trainer.run_step(batch.tensors)
+                loss = trainer.mean_over_ranks(result.loss)
+            self.recorder.samples(step, batch.ids.tolist())
+            if step == first_step:
+                self.recorder.event("first_step", step=step)
+                trainer.prepare_saves()
+            with meter.phase("checkpoint"):
+                saves.after_step(step)
+            values = {"loss": loss, "grad_norm": result.grad_norm, "skipped": result.skipped}
+            readings = meter.done(step, values, {"lr": result.rate})
+            if saves.is_due:
+                # The metrics of a saved step must be on disk with it, because a resumed run does not repeat that step.
+                readings += meter.flush()
+            agreed = self.vote.exchange(Ballot(self.stop.reason(), trainer.checkpoints.busy, work_s=meter.own_s))
+            if agreed is not None and agreed.stop is not None:
+                # The last step is checked before it is saved. If it leads to a rollback, the next vote stops the run.
+                readings += meter.flush()
+            self.stop.pace(saves.last_save_s, meter.step_s)
+            end = self._react(readings, agreed)
+            if end is not None:
+                return end
+        return None
+
+    def _next_batch(self) -> Batch:
+        try:
+            return next(self.loader)
+        except ConfigError as error:
+            # Rank 0 reports errors that all ranks see. Only this rank has read its samples, so it reports its own.
+            world = self.trainer.world
+            if world.rank:
+                print(f"trainer: rank {world.rank} on {world.host}: {error}", file=sys.stderr, flush=True)
+            raise
+
+    def _react(self, readings: list[Reading], agreed: Agreed | None) -> End | None:
+        """Act on the readings and the vote of the step before, and return how the run ends if it does.
+
+        All ranks have the same readings and votes, so all of them act alike without asking each other.
+        """
+        for reading in readings:
+            self._loss = reading.values["loss"]
+            verdict = self.health.see(reading.step, self._loss, reading.values["skipped"] > 0)
+            if verdict.message:
+                self.recorder.say(f"UNHEALTHY {verdict.message}")
+                self.recorder.event("unhealthy", step=reading.step, message=verdict.message)
+            if verdict.action is Action.STOP:
+                return End(Code.BROKEN, verdict.message)
+            if verdict.action is Action.ROLLBACK:
+                self.saves.roll_back(reading.step)
+                return None
+        if agreed is not None:
+            self._report_stragglers(agreed)
+            if agreed.stop is not None:
+                return self._finish(End.after_stop(agreed.stop, self.stop.words))
+        if self.saves.is_due and not (agreed and agreed.busy):
+            self.saves.start(self._loss)
+        return None
+
+    def _finish(self, end: End) -> End:
+        is_saved = self.saves.save_last(self._loss, end.reason)
+        if end.code is Code.FINISHED and not is_saved:
+            return End(Code.BROKEN, f"{end.reason}, but the last state could not be saved")
+        return end
+
+    def _report_stragglers(self, agreed: Agreed) -> None:
+        for straggler in self.stragglers.see(agreed.work_s):
+            self.recorder.say(f"STRAGGLER {straggler}")
+            self.recorder.event("straggler", rank=straggler.rank, host=straggler.host, message=str(straggler))

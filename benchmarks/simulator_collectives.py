@@ -12,10 +12,10 @@ from pathlib import Path
 
 import yaml
 
-from simulator.collective_cross_validation import errors_of, grouped, left_out, measured, table
 from simulator.collectives.constants import Constants, constants, fitted
-from simulator.collectives.fit import Measured, fit
-from simulator.tables import read_table
+from simulator.fit.collective_cross_validation import errors_of, grouped, left_out, measured, table
+from simulator.fit.collectives import Measured, fit
+from simulator.rows.tables import read_table
 
 DATA = Path(__file__).parents[1] / "simulator" / "data"
 

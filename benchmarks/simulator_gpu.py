@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.figures import Figure, report
-from simulator.emulate.job import Job
-from simulator.gpus import gpu, gpu_names, link_gb_s
-from simulator.profile import read
-from simulator.step import predict
-from simulator.system import System
+from simulator.hardware.gpus import gpu, gpu_names, link_gb_s
+from simulator.hardware.system import System
+from simulator.job import Job
+from simulator.machines.profile import read
+from simulator.step.prediction import predict
 from trainer.config.load import load
 
 WARM = 5

@@ -18,16 +18,16 @@ import sys
 from dataclasses import dataclass, replace
 from statistics import median
 
-from simulator import failures, goodput
-from simulator.goodput import Conditions, Work
-from simulator.gpus import gpu, link_gb_s
+from simulator.hardware.gpus import gpu, link_gb_s
+from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.models import named
-from simulator.saved import checkpoint_gb
+from simulator.parameters import checkpoint_gb
 from simulator.search.best import best
 from simulator.search.space import Batch, Space
-from simulator.step import predict
-from simulator.system import System
+from simulator.step.prediction import predict
+from simulator.whole_run import failures, goodput
+from simulator.whole_run.goodput import Conditions, Work
 from trainer.table import table
 
 AIM = 0.25

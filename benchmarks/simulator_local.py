@@ -26,9 +26,9 @@ sys.path.insert(0, str(REPO))
 from benchmarks.figures import Figure, report  # noqa: E402
 from setup import env, pins  # noqa: E402
 from setup.paths import Paths  # noqa: E402
-from simulator.emulate.job import Job  # noqa: E402
-from simulator.profile import read  # noqa: E402
-from simulator.step import predict  # noqa: E402
+from simulator.job import Job  # noqa: E402
+from simulator.machines.profile import read  # noqa: E402
+from simulator.step.prediction import predict  # noqa: E402
 from trainer.config.load import load  # noqa: E402
 
 BATCH, STEPS, WARM = 8, 200, 40

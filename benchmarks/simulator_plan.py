@@ -12,8 +12,9 @@ import sys
 import time
 
 from benchmarks.figures import Figure, report
+from simulator.machines import stacks
 from simulator.models import named
-from simulator.search import question, stacks
+from simulator.search import question
 from simulator.search.plan import plan
 from simulator.search.question import Question
 

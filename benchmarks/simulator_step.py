@@ -12,14 +12,14 @@ from itertools import product
 from statistics import median
 
 from benchmarks.figures import Figure, report
-from simulator.cross_validation import without_its_source
-from simulator.instances import system
+from simulator.fit.run_cross_validation import without_its_source
+from simulator.fit.run_errors import errors_by_source, rankings, table
 from simulator.layout import Layout
-from simulator.measured import measured_runs
-from simulator.memory import memory
+from simulator.machines.instances import system
+from simulator.memory.peak import memory
 from simulator.models import named
-from simulator.run_errors import errors_by_source, rankings, table
-from simulator.step import predict
+from simulator.rows.measured import measured_runs
+from simulator.step.prediction import predict
 
 LEAST_PER_S = 10_000
 CALCULON_PER_S = 267

@@ -7,6 +7,9 @@ from functools import lru_cache
 
 from simulator.model import Experts, Layer, Model, Stack, Transformer
 
+STATE_BYTES = {"adamw": 12, "sgd": 8}
+"""Of each parameter, by optimizer: the weight and its moments in fp32."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
@@ -77,6 +80,10 @@ def projections(model: Transformer) -> list[tuple[int, int, bool]]:
         (latent.key_value, model.heads * (latent.nope + latent.value), True),
         (model.heads * latent.value, model.hidden, False),
     ]
+
+
+def checkpoint_gb(model: Model, optimizer: str = "adamw") -> float:
+    return 1e-9 * STATE_BYTES[optimizer] * parameters(model).total
 
 
 def _attention(model: Transformer) -> int:

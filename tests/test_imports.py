@@ -59,6 +59,18 @@ HOLDERS: dict[str, tuple[str, ...]] = {
     "pulumi_aws": ("infra.targets.aws",),
 }
 
+# The simulator's folders from the ground up: each may import modules of simulator/ itself and folders of earlier lines.
+# Folders of one line do not know each other.
+SIMULATOR_FLOORS = (
+    ("hardware", "calibrate"),
+    ("collectives", "memory", "whole_run"),
+    ("step",),
+    ("rows", "machines"),
+    ("fit", "search", "emulate", "report"),
+    ("forecast",),
+    ("commands",),
+)
+
 
 def name_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -82,6 +94,24 @@ def test_heavy_libraries(module: str) -> None:
     libraries = {name.partition(".")[0] for name in _imports(module)} & set(HOLDERS)
     wrong = {name for name in libraries if not any(_below(module, holder) for holder in HOLDERS[name])}
     assert wrong == set(), f"{module} imports what belongs to {[HOLDERS[name] for name in wrong]}"
+
+
+def test_simulator_folders_import_only_lower_ones() -> None:
+    floors = {folder: floor for floor, folders in enumerate(SIMULATOR_FLOORS, start=1) for folder in folders}
+    assert set(floors) == {path.parent.name for path in (ROOT / "simulator").glob("*/__init__.py")}
+    wrong = []
+    for module in (name for name in MODULES if _below(name, "simulator")):
+        folder = _simulator_folder(module)
+        below = {lower for lower in floors if floors[lower] < floors.get(folder, 0)} | {folder, ""}
+        names = {name for name in _imports(module) if _below(name, "simulator")}
+        wrong += [f"{module} -> {name}" for name in sorted(names) if _simulator_folder(name) not in below]
+    assert wrong == []
+
+
+def _simulator_folder(module: str) -> str:
+    """Return the folder of a module of the simulator; empty for modules of simulator/ itself."""
+    folder = ".".join(module.split(".")[1:2])
+    return folder if (ROOT / "simulator" / folder / "__init__.py").is_file() and folder else ""
 
 
 def test_every_module_of_infra_has_its_place() -> None:

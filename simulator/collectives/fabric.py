@@ -9,7 +9,7 @@ from typing import Literal
 from simulator.collectives.constants import ADDS_UP, HIDES, Constants, Wait
 from simulator.collectives.group import Group
 from simulator.collectives.nccl import PROTOCOLS
-from simulator.system import System
+from simulator.hardware.system import System
 
 NVLINK = {"volta": "nvlink2", "ampere": "nvlink3", "hopper": "nvlink4", "blackwell": "nvlink5"}
 EFA = {"volta": "efa1", "ampere": "efa1", "hopper": "efa2", "blackwell": "efa4"}

@@ -8,7 +8,7 @@ from simulator.collectives.candidates import Candidate, candidates
 from simulator.collectives.constants import fitted
 from simulator.collectives.fabric import fabric_of
 from simulator.collectives.group import Group, Op
-from simulator.system import System
+from simulator.hardware.system import System
 
 
 @lru_cache(maxsize=1 << 17)

@@ -11,8 +11,8 @@ import shlex
 import sys
 
 from simulator.commands.refused import refused
-from simulator.instances import system
-from simulator.search import stacks
+from simulator.machines import stacks
+from simulator.machines.instances import system
 from simulator.search.question import node_count
 from simulator.search.settled import dear, settled, why_not
 from simulator.search.words import bottleneck, layout_words

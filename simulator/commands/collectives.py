@@ -7,9 +7,10 @@ from typing import get_args
 
 from simulator.collectives import Group, Op, choice
 from simulator.commands.refused import refused
-from simulator.instances import system
-from simulator.search.question import MOST_NODES, nodes
-from simulator.system import System
+from simulator.hardware.system import System
+from simulator.machines.instances import system
+from simulator.machines.stacks import MOST_NODES
+from simulator.search.question import nodes
 from trainer.config.errors import ConfigError, ConfigProblem
 
 SIZES = tuple(2**power for power in range(20, 35, 2))

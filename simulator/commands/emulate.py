@@ -14,13 +14,13 @@ from simulator.commands.refused import refused
 from simulator.emulate import refuse
 from simulator.emulate.clock import Clock
 from simulator.emulate.costs import Modelled
-from simulator.emulate.job import Job
-from simulator.emulate.machines import Clocked, clocked
 from simulator.emulate.picture import draw
 from simulator.emulate.record import Line, table, write
 from simulator.emulate.reduce import ALGORITHMS, rounds_of, traffic
 from simulator.emulate.scaling import scaling
-from simulator.profile import read
+from simulator.job import Job
+from simulator.machines.clocked import Clocked, clocked
+from simulator.machines.profile import read
 from trainer.config.check import check_world
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import load, to_dict

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from simulator.error_tables import Table, aligned, markdown
-from simulator.tables import TableError, read_table
+from simulator.fit.error_tables import Table, aligned, markdown
+from simulator.rows.tables import TableError, read_table
 
 TWO = 2
 OF_RUNS = {"seq", "layers", "model", "params_b", "step_time_s", "tokens_per_s_per_gpu"}
@@ -60,7 +60,7 @@ def _rows(files: list[Path]) -> list[dict[str, str]]:
 
 
 def _collectives(rows: list[dict[str, str]]) -> int:
-    from simulator.collective_errors import errors_by_system, table  # noqa: PLC0415 only what is asked for is read
+    from simulator.fit.collective_errors import errors_by_system, table  # noqa: PLC0415 only what is asked for is read
 
     found = errors_by_system(rows)
     if not found["all"].rows:
@@ -70,8 +70,8 @@ def _collectives(rows: list[dict[str, str]]) -> int:
 
 
 def _collectives_left_out(rows: list[dict[str, str]], word: str | bool) -> int:
-    from simulator.collective_cross_validation import By, errors_of, grouped, left_out, measured, table  # noqa: PLC0415
     from simulator.collectives.constants import fitted  # noqa: PLC0415
+    from simulator.fit.collective_cross_validation import By, errors_of, grouped, left_out, measured, table  # noqa: PLC0415
 
     by: By = "source" if word == "source" else "system"
     every = grouped(known := measured(rows), by)
@@ -84,8 +84,8 @@ def _collectives_left_out(rows: list[dict[str, str]], word: str | bool) -> int:
 
 
 def _runs(rows: list[dict[str, str]], left_out: str | None, written: Table) -> int:
-    from simulator.measured import measured  # noqa: PLC0415
-    from simulator.run_errors import compared, errors_by_source, ranking_lines, rankings, table  # noqa: PLC0415
+    from simulator.fit.run_errors import compared, errors_by_source, ranking_lines, rankings, table  # noqa: PLC0415
+    from simulator.rows.measured import measured  # noqa: PLC0415
 
     runs = [run for run in measured(rows) if run.step_s > 0 or run.memory_gib > 0]
     if not runs:
@@ -94,14 +94,14 @@ def _runs(rows: list[dict[str, str]], left_out: str | None, written: Table) -> i
             " or ask `predict --runs` what is wrong with each"
         )
     if left_out:
-        from simulator import cross_validation  # noqa: PLC0415
+        from simulator.fit import run_cross_validation  # noqa: PLC0415
 
-        if len(names := cross_validation.names(runs, left_out)) < TWO:
+        if len(names := run_cross_validation.names(runs, left_out)) < TWO:
             return _refused(
                 f"{left_out}s: {len(names)} with measured rows; allowed: two or more, one is left out in turn"
             )
         _progress(f"each {left_out} predicted by constants that were fitted to the others")
-        each = {"source": cross_validation.without_its_source, "system": cross_validation.without_its_system}
+        each = {"source": run_cross_validation.without_its_source, "system": run_cross_validation.without_its_system}
         found = each[left_out](runs, _progress)
     else:
         found = compared(runs)

@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import get_args
 
 from infra.spec import Purchase
-from simulator import profile, timeline_file
+from simulator import terminal
+from simulator.commands import outputs
 from simulator.commands.progress import progress
+from simulator.machines import profile, stacks
 from simulator.models import named
-from simulator.search import filesystem, fitted, outputs, picture, question, realised, stacks, words
+from simulator.search import filesystem, picture, question, realised, words
 from simulator.search.option import Option
 from simulator.search.plan import Plan, on, plan
 from simulator.search.question import Question
-from simulator.timeline import timeline
+from simulator.step import timeline_file
+from simulator.step.timeline import timeline
 from trainer.config.errors import ConfigError, ConfigProblem
 
 BAD_INPUT = 2
@@ -38,7 +41,7 @@ def main(arguments: list[str]) -> int:
     except ConfigError as bad:
         progress("")
         for problem in bad.problems:
-            print(fitted.problem(problem, fitted.width()), file=sys.stderr)
+            print(terminal.problem(problem, terminal.width()), file=sys.stderr)
         return BAD_INPUT
     return 0
 
@@ -120,10 +123,10 @@ def _tell(answer: Plan, asked: argparse.Namespace, stack: Path, seconds: float) 
     if asked.json:
         print(json.dumps(realised.as_json(answer, stack), indent=2))
     else:
-        columns = fitted.width()
+        columns = terminal.width()
         print(words.told(answer, columns))
         if answer.chosen:
-            print(fitted.wrapped(realised.told(answer.question, answer.chosen, stack), columns))
+            print(terminal.wrapped(realised.told(answer.question, answer.chosen, stack), columns))
         counts = answer.counts
         print(f"{counts.considered:,} layouts considered, {counts.timed:,} of them timed, in {seconds:.1f} s")
     sys.stdout.flush()

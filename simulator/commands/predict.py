@@ -10,8 +10,9 @@ from pathlib import Path
 
 from simulator.commands import predict_table
 from simulator.commands.refused import refused
-from simulator.profile import read
-from simulator.search.question import MOST_NODES, node_count
+from simulator.machines.profile import read
+from simulator.machines.stacks import MOST_NODES
+from simulator.search.question import node_count
 from trainer.config.errors import ConfigError, ConfigProblem
 
 USUAL = "p5.48xlarge"
@@ -77,14 +78,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _one(asked: argparse.Namespace) -> int:
-    from simulator.forecast import as_json, machines, words  # noqa: PLC0415  # not for tables
+    from simulator import terminal  # noqa: PLC0415
+    from simulator.forecast import as_json, words  # noqa: PLC0415  # not for tables
     from simulator.forecast.forecast import forecast  # noqa: PLC0415
-    from simulator.search import fitted  # noqa: PLC0415
+    from simulator.machines import requested  # noqa: PLC0415  # not for tables
     from trainer.config.load import load  # noqa: PLC0415
 
     config = load(asked.config, asked.settings)
     known = read(asked.profile) if asked.profile else None
-    wanted = machines.Asked(
+    wanted = requested.Asked(
         stack=asked.stack,
         group=asked.group,
         instance=asked.instance or ("" if known else USUAL),
@@ -92,10 +94,10 @@ def _one(asked: argparse.Namespace) -> int:
         nodes=node_count(asked.nodes) if asked.nodes else 0,
         ranks=_ranks(asked.ranks) if asked.ranks else 0,
     )
-    found = forecast(config, machines.on(wanted))
+    found = forecast(config, requested.on(wanted))
     # Whoever closes a pipe has read enough.
     with suppress(BrokenPipeError):
-        print(json.dumps(as_json.as_json(found), indent=2) if asked.json else words.told(found, fitted.width()))
+        print(json.dumps(as_json.as_json(found), indent=2) if asked.json else words.told(found, terminal.width()))
         sys.stdout.flush()
     return refused(ConfigError([found.problem])) if found.problem else 0
 

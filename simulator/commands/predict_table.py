@@ -7,9 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from simulator.tables import TableError, read_table, unread, write_table
+from simulator.rows.tables import TableError, read_table, unread, write_table
 
-MODULES = {"runs": "simulator.run_rows", "collectives": "simulator.collective_rows"}
+MODULES = {"runs": "simulator.rows.run_table", "collectives": "simulator.rows.collective_table"}
 """By kind of row: where `columns()` and `predicted(rows) -> rows with more columns` are."""
 NOTHING = 1
 

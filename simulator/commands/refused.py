@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from simulator.search import fitted
+from simulator import terminal
 from trainer.config.errors import ConfigError
 
 BAD_INPUT = 2
@@ -15,7 +15,7 @@ ENDLESS = 1_000_000
 def refused(bad: ConfigError, *, whole: bool = False) -> int:
     """The exit status. `whole`: a line for each problem also on a terminal, for programs that read it."""
     wrap = not whole and (sys.stderr.isatty() or "COLUMNS" in os.environ)
-    columns = fitted.width() if wrap else ENDLESS
+    columns = terminal.width() if wrap else ENDLESS
     for problem in bad.problems:
-        print(fitted.problem(problem, columns), file=sys.stderr)
+        print(terminal.problem(problem, columns), file=sys.stderr)
     return BAD_INPUT

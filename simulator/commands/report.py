@@ -8,14 +8,15 @@ import os
 import sys
 from pathlib import Path
 
+from simulator import terminal
+from simulator.commands import outputs
 from simulator.commands.progress import progress
 from simulator.commands.refused import refused
+from simulator.machines.compared import Calibrated, OfInstance
 from simulator.report.compare import Comparison, as_json, compare
 from simulator.report.figures import pictures
-from simulator.report.machines import Calibrated, OfInstance
 from simulator.report.measured import measured
 from simulator.report.page import page
-from simulator.search import fitted, outputs
 from trainer.config.errors import ConfigError
 from trainer.table import table
 
@@ -76,5 +77,5 @@ def _told(found: Comparison) -> str:
     first = [f"change first: {one.text}" for one in found.largest.changes[:1]]
     below = "\n".join([*(f"note: {note}" for note in found.notes), *first])
     # Lines of a log are for programs that look for words.
-    columns = fitted.width() if sys.stdout.isatty() or "COLUMNS" in os.environ else len(below) + 1
-    return "\n".join(filter(None, [table(heads, rows), fitted.wrapped(below, columns)]))
+    columns = terminal.width() if sys.stdout.isatty() or "COLUMNS" in os.environ else len(below) + 1
+    return "\n".join(filter(None, [table(heads, rows), terminal.wrapped(below, columns)]))

@@ -5,21 +5,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from simulator import layout_words, profile, timeline_file
+from simulator.commands import layout_option
 from simulator.commands.refused import refused
-from simulator.emulate.machines import Clocked, Machines, clocked
 from simulator.layout import Layout
-from simulator.memory import memory
+from simulator.machines import profile
+from simulator.machines.clocked import Clocked, Machines, clocked
+from simulator.machines.profile_fit import Calibrated
+from simulator.machines.stacks import MOST_NODES
+from simulator.memory.peak import memory
 from simulator.models import named
-from simulator.profile_fit import Calibrated
-from simulator.search.question import MOST_NODES
-from simulator.timeline import timeline
+from simulator.step import timeline_file
+from simulator.step.timeline import timeline
 from trainer.config.errors import ConfigError, ConfigProblem
 
 USUAL = "p5.48xlarge"
 MOST_MICRO_BATCHES = 1024
 """More events than anybody looks at, and a minute of waiting for them."""
-GPUS = f"{layout_words.WHERE} dp x tp x pp x cp"
+GPUS = f"{layout_option.WHERE} dp x tp x pp x cp"
 
 
 def main(words: list[str]) -> int:
@@ -49,9 +51,9 @@ def _arguments(words: list[str]) -> argparse.Namespace:
 def _trace(asked: argparse.Namespace) -> None:
     timeline_file.check("--out", asked.out)
     known = profile.read(asked.profile) if asked.profile else None
-    wanted = layout_words.layout(asked.layout, known.worlds[0].get("precision", "bf16") if known else "bf16")
+    wanted = layout_option.layout(asked.layout, known.worlds[0].get("precision", "bf16") if known else "bf16")
     model = named(asked.model).model
-    layout_words.check(model, wanted)
+    layout_option.check(model, wanted)
     _drawable(wanted)
     machines = _on(asked, known, wanted)
     events = timeline(model, wanted, machines.system, machines.rates)
@@ -61,7 +63,7 @@ def _trace(asked: argparse.Namespace) -> None:
     if reason:
         print(f"DOES NOT FIT: {reason}")
         title += " (DOES NOT FIT)"
-    if said := layout_words.uneven(model, wanted):
+    if said := layout_option.uneven(model, wanted):
         print(said)
     print(timeline_file.write(asked.out, title, events))
 
@@ -71,7 +73,7 @@ def _drawable(wanted: Layout) -> None:
         most = MOST_MICRO_BATCHES * wanted.micro_batch * wanted.dp
         message = f"{wanted.global_batch}; allowed: up to {most}, {MOST_MICRO_BATCHES} micro-batches of each replica"
         fix = "ask for fewer: a step repeats itself"
-        raise ConfigError([ConfigProblem(f"{layout_words.WHERE} global_batch", message, fix)])
+        raise ConfigError([ConfigProblem(f"{layout_option.WHERE} global_batch", message, fix)])
 
 
 def _on(asked: argparse.Namespace, known: profile.Profile | None, wanted: Layout) -> Calibrated:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from simulator.collectives import Group, time_s
-from simulator.emulate.job import Job
-from simulator.emulate.machines import Clocked
-from simulator.step import Prediction, predict
+from simulator.job import Job
+from simulator.machines.clocked import Clocked
+from simulator.step.prediction import Prediction, predict
 
 _BACKWARD = 2 / 3
 """Of forward and backward: the gradients of inputs and of weights take as long as forward, each."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from simulator.emulate.clock import Clock
 from simulator.emulate.costs import Modelled
-from simulator.emulate.job import Job
-from simulator.emulate.machines import Clocked
+from simulator.job import Job
+from simulator.machines.clocked import Clocked
 
 RANKS = (1, 4, 16, 64, 256)
 # Of the parts of a prediction, those whose names do not say it.

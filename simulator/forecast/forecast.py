@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulator.fitting import fits
-from simulator.forecast.machines import On
 from simulator.forecast.nearest_fit import nearest_fit
 from simulator.forecast.settle import Settled, settle
 from simulator.forecast.whole_run import WholeRun, whole_run
-from simulator.memory import GIB
+from simulator.machines.requested import On
+from simulator.memory.peak import GIB, fits
 from simulator.model import Model
 from simulator.models import model_of
-from simulator.step import Prediction, predict
+from simulator.step.prediction import Prediction, predict
 from trainer.config.check import check_world
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simulator.fitting import fits
-from simulator.forecast.machines import On
 from simulator.forecast.settle import Settled
 from simulator.layout import Layout
-from simulator.memory import memory
+from simulator.machines.requested import On
+from simulator.memory.nearest import changes
+from simulator.memory.peak import fits, memory
 from simulator.model import Transformer
 from simulator.models import model_of
-from simulator.nearest import changes
 from simulator.search.trainer_config import parallel, unsupported
 from trainer.config.check import check, check_world
 from trainer.config.schema import Config

@@ -6,16 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.fitting import fits
-from simulator.forecast.machines import On
+from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.memory import memory
+from simulator.machines.requested import On
+from simulator.machines.stacks import MOST_NODES
+from simulator.memory.peak import fits, memory
 from simulator.models import model_of
 from simulator.search import settled as searched
 from simulator.search.best import LEFT_ALONE, Found
-from simulator.search.question import MOST_NODES
 from simulator.search.trainer_config import parallel
-from simulator.system import System
 from simulator.trainer_layout import layout
 from trainer.auto.choose import candidates, micro_options
 from trainer.config.errors import ConfigError

@@ -8,13 +8,13 @@ from datetime import date
 
 from infra.catalog.prices import instance_price
 from infra.spec import ClusterSpec, NodeGroup
-from simulator import cost, energy, goodput
-from simulator.forecast.machines import On
-from simulator.goodput import Conditions, Outlook, Work
+from simulator.machines.requested import On
 from simulator.models import model_of
-from simulator.saved import checkpoint_gb
+from simulator.parameters import checkpoint_gb
 from simulator.search.option import busy, conditions
-from simulator.step import Prediction
+from simulator.step.prediction import Prediction
+from simulator.whole_run import cost, energy, goodput
+from simulator.whole_run.goodput import Conditions, Outlook, Work
 from trainer.config.schema import Config
 
 HOUR = 3600.0

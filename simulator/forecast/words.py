@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from simulator import failures
 from simulator.forecast.forecast import Forecast
-from simulator.search.fitted import wrapped
 from simulator.search.words import PARTS, bottleneck, duration, layout_words, money
+from simulator.terminal import wrapped
+from simulator.whole_run import failures
 from trainer.table import table
 
 LEAST = 0.005

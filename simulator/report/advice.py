@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from simulator.report.machines import Machine
+from simulator.machines.compared import Machine
 from simulator.report.measured import Measured
 from simulator.report.predicted import Predicted, predicted
 from trainer.config.check import check, check_world

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from simulator.emulate.job import Job
+from simulator.job import Job
+from simulator.machines.compared import Machine, Machines, note
 from simulator.parameters import parameters
 from simulator.report.advice import Change, changes
-from simulator.report.machines import Machine, Machines, note
 from simulator.report.measured import PARTS, Measured
 from simulator.report.predicted import Predicted, predicted
 

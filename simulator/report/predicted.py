@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.emulate.job import Job
-from simulator.fitting import fits
-from simulator.report.machines import Machine
+from simulator.job import Job
+from simulator.machines.compared import Machine
+from simulator.memory.peak import fits
+from simulator.parameters import checkpoint_gb
 from simulator.report.measured import Measured
-from simulator.saved import checkpoint_gb
-from simulator.step import Prediction, predict
+from simulator.step.prediction import Prediction, predict
 from simulator.trainer_layout import layout
 from trainer.config.schema import Config
 

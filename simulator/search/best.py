@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.layout import Layout
-from simulator.memory import memory
-from simulator.parameters import parameters
-from simulator.saved import STATE_BYTES
+from simulator.memory.peak import memory
+from simulator.parameters import STATE_BYTES, parameters
 from simulator.search.space import MICRO, RECOMPUTE, Passes, Shape, Space, Zero
 from simulator.search.trainer_config import unsupported
-from simulator.step import Prediction, predict
+from simulator.step.prediction import Prediction, predict
 
 GIB = 2**30
 LEFT_ALONE = 0.07

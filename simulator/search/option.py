@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from datetime import date
 
 from infra.spec import ClusterSpec, Purchase
-from simulator import cost, energy, failures, goodput
-from simulator.goodput import Conditions, Outlook, Work
+from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.saved import checkpoint_gb
+from simulator.parameters import checkpoint_gb
 from simulator.search import filesystem
 from simulator.search.best import Found
 from simulator.search.question import Question
 from simulator.search.trainer_config import Job, unsupported
-from simulator.step import Prediction
-from simulator.system import System
+from simulator.step.prediction import Prediction
+from simulator.whole_run import cost, energy, failures, goodput
+from simulator.whole_run.goodput import Conditions, Outlook, Work
 
 WAITING = frozenset(
     ("tensor", "context", "experts", "gather", "pipeline bubble", "data", "host", "jitter", "step")  # as in step.py

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.instances import system
-from simulator.profile_catalog import joined
-from simulator.profile_fit import Calibrated
-from simulator.rates import fitted
+from simulator.hardware.rates import fitted
+from simulator.machines.instances import system
+from simulator.machines.profile_catalog import joined
+from simulator.machines.profile_fit import Calibrated
 from simulator.search.best import Best, best
 from simulator.search.front import chosen, front
 from simulator.search.option import Option, option

@@ -7,16 +7,15 @@ import re
 from dataclasses import dataclass
 
 from infra.spec import ClusterSpec, Purchase
+from simulator.machines.profile import Profile
+from simulator.machines.stacks import MOST_NODES
 from simulator.models import Named
-from simulator.profile import Profile
 from simulator.search.space import Batch
 from trainer.config.errors import ConfigError, ConfigProblem
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 MOST_TOKENS = 1e15
 """A hundred times what the largest public run has read."""
-MOST_NODES = 1024
-"""As many as a group of a stack may have."""
 STEP_TOKENS = 4 * 2**20
 """Of one optimizer step where no preset says how many: what Llama 2 and 3 began with."""
 LEAST_SHARE = 0.75

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.plan.aws.cost import cost
-from simulator.search import filesystem, stack_edit, stacks, trainer_config
+from simulator.machines import stacks
+from simulator.search import filesystem, stack_edit, trainer_config
 from simulator.search.option import Option
 from simulator.search.plan import Plan, fabric
 from simulator.search.question import Question

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from simulator.hardware.rates import Rates
+from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.models import transformer
-from simulator.rates import Rates
 from simulator.search.best import Found, best
 from simulator.search.space import Batch, Fixed, Space
 from simulator.search.trainer_config import parallel
-from simulator.system import System
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config, Gpt2Config, LlamaConfig
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from simulator.groups import domain
+from simulator.collectives.layout_groups import domain
+from simulator.hardware.rates import Rates
+from simulator.hardware.system import System
 from simulator.layout import Layout, Recompute
 from simulator.model import Transformer
-from simulator.rates import Rates
-from simulator.system import System
 
 Zero = Literal[0, 1, 2, 3]
 MICRO = (1, 2, 4, 8, 16, 32)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from simulator import failures
 from simulator.layout import Layout
-from simulator.saved import checkpoint_gb
+from simulator.parameters import checkpoint_gb
 from simulator.search import filesystem
-from simulator.search.fitted import fitted, wrapped
 from simulator.search.option import Option
 from simulator.search.plan import Plan
-from simulator.step import Prediction
+from simulator.step.prediction import Prediction
+from simulator.terminal import fitted, wrapped
+from simulator.whole_run import failures
 
 DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
 FEW_DAYS = 2

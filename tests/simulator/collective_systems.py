@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.gpus import gpu
-from simulator.system import System
+from simulator.hardware.gpus import gpu
+from simulator.hardware.system import System
 
 
 def h100(nodes: int, network: str = "infiniband") -> System:

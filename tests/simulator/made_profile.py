@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from simulator.compute import Compute
-from simulator.curves import ExchangeCurve, ProductCurve
+from simulator.hardware.curves import ExchangeCurve, ProductCurve
+from simulator.hardware.rates import Rates, fitted
+from simulator.hardware.system import Gpu, System
 from simulator.layout import Layout
+from simulator.machines.profile import SCHEMA
 from simulator.model import Transformer
-from simulator.profile import SCHEMA
-from simulator.rates import Rates, fitted
-from simulator.step import predict
-from simulator.system import Gpu, System
+from simulator.step.compute import Compute
+from simulator.step.prediction import predict
 
 GFLOPS, COPY_GB_S, CORES = 50.0, 10.0, 8
 FASTER, GPU_COPIES = 14_000, 400

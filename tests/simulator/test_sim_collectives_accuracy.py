@@ -8,11 +8,11 @@ from statistics import median
 
 import pytest
 
-from simulator.collective_cross_validation import errors_of, grouped, left_out, measured, table
-from simulator.collective_errors import errors_by_system
 from simulator.collectives.constants import constants
-from simulator.collectives.fit import BELIEVED, fit, loss
-from simulator.tables import read_table
+from simulator.fit.collective_cross_validation import errors_of, grouped, left_out, measured, table
+from simulator.fit.collective_errors import errors_by_system
+from simulator.fit.collectives import BELIEVED, fit, loss
+from simulator.rows.tables import read_table
 
 DATA = Path(__file__).parents[2] / "simulator" / "data" / "collectives.csv"
 LATER = DATA.with_name("new_collectives.csv")

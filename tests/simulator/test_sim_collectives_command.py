@@ -6,7 +6,7 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.collectives import Group, time_s
-from simulator.instances import system
+from simulator.machines.instances import system
 
 P5 = ["collectives", "--instance", "p5.48xlarge", "--nodes"]
 

@@ -9,10 +9,10 @@ import pytest
 from simulator.collectives import Group, Op, choice, time_s
 from simulator.collectives.constants import SHARED, constants, fitted
 from simulator.collectives.fabric import network_kind
-from simulator.collectives.fit import ALWAYS, BELIEVED, OF_OP, Known, Measured, loss
-from simulator.gpus import gpu
-from simulator.interconnect import network
-from simulator.system import System
+from simulator.fit.collectives import ALWAYS, BELIEVED, OF_OP, Known, Measured, loss
+from simulator.hardware.gpus import gpu
+from simulator.hardware.system import System
+from simulator.rows.network import network
 from tests.simulator.collective_systems import h100
 
 LARGE = 2**34

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.collectives import Group, Op, time_s
-from simulator.gpus import gpu
-from simulator.system import System
+from simulator.hardware.gpus import gpu
+from simulator.hardware.system import System
 
 OPS: st.SearchStrategy[Op] = st.sampled_from(get_args(Op))
 SIZES = st.integers(1, 2**36)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simulator.__main__ import main
-from simulator.collective_rows import predicted, question
-from simulator.row_values import RowError
+from simulator.rows.collective_table import predicted, question
+from simulator.rows.values import RowError
 
 ROW = {
     "system": "dgx",

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from infra.catalog.prices import instance_price
 from infra.plan.aws.cost import cost
 from infra.spec.load import read
-from simulator import energy
-from simulator.cost import DAY, HOUR, Tariff, block_s, stored_usd, tariff
-from simulator.instances import system
+from simulator.machines.instances import system
+from simulator.whole_run import energy
+from simulator.whole_run.cost import DAY, HOUR, Tariff, block_s, stored_usd, tariff
 from trainer.config.errors import ConfigError
 
 STACKS = Path(__file__).parents[2] / "stacks"

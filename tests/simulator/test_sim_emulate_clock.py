@@ -10,9 +10,9 @@ import pytest
 
 from simulator.emulate.clock import Clock
 from simulator.emulate.costs import Modelled, Work
-from simulator.emulate.job import Job
-from simulator.emulate.machines import Machines
 from simulator.emulate.scaling import RANKS, scaling
+from simulator.job import Job
+from simulator.machines.clocked import Machines
 from trainer.config.load import load
 from trainer.models.shape import shape_of
 

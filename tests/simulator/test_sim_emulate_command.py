@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from simulator.commands.emulate import _checked, _parser, main
-from simulator.emulate.machines import Machines
+from simulator.machines.clocked import Machines
 
 SMALL = ["tiny-llama", "batch.size=16"]
 

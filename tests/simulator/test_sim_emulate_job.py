@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.emulate.job import Job
+from simulator.job import Job
 from simulator.layout import Layout
 from simulator.model import Transformer
 from simulator.plain_layers import stack

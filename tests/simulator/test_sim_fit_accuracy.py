@@ -9,12 +9,12 @@ from statistics import median
 
 import pytest
 
-from simulator import cross_validation
 from simulator.__main__ import main
-from simulator.fit import NAMES, fit, step_s
-from simulator.measured import DATA, MORE, Measured, measured_runs
-from simulator.rates import Rates, bounds, fitted
-from simulator.run_errors import Compared, compared, errors_by_source, rankings
+from simulator.fit import run_cross_validation
+from simulator.fit.rates import NAMES, fit, step_s
+from simulator.fit.run_errors import Compared, compared, errors_by_source, rankings
+from simulator.hardware.rates import Rates, bounds, fitted
+from simulator.rows.measured import DATA, MORE, Measured, measured_runs
 
 
 @cache
@@ -24,7 +24,7 @@ def runs() -> tuple[Measured, ...]:
 
 @cache
 def left_out() -> tuple[Compared, ...]:
-    return tuple(cross_validation.without_its_source(runs()))
+    return tuple(run_cross_validation.without_its_source(runs()))
 
 
 @cache

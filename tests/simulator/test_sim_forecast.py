@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from simulator.forecast.forecast import Forecast, forecast
-from simulator.forecast.machines import Asked, on
-from simulator.instances import system
-from simulator.memory import GIB
+from simulator.machines.instances import system
+from simulator.machines.profile import read
+from simulator.machines.profile_catalog import joined
+from simulator.machines.requested import Asked, on
+from simulator.memory.peak import GIB
 from simulator.models import model_of
-from simulator.profile import read
-from simulator.profile_catalog import joined
 from simulator.search import settled
-from simulator.step import predict
+from simulator.step.prediction import predict
 from simulator.trainer_layout import layout
 from tests.simulator import made_profile
 from trainer.config.errors import ConfigError

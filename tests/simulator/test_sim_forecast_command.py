@@ -11,7 +11,7 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.forecast.forecast import forecast
-from simulator.forecast.machines import Asked, on
+from simulator.machines.requested import Asked, on
 from tests.simulator import made_profile
 from trainer.config.load import load
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import failures, goodput
-from simulator.goodput import Conditions, Work
+from simulator.whole_run import failures, goodput
+from simulator.whole_run.goodput import Conditions, Work
 
 DAY = 86400.0
 

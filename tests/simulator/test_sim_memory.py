@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.gpus import gpu
+from simulator.hardware.gpus import gpu
+from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.memory import GIB, memory, nearest
+from simulator.memory.nearest import changes
+from simulator.memory.peak import GIB, memory, nearest
 from simulator.model import Model
 from simulator.models import named
-from simulator.nearest import changes
 from simulator.parameters import parameters
-from simulator.system import System
 from simulator.trainers import habits, trainer_of
 
 H100 = System(name="h100", gpu=gpu("h100"), gpus_per_node=8, nodes=128, intra_gb_s=450, inter_gb_s=400)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.activations import activations, logits
+from simulator.fit.memory_errors import DATA, FILES, errors, judged, main, read
 from simulator.layout import Layout
-from simulator.memory_errors import DATA, FILES, errors, judged, main, read
+from simulator.memory.activations import activations, logits
 from simulator.model import Transformer
 
 LLAMA = Transformer(
@@ -103,8 +103,8 @@ def test_the_command_prints_each_source_and_all_of_them(capsys: pytest.CaptureFi
 
 
 def test_memory_of_megatron_by_its_own_paper() -> None:
-    from simulator.memory import GIB, memory  # noqa: PLC0415
-    from simulator.rows import run  # noqa: PLC0415
+    from simulator.memory.peak import GIB, memory  # noqa: PLC0415
+    from simulator.rows.run import run  # noqa: PLC0415
 
     for row in read(FILES):
         if not row["memory_activations_gb"]:

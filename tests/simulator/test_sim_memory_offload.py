@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.gpus import gpu
+from simulator.hardware.gpus import gpu
+from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.memory import memory
-from simulator.memory_state import offloaded
+from simulator.memory.peak import memory
+from simulator.memory.state import offloaded
 from simulator.models import named
-from simulator.offload import offload_s
 from simulator.parameters import parameters
-from simulator.step import predict
-from simulator.system import System
+from simulator.step.offload import offload_s
+from simulator.step.prediction import predict
 
 H100 = System(name="h100", gpu=gpu("h100"), gpus_per_node=8, nodes=2, intra_gb_s=450, inter_gb_s=400)
 LLAMA = named("llama-8b").model

@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.gpus import gpu
+from simulator.hardware.gpus import gpu
+from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.memory import memory
+from simulator.memory.nearest import changes
+from simulator.memory.peak import memory
 from simulator.model import Transformer
-from simulator.nearest import changes
-from simulator.system import System
 
 H100 = System(name="h100", gpu=gpu("h100"), gpus_per_node=8, nodes=128, intra_gb_s=450, inter_gb_s=400)
 SIZES = st.sampled_from([1, 2, 4, 8])

@@ -8,15 +8,15 @@ from typing import get_args
 import pytest
 import yaml
 
-from simulator.gpus import gpu
+from simulator.hardware.gpus import gpu
+from simulator.hardware.system import System
 from simulator.layout import Layout, Trainer
-from simulator.memory import OUTSIDE, RESERVED, memory
-from simulator.memory_words import said
+from simulator.memory.peak import OUTSIDE, RESERVED, memory
 from simulator.models import named
-from simulator.row_model import row_model
-from simulator.row_values import Values
-from simulator.rows import run
-from simulator.system import System
+from simulator.rows.model import row_model
+from simulator.rows.run import run
+from simulator.rows.software import said
+from simulator.rows.values import Values
 from simulator.trainers import DATA, habits, trainer_of
 
 H200 = System(name="h200", gpu=gpu("h200"), gpus_per_node=8, nodes=1, intra_gb_s=450, inter_gb_s=0)

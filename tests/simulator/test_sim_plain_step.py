@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.gpus import gpu
+from simulator.hardware.gpus import gpu
+from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.memory import GIB
+from simulator.memory.peak import GIB
 from simulator.model import Model, Stack
 from simulator.models import model_of
 from simulator.parameters import parameters
-from simulator.step import predict
-from simulator.system import System
+from simulator.step.prediction import predict
 from trainer.config import load
 from trainer.config.schema import MlpConfig, ResNetConfig
 from trainer.models.shape import shape_of

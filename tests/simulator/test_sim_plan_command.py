@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulator.commands.plan import main
-from simulator.search import stacks
+from simulator.machines import stacks
 from trainer.config import load
 
 USUAL = ["--model", "llama-8b", "--tokens", "1e12", "--stack", "aws-p5en-lustre", "--nodes", "4,64"]

@@ -11,9 +11,9 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.layout import Layout
-from simulator.nonnegative import solve, solve_quiet
-from simulator.profile import read
-from simulator.step import predict
+from simulator.machines.nonnegative import solve, solve_quiet
+from simulator.machines.profile import read
+from simulator.step.prediction import predict
 from tests.simulator import made_profile
 from trainer.config.errors import ConfigError
 

@@ -12,18 +12,18 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.collectives import Group, time_s
-from simulator.compute import Compute
 from simulator.emulate.costs import Modelled
-from simulator.emulate.job import Job
-from simulator.emulate.machines import Machines, Measured, clocked
 from simulator.emulate.scaling import scaling
-from simulator.instances import system
+from simulator.hardware.rates import fitted
+from simulator.job import Job
 from simulator.layout import Layout
+from simulator.machines.clocked import Machines, Measured, clocked
+from simulator.machines.instances import system
+from simulator.machines.profile import Profile, read
+from simulator.machines.profile_catalog import check, joined, same_gpu
 from simulator.models import named
-from simulator.profile import Profile, read
-from simulator.profile_catalog import check, joined, same_gpu
-from simulator.rates import fitted
-from simulator.step import predict
+from simulator.step.compute import Compute
+from simulator.step.prediction import predict
 from tests.simulator import made_profile
 from trainer.config.errors import ConfigError
 from trainer.config.load import load

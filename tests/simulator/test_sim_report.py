@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from simulator.__main__ import main
-from simulator.emulate.job import Job
-from simulator.profile import read
-from simulator.step import predict
+from simulator.job import Job
+from simulator.machines.profile import read
+from simulator.step.prediction import predict
 from tests.simulator import browser, made_profile, made_runs
 from trainer.config.load import load
 

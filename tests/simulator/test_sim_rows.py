@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.__main__ import main
-from simulator.rows import run
-from simulator.run_rows import ADDED, predicted
+from simulator.rows.run import run
+from simulator.rows.run_table import ADDED, predicted
 from tests.harness import REPO
 
 ROW = {

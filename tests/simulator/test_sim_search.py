@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 
 from infra.spec.load import read
 from infra.validate import validate
-from simulator.instances import system
 from simulator.layout import Layout
-from simulator.memory import memory
+from simulator.machines import stacks
+from simulator.machines.instances import system
+from simulator.memory.peak import memory
 from simulator.models import named
 from simulator.parameters import parameters
-from simulator.search import filesystem, question, realised, stack_edit, stacks, trainer_config
+from simulator.search import filesystem, question, realised, stack_edit, trainer_config
 from simulator.search.best import LEFT_ALONE, best
 from simulator.search.front import chosen, front
 from simulator.search.option import Option
 from simulator.search.plan import Plan, plan
 from simulator.search.question import Question
 from simulator.search.space import Batch, Space
-from simulator.step import predict
+from simulator.step.prediction import predict
 from trainer.config import load
 from trainer.config.check import check_world
 from trainer.config.errors import ConfigError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.commands.plan import main
-from simulator.search.fitted import PIPED, fitted, problem, width, wrapped
+from simulator.terminal import PIPED, fitted, problem, width, wrapped
 from trainer.config.errors import ConfigProblem
 
 FULL = (("row", "what", "time", "more"), [("1", "a machine", "3 days", "99 %"), ("2", "another", "4 days", "98 %")])

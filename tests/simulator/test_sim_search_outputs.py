@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.search.outputs import check_file, check_folder
+from simulator.commands.outputs import check_file, check_folder
 from trainer.config.errors import ConfigError
 
 KINDS = (".png", ".svg")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from simulator.machines import stacks
 from simulator.models import named
-from simulator.search import picture, question, stacks
+from simulator.search import picture, question
 from simulator.search.plan import Plan, plan
 from simulator.search.question import Question
 

@@ -10,7 +10,7 @@ import pytest
 
 from simulator.commands import plan
 from simulator.commands.auto import main
-from simulator.search import stacks
+from simulator.machines import stacks
 from trainer.config.check import check_world
 from trainer.config.load import load
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.gpus import gpu
+from simulator.hardware.gpus import gpu
+from simulator.hardware.rates import fitted
+from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.model import Experts, Layer, Stack, Transformer
-from simulator.rates import fitted
-from simulator.step import predict
-from simulator.system import System
+from simulator.step.prediction import predict
 
 MODEL = Transformer(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, gated=True, vocab=128256, seq=4096)
 MIXTURE = replace(MODEL, experts=Experts(count=64, per_token=8, ffn=1408, shared=1, dense_layers=1))

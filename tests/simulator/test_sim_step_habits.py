@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.compute import Compute
-from simulator.gpus import gpu
-from simulator.kernels import SCALED, Kernels
+from simulator.hardware.gpus import gpu
+from simulator.hardware.rates import Rates
+from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.model import Experts, Transformer
-from simulator.rates import Rates
-from simulator.rows import run
-from simulator.step import predict
-from simulator.system import System
+from simulator.rows.run import run
+from simulator.step.compute import Compute
+from simulator.step.kernels import SCALED, Kernels
+from simulator.step.prediction import predict
 
 MODEL = Transformer(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, gated=True, vocab=128256, seq=4096)
 MIXTURE = replace(MODEL, experts=Experts(count=64, per_token=8, ffn=1408, shared=1, dense_layers=1))

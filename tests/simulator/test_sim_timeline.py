@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from simulator.__main__ import main
-from simulator.instances import system
+from simulator.commands.layout_option import layout
 from simulator.layout import Layout
-from simulator.layout_words import layout
+from simulator.machines.instances import system
+from simulator.machines.profile import read
 from simulator.models import named
-from simulator.profile import read
-from simulator.step import predict
-from simulator.timeline import STREAMS, Event, timeline, to_chrome
-from simulator.timeline_picture import COLOURS, LEGEND, ROWS
+from simulator.step.prediction import predict
+from simulator.step.timeline import STREAMS, Event, timeline, to_chrome
+from simulator.step.timeline_picture import COLOURS, LEGEND, ROWS
 from tests.simulator import made_profile
 from trainer.config.errors import ConfigError
 

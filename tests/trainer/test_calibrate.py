@@ -9,11 +9,11 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.calibrate import short_runs
-from simulator.emulate.job import Job
+from simulator.job import Job
 from simulator.layout import Layout
+from simulator.machines.profile import read
 from simulator.model import Transformer
-from simulator.profile import read
-from simulator.step import predict
+from simulator.step.prediction import predict
 from tests.trainer.launch import SMALL_LLAMA, finished, lines, torchrun
 from trainer.config.load import load
 

@@ -1,0 +1,1 @@
+"""The model against measurements: its constants fitted to them, and how far it is from them."""

@@ -1,0 +1,1 @@
+"""What one GPU has to hold, and which layouts would need less."""

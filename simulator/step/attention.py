@@ -1,0 +1,64 @@
+"""Seconds of attention between its projections: flash kernels by their generation, or plain ones through memory."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from simulator.layout import Layout
+from simulator.model import Transformer
+from simulator.parameters import head_width
+from simulator.step.kernels import Kernels, Seconds, plain
+
+SINCE_HOPPER = ("hopper", "blackwell")
+BLOCK = 128
+"""Queries of one block of a flash kernel."""
+SHORT = 256
+"""Tokens of a sequence at which flash attention is half as fast as on a long one."""
+FEW_WAVES = 4
+BATCHED = 0.6
+"""Share of the best matmul rate that batched products of narrow matrices reach."""
+SCORE_BYTES = 12
+"""Read and written per score beside the products, forward: scale, mask, softmax, dropout."""
+
+
+def attention(model: Transformer, layout: Layout, kernels: Kernels) -> Seconds:
+    tokens, heads = layout.micro_batch * model.seq / layout.cp, model.heads / layout.tp
+    if model.latent is None:
+        widths = 2.0 * head_width(model)
+    else:
+        widths = float(model.latent.nope + model.latent.rope + model.latent.value)
+    full = 2 * tokens * model.seq * heads * widths
+    if not model.flash:
+        return _through_memory(layout, kernels, full, tokens * model.seq * heads)
+    share = _flash_share(layout, kernels) * _filled(model, layout, kernels, widths / 2)
+    causal = 0.5 * full / (kernels.peak(plain(layout.dtype)) * share)
+    if layout.cp > 1:
+        causal *= kernels.rates.ring
+    return Seconds(causal, 2.5 * causal)
+
+
+def _through_memory(layout: Layout, kernels: Kernels, operations: float, scores: float) -> Seconds:
+    """Batched products, and passes over the seq x seq scores in memory."""
+    products = operations / (BATCHED * kernels.peak(plain(layout.dtype)))
+    passes = kernels.moved(SCORE_BYTES * scores)
+    return Seconds(products + passes, 2 * products + 1.2 * passes)
+
+
+def _flash_share(layout: Layout, kernels: Kernels) -> float:
+    rates = kernels.rates
+    since_hopper = kernels.gpu.generation in SINCE_HOPPER
+    if layout.early_flash:
+        return rates.flash_early * (rates.flash_hopper / rates.flash if since_hopper else 1.0)
+    if not since_hopper:
+        return rates.flash
+    if layout.framework != "torch":
+        return rates.flash_fused
+    return rates.flash_hopper
+
+
+def _filled(model: Transformer, layout: Layout, kernels: Kernels, width: float) -> float:
+    """Flash attention loses on short sequences, narrow heads and few blocks."""
+    blocks = layout.micro_batch * model.heads / layout.tp * max(1.0, model.seq / layout.cp / BLOCK)
+    waves = blocks / kernels.gpu.multiprocessors
+    last_wave = waves / ceil(waves) if waves < FEW_WAVES else 1.0
+    return min(1.0, 0.85 + 0.15 * width / 128) * (model.seq / (model.seq + SHORT)) * last_wave

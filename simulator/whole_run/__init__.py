@@ -1,0 +1,1 @@
+"""From one step to a whole run: failures and checkpoints, money, electricity."""

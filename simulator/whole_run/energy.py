@@ -1,0 +1,26 @@
+"""Electricity of a whole run."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from simulator.hardware.system import System
+
+DATA = Path(__file__).parents[1] / "data" / "energy.yaml"
+JOULES_PER_KWH = 3.6e6
+
+
+def kwh(system: System, seconds: float, busy: float) -> float:
+    """`busy`: share of the time in which a GPU's kernels compute; otherwise it waits for data or for others."""
+    power = _power()
+    gpu = system.gpu.watts * (busy * power["working"] + (1 - busy) * power["waiting"])
+    return system.gpus * (gpu + power["beside"]) * power["pue"] * seconds / JOULES_PER_KWH
+
+
+@cache
+def _power() -> dict[str, float]:
+    read: dict[str, float] = yaml.safe_load(DATA.read_text())
+    return read

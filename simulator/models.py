@@ -29,7 +29,7 @@ class Named:
 
 def named(name: str) -> Named:
     """The transformer of that name, or a ConfigError with the nearest names."""
-    if name in load.presets():
+    if name in load.list_presets():
         config = load.load(name, [])
         return Named(name, transformer(config.model, config.data.seq_len), config)
     if name in _table():
@@ -41,7 +41,7 @@ def named(name: str) -> Named:
 
 def names() -> list[str]:
     """Presets that are no transformer have no tokens to count, and are left out."""
-    presets = [name for name in load.presets() if isinstance(load.load(name, []).model, LlamaConfig | Gpt2Config)]
+    presets = [name for name in load.list_presets() if isinstance(load.load(name, []).model, LlamaConfig | Gpt2Config)]
     return sorted({*presets, *_table()})
 
 

@@ -34,11 +34,11 @@ def main(argv: list[str]) -> int:
 
 
 def _help(stream: TextIO) -> int:
-    from trainer.config.load import presets
+    from trainer.config.load import list_presets
 
     overrides = "settings are YAML: optimizer.lr=1e-3 model.hidden=[64,64] data.path=shards; a file may start from a "
     overrides += "preset or another file with `base: llama-1b`"
-    print(f"{USAGE}\n\npresets: {', '.join(presets())}\n{overrides}", file=stream)
+    print(f"{USAGE}\n\npresets: {', '.join(list_presets())}\n{overrides}", file=stream)
     return 0 if stream is sys.stdout else 2
 
 
@@ -64,7 +64,7 @@ def _settings(words: list[str]) -> int:
         "python -m trainer settings", description="Every setting: its default, what is allowed, what it means."
     )
     parser.add_argument("--markdown", action="store_true", help="as the page in the documentation")
-    print(describe.markdown() if parser.parse_args(words).markdown else describe.text())
+    print(describe.render_markdown() if parser.parse_args(words).markdown else describe.render_text())
     return 0
 
 
@@ -109,7 +109,7 @@ def _train(name: str, overrides: list[str]) -> int:
         return _run(config)
     except ConfigError as error:
         if _rank() == 0:
-            print(f"trainer: {len(error.problems)} to mend before this can run\n{error}", file=sys.stderr, flush=True)
+            print(f"trainer: {error.summary}\n{error}", file=sys.stderr, flush=True)
         else:
             _let_the_first_speak()
         return _refused("; ".join(str(error).splitlines()))

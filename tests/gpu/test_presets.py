@@ -11,14 +11,14 @@ import pytest
 from tests.trainer.launch import checkpoint_steps, losses, outcome
 from tests.trainer.test_presets import SMALLER
 from trainer.__main__ import main
-from trainer.config.load import load, presets
+from trainer.config.load import list_presets, load
 from trainer.data.prepare import main as prepare
 from trainer.life.outcome import Code
 
 STEPS = 3
 
 
-@pytest.mark.parametrize("preset", presets())
+@pytest.mark.parametrize("preset", list_presets())
 def test_preset_trains(
     preset: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,10 @@ from trainer.config.errors import ConfigError
 from trainer.models.shape import shape_of
 
 BILLIONS = re.compile(r"-(\d+(?:\.\d+)?)b$")
-PUBLISHED = sorted(one for one in set(names()) - set(load.presets()) if BILLIONS.search(one))
+PUBLISHED = sorted(one for one in set(names()) - set(load.list_presets()) if BILLIONS.search(one))
 
 
-@pytest.mark.parametrize("name", load.presets())
+@pytest.mark.parametrize("name", load.list_presets())
 def test_presets_have_as_many_weights_as_the_trainer_counts(name: str) -> None:
     config = load.load(name, []).model
     model = model_of(config)

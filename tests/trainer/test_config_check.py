@@ -1,4 +1,4 @@
-"""Settings that clash with each other or with the number of ranks, each with its message."""
+"""Settings that conflict with each other or with the number of ranks are rejected with an exact message."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from trainer.config.check import check, check_world
 from trainer.config.errors import ConfigError
-from trainer.config.load import load, presets
+from trainer.config.load import list_presets, load
 
-CLASHES = [
+CONFLICTS = [
     (
         "tiny-llama",
         ["model.heads=6"],
@@ -128,15 +128,15 @@ CLASHES = [
 ]
 
 
-@pytest.mark.parametrize(("preset", "overrides", "message"), CLASHES, ids=[" ".join(case[1]) for case in CLASHES])
-def test_settings_that_clash(preset: str, overrides: list[str], message: str) -> None:
+@pytest.mark.parametrize(("preset", "overrides", "message"), CONFLICTS, ids=[" ".join(case[1]) for case in CONFLICTS])
+def test_conflicting_settings_are_rejected(preset: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(preset, overrides)
     assert len(caught.value.problems) == 1
     assert str(caught.value).startswith(message)
 
 
-MISFITS = [
+UNFIT_WORLDS = [
     ([], 3, "batch.size: 8 is not divisible by 3 data-parallel ranks", "use 6 or 9, or a number of data-parallel ranks "
      "out of 1, 2, 4, 8"),
     (["batch.micro=4"], 4, "batch.size: 8 is not divisible by 4 data-parallel ranks x batch.micro 4 = 16", "use 16, or "
@@ -150,20 +150,20 @@ MISFITS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("overrides", "world", "message", "fix"), MISFITS)
-def test_a_world_that_does_not_fit(overrides: list[str], world: int, message: str, fix: str) -> None:
+@pytest.mark.parametrize(("overrides", "world", "message", "fix"), UNFIT_WORLDS)
+def test_a_world_size_that_does_not_fit_is_rejected(overrides: list[str], world: int, message: str, fix: str) -> None:
     problems = check_world(load("tiny-llama", overrides), world, 4)
     assert len(problems) == 1
     assert str(problems[0]).startswith(message)
     assert problems[0].fix.startswith(fix)
 
 
-def test_a_short_trial_of_a_preset_need_not_outlast_its_warm_up() -> None:
+def test_a_trial_of_a_preset_may_be_shorter_than_its_warm_up() -> None:
     assert check(load("llama-8b", ["steps=3"])) == []
 
 
-def test_worlds_that_fit() -> None:
-    for name in presets():
+def test_world_sizes_that_fit_are_accepted() -> None:
+    for name in list_presets():
         config = load(name, [])
         assert check(config) == []
         assert check_world(config, 8, 8) == []

@@ -1,4 +1,4 @@
-"""YAML and overrides become a Config or a full list of what is wrong with them."""
+"""Loading YAML and overrides returns a Config or reports every problem at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trainer.config import describe
-from trainer.config.convert import field_paths
+from trainer.config.convert import list_settings
 from trainer.config.errors import ConfigError
-from trainer.config.load import PRESETS, dump, from_dict, load, presets, to_dict
+from trainer.config.load import PRESETS, dump, from_dict, list_presets, load, to_dict
 from trainer.config.schema import Config, Gpt2Config, MlpConfig
 from trainer.config.yaml_text import parse_yaml
 
@@ -20,15 +20,15 @@ SMALL = "name: small\nmodel: {family: mlp, hidden: [8]}\n"
 
 
 def test_every_preset_loads_and_round_trips() -> None:
-    assert len(presets()) == 13
-    for name in presets():
+    assert len(list_presets()) == 13
+    for name in list_presets():
         config = load(name, [])
         assert config.name == name
         assert from_dict(parse_yaml(dump(config))) == config
         assert load(str(PRESETS / f"{name}.yaml"), []) == config
 
 
-def test_odd_values_round_trip() -> None:
+def test_unusual_values_round_trip() -> None:
     odd = [
         "data.path=1e-4",
         "checkpoint.best=yes",
@@ -43,8 +43,8 @@ def test_odd_values_round_trip() -> None:
     assert from_dict(parse_yaml(dump(config))) == config
 
 
-def test_overrides_win_in_order() -> None:
-    words = [
+def test_later_overrides_win() -> None:
+    overrides = [
         "optimizer.lr=1e-3",
         "batch.micro=4",
         "model.hidden=[4, 4]",
@@ -52,7 +52,7 @@ def test_overrides_win_in_order() -> None:
         "data.path=",
         "steps=1_000",
     ]
-    config = load("mlp", words)
+    config = load("mlp", overrides)
     assert config.optimizer.lr == 0.001
     assert config.batch.micro == "auto"
     assert config.model == MlpConfig(hidden=(4, 4))
@@ -67,12 +67,12 @@ def test_family_chooses_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("override", "message"),
     [
         ("batch.sise=3", "batch.sise: no such setting; did you mean batch.size?"),
         ("lr=1", "lr: no such setting; did you mean optimizer.lr?"),
         ("optimiser.lr=1", "optimiser: no such setting; did you mean optimizer?"),
-        ("zzz=1", "zzz: no such setting; known here: name, steps, model, data,"),
+        ("zzz=1", "zzz: no such setting; allowed here: name, steps, model, data,"),
         ("steps=0", "steps: 0 is below 1; set it to 1 or more"),
         ("data.workers=65", "data.workers: 65 is above 64; set it from 0 to 64"),
         ("steps=1.5", "steps: 1.5 is not allowed; allowed: whole number"),
@@ -91,31 +91,33 @@ def test_family_chooses_the_model(tmp_path: Path) -> None:
         ("model.hidden=[a]", "model.hidden: ['a'] is not allowed; allowed: list of whole numbers"),
         (
             "model.family=mpl",
-            "model.family: 'mpl' is not a family; allowed: llama, gpt2, resnet, mlp (did you mean mlp?)",
+            "model.family: 'mpl' is not a model family; allowed: llama, gpt2, resnet, mlp (did you mean mlp?)",
         ),
-        ("model.family=[mlp]", "model.family: ['mlp'] is not a family; allowed: llama, gpt2, resnet, mlp"),
+        ("model.family=[mlp]", "model.family: ['mlp'] is not a model family; allowed: llama, gpt2, resnet, mlp"),
         ("model.heads=3", "model.heads: no such setting"),
         ("model=3", "model.family: is missing; allowed: llama, gpt2, resnet, mlp"),
-        ("data=3", "data: 3 is not allowed, it is a section; write data: {key: value}"),
-        ("data=", "data: '' is not allowed, it is a section; write data: {key: value}"),
-        ("steps.more=3", "steps.more: steps is 1000, which has no settings inside"),
-        ("steps", "steps: is no setting; write overrides as key.sub=value"),
-        ("name=[1", "name: '[1' is no YAML value"),
+        ("data=3", "data: must be a section, not 3; write data: {key: value}"),
+        ("data=", "data: must be a section, not ''; write data: {key: value}"),
+        ("steps.more=3", "steps.more: steps is 1000, which is not a section"),
+        ("steps", "steps: is not a setting; write overrides as key.sub=value"),
+        ("name=[1", "name: '[1' is not a YAML value"),
     ],
 )
-def test_what_is_wrong_is_named(word: str, message: str, tmp_path: Path) -> None:
+def test_an_invalid_override_is_reported_with_a_fix(override: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(SMALL + "steps: 1000\n")
-    assert message in complaint(str(path), [word])
+    assert message in error_text(str(path), [override])
 
 
-def test_names_from_other_trainers_and_of_other_families_are_known() -> None:
-    assert "did you mean optimizer.lr?" in complaint("tiny-llama", ["optimizer.learning_rate=1"])
-    assert "model.ffn: no such setting of this family; known here: " in complaint("tiny-llama", ["model.family=gpt2"])
+def test_settings_named_as_in_other_trainers_or_of_other_families_are_recognised() -> None:
+    assert "did you mean optimizer.lr?" in error_text("tiny-llama", ["optimizer.learning_rate=1"])
+    assert "model.ffn: no such setting for this model family; allowed here: " in error_text(
+        "tiny-llama", ["model.family=gpt2"]
+    )
 
 
-def test_all_problems_come_at_once() -> None:
-    text = complaint("tiny-llama", ["batch.size=0", "precision=x", "foo", "model.dim=big", "health.window=1"])
+def test_all_problems_are_reported_at_once() -> None:
+    text = error_text("tiny-llama", ["batch.size=0", "precision=x", "foo", "model.dim=big", "health.window=1"])
     assert [line.partition(":")[0] for line in text.splitlines()] == [
         "foo",
         "model.dim",
@@ -132,31 +134,31 @@ def test_all_problems_come_at_once() -> None:
         ("name: a\nname: b\n", "line 2: 'name' is given twice"),
         ("", "is empty, not a mapping of settings"),
         ("- 1", "is [1], not a mapping of settings"),
-        ("model: {family: mlp}", "name: is missing; set name (of the run)"),
+        ("model: {family: mlp}", "name: is missing; set name (name of the run)"),
         ("name: a", "model: is missing"),
         ("name: a\nmodel: {layers: 3}", "model.family: is missing; allowed: llama, gpt2, resnet, mlp"),
-        ("name: a\nmodel: {family: mlp}\ndata:\n", "data: empty is not allowed, it is a section"),
+        ("name: a\nmodel: {family: mlp}\ndata:\n", "data: must be a section, not empty"),
         ("\x00", "special characters are not allowed"),
     ],
 )
-def test_files_that_are_no_configuration(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_files_are_rejected(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
-    assert message in complaint(str(path), [])
+    assert message in error_text(str(path), [])
 
 
-def test_a_preset_that_is_not_there(tmp_path: Path) -> None:
-    assert "did you mean the preset llama-8b?" in complaint("lama-8b", [])
-    assert "cannot be read (No such file or directory)" in complaint("what", [])
-    assert "Is a directory" in complaint(str(tmp_path), [])
+def test_an_unknown_preset_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
+    assert "did you mean the preset llama-8b?" in error_text("lama-8b", [])
+    assert "cannot be read (No such file or directory)" in error_text("what", [])
+    assert "Is a directory" in error_text(str(tmp_path), [])
 
 
-def test_a_file_builds_on_a_preset_and_shows_no_trace_of_it(tmp_path: Path) -> None:
+def test_a_file_extends_a_preset_and_the_result_does_not_depend_on_it(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("base: llama-1b\nsteps: 7\nmodel: {layers: 2}\noptimizer: {lr: 1e-3}\n")
     whole = load("llama-1b", [])
     mine = load(str(path), ["batch.size=64"])
-    assert mine.name == "mine", "another name, or both would train in the same folder"
+    assert mine.name == "mine", "with the same name both would train in the same folder"
     assert mine == load("llama-1b", ["name=mine", "steps=7", "model.layers=2", "optimizer.lr=1e-3", "batch.size=64"])
     assert mine.optimizer.weight_decay == whole.optimizer.weight_decay
     assert "base" not in to_dict(mine)
@@ -166,7 +168,9 @@ def test_a_file_builds_on_a_preset_and_shows_no_trace_of_it(tmp_path: Path) -> N
     assert load(str(stored), []) == mine
 
 
-def test_a_base_is_found_beside_its_file_and_may_have_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_is_relative_to_its_file_and_may_have_a_base_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "common.yaml").write_text("base: tiny-llama\nsteps: 5\nmodel: {layers: 2, ffn: 32}\n")
     (tmp_path / "runs" / "long.yaml").write_text("name: long-1\nbase: ../common.yaml\nsteps: 9\nmodel: {ffn: 64}\n")
@@ -175,7 +179,7 @@ def test_a_base_is_found_beside_its_file_and_may_have_one_too(tmp_path: Path, mo
     assert load("runs/long.yaml", []) == load("tiny-llama", expected)
 
 
-def test_a_model_of_another_family_does_not_mix_with_that_of_the_base(tmp_path: Path) -> None:
+def test_a_model_of_another_family_replaces_the_model_of_the_base(tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
     path.write_text("base: tiny-llama\nmodel: {family: gpt2, layers: 2}\n")
     assert load(str(path), []).model == Gpt2Config(layers=2)
@@ -189,50 +193,50 @@ def test_a_model_of_another_family_does_not_mix_with_that_of_the_base(tmp_path: 
         ("lama-8b", "cannot be read (No such file or directory); did you mean the preset llama-8b?"),
         ("comon.yaml", "cannot be read (No such file or directory); did you mean common.yaml?"),
         ("what", "give a YAML file or one of demo, gpt2-124m,"),
-        ("mine.yaml", "goes in a circle: mine.yaml -> mine.yaml; let one of them have no base"),
-        ("common.yaml", "goes in a circle: mine.yaml -> common.yaml -> mine.yaml; let one of them have no base"),
+        ("mine.yaml", "is circular: mine.yaml -> mine.yaml; remove base from one of them"),
+        ("common.yaml", "is circular: mine.yaml -> common.yaml -> mine.yaml; remove base from one of them"),
         ("", "mine.yaml: base: empty is not allowed; name a preset or a YAML file"),
         ("[mlp]", "mine.yaml: base: ['mlp'] is not allowed; name a preset or a YAML file"),
     ],
 )
-def test_bases_that_lead_nowhere(base: str, message: str, tmp_path: Path) -> None:
+def test_invalid_bases_are_rejected(base: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "common.yaml").write_text("base: mine.yaml\n")
     (tmp_path / "mine.yaml").write_text(f"base: {base}\n")
-    assert message in complaint(str(tmp_path / "mine.yaml"), [])
+    assert message in error_text(str(tmp_path / "mine.yaml"), [])
 
 
-def test_a_base_is_for_files() -> None:
-    expected = "base=tiny-mlp: is for YAML files; start with `python -m trainer tiny-mlp`"
-    assert expected in complaint("tiny-llama", ["base=tiny-mlp"])
+def test_a_base_is_not_allowed_as_an_override() -> None:
+    expected = "base=tiny-mlp: is allowed only in YAML files; start with `python -m trainer tiny-mlp`"
+    assert expected in error_text("tiny-llama", ["base=tiny-mlp"])
 
 
-def test_help_and_docs_name_every_setting() -> None:
-    page, words = describe.markdown(), describe.text()
-    for path in field_paths():
+def test_help_and_docs_list_every_setting() -> None:
+    page, text = describe.render_markdown(), describe.render_text()
+    for path in list_settings():
         assert f"`{path}`" in page
-        assert f"  {path} = " in words
-    assert len(field_paths()) > 80
-    assert "| `optimizer.eps` | `1.0e-08` | number, 0 or more | AdamW: added to the denominator |" in page
+        assert f"  {path} = " in text
+    assert len(list_settings()) > 80
+    assert "| `optimizer.eps` | `1.0e-08` | number, 0 or more | AdamW: epsilon added to the denominator |" in page
 
 
-def test_the_page_of_settings_is_current() -> None:
+def test_the_settings_page_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "trainer-settings.md"
-    assert page.read_text() == describe.markdown() + "\n", "run `make golden`"
+    assert page.read_text() == describe.render_markdown() + "\n", "run `make golden`"
 
 
-def test_the_configuration_is_read_without_torch() -> None:
+def test_loading_a_configuration_does_not_import_torch() -> None:
     code = "import sys; from trainer.config import load, check, describe; from trainer.models import shape; "
     code += "c = load.load('tiny-llama', []); check.check_world(c, 8, 8); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PRESETS.parent.parent)
 
 
-def complaint(path: str, overrides: list[str]) -> str:
+def error_text(path: str, overrides: list[str]) -> str:
     with pytest.raises(ConfigError) as caught:
         load(path, overrides)
     return str(caught.value)
 
 
-def test_a_dict_of_an_older_run_is_checked_too() -> None:
+def test_the_dict_of_an_older_run_is_checked_too() -> None:
     tree: dict[str, Any] = to_dict(load("mlp", []))
     tree["batch"]["sizes"] = 3
     with pytest.raises(ConfigError, match=r"did you mean batch\.size"):

@@ -1,4 +1,4 @@
-"""The settings as they are told at the start: all of them, few lines, what was set first."""
+"""The settings listed at the start of a run: complete, short, and those that were changed first."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import re
 
 import pytest
 
-from trainer.config.convert import field_paths
-from trainer.config.load import load, presets, to_dict
+from trainer.config.convert import list_settings
+from trainer.config.load import list_presets, load, to_dict
 from trainer.config.show import show
 
 WIDTH = 100
 
 
-@pytest.mark.parametrize("preset", presets())
-def test_every_setting_is_told_in_few_lines_that_fit(preset: str) -> None:
+@pytest.mark.parametrize("preset", list_presets())
+def test_every_setting_is_listed_in_few_lines_that_fit(preset: str) -> None:
     lines = show(load(preset, []), "config.yaml", WIDTH, is_terminal=False)
     assert len(lines) <= 30
     assert max(len(line) for line in lines) <= WIDTH
-    assert told(lines) == {path for path in field_paths() if is_in(to_dict(load(preset, [])), path)}
+    assert listed_settings(lines) == {path for path in list_settings() if is_in(to_dict(load(preset, [])), path)}
 
 
-def test_what_was_set_comes_before_the_bar_and_defaults_after_it() -> None:
+def test_changed_settings_come_before_the_bar_and_defaults_after_it() -> None:
     config = load("tiny-mlp", ["optimizer.beta1=0.5", "model.hidden=[8, 8]", "run.folder=/a b/c"])
     lines = show(config, "runs/tiny-mlp/config.yaml", 200, is_terminal=False)
     assert lines[0].endswith("also in runs/tiny-mlp/config.yaml")
-    found = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[2:]}
+    sections = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[2:]}
     assert lines[1].split() == ["name=tiny-mlp", "steps=40", "|", "precision=fp32"]
-    assert found["model"] == "family=mlp inputs=32 hidden=[8,8] classes=4", "a model is chosen as a whole"
-    own, defaults = found["optimizer"].split(" | ")
+    assert sections["model"] == "family=mlp inputs=32 hidden=[8,8] classes=4", "a model is chosen as a whole"
+    own, defaults = sections["optimizer"].split(" | ")
     assert own == "lr=0.003 beta1=0.5 weight_decay=0.0"
     assert defaults == "name=adamw beta2=0.95 eps=1.0e-08 momentum=0.9 clip_norm=1.0"
-    assert found["stop"] == "| margin_s=0.0 save_within_s=600.0"
-    assert found["run"].startswith("folder=/a b/c | seed=1 ")
+    assert sections["stop"] == "| margin_s=0.0 save_within_s=600.0"
+    assert sections["run"].startswith("folder=/a b/c | seed=1 ")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
-def test_a_terminal_shows_defaults_dimmed_and_the_rest_plain(width: int) -> None:
+def test_a_terminal_shows_only_the_defaults_dimmed(width: int) -> None:
     config = load("llama-70b", [])
     plain = show(config, "config.yaml", width, is_terminal=False)
     dimmed = show(config, "config.yaml", width, is_terminal=True)
@@ -49,16 +49,16 @@ def test_a_terminal_shows_defaults_dimmed_and_the_rest_plain(width: int) -> None
     assert {"strategy=fsdp", "tensor=8", "recompute=full", "vocab_size=128256"} <= set(bright.split())
 
 
-def told(lines: list[str]) -> set[str]:
-    found, section = set(), ""
+def listed_settings(lines: list[str]) -> set[str]:
+    settings, section = set(), ""
     for line in lines[1:]:
         start = re.match(r"  (\w+)  ", line)
         section = f"{start[1]}." if start else section
-        found |= {f"{section}{key}" for key in re.findall(r"(\w+)=", line)}
-    return found
+        settings |= {f"{section}{key}" for key in re.findall(r"(\w+)=", line)}
+    return settings
 
 
 def is_in(tree: dict[str, object], path: str) -> bool:
-    first, _, rest = path.partition(".")
+    first, _, remainder = path.partition(".")
     inner = tree.get(first)
-    return first in tree and (not rest or (isinstance(inner, dict) and is_in(inner, rest)))
+    return first in tree and (not remainder or (isinstance(inner, dict) and is_in(inner, remainder)))

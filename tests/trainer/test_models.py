@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.trainer.ranks import on_ranks
-from trainer.config.load import load, presets
+from trainer.config.load import list_presets, load
 from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig, ResNetConfig
 from trainer.models.functional import compute_loss
 from trainer.models.init import fill
@@ -40,7 +40,7 @@ every_model = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
 
 def test_sizes_of_the_presets_are_the_real_ones() -> None:
     sizes = {}
-    for name in presets():
+    for name in list_presets():
         config = load(name, []).model
         with torch.device("meta"):
             sizes[name] = sum(parameter.numel() for parameter in build_model(config).parameters())

@@ -12,7 +12,7 @@ from tests.trainer.launch import checkpoint_steps, losses, outcome
 from tests.trainer.ranks import on_ranks
 from trainer.__main__ import main
 from trainer.config.layout import Layout
-from trainer.config.load import load, presets
+from trainer.config.load import list_presets, load
 from trainer.config.schema import Config
 from trainer.data.prepare import main as prepare
 from trainer.life.outcome import Code
@@ -34,7 +34,7 @@ SMALLER = {
 }
 
 
-@pytest.mark.parametrize("preset", presets())
+@pytest.mark.parametrize("preset", list_presets())
 def test_preset_trains(
     preset: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +62,7 @@ def test_preset_trains(
 LAYOUTS = {"ddp": Layout(replicate=4), "fsdp": Layout(shard=4), "hsdp": Layout(replicate=2, shard=2)}
 
 
-@pytest.mark.parametrize("preset", presets())
+@pytest.mark.parametrize("preset", list_presets())
 def test_preset_trains_on_the_ranks_it_is_made_for(
     preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

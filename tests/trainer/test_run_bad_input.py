@@ -1,4 +1,4 @@
-"""Whatever a person can mend ends a run with status 2 and a line that says how, before it costs anything."""
+"""Invalid input ends a run with status 2 and a line that says how to fix it, before any GPU time is spent."""
 
 from __future__ import annotations
 
@@ -79,19 +79,20 @@ QUICK = {
 
 
 @pytest.mark.parametrize("case", QUICK)
-def test_settings_are_judged_before_torch_is_loaded(case: str, tmp_path: Path) -> None:
-    words, variables, expected = QUICK[case]
-    status, said = without_torch(words, variables, tmp_path)
-    assert (status, said) == (Code.BAD_INPUT, [f"trainer: {len(expected)} to mend before this can run", *expected])
+def test_settings_are_checked_before_torch_is_loaded(case: str, tmp_path: Path) -> None:
+    arguments, variables, expected = QUICK[case]
+    status, lines = without_torch(arguments, variables, tmp_path)
+    summary = "1 setting needs fixing" if len(expected) == 1 else f"{len(expected)} settings need fixing"
+    assert (status, lines) == (Code.BAD_INPUT, [f"trainer: {summary}", *expected])
     assert list((tmp_path / "here").iterdir()) == []
 
 
-def test_only_the_first_rank_speaks(tmp_path: Path) -> None:
-    status, said = without_torch(["tiny-llama", "batch.size=8"], {"WORLD_SIZE": "3", "RANK": "1"}, tmp_path)
-    assert (status, said) == (Code.BAD_INPUT, [])
+def test_only_rank_0_prints_the_problems(tmp_path: Path) -> None:
+    status, lines = without_torch(["tiny-llama", "batch.size=8"], {"WORLD_SIZE": "3", "RANK": "1"}, tmp_path)
+    assert (status, lines) == (Code.BAD_INPUT, [])
 
 
-def test_a_job_script_reads_why_in_its_file(tmp_path: Path) -> None:
+def test_a_job_script_gets_the_reason_in_the_outcome_file(tmp_path: Path) -> None:
     file = tmp_path / "outcome.json"
     status, _ = without_torch(["tiny-lama"], {FILE_VARIABLE: str(file)}, tmp_path)
     assert status == 0  # or torchrun would start the ranks again
@@ -116,7 +117,7 @@ def test_shards_of_another_vocabulary(tmp_path: Path, capfd: pytest.CaptureFixtu
     capfd.readouterr()
     assert main([*words, "model.vocab_size=128"]) == Code.BAD_INPUT
     assert capfd.readouterr().err.splitlines() == [
-        "trainer: 1 to mend before this can run",
+        "trainer: 1 setting needs fixing",
         f"data.path: {shards} has tokens of the tokenizer bytes with a vocabulary of 257, more than the model's 128; "
         "set model.vocab_size to 257 or more, or prepare the text with the tokenizer of the model",
     ]

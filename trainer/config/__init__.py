@@ -1,1 +1,4 @@
-"""What a run is: dataclasses, YAML, dotted overrides. Imports no torch: planners and checks read it in milliseconds."""
+"""The configuration of a run: dataclasses, YAML files and dotted overrides.
+
+Imports no torch, so that planners and checks load it in milliseconds.
+"""

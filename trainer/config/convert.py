@@ -1,4 +1,4 @@
-"""A tree of plain values as the dataclass that it describes; strict, with every problem named at once."""
+"""Convert a tree of plain values to the Config dataclass, strictly, reporting every problem at once."""
 
 from __future__ import annotations
 
@@ -11,64 +11,67 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config, Family, ModelConfig
 
-# What other trainers call them.
-OTHER_NAMES = {"learning_rate": "lr", "batch_size": "size", "micro_batch_size": "micro", "max_steps": "steps"}
+# Names that other trainers use for these settings.
+FOREIGN_NAMES = {"learning_rate": "lr", "batch_size": "size", "micro_batch_size": "micro", "max_steps": "steps"}
 
 FAMILIES: dict[str, type] = {get_args(get_type_hints(model)["family"])[0]: model for model in get_args(ModelConfig)}
 
 
-def build(tree: dict[str, Any], problems: list[ConfigProblem]) -> Config:
-    config = _section(Config, tree, "", problems)
+def build_config(tree: dict[str, Any], problems: list[ConfigProblem]) -> Config:
+    """Return the Config of a tree, or raise a ConfigError with `problems` and those of the tree."""
+    config = _build_section(Config, tree, "", problems)
     if problems:
         raise ConfigError(problems)
     return cast(Config, config)
 
 
-def _section(cls: type, tree: Any, where: str, problems: list[ConfigProblem]) -> Any:
-    """An instance of the dataclass, or None where something in it is wrong."""
+def _build_section(cls: type, tree: Any, where: str, problems: list[ConfigProblem]) -> Any:
+    """Return an instance of the dataclass, or None if anything in it is invalid."""
     if not isinstance(tree, dict):
         fix = f"write {where}: {{key: value}}"
-        problems.append(ConfigProblem(where, f"{shown(tree)} is not allowed, it is a section", fix))
+        problems.append(ConfigProblem(where, f"must be a section, not {format_value(tree)}", fix))
         return None
     before = len(problems)
     hints = get_type_hints(cls)
-    problems += [_unknown(str(key), where, list(hints)) for key in tree if key not in hints]
+    problems += [_describe_unknown_key(str(key), where, list(hints)) for key in tree if key not in hints]
     values = {}
     for entry in fields(cls):
         path = f"{where}.{entry.name}" if where else entry.name
         if entry.name in tree:
-            values[entry.name] = _value(entry, hints[entry.name], tree[entry.name], path, problems)
+            values[entry.name] = _build_value(entry, hints[entry.name], tree[entry.name], path, problems)
         elif entry.default is MISSING and entry.default_factory is MISSING:
             problems.append(ConfigProblem(path, "is missing", f"set {path} ({entry.metadata['doc']})"))
     return cls(**values) if len(problems) == before else None
 
 
-def _value(entry: Field[Any], hint: Any, value: Any, where: str, problems: list[ConfigProblem]) -> Any:
+def _build_value(entry: Field[Any], hint: Any, value: Any, where: str, problems: list[ConfigProblem]) -> Any:
     if hint == ModelConfig:
-        return _model(value, where, problems)
+        return _build_model(value, where, problems)
     if is_dataclass(hint):
-        return _section(cast(type, hint), value, where, problems)
-    converted, wanted = _convert(hint, value)
-    if wanted:
-        problems.append(_wrong(hint, value, where, wanted))
+        return _build_section(cast(type, hint), value, where, problems)
+    converted, allowed = _convert(hint, value)
+    if allowed:
+        problems.append(_describe_wrong_type(hint, value, where, allowed))
         return None
-    outside = _outside(entry, converted)
-    if outside:
-        problems.append(ConfigProblem(where, f"{shown(outside[0])} is {outside[1]}", f"set it {_bounds(entry)}"))
+    violation = _find_bound_violation(entry, converted)
+    if violation:
+        problems.append(
+            ConfigProblem(where, f"{format_value(violation[0])} is {violation[1]}", f"set it {_bounds(entry)}")
+        )
     return converted
 
 
-def _model(tree: Any, where: str, problems: list[ConfigProblem]) -> Any:
+def _build_model(tree: Any, where: str, problems: list[ConfigProblem]) -> Any:
     family = tree.get("family") if isinstance(tree, dict) else None
     if not isinstance(family, str) or family not in FAMILIES:
-        message = "is missing" if family is None else f"{shown(family)} is not a family"
-        problems.append(_wrong(Family, family, f"{where}.family", ", ".join(FAMILIES), message))
+        message = "is missing" if family is None else f"{format_value(family)} is not a model family"
+        problems.append(_describe_wrong_type(Family, family, f"{where}.family", ", ".join(FAMILIES), message))
         return None
-    return _section(FAMILIES[family], tree, where, problems)
+    return _build_section(FAMILIES[family], tree, where, problems)
 
 
 def _convert(hint: Any, value: Any) -> tuple[Any, str]:
-    """The value as the type wants it, or what would have been allowed."""
+    """Return the value in the type of the hint and "", or None and a text that says what is allowed."""
     options = _options(hint)
     for option in options:
         if get_origin(option) is Literal:
@@ -77,36 +80,36 @@ def _convert(hint: Any, value: Any) -> tuple[Any, str]:
                     return value, ""
         elif get_origin(option) is tuple and isinstance(value, list | tuple):
             items = [_convert(get_args(option)[0], item) for item in value]
-            if not any(wanted for _, wanted in items):
+            if not any(allowed for _, allowed in items):
                 return tuple(item for item, _ in items), ""
         elif option is float:
             if type(value) in (int, float) and math.isfinite(value):
                 return float(value), ""
         elif type(value) is option:
             return value, ""
-    return None, " or ".join(allowed_text(option) for option in options)
+    return None, " or ".join(describe_type(option) for option in options)
 
 
-def allowed_text(hint: Any) -> str:
-    """A type in words: what may stand there."""
+def describe_type(hint: Any) -> str:
+    """Return the values that a type allows, in words."""
     if get_origin(hint) is Literal:
         return ", ".join(str(choice) for choice in get_args(hint))
     if get_origin(hint) is tuple:
-        return f"list of {allowed_text(get_args(hint)[0])}s"
+        return f"list of {describe_type(get_args(hint)[0])}s"
     if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(allowed_text(option) for option in get_args(hint))
-    words: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-    return words[hint]
+        return " or ".join(describe_type(option) for option in get_args(hint))
+    type_names: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+    return type_names[hint]
 
 
-def _wrong(hint: Any, value: Any, where: str, wanted: str, message: str = "") -> ConfigProblem:
+def _describe_wrong_type(hint: Any, value: Any, where: str, allowed: str, message: str = "") -> ConfigProblem:
     choices = [str(c) for option in _options(hint) if get_origin(option) is Literal for c in get_args(option)]
-    near = nearest_word(str(value), choices) if isinstance(value, str) else ""
-    fix = f"allowed: {wanted}" + (f" (did you mean {near}?)" if near else "")
-    return ConfigProblem(where, message or f"{shown(value)} is not allowed", fix)
+    near = find_similar(str(value), choices) if isinstance(value, str) else ""
+    fix = f"allowed: {allowed}" + (f" (did you mean {near}?)" if near else "")
+    return ConfigProblem(where, message or f"{format_value(value)} is not allowed", fix)
 
 
-def _outside(entry: Field[Any], value: Any) -> tuple[Any, str] | None:
+def _find_bound_violation(entry: Field[Any], value: Any) -> tuple[Any, str] | None:
     low, high = entry.metadata["low"], entry.metadata["high"]
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, int | float) and low is not None and number < low:
@@ -123,42 +126,45 @@ def _bounds(entry: Field[Any]) -> str:
     return f"to {low:g} or more" if low is not None else f"to {high:g} or less"
 
 
-def field_paths(cls: type = Config, prefix: str = "") -> list[str]:
-    """Every setting by its dotted name."""
+def list_settings(cls: type = Config, prefix: str = "") -> list[str]:
+    """Return the dotted names of all settings."""
     paths = []
     for name, hint in get_type_hints(cls).items():
-        for section in sections(hint):
-            paths += field_paths(section, f"{prefix}{name}.")
-        if not sections(hint):
+        for section in list_sections(hint):
+            paths += list_settings(section, f"{prefix}{name}.")
+        if not list_sections(hint):
             paths.append(f"{prefix}{name}")
     return list(dict.fromkeys(paths))
 
 
-def _unknown(key: str, where: str, known: list[str]) -> ConfigProblem:
+def _describe_unknown_key(key: str, where: str, allowed: list[str]) -> ConfigProblem:
     path = f"{where}.{key}" if where else key
-    near = OTHER_NAMES.get(key, "") if OTHER_NAMES.get(key) in known else nearest_word(key, known)
+    near = FOREIGN_NAMES.get(key, "") if FOREIGN_NAMES.get(key) in allowed else find_similar(key, allowed)
     if near:
         return ConfigProblem(path, "no such setting", f"did you mean {where + '.' if where else ''}{near}?")
-    if path in field_paths():
-        return ConfigProblem(path, "no such setting of this family", f"known here: {', '.join(known)}")
-    elsewhere = [p for p in field_paths() if p.rpartition(".")[2] == key] or difflib.get_close_matches(
-        path, field_paths(), 1
+    if path in list_settings():
+        return ConfigProblem(path, "no such setting for this model family", f"allowed here: {', '.join(allowed)}")
+    elsewhere = [p for p in list_settings() if p.rpartition(".")[2] == key] or difflib.get_close_matches(
+        path, list_settings(), 1
     )
-    fix = f"did you mean {elsewhere[0]}?" if elsewhere else f"known here: {', '.join(known)}"
+    fix = f"did you mean {elsewhere[0]}?" if elsewhere else f"allowed here: {', '.join(allowed)}"
     return ConfigProblem(path, "no such setting", fix)
 
 
-def nearest_word(word: str, known: list[str]) -> str:
-    return next(iter(difflib.get_close_matches(word, known, 1)), "")
+def find_similar(word: str, candidates: list[str]) -> str:
+    """Return the candidate that a misspelt word most likely means, or ""."""
+    return next(iter(difflib.get_close_matches(word, candidates, 1)), "")
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def sections(hint: Any) -> list[type]:
+def list_sections(hint: Any) -> list[type]:
+    """Return the dataclasses among the options of a type."""
     return [option for option in _options(hint) if is_dataclass(option) and isinstance(option, type)]
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """Return a value as error messages quote it."""
     return "empty" if value is None else repr(value)

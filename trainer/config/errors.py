@@ -29,6 +29,11 @@ class ConfigError(Exception):
         self.problems = list(problems)
         super().__init__(self.problems)
 
+    @property
+    def summary(self) -> str:
+        count = len(self.problems)
+        return "1 setting needs fixing" if count == 1 else f"{count} settings need fixing"
+
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
 

@@ -1,4 +1,7 @@
-"""Every setting of a run, its default, its meaning. The only list of fields: help, docs and checks come from it."""
+"""Every setting of a run with its type, default and meaning.
+
+This is the only list of settings: the help text, the documentation and the checks are derived from it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ Family = Literal["llama", "gpt2", "resnet", "mlp"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 
-def item(doc: str, default: Any = MISSING, *, low: float | None = None, high: float | None = None) -> Any:
-    """A field with its meaning and, for numbers, its bounds (both inclusive)."""
+def setting(doc: str, default: Any = MISSING, *, low: float | None = None, high: float | None = None) -> Any:
+    """Declare a dataclass field with its meaning and, for numbers, its inclusive bounds."""
     metadata = {"doc": doc, "low": low, "high": high}
     if isinstance(default, type):
         return field(default_factory=default, metadata=metadata)
@@ -19,47 +22,57 @@ def item(doc: str, default: Any = MISSING, *, low: float | None = None, high: fl
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig:
-    family: Literal["llama"] = item("Llama-family decoder: RMSNorm, rotary positions, grouped queries, SwiGLU", "llama")
-    vocab_size: int = item("tokens in the vocabulary", 128256, low=2)
-    dim: int = item("width of the residual stream", 2048, low=2)
-    layers: int = item("decoder blocks", 16, low=1)
-    heads: int = item("query heads; divides dim", 32, low=1)
-    kv_heads: int = item("key and value heads; divides heads", 8, low=1)
-    ffn: int = item("width inside the feed-forward part", 8192, low=1)
-    seq_len: int = item("longest sequence", 4096, low=1)
-    rope_theta: float = item("base of the rotary frequencies", 500000.0, low=1)
-    norm_eps: float = item("epsilon of RMSNorm", 1e-5, low=0)
-    tie_embeddings: bool = item("the head uses the embedding's weights", False)
+    """Settings of a Llama decoder."""
+
+    family: Literal["llama"] = setting(
+        "Llama decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU", "llama"
+    )
+    vocab_size: int = setting("tokens in the vocabulary", 128256, low=2)
+    dim: int = setting("width of the residual stream", 2048, low=2)
+    layers: int = setting("decoder blocks", 16, low=1)
+    heads: int = setting("query heads; must divide dim", 32, low=1)
+    kv_heads: int = setting("key and value heads; must divide heads", 8, low=1)
+    ffn: int = setting("hidden width of the feed-forward layers", 8192, low=1)
+    seq_len: int = setting("longest sequence, in tokens", 4096, low=1)
+    rope_theta: float = setting("base of the rotary frequencies", 500000.0, low=1)
+    norm_eps: float = setting("epsilon of RMSNorm", 1e-5, low=0)
+    tie_embeddings: bool = setting("share weights between the embedding and the output head", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpt2Config:
-    family: Literal["gpt2"] = item("GPT-2 decoder: LayerNorm, learned positions, GELU", "gpt2")
-    vocab_size: int = item("tokens in the vocabulary (50257 padded to a multiple of 64)", 50304, low=2)
-    dim: int = item("width of the residual stream", 768, low=2)
-    layers: int = item("decoder blocks", 12, low=1)
-    heads: int = item("attention heads; divides dim", 12, low=1)
-    seq_len: int = item("longest sequence", 1024, low=1)
-    dropout: float = item("share of activations dropped in training", 0.0, low=0, high=0.9)
-    norm_eps: float = item("epsilon of LayerNorm", 1e-5, low=0)
-    tie_embeddings: bool = item("the head uses the embedding's weights", True)
+    """Settings of a GPT-2 decoder."""
+
+    family: Literal["gpt2"] = setting("GPT-2 decoder: LayerNorm, learned positions, GELU", "gpt2")
+    vocab_size: int = setting("tokens in the vocabulary (50257, padded to a multiple of 64)", 50304, low=2)
+    dim: int = setting("width of the residual stream", 768, low=2)
+    layers: int = setting("decoder blocks", 12, low=1)
+    heads: int = setting("attention heads; must divide dim", 12, low=1)
+    seq_len: int = setting("longest sequence, in tokens", 1024, low=1)
+    dropout: float = setting("fraction of activations dropped during training", 0.0, low=0, high=0.9)
+    norm_eps: float = setting("epsilon of LayerNorm", 1e-5, low=0)
+    tie_embeddings: bool = setting("share weights between the embedding and the output head", True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig:
-    family: Literal["resnet"] = item("residual convolutional network", "resnet")
-    depth: Literal[18, 34, 50, 101, 152] = item("layers, as in the paper", 50)
-    width: int = item("channels of the first stage", 64, low=4)
-    classes: int = item("classes to tell apart", 1000, low=2)
-    image_size: int = item("height and width of an image", 224, low=8)
+    """Settings of a residual convolutional network."""
+
+    family: Literal["resnet"] = setting("residual convolutional network", "resnet")
+    depth: Literal[18, 34, 50, 101, 152] = setting("number of layers, as in the ResNet paper", 50)
+    width: int = setting("channels of the first stage", 64, low=4)
+    classes: int = setting("number of classes", 1000, low=2)
+    image_size: int = setting("height and width of the input images, in pixels", 224, low=8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MlpConfig:
-    family: Literal["mlp"] = item("classifier of fully connected layers", "mlp")
-    inputs: int = item("numbers per sample", 784, low=1)
-    hidden: tuple[int, ...] = item("widths of the hidden layers", (512, 512))
-    classes: int = item("classes to tell apart", 10, low=2)
+    """Settings of a classifier of fully connected layers."""
+
+    family: Literal["mlp"] = setting("classifier of fully connected layers", "mlp")
+    inputs: int = setting("values per sample", 784, low=1)
+    hidden: tuple[int, ...] = setting("widths of the hidden layers", (512, 512))
+    classes: int = setting("number of classes", 10, low=2)
 
 
 ModelConfig = LlamaConfig | Gpt2Config | ResNetConfig | MlpConfig
@@ -67,132 +80,184 @@ ModelConfig = LlamaConfig | Gpt2Config | ResNetConfig | MlpConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    kind: Literal["synthetic", "tokens", "images"] = item("where samples come from", "synthetic")
-    path: str = item("folder of token shards or of images; unused for synthetic data", "")
-    samples: int = item("synthetic data: samples in an epoch", 65536, low=1)
-    seq_len: int = item("tokens per sample; 0 is the model's own", 0, low=0)
-    workers: int = item("threads that read and decode ahead", 2, low=0, high=64)
-    ahead: int = item("batches kept ready", 2, low=1, high=64)
+    """Settings of the training data."""
+
+    kind: Literal["synthetic", "tokens", "images"] = setting("source of the samples", "synthetic")
+    path: str = setting("folder of token shards or images; not used for synthetic data", "")
+    samples: int = setting("samples per epoch of synthetic data", 65536, low=1)
+    seq_len: int = setting("tokens per sample; 0 uses the model's seq_len", 0, low=0)
+    workers: int = setting("threads that read and decode batches in advance", 2, low=0, high=64)
+    ahead: int = setting("batches to prepare in advance", 2, low=1, high=64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig:
-    size: int = item("samples in one optimizer step, over all ranks: the same for every world size", 32, low=1)
-    micro: int | Literal["auto"] = item("samples in a forward pass of one rank; the rest is accumulated", "auto", low=1)
+    """Settings of the batch."""
+
+    size: int = setting("samples per optimizer step, summed over all ranks; independent of the world size", 32, low=1)
+    micro: int | Literal["auto"] = setting(
+        "samples per forward pass of one rank; gradients are accumulated up to batch.size", "auto", low=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    name: Literal["adamw", "sgd"] = item("update rule", "adamw")
-    lr: float = item("peak learning rate", 3e-4, low=0)
-    beta1: float = item("AdamW: decay of the first moment", 0.9, low=0, high=1)
-    beta2: float = item("AdamW: decay of the second moment", 0.95, low=0, high=1)
-    eps: float = item("AdamW: added to the denominator", 1e-8, low=0)
-    momentum: float = item("SGD: momentum", 0.9, low=0, high=1)
-    weight_decay: float = item("decay of matrices; vectors (norms, biases) have none", 0.1, low=0)
-    clip_norm: float = item("largest global gradient norm; 0 clips nothing", 1.0, low=0)
+    """Settings of the optimizer."""
+
+    name: Literal["adamw", "sgd"] = setting("optimizer", "adamw")
+    lr: float = setting("peak learning rate", 3e-4, low=0)
+    beta1: float = setting("AdamW: decay of the first moment", 0.9, low=0, high=1)
+    beta2: float = setting("AdamW: decay of the second moment", 0.95, low=0, high=1)
+    eps: float = setting("AdamW: epsilon added to the denominator", 1e-8, low=0)
+    momentum: float = setting("SGD: momentum", 0.9, low=0, high=1)
+    weight_decay: float = setting("weight decay of matrices; norms and biases are not decayed", 0.1, low=0)
+    clip_norm: float = setting("maximum global gradient norm; 0 disables clipping", 1.0, low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    kind: Literal["constant", "linear", "cosine"] = item("how the rate falls after the warm-up", "cosine")
-    warmup: int = item("steps from zero to the peak", 0, low=0)
-    floor: float = item("rate at the last step, as a share of the peak", 0.1, low=0, high=1)
+    """Settings of the learning-rate schedule."""
+
+    kind: Literal["constant", "linear", "cosine"] = setting("shape of the decay after the warm-up", "cosine")
+    warmup: int = setting("steps of linear warm-up from zero to the peak", 0, low=0)
+    floor: float = setting("learning rate of the last step, as a fraction of the peak", 0.1, low=0, high=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
-    strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp"] = item("how the batch is spread over ranks", "auto")
-    zero: Literal[1, 2, 3] = item("fsdp, hsdp: 1 shards optimizer state, 2 gradients too, 3 parameters too", 3)
-    shard: int = item("hsdp: ranks that share one copy of the model; 0 is the ranks of one node", 0, low=0)
-    tensor: int = item("ranks that split each layer", 1, low=1)
-    pipeline: int = item("ranks that hold consecutive layers", 1, low=1)
-    schedule: Literal["gpipe", "1f1b", "interleaved"] = item("pipeline: order of micro-batches", "1f1b")
-    virtual_stages: int = item("interleaved: stages on each rank", 2, low=2)
-    bucket_mb: int = item("ddp: gradients sent together", 25, low=1)
-    bucket_view: bool = item("ddp: gradients live in the buckets, saving one copy", True)
-    static_graph: bool = item("ddp: the same parameters are used in every step", False)
-    prefetch: int = item("fsdp: layers gathered ahead", 1, low=0, high=16)
-    offload: bool = item("fsdp: parameters, gradients and optimizer state live in host memory", False)
-    recompute: Literal["none", "selective", "full"] = item("activations computed again in backward", "none")
-    accumulate: Literal["auto", "sync", "defer"] = item(
-        "micro-batches before the last: sync reduces each, defer keeps whole gradients and reduces once", "auto"
+    """Settings of parallelism: how ranks share the batch and the model."""
+
+    strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp"] = setting("data-parallel strategy", "auto")
+    zero: Literal[1, 2, 3] = setting("fsdp, hsdp: 1 shards the optimizer state, 2 also gradients, 3 also parameters", 3)
+    shard: int = setting("hsdp: ranks that share one copy of the model; 0 means the ranks of a node", 0, low=0)
+    tensor: int = setting("tensor parallelism: ranks that split each layer", 1, low=1)
+    pipeline: int = setting("pipeline parallelism: ranks that hold consecutive layers", 1, low=1)
+    schedule: Literal["gpipe", "1f1b", "interleaved"] = setting("pipeline: order of the micro-batches", "1f1b")
+    virtual_stages: int = setting("interleaved pipeline: stages per rank", 2, low=2)
+    bucket_mb: int = setting("ddp: size of the gradient buckets, in MB", 25, low=1)
+    bucket_view: bool = setting("ddp: keep gradients in the buckets, which saves a copy", True)
+    static_graph: bool = setting("ddp: every step uses the same parameters", False)
+    prefetch: int = setting("fsdp: layers to gather in advance", 1, low=0, high=16)
+    offload: bool = setting("fsdp: keep parameters, gradients and optimizer state in host memory", False)
+    recompute: Literal["none", "selective", "full"] = setting(
+        "activations to recompute in the backward pass instead of storing them", "none"
+    )
+    accumulate: Literal["auto", "sync", "defer"] = setting(
+        "gradient accumulation: sync reduces after every micro-batch; "
+        "defer keeps whole gradients and reduces once per step",
+        "auto",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileConfig:
-    mode: Literal["none", "blocks", "whole"] = item("nothing, each block, or the whole model with its loss", "none")
-    backend: str = item("torch.compile backend", "inductor")
+    """Settings of torch.compile."""
+
+    mode: Literal["none", "blocks", "whole"] = setting(
+        "what to compile: nothing, each block, or the whole model with its loss", "none"
+    )
+    backend: str = setting("torch.compile backend", "inductor")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    every: int = item("steps between two checkpoints; 0 saves only at the end and when told to stop", 500, low=0)
-    keep: int = item("newest checkpoints kept", 3, low=1)
-    best: str = item("metric whose best checkpoint is kept too, such as loss; empty keeps none", "")
-    verify: Literal["full", "size"] = item("what a load checks: checksums of every byte, or sizes", "full")
-    asynchronous: bool = item("training goes on while a checkpoint is written", True)
-    resume: Literal["auto", "never", "must"] = item("take up the newest good checkpoint of the run's folder", "auto")
-    initial: str = item("weights to start from: a run, its checkpoints, one of them, or a Hugging Face folder", "")
+    """Settings of checkpoints: saving, keeping and resuming."""
+
+    every: int = setting(
+        "steps between checkpoints; 0 saves only at the end and when the run is asked to stop", 500, low=0
+    )
+    keep: int = setting("number of newest checkpoints to keep", 3, low=1)
+    best: str = setting("metric, such as loss, whose best checkpoint is also kept; empty keeps none", "")
+    verify: Literal["full", "size"] = setting(
+        "checks when loading: checksums of every byte, or file sizes only", "full"
+    )
+    asynchronous: bool = setting("continue training while a checkpoint is written", True)
+    resume: Literal["auto", "never", "must"] = setting(
+        "resume from the newest valid checkpoint in the run folder", "auto"
+    )
+    initial: str = setting(
+        "weights to start from: a run folder, its checkpoints folder, one checkpoint, or a Hugging Face folder", ""
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    folder: str = item("where checkpoints, metrics and reports go; {name} is the run's name", "runs/{name}")
-    seed: int = item("of weights, data order and dropout", 1, low=0)
-    deterministic: bool = item("only kernels that repeat bit for bit, where a GPU has faster ones that do not", False)
-    join_timeout_s: float = item("time for all ranks to come", 300.0, low=1)
-    device: Literal["auto", "cpu", "cuda"] = item("auto is the GPU that works, else the CPU", "auto")
+    """Settings of the run as a whole: folder, seed and device."""
+
+    folder: str = setting("folder for checkpoints, metrics and reports; {name} is the run's name", "runs/{name}")
+    seed: int = setting("seed of the weights, the data order and dropout", 1, low=0)
+    deterministic: bool = setting("use only bitwise reproducible kernels, even where a GPU has faster ones", False)
+    join_timeout_s: float = setting("seconds to wait for all ranks to join", 300.0, low=1)
+    device: Literal["auto", "cpu", "cuda"] = setting("auto uses a working GPU if there is one, else the CPU", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopConfig:
-    margin_s: float = item("stop this long before the job's time limit; 0 computes it from saves and steps", 0.0, low=0)
-    save_within_s: float = item("give a checkpoint this long when told to stop", 600.0, low=1)
+    """Settings of stopping in time: the job's time limit and signals."""
+
+    margin_s: float = setting(
+        "seconds before the job's time limit at which to stop; 0 derives it from step and save times", 0.0, low=0
+    )
+    save_within_s: float = setting("seconds allowed for the checkpoint when the run is asked to stop", 600.0, low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HealthConfig:
-    nonfinite: Literal["skip", "stop", "ignore"] = item("an update with a NaN or infinity in it", "skip")
-    max_skips: int = item("skipped updates in a row before the run is broken", 20, low=1)
-    spike: Literal["ignore", "warn", "rollback", "stop"] = item("a loss far above those before", "warn")
-    spike_sigma: float = item("standard deviations above the mean of the window that make a spike", 6.0, low=1)
-    window: int = item("losses remembered", 100, low=10)
-    max_rollbacks: int = item("returns to a checkpoint before the run is broken", 3, low=0)
+    """Settings of the reactions to non-finite updates and loss spikes."""
+
+    nonfinite: Literal["skip", "stop", "ignore"] = setting("reaction to an update with a NaN or infinity", "skip")
+    max_skips: int = setting("consecutive skipped updates after which the run fails", 20, low=1)
+    spike: Literal["ignore", "warn", "rollback", "stop"] = setting("reaction to a loss spike", "warn")
+    spike_sigma: float = setting("standard deviations above the window's mean that count as a spike", 6.0, low=1)
+    window: int = setting("number of recent losses to compare with", 100, low=10)
+    max_rollbacks: int = setting("rollbacks to a checkpoint after which the run fails", 3, low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogConfig:
-    hang_s: float = item("silence until stacks are dumped and the run ends; 0 computes it from step times", 0.0, low=0)
-    straggler: float = item("a rank this many times slower than the median is reported", 1.3, low=1)
+    """Settings of the detection of hangs and stragglers."""
+
+    hang_s: float = setting(
+        "seconds without progress before stacks are dumped and the run ends; 0 derives it from step times", 0.0, low=0
+    )
+    straggler: float = setting("report a rank that is this many times slower than the median", 1.3, low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsConfig:
-    every: int = item("steps between two lines of progress and metrics", 10, low=1)
-    sample_ids: bool = item("write down which samples each step of each rank saw (metrics/samples-*.jsonl)", False)
-    tensorboard: bool = item("write TensorBoard events; the package is needed to look at them, not to write", True)
-    profile_every: int = item("steps between two profiled ones (and the tenth of a start); 0 is never", 200, low=0)
-    nvml: bool = item("GPU utilisation, power and clocks, where nvidia-ml-py is present", True)
-    peak_tflops: float = item("matmul rate that utilisation is relative to; 0 looks the device up", 0.0, low=0)
+    """Settings of metrics: what is recorded and how often."""
+
+    every: int = setting("steps between progress lines and metrics records", 10, low=1)
+    sample_ids: bool = setting("record which samples each rank used in each step (metrics/samples-*.jsonl)", False)
+    tensorboard: bool = setting(
+        "write TensorBoard event files; the tensorboard package is needed only to view them", True
+    )
+    profile_every: int = setting(
+        "steps between profiled steps (the tenth step after a start is profiled too); 0 disables profiling", 200, low=0
+    )
+    nvml: bool = setting("record GPU utilisation, power and clocks if nvidia-ml-py is installed", True)
+    peak_tflops: float = setting(
+        "peak matmul rate for MFU, in TFLOP/s; 0 uses the data sheet of the GPU, or measures the CPU", 0.0, low=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    name: str = item("of the run")
-    steps: int = item("optimizer steps", 1000, low=1)
-    model: ModelConfig = item("the network, by its family")
-    data: DataConfig = item("samples", DataConfig)
-    batch: BatchConfig = item("samples per step", BatchConfig)
-    optimizer: OptimizerConfig = item("update rule", OptimizerConfig)
-    schedule: ScheduleConfig = item("learning rate over time", ScheduleConfig)
-    precision: Precision = item("of matrix products; weights and their updates stay fp32", "fp32")
-    parallel: ParallelConfig = item("how the work is spread over ranks", ParallelConfig)
-    compile: CompileConfig = item("torch.compile", CompileConfig)
-    checkpoint: CheckpointConfig = item("saving and resuming", CheckpointConfig)
-    run: RunConfig = item("folder, seed, device", RunConfig)
-    stop: StopConfig = item("time limits and signals", StopConfig)
-    health: HealthConfig = item("what an unhealthy loss leads to", HealthConfig)
-    watchdog: WatchdogConfig = item("hangs and stragglers", WatchdogConfig)
-    metrics: MetricsConfig = item("what is measured and how often", MetricsConfig)
+    """All settings of a run."""
+
+    name: str = setting("name of the run")
+    steps: int = setting("optimizer steps", 1000, low=1)
+    model: ModelConfig = setting("the network, by its family")
+    data: DataConfig = setting("training data", DataConfig)
+    batch: BatchConfig = setting("batch size", BatchConfig)
+    optimizer: OptimizerConfig = setting("optimizer", OptimizerConfig)
+    schedule: ScheduleConfig = setting("learning-rate schedule", ScheduleConfig)
+    precision: Precision = setting("precision of matrix products; weights and their updates stay fp32", "fp32")
+    parallel: ParallelConfig = setting("how ranks share the batch and the model", ParallelConfig)
+    compile: CompileConfig = setting("torch.compile", CompileConfig)
+    checkpoint: CheckpointConfig = setting("saving and resuming", CheckpointConfig)
+    run: RunConfig = setting("folder, seed, device", RunConfig)
+    stop: StopConfig = setting("time limits and signals", StopConfig)
+    health: HealthConfig = setting("reactions to an unhealthy loss", HealthConfig)
+    watchdog: WatchdogConfig = setting("hangs and stragglers", WatchdogConfig)
+    metrics: MetricsConfig = setting("what is recorded and how often", MetricsConfig)

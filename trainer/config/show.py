@@ -1,4 +1,4 @@
-"""The settings of a run for a person who watches it start: a line per section, what was set before what was not."""
+"""Show the settings of a run when it starts: a line per section, settings that differ from the defaults first."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ _BAR, _HARD_SPACE = "|", "\N{NO-BREAK SPACE}"
 
 
 def show(config: Config, where: str, width: int, *, is_terminal: bool) -> list[str]:
-    """Every setting. `where` is the file that has them too; a terminal shows defaults dimmed."""
-    sections = {"": _words(config)}
+    """Return lines with every setting; `where` is the file that also holds them. A terminal shows defaults dimmed."""
+    sections = {"": _list_assignments(config)}
     for field in fields(config):
         section = getattr(config, field.name)
         if is_dataclass(section):
-            sections[field.name] = _words(section, has_defaults=field.default_factory is not MISSING)
+            sections[field.name] = _list_assignments(section, has_defaults=field.default_factory is not MISSING)
     indent = max(len(name) for name in sections) + 4
-    lines = [f"settings, after the bar those left at their defaults; also in {where}"]
-    for name, words in sections.items():
-        wrapped = _wrapped(name, words, indent, width)
-        lines += _dimmed(wrapped, indent) if is_terminal else wrapped
+    lines = [f"settings (defaults after the bar), also in {where}"]
+    for name, assignments in sections.items():
+        wrapped = _wrap(name, assignments, indent, width)
+        lines += _dim_defaults(wrapped, indent) if is_terminal else wrapped
     return lines
 
 
-def _words(section: Any, *, has_defaults: bool = True) -> list[str]:
-    """`key=value` of what differs from the default, a bar, and the rest. A model is chosen as a whole."""
+def _list_assignments(section: Any, *, has_defaults: bool = True) -> list[str]:
+    """Return `key=value` of the settings that differ from their defaults, then a bar, then the others.
+
+    A section without defaults, such as the model, is chosen as a whole.
+    """
     own: list[str] = []
     defaults: list[str] = []
     for field in fields(section):
         value = getattr(section, field.name)
         if not is_dataclass(value):
             is_default = has_defaults and value == _default(field)
-            (defaults if is_default else own).append(f"{field.name}={_text(value)}")
-    # The bar and the word after it stay on one line.
+            (defaults if is_default else own).append(f"{field.name}={_format_value(value)}")
+    # The bar and the setting after it stay on one line.
     return [*own, f"{_BAR}{_HARD_SPACE}{defaults[0]}", *defaults[1:]] if defaults else own
 
 
@@ -45,17 +48,17 @@ def _default(field: Field[Any]) -> Any:
     return None if field.default is MISSING else field.default
 
 
-def _text(value: Any) -> str:
-    """As an override has it, without spaces."""
+def _format_value(value: Any) -> str:
+    """Return the value as an override would have it, without spaces."""
     if value == "":
         return ""
     plain = list(value) if isinstance(value, tuple) else value
     return dump_yaml(plain).removesuffix("...\n").strip().replace(", ", ",")
 
 
-def _wrapped(name: str, words: list[str], indent: int, width: int) -> list[str]:
+def _wrap(name: str, assignments: list[str], indent: int, width: int) -> list[str]:
     lines = textwrap.wrap(
-        " ".join(words),
+        " ".join(assignments),
         width,
         initial_indent=f"  {name}".ljust(indent),
         subsequent_indent=" " * indent,
@@ -65,12 +68,12 @@ def _wrapped(name: str, words: list[str], indent: int, width: int) -> list[str]:
     return [line.replace(_HARD_SPACE, " ") for line in lines]
 
 
-def _dimmed(lines: list[str], indent: int) -> list[str]:
-    """From the bar on; line by line, so that a log or a pager that is cut stays readable."""
-    done: list[str] = []
+def _dim_defaults(lines: list[str], indent: int) -> list[str]:
+    """Dim everything after the bar, line by line, so that a truncated log or a pager stays readable."""
+    dimmed: list[str] = []
     is_default = False
     for line in lines:
-        at = indent if is_default else line.find(f" {_BAR} ") + 1
-        is_default = at > 0
-        done.append(f"{line[:at]}{_DIM}{line[at:]}{_PLAIN}" if is_default else line)
-    return done
+        start = indent if is_default else line.find(f" {_BAR} ") + 1
+        is_default = start > 0
+        dimmed.append(f"{line[:start]}{_DIM}{line[start:]}{_PLAIN}" if is_default else line)
+    return dimmed

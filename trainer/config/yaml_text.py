@@ -1,4 +1,4 @@
-"""YAML as people mean it: 1e-4 is a number, and a key given twice is a mistake."""
+"""Read and write YAML as people expect it: 1e-4 is a number, and a duplicate key is an error."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ EXPONENT = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
 class YamlError(Exception):
-    """The text is no YAML, or says the same key twice; the message names the line."""
+    """Text that is not YAML or has a duplicate key; the message names the line."""
 
 
 def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML text, or raise a YamlError."""
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, _Loader)  # noqa: S506 - _Loader is a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""
@@ -24,6 +25,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def dump_yaml(tree: Any) -> str:
+    """Return a value as YAML, keys in their order."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -38,12 +40,12 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes short lists on one line."""
+    """A dumper that writes lists on one line."""
 
 
-# YAML 1.1, which PyYAML speaks, wants a dot in a number with an exponent: https://yaml.org/type/float.html
-for side in (_Loader, _Dumper):
-    side.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
+# PyYAML follows YAML 1.1, which requires a dot in a number with an exponent: https://yaml.org/type/float.html
+for yaml_class in (_Loader, _Dumper):
+    yaml_class.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
 _Dumper.add_representer(
     list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
 )

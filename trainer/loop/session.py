@@ -17,7 +17,7 @@ from trainer.checkpoint import room
 from trainer.checkpoint.group import Group
 from trainer.checkpoint.newest import Found
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.config.load import changes, dump, to_dict
+from trainer.config.load import dump, list_changes, to_dict
 from trainer.config.schema import Config
 from trainer.config.show import show
 from trainer.data.loader import Loader
@@ -173,7 +173,7 @@ class Session:
             self._recorder.event("data_changed", before=str(extra["data"]), now=str(data_identity))
         self._recorder.event("loaded", step=trainer.step, written_by=checkpoint.world_size)
         self._recorder.say(f"resumed from {checkpoint.path.name}, written by {checkpoint.world_size} ranks")
-        for line in changes(trainer.checkpoints.read_state(checkpoint)["config"], to_dict(self._config)):
+        for line in list_changes(trainer.checkpoints.read_state(checkpoint)["config"], to_dict(self._config)):
             self._recorder.say(f"changed since the checkpoint: {line}")
         return int(extra["position"])
 

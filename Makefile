@@ -66,7 +66,7 @@ env: $(MUSTER) ## shell lines for plain Pulumi: eval "$$(make -s env)"
 	@$(MUSTER) env
 
 test: setup ## lint, then all tests: pure, engine, e2e, faults; one summary
-	@$(PYTHON) -m setup.browser || true
+	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
 test-aws: setup ## a cluster in a real account, for money (MUSTER_TEST_AWS=account says yes)

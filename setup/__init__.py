@@ -1,1 +1,1 @@
-"""Makes a machine ready for muster: Python environment, Pulumi, Docker, node image, training environment."""
+"""Make a machine ready for muster: Python environment, Pulumi, Docker, node image, training environment."""

@@ -1,4 +1,4 @@
-"""Entry of `python3 -m setup`. Parses under Python 3.6, so that an old Python gets a message and not a syntax error."""
+"""Entry point of `python3 -m setup`. It parses under Python 3.6, so that an old Python prints a message."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Packages of the machine itself: only what is missing, only where apt can be used."""
+"""Install the Debian packages that this machine lacks and setup needs, where apt can be used."""
 
 import importlib.util
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 from setup import pulumi_go
 from setup.facts import Facts
 from setup.paths import Paths
-from setup.run import ask, run
+from setup.run import SetupError, ask, run
 
-# What is looked for, and the package that brings it.
+# Each command that setup looks for, and the package that provides it.
 PROVIDERS = {
     "shellcheck": "shellcheck",
     "ssh": "openssh-client",
@@ -19,45 +19,67 @@ PROVIDERS = {
     "debootstrap": "debootstrap",
     "go": "golang-go",
 }
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER_PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core")
 
 
-def lacking() -> frozenset[str]:
-    found = {command for command in PROVIDERS if command != "go" and shutil.which(command) is None}
-    if pulumi_go.find() is None:
-        found.add("go")
+def find_lacking() -> frozenset[str]:
+    """Return which commands of PROVIDERS, and `ensurepip`, are not installed."""
+    lacking = {command for command in PROVIDERS if command != "go" and shutil.which(command) is None}
+    if pulumi_go.find_go() is None:
+        lacking.add("go")
     if importlib.util.find_spec("ensurepip") is None:
-        found.add("ensurepip")
-    return frozenset(found)
+        lacking.add("ensurepip")
+    return frozenset(lacking)
 
 
 def packages(facts: Facts) -> tuple[str, ...]:
-    """What to install: tools only when there is work for them."""
+    """Return the packages to install: only missing tools, and only those that a phase is going to use."""
     if not facts.can_install:
         return ()
-    wanted = facts.lacking & {"shellcheck", "ssh"}
+    commands = facts.lacking & {"shellcheck", "ssh"}
     if facts.uses_engine:
-        wanted |= facts.lacking & {"docker"}
+        commands |= facts.lacking & {"docker"}
     if facts.uses_engine and facts.engine.state == "absent":
-        wanted |= facts.lacking & {"dockerd"}
+        commands |= facts.lacking & {"dockerd"}
     if "image" in facts.missing | facts.unknown:
-        wanted |= facts.lacking & {"debootstrap"}
+        commands |= facts.lacking & {"debootstrap"}
     if facts.builds_pulumi:
-        wanted |= facts.lacking & {"go"}
-    names = {PROVIDERS[command] for command in wanted}
+        commands |= facts.lacking & {"go"}
+    names = {PROVIDERS[command] for command in commands}
     if "ensurepip" in facts.lacking and "venv" in facts.missing:
         names.add(f"python{facts.python}-venv")
-    if "debootstrap" in wanted:
+    if "debootstrap" in commands:
         names.add("debian-archive-keyring")
     return tuple(sorted(names))
 
 
-def act(_: Paths, facts: Facts, log: Path) -> None:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "update"], log, env=environment)
+def install(_: Paths, facts: Facts, log: Path) -> None:
+    """Install the missing packages."""
     names = list(packages(facts))
-    # From Debian 13 on the engine's package leaves its client out.
+    _apt_get(["update"], log)
+    # Since Debian 13 the engine's package no longer contains the client.
     if facts.uses_engine and "docker" in facts.lacking and ask(["apt-cache", "show", "docker-cli"]).code == 0:
         names.append("docker-cli")
-    options = ["-y", "--no-install-recommends", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300"]
-    run(["apt-get", "install", *options, *names], log, env=environment)
+    _apt_get(["install", *names], log)
     importlib.invalidate_caches()
+
+
+def find_browser() -> str | None:
+    """Return the path of a browser for the tests that look at HTML pages, or None."""
+    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
+def install_browser(log: Path) -> None:
+    """Install a browser for the tests that look at HTML pages, unless there is one."""
+    if find_browser():
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise SetupError(f"no browser is installed and setup cannot install one: install one of {', '.join(BROWSERS)}")
+    _apt_get(["update"], log)
+    _apt_get(["install", *BROWSER_PACKAGES], log)
+
+
+def _apt_get(arguments: list[str], log: Path) -> None:
+    options = ["-y", "--no-install-recommends", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300"]
+    run(["apt-get", *options, *arguments], log, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})

@@ -1,133 +1,161 @@
-"""The command line: picks phases, runs those with work to do, and says what each one cost."""
+"""The command line of setup: select phases, check the machine, run the phases and report what each one took."""
 
 import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
 
-from setup import apt, engine, env, image, kernel, pulumi, venv
+from setup import apt, engine
 from setup.facts import Facts
 from setup.gather import gather
-from setup.lock import exclusive
-from setup.paths import Paths
-from setup.preflight import problems
+from setup.paths import Paths, exclusive_lock
+from setup.preflight import find_problems
 from setup.progress import Progress
-from setup.record import Record, started_engine
-from setup.run import Failed
-
-
-@dataclass(frozen=True)
-class Phase:
-    name: str
-    cached: Callable[[Paths, Facts], bool]
-    act: Callable[[Paths, Facts, Path], None]
-
-
-# apt goes first: on a fresh Debian it brings what Python needs to make a virtual environment.
-PHASES = (
-    Phase("apt", lambda _, facts: not apt.packages(facts), apt.act),
-    Phase("venv", lambda paths, _: venv.cached(paths), venv.act),
-    Phase("pulumi", lambda paths, _: pulumi.cached(paths), pulumi.act),
-    Phase("docker", lambda _, facts: facts.engine.state == "running", engine.act),
-    Phase("kernel", lambda _paths, _facts: kernel.cached(), kernel.act),
-    Phase("image", lambda paths, _: image.cached(paths), image.act),
-    Phase("env", lambda paths, _: env.cached(paths), env.act),
-)
-NAMES = tuple(phase.name for phase in PHASES)
+from setup.registry import NAMES, PHASES, Phase, dependencies
+from setup.run import SetupError, StoppedError
+from setup.schedule import Record, run_concurrently, started_engine
 
 
 def main(argv: Sequence[str]) -> int:
-    options = _options(argv)
+    """Run `python3 -m setup` and return its exit code."""
+    options = _parse_options(argv)
     paths = Paths.from_environment()
-    # A plain user's PATH, and root's after `su`, lack the directories of debootstrap and dockerd.
+    # The PATH of a normal user, and of root after `su`, lacks the directories of debootstrap and dockerd.
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
-    _heed_signals()
+    _handle_signals()
     try:
-        if options.phases == ["stop-docker"]:
-            if not options.if_started_by_last_run or started_engine(paths.logs / "setup.json"):
-                print(engine.stop(paths))
-        elif options.check or options.phases == ["preflight"]:
-            facts = _preflight(paths, NAMES, only_look=True)
-            print(f"preflight: this machine can run muster; to be done: {', '.join(_work(facts)) or 'nothing'}")
-        else:
-            with exclusive(paths.cache / "setup.lock", lambda text: print(f"setup: {text}", flush=True)):
-                _run(paths, [phase for phase in PHASES if not options.phases or phase.name in options.phases])
-    except Failed as failure:
-        print(f"setup: {failure}", file=sys.stderr)
+        _dispatch(options, paths)
+    except SetupError as error:
+        print(f"setup: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nsetup: interrupted; run it again to go on", file=sys.stderr)
+        print("\nsetup: interrupted; run it again to continue", file=sys.stderr)
         return 130
     return 0
 
 
-def _heed_signals() -> None:
-    """A kill and a closed terminal end what runs, as Ctrl-C does: the children are in groups of their own."""
+def _dispatch(options: argparse.Namespace, paths: Paths) -> None:
+    if options.phases == ["stop-docker"]:
+        if not options.if_started_by_last_run or started_engine(paths.record):
+            print(engine.stop(paths))
+    elif options.phases == ["browser"]:
+        _install_browser(paths)
+    elif options.check or options.phases == ["preflight"]:
+        facts = _preflight(paths, NAMES, only_look=True)
+        print(f"preflight: this machine can run muster; to do: {', '.join(_phases_with_work(facts)) or 'nothing'}")
+    else:
+        with exclusive_lock(paths.cache / "setup.lock", lambda text: print(f"setup: {text}", flush=True)):
+            _run(paths, [phase for phase in PHASES if not options.phases or phase.name in options.phases])
+
+
+def _handle_signals() -> None:
+    """Make a kill and a closed terminal interrupt setup as Ctrl-C does, because its commands have their own groups."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # With nohup it is to go on.
+        # nohup ignores the signal so that setup goes on.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
 
 
-def _options(argv: Sequence[str]) -> argparse.Namespace:
-    words = ("preflight", *NAMES, "stop-docker")
+def _parse_options(argv: Sequence[str]) -> argparse.Namespace:
+    choices = ("preflight", *NAMES, "browser", "stop-docker")
     parser = argparse.ArgumentParser(prog="python3 -m setup", description="Make this machine ready for muster.")
-    listed = f"preflight, {', '.join(NAMES)} (default: all); or stop-docker: end the engine that setup started"
-    parser.add_argument("phases", nargs="*", metavar="PHASE", help=listed)
-    parser.add_argument("--check", action="store_true", help="only look whether it can work, start nothing")
-    last = "--if-started-by-last-run"
-    parser.add_argument(last, action="store_true", help="stop-docker: only the engine that the last setup had to start")
+    phases = (
+        f"preflight, {', '.join(NAMES)} (default: all); or browser: install a browser for tests of HTML pages; "
+        "or stop-docker: stop the engine that setup started"
+    )
+    parser.add_argument("phases", nargs="*", metavar="PHASE", help=phases)
+    parser.add_argument("--check", action="store_true", help="only check whether setup can work; change nothing")
+    parser.add_argument(
+        "--if-started-by-last-run",
+        action="store_true",
+        help="with stop-docker: only if the last run of setup had to start the engine",
+    )
     options = parser.parse_args(argv)
-    for word in options.phases:
-        if word not in words:
-            parser.error(f"PHASE {word!r} is not one of: {', '.join(words)}")
-    if "stop-docker" in options.phases and len(options.phases) > 1:
-        parser.error("stop-docker goes alone")
+    for phase in options.phases:
+        if phase not in choices:
+            parser.error(f"PHASE {phase!r} is not one of: {', '.join(choices)}")
+    for alone in ("browser", "stop-docker"):
+        if alone in options.phases and len(options.phases) > 1:
+            parser.error(f"{alone} cannot be combined with other phases")
     return options
 
 
 def _run(paths: Paths, phases: Sequence[Phase]) -> None:
     record = Record()
     try:
-        with record.timed("preflight") as outcome:
+        with record.measure("preflight") as result:
             facts = _preflight(paths, [phase.name for phase in phases], only_look=False)
-            outcome.state = "done"
-        for phase in phases:
-            with record.timed(phase.name) as outcome:
-                outcome.state = _do(phase, paths, facts)
+            result.state = "done"
+        with Progress() as progress:
+            tasks = {phase.name: partial(_run_phase, phase, paths, facts, record, progress) for phase in phases}
+            errors = run_concurrently(tasks, dependencies(facts))
     finally:
-        record.write(paths.logs / "setup.json")
+        record.results.sort(key=lambda result: ("preflight", *NAMES).index(result.phase))
+        record.write(paths.record)
+    failures = {name: error for name, error in errors.items() if not isinstance(error, StoppedError)}
+    for error in failures.values():
+        if not isinstance(error, SetupError):
+            raise error
+    if failures:
+        raise SetupError(_describe(failures, record))
     print(record.summary())
 
 
-def _do(phase: Phase, paths: Paths, facts: Facts) -> str:
-    if phase.cached(paths, facts):
-        return "cached"
+def _run_phase(phase: Phase, paths: Paths, facts: Facts, record: Record, progress: Progress) -> None:
     log = paths.logs / f"{phase.name}.log"
-    log.write_bytes(b"")
-    print(f"{phase.name:<10} starts; log: {log}", flush=True)
-    with Progress(phase.name, log):
-        phase.act(paths, facts, log)
-    return "done"
+    with record.measure(phase.name) as result:
+        if phase.is_done(paths, facts):
+            result.state = "cached"
+            return
+        log.write_bytes(b"")
+        progress.start(phase.name, log, f"{phase.name:<10} starts; log: {log}")
+        try:
+            phase.run(paths, facts, log)
+        finally:
+            progress.finish(phase.name)
+        result.state = "done"
+    progress.finish(phase.name, f"{phase.name:<10} {result.seconds:6.0f} s  done")
+
+
+def _describe(failures: dict[str, Exception], record: Record) -> str:
+    """Return the message of failed phases, each with the end of its log, and which phases were stopped with them."""
+    parts = [f"phase {name} failed: {error}" for name, error in failures.items()]
+    stopped = record.phases_in("stopped")
+    if stopped:
+        parts.append(f"  stopped because of it: {', '.join(stopped)}")
+    return "\n".join([*parts, "  fix the cause and run setup again: finished phases are not repeated"])
 
 
 def _preflight(paths: Paths, names: Sequence[str], *, only_look: bool) -> Facts:
-    paths.logs.mkdir(parents=True, exist_ok=True)
-    # What tools print may hold addresses with passwords.
-    paths.logs.chmod(0o700)
+    _make_logs(paths)
     log = paths.logs / "preflight.log"
-    log.write_text("looking at the machine and asking the package sources\n")
-    with Progress("preflight", log):
+    log.write_text("inspecting the machine and probing the package sources\n")
+    with Progress() as progress:
+        progress.start("preflight", log)
         facts = gather(paths, names, only_look=only_look)
-    found = problems(facts)
-    if found:
-        lines = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(found, 1))
-        raise Failed(f"this machine is not ready; nothing was started.\n{lines}")
+    problems = find_problems(facts)
+    if problems:
+        lines = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(problems, 1))
+        raise SetupError(f"this machine is not ready; nothing was started.\n{lines}")
     return facts
 
 
-def _work(facts: Facts) -> list[str]:
+def _install_browser(paths: Paths) -> None:
+    _make_logs(paths)
+    log = paths.logs / "browser.log"
+    log.write_bytes(b"")
+    with Progress() as progress:
+        progress.start("browser", log)
+        apt.install_browser(log)
+
+
+def _make_logs(paths: Paths) -> None:
+    paths.logs.mkdir(parents=True, exist_ok=True)
+    # The output of tools may contain URLs with passwords.
+    paths.logs.chmod(0o700)
+
+
+def _phases_with_work(facts: Facts) -> list[str]:
     return [name for name in NAMES if name in facts.missing or (name == "apt" and apt.packages(facts))]

@@ -1,4 +1,4 @@
-"""The Docker engine: which one there is, and starting one where there is none."""
+"""The Docker engine: inspect it, start and stop it, and raise the kernel limits that its containers need."""
 
 import json
 import os
@@ -6,44 +6,43 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+from setup.facts import Engine, Facts
 from setup.paths import Paths
-from setup.run import Answer, Failed, ask, run
+from setup.run import Answer, SetupError, ask, raise_if_stopped, run
 
-if TYPE_CHECKING:
-    from setup.facts import Facts
-
-State = Literal["running", "stopped", "absent", "denied", "unreachable", "remote"]
 MARKER = "MUSTER_ENGINE"
-START_S = 60.0
-GRACE_S = 10.0
-STOP_S = 60.0
+START_TIMEOUT_S = 60.0
+TAKEOVER_S = 10.0
+STOP_TIMEOUT_S = 60.0
+
+SYSCTLS = Path("/proc/sys")
+LIMITS = {
+    # Each node's systemd uses about five of the host's inotify instances. The default of 128 is enough for 25 nodes.
+    "fs/inotify/max_user_instances": 4096,
+    # All network namespaces share the host's neighbour table. 34 nodes that all know each other fill 34 x 33 entries;
+    # the default is 1024: https://docs.kernel.org/networking/ip-sysctl.html (neigh/default/gc_thresh3).
+    "net/ipv4/neigh/default/gc_thresh1": 4096,
+    "net/ipv4/neigh/default/gc_thresh2": 8192,
+    "net/ipv4/neigh/default/gc_thresh3": 16384,
+}
 
 
-@dataclass(frozen=True)
-class Engine:
-    state: State
-    detail: str = ""
-    rootless: bool = False
-    desktop: bool = False
-    data: Path = Path("/var/lib/docker")
-
-
-def look() -> Engine:
+def inspect_engine() -> Engine:
+    """Return the state of the Docker engine that `docker` on this machine talks to."""
     host = os.environ.get("DOCKER_HOST", "")
-    place = endpoint(host)
-    if place and not place.startswith("unix://"):
-        return Engine("remote", f"DOCKER_HOST={host}" if host else f"the current Docker context names {place}")
+    endpoint = find_endpoint(host)
+    if endpoint and not endpoint.startswith("unix://"):
+        return Engine("remote", f"DOCKER_HOST={host}" if host else f"the current Docker context names {endpoint}")
     answer = ask(["docker", "info", "-f", "{{json .}}"])
     return classify(answer, host=host, installed=shutil.which("dockerd") is not None)
 
 
-def endpoint(host: str) -> str:
-    """Where the client looks for the engine: DOCKER_HOST if there is one, else its context; empty when unknown."""
+def find_endpoint(host: str) -> str:
+    """Return the address of the engine: DOCKER_HOST if it is set, else that of the client's context, else empty."""
     if host:
         return host
     answer = ask(["docker", "context", "inspect", "-f", "{{.Endpoints.docker.Host}}"])
@@ -51,7 +50,8 @@ def endpoint(host: str) -> str:
 
 
 def classify(answer: Answer, *, host: str, installed: bool) -> Engine:
-    info = _parse(answer.out)
+    """Return the state of the engine from the output of `docker info`."""
+    info = _parse_json(answer.out)
     if answer.code == 0 and info.get("ServerVersion"):
         return Engine(
             "running",
@@ -70,22 +70,24 @@ def classify(answer: Answer, *, host: str, installed: bool) -> Engine:
     return Engine("stopped" if installed else "absent", detail)
 
 
-def act(paths: Paths, _: "Facts", log: Path) -> None:
-    """Start the machine's engine and wait until it answers; installing its package may just have started it."""
-    if look().state == "running":
+def start(paths: Paths, _: Facts, log: Path) -> None:
+    """Start this machine's engine and wait until it answers."""
+    # Installing the engine's package may just have started it.
+    if inspect_engine().state == "running":
         return
     if Path("/run/systemd/system").is_dir():
         run(["systemctl", "start", "docker"], log)
-        wait(log, None)
+        wait_until_running(log, None)
         return
-    wait(log, launch(paths, ["dockerd"], log))
+    wait_until_running(log, launch(paths, ["dockerd"], log))
 
 
 def launch(paths: Paths, argv: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Without an init system: a background process of its own session, known again by its pid file and environment."""
+    """Start an engine in the background, for machines without an init system; `stop` knows it by its pid file."""
     with log.open("ab") as out:
         return subprocess.Popen(
-            # The shell writes its pid before it becomes the engine: no kill leaves an engine that stop() does not know.
+            # The shell writes its pid before it becomes the engine, so stop() always finds the engine, even if setup
+            # is killed at this point.
             ["/bin/sh", "-c", 'echo $$ > "$0.new" && mv "$0.new" "$0" && exec "$@"', str(_pid_file(paths)), *argv],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -95,36 +97,67 @@ def launch(paths: Paths, argv: Sequence[str], log: Path) -> "subprocess.Popen[by
         )
 
 
-def wait(log: Path, process: "subprocess.Popen[bytes] | None") -> None:
-    deadline, ended = time.monotonic() + START_S, ""
+def wait_until_running(log: Path, process: "subprocess.Popen[bytes] | None") -> None:
+    """Wait until the engine answers; raise SetupError if it ends or does not answer in time."""
+    deadline, ended = time.monotonic() + START_TIMEOUT_S, ""
     while time.monotonic() < deadline:
-        if look().state == "running":
+        raise_if_stopped()
+        if inspect_engine().state == "running":
             return
         if process is not None and process.poll() is not None:
-            # Perhaps because another one is just coming up: that one will do.
-            deadline = min(deadline, time.monotonic() + GRACE_S)
+            # It may have ended because another engine is just starting, which would do as well.
+            deadline = min(deadline, time.monotonic() + TAKEOVER_S)
             ended, process = f"ended at once with exit code {process.returncode}", None
         time.sleep(0.1)
-    raise Failed(f"the Docker engine {ended or f'did not answer within {START_S:.0f} s: {look().detail}'}", log)
+    timed_out = f"did not answer within {START_TIMEOUT_S:.0f} s: {inspect_engine().detail}"
+    raise SetupError(f"the Docker engine {ended or timed_out}", log)
 
 
 def stop(paths: Paths) -> str:
-    """End the engine that setup started, and no other; says what was done."""
-    pid = _ours(paths)
+    """End the engine that setup started, and no other; return a message that says what was done."""
+    pid = _launched_pid(paths)
     if pid is None:
         _pid_file(paths).unlink(missing_ok=True)
         return "no Docker engine started by setup is running: nothing to stop"
     os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_S
-    while _ours(paths) is not None:
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while _launched_pid(paths) is not None:
         if time.monotonic() > deadline:
-            raise Failed(f"the Docker engine (process {pid}) did not end within {STOP_S:.0f} s")
+            raise SetupError(f"the Docker engine (process {pid}) did not end within {STOP_TIMEOUT_S:.0f} s")
         time.sleep(0.05)
     _pid_file(paths).unlink(missing_ok=True)
     return f"stopped the Docker engine that setup had started (process {pid})"
 
 
-def _ours(paths: Paths) -> int | None:
+def limits_are_raised(sysctls: Path = SYSCTLS) -> bool:
+    """Return whether there is no limit to raise, or no right to do so.
+
+    Without root, a cluster with too many nodes for the limits reports that itself.
+    """
+    return os.geteuid() != 0 or not any(_low_limits(sysctls))
+
+
+def raise_limits(_paths: Paths, _facts: Facts, log: Path, sysctls: Path = SYSCTLS) -> None:
+    """Raise the kernel limits that are too low for many nodes; never lower one."""
+    with log.open("a") as out:
+        for name, limit in _low_limits(sysctls):
+            out.write(f"{name}: {limit.read_text().strip()} -> {LIMITS[name]}\n")
+            try:
+                limit.write_text(f"{LIMITS[name]}\n")
+            except OSError as error:
+                out.write(f"{name}: not changed ({error})\n")
+
+
+def _low_limits(sysctls: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the limits to raise, without those that this kernel lacks or does not let us write."""
+    for name, minimum in LIMITS.items():
+        limit = sysctls / name
+        if os.access(limit, os.W_OK) and int(limit.read_text()) < minimum:
+            yield name, limit
+
+
+def _launched_pid(paths: Paths) -> int | None:
+    """Return the process id of the engine that setup launched, if it is still that process."""
     try:
         pid = int(_pid_file(paths).read_text())
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -137,7 +170,7 @@ def _pid_file(paths: Paths) -> Path:
     return paths.cache / "dockerd.pid"
 
 
-def _parse(text: str) -> dict[str, Any]:
+def _parse_json(text: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except ValueError:

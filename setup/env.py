@@ -1,4 +1,4 @@
-"""The training environment of the nodes, kept in a Docker volume so that a new cluster finds it filled."""
+"""The nodes' training environment, kept in a Docker volume so that every new cluster finds it ready."""
 
 import hashlib
 import io
@@ -17,61 +17,64 @@ from setup.run import ask, run
 
 SCRIPT = "bootstrap/scripts/training-env.sh"
 LOCK = "trainer/requirements.lock"
-LIMIT_S = 60 * 60.0
-SETTINGS = ("index-url", "extra-index-url", "trusted-host")
+FILL_TIMEOUT_S = 60 * 60.0
+PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host")
 
 
 def key(paths: Paths) -> str:
+    """Return the name of the environment's folder on the volume, a digest of its lock file."""
     return hashlib.sha256((paths.root / LOCK).read_bytes()).hexdigest()[:16]
 
 
-def cached(paths: Paths) -> bool:
-    """The stamp names the volume by its id: one that was removed and made again is filled again."""
-    volume = _volume()
-    return volume is not None and _read(_stamp(paths)) == {"key": key(paths), "volume": volume}
+def is_filled(paths: Paths) -> bool:
+    """Return whether this volume was filled from this lock file; a volume that was created again is a new one."""
+    volume = _volume_id()
+    return volume is not None and _read_stamp(paths) == {"key": key(paths), "volume": volume}
 
 
-def act(paths: Paths, _: Facts, log: Path) -> None:
-    if _volume() is None:
+def fill(paths: Paths, _: Facts, log: Path) -> None:
+    """Install the training environment on the volume, in a container of the node image."""
+    if _volume_id() is None:
         labels = ["--label", "muster.cache=env", "--label", f"muster.id={uuid4().hex}"]
         run(["docker", "volume", "create", *labels, pins.ENV_VOLUME], log)
     variables = {name: os.environ[name] for name in PROXIES if name in os.environ} | pip_settings(paths)
-    # Only names: the values may hold passwords, and every user of the machine can read a command line.
-    flags = [word for name in variables for word in ("-e", name)]
-    fill = f"tar -C /tmp -x && bash /tmp/{SCRIPT} /tmp/{LOCK} /shared/env/{key(paths)}"
+    # Pass only the names: the values may hold passwords, and every user of the machine can read a command line.
+    flags = [flag for name in variables for flag in ("-e", name)]
+    script = f"tar -C /tmp -x && bash /tmp/{SCRIPT} /tmp/{LOCK} /shared/env/{key(paths)}"
     with tempfile.TemporaryFile() as archive:
-        archive.write(_tar(paths))
+        archive.write(_pack_sources(paths))
         archive.seek(0)
-        # The host's network: the bridge may have no way out, and proxies on the host are reached too.
+        # The host's network, because the bridge may have no route out and a proxy may listen on the host only.
         argv = ["docker", "run", "--rm", "-i", "--network", "host", "--label", "muster.cache=env", *flags]
         mount = ["-v", f"{pins.ENV_VOLUME}:/shared/env"]
-        # `timeout` hands on the signal that ends the client; a shell as a container's first process would not hear it.
-        inside = ["timeout", "-k", "5", f"{LIMIT_S:.0f}", "sh", "-euc", fill]
+        # `timeout` forwards the signal that ends the client; a shell as the container's first process would ignore it.
+        inside = ["timeout", "-k", "5", f"{FILL_TIMEOUT_S:.0f}", "sh", "-euc", script]
         command = [*argv, *mount, pins.NODE_IMAGE, *inside]
-        run(command, log, env={**os.environ, **variables}, stdin=archive, timeout=LIMIT_S)
+        run(command, log, env={**os.environ, **variables}, stdin=archive, timeout=FILL_TIMEOUT_S)
     unfinished = _stamp(paths).with_suffix(".new")
-    unfinished.write_text(json.dumps({"key": key(paths), "volume": _volume()}))
+    unfinished.write_text(json.dumps({"key": key(paths), "volume": _volume_id()}))
     unfinished.rename(_stamp(paths))
 
 
 def pip_settings(paths: Paths) -> dict[str, str]:
-    """Where this machine's pip gets packages from, said as variables, so that the nodes' pip goes there too."""
+    """Return this machine's pip sources as environment variables, so that pip on the nodes uses them too."""
     text = ask([paths.venv / "bin" / "python", "-m", "pip", "config", "list"]).out
     return parse_pip_settings(text)
 
 
 def parse_pip_settings(text: str) -> dict[str, str]:
-    found = {}
+    """Return the environment variables for the sources in the output of `pip config list`."""
+    variables = {}
     for line in text.splitlines():
         name, _, value = line.partition("=")
         setting = name.rsplit(".", 1)[-1]
-        if setting in SETTINGS:
-            found[f"PIP_{setting.upper().replace('-', '_')}"] = value.strip("'\"").replace("\\n", " ").strip()
-    return found
+        if setting in PIP_SETTINGS:
+            variables[f"PIP_{setting.upper().replace('-', '_')}"] = value.strip("'\"").replace("\\n", " ").strip()
+    return variables
 
 
-def _volume() -> str | None:
-    """Not its `CreatedAt`: the engine reads that off the folder, so it changes with every file made in it."""
+def _volume_id() -> str | None:
+    # Not `CreatedAt`: the engine reads it from the folder, so it changes with every file created in it.
     answer = ask(["docker", "volume", "inspect", "-f", '{{index .Labels "muster.id"}}', pins.ENV_VOLUME])
     return answer.out if answer.code == 0 else None
 
@@ -80,14 +83,14 @@ def _stamp(paths: Paths) -> Path:
     return paths.cache / "env.json"
 
 
-def _read(path: Path) -> object:
+def _read_stamp(paths: Paths) -> object:
     try:
-        return json.loads(path.read_text())
+        return json.loads(_stamp(paths).read_text())
     except (OSError, ValueError):
         return None
 
 
-def _tar(paths: Paths) -> bytes:
+def _pack_sources(paths: Paths) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name in (SCRIPT, LOCK):

@@ -1,14 +1,28 @@
-"""What is known about the machine before anything is started: data only, gathered elsewhere."""
+"""What setup knows about the machine before it starts anything. Only data: setup/gather.py reads it."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
 
-from setup.engine import Engine
+EngineState = Literal["running", "stopped", "absent", "denied", "unreachable", "remote"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The Docker engine as its client sees it from here."""
+
+    state: EngineState
+    detail: str = ""
+    rootless: bool = False
+    desktop: bool = False
+    data: Path = Path("/var/lib/docker")
 
 
 @dataclass(frozen=True)
 class Disk:
-    """A place that setup writes to: where it is, which file system that is, and what is free there."""
+    """A path that setup writes to, the file system it is on, and the free space there."""
 
     path: str
     device: int
@@ -16,7 +30,36 @@ class Disk:
 
 
 @dataclass(frozen=True)
+class Distribution:
+    """The Linux distribution of this machine, from os-release."""
+
+    name: str
+    codename: str
+    title: str
+    debian_like: bool
+
+
+def read_distribution(path: Path = Path("/etc/os-release")) -> Distribution:
+    """Return the distribution that an os-release file describes."""
+    return parse_os_release(path.read_text() if path.is_file() else "")
+
+
+def parse_os_release(text: str) -> Distribution:
+    """Return the distribution that the text of an os-release file describes."""
+    fields = dict(assignment.split("=", 1) for assignment in shlex.split(text, comments=True) if "=" in assignment)
+    name = fields.get("ID", "unknown")
+    return Distribution(
+        name=name,
+        codename=fields.get("VERSION_CODENAME", ""),
+        title=fields.get("PRETTY_NAME", name),
+        debian_like=name in ("debian", "ubuntu") or bool({"debian", "ubuntu"} & set(fields.get("ID_LIKE", "").split())),
+    )
+
+
+@dataclass(frozen=True)
 class Facts:
+    """The machine, and which of the requested phases have work to do on it."""
+
     system: str
     machine: str
     root: bool
@@ -25,16 +68,17 @@ class Facts:
     python: str
     memory_mb: int
     engine: Engine
-    # Whether any phase that was asked for works with the engine.
     uses_engine: bool = True
-    # Phases that have work to do, and those that cannot be judged before the engine runs.
+    """Whether any requested phase works with the Docker engine."""
     missing: frozenset[str] = frozenset()
+    """Phases that have work to do."""
     unknown: frozenset[str] = frozenset()
-    # Commands and Python modules of apt.PROVIDERS that the machine lacks.
+    """Phases that can only be checked once the Docker engine runs."""
     lacking: frozenset[str] = frozenset()
+    """Commands of `apt.PROVIDERS`, and `ensurepip`, that are not installed."""
     disks: Mapping[str, Disk] = field(default_factory=dict)
-    # Which sources (apt, python, go, release, base) answered over the network; only what is needed is asked.
     reach: Mapping[str, bool] = field(default_factory=dict)
+    """Whether each needed download source (apt, python, go, release, base) answered."""
 
     @property
     def can_install(self) -> bool:

@@ -1,37 +1,47 @@
-"""The node image: built from setup/image on a Debian base, again only when its sources change."""
+"""The node image: built from setup/image on a Debian base, and again only when its sources change.
+
+The base is the official Debian image if it can be pulled, else a minimal Debian made by debootstrap.
+"""
 
 import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 import tempfile
 from pathlib import Path
 
-from setup import base, pins
-from setup.facts import Facts
-from setup.paths import Paths
-from setup.run import Failed, ask, run
+from setup import apt_sources, pins
+from setup.facts import Facts, read_distribution
+from setup.paths import Paths, scratch_directory
+from setup.run import SetupError, ask, run
 
 CERTIFICATES = Path("/usr/local/share/ca-certificates")
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+BASE_KINDS = ("official", "debootstrap")
+BASE_LABEL = "muster.base"
+PULL_TIMEOUT_S = 90.0
+OFFER_TIMEOUT_S = 15.0
 
 
-def cached(paths: Paths) -> bool:
-    built = label(pins.NODE_IMAGE, "muster.hash")
-    return built in {digest(files(paths), kind) for kind in base.KINDS}
+def is_current(paths: Paths) -> bool:
+    """Return whether the image was built from these sources, on either base."""
+    built = read_label(pins.NODE_IMAGE, "muster.hash")
+    return built in {digest(context_files(paths), kind) for kind in BASE_KINDS}
 
 
-def act(paths: Paths, _: Facts, log: Path) -> None:
-    kind = base.ensure(paths, log)
-    context = files(paths)
+def build(paths: Paths, _: Facts, log: Path) -> None:
+    """Build the node image and remove the one it replaces."""
+    kind = ensure_base(paths, log)
+    context = context_files(paths)
     labels = ["--label", "muster.cache=image", "--label", f"muster.hash={digest(context, kind)}"]
-    proxies = [word for name in PROXIES if name in os.environ for word in ("--build-arg", name)]
-    old = ask(["docker", "image", "inspect", "-f", "{{.Id}}", pins.NODE_IMAGE]).out
+    proxies = [flag for name in PROXIES if name in os.environ for flag in ("--build-arg", name)]
+    replaced = ask(["docker", "image", "inspect", "-f", "{{.Id}}", pins.NODE_IMAGE]).out
     with tempfile.TemporaryFile() as archive:
-        archive.write(tar(context))
+        archive.write(pack_context(context))
         archive.seek(0)
-        # The legacy builder works without the buildx plugin; the host's network also where the bridge has no way out.
+        # The legacy builder works without the buildx plugin, and the host's network where the bridge has no route out.
         options = ["--force-rm", "--network", "host", "--build-arg", f"BASE={pins.BASE_IMAGE}", *labels, *proxies]
         run(
             ["docker", "build", *options, "-t", pins.NODE_IMAGE, "-"],
@@ -39,38 +49,40 @@ def act(paths: Paths, _: Facts, log: Path) -> None:
             env={**os.environ, "DOCKER_BUILDKIT": "0"},
             stdin=archive,
         )
-    if old:
-        # Refused, and rightly, while a node still runs on it.
-        ask(["docker", "image", "rm", old])
+    if replaced:
+        # The engine rightly refuses this while a node still runs on the old image.
+        ask(["docker", "image", "rm", replaced])
 
 
-def label(image: str, name: str) -> str | None:
+def read_label(image: str, name: str) -> str | None:
+    """Return a label of an image, or None if there is no such image or label."""
     answer = ask(["docker", "image", "inspect", "-f", "{{json .Config.Labels}}", image])
     if answer.code:
         if "no such image" in answer.err.lower():
             return None
-        raise Failed(f"the Docker engine does not say whether {image} is there: {answer.err}")
+        raise SetupError(f"the Docker engine cannot inspect the image {image}: {answer.err}")
     value = (json.loads(answer.out) or {}).get(name)
     return str(value) if value else None
 
 
-def files(paths: Paths, certificates: Path = CERTIFICATES) -> dict[str, bytes]:
-    """The build context: our sources and the certificate authorities this machine trusts beyond the usual ones."""
+def context_files(paths: Paths, certificates: Path = CERTIFICATES) -> dict[str, bytes]:
+    """Return the build context: setup/image and the certificate authorities that this machine additionally trusts."""
     sources = paths.root / "setup" / "image"
-    found = {str(path.relative_to(sources)): path.read_bytes() for path in sources.rglob("*") if path.is_file()}
-    found |= {f"ca-certificates/{path.name}": path.read_bytes() for path in certificates.glob("*.crt")}
-    return dict(sorted(found.items()))
+    files = {str(path.relative_to(sources)): path.read_bytes() for path in sources.rglob("*") if path.is_file()}
+    files |= {f"ca-certificates/{path.name}": path.read_bytes() for path in certificates.glob("*.crt")}
+    return dict(sorted(files.items()))
 
 
 def digest(context: dict[str, bytes], kind: str) -> str:
+    """Return a digest over everything that goes into the image."""
     whole = hashlib.sha256(kind.encode())
     for name, content in context.items():
         whole.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return whole.hexdigest()
 
 
-def tar(context: dict[str, bytes]) -> bytes:
-    """Owners and modes do not depend on who checked the repository out, and with which umask."""
+def pack_context(context: dict[str, bytes]) -> bytes:
+    """Return the build context as a tar archive whose owners and modes do not depend on the checkout."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         parents = {str(parent) for name in context for parent in Path(name).parents if str(parent) != "."}
@@ -83,3 +95,77 @@ def tar(context: dict[str, bytes]) -> bytes:
             entry.size, entry.mode = len(content), 0o755 if name.endswith(".sh") else 0o644
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def ensure_base(paths: Paths, log: Path) -> str:
+    """Return the kind of the base image; get it first if there is none."""
+    inspected = ask(
+        ["docker", "image", "inspect", "-f", f'{{{{index .Config.Labels "{BASE_LABEL}"}}}}', pins.BASE_IMAGE]
+    )
+    if inspected.code == 0:
+        return "debootstrap" if inspected.out == "debootstrap" else "official"
+    if pull_base(log):
+        run(["docker", "tag", pins.OFFICIAL_BASE, pins.BASE_IMAGE], log)
+        return "official"
+    with scratch_directory(paths, "base") as scratch:
+        _debootstrap(scratch / "root", log)
+        _import_base(scratch / "root", log)
+    return "debootstrap"
+
+
+def can_pull_base() -> bool:
+    """Return whether the official base is here or could be pulled, without pulling it."""
+    return _has_official_base() or _manifest_answers()
+
+
+def pull_base(log: Path) -> bool:
+    """Pull the official base unless it is here; return whether it is here now."""
+    if _has_official_base():
+        return True
+    try:
+        run(["docker", "pull", pins.OFFICIAL_BASE], log, timeout=PULL_TIMEOUT_S)
+    except SetupError:
+        return False
+    return True
+
+
+def _has_official_base() -> bool:
+    return ask(["docker", "image", "inspect", pins.OFFICIAL_BASE]).code == 0
+
+
+def _manifest_answers() -> bool:
+    return ask(["docker", "manifest", "inspect", pins.OFFICIAL_BASE], timeout=OFFER_TIMEOUT_S).code == 0
+
+
+def _debootstrap(root: Path, log: Path) -> None:
+    """Make a minimal Debian, from this machine's mirrors if it is a Debian, else from debootstrap's default."""
+    if shutil.which("debootstrap") is None:
+        raise SetupError(f"{pins.OFFICIAL_BASE} cannot be pulled and debootstrap is not installed", log)
+    here = read_distribution()
+    mirrors = None
+    if here.name == "debian":
+        mirrors = apt_sources.find_mirrors(apt_sources.read_sources(), here.codename, pins.SUITE)
+    keyring = ["--keyring", mirrors.main.keyring] if mirrors and mirrors.main.keyring else []
+    mirror = [mirrors.main.uri] if mirrors else []
+    argv = ["debootstrap", "--variant=minbase", "--include=ca-certificates", *keyring, pins.SUITE, str(root), *mirror]
+    # In its own mount namespace, so that everything debootstrap mounts disappears with it, however it ends.
+    run(["unshare", "--mount", *argv], log)
+    if mirrors:
+        (root / "etc/apt/sources.list").unlink(missing_ok=True)
+        (root / "etc/apt/sources.list.d/debian.sources").write_text(apt_sources.render_sources(mirrors))
+        for source in filter(None, (mirrors.main, mirrors.updates, mirrors.security)):
+            _copy_keyring(source.keyring, root)
+
+
+def _import_base(root: Path, log: Path) -> None:
+    labels = f'--change "LABEL {BASE_LABEL}=debootstrap" --change "LABEL muster.cache=image"'
+    pipe = f'tar -C "$0" --numeric-owner -c . | docker import {labels} - "$1"'
+    run(["bash", "-o", "pipefail", "-c", pipe, root, pins.BASE_IMAGE], log)
+
+
+def _copy_keyring(keyring: str | None, root: Path) -> None:
+    """Give the nodes the key of a mirror that does not use Debian's."""
+    if keyring and not (root / keyring.lstrip("/")).exists():
+        target = root / keyring.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(keyring, target)

@@ -1,9 +1,11 @@
-"""What setup installs: the versions and names the other rooms count on."""
+"""The versions and names of everything that setup installs, and how versions are compared."""
+
+import re
 
 PULUMI = "3.259.0"
-# The first one that `requiredPulumiVersion` in Pulumi.yaml refuses.
+# The first version that `requiredPulumiVersion` in Pulumi.yaml rejects.
 PULUMI_BELOW = "4.0.0"
-# The newest language host that the Go module proxy serves; it drives the SDK of PULUMI.
+# The newest language host that the Go module proxy serves; it is compatible with the SDK of PULUMI.
 LANGUAGE_HOST = "3.79.0"
 # The `go` line of setup/pulumi/cli/go.mod.
 GO = "1.25.11"
@@ -14,3 +16,15 @@ OFFICIAL_BASE = "debian:trixie"
 BASE_IMAGE = "muster-base:trixie"
 NODE_IMAGE = "muster-node:24.11"
 ENV_VOLUME = "muster-cache-env"
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the first dotted number in a text such as `v3.259.0` or `go version go1.26.8 linux/amd64`, else ()."""
+    match = re.search(r"\d+(?:\.\d+)+", text)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def is_at_least(printed: str, minimum: str) -> bool:
+    """Return whether a version, as a tool prints it, is `minimum` or newer; False if the text holds no version."""
+    version = parse_version(printed)
+    return bool(version) and version >= parse_version(minimum)

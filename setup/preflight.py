@@ -1,4 +1,4 @@
-"""Every reason why setup cannot work on this machine, found before anything is started."""
+"""Find every reason why setup cannot work on this machine, before anything is started."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from setup.facts import Disk, Facts
 
 MACHINES = ("x86_64", "aarch64")
 # A machine sold with 4 GB reports a little less.
-MEMORY_MB = 3500
-# Where each phase's work ends up, and how much room it takes at its fullest, in GB.
-ROOM = {
+MIN_MEMORY_MB = 3500
+# Where each phase stores its results, and the most disk space it takes meanwhile, in GB.
+DISK_GB = {
     "apt": ("system", 1),
     "venv": ("repository", 1),
     "pulumi": ("cache", 1),
     "image": ("engine", 2),
     "env": ("engine", 9),
 }
-BUILD_ROOM = 4
-NEEDED_FROM = {
+PULUMI_BUILD_GB = 4
+SOURCES = {
     "apt": "the machine's apt mirror",
     "python": "the Python package index",
     "go": "the Go module proxy",
@@ -25,7 +25,9 @@ NEEDED_FROM = {
 
 
 @dataclass(frozen=True)
-class Problem:
+class MachineProblem:
+    """A reason why setup cannot work here, and how to fix it."""
+
     what: str
     fix: str
 
@@ -33,30 +35,40 @@ class Problem:
         return f"{self.what}\n    fix: {self.fix}"
 
 
-def problems(facts: Facts) -> list[Problem]:
+def find_problems(facts: Facts) -> list[MachineProblem]:
+    """Return all problems at once, each with its fix."""
     if facts.system != "Linux":
         return [
-            Problem(
+            MachineProblem(
                 f"this is {facts.system}; the nodes need a Linux kernel",
                 "run it on a Linux machine or in a Linux virtual machine",
             )
         ]
-    return [*_machine(facts), *_engine(facts), *_lacking(facts), *_disks(facts), *_network(facts)]
+    return [
+        *_check_machine(facts),
+        *_check_engine(facts),
+        *_check_tools(facts),
+        *_check_disks(facts),
+        *_check_network(facts),
+    ]
 
 
-def _machine(facts: Facts) -> list[Problem]:
-    found = []
+def _check_machine(facts: Facts) -> list[MachineProblem]:
+    problems = []
     if facts.machine not in MACHINES:
-        found.append(
-            Problem(f"the processor is {facts.machine}; supported are {', '.join(MACHINES)}", "run it on one of those")
+        problems.append(
+            MachineProblem(
+                f"the processor is {facts.machine}; supported are {', '.join(MACHINES)}",
+                "use a machine with one of those",
+            )
         )
-    if facts.memory_mb < MEMORY_MB:
-        what = f"the machine has {facts.memory_mb} MB of memory; a cluster of 4 nodes needs {MEMORY_MB} MB"
-        found.append(Problem(what, "give the machine at least 4 GB"))
-    return found
+    if facts.memory_mb < MIN_MEMORY_MB:
+        what = f"the machine has {facts.memory_mb} MB of memory; a cluster of 4 nodes needs {MIN_MEMORY_MB} MB"
+        problems.append(MachineProblem(what, "give the machine at least 4 GB"))
+    return problems
 
 
-def _engine(facts: Facts) -> list[Problem]:
+def _check_engine(facts: Facts) -> list[MachineProblem]:
     if not facts.uses_engine:
         return []
     engine = facts.engine
@@ -64,18 +76,18 @@ def _engine(facts: Facts) -> list[Problem]:
     rules = (
         (
             engine.state == "denied",
-            "you may not use the Docker engine (permission denied on its socket)",
+            "you are not allowed to use the Docker engine (permission denied on its socket)",
             'run `sudo usermod -aG docker "$USER"` and log in again, or run it as root',
         ),
         (
             engine.state == "unreachable",
             engine.detail,
-            "start that engine, or `unset DOCKER_HOST` to use the one of this machine",
+            "start that engine, or `unset DOCKER_HOST` to use this machine's own",
         ),
         (
             engine.state == "remote",
-            f"the Docker engine is not asked through a unix socket of this machine ({engine.detail}): "
-            "nodes of an engine elsewhere cannot be reached from here",
+            f"the Docker client does not use a unix socket of this machine ({engine.detail}): "
+            "nodes of a remote engine cannot be reached from here",
             "use this machine's own engine: `unset DOCKER_HOST`, `docker context use default`",
         ),
         (
@@ -95,53 +107,55 @@ def _engine(facts: Facts) -> list[Problem]:
         ),
         (
             engine.rootless,
-            "the Docker engine is rootless: its containers cannot be reached from here, nor have cgroups of their own",
+            "the Docker engine is rootless: its containers are unreachable from here and have no cgroups of their own",
             "use the machine's own engine: `unset DOCKER_HOST`, `docker context use default`",
         ),
         (
             engine.desktop,
             "the engine is Docker Desktop, a virtual machine: its containers cannot be reached from here",
-            "install Docker Engine beside it and run `docker context use default`",
+            "install Docker Engine as well and run `docker context use default`",
         ),
     )
-    return [Problem(what, fix) for applies, what, fix in rules if applies]
+    return [MachineProblem(what, fix) for applies, what, fix in rules if applies]
 
 
-def _lacking(facts: Facts) -> list[Problem]:
+def _check_tools(facts: Facts) -> list[MachineProblem]:
     if facts.can_install:
         return []
-    found = []
+    problems = []
     if "ensurepip" in facts.lacking and "venv" in facts.missing:
-        what = f"Python {facts.python} lacks ensurepip, so no virtual environment can be made"
-        found.append(Problem(what, f"install it, for example `sudo apt-get install python{facts.python}-venv`"))
+        what = f"Python {facts.python} lacks ensurepip, so setup cannot create a virtual environment"
+        problems.append(
+            MachineProblem(what, f"install it, for example `sudo apt-get install python{facts.python}-venv`")
+        )
     if "go" in facts.lacking and facts.builds_pulumi:
         what = f"Pulumi {pins.PULUMI} is not installed, cannot be downloaded, and cannot be built without Go"
         versions = f"{pins.PULUMI} or newer, below {pins.PULUMI_BELOW}"
         fix = f"install Pulumi {versions}, or Go (`sudo apt-get install golang-go`)"
-        found.append(Problem(what, fix))
+        problems.append(MachineProblem(what, fix))
     if facts.reach.get("base") is False and not (facts.root and "debootstrap" not in facts.lacking):
         what = (
-            f"{pins.OFFICIAL_BASE} cannot be pulled, and debootstrap, the other way, needs root and must be installed"
+            f"{pins.OFFICIAL_BASE} cannot be pulled, and the alternative, debootstrap, must be installed and needs root"
         )
-        found.append(
-            Problem(
+        problems.append(
+            MachineProblem(
                 what,
-                f"run it as root, or get the image by other means: `docker load`, then tag it {pins.OFFICIAL_BASE}",
+                f"run it as root, or load the image from a file with `docker load` and tag it {pins.OFFICIAL_BASE}",
             )
         )
-    return found
+    return problems
 
 
-def _disks(facts: Facts) -> list[Problem]:
+def _check_disks(facts: Facts) -> list[MachineProblem]:
     shares: dict[int, list[tuple[Disk, str, int]]] = {}
-    for phase, (place, usual) in ROOM.items():
+    for phase, (place, usual) in DISK_GB.items():
         if phase in facts.missing and place in facts.disks:
-            size = BUILD_ROOM if phase == "pulumi" and facts.builds_pulumi else usual
+            size = PULUMI_BUILD_GB if phase == "pulumi" and facts.builds_pulumi else usual
             shares.setdefault(facts.disks[place].device, []).append((facts.disks[place], phase, size))
-    return [problem for share in shares.values() if (problem := _disk(share))]
+    return [problem for share in shares.values() if (problem := _check_disk(share))]
 
 
-def _disk(share: list[tuple[Disk, str, int]]) -> Problem | None:
+def _check_disk(share: list[tuple[Disk, str, int]]) -> MachineProblem | None:
     disk = min((disk for disk, _, _ in share), key=lambda disk: disk.free_gb)
     need = sum(size for _, _, size in share)
     if disk.free_gb >= need:
@@ -149,15 +163,17 @@ def _disk(share: list[tuple[Disk, str, int]]) -> Problem | None:
     parts = ", ".join(f"{phase} {size}" for _, phase, size in share)
     places = ", ".join(sorted({disk.path for disk, _, _ in share}))
     what = f"the disk of {places} has {disk.free_gb:.1f} GB free; setup needs {need} GB there ({parts})"
-    return Problem(what, "free some, or set MUSTER_CACHE (and Docker's data-root) to a larger disk")
+    return MachineProblem(what, "free some space, or move MUSTER_CACHE (and Docker's data-root) to a larger disk")
 
 
-def _network(facts: Facts) -> list[Problem]:
-    found = []
-    for source, name in NEEDED_FROM.items():
+def _check_network(facts: Facts) -> list[MachineProblem]:
+    problems = []
+    for source, name in SOURCES.items():
         if facts.reach.get(source) is False:
-            what = f"{name} cannot be reached, and something must be downloaded from it"
-            found.append(
-                Problem(what, "check the network and the proxy settings (http_proxy, https_proxy), then run this again")
+            what = f"{name} cannot be reached, and setup has to download from it"
+            problems.append(
+                MachineProblem(
+                    what, "check the network and the proxy settings (http_proxy, https_proxy), then run this again"
+                )
             )
-    return found
+    return problems

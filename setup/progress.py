@@ -1,9 +1,10 @@
-"""What the user sees while a phase works: one live line on a terminal, one line every 15 s elsewhere."""
+"""Show what the running phases are doing: one live line each on a terminal, one line every 15 s elsewhere."""
 
 import shutil
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -12,17 +13,26 @@ from setup.run import tail
 
 LIVE_S = 0.5
 PLAIN_S = 15.0
+PLAIN_COLUMNS = 200
+
+
+@dataclass(frozen=True)
+class _Running:
+    log: Path
+    since: float
 
 
 class Progress:
-    """Shows the last line of the phase's log until the phase is over."""
+    """The progress display of all phases that run at the same time; phases may report from any thread."""
 
-    def __init__(self, phase: str, log: Path, out: TextIO | None = None) -> None:
-        self.phase, self.log, self.out = phase, log, out or sys.stdout
+    def __init__(self, out: TextIO | None = None) -> None:
+        self.out = out or sys.stdout
         self.live = self.out.isatty()
-        self.started = time.monotonic()
+        self._running: dict[str, _Running] = {}
+        self._drawn = 0
+        self._lock = threading.Lock()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread = threading.Thread(target=self._refresh, daemon=True)
 
     def __enter__(self) -> "Progress":
         self._thread.start()
@@ -33,14 +43,48 @@ class Progress:
     ) -> None:
         self._over.set()
         self._thread.join()
-        if self.live:
-            self.out.write("\r\x1b[K")
+        with self._lock:
+            self._erase()
             self.out.flush()
 
-    def _beat(self) -> None:
-        while not self._over.wait(LIVE_S if self.live else PLAIN_S):
-            last = next(iter(tail(self.log, 1)), "")
-            text = f"{self.phase:<10} {time.monotonic() - self.started:6.0f} s  {last}"
-            width = shutil.get_terminal_size().columns - 1 if self.live else 200
-            self.out.write(f"\r\x1b[K{text[:width]}" if self.live else f"{text[:width]}\n")
+    def start(self, phase: str, log: Path, message: str | None = None) -> None:
+        """Show the last line of the phase's log from now on."""
+        with self._lock:
+            self._running[phase] = _Running(log, time.monotonic())
+            self._print(message)
+
+    def finish(self, phase: str, message: str | None = None) -> None:
+        """Stop showing the phase."""
+        with self._lock:
+            self._running.pop(phase, None)
+            self._print(message)
+
+    def _print(self, message: str | None) -> None:
+        if message is not None:
+            self._erase()
+            self.out.write(f"{message}\n")
             self.out.flush()
+
+    def _refresh(self) -> None:
+        while not self._over.wait(LIVE_S if self.live else PLAIN_S):
+            with self._lock:
+                width = shutil.get_terminal_size().columns - 1 if self.live else PLAIN_COLUMNS
+                lines = [self._line(phase)[:width] for phase in self._running]
+                if self.live:
+                    self._erase()
+                    self.out.write("\n".join(lines))
+                    self._drawn = len(lines)
+                else:
+                    self.out.write("".join(f"{line}\n" for line in lines))
+                self.out.flush()
+
+    def _line(self, phase: str) -> str:
+        running = self._running[phase]
+        newest = next(iter(tail(running.log, 1)), "")
+        return f"{phase:<10} {time.monotonic() - running.since:6.0f} s  {newest}"
+
+    def _erase(self) -> None:
+        """Clear the live lines, from the last one, where the cursor is, up to the first."""
+        if self.live:
+            self.out.write("\r\x1b[K" + "\x1b[1A\x1b[K" * (self._drawn - 1))
+            self._drawn = 0

@@ -1,4 +1,4 @@
-"""Pulumi built from Go modules, where no release can be had; the wrapper modules in setup/pulumi pin every source."""
+"""Build Pulumi from Go modules, where no release can be downloaded; setup/pulumi pins the checksum of every source."""
 
 import json
 import os
@@ -8,71 +8,70 @@ from pathlib import Path
 
 from setup import pins
 from setup.paths import Paths
-from setup.run import Failed, ask, run
-from setup.version import at_least
+from setup.pins import is_at_least
+from setup.run import SetupError, ask, run
 
 VERSION = "github.com/pulumi/pulumi/sdk/v3/go/common/version.Version"
 CLI = "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi"
 HOST = "github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-LIMIT_S = 60 * 60.0
+BUILD_TIMEOUT_S = 60 * 60.0
 
 
-def find() -> str | None:
-    places = [shutil.which("go"), "/usr/local/go/bin/go", "/usr/lib/go/bin/go"]
-    return next((place for place in places if place and os.access(place, os.X_OK)), None)
+def find_go() -> str | None:
+    """Return the path of an installed Go, or None."""
+    candidates = [shutil.which("go"), "/usr/local/go/bin/go", "/usr/lib/go/bin/go"]
+    return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 
 
-def reachable(go: str, machine: str, directory: Path) -> bool:
-    """Whether Go itself gets modules: its own proxy settings count, so it is asked rather than a host name."""
+def is_proxy_reachable(go: str, machine: str, directory: Path) -> bool:
+    """Return whether Go can download modules; Go itself is asked because its proxy settings count."""
     directory.mkdir(parents=True, exist_ok=True)
     answer = ask(["env", "-C", directory, *_environment(), go, "list", "-m", _toolchain_module(machine)], timeout=20)
     return answer.code == 0
 
 
-def build(paths: Paths, machine: str, made: Path, log: Path) -> None:
-    """Put the two programs and the two scripts into made/bin."""
-    found = find()
-    if found is None:
-        raise Failed("Go is not installed, so Pulumi cannot be built")
-    go = _new_enough(found, machine, log)
+def build(paths: Paths, machine: str, staging: Path, log: Path) -> None:
+    """Put the two programs and the two scripts of Pulumi into staging/bin."""
+    installed = find_go()
+    if installed is None:
+        raise SetupError("Go is not installed, so Pulumi cannot be built")
+    go = _new_enough_go(installed, machine, log)
     modules = paths.root / "setup" / "pulumi"
-    binaries = made / "bin"
+    binaries = staging / "bin"
     binaries.mkdir(parents=True)
     for module, package, version in (("language-python", HOST, pins.LANGUAGE_HOST), ("cli", CLI, pins.PULUMI)):
         flags = f"-s -w -X {VERSION}={version}"
         argv = [go, "build", "-v", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", f"{binaries}/", package]
-        run(["env", *_environment(), *argv], log, cwd=modules / module, timeout=LIMIT_S)
-    sdk = _ask(["env", "-C", modules / "cli", *_environment(), go, "list", "-m", "-f", "{{.Dir}}"], "sdk/v3")
+        run(["env", *_environment(), *argv], log, cwd=modules / module, timeout=BUILD_TIMEOUT_S)
+    sdk = _ask_go(["env", "-C", modules / "cli", *_environment(), go, "list", "-m", "-f", "{{.Dir}}"], "sdk/v3")
     for script in ("cmd/pulumi-language-python-exec", "dist/pulumi-resource-pulumi-python"):
         target = binaries / Path(script).name
         shutil.copyfile(Path(sdk) / "python" / script, target)
         target.chmod(0o755)
 
 
-def _new_enough(go: str, machine: str, log: Path) -> str:
-    """This Go, or the one go.mod asks for: Go is itself a module, which any older Go can download and verify."""
+def _new_enough_go(go: str, machine: str, log: Path) -> str:
+    """Return this Go, or the version that go.mod requires: any older Go can download and verify it as a module."""
     version = ask([go, "version"]).out
-    if at_least(version, pins.GO):
+    if is_at_least(version, pins.GO):
         return go
     with log.open("a") as note:
-        note.write(f"{version} is older than {pins.GO}: taking Go {pins.GO} from the module proxy\n")
-    text = _ask(["env", "-C", log.parent, *_environment(), go, "mod", "download", "-json"], _toolchain_module(machine))
-    home = Path(json.loads(text)["Dir"])
-    # Module archives carry no file modes: what has to be executed is made so here, as Go's own switch does.
-    for program in [
-        *(home / "bin").iterdir(),
-        *(path for path in (home / "pkg" / "tool").rglob("*") if path.is_file()),
-    ]:
+        note.write(f"{version} is older than {pins.GO}: downloading Go {pins.GO} from the module proxy\n")
+    download: list[str | Path] = ["env", "-C", log.parent, *_environment(), go, "mod", "download", "-json"]
+    home = Path(json.loads(_ask_go(download, _toolchain_module(machine)))["Dir"])
+    # Module archives carry no file modes, so the executables get theirs here, as Go's own toolchain switch does.
+    tools = [path for path in (home / "pkg" / "tool").rglob("*") if path.is_file()]
+    for program in [*(home / "bin").iterdir(), *tools]:
         program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return str(home / "bin" / "go")
 
 
-def _ask(argv: list[str | Path], module: str) -> str:
+def _ask_go(argv: list[str | Path], module: str) -> str:
     full = module if "@" in module else f"github.com/pulumi/pulumi/{module}"
     answer = ask([*argv, full], timeout=600)
     if answer.code:
-        raise Failed(f"Go cannot find {full}: {answer.err or answer.out}")
+        raise SetupError(f"Go cannot find {full}: {answer.err or answer.out}")
     return answer.out
 
 
@@ -81,5 +80,5 @@ def _toolchain_module(machine: str) -> str:
 
 
 def _environment() -> list[str]:
-    # Nothing of the user's Go settings but its proxies may change what is built.
+    # Of the user's Go settings, only the proxies may affect the build.
     return ["GOFLAGS=", "GOROOT=", "GO111MODULE=on", "GOWORK=off", "GOTOOLCHAIN=local", "CGO_ENABLED=0"]

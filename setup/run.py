@@ -1,23 +1,30 @@
-"""Subprocesses: long ones write into the phase's log, short ones answer a question."""
+"""Run subprocesses: long ones write to the log of their phase, short ones return their output."""
 
 import os
 import re
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-TAIL = 15
-# Far more than any of these commands takes on a slow machine: what is not over by then hangs.
-LIMIT_S = 30 * 60.0
-GRACE_S = 10.0
+TAIL_LINES = 15
+# Far longer than any of these commands takes on a slow machine, so a command that exceeds it hangs.
+TIMEOUT_S = 30 * 60.0
+KILL_GRACE_S = 10.0
+POLL_S = 0.1
+
+# Set in the thread of each phase: the event that ends it when another phase fails or the user interrupts.
+_stop_event: ContextVar[threading.Event | None] = ContextVar("stop_event", default=None)
 
 
-class Failed(Exception):
-    """A phase cannot go on. The text says what and how to fix it; the log, where there is one, says why."""
+class SetupError(Exception):
+    """An error that ends setup: the text says what is wrong and how to fix it, the end of the log says why."""
 
     def __init__(self, message: str, log: Path | None = None) -> None:
         super().__init__(message)
@@ -27,8 +34,24 @@ class Failed(Exception):
         text = str(self.args[0])
         if self.log is None:
             return text
-        lines = "".join(f"    | {line}\n" for line in tail(self.log, TAIL))
+        lines = "".join(f"    | {line}\n" for line in tail(self.log, TAIL_LINES))
         return f"{text}\n  the last lines of {self.log}:\n{lines.rstrip()}"
+
+
+class StoppedError(Exception):
+    """The phase was stopped from outside: another phase failed, or the user interrupted setup."""
+
+
+def stop_on(event: threading.Event) -> None:
+    """Make every command that this thread runs from now on end when the event is set."""
+    _stop_event.set(event)
+
+
+def raise_if_stopped() -> None:
+    """Raise StoppedError if this thread's stop event is set."""
+    event = _stop_event.get()
+    if event is not None and event.is_set():
+        raise StoppedError
 
 
 def run(  # noqa: PLR0913
@@ -38,12 +61,12 @@ def run(  # noqa: PLR0913
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     stdin: IO[bytes] | None = None,
-    timeout: float = LIMIT_S,
+    timeout: float = TIMEOUT_S,
 ) -> None:
-    """Run to the end with all output in the log; anything but success, also not in time, is Failed."""
-    command = [str(word) for word in argv]
+    """Run a command with all its output in the log; raise SetupError if it fails or exceeds the timeout."""
+    command = [str(argument) for argument in argv]
     with log.open("ab") as out:
-        out.write(f"$ {without_passwords(' '.join(command))}\n".encode())
+        out.write(f"$ {hide_passwords(' '.join(command))}\n".encode())
         out.flush()
         try:
             process = subprocess.Popen(
@@ -56,67 +79,83 @@ def run(  # noqa: PLR0913
                 process_group=0,
             )
         except FileNotFoundError:
-            raise Failed(f"`{command[0]}` is not installed") from None
+            raise SetupError(f"`{command[0]}` is not installed") from None
     try:
-        code = process.wait(timeout)
+        _communicate(process, timeout)
     except subprocess.TimeoutExpired:
-        raise Failed(f"`{command[0]}` did not finish within {_span(timeout)} and was stopped", log) from None
+        duration = f"{timeout / 60:.0f} min" if timeout > 99 else f"{timeout:.0f} s"  # noqa: PLR2004
+        raise SetupError(f"`{command[0]}` did not finish within {duration} and was stopped", log) from None
     finally:
         _end(process)
-    if code:
-        raise Failed(f"`{without_passwords(' '.join(command[:3]))}` failed with exit code {code}", log)
+    if process.returncode:
+        message = f"`{hide_passwords(' '.join(command[:3]))}` failed with exit code {process.returncode}"
+        raise SetupError(message, log)
 
 
-def without_passwords(text: str) -> str:
-    """Addresses of mirrors and proxies may carry a name and a password."""
+def hide_passwords(text: str) -> str:
+    """Replace the user and password in URLs of mirrors and proxies."""
     return re.sub(r"://[^/@\s]+@", "://****@", text)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Of a command that did not end by itself (no time left, or interrupted), its children go too."""
-    if process.returncode is not None:
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds > 99 else f"{seconds:.0f} s"  # noqa: PLR2004
 
 
 @dataclass(frozen=True)
 class Answer:
+    """The exit code and the output of a short command."""
+
     code: int
     out: str = ""
     err: str = ""
 
 
 def ask(argv: Sequence[str | Path], *, timeout: float = 20, env: Mapping[str, str] | None = None) -> Answer:
-    """Answer to a quick question; code 127 when there is nobody to ask, 124 when no answer came in time."""
+    """Return the output of a short command; its code is 127 if it is not installed and 124 after the timeout."""
     try:
-        done = subprocess.run(
-            [str(word) for word in argv],
-            capture_output=True,
+        process = subprocess.Popen(
+            [str(argument) for argument in argv],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
-            timeout=timeout,
             env=env,
-            text=True,
-            errors="replace",
-            check=False,
+            process_group=0,
         )
     except (FileNotFoundError, PermissionError) as error:
         return Answer(127, err=str(error))
-    except subprocess.TimeoutExpired:
-        return Answer(124, err=f"no answer within {timeout:.0f} s")
-    return Answer(done.returncode, done.stdout.strip(), done.stderr.strip())
+    with process:
+        try:
+            out, err = _communicate(process, timeout)
+        except subprocess.TimeoutExpired:
+            return Answer(124, err=f"no answer within {timeout:.0f} s")
+        finally:
+            _end(process)
+    return Answer(process.returncode, out.decode(errors="replace").strip(), err.decode(errors="replace").strip())
+
+
+def _communicate(process: "subprocess.Popen[bytes]", timeout: float) -> tuple[bytes, bytes]:
+    """Wait for the process, checking the thread's stop event in between."""
+    deadline = time.monotonic() + timeout
+    while True:
+        raise_if_stopped()
+        left = deadline - time.monotonic()
+        try:
+            return process.communicate(timeout=max(min(left, POLL_S), 0))
+        except subprocess.TimeoutExpired:
+            if left <= POLL_S:
+                raise
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process that is still running (timeout or interrupt) together with its children."""
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_GRACE_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def tail(log: Path, count: int) -> list[str]:
-    """The last lines with something on them. Of a line rewritten with carriage returns the newest text counts."""
+    """Return the last non-empty lines; for a line rewritten with carriage returns, only its newest text."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))

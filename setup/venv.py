@@ -1,4 +1,4 @@
-"""The repository's virtual environment, exactly what requirements.lock says, with muster itself installed editable."""
+"""The repository's virtual environment: exactly requirements.lock, with muster itself installed in editable mode."""
 
 import hashlib
 import json
@@ -14,10 +14,10 @@ STAMP = "muster.json"
 QUIET = ("--progress-bar", "off", "--disable-pip-version-check")
 
 
-def wanted(paths: Paths) -> dict[str, str]:
-    """What the stamp must say: the same lock for the same Python in the same place, and the same project file.
+def expected_stamp(paths: Paths) -> dict[str, str]:
+    """Return digests of what the environment depends on: lock file, Python, location, and the project file.
 
-    The place counts because the programs in the environment name it: a copy would run the code it was copied from.
+    The location counts because the programs in the environment name it: in a copy they would run the original's code.
     """
     lock = (paths.root / "requirements.lock").read_bytes()
     python = f"{sys.base_prefix} {sys.version_info.major}.{sys.version_info.minor} {paths.root}"
@@ -27,12 +27,13 @@ def wanted(paths: Paths) -> dict[str, str]:
     }
 
 
-def cached(paths: Paths) -> bool:
-    return stamp(paths) == wanted(paths)
+def is_current(paths: Paths) -> bool:
+    """Return whether the environment is complete and up to date."""
+    return read_stamp(paths) == expected_stamp(paths)
 
 
-def stamp(paths: Paths) -> dict[str, str]:
-    """What was last finished; empty when nothing was."""
+def read_stamp(paths: Paths) -> dict[str, str]:
+    """Return the digests of the last finished installation, empty if there is none."""
     try:
         content = json.loads((paths.venv / STAMP).read_text())
     except (OSError, ValueError):
@@ -40,10 +41,11 @@ def stamp(paths: Paths) -> dict[str, str]:
     return content if (paths.venv / "bin" / "python").exists() else {}
 
 
-def act(paths: Paths, _: Facts, log: Path) -> None:
-    target = wanted(paths)
+def install(paths: Paths, _: Facts, log: Path) -> None:
+    """Create the environment, or only install muster again if just the project file changed."""
+    target = expected_stamp(paths)
     python = paths.venv / "bin" / "python"
-    current = stamp(paths)
+    current = read_stamp(paths)
     (paths.venv / STAMP).unlink(missing_ok=True)
     if current.get("packages") != target["packages"]:
         shutil.rmtree(paths.venv, ignore_errors=True)
@@ -56,5 +58,5 @@ def act(paths: Paths, _: Facts, log: Path) -> None:
 
 
 def base_python() -> str:
-    """Never the environment's own Python: it may be about to be removed."""
+    """Return the Python outside any virtual environment: the environment's own may be about to be removed."""
     return str(getattr(sys, "_base_executable", None) or sys.executable)

@@ -1,12 +1,11 @@
-"""A machine on which everything is there; tests take parts away."""
+"""The facts of a machine on which everything is installed; tests remove parts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from setup.engine import Engine
-from setup.facts import Disk, Facts
+from setup.facts import Disk, Engine, Facts
 
 ALL = frozenset({"venv", "pulumi", "docker", "image", "env"})
 
@@ -23,9 +22,11 @@ READY = Facts(
 
 
 def machine(**changes: Any) -> Facts:
+    """Return the ready machine with some facts changed."""
     return replace(READY, **changes)
 
 
 def one_disk(free_gb: float) -> dict[str, Disk]:
+    """Return disks that are all on the same file system."""
     places = {"system": "/", "repository": "/repo", "cache": "/cache", "engine": "/var/lib/docker"}
     return {place: Disk(path, 1, free_gb) for place, path in places.items()}

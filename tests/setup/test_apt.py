@@ -1,4 +1,4 @@
-"""Which packages are installed, and where nodes get theirs from: the machine's own sources, in both formats."""
+"""Which packages apt installs, and the mirrors of the node image: the machine's own sources, in both formats."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import pytest
 
 from setup import apt, apt_sources
 from setup.apt_sources import Mirrors, Source
-from setup.distribution import parse
-from setup.engine import Engine
-from setup.facts import Facts
+from setup.facts import Engine, Facts, parse_os_release
 from tests.setup.machine import ALL, machine
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DEB822 = f"""\
 Types: deb
-# an address that is only remembered
+# a comment between the fields
 URIs: http://mirror.test/debian/
 Suites: bookworm bookworm-updates
 Components: main contrib
@@ -70,17 +68,17 @@ def test_all_files_of_the_machine_are_read(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d" / "d.sources.bak").write_text(
         "Types: deb\nURIs: http://d.test/debian\nSuites: trixie\n"
     )
-    assert [source.uri[7] for source in apt_sources.read(tmp_path)] == ["a", "b", "c"]
+    assert [source.uri[7] for source in apt_sources.read_sources(tmp_path)] == ["a", "b", "c"]
 
 
 def test_mirrors_move_to_the_suite_of_the_nodes() -> None:
-    found = apt_sources.mirrors(tuple(apt_sources.parse_deb822(DEB822)), "bookworm", "trixie")
-    assert found == Mirrors(
+    mirrors = apt_sources.find_mirrors(tuple(apt_sources.parse_deb822(DEB822)), "bookworm", "trixie")
+    assert mirrors == Mirrors(
         Source("http://mirror.test/debian", "trixie", KEYRING),
         Source("http://mirror.test/debian", "trixie-updates", KEYRING),
         Source("http://mirror.test/debian-security", "trixie-security"),
     )
-    rendered = apt_sources.render(found)
+    rendered = apt_sources.render_sources(mirrors)
     assert [source.suite for source in apt_sources.parse_deb822(rendered)] == [
         "trixie",
         "trixie-updates",
@@ -89,8 +87,8 @@ def test_mirrors_move_to_the_suite_of_the_nodes() -> None:
 
 
 def test_suites_the_machine_does_not_have_are_not_invented() -> None:
-    found = apt_sources.mirrors((Source("http://mirror.test/debian", "stable"),), "trixie", "trixie")
-    assert found == Mirrors(Source("http://mirror.test/debian", "trixie"))
+    mirrors = apt_sources.find_mirrors((Source("http://mirror.test/debian", "stable"),), "trixie", "trixie")
+    assert mirrors == Mirrors(Source("http://mirror.test/debian", "trixie"))
 
 
 def test_a_file_of_mirrors_is_resolved() -> None:
@@ -98,13 +96,13 @@ def test_a_file_of_mirrors_is_resolved() -> None:
     read = {
         Path("/etc/apt/mirrors/debian.list"): "# cloud\nhttps://cdn.test/debian/ priority:1\nhttps://b.test/debian\n"
     }
-    found = apt_sources.mirrors((source,), "trixie", "trixie", read.__getitem__)
-    assert found == Mirrors(Source("https://cdn.test/debian", "trixie"))
+    mirrors = apt_sources.find_mirrors((source,), "trixie", "trixie", read.__getitem__)
+    assert mirrors == Mirrors(Source("https://cdn.test/debian", "trixie"))
 
 
 def test_without_a_usable_mirror_there_is_none() -> None:
     sources = (Source("cdrom:[Debian]", "trixie"), Source("https://other.test/apt", "cloud-sdk-trixie"))
-    assert apt_sources.mirrors(sources, "trixie", "trixie") is None
+    assert apt_sources.find_mirrors(sources, "trixie", "trixie") is None
 
 
 @pytest.mark.parametrize(
@@ -157,5 +155,6 @@ def test_packages_are_only_what_is_missing_and_needed(facts: Facts, names: tuple
     ],
 )
 def test_distribution(text: str, expected: tuple[str, str, str, bool]) -> None:
-    found = parse(text)
-    assert (found.name, found.codename, found.title, found.debian_like) == expected
+    distribution = parse_os_release(text)
+    actual = (distribution.name, distribution.codename, distribution.title, distribution.debian_like)
+    assert actual == expected

@@ -1,4 +1,4 @@
-"""`python3 -m setup` itself, as a user runs it."""
+"""`python3 -m setup` as a user runs it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def setup(*words: str, cache: Path, **variables: str) -> subprocess.CompletedPro
 
 @pytest.fixture
 def warm(tmp_path: Path) -> Path:
-    """A cache with the contents of the machine's own, so that these runs do not overwrite its records."""
+    """Return a cache with the contents of the machine's own, so that these runs do not overwrite its records."""
     real = Paths.from_environment().cache
     if (real / "pulumi").exists():
         (tmp_path / "pulumi").symlink_to(real / "pulumi")
     shutil.copy(real / "env.json", tmp_path / "env.json")
     checked = setup("--check", cache=tmp_path).stdout
-    assert checked.endswith("to be done: nothing\n"), f"run `make setup` first ({checked.strip()})"
+    assert checked.endswith("to do: nothing\n"), f"run `make setup` first ({checked.strip()})"
     return tmp_path
 
 
@@ -54,7 +54,7 @@ def test_an_unknown_phase_is_named_with_the_known_ones(tmp_path: Path) -> None:
     done = setup("imgae", cache=tmp_path)
     assert done.returncode == 2
     assert (
-        "PHASE 'imgae' is not one of: preflight, apt, venv, pulumi, docker, kernel, image, env, stop-docker"
+        "PHASE 'imgae' is not one of: preflight, apt, venv, pulumi, docker, kernel, image, env, browser, stop-docker"
         in done.stderr
     )
 
@@ -70,7 +70,7 @@ def test_a_second_run_does_nothing_and_is_quick(warm: Path) -> None:
     done = setup(cache=warm)
     seconds = time.monotonic() - started
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("setup: everything is there")
+    assert done.stdout.startswith("setup: everything is up to date")
     assert seconds < 2
     record = json.loads((warm / "logs" / "setup.json").read_text())
     states = {name: phase["state"] for name, phase in record["phases"].items()}
@@ -83,7 +83,7 @@ def test_a_second_run_does_nothing_and_is_quick(warm: Path) -> None:
 @pytest.mark.engine
 def test_check_starts_nothing(warm: Path) -> None:
     done = setup("--check", cache=warm)
-    assert (done.returncode, done.stdout) == (0, "preflight: this machine can run muster; to be done: nothing\n")
+    assert (done.returncode, done.stdout) == (0, "preflight: this machine can run muster; to do: nothing\n")
     assert not (warm / "logs" / "setup.json").exists()
 
 
@@ -94,7 +94,7 @@ def test_a_lost_stamp_costs_a_look_not_a_new_environment(warm: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [line.split()[::2] for line in done.stdout.splitlines() if line.startswith("env  ")][-1] == ["env", "done"]
     assert "training-env: reused" in (warm / "logs" / "env.log").read_text()
-    assert setup("env", cache=warm).stdout.startswith("setup: everything is there")
+    assert setup("env", cache=warm).stdout.startswith("setup: everything is up to date")
 
 
 def test_an_engine_that_does_not_answer_is_said_before_anything_is_started(tmp_path: Path) -> None:
@@ -104,6 +104,49 @@ def test_an_engine_that_does_not_answer_is_said_before_anything_is_started(tmp_p
     assert "    fix: " in done.stderr
     assert json.loads((tmp_path / "logs" / "setup.json").read_text())["phases"]["preflight"]["state"] == "failed"
     assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o700
+
+
+FAILING = """
+import sys
+from setup import command
+from setup.registry import Phase
+from setup.run import run
+from tests.setup.machine import READY
+
+def fail(paths, facts, log):
+    run(["sh", "-c", "until [ -s $0 ]; do sleep 0.01; done; echo no space left; exit 3", paths.logs / "venv.log"], log)
+
+def work(paths, facts, log):
+    run(["sleep", "300"], log)
+
+phases = {"venv": work, "pulumi": fail, "env": work}
+command.PHASES = [Phase(name, lambda *_: False, phases[name]) for name in phases]
+command.gather = lambda *_, **__: READY
+sys.exit(command.main([]))
+"""
+
+
+def test_a_failed_phase_stops_the_others_and_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    environment = {**os.environ, "MUSTER_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING], cwd=REPO, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "setup: phase pulumi failed: `sh -c until [ -s $0 ]; do sleep 0.01; done; echo no space left; exit 3` "
+        "failed with exit code 3",
+        f"  the last lines of {tmp_path}/logs/pulumi.log:",
+        f"    | $ sh -c until [ -s $0 ]; do sleep 0.01; done; echo no space left; exit 3 {tmp_path}/logs/venv.log",
+        "    | no space left",
+        "  stopped because of it: venv",
+        "  fix the cause and run setup again: finished phases are not repeated",
+    ]
+    phases = json.loads((tmp_path / "logs" / "setup.json").read_text())["phases"]
+    assert {name: phase["state"] for name, phase in phases.items()} == {
+        "preflight": "done",
+        "venv": "stopped",
+        "pulumi": "failed",
+    }
 
 
 @pytest.mark.engine
@@ -117,9 +160,9 @@ def test_two_at_once_the_second_waits_and_says_so(warm: Path) -> None:
             [sys.executable, "-m", "setup"], cwd=REPO, env=environment, stdout=subprocess.PIPE, text=True
         )
         assert second.stdout is not None
-        said = second.stdout.readline()
-        assert said == "setup: another setup (process 4711) is at work; waiting for it to finish (0 s)\n"
+        line = second.stdout.readline()
+        assert line == "setup: another setup (process 4711) is running; waiting for it to finish (0 s)\n"
         assert second.poll() is None
-    rest, _ = second.communicate(timeout=60)
-    assert rest.startswith("setup: everything is there")
+    output, _ = second.communicate(timeout=60)
+    assert output.startswith("setup: everything is up to date")
     assert second.returncode == 0

@@ -1,4 +1,4 @@
-"""The Docker engine is recognised for what it is; setup ends the one it started and no other."""
+"""Setup recognises the state of the Docker engine and stops the engine it started, and no other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from setup import engine
-from setup.engine import Engine
+from setup.facts import Engine
 from setup.paths import Paths
-from setup.run import Answer, Failed
+from setup.run import Answer, SetupError
 
 DOCKER0 = Path("/sys/class/net/docker0")
 
@@ -62,38 +62,38 @@ def test_classify(answer: Answer, host: str, installed: bool, expected: Engine) 
 
 def test_docker_host_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    found = engine.look()
-    assert found.state in ("unreachable", "absent")
-    if found.state == "unreachable":
-        assert f"DOCKER_HOST=unix://{tmp_path}/none.sock does not answer" in found.detail
+    docker = engine.inspect_engine()
+    assert docker.state in ("unreachable", "absent")
+    if docker.state == "unreachable":
+        assert f"DOCKER_HOST=unix://{tmp_path}/none.sock does not answer" in docker.detail
 
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `docker` whose context is on another machine, and which notes what it is asked."""
+    """Install a `docker` whose context is on another machine and which logs its subcommands; return the log."""
     docker = tmp_path / "docker"
-    docker.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/asked\n[ "$1" = context ] && echo ssh://me@far\nexit 0\n')
+    docker.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/calls\n[ "$1" = context ] && echo ssh://me@far\nexit 0\n')
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    return tmp_path / "asked"
+    return tmp_path / "calls"
 
 
 @pytest.mark.parametrize("host", ["tcp://far:2375", "ssh://me@far", "far:2375"])
 def test_an_engine_elsewhere_is_not_even_asked(client: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", host)
-    assert engine.look() == Engine("remote", f"DOCKER_HOST={host}")
+    assert engine.inspect_engine() == Engine("remote", f"DOCKER_HOST={host}")
     assert not client.exists()
 
 
 def test_a_context_elsewhere_counts_like_docker_host(client: Path) -> None:
-    assert engine.look() == Engine("remote", "the current Docker context names ssh://me@far")
+    assert engine.inspect_engine() == Engine("remote", "the current Docker context names ssh://me@far")
     assert client.read_text() == "context\n"
 
 
 def test_docker_host_goes_before_the_context(client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///run/docker.sock")
-    assert engine.look().state != "remote"
+    assert engine.inspect_engine().state != "remote"
     assert client.read_text() == "info\n"
 
 
@@ -127,11 +127,11 @@ def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> Non
 
 def test_an_engine_that_ends_at_once_is_reported_with_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    monkeypatch.setattr(engine, "GRACE_S", 0.3)
+    monkeypatch.setattr(engine, "TAKEOVER_S", 0.3)
     log = tmp_path / "docker.log"
     process = engine.launch(Paths(tmp_path, tmp_path), ["sh", "-c", "echo storage driver is broken; exit 3"], log)
-    with pytest.raises(Failed) as failure:
-        engine.wait(log, process)
+    with pytest.raises(SetupError) as failure:
+        engine.wait_until_running(log, process)
     assert str(failure.value) == (
         f"the Docker engine ended at once with exit code 3\n  the last lines of {log}:\n    | storage driver is broken"
     )
@@ -144,17 +144,17 @@ def test_a_second_engine_starts_answers_and_is_stopped(monkeypatch: pytest.Monke
     paths = Paths(tmp_path, tmp_path)
     own = [f"--data-root={tmp_path}/data", f"--exec-root={tmp_path}/exec", f"--pidfile={tmp_path}/own.pid"]
     quiet = ["--bridge=none", "--iptables=false", "--ip6tables=false", "--storage-driver=vfs"]
-    # In a network of its own: an engine without a bridge removes docker0, which is the other engine's.
+    # In its own network namespace, because an engine without a bridge removes docker0, which belongs to the other one.
     dockerd = ["unshare", "--net", "dockerd", f"--host={host}", *own, *quiet]
     before = DOCKER0.exists()
     process = engine.launch(paths, dockerd, tmp_path / "docker.log")
     try:
-        engine.wait(tmp_path / "docker.log", process)
-        assert engine.look().data == tmp_path / "data"
+        engine.wait_until_running(tmp_path / "docker.log", process)
+        assert engine.inspect_engine().data == tmp_path / "data"
     finally:
         assert "stopped the Docker engine" in engine.stop(paths)
         process.wait(10)
-    assert engine.look().state == "unreachable"
+    assert engine.inspect_engine().state == "unreachable"
     assert DOCKER0.exists() == before
 
 

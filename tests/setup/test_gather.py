@@ -1,4 +1,4 @@
-"""Looking changes nothing: the base image is pulled only by a run that is going to use it."""
+"""A check changes nothing: only a run that is going to use the base image pulls it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from setup import base, engine, image
-from setup.engine import Engine
+from setup import engine, image
+from setup.facts import Engine
 from setup.gather import gather
 from setup.paths import Paths
 
 
-@pytest.mark.parametrize(("only_look", "expected"), [(True, "offered"), (False, "pull")])
+@pytest.mark.parametrize(("only_look", "expected"), [(True, "can_pull_base"), (False, "pull_base")])
 def test_a_check_does_not_pull_the_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_look: bool, expected: str
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(base, "offered", lambda: not asked.append("offered"))
-    monkeypatch.setattr(base, "pull", lambda _: not asked.append("pull"))
-    monkeypatch.setattr(engine, "look", lambda: Engine("running"))
-    monkeypatch.setattr(image, "cached", lambda _: False)
-    # A plain user cannot fall back on debootstrap, so only then is it asked at all.
+    calls: list[str] = []
+    monkeypatch.setattr(image, "can_pull_base", lambda: not calls.append("can_pull_base"))
+    monkeypatch.setattr(image, "pull_base", lambda _: not calls.append("pull_base"))
+    monkeypatch.setattr(engine, "inspect_engine", lambda: Engine("running"))
+    monkeypatch.setattr(image, "is_current", lambda _: False)
+    # Without root there is no fallback to debootstrap, so the base is probed.
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     facts = gather(Paths(tmp_path, tmp_path), ["image"], only_look=only_look)
-    assert asked == [expected]
+    assert calls == [expected]
     assert facts.reach == {"base": True}

@@ -1,4 +1,4 @@
-"""The node image is known by a hash over everything that goes into it, and boots bare and quickly."""
+"""The node image carries a digest of everything that goes into it, and boots quickly into a bare system."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from setup import base, env, image, pins
+from setup import env, image, pins
 from setup.paths import Paths
-from setup.run import Failed
+from setup.run import SetupError
 from tests.setup.machine import machine
 
 CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SYS_NICE", "SYS_PTRACE", "IPC_LOCK")
@@ -35,7 +35,7 @@ def test_the_hash_follows_sources_certificates_and_base(paths: Paths) -> None:
     certificates = paths.root / "certificates"
 
     def digest(kind: str = "official") -> str:
-        return image.digest(image.files(paths, certificates), kind)
+        return image.digest(image.context_files(paths, certificates), kind)
 
     first = digest()
     assert digest() == first
@@ -50,9 +50,9 @@ def test_the_hash_follows_sources_certificates_and_base(paths: Paths) -> None:
 
 def test_the_context_does_not_depend_on_owner_or_umask(paths: Paths) -> None:
     (paths.root / "setup/image/entry.sh").chmod(0o600)
-    with tarfile.open(fileobj=io.BytesIO(image.tar(image.files(paths, paths.root)))) as archive:
-        found = {entry.name: (oct(entry.mode), entry.uid) for entry in archive}
-    assert found == {
+    with tarfile.open(fileobj=io.BytesIO(image.pack_context(image.context_files(paths, paths.root)))) as archive:
+        entries = {entry.name: (oct(entry.mode), entry.uid) for entry in archive}
+    assert entries == {
         "Dockerfile": ("0o644", 0),
         "ca-certificates": ("0o755", 0),
         "entry.sh": ("0o755", 0),
@@ -64,16 +64,16 @@ def test_the_context_does_not_depend_on_owner_or_umask(paths: Paths) -> None:
 
 @pytest.mark.engine
 def test_the_image_is_the_one_of_these_sources(paths: Paths) -> None:
-    assert image.cached(Paths.from_environment())
-    assert not image.cached(paths)
-    assert image.label(pins.NODE_IMAGE, "muster.cache") == "image"
-    assert image.label("muster-node:never-made", "muster.hash") is None
+    assert image.is_current(Paths.from_environment())
+    assert not image.is_current(paths)
+    assert image.read_label(pins.NODE_IMAGE, "muster.cache") == "image"
+    assert image.read_label("muster-node:never-made", "muster.hash") is None
 
 
 def test_an_engine_that_cannot_say_is_no_reason_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    with pytest.raises(Failed, match=f"the Docker engine does not say whether {pins.NODE_IMAGE} is there: "):
-        image.label(pins.NODE_IMAGE, "muster.hash")
+    with pytest.raises(SetupError, match=f"the Docker engine cannot inspect the image {pins.NODE_IMAGE}: "):
+        image.read_label(pins.NODE_IMAGE, "muster.hash")
 
 
 @pytest.fixture
@@ -99,11 +99,11 @@ def test_a_bare_node_boots_whole_with_nothing_that_bootstrap_should_bring(node: 
     started = time.monotonic()
     state = ""
     while state not in ("running", "degraded") and time.monotonic() - started < 20:
-        # While PID 1 is still changing its mounts, the engine cannot always get in.
-        asked = subprocess.run(
+        # While PID 1 still changes its mounts, `docker exec` can fail.
+        reply = subprocess.run(
             ["docker", "exec", node, "systemctl", "is-system-running"], capture_output=True, text=True
         )
-        state = asked.stdout.strip()
+        state = reply.stdout.strip()
     assert state == "running", _inside(node, "systemctl list-units --failed --no-legend")
     daemons = "slurmd slurmctld slurmdbd sackd mariadb munge"
     assert set(_inside(node, f"systemctl is-enabled {daemons} || true").split()) == {"disabled"}
@@ -124,21 +124,21 @@ def test_the_image_holds_no_identity() -> None:
 @pytest.mark.engine
 def test_a_base_that_is_there_is_kept(tmp_path: Path) -> None:
     before = _output("docker", "image", "inspect", "-f", "{{.Id}}", pins.BASE_IMAGE)
-    assert base.ensure(Paths(tmp_path, tmp_path), tmp_path / "log") in base.KINDS
+    assert image.ensure_base(Paths(tmp_path, tmp_path), tmp_path / "log") in image.BASE_KINDS
     assert _output("docker", "image", "inspect", "-f", "{{.Id}}", pins.BASE_IMAGE) == before
 
 
-@pytest.mark.parametrize(("known", "offered"), [("image", True), ("manifest", True), ("nothing", False)])
+@pytest.mark.parametrize(("existing", "offered"), [("image", True), ("manifest", True), ("nothing", False)])
 def test_whether_the_base_is_offered_is_asked_without_pulling_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, offered: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: str, offered: bool
 ) -> None:
     docker = tmp_path / "docker"
-    docker.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/asked\n[ "$1" = {known} ]\n')
+    docker.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/calls\n[ "$1" = {existing} ]\n')
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert base.offered() is offered
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked == ["image inspect", "manifest inspect"][: 1 if known == "image" else 2]
+    assert image.can_pull_base() is offered
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == ["image inspect", "manifest inspect"][: 1 if existing == "image" else 2]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_nodes_use_the_package_index_of_the_machine(text: str, expected: dic
 def test_a_token_of_the_package_index_is_in_no_command_line_and_no_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `docker` that notes its words and what it finds in its environment."""
+    """A stub `docker` logs its arguments and its environment."""
     token = "t0p-s3cret"
     docker = tmp_path / "docker"
     docker.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/argv\nenv > {tmp_path}/environment.$1\necho answer\n')
@@ -169,7 +169,7 @@ def test_a_token_of_the_package_index_is_in_no_command_line_and_no_log(
     monkeypatch.setenv("https_proxy", f"http://user:{token}@proxy.test:3128")
     index = {"PIP_INDEX_URL": f"https://user:{token}@index.test/simple"}
     monkeypatch.setattr(env, "pip_settings", lambda _: index)
-    env.act(Paths(Paths.from_environment().root, tmp_path), machine(), tmp_path / "env.log")
+    env.fill(Paths(Paths.from_environment().root, tmp_path), machine(), tmp_path / "env.log")
 
     given = (tmp_path / "environment.run").read_text().splitlines()
     assert f"PIP_INDEX_URL={index['PIP_INDEX_URL']}" in given
@@ -185,14 +185,14 @@ def test_the_environment_is_filled_again_when_the_volume_or_the_lock_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Paths.from_environment()
-    assert env.cached(here)
+    assert env.is_filled(here)
     node = [pins.NODE_IMAGE, "sh", "-c", "mkdir -p /shared/env/other && rmdir /shared/env/other"]
     _output("docker", "run", "--rm", "--network", "none", "-v", f"{pins.ENV_VOLUME}:/shared/env", *node)
-    assert env.cached(here)
+    assert env.is_filled(here)
     (tmp_path / "env.json").write_text('{"key": "other", "volume": "2026')
-    assert not env.cached(Paths(here.root, tmp_path))
+    assert not env.is_filled(Paths(here.root, tmp_path))
     monkeypatch.setattr(pins, "ENV_VOLUME", "muster-cache-never-made")
-    assert not env.cached(here)
+    assert not env.is_filled(here)
 
 
 def _inside(node: str, script: str) -> str:

@@ -143,7 +143,7 @@ def test_lint_brings_shellcheck_where_it_is_missing(clone: Path, tmp_path: Path)
 
 def test_the_tests_have_a_browser_to_look_at_pages_with(clone: Path) -> None:
     make(clone, "test")
-    assert "-m setup.browser\n" in asked(clone)
+    assert "-m setup browser\n" in asked(clone)
 
 
 def make(clone: Path, *words: str, **variables: str) -> str:

@@ -1,4 +1,4 @@
-"""Each thing that can be missing gives its own message with the fix, and several give all of them at once."""
+"""Each problem of a machine has its own message with the fix, and several are reported together."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from setup.engine import Engine
-from setup.facts import Disk, Facts
-from setup.preflight import BUILD_ROOM, ROOM, problems
+from setup.facts import Disk, Engine, Facts
+from setup.preflight import DISK_GB, PULUMI_BUILD_GB, find_problems
 from tests.setup.machine import ALL, machine, one_disk
 
 NETWORK_FIX = "check the network and the proxy settings (http_proxy, https_proxy), then run this again"
@@ -22,7 +21,7 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
     "processor": (
         machine(machine="riscv64"),
         "the processor is riscv64; supported are x86_64, aarch64",
-        "run it on one of those",
+        "use a machine with one of those",
     ),
     "memory": (
         machine(memory_mb=1990),
@@ -46,40 +45,40 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
     ),
     "Docker denied": (
         machine(engine=Engine("denied"), root=False),
-        "you may not use the Docker engine (permission denied on its socket)",
+        "you are not allowed to use the Docker engine (permission denied on its socket)",
         'run `sudo usermod -aG docker "$USER"` and log in again, or run it as root',
     ),
     "DOCKER_HOST": (
         machine(engine=Engine("unreachable", "DOCKER_HOST=unix:///run/other.sock does not answer (refused)")),
         "DOCKER_HOST=unix:///run/other.sock does not answer (refused)",
-        "start that engine, or `unset DOCKER_HOST` to use the one of this machine",
+        "start that engine, or `unset DOCKER_HOST` to use this machine's own",
     ),
     "DOCKER_HOST elsewhere": (
         machine(engine=Engine("remote", "DOCKER_HOST=tcp://elsewhere:2375")),
-        "the Docker engine is not asked through a unix socket of this machine (DOCKER_HOST=tcp://elsewhere:2375): "
-        "nodes of an engine elsewhere cannot be reached from here",
+        "the Docker client does not use a unix socket of this machine (DOCKER_HOST=tcp://elsewhere:2375): "
+        "nodes of a remote engine cannot be reached from here",
         REMOTE_FIX,
     ),
     "context elsewhere": (
         machine(engine=Engine("remote", "the current Docker context names ssh://me@elsewhere")),
-        "the Docker engine is not asked through a unix socket of this machine "
+        "the Docker client does not use a unix socket of this machine "
         "(the current Docker context names ssh://me@elsewhere): "
-        "nodes of an engine elsewhere cannot be reached from here",
+        "nodes of a remote engine cannot be reached from here",
         REMOTE_FIX,
     ),
     "rootless": (
         machine(engine=Engine("running", rootless=True), root=False),
-        "the Docker engine is rootless: its containers cannot be reached from here, nor have cgroups of their own",
+        "the Docker engine is rootless: its containers are unreachable from here and have no cgroups of their own",
         "use the machine's own engine: `unset DOCKER_HOST`, `docker context use default`",
     ),
     "Docker Desktop": (
         machine(engine=Engine("running", desktop=True), root=False),
         "the engine is Docker Desktop, a virtual machine: its containers cannot be reached from here",
-        "install Docker Engine beside it and run `docker context use default`",
+        "install Docker Engine as well and run `docker context use default`",
     ),
     "no ensurepip": (
         machine(lacking=frozenset({"ensurepip"}), missing=frozenset({"venv"}), root=False),
-        "Python 3.13 lacks ensurepip, so no virtual environment can be made",
+        "Python 3.13 lacks ensurepip, so setup cannot create a virtual environment",
         "install it, for example `sudo apt-get install python3.13-venv`",
     ),
     "no Go": (
@@ -89,33 +88,33 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
     ),
     "no base image": (
         machine(missing=frozenset({"image"}), reach={"base": False}, root=False),
-        "debian:trixie cannot be pulled, and debootstrap, the other way, needs root and must be installed",
-        "run it as root, or get the image by other means: `docker load`, then tag it debian:trixie",
+        "debian:trixie cannot be pulled, and the alternative, debootstrap, must be installed and needs root",
+        "run it as root, or load the image from a file with `docker load` and tag it debian:trixie",
     ),
     "disk": (
         machine(missing=ALL, reach={"release": True}, disks=one_disk(6.24)),
         "the disk of /cache, /repo, /var/lib/docker has 6.2 GB free; setup needs 13 GB there "
         "(venv 1, pulumi 1, image 2, env 9)",
-        "free some, or set MUSTER_CACHE (and Docker's data-root) to a larger disk",
+        "free some space, or move MUSTER_CACHE (and Docker's data-root) to a larger disk",
     ),
     "disk of a Pulumi build": (
         machine(missing=frozenset({"pulumi"}), reach={"release": False}, disks=one_disk(3.9)),
         "the disk of /cache has 3.9 GB free; setup needs 4 GB there (pulumi 4)",
-        "free some, or set MUSTER_CACHE (and Docker's data-root) to a larger disk",
+        "free some space, or move MUSTER_CACHE (and Docker's data-root) to a larger disk",
     ),
     "apt mirror": (
         machine(reach={"apt": False}),
-        "the machine's apt mirror cannot be reached, and something must be downloaded from it",
+        "the machine's apt mirror cannot be reached, and setup has to download from it",
         NETWORK_FIX,
     ),
     "package index": (
         machine(reach={"python": False}),
-        "the Python package index cannot be reached, and something must be downloaded from it",
+        "the Python package index cannot be reached, and setup has to download from it",
         NETWORK_FIX,
     ),
     "module proxy": (
         machine(reach={"go": False}),
-        "the Go module proxy cannot be reached, and something must be downloaded from it",
+        "the Go module proxy cannot be reached, and setup has to download from it",
         NETWORK_FIX,
     ),
 }
@@ -124,7 +123,7 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
 @pytest.mark.parametrize("name", TABLE)
 def test_one_problem_one_message(name: str) -> None:
     facts, what, fix = TABLE[name]
-    assert [(problem.what, problem.fix) for problem in problems(facts)] == [(what, fix)]
+    assert [(problem.what, problem.fix) for problem in find_problems(facts)] == [(what, fix)]
 
 
 @pytest.mark.parametrize(
@@ -142,12 +141,12 @@ def test_one_problem_one_message(name: str) -> None:
     ],
 )
 def test_what_setup_can_help_itself_with_is_no_problem(facts: Facts) -> None:
-    assert problems(facts) == []
+    assert find_problems(facts) == []
 
 
 def test_the_page_says_how_much_room_it_takes() -> None:
-    total = sum(size for _, size in ROOM.values())
-    built = total - ROOM["pulumi"][1] + BUILD_ROOM
+    total = sum(size for _, size in DISK_GB.values())
+    built = total - DISK_GB["pulumi"][1] + PULUMI_BUILD_GB
     page = " ".join((Path(__file__).parents[2] / "docs" / "setup.md").read_text().split())
     assert f"It takes {total} GB of disk where Pulumi's release can be downloaded, {built} GB where" in page
 
@@ -162,7 +161,7 @@ def test_all_problems_come_at_once() -> None:
         disks=one_disk(1.0),
         reach={"python": False, "release": False},
     )
-    heads = [problem.what.split()[0:3] for problem in problems(facts)]
+    heads = [problem.what.split()[0:3] for problem in find_problems(facts)]
     assert heads == [
         ["the", "machine", "has"],
         ["there", "is", "no"],
@@ -176,6 +175,6 @@ def test_all_problems_come_at_once() -> None:
 def test_each_disk_is_judged_by_what_goes_there() -> None:
     disks = {**one_disk(2.5), "engine": Disk("/var/lib/docker", 2, 10.5)}
     facts = machine(missing=ALL, reach={"release": True}, disks=disks)
-    assert [problem.what for problem in problems(facts)] == [
+    assert [problem.what for problem in find_problems(facts)] == [
         "the disk of /var/lib/docker has 10.5 GB free; setup needs 11 GB there (image 2, env 9)"
     ]

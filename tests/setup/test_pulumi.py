@@ -1,4 +1,4 @@
-"""Pulumi's release is downloaded, checked and put in place whole, or not at all. The server is real, on loopback."""
+"""Pulumi's release is downloaded, verified and installed completely or not at all, from a real server on loopback."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from pathlib import Path
 
 import pytest
 
-from setup import pins, pulumi, pulumi_release
+from setup import pins, pulumi
 from setup.facts import Facts
 from setup.paths import Paths
-from setup.run import Failed
+from setup.run import SetupError
 from tests.setup.machine import machine
 
 ARCHIVE = f"pulumi-v{pins.PULUMI}-linux-x64.tar.gz"
 CHECKSUMS = f"pulumi-{pins.PULUMI}-checksums.txt"
 RELEASE: Facts = machine(missing=frozenset({"pulumi"}), reach={"release": True})
 REPO = Path(__file__).resolve().parents[2]
-ACT = """
+INSTALL = """
 import sys
 from pathlib import Path
-from setup import pulumi, pulumi_release
+from setup import pulumi
 from setup.paths import Paths
 from tests.setup.machine import machine
-pulumi_release.RELEASES = sys.argv[1]
+pulumi.RELEASES = sys.argv[1]
 cache = Path(sys.argv[2])
-pulumi.act(Paths(cache, cache), machine(reach={"release": True}), cache / "log")
+pulumi.install(Paths(cache, cache), machine(reach={"release": True}), cache / "log")
 """
 
 
 class Server:
-    """Serves what is in `files`; stalls half-way through those named in `stalled`."""
+    """A server of `files` that stalls half-way through those named in `stalled`."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -78,13 +78,13 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    made = Server()
+    served = Server()
     content = _release(pins.PULUMI_FILES)
-    made.files = {ARCHIVE: content, CHECKSUMS: f"{hashlib.sha256(content).hexdigest()}  {ARCHIVE}\n".encode()}
-    monkeypatch.setattr(pulumi_release, "RELEASES", made.url)
-    yield made
-    made.http.shutdown()
-    made.http.server_close()
+    served.files = {ARCHIVE: content, CHECKSUMS: f"{hashlib.sha256(content).hexdigest()}  {ARCHIVE}\n".encode()}
+    monkeypatch.setattr(pulumi, "RELEASES", served.url)
+    yield served
+    served.http.shutdown()
+    served.http.server_close()
 
 
 @pytest.fixture
@@ -93,52 +93,52 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def test_release_is_installed_and_works(server: Server, paths: Paths) -> None:
-    assert pulumi_release.reachable("x86_64")
-    assert not pulumi_release.reachable("aarch64")
-    pulumi.act(paths, RELEASE, paths.cache / "log")
-    assert pulumi.complete(paths.pulumi / "bin")
+    assert pulumi.is_release_reachable("x86_64")
+    assert not pulumi.is_release_reachable("aarch64")
+    pulumi.install(paths, RELEASE, paths.cache / "log")
+    assert pulumi.is_complete(paths.pulumi / "bin")
     assert sorted(path.name for path in paths.pulumi.rglob("*") if path.is_file()) == sorted(pins.PULUMI_FILES)
     assert list(paths.scratch.iterdir()) == []
 
 
 def test_an_unreachable_release_is_found_out(server: Server) -> None:
     server.files.clear()
-    assert not pulumi_release.reachable("x86_64")
+    assert not pulumi.is_release_reachable("x86_64")
 
 
 def test_a_wrong_checksum_is_refused(server: Server, tmp_path: Path) -> None:
     server.files[CHECKSUMS] = f"{'0' * 64}  {ARCHIVE}\n".encode()
-    with pytest.raises(Failed, match=rf"{ARCHIVE} has SHA-256 \w+, its published checksum is 0{{64}}: not used"):
-        pulumi_release.fetch("x86_64", tmp_path / "made", tmp_path / "log")
-    assert not (tmp_path / "made" / "bin").exists()
+    with pytest.raises(SetupError, match=rf"{ARCHIVE} has SHA-256 \w+, its published checksum is 0{{64}}: not used"):
+        pulumi.fetch_release("x86_64", tmp_path / "staging", tmp_path / "log")
+    assert not (tmp_path / "staging" / "bin").exists()
 
 
 def test_checksums_that_do_not_name_the_archive_are_refused(server: Server, tmp_path: Path) -> None:
     server.files[CHECKSUMS] = f"{'0' * 64}  other.tar.gz\n".encode()
-    with pytest.raises(Failed, match=f"the published checksums do not name {ARCHIVE}: not used"):
-        pulumi_release.fetch("x86_64", tmp_path / "made", tmp_path / "log")
+    with pytest.raises(SetupError, match=f"the published checksums do not name {ARCHIVE}: not used"):
+        pulumi.fetch_release("x86_64", tmp_path / "staging", tmp_path / "log")
 
 
 def test_an_archive_without_the_language_host_is_refused(server: Server, tmp_path: Path) -> None:
     content = _release(("pulumi",))
     server.files = {ARCHIVE: content, CHECKSUMS: f"{hashlib.sha256(content).hexdigest()}  {ARCHIVE}\n".encode()}
-    with pytest.raises(Failed, match="has no pulumi/pulumi-language-python: not used"):
-        pulumi_release.fetch("x86_64", tmp_path / "made", tmp_path / "log")
+    with pytest.raises(SetupError, match="has no pulumi/pulumi-language-python: not used"):
+        pulumi.fetch_release("x86_64", tmp_path / "staging", tmp_path / "log")
 
 
 def test_half_made_caches_are_not_taken_and_are_healed(server: Server, paths: Paths) -> None:
-    pulumi.act(paths, RELEASE, paths.cache / "log")
+    pulumi.install(paths, RELEASE, paths.cache / "log")
     (paths.pulumi / "bin" / "pulumi-language-python").unlink()
-    (paths.scratch / "pulumi" / "made").mkdir(parents=True)
-    assert not pulumi.complete(paths.pulumi / "bin")
-    pulumi.act(paths, RELEASE, paths.cache / "log")
-    assert pulumi.complete(paths.pulumi / "bin")
+    (paths.scratch / "pulumi" / "staging").mkdir(parents=True)
+    assert not pulumi.is_complete(paths.pulumi / "bin")
+    pulumi.install(paths, RELEASE, paths.cache / "log")
+    assert pulumi.is_complete(paths.pulumi / "bin")
     assert list(paths.scratch.iterdir()) == []
 
 
 def test_kill_9_in_the_middle_is_healed_by_the_next_run(server: Server, paths: Paths) -> None:
     server.stalled = {ARCHIVE}
-    command = [sys.executable, "-c", ACT, server.url, str(paths.cache)]
+    command = [sys.executable, "-c", INSTALL, server.url, str(paths.cache)]
     victim = subprocess.Popen(command, cwd=REPO)
     assert server.half_sent.wait(20)
     victim.kill()
@@ -148,7 +148,7 @@ def test_kill_9_in_the_middle_is_healed_by_the_next_run(server: Server, paths: P
 
     server.stalled = set()
     assert subprocess.run(command, cwd=REPO).returncode == 0
-    assert pulumi.complete(paths.pulumi / "bin")
+    assert pulumi.is_complete(paths.pulumi / "bin")
     assert list(paths.scratch.iterdir()) == []
 
 
@@ -172,7 +172,7 @@ def test_one_on_path_is_taken_if_new_enough_and_whole(
         (place / name).write_text(f"#!/bin/sh\necho {version}\n")
         (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(place))
-    assert pulumi.cached(paths) is taken
+    assert pulumi.is_installed(paths) is taken
 
 
 def test_the_project_accepts_what_set_up_accepts() -> None:
@@ -194,7 +194,7 @@ def test_wrapper_modules_are_pinned() -> None:
 @pytest.mark.engine
 def test_the_installed_one_runs(tmp_path: Path) -> None:
     binaries = Paths.from_environment().pulumi / "bin"
-    program = binaries / "pulumi" if pulumi.complete(binaries) else shutil.which("pulumi")
+    program = binaries / "pulumi" if pulumi.is_complete(binaries) else shutil.which("pulumi")
     assert program is not None
     done = subprocess.run([program, "version"], capture_output=True, text=True, env={"HOME": str(tmp_path)})
     assert done.stdout.strip().removeprefix("v") >= pins.PULUMI

@@ -1,4 +1,4 @@
-"""The virtual environment: made by a real pip from a small lock, again only when needed, healed when half made."""
+"""The virtual environment: a real pip creates it from a small lock, and repairs it when it is incomplete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from setup import venv
 from setup.paths import Paths
-from setup.run import Failed
+from setup.run import SetupError
 from tests.setup.machine import machine
 
 pytestmark = pytest.mark.engine
@@ -60,41 +60,41 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
 
 
 def test_made_once_then_only_what_changed(paths: Paths, tmp_path: Path) -> None:
-    assert not venv.cached(paths)
-    venv.act(paths, machine(), tmp_path / "log")
-    assert venv.cached(paths)
+    assert not venv.is_current(paths)
+    venv.install(paths, machine(), tmp_path / "log")
+    assert venv.is_current(paths)
     assert _imports(paths, "tiny, backend")
 
     # The project file alone: the packages stay.
     (paths.venv / "kept").touch()
     (paths.root / "pyproject.toml").write_text(PROJECT + 'description = "other"\n')
-    assert not venv.cached(paths)
-    venv.act(paths, machine(), tmp_path / "log")
-    assert venv.cached(paths)
+    assert not venv.is_current(paths)
+    venv.install(paths, machine(), tmp_path / "log")
+    assert venv.is_current(paths)
     assert (paths.venv / "kept").exists()
 
     # A Python that went away takes the environment with it.
     python = paths.venv / "bin" / "python"
     python.rename(paths.venv / "bin" / "python.away")
-    assert not venv.cached(paths)
+    assert not venv.is_current(paths)
 
     # Killed before the stamp: nothing of it is trusted.
     (paths.venv / venv.STAMP).unlink()
     (paths.venv / "bin" / "pip").unlink()
-    venv.act(paths, machine(), tmp_path / "log")
-    assert venv.cached(paths)
+    venv.install(paths, machine(), tmp_path / "log")
+    assert venv.is_current(paths)
     assert not (paths.venv / "kept").exists()
     assert _imports(paths, "tiny, backend")
 
 
 def test_a_moved_checkout_gets_an_environment_of_its_own(paths: Paths, tmp_path: Path) -> None:
-    venv.act(paths, machine(), tmp_path / "log")
+    venv.install(paths, machine(), tmp_path / "log")
     moved = Paths(tmp_path / "moved", paths.cache)
     shutil.copytree(paths.root, moved.root, symlinks=True)
-    assert not venv.cached(moved)
-    venv.act(moved, machine(), tmp_path / "log")
-    assert venv.cached(moved)
-    assert venv.cached(paths)
+    assert not venv.is_current(moved)
+    venv.install(moved, machine(), tmp_path / "log")
+    assert venv.is_current(moved)
+    assert venv.is_current(paths)
     assert f"{moved.root}/.venv/bin/python" in (moved.venv / "bin" / "pip").read_text()
     where = [moved.venv / "bin" / "python", "-c", "import backend; print(backend.__file__)"]
     assert subprocess.check_output(where, text=True, cwd=tmp_path).strip() == str(moved.root / "backend.py")
@@ -102,9 +102,9 @@ def test_a_moved_checkout_gets_an_environment_of_its_own(paths: Paths, tmp_path:
 
 def test_a_package_that_is_not_the_locked_one_is_refused(paths: Paths, tmp_path: Path) -> None:
     (paths.root / "requirements.lock").write_text(f"tiny==1 --hash=sha256:{'0' * 64}\n")
-    with pytest.raises(Failed, match="THESE PACKAGES DO NOT MATCH THE HASHES"):
-        venv.act(paths, machine(), tmp_path / "log")
-    assert not venv.cached(paths)
+    with pytest.raises(SetupError, match="THESE PACKAGES DO NOT MATCH THE HASHES"):
+        venv.install(paths, machine(), tmp_path / "log")
+    assert not venv.is_current(paths)
 
 
 def _wheel(wheels: Path, name: str) -> str:

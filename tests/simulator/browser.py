@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from setup import browser
+from setup import apt
 
 LOOK = """
 <pre id="seen"></pre>
@@ -54,15 +54,17 @@ class Seen:
 
 
 def look(page: Path, width: int, height: int = 900) -> Seen:
-    found = browser.find()
-    assert found, "no browser here: python3 -m setup.browser"
+    browser = apt.find_browser()
+    assert browser, "no browser is installed: run python3 -m setup browser"
     watched = page.with_name(f"watched-{width}.html")
     watched.write_text(page.read_text().replace("</body>", f"{LOOK}</body>"))
     # No sandbox: tests may run as root, and the page is ours. Nothing outside is reachable from it.
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom"]
     options.append(f"--window-size={width},{height}")
     options += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={page.parent / f'browser-{width}'}"]
-    done = subprocess.run([found, *options, watched.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [browser, *options, watched.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
     text = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
     assert text, done.stderr[-2000:]
     return Seen(**json.loads(html.unescape(text.group(1))))

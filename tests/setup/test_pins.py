@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from setup.version import at_least
+from setup.pins import is_at_least
 
 
 @pytest.mark.parametrize(
-    ("printed", "wanted", "enough"),
+    ("printed", "minimum", "expected"),
     [
         ("v3.259.0", "3.259.0", True),
         ("3.259.0", "3.259.0", True),
@@ -26,5 +26,5 @@ from setup.version import at_least
         ("", "3.259.0", False),
     ],
 )
-def test_at_least(printed: str, wanted: str, enough: bool) -> None:
-    assert at_least(printed, wanted) is enough
+def test_is_at_least(printed: str, minimum: str, expected: bool) -> None:
+    assert is_at_least(printed, minimum) is expected

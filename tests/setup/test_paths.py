@@ -1,4 +1,4 @@
-"""Two setups at once: the second waits, says for whom, and goes on when the first has ended, however it ended."""
+"""Of two setups at the same time the second waits, says for which process, and continues when that one ends."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 import threading
 from pathlib import Path
 
-from setup.lock import exclusive
+from setup.paths import exclusive_lock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from setup.lock import exclusive
-with exclusive(Path(sys.argv[1]), print):
+from setup.paths import exclusive_lock
+with exclusive_lock(Path(sys.argv[1]), print):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -25,22 +25,22 @@ def test_the_second_waits_and_a_killed_holder_does_not_block(tmp_path: Path) -> 
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    said: list[str] = []
+    messages: list[str] = []
     entered, waiting = threading.Event(), threading.Event()
 
-    def say(text: str) -> None:
-        said.append(text)
+    def report(text: str) -> None:
+        messages.append(text)
         waiting.set()
 
     def second() -> None:
-        with exclusive(path, say):
+        with exclusive_lock(path, report):
             entered.set()
 
     thread = threading.Thread(target=second)
     thread.start()
     assert waiting.wait(10)
     assert not entered.is_set()
-    assert said == [f"another setup (process {holder.pid}) is at work; waiting for it to finish (0 s)"]
+    assert messages == [f"another setup (process {holder.pid}) is running; waiting for it to finish (0 s)"]
     holder.send_signal(signal.SIGKILL)
     assert entered.wait(10)
     thread.join()
@@ -49,8 +49,8 @@ def test_the_second_waits_and_a_killed_holder_does_not_block(tmp_path: Path) -> 
 
 
 def test_a_free_lock_is_taken_in_silence(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     for _ in range(2):
-        with exclusive(tmp_path / "setup.lock", said.append):
+        with exclusive_lock(tmp_path / "setup.lock", messages.append):
             pass
-    assert said == []
+    assert messages == []

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from simulator.model import Layer, Stack
 from trainer.config.schema import MlpConfig, ResNetConfig
-from trainer.models.resnet_plan import BlockPlan, blocks, is_bottleneck
+from trainer.models.shape import BlockPlan, is_bottleneck, plan_blocks
 
 _AROUND = 6
 """Reads and writes of each output number of a matrix product, forward and backward: bias, activation."""
@@ -35,11 +35,11 @@ def _resnet(config: ResNetConfig) -> Iterator[Layer]:
     stem = _convolution(3, config.width, 7, size)
     size = _halved(size)
     yield replace(stem, kept=stem.kept + _POOLED * config.width * size * size)
-    for block in blocks(config):
+    for block in plan_blocks(config):
         after = _halved(size) if block.stride > 1 else size
         yield from _block(block, is_bottleneck(config), size, after)
         size = after
-    yield _linear(blocks(config)[-1].outputs, config.classes)
+    yield _linear(plan_blocks(config)[-1].outputs, config.classes)
 
 
 def _block(block: BlockPlan, bottleneck: bool, size: int, after: int) -> Iterator[Layer]:

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "slurm.power": ("infra.inventory", "infra.spec", "infra.plan.names", "slurm"),
     "trainer": (),
     "simulator": (
-        *(*PURE, "trainer.config", "trainer.models.shape", "trainer.models.resnet_plan"),
+        *(*PURE, "trainer.config", "trainer.models.shape"),
         "trainer.table",
     ),
     "simulator.emulate": ("simulator", "trainer"),

@@ -12,7 +12,7 @@ from trainer.checkpoint.folder import MANIFEST, OF_RUN
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import from_dict
 from trainer.models import hf
-from trainer.models.init import put
+from trainer.models.init import copy_local_part
 from trainer.models.registry import build_model
 
 _LOOKED_FOR = f"looked for {MANIFEST}, step-* and {OF_RUN}/step-*"
@@ -57,4 +57,4 @@ def _nothing(folder: Path, why: str) -> str:
 def _from_hugging_face(folder: Path, trainer: Trainer) -> None:
     whole = hf.load(folder, trainer.config.model)
     for name, parameter in trainer.engine.named_parameters():
-        put(whole[name].to(parameter.dtype), parameter)
+        copy_local_part(whole[name].to(parameter.dtype), parameter)

@@ -1,4 +1,4 @@
-"""Weights go to transformers' own Llama and GPT-2 and come back; both compute the same."""
+"""Weights exported to and imported from transformers' Llama and GPT-2 compute the same outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKENS = torch.randint(0, 97, (2, 32), generator=torch.Generator().manual_seed(3
 
 @pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
 def test_transformers_opens_an_export(config: Any, tmp_path: Path) -> None:
-    ours = made(config)
+    ours = make_model(config)
     hf.export(dict(ours.named_parameters()), config, tmp_path)
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
@@ -42,17 +42,17 @@ def test_transformers_opens_an_export(config: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
-def test_weights_of_transformers_are_loaded(config: Any, tmp_path: Path) -> None:
+def test_weights_from_transformers_can_be_loaded(config: Any, tmp_path: Path) -> None:
     theirs = AutoModelForCausalLM.from_config(their_config(config)).eval()
-    shake(theirs)
+    randomise_norms_and_biases(theirs)
     theirs.save_pretrained(tmp_path)
     ours = build_model(config).eval()
     ours.load_state_dict(hf.load(tmp_path, config), strict=not config.tie_embeddings)
     assert torch.allclose(logits(ours), logits(theirs), atol=1e-5)
 
 
-def test_large_models_come_in_several_files(tmp_path: Path) -> None:
-    ours = made(LLAMA)
+def test_a_large_model_is_split_into_several_files(tmp_path: Path) -> None:
+    ours = make_model(LLAMA)
     state = dict(ours.named_parameters())
     hf.export(state, LLAMA, tmp_path, shard_bytes=40_000)
     files = sorted(tmp_path.glob("model-*.safetensors"))
@@ -64,17 +64,17 @@ def test_large_models_come_in_several_files(tmp_path: Path) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert torch.allclose(logits(ours), logits(theirs), atol=1e-5)
     files[1].unlink()
-    assert "model-00002" in complaint(tmp_path, LLAMA)
+    assert "model-00002" in error_text(tmp_path, LLAMA)
 
 
-def test_published_gpt2_names_are_known(tmp_path: Path) -> None:
-    """The hub's gpt2 has no prefix and carries masks."""
-    ours = made(GPT2)
+def test_the_published_gpt2_names_are_recognised(tmp_path: Path) -> None:
+    """The published gpt2 has names without a prefix and contains attention masks."""
+    ours = make_model(GPT2)
     hf.export(dict(ours.named_parameters()), GPT2, tmp_path)
-    reader = safetensors_file.Reader(tmp_path / hf.SINGLE)
+    reader = safetensors_file.Reader(tmp_path / hf.SINGLE_FILE)
     bare = {name.removeprefix("transformer."): reader[name].clone() for name in reader}
     bare["h.0.attn.bias"] = torch.ones(1, 1, 32, 32)
-    safetensors_file.write(tmp_path / hf.SINGLE, bare)
+    safetensors_file.write(tmp_path / hf.SINGLE_FILE, bare)
     assert torch.equal(
         hf.load(tmp_path, GPT2)["layers.1.attention.k.bias"], ours.get_parameter("layers.1.attention.k.bias")
     )
@@ -90,62 +90,62 @@ def test_published_gpt2_names_are_known(tmp_path: Path) -> None:
             replace(LLAMA, tie_embeddings=True),
             "model.tie_embeddings: True, but FOLDER has tie_word_embeddings False",
         ),
-        ({}, GPT2, "model.family: gpt2, but FOLDER holds llama"),
-        ({"attention_bias": True}, LLAMA, "FOLDER has attention_bias True; only False is computed here"),
+        ({}, GPT2, "model.family: gpt2, but FOLDER contains llama"),
+        ({"attention_bias": True}, LLAMA, "FOLDER has attention_bias True; only False is supported"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, LLAMA, "FOLDER has rope_type llama3"),
-        ({"head_dim": 16}, LLAMA, "FOLDER has head_dim 16; only 8 is computed here"),
-        ({}, MlpConfig(), "model.family: mlp has no Hugging Face form; allowed: llama, gpt2"),
+        ({"head_dim": 16}, LLAMA, "FOLDER has head_dim 16; only 8 is supported"),
+        ({}, MlpConfig(), "model.family: mlp has no Hugging Face format; allowed: llama, gpt2"),
     ],
 )
-def test_weights_of_another_model_are_refused(
+def test_settings_of_another_model_are_rejected(
     settings: dict[str, Any], config: Any, message: str, tmp_path: Path
 ) -> None:
-    hf.export(dict(made(LLAMA).named_parameters()), LLAMA, tmp_path)
+    hf.export(dict(make_model(LLAMA).named_parameters()), LLAMA, tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
-    assert message.replace("FOLDER", str(tmp_path)) in complaint(tmp_path, config)
+    assert message.replace("FOLDER", str(tmp_path)) in error_text(tmp_path, config)
 
 
-def test_settings_that_a_file_leaves_out_have_their_defaults(tmp_path: Path) -> None:
+def test_settings_missing_from_config_json_have_transformers_defaults(tmp_path: Path) -> None:
     tied = replace(LLAMA, tie_embeddings=True, rope_theta=5e5)
-    hf.export(dict(made(tied).named_parameters()), tied, tmp_path)
+    hf.export(dict(make_model(tied).named_parameters()), tied, tmp_path)
     path = tmp_path / "config.json"
-    told = json.loads(path.read_text())
+    settings = json.loads(path.read_text())
     for name in ("rope_theta", "rope_parameters", "rms_norm_eps", "tie_word_embeddings"):
-        del told[name]
-    path.write_text(json.dumps(told))
-    said = complaint(tmp_path, tied)
-    assert "rope_theta 10000.0" in said
-    assert "rms_norm_eps 1e-06" in said
-    assert "tie_word_embeddings False" in said
+        del settings[name]
+    path.write_text(json.dumps(settings))
+    message = error_text(tmp_path, tied)
+    assert "rope_theta 10000.0" in message
+    assert "rms_norm_eps 1e-06" in message
+    assert "tie_word_embeddings False" in message
 
 
-def test_files_that_are_not_the_model_are_refused(tmp_path: Path) -> None:
-    assert "config.json" in complaint(tmp_path, LLAMA)
-    state = dict(made(LLAMA).named_parameters())
+def test_files_of_another_model_are_rejected(tmp_path: Path) -> None:
+    assert "config.json" in error_text(tmp_path, LLAMA)
+    state = dict(make_model(LLAMA).named_parameters())
     with pytest.raises(ConfigError, match=r"lacks head\.weight"):
         hf.export({name: value for name, value in state.items() if name != "head.weight"}, LLAMA, tmp_path)
     hf.export({**state, "norm.weight": torch.ones(49)}, LLAMA, tmp_path)
-    assert "norm.weight of (49,), the model of (48,)" in complaint(tmp_path, LLAMA)
+    assert "norm.weight of shape (49,), the model expects (48,)" in error_text(tmp_path, LLAMA)
     deeper = replace(LLAMA, layers=3)
-    hf.export(dict(made(deeper).named_parameters()), deeper, tmp_path)
+    hf.export(dict(make_model(deeper).named_parameters()), deeper, tmp_path)
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'))
-    assert "has model.layers.2.input_layernorm.weight" in complaint(tmp_path, LLAMA)
-    data = (tmp_path / hf.SINGLE).read_bytes()
-    (tmp_path / hf.SINGLE).write_bytes(data[:-100])
-    assert "it is cut short" in complaint(tmp_path, LLAMA)
+    assert "has model.layers.2.input_layernorm.weight" in error_text(tmp_path, LLAMA)
+    data = (tmp_path / hf.SINGLE_FILE).read_bytes()
+    (tmp_path / hf.SINGLE_FILE).write_bytes(data[:-100])
+    assert "it is cut short" in error_text(tmp_path, LLAMA)
 
 
-def made(config: Any) -> torch.nn.Module:
+def make_model(config: Any) -> torch.nn.Module:
     model = build_model(config).eval()
     fill([model], seed=5)
-    shake(model)
+    randomise_norms_and_biases(model)
     return model
 
 
-def shake(model: torch.nn.Module) -> None:
-    """Norms and biases start alike; a mix-up of two would not show."""
+def randomise_norms_and_biases(model: torch.nn.Module) -> None:
+    """Make norms and biases differ: they start equal, so swapping two of them would go unnoticed."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -176,7 +176,7 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
     return getattr(out, "logits", out)
 
 
-def complaint(folder: Path, config: Any) -> str:
+def error_text(folder: Path, config: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         hf.load(folder, config)
     return str(caught.value)

@@ -1,1 +1,1 @@
-"""Networks written to be read. Nothing in here knows how it is spread over ranks."""
+"""The networks, written to be read; parallelism is applied from outside, in trainer/parallel."""

@@ -1,4 +1,4 @@
-"""The GPT-2 decoder: LayerNorm before each part, learned positions, GELU, biases."""
+"""The GPT-2 decoder: pre-normalisation with LayerNorm, learned positions, GELU, biases."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from trainer.models.functional import attend, merge_heads, split_heads
 
 
 class Gpt2(nn.Module):
-    """A pipeline stage is this class with `embed` and `positions`, or `norm` and `head`, set to None and other ranks'
-    layers deleted."""
+    """A GPT-2 language model.
+
+    A pipeline stage is this class with `embed` and `positions`, or `norm` and `head`, set to None and the layers of
+    other ranks deleted.
+    """
 
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
@@ -28,18 +31,21 @@ class Gpt2(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.embed is not None and self.positions is not None:
-            places = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-            x = self.dropout(self.embed(x) + self.positions(places))
+            positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+            x = self.dropout(self.embed(x) + self.positions(positions))
         for block in self.layers.values():
             x = block(x)
         x = self.norm(x) if self.norm is not None else x
         return self.head(x) if self.head is not None else x
 
     def init_buffers(self, device: torch.device | str) -> None:
-        """Has none."""
+        """Do nothing: GPT-2 has no buffers."""
 
     def initial(self, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Mean and deviation that a parameter is drawn with; layers that write to the residual stream start smaller."""
+        """Return the mean and standard deviation of a parameter's initial values.
+
+        Layers that write to the residual stream start smaller.
+        """
         if len(shape) == 1:
             return (1.0 if name.endswith("norm.weight") else 0.0), 0.0
         if name.endswith(("attention.o.weight", "ffn.down.weight")):
@@ -48,6 +54,8 @@ class Gpt2(nn.Module):
 
 
 class Block(nn.Module):
+    """A decoder block: attention and feed-forward, each added to the residual stream."""
+
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
@@ -61,6 +69,8 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
+    """Causal multi-head self-attention."""
+
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
         self.head_dim = config.dim // config.heads
@@ -71,12 +81,14 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (split_heads(part(x), self.head_dim) for part in (self.q, self.k, self.v))
+        q, k, v = (split_heads(project(x), self.head_dim) for project in (self.q, self.k, self.v))
         y = attend(q, k, v, dropout=self.dropout.p if self.training else 0.0)
         return self.dropout(self.o(merge_heads(y)))
 
 
 class FeedForward(nn.Module):
+    """Two linear layers with a GELU in between."""
+
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
         self.up = nn.Linear(config.dim, 4 * config.dim)

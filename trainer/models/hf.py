@@ -1,4 +1,4 @@
-"""Weights from and to folders of Hugging Face's transformers, without its packages."""
+"""Import and export weights in the folder format of Hugging Face transformers, without its packages."""
 
 from __future__ import annotations
 
@@ -14,84 +14,92 @@ from trainer import safetensors_file
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Gpt2Config, LlamaConfig, ModelConfig
 from trainer.models import hf_names
-from trainer.models.hf_names import Piece, pieces
+from trainer.models.hf_names import TensorMapping, map_tensors
 from trainer.models.registry import build_model
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-# Tables and masks that old files carry along and that are computed.
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+# Tables and masks that older files contain although they can be computed.
 COMPUTED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
-SHOWN = 4
+NAMES_IN_MESSAGE = 4
+OTHER_MODEL_FIX = "use the settings of the model that the weights belong to"
 
 
 def load(folder: Path | str, config: ModelConfig) -> dict[str, torch.Tensor]:
-    """Every parameter by our name, mapped from the files: bytes are read when they are used."""
-    folder, model = Path(folder), _known(config)
-    _same_settings(folder, model)
-    files = _open(folder)
-    found = {_full_name(name, model): (reader, name) for name, reader in files.items() if not COMPUTED.search(name)}
-    wanted = pieces(model)
-    _same_names(folder, model, set(found), {piece.theirs for piece in wanted})
+    """Return every parameter by our name, memory-mapped: bytes are read when they are used."""
+    folder, model = Path(folder), _require_supported(config)
+    _check_settings(folder, model)
+    readers = _open(folder)
+    available = {
+        _full_name(name, model): (reader, name) for name, reader in readers.items() if not COMPUTED.search(name)
+    }
+    mappings = map_tensors(model)
+    _check_names(folder, model, set(available), {mapping.theirs for mapping in mappings})
     state: dict[str, torch.Tensor] = {}
-    for piece in wanted:
-        reader, name = found[piece.theirs]
-        state |= _split(reader[name], piece)
-    _same_shapes(folder, model, state)
+    for mapping in mappings:
+        reader, name = available[mapping.theirs]
+        state |= _split(reader[name], mapping)
+    _check_shapes(folder, model, state)
     return state
 
 
 def export(
     state: Mapping[str, torch.Tensor], config: ModelConfig, folder: Path | str, shard_bytes: int = 5_000_000_000
 ) -> None:
-    """A folder that `from_pretrained` opens; config.json comes last, so that half an export is not opened."""
-    folder, model = Path(folder), _known(config)
-    wanted = pieces(model)
-    missing = [name for piece in wanted for name in piece.ours if name not in state]
+    """Write a folder that `from_pretrained` opens.
+
+    config.json is written last, so that an incomplete export cannot be opened.
+    """
+    folder, model = Path(folder), _require_supported(config)
+    mappings = map_tensors(model)
+    missing = [name for mapping in mappings for name in mapping.ours if name not in state]
     if missing:
-        raise ConfigError([ConfigProblem("export", f"the state lacks {_some(missing)}", "is it of another model?")])
+        raise ConfigError(
+            [ConfigProblem("export", f"the state lacks {_shorten(missing)}", "export a checkpoint of this model")]
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    groups = _groups(wanted, state, shard_bytes)
+    groups = _group_by_size(mappings, state, shard_bytes)
     weight_map: dict[str, str] = {}
     for number, group in enumerate(groups, start=1):
-        name = SINGLE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        safetensors_file.write(folder / name, {p.theirs: _joined(p, state) for p in group}, {"format": "pt"})
-        weight_map |= {piece.theirs: name for piece in group}
+        name = SINGLE_FILE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        safetensors_file.write(folder / name, {m.theirs: _join(m, state) for m in group}, {"format": "pt"})
+        weight_map |= {mapping.theirs: name for mapping in group}
     if len(groups) > 1:
-        total = sum(_size(piece, state) for piece in wanted)
-        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+        total = sum(_count_bytes(mapping, state) for mapping in mappings)
+        _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
     dtype = str(state["norm.weight"].dtype).removeprefix("torch.")
-    _write_json(folder / "config.json", {**hf_names.settings(model), "torch_dtype": dtype})
+    _write_json(folder / "config.json", {**hf_names.make_config_json(model), "torch_dtype": dtype})
 
 
-def _known(config: ModelConfig) -> LlamaConfig | Gpt2Config:
+def _require_supported(config: ModelConfig) -> LlamaConfig | Gpt2Config:
     if isinstance(config, LlamaConfig | Gpt2Config):
         return config
     raise ConfigError(
-        [ConfigProblem("model.family", f"{config.family} has no Hugging Face form", "allowed: llama, gpt2")]
+        [ConfigProblem("model.family", f"{config.family} has no Hugging Face format", "allowed: llama, gpt2")]
     )
 
 
-def _same_settings(folder: Path, config: LlamaConfig | Gpt2Config) -> None:
+def _check_settings(folder: Path, config: LlamaConfig | Gpt2Config) -> None:
     try:
         theirs = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = f"config.json of {folder} cannot be read ({error})"
         raise ConfigError(
-            [ConfigProblem("checkpoint.initial", reason, "give a folder of transformers' own")]
+            [ConfigProblem("checkpoint.initial", reason, "give a folder that transformers wrote")]
         ) from error
     if theirs.get("model_type") != config.family:
-        message = f"{config.family}, but {folder} holds {theirs.get('model_type')}"
-        raise ConfigError([ConfigProblem("model.family", message, "use the model that the weights are of")])
-    problems = _different(theirs, config, folder) + _unsupported(theirs, config, folder)
+        message = f"{config.family}, but {folder} contains {theirs.get('model_type')}"
+        raise ConfigError([ConfigProblem("model.family", message, "use the model family of the weights")])
+    problems = _list_differences(theirs, config, folder) + _list_unsupported(theirs, config, folder)
     if problems:
         raise ConfigError(problems)
 
 
-def _different(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[ConfigProblem]:
+def _list_differences(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[ConfigProblem]:
     is_llama = isinstance(config, LlamaConfig)
     names = hf_names.LLAMA_SETTINGS if is_llama else hf_names.GPT2_SETTINGS
-    unsaid = hf_names.LLAMA_UNSAID if is_llama else hf_names.GPT2_UNSAID
-    theirs = {**unsaid, **theirs, **(theirs.get("rope_parameters") or {})}
+    defaults = hf_names.LLAMA_DEFAULTS if is_llama else hf_names.GPT2_DEFAULTS
+    theirs = {**defaults, **theirs, **(theirs.get("rope_parameters") or {})}
     problems = []
     for name, ours in names.items():
         value = theirs.get(name)
@@ -101,102 +109,104 @@ def _different(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder:
     return problems
 
 
-def _unsupported(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[ConfigProblem]:
-    """What their model computes and ours does not: right weights would give wrong answers."""
+def _list_unsupported(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[ConfigProblem]:
+    """Return the settings of theirs that our models do not implement: correct weights would give wrong results."""
     is_llama = isinstance(config, LlamaConfig)
     fixed = dict(hf_names.LLAMA_FIXED if is_llama else hf_names.GPT2_FIXED)
     if is_llama:
         rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
         theirs = {**theirs, "rope_type": rope.get("rope_type", rope.get("type", "default"))}
         fixed |= {"rope_type": "default", "head_dim": config.dim // config.heads}
-    # Files of before 2023 say null for what is the default, and n_inner as the number that null stands for.
-    odd = {name: theirs[name] for name, value in fixed.items() if theirs.get(name) not in (None, value)}
-    if odd.get("n_inner") == 4 * config.dim:
-        del odd["n_inner"]
+    # Files from before 2023 have null for a default, and n_inner as the number that null stands for.
+    unsupported = {name: theirs[name] for name, value in fixed.items() if theirs.get(name) not in (None, value)}
+    if unsupported.get("n_inner") == 4 * config.dim:
+        del unsupported["n_inner"]
     return [
-        ConfigProblem("checkpoint.initial", f"{folder} has {name} {value}", f"only {fixed[name]} is computed here")
-        for name, value in odd.items()
+        ConfigProblem("checkpoint.initial", f"{folder} has {name} {value}", f"only {fixed[name]} is supported")
+        for name, value in unsupported.items()
     ]
 
 
 def _open(folder: Path) -> dict[str, safetensors_file.Reader]:
-    """The file of each tensor."""
+    """Return the file reader of each tensor."""
     try:
-        if (folder / INDEX).exists():
-            weight_map = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        if (folder / INDEX_FILE).exists():
+            weight_map = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"]
             readers = {file: safetensors_file.Reader(folder / file) for file in sorted(set(weight_map.values()))}
             return {name: reader for reader in readers.values() for name in reader}
-        reader = safetensors_file.Reader(folder / SINGLE)
+        reader = safetensors_file.Reader(folder / SINGLE_FILE)
         return dict.fromkeys(reader, reader)
     except (OSError, ValueError, KeyError, safetensors_file.SafetensorsError) as error:
-        fix = f"the folder needs {SINGLE}, or {INDEX} with its files, whole"
+        fix = f"the folder needs {SINGLE_FILE}, or {INDEX_FILE} with its files, complete"
         raise ConfigError([ConfigProblem("checkpoint.initial", f"{folder} cannot be read ({error})", fix)]) from error
 
 
 def _full_name(name: str, config: LlamaConfig | Gpt2Config) -> str:
-    """Files of the bare model, such as the published GPT-2, leave the first part of the names out."""
+    """Return the name with its prefix, which files of a bare model, such as the published GPT-2, leave out."""
     prefix = "model." if isinstance(config, LlamaConfig) else "transformer."
     return name if name.startswith((prefix, "lm_head.")) else prefix + name
 
 
-def _same_names(folder: Path, config: LlamaConfig | Gpt2Config, found: set[str], wanted: set[str]) -> None:
+def _check_names(folder: Path, config: LlamaConfig | Gpt2Config, available: set[str], required: set[str]) -> None:
     if config.tie_embeddings:
-        found.discard("lm_head.weight")
+        available.discard("lm_head.weight")
     problems = []
-    if missing := sorted(wanted - found):
-        fix = "set model.tie_embeddings=true" if missing == ["lm_head.weight"] else "is it of another model?"
-        problems.append(ConfigProblem("checkpoint.initial", f"{folder} lacks {_some(missing)}", fix))
-    if extra := sorted(found - wanted):
+    if missing := sorted(required - available):
+        fix = "set model.tie_embeddings=true" if missing == ["lm_head.weight"] else OTHER_MODEL_FIX
+        problems.append(ConfigProblem("checkpoint.initial", f"{folder} lacks {_shorten(missing)}", fix))
+    if extra := sorted(available - required):
         problems.append(
-            ConfigProblem("checkpoint.initial", f"{folder} has {_some(extra)}, which the model does not use")
+            ConfigProblem("checkpoint.initial", f"{folder} has {_shorten(extra)}, which the model does not use")
         )
     if problems:
         raise ConfigError(problems)
 
 
-def _same_shapes(folder: Path, config: LlamaConfig | Gpt2Config, state: dict[str, torch.Tensor]) -> None:
+def _check_shapes(folder: Path, config: LlamaConfig | Gpt2Config, state: dict[str, torch.Tensor]) -> None:
     with torch.device("meta"):
-        wanted = {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
-    wrong = [name for name, shape in wanted.items() if tuple(state[name].shape) != shape]
+        expected = {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
+    wrong = [name for name, shape in expected.items() if tuple(state[name].shape) != shape]
     if wrong:
         name = wrong[0]
-        message = f"{folder} has {name} of {tuple(state[name].shape)}, the model of {wanted[name]}"
+        message = f"{folder} has {name} of shape {tuple(state[name].shape)}, the model expects {expected[name]}"
         raise ConfigError(
-            [ConfigProblem("checkpoint.initial", message, f"{len(wrong)} differ; is it of another model?")]
+            [ConfigProblem("checkpoint.initial", message, f"{len(wrong)} shapes differ: {OTHER_MODEL_FIX}")]
         )
 
 
-def _split(tensor: torch.Tensor, piece: Piece) -> dict[str, torch.Tensor]:
-    upright = tensor.t() if piece.turned else tensor
-    return dict(zip(piece.ours, upright.chunk(len(piece.ours)), strict=True))
+def _split(tensor: torch.Tensor, mapping: TensorMapping) -> dict[str, torch.Tensor]:
+    ours = tensor.t() if mapping.is_transposed else tensor
+    return dict(zip(mapping.ours, ours.chunk(len(mapping.ours)), strict=True))
 
 
-def _joined(piece: Piece, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    parts = [state[name].detach().cpu() for name in piece.ours]
+def _join(mapping: TensorMapping, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    parts = [state[name].detach().cpu() for name in mapping.ours]
     whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return whole.t() if piece.turned else whole
+    return whole.t() if mapping.is_transposed else whole
 
 
-def _groups(wanted: list[Piece], state: Mapping[str, torch.Tensor], shard_bytes: int) -> list[list[Piece]]:
-    groups: list[list[Piece]] = [[]]
+def _group_by_size(
+    mappings: list[TensorMapping], state: Mapping[str, torch.Tensor], shard_bytes: int
+) -> list[list[TensorMapping]]:
+    groups: list[list[TensorMapping]] = [[]]
     filled = 0
-    for piece in wanted:
-        size = _size(piece, state)
+    for mapping in mappings:
+        size = _count_bytes(mapping, state)
         if groups[-1] and filled + size > shard_bytes:
             groups.append([])
             filled = 0
-        groups[-1].append(piece)
+        groups[-1].append(mapping)
         filled += size
     return groups
 
 
-def _size(piece: Piece, state: Mapping[str, torch.Tensor]) -> int:
-    return sum(state[name].numel() * state[name].element_size() for name in piece.ours)
+def _count_bytes(mapping: TensorMapping, state: Mapping[str, torch.Tensor]) -> int:
+    return sum(state[name].numel() * state[name].element_size() for name in mapping.ours)
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+def _shorten(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_IN_MESSAGE} more" if len(names) > NAMES_IN_MESSAGE else ""
+    return ", ".join(names[:NAMES_IN_MESSAGE]) + more
 
 
 def _write_json(path: Path, tree: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""How Hugging Face names, fuses and turns the weights and settings of Llama and GPT-2."""
+"""How Hugging Face transformers names, fuses and transposes the weights and settings of Llama and GPT-2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.config.schema import Gpt2Config, LlamaConfig
 
-# Their setting: ours.
+# Settings in config.json, and ours.
 LLAMA_SETTINGS = {
     "vocab_size": "vocab_size",
     "hidden_size": "dim",
@@ -29,10 +29,10 @@ GPT2_SETTINGS = {
     "layer_norm_epsilon": "norm_eps",
     "tie_word_embeddings": "tie_embeddings",
 }
-# What a file means by leaving a setting out.
-LLAMA_UNSAID: dict[str, Any] = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
-GPT2_UNSAID: dict[str, Any] = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}
-# Settings that we have no other value of. A file that leaves one out means this value too.
+# Values of settings that a config.json leaves out.
+LLAMA_DEFAULTS: dict[str, Any] = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+GPT2_DEFAULTS: dict[str, Any] = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}
+# Settings that our models support only with this value, which is also the default in config.json.
 LLAMA_FIXED: dict[str, Any] = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 GPT2_FIXED: dict[str, Any] = {
     "activation_function": "gelu_new",
@@ -64,52 +64,54 @@ GPT2_LAYER = {
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One tensor of theirs: ours, stacked along the outputs, then turned where theirs is (inputs, outputs)."""
+class TensorMapping:
+    """A tensor of a Hugging Face file and the parameters of ours that it holds, stacked along the outputs."""
 
     theirs: str
     ours: tuple[str, ...]
-    turned: bool = False
+    is_transposed: bool = False
+    """The file has it as (inputs, outputs)."""
 
 
-def pieces(config: LlamaConfig | Gpt2Config) -> list[Piece]:
-    found = list(_llama(config) if isinstance(config, LlamaConfig) else _gpt2(config))
-    return found if config.tie_embeddings else [*found, Piece("lm_head.weight", ("head.weight",))]
+def map_tensors(config: LlamaConfig | Gpt2Config) -> list[TensorMapping]:
+    """Return the tensors that a Hugging Face file of the model holds."""
+    mappings = list(_map_llama(config) if isinstance(config, LlamaConfig) else _map_gpt2(config))
+    return mappings if config.tie_embeddings else [*mappings, TensorMapping("lm_head.weight", ("head.weight",))]
 
 
-def settings(config: LlamaConfig | Gpt2Config) -> dict[str, Any]:
-    """The config.json that transformers opens."""
-    # No beginning and end of text: which tokens they are is the tokenizer's to say, and the defaults may not exist.
+def make_config_json(config: LlamaConfig | Gpt2Config) -> dict[str, Any]:
+    """Return the config.json that transformers expects."""
+    # Beginning and end of text belong to the tokenizer, and the default token ids may not exist in the vocabulary.
     common: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "use_cache": True}
     if isinstance(config, LlamaConfig):
         table = {theirs: getattr(config, ours) for theirs, ours in LLAMA_SETTINGS.items()}
         # transformers 4 reads rope_theta, 5 reads rope_parameters.
         rope = {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}}
-        more = {"head_dim": config.dim // config.heads, "max_position_embeddings": config.seq_len}
+        sizes = {"head_dim": config.dim // config.heads, "max_position_embeddings": config.seq_len}
         family = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-        return {**family, **table, **rope, **more, **LLAMA_FIXED, **common}
+        return {**family, **table, **rope, **sizes, **LLAMA_FIXED, **common}
     table = {theirs: getattr(config, ours) for theirs, ours in GPT2_SETTINGS.items()}
     drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
     family = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
     return {**family, **table, **drops, **GPT2_FIXED, **common}
 
 
-def _llama(config: LlamaConfig) -> Iterator[Piece]:
-    yield Piece("model.embed_tokens.weight", ("embed.weight",))
+def _map_llama(config: LlamaConfig) -> Iterator[TensorMapping]:
+    yield TensorMapping("model.embed_tokens.weight", ("embed.weight",))
     for i in range(config.layers):
         for theirs, ours in LLAMA_LAYER.items():
-            yield Piece(f"model.layers.{i}.{theirs}.weight", (f"layers.{i}.{ours}.weight",))
-    yield Piece("model.norm.weight", ("norm.weight",))
+            yield TensorMapping(f"model.layers.{i}.{theirs}.weight", (f"layers.{i}.{ours}.weight",))
+    yield TensorMapping("model.norm.weight", ("norm.weight",))
 
 
-def _gpt2(config: Gpt2Config) -> Iterator[Piece]:
-    yield Piece("transformer.wte.weight", ("embed.weight",))
-    yield Piece("transformer.wpe.weight", ("positions.weight",))
+def _map_gpt2(config: Gpt2Config) -> Iterator[TensorMapping]:
+    yield TensorMapping("transformer.wte.weight", ("embed.weight",))
+    yield TensorMapping("transformer.wpe.weight", ("positions.weight",))
     for i in range(config.layers):
         for theirs, ours in GPT2_LAYER.items():
             for kind in ("weight", "bias"):
                 names = tuple(f"layers.{i}.{part}.{kind}" for part in ours)
                 is_matrix = kind == "weight" and not theirs.startswith("ln_")
-                yield Piece(f"transformer.h.{i}.{theirs}.{kind}", names, turned=is_matrix)
+                yield TensorMapping(f"transformer.h.{i}.{theirs}.{kind}", names, is_transposed=is_matrix)
     for kind in ("weight", "bias"):
-        yield Piece(f"transformer.ln_f.{kind}", (f"norm.{kind}",))
+        yield TensorMapping(f"transformer.ln_f.{kind}", (f"norm.{kind}",))

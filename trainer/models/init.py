@@ -1,4 +1,4 @@
-"""First weights: a pure function of the seed and each parameter's name, whatever rank holds which part of it."""
+"""Initial weights: a pure function of the seed and each parameter's name, independent of how ranks share them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainer.parallel.names import clean
 
 @torch.no_grad()
 def fill(modules: Iterable[nn.Module], seed: int, device: torch.device | str | None = None) -> None:
-    """Draw every parameter whole, one at a time, and keep this rank's part.
+    """Draw the initial values of every whole parameter, one at a time, and store this rank's part.
 
-    Drawn on the parameter's own device unless another is given: a GPU draws other numbers than a CPU, so parameters
-    that are offloaded to the host start as the others do only if they are drawn on the GPU too.
+    Values are drawn on the parameter's own device unless `device` is given. A GPU draws other numbers than a CPU, so
+    parameters that are offloaded to the host must be drawn on the GPU to start with the same values.
     """
     for module in modules:
         for name, parameter in module.named_parameters():
@@ -25,32 +25,32 @@ def fill(modules: Iterable[nn.Module], seed: int, device: torch.device | str | N
 
 
 @torch.no_grad()
-def put(whole: torch.Tensor, parameter: Any) -> None:
-    """This rank's part of a tensor that every rank has whole."""
-    _local(parameter).copy_(_part(whole, parameter))
+def copy_local_part(whole: torch.Tensor, parameter: Any) -> None:
+    """Copy this rank's part of a whole tensor into the parameter."""
+    _get_local(parameter).copy_(_slice_local_part(whole, parameter))
 
 
-def _seed_of(seed: int, name: str) -> int:
+def _derive_seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "little") >> 1
 
 
 def _draw(module: Any, name: str, parameter: Any, seed: int, device: torch.device) -> None:
     mean, std = module.initial(name, tuple(parameter.shape))
     if std == 0:
-        _local(parameter).fill_(mean)
+        _get_local(parameter).fill_(mean)
         return
-    generator = torch.Generator(device).manual_seed(_seed_of(seed, name))
+    generator = torch.Generator(device).manual_seed(_derive_seed(seed, name))
     whole = torch.empty(parameter.shape, dtype=torch.float32, device=device)
     whole.normal_(mean, std, generator=generator)
-    put(whole, parameter)
+    copy_local_part(whole, parameter)
 
 
-def _local(parameter: Any) -> torch.Tensor:
+def _get_local(parameter: Any) -> torch.Tensor:
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
-def _part(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
-    """This rank's slice of a tensor that all ranks have drawn alike; nothing is sent."""
+def _slice_local_part(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
+    """Return this rank's slice of a tensor that every rank holds whole; nothing is sent."""
     if not hasattr(parameter, "to_local"):
         return whole
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # noqa: PLC0415

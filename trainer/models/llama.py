@@ -1,4 +1,4 @@
-"""The Llama decoder: RMSNorm before each part, rotary positions, grouped queries, SwiGLU, no biases."""
+"""The Llama decoder: pre-normalisation with RMSNorm, rotary positions, grouped queries, SwiGLU, no biases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from trainer.models.functional import attend, merge_heads, split_heads
 
 
 class Llama(nn.Module):
-    """A pipeline stage is this class with `embed`, or `norm` and `head`, set to None and others' layers deleted."""
+    """A Llama language model.
+
+    A pipeline stage is this class with `embed`, or `norm` and `head`, set to None and the layers of other ranks
+    deleted.
+    """
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -34,14 +38,17 @@ class Llama(nn.Module):
         return self.head(x) if self.head is not None else x
 
     def init_buffers(self, device: torch.device | str) -> None:
-        """One table of angles that all layers share."""
+        """Compute the table of rotary angles, which all layers share."""
         cos, sin = rotary_table(self.config, device)
         for block in self.layers.values():
             attention = cast(Block, block).attention
             attention.cos, attention.sin = cos, sin
 
     def initial(self, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Mean and deviation that a parameter is drawn with; layers that write to the residual stream start smaller."""
+        """Return the mean and standard deviation of a parameter's initial values.
+
+        Layers that write to the residual stream start smaller.
+        """
         if len(shape) == 1:
             return 1.0, 0.0
         if name.endswith(("attention.o.weight", "ffn.down.weight")):
@@ -50,6 +57,8 @@ class Llama(nn.Module):
 
 
 class Block(nn.Module):
+    """A decoder block: attention and feed-forward, each added to the residual stream."""
+
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
@@ -63,6 +72,8 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
+    """Causal self-attention with rotary positions and grouped queries."""
+
     cos: torch.Tensor
     sin: torch.Tensor
 
@@ -73,7 +84,7 @@ class Attention(nn.Module):
         self.k = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
         self.v = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
         self.o = nn.Linear(config.heads * self.head_dim, config.dim, bias=False)
-        # Buffers of the layer, not arguments: FSDP casts floating point arguments to bf16, too coarse for an angle.
+        # These are buffers rather than arguments: FSDP casts floating-point arguments to bf16, too coarse for an angle.
         self.register_buffer("cos", torch.empty(0), persistent=False)
         self.register_buffer("sin", torch.empty(0), persistent=False)
 
@@ -85,6 +96,8 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
+    """The SwiGLU feed-forward layers."""
+
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.gate = nn.Linear(config.dim, config.ffn, bias=False)
@@ -96,7 +109,7 @@ class FeedForward(nn.Module):
 
 
 def rotary_table(config: LlamaConfig, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine of each position and frequency, (seq_len, head_dim / 2); the same bits on every device."""
+    """Return cosine and sine of each position and frequency, (seq_len, head_dim / 2), bitwise equal on every device."""
     head_dim = config.dim // config.heads
     powers = torch.arange(0, head_dim, 2, device="cpu", dtype=torch.float32) / head_dim
     positions = torch.arange(config.seq_len, device="cpu", dtype=torch.float32)
@@ -105,7 +118,7 @@ def rotary_table(config: LlamaConfig, device: torch.device | str) -> tuple[torch
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn each pair (i, i + head_dim / 2) by its position's angle; pairs lie as in Hugging Face's weights."""
+    """Rotate each pair (i, i + head_dim / 2) by the angle of its position; Hugging Face pairs them the same way."""
     cos, sin = cos[: x.shape[2]], sin[: x.shape[2]]
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)

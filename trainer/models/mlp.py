@@ -12,6 +12,8 @@ from trainer.config.schema import MlpConfig
 
 
 class Mlp(nn.Module):
+    """A multilayer perceptron with ReLU activations."""
+
     def __init__(self, config: MlpConfig) -> None:
         super().__init__()
         self.config = config
@@ -26,10 +28,13 @@ class Mlp(nn.Module):
         return self.head(x)
 
     def init_buffers(self, device: torch.device | str) -> None:
-        """Has none."""
+        """Do nothing: an MLP has no buffers."""
 
     def initial(self, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Mean and deviation that a parameter is drawn with: keeps the variance through a ReLU."""
+        """Return the mean and standard deviation of a parameter's initial values.
+
+        They keep the variance of the activations constant through the ReLUs.
+        """
         if len(shape) == 1:
             return 0.0, 0.0
         return 0.0, (1.0 if name.startswith("head.") else 2.0) ** 0.5 / shape[1] ** 0.5

@@ -1,4 +1,4 @@
-"""Residual convolutional networks, the stride on the 3x3 of a bottleneck: https://arxiv.org/abs/1512.03385"""
+"""Residual convolutional networks (https://arxiv.org/abs/1512.03385), with the stride on a bottleneck's 3x3 layer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.config.schema import ResNetConfig
-from trainer.models.resnet_plan import blocks, is_bottleneck
+from trainer.models.shape import is_bottleneck, plan_blocks
 
-# Of the pictures that ImageNet's models are used to, as shares of 255.
+# Mean and standard deviation of the ImageNet images per channel, as fractions of 255.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
 class ResNet(nn.Module):
-    """Takes floats as they are and bytes as pixels from 0 to 255."""
+    """A ResNet classifier; it normalises inputs of bytes (0 to 255) and takes floats as they are."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -25,7 +25,7 @@ class ResNet(nn.Module):
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
         self.config = config
-        plan = blocks(config)
+        plan = plan_blocks(config)
         kind = Bottleneck if is_bottleneck(config) else Basic
         self.stem = Convolution(3, config.width, 7, stride=2)
         self.layers = nn.ModuleDict({str(i): kind(b.inputs, b.width, b.outputs, b.stride) for i, b in enumerate(plan)})
@@ -43,6 +43,7 @@ class ResNet(nn.Module):
         return self.head(x.mean((2, 3)))
 
     def init_buffers(self, device: torch.device | str) -> None:
+        """Set the normalisation of the inputs and reset the running statistics of batch norm."""
         self.mean = torch.tensor(MEAN, device=device).view(3, 1, 1) * 255
         self.std = torch.tensor(STD, device=device).view(3, 1, 1) * 255
         for module in self.modules():
@@ -50,9 +51,11 @@ class ResNet(nn.Module):
                 module.reset_running_stats()
 
     def initial(self, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Mean and deviation that a parameter is drawn with; the last norm of a block starts at zero, so that every
-        block starts as the identity."""
-        if len(shape) == 4:  # noqa: PLR2004 - a convolution: outputs, inputs, height, width
+        """Return the mean and standard deviation of a parameter's initial values.
+
+        The last norm of a block starts at zero, so that every block starts as the identity.
+        """
+        if len(shape) == 4:  # noqa: PLR2004 - a convolution has outputs, inputs, height, width
             return 0.0, math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
         if name == "head.weight":
             return 0.0, 0.01
@@ -61,6 +64,8 @@ class ResNet(nn.Module):
 
 
 class Convolution(nn.Module):
+    """A convolution followed by batch norm."""
+
     def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
@@ -71,6 +76,8 @@ class Convolution(nn.Module):
 
 
 class Basic(nn.Module):
+    """The residual block of ResNet-18 and 34: two 3x3 convolutions."""
+
     def __init__(self, inputs: int, width: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.first = Convolution(inputs, width, 3, stride)
@@ -83,6 +90,8 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
+    """The residual block of ResNet-50 and deeper: 1x1, 3x3 and 1x1 convolutions."""
+
     def __init__(self, inputs: int, width: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.first = Convolution(inputs, width, 1)

@@ -1,4 +1,7 @@
-"""How many weights a model has and how many operations a sample takes. Free of torch: planners read it too."""
+"""The size of a model: its weights, the operations per sample, and the blocks of a ResNet.
+
+Free of torch, because planners use it too.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,37 @@ from itertools import pairwise
 from typing import Literal
 
 from trainer.config.schema import Gpt2Config, LlamaConfig, MlpConfig, ModelConfig, ResNetConfig
-from trainer.models.resnet_plan import BlockPlan, blocks, is_bottleneck
+
+RESNET_STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+"""Blocks in each stage, by depth."""
+DEEPEST_BASIC_RESNET = 34
 
 
 @dataclass(frozen=True)
 class Shape:
-    """`params` are stored. `multiplied` are used in a product for each token: the head once, tied or not, tables of
-    embeddings not at all; norms and biases count as if, as in the published figures that ours stand beside.
-    `products` is the multiply-adds of one sample without attention, for models whose samples have no tokens."""
+    """The number of weights of a model and what its operations are counted from."""
 
     params: int
+    """Weights that are stored."""
     multiplied: int
+    """Weights that are multiplied with each token: the head once, tied or not, but no embedding tables.
+
+    Norms and biases are included, as in the published figures that ours are compared with.
+    """
     unit: Literal["tokens", "images", "samples"]
+    """What throughput is counted in."""
     seq_len: int = 0
     layers: int = 0
     dim: int = 0
     products: int = 0
+    """Multiply-adds per sample without attention, for models whose samples have no tokens."""
 
     def flops_per_sample(self, seq_len: int = 0) -> int:
-        """Operations of forward and backward, two per multiply-add, backward twice the forward; nothing recomputed.
+        """Return the operations of the forward and backward pass of one sample, without recomputation.
 
-        Tokens: 6 x multiplied x T + 12 x layers x dim x T^2, causal attention counted in full (PaLM, appendix B:
-        https://arxiv.org/abs/2204.02311). Others: 6 x products.
+        A multiply-add counts as two, and the backward pass as twice the forward pass. With tokens: 6 x multiplied x T
+        + 12 x layers x dim x T^2, where causal attention counts in full (PaLM, appendix B:
+        https://arxiv.org/abs/2204.02311). Without: 6 x products.
         """
         tokens = seq_len or self.seq_len
         if not tokens:
@@ -36,17 +48,47 @@ class Shape:
         return 6 * self.multiplied * tokens + 12 * self.layers * self.dim * tokens**2
 
 
+@dataclass(frozen=True)
+class BlockPlan:
+    """The channels and the stride of one residual block."""
+
+    inputs: int
+    width: int
+    outputs: int
+    stride: int
+
+
+def is_bottleneck(config: ResNetConfig) -> bool:
+    """Return whether the network is built from bottleneck blocks."""
+    return config.depth > DEEPEST_BASIC_RESNET
+
+
+def plan_blocks(config: ResNetConfig) -> list[BlockPlan]:
+    """Return the residual blocks in order: each stage but the first halves the image and doubles the channels."""
+    widening = 4 if is_bottleneck(config) else 1
+    plan: list[BlockPlan] = []
+    inputs = config.width
+    for stage, count in enumerate(RESNET_STAGES[config.depth]):
+        width = config.width * 2**stage
+        for i in range(count):
+            stride = 2 if stage > 0 and i == 0 else 1
+            plan.append(BlockPlan(inputs, width, width * widening, stride))
+            inputs = width * widening
+    return plan
+
+
 def shape_of(config: ModelConfig) -> Shape:
+    """Return the shape of a model."""
     if isinstance(config, LlamaConfig):
-        return _llama(config)
+        return _measure_llama(config)
     if isinstance(config, Gpt2Config):
-        return _gpt2(config)
+        return _measure_gpt2(config)
     if isinstance(config, ResNetConfig):
-        return _resnet(config)
-    return _mlp(config)
+        return _measure_resnet(config)
+    return _measure_mlp(config)
 
 
-def _llama(c: LlamaConfig) -> Shape:
+def _measure_llama(c: LlamaConfig) -> Shape:
     kv = c.dim // c.heads * c.kv_heads
     block = 2 * c.dim * c.dim + 2 * c.dim * kv + 3 * c.dim * c.ffn + 2 * c.dim
     inner = c.layers * block + c.dim
@@ -55,7 +97,7 @@ def _llama(c: LlamaConfig) -> Shape:
     return Shape(params, inner + table, "tokens", c.seq_len, c.layers, c.dim)
 
 
-def _gpt2(c: Gpt2Config) -> Shape:
+def _measure_gpt2(c: Gpt2Config) -> Shape:
     attention = 4 * (c.dim * c.dim + c.dim)
     ffn = 8 * c.dim * c.dim + 5 * c.dim
     inner = c.layers * (attention + ffn + 4 * c.dim) + 2 * c.dim
@@ -64,45 +106,48 @@ def _gpt2(c: Gpt2Config) -> Shape:
     return Shape(params, inner + table, "tokens", c.seq_len, c.layers, c.dim)
 
 
-def _resnet(c: ResNetConfig) -> Shape:
-    size = _halved(c.image_size)
-    weights, products = _convolution(3, c.width, 7, size)
-    size = _halved(size)
-    for block in blocks(c):
-        w, p, size = _block(block, is_bottleneck(c), size)
+def _measure_resnet(c: ResNetConfig) -> Shape:
+    size = _halve(c.image_size)
+    weights, products = _measure_conv(3, c.width, 7, size)
+    size = _halve(size)
+    for block in plan_blocks(c):
+        w, p, size = _measure_block(block, is_bottleneck(c), size)
         weights, products = weights + w, products + p
-    head = blocks(c)[-1].outputs * c.classes
+    head = plan_blocks(c)[-1].outputs * c.classes
     total = weights + head + c.classes
     return Shape(total, total, "images", products=products + head)
 
 
-def _block(block: BlockPlan, bottleneck: bool, size: int) -> tuple[int, int, int]:
-    """Weights, multiply-adds and the height of what comes out."""
-    after = _halved(size) if block.stride > 1 else size
+def _measure_block(block: BlockPlan, bottleneck: bool, size: int) -> tuple[int, int, int]:
+    """Return weights, multiply-adds and the height of the output."""
+    after = _halve(size) if block.stride > 1 else size
     if bottleneck:
         parts = [
-            _convolution(block.inputs, block.width, 1, size),
-            _convolution(block.width, block.width, 3, after),
-            _convolution(block.width, block.outputs, 1, after),
+            _measure_conv(block.inputs, block.width, 1, size),
+            _measure_conv(block.width, block.width, 3, after),
+            _measure_conv(block.width, block.outputs, 1, after),
         ]
     else:
-        parts = [_convolution(block.inputs, block.width, 3, after), _convolution(block.width, block.outputs, 3, after)]
+        parts = [
+            _measure_conv(block.inputs, block.width, 3, after),
+            _measure_conv(block.width, block.outputs, 3, after),
+        ]
     if block.inputs != block.outputs or block.stride > 1:
-        parts.append(_convolution(block.inputs, block.outputs, 1, after))
+        parts.append(_measure_conv(block.inputs, block.outputs, 1, after))
     return sum(w for w, _ in parts), sum(p for _, p in parts), after
 
 
-def _convolution(inputs: int, outputs: int, kernel: int, size: int) -> tuple[int, int]:
-    """Weights with the norm's, and the multiply-adds of size x size places."""
+def _measure_conv(inputs: int, outputs: int, kernel: int, size: int) -> tuple[int, int]:
+    """Return the weights, including the norm's, and the multiply-adds for an output of size x size."""
     weights = inputs * outputs * kernel * kernel
     return weights + 2 * outputs, weights * size * size
 
 
-def _halved(size: int) -> int:
+def _halve(size: int) -> int:
     return (size + 1) // 2
 
 
-def _mlp(c: MlpConfig) -> Shape:
+def _measure_mlp(c: MlpConfig) -> Shape:
     widths = (c.inputs, *c.hidden, c.classes)
     matrices = sum(a * b for a, b in pairwise(widths))
     return Shape(matrices + sum(widths[1:]), matrices, "samples", products=matrices)

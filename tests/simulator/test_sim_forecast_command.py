@@ -130,7 +130,7 @@ def test_words_that_do_not_go_together(words: list[str], says: str, capsys: pyte
         (["llama-8b", "--ranks", "0"], "--ranks: '0'; allowed: a whole number from 1 on; write for example 8"),
         (["llama-8b", "--ranks", "many"], "--ranks: 'many'; allowed: a whole number from 1 on"),
         (["llama-8b", "--nodes", "1..4"], "nodes: '1..4' is not one number; allowed: 1 to 1024"),
-        (["llama-8b", "batch.size"], "batch.size: is no setting; write overrides as key.sub=value"),
+        (["llama-8b", "batch.size"], "batch.size: is not a setting; write overrides as key.sub=value"),
         (
             ["llama-8b", "batch.size=99999999999999999999"],
             "batch.size: 99999999999999999999 is not divisible by 8 data",

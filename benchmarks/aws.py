@@ -51,7 +51,7 @@ def check_figures(rounds: int) -> list[Figure]:
         env = _environment(folder)
         bare = _seconds([sys.executable, "-c", "pass"], env, rounds)
         floor = _seconds([sys.executable, "-c", "import pydantic, yaml, rich.console, typer"], env, rounds)
-        took = _seconds([sys.executable, "-m", "infra.cli", "check", "--stack", "large"], env, rounds)
+        took = _seconds([sys.executable, "-m", "muster.cli", "check", "--stack", "large"], env, rounds)
     name = f"check of {NODES} nodes"
     return [
         Figure("python -c pass", bare),
@@ -69,7 +69,7 @@ def flight_figures() -> list[Figure]:
     server = Moto()
     with listening(server) as server.url, tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "Pulumi.large.yaml").write_text(STACK)
-        command = [sys.executable, "-m", "infra.cli", "check", "--stack", "large"]
+        command = [sys.executable, "-m", "muster.cli", "check", "--stack", "large"]
         began = time.perf_counter()
         # moto has no quotas and no images of ours: what is found is not what is measured.
         env = _environment(folder) | server.environment()

@@ -30,7 +30,7 @@ sys.path.insert(0, str(REPO))
 
 from benchmarks.figures import Figure, Shape, cold_figures, growth_figures, main_figures, middle, report  # noqa: E402
 from infra.home import Home  # noqa: E402
-from infra.providers import cgroup_tree  # noqa: E402
+from infra.targets.local import cgroup_tree  # noqa: E402
 
 # Of many nodes each gets little: the limits of all of them must fit into this machine.
 MEMORY_MB = {"few": 2048, "many": 512}
@@ -89,7 +89,7 @@ class Cluster:
         return any(event["step"] == "nodes" and event["state"] in ("ok", "changed") for event in events)
 
     def _command(self, *args: str) -> list[str]:
-        return [sys.executable, "-m", "infra.cli", args[0], "--stack", self.name, *args[1:]]
+        return [sys.executable, "-m", "muster.cli", args[0], "--stack", self.name, *args[1:]]
 
     def _env(self) -> dict[str, str]:
         stacks = self.home / "stacks"

@@ -24,9 +24,9 @@ from bootstrap.table import Board
 from bootstrap.transport.base import TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
 from bootstrap.verify import PATIENCE_S, verify
-from infra.inventory import Inventory, Node
-from infra.spec.issue import SpecError
-from infra.spec.load import read
+from cluster.inventory import Inventory, Node
+from cluster.spec.issue import SpecError
+from cluster.spec.load import read
 
 ROOT = Path(__file__).resolve().parent.parent
 

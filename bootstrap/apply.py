@@ -19,7 +19,7 @@ from bootstrap.settle import STEP as NODES
 from bootstrap.settle import settle
 from bootstrap.steps import order
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from bootstrap.bundle import Bundle, pack
-from infra.inventory import Cloud, Inventory
-from infra.spec import ClusterSpec
+from cluster.inventory import Cloud, Inventory
+from cluster.spec import ClusterSpec
 from slurm import render
 from slurm.render import Cgroup, File
 

@@ -10,7 +10,7 @@ from bootstrap.plan import Pending, pending, plan
 from bootstrap.sessions import Connect, Sessions
 from bootstrap.settle import STEP as NODES
 from bootstrap.transport.base import TransportError
-from infra.inventory import Node
+from cluster.inventory import Node
 
 
 def drift(desired: Desired, connect: Connect) -> tuple[Pending, ...]:

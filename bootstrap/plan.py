@@ -10,7 +10,7 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps import order
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 from slurm.render import Cgroup
 
 # On the controller: written where slurmd refused the kind of cgroup that the facts promised.

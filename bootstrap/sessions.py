@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from bootstrap.errors import BootstrapError
 from bootstrap.transport.base import Transport, TransportError
-from infra.inventory import Node
+from cluster.inventory import Node
 
 # Key exchange is Python and holds the interpreter: more threads than this only queue.
 WORKERS = 16

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from bootstrap.errors import BootstrapError
 from bootstrap.steps.slurm_key import last_words
 from bootstrap.transport.base import Transport, TransportError
-from infra.inventory import Inventory, Node
+from cluster.inventory import Inventory, Node
 from slurm.node_state import ABSENT, NodeState, parse_nodes
 
 STEP = "nodes"

@@ -10,7 +10,7 @@ from rich.table import Table
 from bootstrap.progress import Event
 from bootstrap.settle import STEP as NODES
 from bootstrap.steps import order
-from infra.inventory import Inventory
+from cluster.inventory import Inventory
 
 SIGNS = {
     "failed": "[bold red]failed[/]",

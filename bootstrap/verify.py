@@ -14,7 +14,7 @@ from bootstrap.plan import fit
 from bootstrap.sessions import Connect, Sessions, finish
 from bootstrap.steps.limits import DAEMONS
 from bootstrap.transport.base import Transport
-from infra.inventory import Node
+from cluster.inventory import Node
 from slurm.node_state import ABSENT, NodeState, parse_nodes
 from slurm.probe import probe
 

@@ -6,16 +6,16 @@ import os
 
 import pulumi
 
+from cluster.spec.issue import SpecError
+from cluster.spec.load import load
 from infra.engine.environment import BUDGET_JUDGED
 from infra.home import Home
-from infra.plan.build_plan import plan
-from infra.providers.guard import ChangeGuard
-from infra.providers.secrets import ClusterSecrets
-from infra.spec.issue import SpecError
-from infra.spec.load import load
+from infra.plan import plan
+from infra.resources.guard import ChangeGuard
+from infra.resources.secrets import ClusterSecrets
 from infra.targets import Context, target
+from infra.targets.aws.validate.budget import BY_PRICE
 from infra.validate import validate
-from infra.validate.aws_budget import BY_PRICE
 
 stack = pulumi.get_stack()
 repo = Home.of(os.environ).stack(stack).home.repo

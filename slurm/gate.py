@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from infra.inventory import Inventory, Node
+from cluster.inventory import Inventory, Node
 from slurm.node_state import NodeState, parse_nodes
 from slurm.probe import probe
 from slurm.verdict import START, GateError, judge, last_error, unfit

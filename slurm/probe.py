@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from infra.inventory import Node
+from cluster.inventory import Node
 
 # A hung node still accepts connections; that its sshd says nothing gives it away.
 _PROBE = """port=$(scontrol show config | sed -n 's/^SlurmdPort *= *//p')

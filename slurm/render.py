@@ -8,8 +8,8 @@ from typing import Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from infra.inventory import Inventory, Node, NodeSet
-from infra.spec import ClusterSpec
+from cluster.inventory import Inventory, Node, NodeSet
+from cluster.spec import ClusterSpec
 from slurm.hostlist import hostlist
 from slurm.power import programs, topology_file
 

@@ -79,7 +79,7 @@ class Stack:
         return done.stdout.strip()
 
     def command(self, *args: str) -> list[str]:
-        return [sys.executable, "-m", "infra.cli", args[0], "--stack", self.name, *args[1:]]
+        return [sys.executable, "-m", "muster.cli", args[0], "--stack", self.name, *args[1:]]
 
     def environment(self) -> dict[str, str]:
         stacks = self.home / "stacks"

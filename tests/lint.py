@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
-STRICT = ("infra", "bootstrap", "slurm", "setup")
+STRICT = ("cluster", "infra", "muster", "bootstrap", "slurm", "setup")
 # Torch is not installed here, so all of it is Any to the checker.
 WITHOUT_TORCH = (
     "--allow-subclassing-any",

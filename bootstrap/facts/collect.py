@@ -12,7 +12,7 @@ from bootstrap.facts.parse import parse
 from bootstrap.steps import software
 from bootstrap.steps.packages import own_packages, packages
 from bootstrap.transport.base import Transport
-from infra.inventory import Node
+from cluster.inventory import Node
 
 UNITS = ("ssh", "muster-hosts", "mariadb", "slurmdbd", "slurmctld", "slurmd", "sackd", "chrony")
 # Of machines that set themselves up.

@@ -8,7 +8,7 @@ from bootstrap.facts.model import Facts
 from bootstrap.steps import database
 from bootstrap.steps.slurm_key import key, last_words
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 CONF = "/etc/slurm/slurmdbd.conf"
 START_S = 60.0

@@ -8,7 +8,7 @@ from bootstrap.action import Action
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 KEPT = 5
 

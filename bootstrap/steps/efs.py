@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bootstrap.action import Action, enable, write
 from bootstrap.facts.model import Facts
-from infra.inventory import Filesystem
+from cluster.inventory import Filesystem
 
 FIRST_PORT = 20490
 

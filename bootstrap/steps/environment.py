@@ -9,7 +9,7 @@ from bootstrap.action import Action
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "training-env.sh"
 BUILD_S = 1800.0

@@ -8,8 +8,8 @@ from bootstrap.action import Action, write
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Node
-from infra.spec import Fabric
+from cluster.inventory import Node
+from cluster.spec import Fabric
 
 TASK_PROLOG = (Path(__file__).parent.parent / "scripts" / "task-prolog.sh").read_text()
 

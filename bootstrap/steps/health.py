@@ -12,7 +12,7 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.software import versions
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 ETC = "/etc/muster"
 START = "import sys; from slurm.health.__main__ import main; sys.exit(main(sys.argv[1:]))\n"

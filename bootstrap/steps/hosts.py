@@ -8,7 +8,7 @@ from bootstrap.action import Action, enable, write
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Inventory, Node
+from cluster.inventory import Inventory, Node
 
 MERGE = (Path(__file__).parent.parent / "scripts" / "merge-hosts.sh").read_text()
 

@@ -7,7 +7,7 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.hosts import UNIT
 from bootstrap.steps.step import Step
-from infra.inventory import Node, Role
+from cluster.inventory import Node, Role
 
 LIMITS = """\
 # Written by muster: RDMA pins memory, and a rank with many peers opens many sockets.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bootstrap.action import Action, write
 from bootstrap.facts.model import Facts
-from infra.inventory import Node
+from cluster.inventory import Node
 
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/install-lustre-client.html
 KEY = "https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc"

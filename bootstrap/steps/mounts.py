@@ -11,7 +11,7 @@ from bootstrap.facts.model import Facts
 from bootstrap.steps import efs, lustre
 from bootstrap.steps.at_boot import at_boot
 from bootstrap.steps.step import Step
-from infra.inventory import Filesystem, Node
+from cluster.inventory import Filesystem, Node
 
 SCRIPT = (Path(__file__).parent.parent / "scripts" / "mounts.sh").read_text()
 MOUNT_S = 900.0

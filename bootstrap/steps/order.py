@@ -32,7 +32,7 @@ from bootstrap.steps import (
     users,
 )
 from bootstrap.steps.step import Step
-from infra.inventory import Role
+from cluster.inventory import Role
 
 # On all nodes at once.
 BASE: tuple[Step, ...] = (

@@ -8,7 +8,7 @@ from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.steps import lustre, metadata, scratch, slurm_packages
 from bootstrap.steps.step import Step
-from infra.inventory import Node, Role
+from cluster.inventory import Node, Role
 
 COMMON = ("openssh-server", "sudo", "iproute2", "procps", "python3", "python3-venv", "ca-certificates", "slurm-client")
 BY_ROLE: dict[Role, tuple[str, ...]] = {

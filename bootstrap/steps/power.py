@@ -8,7 +8,7 @@ from bootstrap.action import Action, digest, mark, write
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 from slurm.hostlist import hostlist
 from slurm.power import programs, topology_file
 from slurm.render import members

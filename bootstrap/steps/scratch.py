@@ -9,7 +9,7 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.at_boot import at_boot
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 SCRIPT = (Path(__file__).parent.parent / "scripts" / "scratch.sh").read_text()
 WHERE = "/local"

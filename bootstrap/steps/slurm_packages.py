@@ -11,7 +11,7 @@ from bootstrap.facts.model import Facts
 from bootstrap.slurm_source import SOURCES
 from bootstrap.steps.power import PYTHON, ROOT
 from bootstrap.steps.step import Step
-from infra.inventory import Node, Role, parameters
+from cluster.inventory import Node, Role, parameters
 
 SCRIPT = (Path(__file__).parent.parent / "scripts" / "slurm-packages.sh").read_text()
 # As the source's own packaging calls them; in the order of their dependencies.
@@ -37,7 +37,9 @@ def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
     cloud = desired.cloud
     key = digest(SCRIPT, source.sha256, facts.distribution)
     store = parameters.packages(key)
-    objects = [PYTHON, "-m", "bootstrap.aws.objects", cloud.region, cloud.bucket, store] if cloud else ["false"]
+    objects = (
+        [PYTHON, "-m", "infra.targets.aws.node.objects", cloud.region, cloud.bucket, store] if cloud else ["false"]
+    )
     values = {
         "DO": "build" if node.role == "controller" else "wait",
         "KEY": key,

@@ -10,9 +10,9 @@ from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.catalog import software
-from infra.catalog.software import Component, Fault, Install, Part
-from infra.inventory import Node
+from cluster.catalog import software
+from cluster.catalog.software import Component, Fault, Install, Part
+from cluster.inventory import Node
 
 SCRIPT = (Path(__file__).parent.parent / "scripts" / "efa-installer.sh").read_text()
 INSTALL_S = 1800.0
@@ -78,7 +78,7 @@ def _said(wrong: list[Fault]) -> str:
 def _fix(desired: Desired) -> str:
     given = desired.spec.aws.ami if desired.spec.aws else None
     image = f"remove `aws.ami: {given}` to get AWS's own image" if given else "name an image that has them as `aws.ami`"
-    return f"{image}, then `make up`; infra/catalog/data/software.yaml has what is allowed"
+    return f"{image}, then `make up`; cluster/catalog/data/software.yaml has what is allowed"
 
 
 def _install(title: str, version: str, archive: Install) -> Action:

@@ -8,7 +8,7 @@ from bootstrap.action import Action, digest, mark, remove, write
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Inventory, Node
+from cluster.inventory import Inventory, Node
 
 KEYS = "/etc/muster/keys"
 

@@ -9,7 +9,7 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.at_boot import at_boot
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 from slurm.power import programs
 
 SCRIPT = (Path(__file__).parent.parent / "scripts" / "state-volume.sh").read_text()

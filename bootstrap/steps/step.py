@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bootstrap.action import Action
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
-from infra.inventory import Node, Role
+from cluster.inventory import Node, Role
 
 ALL: tuple[Role, ...] = ("controller", "login", "compute")
 

@@ -6,7 +6,7 @@ from bootstrap.action import Action, write
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 CONF = "/etc/sysctl.d/60-muster.conf"
 SETTINGS = """\

@@ -6,7 +6,7 @@ from bootstrap.action import Action, enable, write
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 # Amazon's clock answers every machine, also one that has no way out.
 SOURCES = "/etc/chrony/sources.d/muster.sources"

@@ -6,7 +6,7 @@ from bootstrap.action import Action, digest, mark, write
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 # A library upgrade makes needrestart restart slurmd, and every job on the node dies with it.
 NEEDRESTART = """\

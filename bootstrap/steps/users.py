@@ -9,7 +9,7 @@ from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
 
 # In the comment field of passwd: tells our accounts from those the machine came with.
 OURS = "muster"

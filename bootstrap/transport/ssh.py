@@ -13,7 +13,7 @@ from collections.abc import Callable
 import paramiko
 
 from bootstrap.transport.base import DEFAULT_TIMEOUT_S, Completed, Lines, OnLine, TransportError, put_script
-from infra.inventory import Node
+from cluster.inventory import Node
 
 CONNECT_DEADLINE_S = 30.0
 KEEPALIVE_S = 2

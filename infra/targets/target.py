@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import pulumi
 
-from infra.plan.build_plan import BuildPlan
-from infra.providers.secrets import ClusterSecrets
-from infra.spec import ClusterSpec
+from cluster.spec import ClusterSpec
+from infra.plan import BuildPlan
+from infra.resources.secrets import ClusterSecrets
 
 
 @dataclass(frozen=True)

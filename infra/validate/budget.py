@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.spec import ClusterSpec
-from infra.validate.issue import Issue, error
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error
 
 
 def order(spec: ClusterSpec) -> Iterator[Issue]:

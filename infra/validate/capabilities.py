@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infra.spec import Fabric, Target
+from cluster.spec import Fabric, Target
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.plan import names
-from infra.spec import ClusterSpec, NodeGroup
-from infra.validate.issue import Issue, error
+from cluster import names
+from cluster.spec import ClusterSpec, NodeGroup
+from cluster.spec.issue import Issue, error
 
 # Slurm takes a partition of this name, in any case, for the defaults of all others.
 RESERVED = (names.CONTROLLER, names.LOGIN, "default")

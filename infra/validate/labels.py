@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from infra.spec import ClusterSpec
-from infra.spec.written import path
-from infra.validate.issue import Issue, error
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error
+from cluster.spec.written import path
 
 RESERVED = ("muster.", "com.docker.", "aws:")
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,126}")

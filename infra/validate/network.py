@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from infra.plan.build_plan import plan
-from infra.spec import ClusterSpec
-from infra.validate.issue import Issue, error, warning
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error, warning
+from infra.plan import plan
 
 PRIVATE = tuple(IPv4Network(n) for n in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
 EXAMPLE = "10.88.7.0/24"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.spec import ClusterSpec
-from infra.spec.issue import Issue, SpecError
-from infra.spec.load import load
-from infra.validate.host import EngineFacts
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, SpecError
+from cluster.spec.load import load
+from infra.targets.local.host import EngineFacts
 from infra.validate.rules import validate
 
 # What stands in for a section that has no default.

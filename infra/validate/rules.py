@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from infra.spec import ClusterSpec
-from infra.validate import (
-    aws_budget,
-    aws_capacity,
-    aws_fabric,
-    aws_machines,
-    aws_network,
-    aws_only,
-    aws_power,
-    aws_section,
-    aws_software,
-    aws_storage,
-    aws_tags,
-    budget,
-    groups,
-    host,
-    labels,
-    network,
-    slurm_options,
-    software,
-    storage,
-    target,
-    users,
-)
-from infra.validate.host import EngineFacts
-from infra.validate.issue import Issue
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue
+from infra.targets.aws.validate import budget as aws_budget
+from infra.targets.aws.validate import capacity as aws_capacity
+from infra.targets.aws.validate import fabric as aws_fabric
+from infra.targets.aws.validate import machines as aws_machines
+from infra.targets.aws.validate import network as aws_network
+from infra.targets.aws.validate import only as aws_only
+from infra.targets.aws.validate import power as aws_power
+from infra.targets.aws.validate import section as aws_section
+from infra.targets.aws.validate import software as aws_software
+from infra.targets.aws.validate import storage as aws_storage
+from infra.targets.aws.validate import tags as aws_tags
+from infra.targets.local import host
+from infra.targets.local.host import EngineFacts
+from infra.validate import budget, groups, labels, network, slurm_options, software, storage, target, users
 
 Rule = Callable[[ClusterSpec], Iterator[Issue]]
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from infra.spec import ClusterSpec
-from infra.spec.written import path
-from infra.validate.issue import Issue, error
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error
+from cluster.spec.written import path
 from infra.validate.managed_keys import MANAGED
 
 DAYS = re.compile(r"(\d{1,6})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")

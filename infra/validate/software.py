@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from infra.spec import ClusterSpec
-from infra.validate.issue import Issue, error
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error
 
 WHERE = "software.training_lock"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from infra.spec import ClusterSpec
-from infra.validate.issue import Issue, error, warning
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error, warning
 
 NAME, MOUNT = "shared", "/shared"
 SYSTEM = "/bin /boot /dev /etc /home /lib /lib64 /proc /root /run /sbin /sys /tmp /usr /var"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.spec import ClusterSpec, Machine
+from cluster.spec import ClusterSpec, Machine
+from cluster.spec.issue import Issue, error
 from infra.validate.capabilities import TARGETS, having, offering
-from infra.validate.issue import Issue, error
 
 
 def available(spec: ClusterSpec) -> Iterator[Issue]:

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from infra.plan import names
-from infra.plan.build_plan import plan, resolved
-from infra.spec import ClusterSpec, Issue
-from infra.spec.fields import item_of, part_of, policy_of
-from infra.spec.model import Part, Policy
-from infra.spec.written import shown
-from infra.validate import aws_update
-from infra.validate.issue import error
+from cluster import names
+from cluster.spec import ClusterSpec, Issue
+from cluster.spec.fields import item_of, part_of, policy_of
+from cluster.spec.issue import error
+from cluster.spec.model import Part, Policy
+from cluster.spec.written import shown
+from infra.plan import plan, resolved
+from infra.targets.aws.validate import update as aws_update
 
 
 class Running(Protocol):

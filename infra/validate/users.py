@@ -6,8 +6,8 @@ import base64
 import binascii
 from collections.abc import Iterator
 
-from infra.spec import ClusterSpec
-from infra.validate.issue import Issue, error
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error
 
 # Accounts of Debian and of the packages a node carries.
 SYSTEM = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infra.catalog.near import near
+from cluster.catalog.near import near
 
 FOLDERS = (Path("stacks"), Path(__file__).parents[2] / "stacks")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from infra.spec import ClusterSpec
-from infra.spec.load import load
-from infra.spec.stack_file import CONFIG_KEY, Loader
+from cluster.spec import ClusterSpec
+from cluster.spec.load import load
+from cluster.spec.stack_file import CONFIG_KEY, Loader
 
 Edit = tuple[Sequence[str], str | int]
 """The path of a value below the cluster, and what it becomes."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from infra.catalog.prices import service_price
-from infra.plan.aws.cost import HOURS_PER_MONTH, Line, cost
-from infra.spec import Capacity, ClusterSpec, Purchase
+from cluster.catalog.prices import service_price
+from cluster.spec import Capacity, ClusterSpec, Purchase
+from infra.targets.aws.cost import HOURS_PER_MONTH, Line, cost
 
 DATA = Path(__file__).parents[1] / "data" / "blocks.yaml"
 HOUR, DAY = 3600.0, 86400.0

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.inventory import LaunchOption
+from cluster.inventory import LaunchOption
 from slurm.hostlist import hostlist
 from slurm.power import ceiling, cooldown, dns
 from slurm.power.errors import PASSING

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from infra.inventory import Fleet
+from cluster.inventory import Fleet
 from slurm.power.cloud import Cloud
 from slurm.power.memory import Memory
 from slurm.power.slurmctld import PowerNode

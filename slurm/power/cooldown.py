@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from infra.inventory import LaunchOption
+from cluster.inventory import LaunchOption
 from slurm.power.launch import Shortage
 
 SECONDS = 180.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra.inventory import Fleet
+from cluster.inventory import Fleet
 from slurm.power.cloud import Answer, Cloud
 
 # Route 53 takes 1,000 records in one batch, and counts those of UPSERT twice.

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import ValidationError
 
-from infra.inventory import parameters
-from infra.inventory.parameters import Report
+from cluster.inventory import parameters
+from cluster.inventory.parameters import Report
 from slurm.power.cloud import Cloud
 from slurm.power.findings import Finding
 from slurm.power.instances import Found

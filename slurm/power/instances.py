@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from infra.inventory import Fleet
-from infra.plan import names
+from cluster import names
+from cluster.inventory import Fleet
 from slurm.power.cloud import Cloud
 from slurm.power.node_names import name_of
 

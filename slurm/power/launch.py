@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from infra.inventory import Fleet, FleetGroup, LaunchOption
-from infra.plan import names
+from cluster import names
+from cluster.inventory import Fleet, FleetGroup, LaunchOption
 from slurm.power.cloud import Answer, Cloud
 from slurm.power.errors import Fault, Refused
 from slurm.power.instances import Instance, instance_of

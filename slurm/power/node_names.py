@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from infra.plan import names
+from cluster import names
 from slurm.hostlist import expand
 
 NUMBERS = "muster.numbers"

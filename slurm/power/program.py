@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from logging.handlers import SysLogHandler
 from pathlib import Path
 
-from infra.inventory import Fleet
+from cluster.inventory import Fleet
 from slurm.power.cloud import Cloud
 from slurm.power.memory import Memory
 from slurm.power.slurmctld import Slurmctld

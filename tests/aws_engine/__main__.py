@@ -57,7 +57,7 @@ def removed(stack: CloudStack) -> bool:
     env = stack.environment()
     if not Home.of(env).stack(stack.name).state.exists():
         return True
-    line = [sys.executable, "-m", "infra.cli", "teardown", "--stack", stack.name, "--yes", "--force"]
+    line = [sys.executable, "-m", "muster.cli", "teardown", "--stack", stack.name, "--yes", "--force"]
     return subprocess.run(line, cwd=REPO, env=env, check=False).returncode == 0
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import boto3
 
 from bootstrap import wheels
+from cluster.spec import ClusterSpec
 from infra.home import Home
-from infra.plan.aws import images
-from infra.spec import ClusterSpec
+from infra.targets.aws.plan import images
 from tests.aws_engine.moto_gaps import publish_image
 from tests.moto_server import ACCOUNT, REGION, Call, Moto
 

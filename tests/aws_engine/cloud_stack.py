@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
+from cluster.spec.load import load
 from infra.engine import project
 from infra.engine.environment import environment, prepare
 from infra.home import Home
-from infra.spec.load import load
 from tests.aws_engine.cloud import REPO, Cloud
 
 # Of the g6 pair: so many API calls at most; who needs more has to say so here.
@@ -80,7 +80,7 @@ class CloudStack:
         return self.muster("teardown", "--yes")
 
     def muster(self, command: str, *options: str, check: bool = True) -> str:
-        line = [sys.executable, "-m", "infra.cli", command, "--stack", self.name, *options]
+        line = [sys.executable, "-m", "muster.cli", command, "--stack", self.name, *options]
         return self._run(line, check=check)
 
     def pulumi(self, *arguments: str, check: bool = True) -> str:

@@ -13,8 +13,8 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import InstanceBackend
 from moto.ssm.models import Command, ssm_backends
 
-from infra.inventory import parameters
-from infra.inventory.parameters import Report
+from cluster.inventory import parameters
+from cluster.inventory.parameters import Report
 from slurm.power.node_names import name_of
 from slurm.verdict import PREFIX
 
@@ -48,7 +48,7 @@ def booting() -> Iterator[None]:
 
 
 def _report(instance: Any, script: str) -> None:
-    """As bootstrap.aws does at the end, past the server: a machine's own calls are not the engine's."""
+    """As infra.targets.aws.node does at the end, past the server: a machine's own calls are not the engine's."""
     tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
     name = name_of(tags, instance.ami_launch_index)
     cluster, digest = _setting("cluster", script), _setting("digest", script)

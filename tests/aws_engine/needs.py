@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from infra.commands.account import NONE, account
-from infra.engine import aws_plugin
+from cluster.spec.load import read
 from infra.engine.environment import environment
 from infra.home import Home
-from infra.plan.aws.cost import cost
-from infra.providers.problem import Problem
-from infra.spec.load import read
+from infra.resources.problem import Problem
+from infra.targets.aws import plugin as aws_plugin
+from infra.targets.aws.account import NONE, account
+from infra.targets.aws.cost import cost
 from infra.targets.aws.preflight import Asking, preflight
 from tests.aws_engine.cloud import REPO
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.plan.aws.names import prefixed
+from infra.targets.aws.names import prefixed
 from tests.aws_engine.cloud_stack import CloudStack, written
 from tests.aws_engine.conftest import MakeStack
 from tests.aws_engine.everything import everything

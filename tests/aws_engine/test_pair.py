@@ -8,11 +8,10 @@ from base64 import b64decode
 
 import pytest
 
+from cluster.inventory import Fleet, parameters
 from infra.engine.environment import BUDGET_JUDGED
-from infra.inventory import Fleet, parameters
-from infra.plan.aws import names
 from infra.targets import Leftovers
-from infra.targets.aws import leftovers
+from infra.targets.aws import leftovers, names
 from slurm.power.cloud import Cloud
 from slurm.power.launch import launch
 from tests.aws_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack

@@ -17,13 +17,13 @@ import pulumi
 from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks
 
-from infra.plan.build_plan import plan
-from infra.providers.guard import ChangeGuard
-from infra.providers.secrets import ClusterSecrets
-from infra.spec import ClusterSpec
-from infra.spec.load import read
+from cluster.spec import ClusterSpec
+from cluster.spec.load import read
+from infra.plan import plan
+from infra.resources.guard import ChangeGuard
+from infra.resources.secrets import ClusterSecrets
 from infra.targets import Context, target
-from infra.targets.aws import bundle
+from infra.targets.aws.build import bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.split(".")[1] for path in (ROOT / "stacks").glob("Pulumi.aws-*.yaml"))

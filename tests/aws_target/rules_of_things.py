@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from infra.plan.aws.security import HTTP, HTTPS, WORLD
+from infra.targets.aws.plan.security import HTTP, HTTPS, WORLD
 from tests.aws_target.capture import SECRETS, strings
 from tests.aws_target.rule import Props, Rule
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from bootstrap.transport.base import Completed
-from infra.inventory import Inventory
-from infra.plan.build_plan import plan
-from infra.spec import ClusterSpec
-from infra.spec.load import read
-from infra.targets.aws import gate, run_command
-from infra.targets.aws.access import AccessProvider
-from infra.targets.aws.inventory import inventory, static_names, with_static
+from cluster.inventory import Inventory
+from cluster.spec import ClusterSpec
+from cluster.spec.load import read
+from infra.plan import plan
+from infra.targets.aws import run_command
+from infra.targets.aws.build import gate
+from infra.targets.aws.build.access import AccessProvider
+from infra.targets.aws.build.inventory import inventory, static_names, with_static
 from tests.aws_target.capture import ROOT
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from infra.spec.load import load, read
+from cluster.spec.load import load, read
 from tests.aws_target import golden
 from tests.aws_target.capture import ROOT, SECRETS, STACKS, capture, example
 from tests.aws_target.golden import FOLDER, SECRET

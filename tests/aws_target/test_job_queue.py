@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bootstrap.transport.base import Completed
-from infra.inventory import parameters
-from infra.inventory.parameters import Report
-from infra.providers.job_queue import NoQueue, SlurmQueue, UnknownQueue, queue_of
-from infra.providers.problem import Problem
-from infra.spec.load import read
+from cluster.inventory import parameters
+from cluster.inventory.parameters import Report
+from cluster.spec.load import read
+from infra.resources.job_queue import NoQueue, SlurmQueue, UnknownQueue, queue_of
+from infra.resources.problem import Problem
 from infra.targets.aws import run_command
 from tests.aws_target.capture import ROOT
 from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures

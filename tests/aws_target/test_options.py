@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from infra.spec.load import read
+from cluster.spec.load import read
 from tests.aws_target.capture import ROOT, SECRETS, STACKS, Made, capture, example, named, of_type, strings
 
 LUSTRE, EFS = "aws:fsx/lustreFileSystem:LustreFileSystem", "aws:efs/fileSystem:FileSystem"

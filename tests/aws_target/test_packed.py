@@ -9,10 +9,10 @@ import pytest
 
 from bootstrap import node_bundle
 from bootstrap.steps.ssh import known_hosts
-from infra.inventory import Inventory
-from infra.spec.load import read
-from infra.targets.aws import cluster
-from infra.targets.aws.bundle import Packed
+from cluster.inventory import Inventory
+from cluster.spec.load import read
+from infra.targets.aws.build import cluster
+from infra.targets.aws.build.bundle import Packed
 from tests.aws_target.capture import ROOT, STACKS, capture
 
 

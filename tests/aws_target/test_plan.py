@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.plan.aws import fleet, iam, images, launch_template, network, storage
-from infra.plan.aws.iam import Scope, Statement
-from infra.plan.aws.interfaces import Interface
-from infra.spec import ClusterSpec, Storage
-from infra.spec.load import load, read
+from cluster.spec import ClusterSpec, Storage
+from cluster.spec.load import load, read
+from infra.targets.aws.plan import fleet, iam, images, launch_template, network, storage
+from infra.targets.aws.plan.iam import Scope, Statement
+from infra.targets.aws.plan.interfaces import Interface
 from tests.aws_target.capture import ROOT, STACKS
 
 SCOPE = Scope("aws", "us-east-1", "1", "demo", "arn:aws:s3:::b", "arn:aws:kms:us-east-1:1:key/k", zone_id="Z1")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra.providers.problem import Problem
-from infra.targets.aws.host_keys import HostKeysProvider
-from infra.targets.aws.resolved import ResolvedArgs, ResolvedProvider
+from infra.resources.problem import Problem
+from infra.targets.aws.build.host_keys import HostKeysProvider
+from infra.targets.aws.build.resolved import ResolvedArgs, ResolvedProvider
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
 # One that moto publishes; the deep learning images have paths of the same kind.

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from infra.plan.aws import security
-from infra.spec.load import read
+from cluster.spec.load import read
+from infra.targets.aws.plan import security
 from tests.aws_target.capture import ROOT, STACKS, capture, example, of_type
 from tests.aws_target.rule import Rule
 from tests.aws_target.rules import RULES, findings

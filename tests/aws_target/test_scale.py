@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import tracemalloc
 
-from infra.spec import ClusterSpec
-from infra.spec.load import load
+from cluster.spec import ClusterSpec
+from cluster.spec.load import load
 from tests.aws_target.capture import Made, capture
 
 NODES = (("a", 256), ("b", 128), ("c", 128))

@@ -13,8 +13,8 @@ from bootstrap.desired import Desired, Secrets
 from bootstrap.facts.model import Facts, FileFact, Home, UserFact
 from bootstrap.plan import Plan, plan
 from bootstrap.steps.packages import packages
-from infra.inventory import Inventory, Node, NodeGpus
-from infra.spec import ClusterSpec
+from cluster.inventory import Inventory, Node, NodeGpus
+from cluster.spec import ClusterSpec
 from slurm.node_state import NodeState
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.progress import Event
 from bootstrap.transport.base import Completed, Transport, TransportError
-from infra.inventory import Node
+from cluster.inventory import Node
 from tests.bootstrap.clusters import desired, done_all
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bootstrap.facts.model import Facts
 from bootstrap.steps import health
-from infra.inventory import Node, NodeGpus, NodeSet
+from cluster.inventory import Node, NodeGpus, NodeSet
 from tests.bootstrap.clusters import desired
 
 ROOT = Path(__file__).parents[2]

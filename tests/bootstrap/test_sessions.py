@@ -8,7 +8,7 @@ from bootstrap.errors import BootstrapError
 from bootstrap.sessions import Kept, Sessions, finish
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
-from infra.inventory import Node
+from cluster.inventory import Node
 from tests.bootstrap.clusters import inventory
 
 

@@ -10,7 +10,7 @@ from bootstrap import settle as module
 from bootstrap.errors import BootstrapError
 from bootstrap.settle import settle
 from bootstrap.transport.base import Completed, Transport, TransportError
-from infra.inventory import Node
+from cluster.inventory import Node
 from tests.bootstrap.clusters import inventory
 
 IDLE = "NodeName=gpu-1 State=IDLE\nNodeName=gpu-2 State=IDLE\n"

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from bootstrap.transport.ssh import public_key
-from infra.inventory import Inventory
-from infra.providers.slurm_cluster import SlurmClusterProvider, bundle_digest
+from cluster.inventory import Inventory
+from infra.resources.slurm_cluster import SlurmClusterProvider, bundle_digest
 from tests.bootstrap.clusters import desired
 
 
@@ -46,7 +46,7 @@ def test_nothing_changes_without_a_reason(props: dict[str, object]) -> None:
 def test_a_refresh_of_a_cluster_that_is_gone_says_so_and_does_not_fail(
     props: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.providers.slurm_cluster._REFRESH_DEADLINE_S", 0.2)
+    monkeypatch.setattr("infra.resources.slurm_cluster._REFRESH_DEADLINE_S", 0.2)
     found = SlurmClusterProvider().read("id", props)
     assert found.id == "id"
     assert "access file inventory.json is missing or changed" in found.outs["pending"]

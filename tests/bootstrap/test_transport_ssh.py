@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from bootstrap.transport.base import Completed, TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
-from infra.inventory import Node
+from cluster.inventory import Node
 from tests.bootstrap.sshd import Sshd
 
 

@@ -9,7 +9,7 @@ import pytest
 from bootstrap import verify as module
 from bootstrap.transport.base import Completed
 from bootstrap.verify import verify
-from infra.inventory import Node
+from cluster.inventory import Node
 from tests.bootstrap.clusters import desired, done_all
 
 WANTED = desired()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalog.bandwidth import GIB, expected, floor
-from infra.catalog.instances import all_types, instance
-from infra.plan.build_plan import plan
+from cluster.catalog.bandwidth import GIB, expected, floor
+from cluster.catalog.instances import all_types, instance
+from infra.plan import plan
 from tests.infra.aws_specs import group, spec
 from trainer import bandwidth as measured
 

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from infra.catalog import instances, refresh
-from infra.catalog.instances import DATA, Card, Gpus, UnknownInstanceType, UnverifiedInstanceType, all_types, instance
+from cluster.catalog import instances, refresh
+from cluster.catalog.instances import DATA, Card, Gpus, UnknownInstanceType, UnverifiedInstanceType, all_types, instance
 
 GPU_TYPES = [name for name, found in all_types().items() if found.gpus.count]
 
 
 def test_the_file_is_what_the_generator_makes() -> None:
     text = (DATA / "instances.json").read_text()
-    assert text == refresh.instances(json.loads(text)["date"]), "run `python -m infra.catalog.refresh instances DATE`"
+    assert text == refresh.instances(json.loads(text)["date"]), "run `python -m cluster.catalog.refresh instances DATE`"
 
 
 def test_one_machine_whole() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalog.near import near
+from cluster.catalog.near import near
 
 STACKS = ["aws-existing-vpc", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre", "local", "local-full"]
 TYPES = ["g6.xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "m7i.large"]

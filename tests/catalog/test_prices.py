@@ -10,9 +10,9 @@ from datetime import date
 import pytest
 import yaml
 
-from infra.catalog import refresh
-from infra.catalog.instances import all_types
-from infra.catalog.prices import DATA, instance_price, instances_priced_on, service_price
+from cluster.catalog import refresh
+from cluster.catalog.instances import all_types
+from cluster.catalog.prices import DATA, instance_price, instances_priced_on, service_price
 
 SERVICES = list(yaml.safe_load((DATA / "service_prices.yaml").read_text())["prices"])
 TABLE = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog import software
-from infra.catalog.software import Part, components
+from cluster.catalog import software
+from cluster.catalog.software import Part, components
 from tests.catalog.software_output import CLOSED_DRIVER, EFA, FI_INFO, GOOD, MANAGER, OPEN_DRIVER
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from docker.errors import APIError
 from docker.models.containers import Container
 from docker.models.networks import Network
 
-from infra.inventory import Fleet, Inventory, Node, NodeSet
-from infra.plan import names
-from infra.spec import ClusterSpec
+from cluster import names
+from cluster.inventory import Fleet, Inventory, Node, NodeSet
+from cluster.spec import ClusterSpec
 from slurm import render
 from slurm.power import programs
 from tests.harness import REPO, wait_until

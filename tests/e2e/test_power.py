@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.inventory import NodeSet
+from cluster.inventory import NodeSet
 from slurm.power.node_names import name_of
 from tests import harness
 from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm

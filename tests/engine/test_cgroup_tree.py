@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.providers import cgroup_tree, engine_client
-from infra.providers.engine_client import Engine
+from infra.targets.local import cgroup_tree
+from infra.targets.local import docker_engine as engine_client
+from infra.targets.local.docker_engine import Engine
 
 CLUSTER = f"eng{os.getpid()}-groups"
 LEFT = [f"muster/{CLUSTER}/a-1", f"muster/{CLUSTER}/a-2", f"muster/{CLUSTER}"]

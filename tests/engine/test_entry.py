@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from infra.plan import names
-from infra.providers.node_container import UNCONFINED
+from cluster import names
+from infra.targets.local.build.node_container import UNCONFINED
 
 PLAIN_V2 = """set -e
 umount -R /sys/fs/cgroup

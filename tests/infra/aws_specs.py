@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.spec import ClusterSpec
-from infra.spec.load import load
+from cluster.spec import ClusterSpec
+from cluster.spec.load import load
 
 
 def good(**changes: Any) -> dict[str, Any]:

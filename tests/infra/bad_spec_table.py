@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from infra.spec.stack_file import Loader
+from cluster.spec.stack_file import Loader
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.plan.addresses import NoAddressLeft, assign, first_free, holder, routes
+from infra.targets.local.addresses import NoAddressLeft, assign, first_free, holder, routes
 
 CIDR = "10.88.3.0/24"
 

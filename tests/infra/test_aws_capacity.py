@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.plan.aws.capacity import Option, options
-from infra.spec import NodeGroup
+from cluster.spec import NodeGroup
+from infra.targets.aws.plan.capacity import Option, options
 
 ZONES = ("us-east-1a", "us-east-1b")
 

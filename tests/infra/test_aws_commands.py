@@ -27,7 +27,7 @@ def muster(stacks: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     places = {"MUSTER_STACKS": str(stacks), "MUSTER_HOME": str(stacks / "home")}
     bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     env = {**bare, **places, "HOME": str(stacks), "DOCKER_HOST": f"unix://{stacks}/no-engine.sock"}
-    command = [sys.executable, "-m", "infra.cli", *arguments]
+    command = [sys.executable, "-m", "muster.cli", *arguments]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog.prices import instance_price, service_price
-from infra.commands import cost as command
-from infra.plan.aws import launch_template, machines
-from infra.plan.aws.cost import HOURS_PER_MONTH, Cost, Line, cost
-from infra.spec.load import read
+from cluster.catalog.prices import instance_price, service_price
+from cluster.spec.load import read
+from infra.targets.aws.cost import HOURS_PER_MONTH, Cost, Line, cost
+from infra.targets.aws.plan import launch_template, machines
+from muster.commands import cost as command
 from tests.infra.aws_specs import group, spec
 from tests.infra.test_commands_screen import drawn
 

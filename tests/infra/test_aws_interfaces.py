@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog.instances import InstanceType, all_types, instance
-from infra.plan.aws.interfaces import Interface, NoEfa, addresses, interfaces
+from cluster.catalog.instances import InstanceType, all_types, instance
+from infra.targets.aws.plan.interfaces import Interface, NoEfa, addresses, interfaces
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "interfaces"
 WITH_EFA = [found for found in all_types().values() if found.efa_interfaces]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.plan.build_plan import plan, resolved
+from infra.plan import plan, resolved
 from infra.validate.update import affected, changes
 from tests.infra.aws_specs import group, spec
 

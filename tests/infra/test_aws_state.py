@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from infra.commands import teardown
-from infra.commands.aws_state import Made, made
-from infra.commands.known_cluster import KnownCluster, known_cluster
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
-from infra.providers.problem import Problem
+from infra.resources.problem import Problem
 from infra.targets import Leftover, Leftovers
+from infra.targets.aws.state import Made, made
+from muster.commands import teardown
+from muster.commands.known_cluster import KnownCluster, known_cluster
 from tests.infra.test_commands_status_aws import start
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.plan.aws.cost import cost
-from infra.spec.issue import SpecError, render
-from infra.spec.load import load, read
-from infra.spec.stack_file import Loader
-from infra.validate import aws_budget, capabilities, rules, validate
+from cluster.spec.issue import SpecError, render
+from cluster.spec.load import load, read
+from cluster.spec.stack_file import Loader
+from infra.targets.aws.cost import cost
+from infra.targets.aws.validate import budget as aws_budget
+from infra.validate import capabilities, rules, validate
 from infra.validate.rest import rest
 from tests.infra.aws_specs import good, group, spec
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from infra.plan import names
-from infra.plan.build_plan import plan
-from infra.spec.load import load
+from cluster import names
+from cluster.spec.load import load
+from infra.plan import plan
 from tests.infra.bad_spec_table import good
 
 

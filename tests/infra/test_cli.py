@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 
-from infra.cli import TakesCommand, app
+from muster.cli import TakesCommand, app
 from tests import lint, run
 from tests.harness import small_spec
 
@@ -25,7 +25,12 @@ SLOW = ("pulumi", "docker", "paramiko", "pydantic", "torch", "rich.live")
 def muster(*arguments: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, "MUSTER_HOME": str(home), "MUSTER_STACKS": str(home / "stacks"), **env}
     return subprocess.run(
-        [sys.executable, "-m", "infra.cli", *arguments], cwd=REPO, env=given, text=True, capture_output=True, timeout=60
+        [sys.executable, "-m", "muster.cli", *arguments],
+        cwd=REPO,
+        env=given,
+        text=True,
+        capture_output=True,
+        timeout=60,
     )
 
 
@@ -51,7 +56,7 @@ def test_help_starts_under_a_second(home: Path) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = f"import sys, infra.cli; print([m for m in {SLOW!r} if m in sys.modules])"
+    code = f"import sys, muster.cli; print([m for m in {SLOW!r} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPO, text=True, capture_output=True).stdout.strip() == "[]"
 
 
@@ -136,7 +141,7 @@ def test_check_reads_a_stack_without_docker(home: Path) -> None:
 
 
 def test_the_program_of_a_broken_pipe_says_nothing(home: Path) -> None:
-    line = f"{sys.executable} -m infra.cli schema | head -n 1"
+    line = f"{sys.executable} -m muster.cli schema | head -n 1"
     done = subprocess.run(["bash", "-c", line], cwd=REPO, text=True, capture_output=True)
     assert done.stdout == "{\n"
     assert done.stderr == ""

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.live import Live
 
 from bootstrap.progress import Event
-from infra.commands.board import Board, Row, parse, phase_line, visible
-from infra.commands.sizes import always
-from infra.commands.watch import Lines, LiveTable, Tail
-from infra.plan.build_plan import plan
+from infra.plan import plan
+from muster.commands.board import Board, Row, parse, phase_line, visible
+from muster.commands.sizes import always
+from muster.commands.watch import Lines, LiveTable, Tail
 from tests.infra.aws_specs import spec as aws_spec
 
 STORY = [

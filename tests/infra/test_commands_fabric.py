@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from infra.commands import fabric
-from infra.commands.fabric import Proof, table
-from infra.commands.fabric_basis import basis
-from infra.commands.fabric_nodes import chosen, listed
-from infra.commands.submit import Followed
+from cluster.inventory import NodeSet
 from infra.engine.stop import Stop
 from infra.home import Home
-from infra.inventory import NodeSet
+from muster.commands import fabric
+from muster.commands.fabric import Proof, table
+from muster.commands.fabric_basis import basis
+from muster.commands.fabric_nodes import chosen, listed
+from muster.commands.submit import Followed
 from slurm.power.reasons import may_be_replaced
 
 SINFO = """\

@@ -7,9 +7,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from infra.commands import job_layout, submit
+from cluster.inventory import Inventory, Node
 from infra.home import Home
-from infra.inventory import Inventory, Node
+from muster.commands import job_layout, submit
 from tests.infra.test_commands_parts import fake_ssh
 
 REPO = Path(__file__).parents[2]

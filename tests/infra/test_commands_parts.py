@@ -12,28 +12,19 @@ from docker.errors import APIError
 from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ReadTimeout
 
+from cluster.inventory import Node
+from cluster.spec import ClusterSpec
 from infra import targets
-from infra.commands import (
-    bootstrap,
-    cost,
-    demo,
-    kept_caches,
-    known_cluster,
-    screen,
-    status,
-    teardown,
-    where,
-)
-from infra.commands.cluster_facts import Machine, Slurm, SlurmNode, parse
-from infra.commands.failure import explained
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home
-from infra.inventory import Node
-from infra.plan.build_plan import plan
-from infra.providers.problem import Problem
+from infra.plan import plan
 from infra.receipt import Receipt
-from infra.spec import ClusterSpec
+from infra.resources.problem import Problem
 from infra.targets import Leftover
+from infra.targets.local import caches as kept_caches
+from muster.commands import bootstrap, cost, demo, known_cluster, screen, status, teardown, where
+from muster.commands.cluster_facts import Machine, Slurm, SlurmNode, parse
+from muster.commands.failure import explained
 from tests.harness import small_spec
 
 REPO = Path(__file__).parents[2]

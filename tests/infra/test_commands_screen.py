@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from infra.commands import screen, status
-from infra.commands.cluster_facts import Facts, Job, Machine, Slurm, SlurmNode
-from infra.inventory import Inventory
+from cluster.inventory import Inventory
+from muster.commands import screen, status
+from muster.commands.cluster_facts import Facts, Job, Machine, Slurm, SlurmNode
 
 REASON = "slurmd on the node has been silent for 300 s and the health check before that said that its disk is full"
 

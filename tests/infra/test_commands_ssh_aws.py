@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.commands import bootstrap, fabric, ssh, ssh_aws
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home, StackHome
-from infra.providers.job_queue import NoQueue
+from infra.resources.job_queue import NoQueue
+from infra.targets.aws import shell as ssh_aws
+from muster.commands import bootstrap, fabric, ssh
 from tests.infra.test_aws_state import PROVIDER, keep
 from tests.infra.test_commands_status_aws import KNOWN, start
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures

@@ -9,12 +9,12 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 from rich.console import Console
 
-from infra.commands import status
-from infra.commands.cluster_facts import Facts, Machine, Slurm
-from infra.commands.cluster_facts_aws import gather
-from infra.inventory import Inventory, NodeSet
-from infra.plan.aws.cost import cost
-from infra.providers.problem import Problem
+from cluster.inventory import Inventory, NodeSet
+from infra.resources.problem import Problem
+from infra.targets.aws.cost import cost
+from infra.targets.aws.facts import gather
+from muster.commands import status
+from muster.commands.cluster_facts import Facts, Machine, Slurm
 from tests.infra.aws_specs import spec
 from tests.infra.test_commands_parts import node
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures

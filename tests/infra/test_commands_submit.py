@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from infra.commands import ssh, submit
+from cluster.inventory import Inventory, Node, NodeSet
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home
-from infra.inventory import Inventory, Node, NodeSet
+from muster.commands import ssh, submit
 from tests.infra.test_commands_parts import fake_ssh
 
 REPO = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from pathlib import Path
 import docker
 import pytest
 
+from cluster import names
 from infra.home import Home
-from infra.plan import names
 
 pytestmark = pytest.mark.engine
 
@@ -52,7 +52,7 @@ def teardown(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def muster(home: Path, command: str, *options: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "MUSTER_HOME": str(home), "MUSTER_STACKS": str(home / "stacks")}
-    line = [sys.executable, "-m", "infra.cli", command, "--stack", STACK, *options]
+    line = [sys.executable, "-m", "muster.cli", command, "--stack", STACK, *options]
     return subprocess.run(line, cwd=REPO, env=env, text=True, capture_output=True, stdin=subprocess.DEVNULL)
 
 

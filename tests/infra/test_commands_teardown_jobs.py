@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from infra.commands import teardown_jobs
-from infra.commands.known_cluster import KnownCluster
-from infra.commands.teardown_jobs import Jobs, running_jobs
+from cluster.inventory import NodeSet
 from infra.home import Home, StackHome
-from infra.inventory import NodeSet
+from muster.commands import teardown_jobs
+from muster.commands.known_cluster import KnownCluster
+from muster.commands.teardown_jobs import Jobs, running_jobs
 from tests.aws_target.test_job_queue import SPEC, report, start
 from tests.infra.test_commands_parts import fake_ssh, node
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures

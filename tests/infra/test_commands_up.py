@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from bootstrap.progress import Event
-from infra.commands import outcome, output, sizes, up
+from cluster.spec import ClusterSpec
+from cluster.spec.load import read
 from infra.engine.environment import How
 from infra.engine.events import Failure, Result
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
-from infra.plan.build_plan import plan
-from infra.spec import ClusterSpec
-from infra.spec.load import read
+from infra.plan import plan
+from muster.commands import outcome, output, sizes, up
 from tests.harness import small_spec
 
 REPO = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from infra.documents import AWS, FIELDS, GOLDEN, LAYOUTS, SCHEMA, stale, table, write_all
-from infra.spec.fields import walk
+from cluster.spec.fields import walk
+from muster.documents import AWS, FIELDS, GOLDEN, LAYOUTS, SCHEMA, stale, table, write_all
 
 ROOT = Path(__file__).parents[2]
 

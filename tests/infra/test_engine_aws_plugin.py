@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.engine import aws_plugin
 from infra.engine.stop import Stop
 from infra.home import Home
+from infra.targets.aws import plugin as aws_plugin
 
 FETCHES = """#!/bin/sh
 echo "$@" >>"$PULUMI_HOME/asked"

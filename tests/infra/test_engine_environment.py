@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from infra import receipt
-from infra.commands import outcome
 from infra.engine import environment, events, lock, project
 from infra.home import RESERVED, Home
+from muster.commands import outcome
 
 HOME = Home.of({"MUSTER_HOME": "/h", "MUSTER_CACHE": "/c", "MUSTER_STACKS": "/s"}, repo=Path("/r"))
 SALT = "encryptionsalt: v1:abc=:v1:def:ghi=="

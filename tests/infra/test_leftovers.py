@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from infra.commands.known_cluster import own
-from infra.plan import names
-from infra.providers import cgroup_tree, engine_client
-from infra.targets.local import leftovers
+from cluster import names
+from infra.targets.local import cgroup_tree, leftovers
+from infra.targets.local import docker_engine as engine_client
+from muster.commands.known_cluster import own
 
 GROUPS = ["muster/demo/gpu-1", "muster/demo"]
 

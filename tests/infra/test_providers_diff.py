@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from pulumi.output import Unknown
 
-from infra.plan import build_plan
-from infra.providers import node_container
-from infra.providers.docker_network import DockerNetworkProvider
-from infra.providers.docker_node import DockerNodeProvider
-from infra.providers.engine_client import Engine
-from infra.providers.guard import ChangeGuardProvider
-from infra.providers.properties import Properties
-from infra.spec import ClusterSpec
-from infra.targets.local.cluster import mounts
+from cluster.spec import ClusterSpec
+from infra import plan as build_plan
+from infra.resources.guard import ChangeGuardProvider
+from infra.resources.properties import Properties
+from infra.targets.local.build import node_container
+from infra.targets.local.build.cluster import mounts
+from infra.targets.local.build.docker_network import DockerNetworkProvider
+from infra.targets.local.build.docker_node import DockerNodeProvider
+from infra.targets.local.docker_engine import Engine
 
 NODE: Properties = {
     "node": "gpu-1",

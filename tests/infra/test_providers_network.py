@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
-from infra.providers import docker_network
-from infra.providers.problem import Problem
-from infra.providers.properties import Properties
+from infra.resources.problem import Problem
+from infra.resources.properties import Properties
+from infra.targets.local.build import docker_network
 
 FIRST, SECOND = "10.88.0.0/24", "10.88.1.0/24"
 PROPS: Properties = {"cluster": "demo", "stack": "local", "nodes": [], "egress": False, "tags": {}}

@@ -9,7 +9,7 @@ import pytest
 from docker.errors import APIError
 from requests import Response
 
-from infra.providers import docker_node
+from infra.targets.local.build import docker_node
 
 NODE = {"Id": "made"}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.plan import names
-from infra.providers import engine_client
-from infra.providers.problem import Problem
+from cluster import names
+from infra.resources.problem import Problem
+from infra.targets.local import docker_engine as engine_client
 
 AT = "2026-01-02T03:04:05+00:00"
 

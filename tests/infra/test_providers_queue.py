@@ -12,9 +12,9 @@ from requests import Response
 
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
-from infra.providers import guard, job_queue
-from infra.providers.job_queue import NoQueue, Seen, SlurmQueue, UnknownQueue, bootstrapped, verdict
-from infra.providers.problem import Problem
+from infra.resources import guard, job_queue
+from infra.resources.job_queue import NoQueue, Seen, SlurmQueue, UnknownQueue, bootstrapped, verdict
+from infra.resources.problem import Problem
 
 SINFO = "printf 'gpu-1\\ngpu-2\\ngpu-2\\ngpu-10\\n'"
 SQUEUE = """case "$*" in

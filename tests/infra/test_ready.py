@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.inventory import Inventory, Node
-from infra.providers.ready import ReadyGateProvider, fingerprint, proven
+from cluster.inventory import Inventory, Node
+from infra.resources.ready import ReadyGateProvider, fingerprint, proven
 
 
 def inventory(**machines: str) -> Inventory:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.spec import ClusterSpec, SpecError
-from infra.spec.load import load, read
+from cluster.spec import ClusterSpec, SpecError
+from cluster.spec.load import load, read
 from tests.infra.bad_spec_table import Bad, bad_specs, good
 
 TABLE = bad_specs("test_spec_bad.yaml")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.spec import SpecError
-from infra.spec.load import read
+from cluster.spec import SpecError
+from cluster.spec.load import read
 
 GOOD = "config:\n  muster:cluster:\n    name: x\n    target: local\n    groups: {a: {count: 1}}\n"
 START = (

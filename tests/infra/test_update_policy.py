@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from infra.spec import ClusterSpec
-from infra.spec.fields import policy_of, walk
-from infra.spec.load import load
-from infra.validate.issue import render
+from cluster.spec import ClusterSpec
+from cluster.spec.fields import policy_of, walk
+from cluster.spec.issue import render
+from cluster.spec.load import load
 from infra.validate.update import affected, changes, violations
 from tests.infra.bad_spec_table import good
 

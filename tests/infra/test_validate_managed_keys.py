@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from infra.spec.fields import walk
+from cluster.spec.fields import walk
 from infra.validate.managed_keys import MANAGED
 
 TEMPLATE = Path(__file__).parents[2] / "slurm" / "templates" / "slurm.conf.j2"

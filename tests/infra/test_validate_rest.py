@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.spec.issue import SpecError
-from infra.spec.load import load
+from cluster.spec.issue import SpecError
+from cluster.spec.load import load
 from infra.validate.rest import rest
 
 GOOD: dict[str, Any] = {"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}}

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.documents import EXAMPLES
-from infra.plan import names
-from infra.spec.issue import render
-from infra.spec.load import load, read
+from cluster import names
+from cluster.spec.issue import render
+from cluster.spec.load import load, read
 from infra.validate import EngineFacts, validate
 from infra.validate.slurm_options import seconds
+from muster.documents import EXAMPLES
 from tests.infra.bad_spec_table import Bad, bad_specs, good
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from typing import Any
 
 from bootstrap.desired import Desired, Secrets
 from bootstrap.facts.model import Disk, Facts
-from infra.inventory import Cloud, Filesystem, Inventory, Node, NodeSet, Role
-from infra.spec import ClusterSpec
+from cluster.inventory import Cloud, Filesystem, Inventory, Node, NodeSet, Role
+from cluster.spec import ClusterSpec
 from tests.bootstrap.clusters import KEY, ROOT
 
 KERNEL = "6.8.0-1021-aws"

@@ -21,13 +21,17 @@ from bootstrap import node_bundle
 from bootstrap.bundle import Bundle
 from bootstrap.node_bundle import pack_node
 from bootstrap.wheels import wheels
+from cluster import names
+from cluster.inventory import Cloud, Filesystem, Fleet, FleetGroup, Inventory, Node, NodeSet, Role, parameters
+from cluster.inventory.parameters import Report
+from cluster.spec import ClusterSpec
 from infra.home import Home
-from infra.inventory import Cloud, Filesystem, Fleet, FleetGroup, Inventory, Node, NodeSet, Role, parameters
-from infra.inventory.parameters import Report
-from infra.plan import names
-from infra.plan.aws.user_data import user_data
-from infra.providers import cgroup_tree, engine_client, node_container, ssh_key
-from infra.spec import ClusterSpec
+from infra.resources import ssh_key
+from infra.targets.aws.build.bundle import NODE_FOLDERS
+from infra.targets.aws.plan.user_data import user_data
+from infra.targets.local import cgroup_tree
+from infra.targets.local import docker_engine as engine_client
+from infra.targets.local.build import node_container
 from tests.harness import REPO, wait_until
 from tests.moto_server import REGION, Moto, listening
 from tests.node.metadata import Machine, metadata
@@ -145,7 +149,7 @@ class Machines:
         """What the engine leaves in AWS before a machine starts."""
         s3, ssm = self.moto.client("s3"), self.moto.client("ssm")
         s3.create_bucket(Bucket=BUCKET)
-        bundle = pack_node(REPO, wheels(REPO, Home.of(os.environ).cache), self._files())
+        bundle = pack_node(REPO, wheels(REPO, Home.of(os.environ).cache), self._files(), NODE_FOLDERS)
         s3.put_object(Bucket=BUCKET, Key=parameters.bundle(bundle.sha256), Body=bundle.archive)
         s3.put_object(Bucket=BUCKET, Key=parameters.FLEET, Body=self._fleet().model_dump_json())
         secrets = {

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import docker
 
-from infra.plan import names
-from infra.providers import node_container
+from cluster import names
+from infra.targets.local.build import node_container
 
 DISK = "nvme9n1"
 MODEL = "Amazon Elastic Block Store"

@@ -13,6 +13,7 @@ import pytest
 
 from bootstrap import node_bundle, wheels
 from bootstrap.node_bundle import pack_node
+from infra.targets.aws.build.bundle import NODE_FOLDERS
 
 ROOT = Path(__file__).parents[2]
 FILES = {node_bundle.SPEC: b"{}", node_bundle.INVENTORY: b"{}", node_bundle.CLOUD: b"{}", node_bundle.PUBLIC_KEY: b"k"}
@@ -26,7 +27,7 @@ def shop(tmp_path: Path) -> Path:
 
 
 def test_the_same_files_give_the_same_bytes_and_another_file_does_not(shop: Path) -> None:
-    first, second = pack_node(ROOT, shop, FILES), pack_node(ROOT, shop, dict(reversed(FILES.items())))
+    first, second = pack_node(ROOT, shop, FILES, NODE_FOLDERS), pack_node(ROOT, shop, dict(reversed(FILES.items())))
     assert first.archive == second.archive
     assert first.sha256 == sha256(first.archive).hexdigest()
     assert first.sha256.startswith(first.digest)
@@ -34,26 +35,32 @@ def test_the_same_files_give_the_same_bytes_and_another_file_does_not(shop: Path
 
 
 def test_it_holds_what_a_node_runs_and_nothing_else(shop: Path) -> None:
-    with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES).archive)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES, NODE_FOLDERS).archive)) as tar:
         members = tar.getmembers()
     held = {member.name for member in members}
     assert held >= {*FILES, "wheels/pip-26.3-py3-none-any.whl", wheels.LOCK, "trainer/requirements.lock"}
-    assert held >= {"bootstrap/aws/node.py", "slurm/jobs/train.sbatch", "slurm/power/resume.py", "infra/spec/model.py"}
+    assert held >= {
+        "infra/targets/aws/node/node.py",
+        "slurm/jobs/train.sbatch",
+        "slurm/power/resume.py",
+        "cluster/spec/model.py",
+    }
     rooms = {"bootstrap", "infra", "simulator", "slurm", "trainer"}
-    assert {name.split("/")[0] for name in held} == {*rooms, "cluster", "wheels"}
-    assert not any("__pycache__" in name or name.startswith("infra/targets") for name in held)
+    assert {name.split("/")[0] for name in held} == {*rooms, "cluster", "description", "wheels"}
+    assert not any("__pycache__" in name for name in held)
+    assert all(name.startswith("infra/targets/aws/node/") for name in held if name.startswith("infra/"))
     assert {(m.uid, m.gid, m.mtime) for m in members} == {(0, 0, 0)}
 
 
 def test_a_node_imports_its_part_from_the_bundle_alone(shop: Path, tmp_path: Path) -> None:
     """Everything else of the repository is absent there, and so are packages that no wheel brings."""
     root = tmp_path / "root"
-    with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES).archive)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES, NODE_FOLDERS).archive)) as tar:
         tar.extractall(root, filter="data")
     pinned = {line.split("==")[0] for line in (ROOT / wheels.LOCK).read_text().splitlines() if "==" in line}
     brought = {"yaml": "pyyaml", "dateutil": "python-dateutil"}
     script = (
-        "import sys, bootstrap.aws.node, slurm.power.resume, slurm.power.sweep\n"
+        "import sys, infra.targets.aws.node.node, slurm.power.resume, slurm.power.sweep\n"
         "files = {n.partition('.')[0]: getattr(m, '__file__', '') or '' for n, m in sys.modules.items()}\n"
         "print(*sorted(name for name, file in files.items() if 'site-packages' in file))"
     )

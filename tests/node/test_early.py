@@ -14,12 +14,12 @@ from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from bootstrap.aws import early, imds, objects, parameters, signed
-from bootstrap.aws.signed import Ask
-from infra.inventory import parameters as names
-from infra.plan import names as plan_names
-from infra.plan.aws import user_data as module
-from infra.plan.aws.user_data import EARLY, LIMIT, user_data
+from cluster import names as plan_names
+from cluster.inventory import parameters as names
+from infra.targets.aws.node import early, imds, objects, parameters, signed
+from infra.targets.aws.node.signed import Ask
+from infra.targets.aws.plan import user_data as module
+from infra.targets.aws.plan.user_data import EARLY, LIMIT, user_data
 from slurm.hostlist import expand
 from slurm.power import node_names
 from tests.moto_server import REGION, Moto

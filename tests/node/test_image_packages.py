@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootstrap.steps.packages import own_packages, packages
-from infra.inventory import Role
+from cluster.inventory import Role
 from tests.harness import REPO
 from tests.node.clusters import fixed
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.aws.early import LINE
-from bootstrap.aws.identity import joined, place
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.parse import parse
 from bootstrap.plan import plan
 from bootstrap.steps import health, software
-from infra.inventory import Filesystem, Node, NodeGpus, NodeSet
-from infra.spec import Aws
+from cluster.inventory import Filesystem, Node, NodeGpus, NodeSet
+from cluster.spec import Aws
+from infra.targets.aws.node.early import LINE
+from infra.targets.aws.node.identity import joined, place
 from tests.bootstrap.clusters import desired as local
 from tests.catalog.software_output import CLOSED_DRIVER, GOOD, OPEN_DRIVER
 from tests.node.clusters import LUSTRE, desired, fixed, inventory, ubuntu
@@ -52,7 +52,7 @@ def test_an_old_driver_fails_the_whole_set_up_before_anything_is_done() -> None:
         "node gpu-3, step software: NVIDIA driver 550.135; allowed: 580 or newer (the training environment has CUDA "
         "13, which no older branch runs); NVIDIA fabric manager 580.126.09; allowed: 550.135, the version of NVIDIA "
         "driver (it refuses to start beside a driver of another version, and without it no GPU can be used). Fix: name "
-        "an image that has them as `aws.ami`, then `make up`; infra/catalog/data/software.yaml has what is allowed."
+        "an image that has them as `aws.ami`, then `make up`; cluster/catalog/data/software.yaml has what is allowed."
     )
 
 

@@ -15,9 +15,10 @@ from bootstrap import node_bundle
 from bootstrap.bundle import Bundle
 from bootstrap.node_bundle import pack_node
 from bootstrap.wheels import wheels
-from infra.catalog.software import components
+from cluster.catalog.software import components
+from cluster.inventory import Inventory, NodeGpus, parameters
 from infra.home import Home
-from infra.inventory import Inventory, NodeGpus, parameters
+from infra.targets.aws.build.bundle import NODE_FOLDERS
 from tests.catalog.software_output import GOOD, OPEN_DRIVER
 from tests.harness import REPO
 from tests.node.machines import BUCKET, Machines
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.e2e
 
 DRIVER = "/proc/driver/nvidia/version"
 OLD_DRIVER = OPEN_DRIVER.replace("580.126.09", "535.183.06")
-TABLE = "infra/catalog/data/software.yaml"
+TABLE = "cluster/catalog/data/software.yaml"
 ARCHIVE = "/var/tmp/aws-efa-installer-1.50.0.tar.gz"
 # A container shows its host's kernel: what would be in /proc and /sys of a GPU node is laid over that.
 LAY_OVER = "mount -t tmpfs none /proc/driver && mount -t tmpfs none /sys/module"
@@ -84,7 +85,7 @@ def bundle(cloud: Machines, plain: Bundle, installer: bytes) -> Bundle:
     assert install
     table = (REPO / TABLE).read_text().replace(install.address, f"file://{ARCHIVE}")
     files[TABLE] = table.replace(install.sha256, sha256(installer).hexdigest()).encode()
-    made = pack_node(REPO, wheels(REPO, Home.of(os.environ).cache), files)
+    made = pack_node(REPO, wheels(REPO, Home.of(os.environ).cache), files, NODE_FOLDERS)
     cloud.moto.client("s3").put_object(Bucket=BUCKET, Key=parameters.bundle(made.sha256), Body=made.archive)
     return made
 

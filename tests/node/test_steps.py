@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from bootstrap.action import Action, digest
-from bootstrap.aws.identity import joined, place
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts, FileFact
@@ -36,7 +35,8 @@ from bootstrap.steps import (
     updates,
 )
 from bootstrap.steps.step import Step
-from infra.inventory import Node
+from cluster.inventory import Node
+from infra.targets.aws.node.identity import joined, place
 from tests.bootstrap.clusters import desired as local
 from tests.node.clusters import EFS, KERNEL, LUSTRE, NFS, STORE, desired, fixed, inventory, ubuntu
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bootstrap.bundle import Bundle
-from infra.inventory import parameters
+from cluster.inventory import parameters
 from tests.node.machines import BUCKET, CLUSTER, Machines
 
 pytestmark = pytest.mark.e2e

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from infra.inventory import Fleet, FleetGroup, LaunchOption
+from cluster.inventory import Fleet, FleetGroup, LaunchOption
 from slurm.hostlist import expand
 from slurm.power.cloud import Cloud
 from slurm.power.memory import Memory

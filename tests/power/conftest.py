@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.inventory import Fleet
+from cluster.inventory import Fleet
 from slurm.power.program import Desk
 from tests.moto_server import Moto, aws, moto
 from tests.power.cluster import Clock, FakeSlurm, make_desk, make_fleet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from infra.inventory import parameters
+from cluster.inventory import parameters
 from slurm.power import breaker
 from slurm.power.program import Desk
 from slurm.power.resume import resume

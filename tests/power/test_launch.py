@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.inventory import Fleet, LaunchOption
+from cluster.inventory import Fleet, LaunchOption
 from slurm.power import launch as launching
 from slurm.power.cloud import Cloud
 from slurm.power.errors import Refused

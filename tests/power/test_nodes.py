@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pulumi.output import UNKNOWN
 
-from infra.inventory import Fleet
-from infra.providers.problem import Problem
-from infra.targets.aws.nodes import Group, NodesProvider
+from cluster.inventory import Fleet
+from infra.resources.problem import Problem
+from infra.targets.aws.build.nodes import Group, NodesProvider
 from slurm.power.cloud import Cloud
 from slurm.power.instances import find
 from slurm.power.program import Desk
@@ -146,7 +146,7 @@ def test_machines_that_do_not_end_are_named(
     aws: Moto, group: Group, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.ensure()
-    monkeypatch.setattr("infra.targets.aws.nodes.terminate", lambda _cloud, some: [one.id for one in some])
+    monkeypatch.setattr("infra.targets.aws.build.nodes.terminate", lambda _cloud, some: [one.id for one in some])
     began = clock.now()
     with pytest.raises(Problem, match=r"groups.gpu: i-\w+, i-\w+ did not end in 1200 s"):
         group.remove()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.inventory import Fleet
+from cluster.inventory import Fleet
 from slurm.power import cooldown
 from slurm.power.bring_up import Want
 from slurm.power.program import Desk

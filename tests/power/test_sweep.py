@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.inventory import Fleet
+from cluster.inventory import Fleet
 from slurm.node_state import NodeState
 from slurm.power import breaker, ceiling
 from slurm.power.findings import Finding, ripe

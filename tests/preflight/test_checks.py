@@ -17,12 +17,11 @@ from botocore.exceptions import (
     UnauthorizedSSOTokenError,
 )
 
-from infra.spec.issue import Issue
+from cluster.spec.issue import Issue, warning
 from infra.targets.aws.preflight import checks
 from infra.targets.aws.preflight.account import Account
 from infra.targets.aws.preflight.checks import Asking, Check, preflight
 from infra.targets.aws.preflight.subject import Subject, running
-from infra.validate.issue import warning
 from tests.infra.aws_specs import spec
 from tests.moto_server import ACCOUNT, REGION, Moto
 from tests.preflight.conftest import Answered

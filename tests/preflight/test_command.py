@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.commands import account, credentials
-from infra.commands.check import check
 from infra.engine.stop import BAD_INPUT, FAILED
+from infra.targets.aws import account, credentials
+from muster.commands.check import check
 from tests.infra.aws_specs import spec
 from tests.moto_server import ACCOUNT, Moto
 
@@ -31,7 +31,7 @@ def stacks(tmp_path: Path) -> Path:
 def muster(stacks: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     places = {"MUSTER_STACKS": str(stacks), "MUSTER_HOME": str(stacks / "home"), "HOME": str(stacks)}
-    command = [sys.executable, "-m", "infra.cli", *arguments]
+    command = [sys.executable, "-m", "muster.cli", *arguments]
     return subprocess.run(command, cwd=ROOT, env={**bare, **places, **env}, capture_output=True, text=True, check=False)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.spec import ClusterSpec
+from cluster.spec import ClusterSpec
 from infra.targets.aws.preflight import existing_network
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Running, Subject

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.catalog.instances import instance
+from cluster.catalog.instances import instance
 from infra.targets.aws.preflight import images
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Subject

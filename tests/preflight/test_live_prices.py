@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from infra.catalog.prices import instance_price
-from infra.plan.aws.cost import cost
+from cluster.catalog.prices import instance_price
 from infra.targets.aws import live_prices
+from infra.targets.aws.cost import cost
 from tests.infra.aws_specs import group, spec
 from tests.preflight.conftest import Answered
 

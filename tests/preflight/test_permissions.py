@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from infra.plan.aws.resources import actions
 from infra.targets.aws.preflight import permissions
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Subject
+from infra.targets.aws.resource_table import actions
 from tests.infra.aws_specs import spec
 from tests.moto_server import Moto
 from tests.preflight.conftest import Answered

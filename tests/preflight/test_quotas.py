@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.plan.aws.quotas import ADDRESSES, VPCS, Need, Part, needs, unknown
+from infra.targets.aws.plan.quotas import ADDRESSES, VPCS, Need, Part, needs, unknown
 from infra.targets.aws.preflight import quotas
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Running, Subject

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from infra.commands.cost import sentence
-from infra.spec.load import read
+from cluster.spec.load import read
+from muster.commands.cost import sentence
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog.prices import service_price
-from infra.plan.aws.resources import KINDS, actions, kinds
-from infra.spec import ClusterSpec
-from infra.spec.load import read
+from cluster.catalog.prices import service_price
+from cluster.spec import ClusterSpec
+from cluster.spec.load import read
+from infra.targets.aws.resource_table import KINDS, actions, kinds
 from tests.infra.aws_specs import spec
 
 ROOT = Path(__file__).parents[2]

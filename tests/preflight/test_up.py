@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from infra.commands import account
+from cluster.spec import ClusterSpec
 from infra.engine.stop import BAD_INPUT
-from infra.spec import ClusterSpec
+from infra.targets.aws import account
 from infra.validate import validate
 from tests.infra.aws_specs import group, spec
 from tests.moto_server import Moto

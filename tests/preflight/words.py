@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from infra.validate.issue import Issue
+from cluster.spec.issue import Issue
 
 
 def words(issues: Iterable[Issue]) -> list[str]:

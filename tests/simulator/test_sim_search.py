@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.spec.load import read
+from cluster.spec.load import read
 from infra.validate import validate
 from simulator.layout import Layout
 from simulator.machines import stacks

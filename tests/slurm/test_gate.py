@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from infra.inventory import Inventory, Node
+from cluster.inventory import Inventory, Node
 from slurm import gate
 from slurm.gate import GateError, check
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.inventory import Inventory, Node, NodeGpus, NodeSet
-from infra.spec import ClusterSpec
+from cluster.inventory import Inventory, Node, NodeGpus, NodeSet
+from cluster.spec import ClusterSpec
 from slurm.hostlist import expand, hostlist
 from slurm.power.topology_file import problems
 from slurm.render import Cgroup, files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.providers.problem import Problem
+from infra.resources.problem import Problem
 from infra.targets.aws.client import client
 from infra.targets.aws.instances import asking
 

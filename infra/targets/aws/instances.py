@@ -10,8 +10,8 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.plan import names
-from infra.providers.problem import Problem
+from cluster import names
+from infra.resources.problem import Problem
 from infra.targets.aws.client import client
 from slurm.power.instances import STATES
 from slurm.power.node_names import name_of

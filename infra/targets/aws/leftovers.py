@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.plan import names
-from infra.providers.problem import Problem
-from infra.targets.aws.left import ec2, names_and_rights, storage
-from infra.targets.aws.left.kind import Account, Found, Kind, tags_of
+from cluster import names
+from infra.resources.problem import Problem
+from infra.targets.aws.leftover_kinds import ec2, names_and_rights, storage
+from infra.targets.aws.leftover_kinds.kind import Account, Found, Kind, tags_of
 from infra.targets.target import Leftover, Leftovers
 from slurm.power.errors import Fault, fault_of
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.catalog.prices import Price, instance_price
-from infra.plan.aws.capacity import purchases
-from infra.spec import ClusterSpec
+from cluster.catalog.prices import Price, instance_price
+from cluster.spec import ClusterSpec
+from infra.targets.aws.plan.capacity import purchases
 from infra.targets.aws.preflight.account import Account
-from infra.validate.aws_types import named
+from infra.targets.aws.validate.types import named
 from slurm.power.errors import fault_of
 
 SOURCE = "AWS Price List API"

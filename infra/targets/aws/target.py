@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from infra.plan.aws.cost import cost
-from infra.plan.build_plan import BuildPlan
-from infra.spec import ClusterSpec
+from cluster.spec import ClusterSpec
+from infra.plan import BuildPlan
 from infra.targets.aws import leftovers
-from infra.targets.aws.cluster import AwsCluster
-from infra.targets.aws.start import start
+from infra.targets.aws.build.cluster import AwsCluster
+from infra.targets.aws.build.start import start
+from infra.targets.aws.cost import cost
 from infra.targets.target import Built, Context, Leftover, Leftovers
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 import docker
 
-from infra.plan import names
-from infra.providers import cgroup_tree, docker_network, docker_volume, engine_client
-from infra.providers.strays import remove_container
+from cluster import names
+from infra.targets.local import cgroup_tree
+from infra.targets.local import docker_engine as engine_client
+from infra.targets.local.build import docker_network, docker_volume
+from infra.targets.local.strays import remove_container
 from infra.targets.target import Leftover
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from infra.plan.build_plan import BuildPlan
-from infra.spec import ClusterSpec
-from infra.targets.local import leftovers, slurm
-from infra.targets.local.cluster import LocalCluster
+from cluster.spec import ClusterSpec
+from infra.plan import BuildPlan
+from infra.targets.local import leftovers
+from infra.targets.local.build import start as slurm
+from infra.targets.local.build.cluster import LocalCluster
 from infra.targets.target import Built, Context, Leftover, Leftovers
 
 

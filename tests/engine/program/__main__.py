@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pulumi
 
-from infra.plan.build_plan import plan
-from infra.providers.guard import ChangeGuard
-from infra.providers.secrets import ClusterSecrets
-from infra.spec import ClusterSpec
+from cluster.spec import ClusterSpec
+from infra.plan import plan
+from infra.resources.guard import ChangeGuard
+from infra.resources.secrets import ClusterSecrets
 from infra.targets import Context, target
 
 spec = ClusterSpec.model_validate(pulumi.Config("muster").require_object("cluster"))

@@ -20,8 +20,8 @@ from botocore.exceptions import (
 )
 from botocore.session import get_session
 
-from infra.providers.problem import Problem
-from infra.validate.issue import Issue, error, warning
+from cluster.spec.issue import Issue, error, warning
+from infra.resources.problem import Problem
 from slurm.power.errors import fault_of
 
 # Whole calls have to fit into what a person waits for: two tries, each soon given up.

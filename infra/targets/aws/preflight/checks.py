@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.spec import ClusterSpec
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, warning
 from infra.targets.aws.preflight import (
     existing_network,
     existing_storage,
@@ -24,7 +25,6 @@ from infra.targets.aws.preflight import (
 )
 from infra.targets.aws.preflight.account import Account, Identity
 from infra.targets.aws.preflight.subject import Running, Subject, running
-from infra.validate.issue import Issue, warning
 from slurm.power.errors import fault_of
 
 DEADLINE_S = 18.0

@@ -7,12 +7,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.spec import ClusterSpec
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.offerings import sold
 from infra.targets.aws.preflight.subject import Subject
-from infra.validate.aws_network import addresses_needed
-from infra.validate.aws_types import named
-from infra.validate.issue import Issue, error, warning
+from infra.targets.aws.validate.network import addresses_needed
+from infra.targets.aws.validate.types import named
 
 Subnet = Mapping[str, Any]
 Table = Mapping[str, Any]

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
+from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.preflight.subject import Subject
-from infra.validate.issue import Issue, error, warning
 
 # Both services say the same.
 _NO_SUCH = "FileSystemNotFound"

@@ -9,13 +9,13 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.catalog.instances import InstanceType
-from infra.plan.aws import images, machines
-from infra.plan.aws.launch_template import ROOT_DEVICE, ROOT_GB
-from infra.plan.aws.machines import FIXED_ROOT_GB
-from infra.spec import ClusterSpec
+from cluster.catalog.instances import InstanceType
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error, warning
+from infra.targets.aws.plan import images, machines
+from infra.targets.aws.plan.launch_template import ROOT_DEVICE, ROOT_GB
+from infra.targets.aws.plan.machines import FIXED_ROOT_GB
 from infra.targets.aws.preflight.subject import Subject
-from infra.validate.issue import Issue, error, warning
 
 Image = Mapping[str, Any]
 

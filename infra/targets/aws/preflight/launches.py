@@ -7,13 +7,13 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.catalog.instances import InstanceType, instance
-from infra.plan import names
-from infra.plan.aws import images
+from cluster import names
+from cluster.catalog.instances import InstanceType, instance
+from cluster.spec.issue import Issue, error, warning
+from infra.targets.aws.plan import images
 from infra.targets.aws.preflight.images import named as image_named
 from infra.targets.aws.preflight.subject import Subject
-from infra.validate.aws_types import named
-from infra.validate.issue import Issue, error, warning
+from infra.targets.aws.validate.types import named
 
 _WOULD_WORK = "DryRunOperation"
 _REFUSED = ("UnauthorizedOperation", "AccessDenied")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from infra.plan.aws.network import AUTO, zones
-from infra.spec import ClusterSpec
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.offerings import sold
+from infra.targets.aws.plan.network import AUTO, zones
 from infra.targets.aws.preflight.subject import Subject
-from infra.validate.aws_types import named
-from infra.validate.issue import Issue, error, warning
+from infra.targets.aws.validate.types import named
 
 Offered = Mapping[str, Sequence[str]]
 

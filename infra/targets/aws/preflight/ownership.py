@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
 
-from infra.plan import names as tags
-from infra.plan.aws import names
+from cluster import names as tags
+from cluster.spec.issue import Issue, error
+from infra.targets.aws import names
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Subject
-from infra.validate.issue import Issue, error
 
 _NO_SUCH = "NoSuchEntity"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.plan.aws.resources import actions
+from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Subject
-from infra.validate.issue import Issue, error, warning
+from infra.targets.aws.resource_table import actions
 
 _WHERE = "aws"
 # IAM takes no more at once than fit into its answer.

@@ -8,10 +8,10 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.plan import names
-from infra.plan.aws.quotas import ADDRESSES, VPCS, Need, Part, Quota, needs, unknown
+from cluster import names
+from cluster.spec.issue import Issue, error, warning
+from infra.targets.aws.plan.quotas import ADDRESSES, VPCS, Need, Part, Quota, needs, unknown
 from infra.targets.aws.preflight.subject import Subject
-from infra.validate.issue import Issue, error, warning
 
 _UNCHANGED = "NoSuchResourceException"
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.plan.aws.capacity import RESERVED, purchases
-from infra.plan.aws.network import AUTO, zones
-from infra.spec import ClusterSpec, NodeGroup
+from cluster.spec import ClusterSpec, NodeGroup
+from cluster.spec.issue import Issue, error, warning
+from infra.targets.aws.plan.capacity import RESERVED, purchases
+from infra.targets.aws.plan.network import AUTO, zones
 from infra.targets.aws.preflight.subject import Subject
-from infra.validate.aws_types import most
-from infra.validate.issue import Issue, error, warning
+from infra.targets.aws.validate.types import most
 
 Reservation = Mapping[str, Any]
 

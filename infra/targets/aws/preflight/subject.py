@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infra.catalog.instances import all_types
-from infra.plan import names
-from infra.plan.aws.quotas import Quota, quota_of
-from infra.spec import ClusterSpec
+from cluster import names
+from cluster.catalog.instances import all_types
+from cluster.spec import ClusterSpec
+from infra.targets.aws.plan.quotas import Quota, quota_of
 from infra.targets.aws.preflight.account import Account, Identity
 
 

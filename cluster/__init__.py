@@ -1,0 +1,1 @@
+"""The contracts and the vocabulary: the typed description, the inventory, names, the catalog."""

@@ -1,0 +1,148 @@
+"""Writes the generated data files again: `python -m cluster.catalog.refresh instances DATE`, or `prices DATE vms.csv`.
+
+Instance types come from the DescribeInstanceTypes answers that the installed moto carries; prices from a table with the
+columns of SkyPilot's AWS catalog (catalogs/v7/aws/vms.csv of github.com/skypilot-org/skypilot-catalog).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+DATA = Path(__file__).with_name("data")
+GPU_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "g5", "g6", "g6e", "g7e")
+NEURON_FAMILIES = ("trn1", "trn1n", "trn2")
+CPU_FAMILIES = ("c7g", "c7i", "m7g", "m7i", "r7i", "t3", "t4g")
+FAMILIES = (*GPU_FAMILIES, *NEURON_FAMILIES, *CPU_FAMILIES)
+REGIONS = (
+    *("us-east-1", "us-east-2", "us-west-1", "us-west-2", "ca-central-1"),
+    *("eu-central-1", "eu-north-1", "eu-west-1", "eu-west-2"),
+    *("ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2"),
+)
+PURCHASES = {"on-demand": "on-demand", "spot": "spot", "capacity-block": "block"}
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["instances", date]:
+            (DATA / "instances.json").write_text(instances(date))
+        case ["prices", date, table]:
+            with Path(table).open(newline="") as rows:
+                (DATA / "instance_prices.json").write_text(prices(date, csv.DictReader(rows)))
+        case _:
+            sys.exit(f"refresh: {' '.join(arguments)} is not understood; allowed: {__doc__.splitlines()[0]}")
+
+
+def instances(date: str) -> str:
+    """The text of instances.json; `date` is when moto's copy was taken."""
+    offered = _regions()
+    types = {
+        name: _instance(described, offered[name])
+        for name, described in sorted(_moto("instance_types.json.gz").items())
+        if _wanted(name)
+    }
+    source = f"DescribeInstanceTypes and DescribeInstanceTypeOfferings as in moto {version('moto')}"
+    return _by_line({"source": source, "date": date}, "types", types)
+
+
+def prices(date: str, rows: Iterable[Mapping[str, str]]) -> str:
+    """The text of instance_prices.json: on demand, and the median over the zones of what spot cost on that day."""
+    on_demand: dict[str, dict[str, float]] = defaultdict(dict)
+    spot: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        name, region = row["InstanceType"], row["Region"]
+        # A zone id of a local zone has a third part: use1-atl2-az1.
+        if not _wanted(name) or region not in REGIONS or row["AvailabilityZone"].count("-") > 1:
+            continue
+        if row["Price"]:
+            on_demand[name][region] = round(float(row["Price"]), 4)
+        if row["SpotPrice"]:
+            spot[name, region].append(float(row["SpotPrice"]))
+    table = {
+        name: {region: [usd, _middle(spot.get((name, region)))] for region, usd in sorted(regions.items())}
+        for name, regions in sorted(on_demand.items())
+    }
+    source = "github.com/skypilot-org/skypilot-catalog catalogs/v7/aws/vms.csv, made from the AWS price list"
+    return _by_line({"source": source, "date": date, "unit": "USD per hour: on demand, spot"}, "prices", table)
+
+
+def _wanted(name: str) -> bool:
+    family, _, size = name.partition(".")
+    return family in FAMILIES and not size.startswith("metal")
+
+
+def _instance(described: dict[str, Any], regions: list[str]) -> dict[str, Any]:
+    network, cpu = described["NetworkInfo"], described["VCpuInfo"]
+    store = described.get("InstanceStorageInfo", {}).get("Disks", [])
+    return {
+        "vcpus": cpu["DefaultVCpus"],
+        "cores": cpu["DefaultCores"],
+        "memory_mb": described["MemoryInfo"]["SizeInMiB"],
+        "architecture": _architecture(described["ProcessorInfo"]["SupportedArchitectures"]),
+        "gpus": [_accelerator(gpu) for gpu in described.get("GpuInfo", {}).get("Gpus", [])],
+        "neuron": [_accelerator(chip) for chip in described.get("NeuronInfo", {}).get("NeuronDevices", [])],
+        "cards": _cards(network["NetworkCards"]),
+        "efa": network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+        "store": [[disk["Count"], disk["SizeInGB"]] for disk in store],
+        "purchases": sorted(PURCHASES[usage] for usage in described["SupportedUsageClasses"] if usage in PURCHASES),
+        "placement": "cluster" in described["PlacementGroupInfo"]["SupportedStrategies"],
+        "recovery": described["AutoRecoverySupported"],
+        "regions": regions,
+    }
+
+
+def _cards(cards: list[dict[str, Any]]) -> list[list[Any]]:
+    """Equal cards in a row as one entry: how many, interfaces of each, Gb/s of each, whether EFA runs on it."""
+    each = [
+        [card["MaximumNetworkInterfaces"], card["PeakBandwidthInGbps"], "efa" in card["InterfaceTypes"]]
+        for card in sorted(cards, key=lambda card: card["NetworkCardIndex"])
+    ]
+    return [[len(list(run)), *shape] for shape, run in groupby(each)]
+
+
+def _accelerator(described: dict[str, Any]) -> dict[str, Any]:
+    memory = described["MemoryInfo"]["SizeInMiB"]
+    return {"count": described["Count"], "name": described["Name"], "memory_mb": memory}
+
+
+def _architecture(supported: list[str]) -> str:
+    return "arm64" if "arm64" in supported else "x86_64"
+
+
+def _regions() -> dict[str, list[str]]:
+    folder = files("moto") / "ec2" / "resources" / "instance_type_offerings" / "region"
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        for offer in json.loads(gzip.decompress(file.read_bytes())):
+            found[offer["InstanceType"]].append(offer["Location"])
+    return found
+
+
+def _moto(name: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(gzip.decompress((files("moto") / "ec2" / "resources" / name).read_bytes()))
+    return read
+
+
+def _middle(found: list[float] | None) -> float | None:
+    return round(median(found), 4) if found else None
+
+
+def _by_line(head: dict[str, str], key: str, table: dict[str, Any]) -> str:
+    """JSON with one line for each entry of the table: a change of one type is one changed line."""
+    lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in table.items())
+    first = "".join(f"  {json.dumps(name)}: {json.dumps(text)},\n" for name, text in head.items())
+    return f"{{\n{first}  {json.dumps(key)}: {{\n{lines}\n  }}\n}}\n"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

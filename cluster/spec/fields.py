@@ -1,0 +1,155 @@
+"""What the model knows about its own fields, in words; error messages, documents and update rules share it."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from cluster.spec.model import PATTERN_WORDS, ClusterSpec, Part, Policy
+from cluster.spec.written import inline
+
+KEY = ("[key]",)
+NUMBERS = {int: "a whole number", float: "a number"}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place a value can stand in: its type, its limits, and a value that would do."""
+
+    annotation: Any
+    limits: Sequence[object] = ()
+    example: Any = None
+
+
+def walk(model: type[Part] = ClusterSpec, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every field with its path; the names of groups, storages and users appear as `<name>`."""
+    for name, info in model.model_fields.items():
+        path = prefix + name
+        yield path, info
+        part, item = part_of(info.annotation), item_of(info.annotation)
+        if part:
+            yield from walk(part, f"{path}.")
+        elif item and (item_part := part_of(item)):
+            yield from walk(item_part, f"{path}.<name>.")
+
+
+def slot(location: Sequence[str | int]) -> Slot | None:
+    """The place that `location` (keys from the top of a spec) leads to, if there is one.
+
+    pydantic marks a finding about a key, not about what the key holds, by one more element: `[key]`.
+    """
+    if location[-1:] == KEY and (mapping := slot(location[:-2])) and item_of(mapping.annotation):
+        return _annotated_slot(get_args(bare(mapping.annotation))[0])
+    here: Slot | None = Slot(ClusterSpec)
+    for key in location:
+        here = _step(here, key) if here else None
+    return here
+
+
+def slot_of(info: FieldInfo) -> Slot:
+    return Slot(info.annotation, tuple(info.metadata), _example_of(info))
+
+
+def example_part(part: type[Part]) -> dict[str, Any]:
+    """The least that shows what such a mapping looks like: what it requires, else the first field of its own."""
+    required = [name for name, info in part.model_fields.items() if info.is_required()]
+    shown = required or list(part.__annotations__)[:1]
+    return {name: _example_of(part.model_fields[name]) for name in shown}
+
+
+def policy_of(info: FieldInfo) -> Policy:
+    policy: Policy = info.json_schema_extra["policy"]  # type: ignore[index,assignment]
+    return policy
+
+
+def part_of(annotation: Any) -> type[Part] | None:
+    kind = bare(annotation)
+    return kind if isinstance(kind, type) and issubclass(kind, Part) else None
+
+
+def item_of(annotation: Any) -> Any:
+    """The type of the values of a mapping, None for anything else."""
+    kind = bare(annotation)
+    return get_args(kind)[1] if get_origin(kind) is dict else None
+
+
+def bare(annotation: Any) -> Any:
+    """The type without limits and without "or nothing"."""
+    if get_origin(annotation) is Annotated:
+        return bare(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return bare(next(a for a in get_args(annotation) if a is not types.NoneType))
+    return annotation
+
+
+def expected(place: Slot) -> str:
+    """What may stand there: `a whole number from 1 to 512`."""
+    kind = bare(place.annotation)
+    if part := part_of(kind):
+        return f"a mapping with the keys {', '.join(sorted(part.model_fields))}"
+    if kind in NUMBERS:
+        return NUMBERS[kind] + _range_words(place.limits)
+    if kind is str:
+        return PATTERN_WORDS.get(_limit(place.limits, "pattern"), "text")
+    return _WORDS[get_origin(kind) or kind](kind, place.limits)
+
+
+def _step(here: Slot, key: str | int) -> Slot | None:
+    kind = bare(here.annotation)
+    if part := part_of(kind):
+        info = part.model_fields.get(str(key))
+        return slot_of(info) if info else None
+    if get_origin(kind) is dict:
+        return _annotated_slot(get_args(kind)[1])
+    return Slot(get_args(kind)[0]) if get_origin(kind) is tuple else here
+
+
+def _example_of(info: FieldInfo) -> Any:
+    return info.examples[0] if info.examples else info.default
+
+
+def _annotated_slot(annotation: Any) -> Slot:
+    if get_origin(annotation) is not Annotated:
+        return Slot(annotation)
+    kind, *limits = get_args(annotation)
+    return Slot(kind, [m for limit in limits for m in (limit.metadata if isinstance(limit, FieldInfo) else [limit])])
+
+
+def _mapping_words(mapping: Any, limits: Sequence[object]) -> str:
+    at_least = " with at least one entry" if _limit(limits, "min_length") else ""
+    part = part_of(get_args(mapping)[1])
+    items = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", part.__name__).lower() + "s" if part else "text"
+    return f"a mapping from names to {items}{at_least}"
+
+
+def _choice_words(choice: Any, _limits: Sequence[object]) -> str:
+    return f"one of {', '.join(map(inline, get_args(choice)))}"
+
+
+def _list_words(sequence: Any, _limits: Sequence[object]) -> str:
+    item = get_args(sequence)[0]
+    return f"a list with any of {', '.join(map(inline, get_args(item)))}" if get_args(item) else "a list of text"
+
+
+def _range_words(limits: Sequence[object]) -> str:
+    low, high, above = (_limit(limits, name) for name in ("ge", "le", "gt"))
+    if above is not None:
+        return f" above {above}"
+    return f" from {low} to {high}"
+
+
+def _limit(limits: Sequence[object], name: str) -> Any:
+    return next((getattr(m, name) for m in limits if getattr(m, name, None) is not None), None)
+
+
+_WORDS: dict[Any, Callable[[Any, Sequence[object]], str]] = {
+    Literal: _choice_words,
+    dict: _mapping_words,
+    tuple: _list_words,
+    bool: lambda _kind, _limits: "true or false",
+}

@@ -1,0 +1,130 @@
+"""The YAML of a stack file: syntax, duplicate keys and the way down to `config: muster:cluster`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.spec.issue import Issue, SpecError, error
+
+CONFIG_KEY = "muster:cluster"
+START = (
+    f"begin with `config:`, below it `  {CONFIG_KEY}:`; stacks/Pulumi.local-required.yaml is the smallest that works"
+)
+
+
+class Loader(yaml.SafeLoader):
+    """YAML as Pulumi's own parser reads it: 1:00:00 and `no` are text, not 3600 and false."""
+
+
+Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", [*"~nN", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    ("merge", r"<<", ["<"]),
+):
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def cluster_of(stack_file: Path) -> Any:
+    """What stands under `config: muster:cluster`; raises SpecError where there is no way to it."""
+    document = _parse(stack_file.name, _text(stack_file))
+    name = stack_file.name
+    if document is None:
+        raise SpecError([error("empty_file", name, "the file is empty", START)])
+    if not isinstance(document, dict):
+        raise SpecError([error("not_a_mapping", name, "the file is not a mapping", START)])
+    config = document.get("config")
+    if not isinstance(config, dict):
+        raise SpecError([error("no_config", name, "`config` is missing or not a mapping", START)])
+    if CONFIG_KEY not in config:
+        raise SpecError([_no_cluster(name, config)])
+    return config[CONFIG_KEY]
+
+
+def _text(stack_file: Path) -> str:
+    where = stack_file.name
+    try:
+        return stack_file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        known = sorted(f.name for f in stack_file.parent.glob("Pulumi.*.yaml"))
+        message = f"no such stack file in {stack_file.parent}; there are: {', '.join(known) or 'none'}"
+        raise SpecError([error("no_file", where, message, "name one of them, or write this one")]) from None
+    except UnicodeDecodeError as bad:
+        message = f"byte {bad.start} is not UTF-8 text"
+        raise SpecError([error("not_text", where, message, "save the file as UTF-8")]) from None
+    except OSError as bad:
+        fix = "make it a file you may read"
+        raise SpecError([error("unreadable", where, f"cannot be read: {bad.strerror}", fix)]) from None
+
+
+def _parse(name: str, text: str) -> Any:
+    try:
+        loader = Loader(text)
+        root = loader.get_single_node()
+        duplicates = list(_duplicates(name, root)) if root else []
+        if duplicates:
+            raise SpecError(duplicates)
+        return loader.construct_document(root) if root else None
+    except yaml.MarkedYAMLError as bad:
+        raise SpecError([_syntax(name, bad)]) from None
+    except yaml.YAMLError as bad:
+        message = f"not YAML: {str(bad).splitlines()[0]}"
+        raise SpecError([error("syntax", name, message, "remove what is not plain text")]) from None
+    except RecursionError:
+        fix = "write it as the examples in stacks/ are written"
+        raise SpecError([error("syntax", name, "nested too deeply", fix)]) from None
+
+
+def _syntax(name: str, bad: yaml.MarkedYAMLError) -> Issue:
+    mark = bad.problem_mark
+    where = f"{name}, line {mark.line + 1}, column {mark.column + 1}" if mark else name
+    fix = "correct the YAML there: indentation in spaces, `key: value`, quotes and brackets closed"
+    return error("syntax", where, f"not YAML: {bad.problem or bad.context}", fix)
+
+
+def _duplicates(name: str, root: yaml.Node) -> Iterator[Issue]:
+    """Keys written twice in one mapping; PyYAML would silently keep the last."""
+    seen_nodes: set[int] = set()
+    waiting: list[yaml.Node] = [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen_nodes:
+            continue
+        seen_nodes.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += reversed(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            waiting += [value for _, value in reversed(node.value)]
+            yield from _duplicates_in(name, node)
+
+
+def _duplicates_in(name: str, mapping: yaml.MappingNode) -> Iterator[Issue]:
+    first: dict[str, int] = {}
+    for key, _ in mapping.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        line = key.start_mark.line + 1
+        if key.value in first:
+            where = f"{name}, line {line}, column {key.start_mark.column + 1}"
+            message = f"key `{key.value}` is written twice, first in line {first[key.value]}"
+            yield error("duplicate_key", where, message, "keep one of the two")
+        first.setdefault(key.value, line)
+
+
+def _no_cluster(name: str, config: dict[Any, Any]) -> Issue:
+    keys = sorted(str(key) for key in config)
+    near = get_close_matches(CONFIG_KEY, keys, n=1)
+    fix = f"rename `{near[0]}` to `{CONFIG_KEY}`" if near else START
+    return error("no_cluster", name, f"`config` has no `{CONFIG_KEY}`; it has: {', '.join(keys) or 'nothing'}", fix)

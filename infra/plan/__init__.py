@@ -1,1 +1,0 @@
-"""From a ClusterSpec to the exact list of what has to exist; pure."""

@@ -1,5 +1,0 @@
-"""Dynamic Pulumi providers: importable, stateless, idempotent, addressed by name."""
-
-from infra.providers import orphan_watch
-
-orphan_watch.start_in_provider_process()

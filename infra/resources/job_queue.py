@@ -1,0 +1,332 @@
+"""The running cluster's job queue, asked over SSH with the access files of its stack, or as its target asks.
+
+Who cannot be asked is not idle. Without a running slurmctld, nodes count as idle only where no job can be on them: the
+controller's container is gone (the queue with it), no compute node runs, or the stack's state holds no Slurm cluster
+yet (its first `up` was stopped). Else jobs may go on without slurmctld, and only FORCE=1 takes their nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Literal, Protocol
+
+import docker
+from docker.errors import APIError, NotFound
+
+from bootstrap.transport.base import Completed, TransportError
+from bootstrap.transport.ssh import SshTransport
+from cluster import names
+from cluster.inventory import Inventory
+from cluster.spec import ClusterSpec
+from infra.home import Home, StackHome
+from infra.resources.problem import Problem
+from infra.targets.local import docker_engine as engine_client
+
+_ASK_S = 30.0
+# Between TERM and KILL a job has slurm.kill_wait_s, 30 by default.
+_EMPTY_S = 60.0
+_DAEMON = "slurmctld"
+_SLURM_RESOURCE = ":SlurmCluster"
+
+# Nodes that Slurm does not know (a login node, one that never joined) have no jobs and cannot be drained. Every answer
+# goes into a variable first: `set -e` sees a command that fails there, not one in a pipeline or in a `for` list.
+_KNOWN = """set -e
+all=$(sinfo -h -N -o %N)
+known=
+for node in {nodes}; do
+  for one in $all; do
+    if [ "$one" = "$node" ]; then known="$known $node"; break; fi
+  done
+done
+[ -n "$known" ] || exit 0
+"""
+_JOBS = """for node in $known; do
+  jobs=$(squeue -h -t R,S,CF -w "$node" -o %i)
+  for job in $jobs; do echo "$node $job"; done
+done"""
+RUNNING = "squeue -h -t R,S,CF -o '%i|%u|%j'"
+_JOBS_OF_ALL = "squeue -h -t R,S,CF -o '%u %i'"
+# What somebody else has drained keeps its reason and is not ours to resume; what an earlier run of ours drained is.
+_DRAIN = """ours= fresh=
+for node in $known; do
+  shown=$(scontrol -o show node "$node")
+  state=${shown#* State=}
+  case "${state%% *}" in
+    *DRAIN*) case "$shown" in *"Reason=muster: leaving"*) ours="$ours $node" ;; esac ;;
+    *) ours="$ours $node" fresh="$fresh,$node" ;;
+  esac
+done
+[ -z "$fresh" ] || scontrol update nodename="${fresh#,}" state=drain reason="muster: leaving"
+echo $ours"""
+# What somebody has taken away already keeps its reason.
+_SET_ASIDE = """aside() {
+  case " $known " in *" $1 "*) ;; *) return 0 ;; esac
+  shown=$(scontrol -o show node "$1")
+  state=${shown#* State=}
+  case "${state%% *}" in *DRAIN* | *DOWN*) return 0 ;; esac
+  scontrol update nodename="$1" state=drain reason="$2"
+  echo "$1"
+}
+"""
+# Slurm itself would end the jobs of a node that goes, as NODE_FAIL, and not run them again. One that cannot be requeued
+# is ended. The nodes must be empty before they go, or what is left of a job holds its other nodes.
+_REQUEUE = """jobs=
+for node in $known; do jobs="$jobs $(squeue -h -t R,S,CF -w "$node" -o %A)"; done
+for job in $(echo $jobs | tr ' ' '\\n' | sort -un); do
+  scontrol requeue "$job" 2>/dev/null || scancel "$job"
+  echo "$job"
+done
+for try in $(seq {tries}); do
+  left=
+  for node in $known; do left="$left$(squeue -h -t R,S,CF,CG -w "$node" -o %A)"; done
+  [ -n "$left" ] || exit 0
+  sleep 0.5
+done"""
+_RESUME = 'scontrol update nodename="$(echo $known | tr " " ,)" state=resume'
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    id: str
+    user: str
+    name: str
+
+
+class JobQueue(Protocol):
+    def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+        """Those of the nodes that run jobs, and the jobs' ids."""
+        ...
+
+    def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
+        """Those of the users whose jobs run, and the jobs' ids."""
+        ...
+
+    def running(self) -> tuple[RunningJob, ...]:
+        """All of them."""
+        ...
+
+    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Those of the nodes that are drained for us now: the ones to resume if they stay after all."""
+        ...
+
+    def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
+        """Drains nodes, each for its reason; those that were not away already."""
+        ...
+
+    def requeue(self, nodes: Sequence[str]) -> None:
+        """Gives the jobs on the nodes back to the queue, and waits until the nodes are empty."""
+        ...
+
+    def resume(self, nodes: Sequence[str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What can be seen of a cluster's queue without asking it."""
+
+    controller: bool
+    """Its container exists, whether it runs or not."""
+    daemon: bool
+    """slurmctld runs in it."""
+    compute: bool
+    """At least one compute node runs."""
+    bootstrapped: bool
+    """The stack's state holds a Slurm cluster."""
+
+
+def verdict(seen: Seen) -> Literal["ask", "idle", "unknown"]:
+    if seen.daemon:
+        return "ask"
+    return "unknown" if seen.controller and seen.compute and seen.bootstrapped else "idle"
+
+
+def queue_of(spec: ClusterSpec, stack: str) -> JobQueue:
+    """The queue of the cluster that `spec` made, as far as it can be asked."""
+    if spec.target == "aws":
+        # Loaded where it is needed: the libraries of a cloud take longer than a local change.
+        from infra.targets.aws.queue import queue  # noqa: PLC0415
+
+        return queue(spec, stack)
+    home = Home.of(os.environ).stack(stack)
+    found = verdict(_look(spec, home))
+    if found == "idle":
+        return NoQueue()
+    if found == "unknown":
+        return UnknownQueue(f"no {_DAEMON} runs on the controller")
+    try:
+        inventory = Inventory.model_validate_json(home.inventory.read_text())
+        private_key = (home.folder / "id_ed25519").read_text()
+    except FileNotFoundError as missing:
+        return UnknownQueue(f"{missing.filename} is missing")
+    return SlurmQueue(lambda: SshTransport.connect(inventory.controller, private_key, deadline_s=_ASK_S))
+
+
+class Shell(Protocol):
+    """As much of a transport as a question takes."""
+
+    def run(self, script: str, *, timeout: float) -> Completed: ...
+
+    def close(self) -> None: ...
+
+
+class SlurmQueue:
+    def __init__(self, connect: Callable[[], Shell]) -> None:
+        """`connect` reaches the controller, as root."""
+        self._connect = connect
+
+    def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+        return _by_first(self._on(nodes, _JOBS))
+
+    def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
+        # Everybody's: asked for one user whom the controller does not know, squeue gives no answer at all.
+        everybody = _by_first(self._run(_JOBS_OF_ALL))
+        return {user: everybody[user] for user in users if user in everybody}
+
+    def running(self) -> tuple[RunningJob, ...]:
+        return running_in(self._run(RUNNING))
+
+    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self._on(nodes, _DRAIN).split())
+
+    def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
+        calls = "\n".join(shlex.join(["aside", node, reason]) for node, reason in reasons.items())
+        return tuple(self._on(list(reasons), _SET_ASIDE + calls).split())
+
+    def requeue(self, nodes: Sequence[str]) -> None:
+        self._on(nodes, _REQUEUE.format(tries=int(_EMPTY_S / 0.5)), timeout=_EMPTY_S + _ASK_S)
+
+    def resume(self, nodes: Sequence[str]) -> None:
+        self._on(nodes, _RESUME)
+
+    def _on(self, nodes: Sequence[str], script: str, timeout: float = _ASK_S) -> str:
+        return self._run(_KNOWN.format(nodes=shlex.join(nodes)) + script, timeout)
+
+    def _run(self, script: str, timeout: float = _ASK_S) -> str:
+        try:
+            transport = self._connect()
+            try:
+                done = transport.run(script, timeout=timeout)
+            finally:
+                transport.close()
+        except TransportError as silent:
+            raise _no_answer(silent.line) from silent
+        if done.code != 0:
+            raise _no_answer(done.err.strip())
+        return done.out
+
+
+class NoQueue:
+    """No slurmctld and no job can be running: nothing to ask, nothing to drain."""
+
+    def jobs(self, _nodes: Sequence[str]) -> dict[str, list[str]]:
+        return {}
+
+    def jobs_of(self, _users: Sequence[str]) -> dict[str, list[str]]:
+        return {}
+
+    def running(self) -> tuple[RunningJob, ...]:
+        return ()
+
+    def drain(self, _nodes: Sequence[str]) -> tuple[str, ...]:
+        return ()
+
+    def set_aside(self, _reasons: Mapping[str, str]) -> tuple[str, ...]:
+        return ()
+
+    def requeue(self, nodes: Sequence[str]) -> None: ...
+
+    def resume(self, nodes: Sequence[str]) -> None: ...
+
+
+class UnknownQueue:
+    """Jobs may be running, but slurmctld cannot be asked: nobody can say that its nodes are idle."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+        raise Problem(
+            "groups",
+            f"whether jobs run on {', '.join(nodes)} cannot be asked: {self._why}",
+            "if they are idle, run it with `FORCE=1`",
+        )
+
+    def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
+        raise Problem(
+            "users",
+            f"whether jobs of {', '.join(users)} run cannot be asked: {self._why}",
+            "if none do, run it with `FORCE=1`",
+        )
+
+    def running(self) -> tuple[RunningJob, ...]:
+        raise Problem("", f"whether jobs run cannot be asked: {self._why}", "if none do, run it with `FORCE=1`")
+
+    def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        raise Problem("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
+
+    def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
+        raise Problem("groups", f"{', '.join(reasons)} cannot be drained: {self._why}", "look with `make status`")
+
+    def requeue(self, nodes: Sequence[str]) -> None: ...
+
+    def resume(self, nodes: Sequence[str]) -> None: ...
+
+
+def running_in(lines: str) -> tuple[RunningJob, ...]:
+    """What the command RUNNING says."""
+    fields = [line.split("|", 2) for line in lines.splitlines()]
+    return tuple(RunningJob(*one) for one in fields if len(one) == len(RunningJob.__dataclass_fields__))
+
+
+def bootstrapped(state: Path) -> bool:
+    """Whether a stack's state holds a Slurm cluster; one that cannot be read may."""
+    try:
+        latest = json.loads(state.read_text())["checkpoint"].get("latest") or {}
+        return any(one["type"].endswith(_SLURM_RESOURCE) for one in latest.get("resources") or [])
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError):
+        return True
+
+
+def _by_first(lines: str) -> dict[str, list[str]]:
+    """Lines of a node or user and one of its jobs."""
+    found: dict[str, list[str]] = {}
+    for line in lines.splitlines():
+        whose, job = line.split()
+        found.setdefault(whose, []).append(job)
+    return found
+
+
+def _no_answer(what: str) -> Problem:
+    return Problem("controller", f"the job queue does not answer: {what}", "look with `make status`, or use `FORCE=1`")
+
+
+def _look(spec: ClusterSpec, home: StackHome) -> Seen:
+    with engine_client.asking("controller") as api:
+        processes = _processes(api, names.container(spec.name, names.CONTROLLER))
+        wanted = {"label": [f"{names.CLUSTER}={spec.name}", f"{names.STACK}={home.name}", f"{names.ROLE}=compute"]}
+        return Seen(
+            controller=processes is not None,
+            daemon=any(_DAEMON in field for process in processes or [] for field in process),
+            compute=bool(api.containers(filters=wanted)),
+            bootstrapped=bootstrapped(home.state),
+        )
+
+
+def _processes(api: docker.APIClient, container: str) -> list[list[str]] | None:
+    """None where there is no such container; none in one that does not run."""
+    try:
+        found: list[list[str]] = api.top(container)["Processes"]
+    except NotFound:
+        return None
+    except APIError as refused:
+        if refused.status_code != HTTPStatus.CONFLICT:
+            raise
+        return []
+    return found

@@ -1,0 +1,86 @@
+"""A monthly budget: tells at 50, 80 and 100 %, and at the end takes the right to launch away from the controller."""
+
+from __future__ import annotations
+
+import json
+
+import pulumi
+import pulumi_aws as aws
+
+from cluster import names
+from infra.targets.aws.build.part import Part, Site
+from infra.targets.aws.build.roles import Roles
+from infra.targets.aws.plan import iam
+from infra.targets.aws.plan.budget import STOP_AT, TOLD_AT
+from infra.targets.aws.plan.iam import Scope
+
+
+class Budget(Part):
+    def __init__(self, site: Site, scope: pulumi.Output[Scope], roles: Roles) -> None:
+        super().__init__("Budget", site)
+        budget = self._budget()
+        if roles.no_launch:
+            self._stop(budget, scope, roles.no_launch.arn, roles.roles["controller"].name)
+        self.register_outputs({})
+
+    def _budget(self) -> aws.budgets.Budget:
+        spec = self.site.spec
+        return aws.budgets.Budget(
+            "monthly",
+            name=self.site.name(),
+            budget_type="COST",
+            limit_amount=f"{spec.budget.usd_per_month:.1f}",
+            limit_unit="USD",
+            time_unit="MONTHLY",
+            # Counts only once the tag is activated for cost allocation in the account's billing settings.
+            cost_filters=[{"name": "TagKeyValue", "values": [f"user:{names.CLUSTER}${spec.name}"]}],
+            notifications=[
+                {
+                    "comparison_operator": "GREATER_THAN",
+                    "threshold": percent,
+                    "threshold_type": "PERCENTAGE",
+                    "notification_type": "ACTUAL",
+                    "subscriber_email_addresses": list(spec.budget.notify),
+                }
+                for percent in TOLD_AT
+                if spec.budget.notify
+            ],
+            tags=self.named(),
+            opts=self.child(),
+        )
+
+    def _stop(
+        self,
+        budget: aws.budgets.Budget,
+        scope: pulumi.Output[Scope],
+        denial: pulumi.Input[str],
+        controller_role: pulumi.Input[str],
+    ) -> None:
+        role = aws.iam.Role(
+            "budget",
+            name=self.site.name("budget"),
+            assume_role_policy=scope.apply(lambda known: json.dumps(iam.trust("budget", known.account))),
+            permissions_boundary=self.site.aws.permissions_boundary,
+            opts=self.child(),
+        )
+        allowed = aws.iam.RolePolicy(
+            "budget",
+            name="budget",
+            role=role.name,
+            policy=scope.apply(lambda known: json.dumps(iam.document(iam.budget(known)))),
+            opts=self.child(),
+        )
+        aws.budgets.BudgetAction(
+            "no-launch",
+            budget_name=budget.name,
+            action_type="APPLY_IAM_POLICY",
+            approval_model="AUTOMATIC",
+            notification_type="ACTUAL",
+            action_threshold={"action_threshold_type": "PERCENTAGE", "action_threshold_value": STOP_AT},
+            definition={"iam_action_definition": {"policy_arn": denial, "roles": [controller_role]}},
+            execution_role_arn=role.arn,
+            subscribers=[
+                {"subscription_type": "EMAIL", "address": address} for address in self.site.spec.budget.notify
+            ],
+            opts=self.child(allowed),
+        )

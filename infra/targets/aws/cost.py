@@ -1,0 +1,212 @@
+"""What a cluster costs before it exists: by part, least and most, with what the dated prices leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Protocol
+
+from cluster.catalog.prices import Price, instance_price, instances_priced_on, service_price
+from cluster.spec import ClusterSpec, NodeGroup, Purchase, Storage
+from infra.targets.aws.plan import launch_template, machines, network, storage
+from infra.targets.aws.plan.capacity import purchases
+
+HOURS_PER_MONTH = 730
+# A gp3 volume has these for nothing (docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html).
+FREE_IOPS, FREE_MBS = 3000, 125
+
+NOT_INCLUDED = (
+    "data that leaves AWS, crosses zones or passes the NAT gateway",
+    "what is stored in EFS and S3, and requests to them",
+    "logs, flow logs and metrics by volume",
+    "snapshots, backups, taxes, support, and discounts you may have",
+)
+
+
+Range = tuple[float, float]
+"""USD per hour, least and most."""
+
+
+class Prices(Protocol):
+    """What an hour of an instance costs: the dated table, or what AWS says today."""
+
+    def __call__(self, name: str, region: str, *, spot: bool = False) -> Price | None: ...
+
+
+@dataclass(frozen=True)
+class Line:
+    part: str
+    """The property it comes from, as in the stack file."""
+    what: str
+    count: int
+    """The most there can be."""
+    usd_per_hour: float
+    """At most."""
+    note: str = ""
+    count_min: int | None = None
+    """Fewer than count where the queue decides how many there are."""
+    usd_per_hour_min: float | None = None
+    """Where it differs from the most."""
+    open: bool = False
+    """The price is unknown or unverified, as the note says."""
+
+    @property
+    def least(self) -> float:
+        return self.usd_per_hour if self.usd_per_hour_min is None else self.usd_per_hour_min
+
+
+@dataclass(frozen=True)
+class Cost:
+    lines: tuple[Line, ...]
+    priced_on: date
+
+    @property
+    def usd_per_hour(self) -> float:
+        """At most: every autoscaled node there, each bought in the dearest way that is allowed."""
+        return sum(line.usd_per_hour for line in self.lines)
+
+    @property
+    def usd_per_hour_min(self) -> float:
+        return sum(line.least for line in self.lines)
+
+    @property
+    def usd_per_month(self) -> float:
+        return self.usd_per_hour * HOURS_PER_MONTH
+
+    @property
+    def usd_per_month_min(self) -> float:
+        return self.usd_per_hour_min * HOURS_PER_MONTH
+
+    @property
+    def unpriced(self) -> tuple[Line, ...]:
+        """What costs money, but nobody knows how much."""
+        return tuple(line for line in self.lines if line.open and not line.usd_per_hour)
+
+
+def cost(spec: ClusterSpec, prices: Prices = instance_price, priced_on: date | None = None) -> Cost:
+    """Of a spec for target aws that has a region and known instance types."""
+    lines = (*_fixed(spec, prices), *_groups(spec, prices), *_storages(spec), *_network(spec), *_rest(spec))
+    return Cost(lines, priced_on or instances_priced_on())
+
+
+def _fixed(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
+    disk, root, state = service_price("ebs-gp3"), machines.FIXED_ROOT_GB, machines.STATE_GB
+    yield _machine("controller", machines.controller(spec).name, _region(spec), prices)
+    yield _service("controller", f"volumes, {root + state} GB gp3", spec, {disk: root + state})
+    if spec.login.enabled:
+        yield _machine("login", machines.login(spec).name, _region(spec), prices)
+        yield _service("login", f"volume, {root} GB gp3", spec, {disk: root})
+
+
+def _machine(part: str, name: str, region: str, prices: Prices) -> Line:
+    price = prices(name, region)
+    return Line(part, name, 1, price.usd) if price else Line(part, name, 1, 0.0, _no_price(region), open=True)
+
+
+def _groups(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
+    for name, group in spec.groups.items():
+        part = f"groups.{name}"
+        most = group.count if group.count is not None else group.max or 0
+        least = group.count if group.count is not None else group.min or 0
+        paid = {way: _bought(group.instance_type or "", way, _region(spec), prices) for way in purchases(group)}
+        yield _nodes(part, group, (least, most), paid, _region(spec))
+        what = f"volume, {launch_template.ROOT_GB} GB gp3 each"
+        yield _service(part, what, spec, _root_volume(), (least, most))
+
+
+def _nodes(
+    part: str, group: NodeGroup, counts: tuple[int, int], paid: Mapping[Purchase, Range | None], region: str
+) -> Line:
+    least, most = counts
+    known = [usd for usd in paid.values() if usd is not None]
+    what = f"{group.instance_type}, {', then '.join(paid)}"
+    if not known:
+        return Line(part, what, most, 0.0, _no_price(region), least, open=True)
+    notes = [_NOTES[way] for way in paid if way in _NOTES]
+    if missing := [way for way, usd in paid.items() if usd is None]:
+        notes.append(f"{_no_price(region)} of {', '.join(missing)}")
+    dearest, cheapest = max(usd for _, usd in known), min(usd for usd, _ in known)
+    return Line(part, what, most, dearest * most, "; ".join(notes), least, cheapest * least, bool(missing))
+
+
+_NOTES: dict[Purchase, str] = {
+    "spot": "spot prices move, up to that on demand",
+    "reservation": "a reservation costs this also while it is empty",
+    "block": "the block was paid when it was bought",
+}
+
+
+def _bought(name: str, way: Purchase, region: str, prices: Prices) -> Range | None:
+    """A spot machine without a limit of its own, as they are launched, costs what it costs on demand at most
+    (docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-request.html)."""
+    if way == "block":
+        return 0.0, 0.0
+    price = prices(name, region, spot=way == "spot")
+    if price is None:
+        return None
+    limit = prices(name, region) if way == "spot" else None
+    return price.usd, max(price.usd, limit.usd) if limit else price.usd
+
+
+def _root_volume() -> dict[Price, float]:
+    return {
+        service_price("ebs-gp3"): launch_template.ROOT_GB,
+        service_price("ebs-gp3-iops"): max(0, launch_template.ROOT_IOPS - FREE_IOPS),
+        service_price("ebs-gp3-throughput"): max(0, launch_template.ROOT_MBS - FREE_MBS),
+    }
+
+
+def _storages(spec: ClusterSpec) -> Iterator[Line]:
+    for name, one in spec.storage.items():
+        yield _storage(f"storage.{name}", one, spec)
+
+
+def _storage(part: str, one: Storage, spec: ClusterSpec) -> Line:
+    if one.kind == "existing":
+        return Line(part, "existing filesystem", 1, 0.0, "paid for already")
+    if one.kind == "efs":
+        return Line(part, "EFS", 1, 0.0, f"{service_price('efs').usd:.2f} USD per GB and month of what is stored")
+    size, speed = storage.size(one), storage.throughput(one)
+    what = f"FSx for Lustre, {size} GB at {speed} MB/s per TiB"
+    return _service(part, what, spec, {service_price(f"fsx-lustre-{speed}"): size})
+
+
+def _network(spec: ClusterSpec) -> Iterator[Line]:
+    if spec.network.vpc_id:
+        yield Line("network", "existing VPC", 1, 0.0, "paid for already")
+        return
+    if spec.network.egress:
+        gateway = {service_price("nat-gateway"): 1.0, service_price("public-ipv4"): 1.0}
+        yield _service("network", "NAT gateway with its address", spec, gateway)
+    count = len(network.endpoints(spec)) * len(network.zones(spec))
+    yield _service("network", "private endpoints", spec, {service_price("interface-endpoint"): 1.0}, (count, count))
+
+
+def _rest(spec: ClusterSpec) -> Iterator[Line]:
+    if spec.aws and not spec.aws.kms_key:
+        yield _service("aws", "encryption key", spec, {service_price("kms-key"): 1.0})
+    yield _service("aws", "private name zone", spec, {service_price("route53-zone"): 1.0})
+
+
+def _service(
+    part: str, what: str, spec: ClusterSpec, each: Mapping[Price, float], counts: tuple[int, int] = (1, 1)
+) -> Line:
+    """A line of equal things, at least and at most so many, each made of so much of what the prices are for."""
+    least, most = counts
+    usd = sum(hourly(price) * amount for price, amount in each.items())
+    elsewhere = [f"price of {price.region}" for price in each if price.region != _region(spec)]
+    notes = [*elsewhere[:1], *(["unverified"] if not all(price.verified for price in each) else [])]
+    return Line(part, what, most, usd * most, ", ".join(notes), least, usd * least, bool(notes))
+
+
+def hourly(price: Price) -> float:
+    return price.usd if price.unit == "hour" else price.usd / HOURS_PER_MONTH
+
+
+def _region(spec: ClusterSpec) -> str:
+    return spec.aws.region if spec.aws else ""
+
+
+def _no_price(region: str) -> str:
+    return f"no price known in {region}"

@@ -1,0 +1,98 @@
+#!/bin/sh
+# muster: fetches the bundle by its hash and lets it set this machine up. Runs at the first boot; may be run again, also with
+# another bundle. No secrets here: who may call the metadata service may read this.
+# shellcheck disable=SC2012,SC2154,SC2317  # settings are filled in, functions run by `attempt`, names are plain
+set -u
+umask 022
+export DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1
+@SETTINGS@
+home=/opt/muster/$digest
+early=/run/muster/early
+log=/var/log/muster/node.log
+last=/run/muster/last
+mkdir -p /var/log/muster "$early/infra/targets/aws/node" /opt/muster
+
+@FILES@
+
+early() { PYTHONPATH=$early python3 -m infra.targets.aws.node.early "$@"; }
+
+# The last thing a step said is what the one who waits gets to read.
+attempt() {
+  step=$1
+  shift
+  echo "muster: $step" >&2
+  "$@" >"$last" 2>&1 && return 0
+  cat "$last" >&2
+  failed
+}
+
+failed() {
+  line=$(grep -v '^$' "$last" | tail -n 1)
+  echo "muster: failed at $step: $line" >&2
+  early report "$region" "$nodes/${name:-$role}" "$digest" failed "$step" "${line:-no output}; log: $log" >&2
+  exit 1
+}
+
+again() {
+  for pause in 2 5 15 30 0; do
+    "$@" && return 0
+    sleep "$pause"
+  done
+  return 1
+}
+
+recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+  for python in python3 python3.13 python3.12 python3.11; do
+    if recent "$python"; then command -v "$python" >/run/muster/python && return 0; fi
+  done
+  return 1
+}
+
+install_python() {
+  find_python && return 0
+  again apt-get -q update && again apt-get -q -o DPkg::Lock::Timeout=120 install -y --no-install-recommends python3.11
+  find_python
+}
+
+unpack() {
+  rm -rf "$home" && mkdir -p "$home" && tar -x -f "$home.tar" -C "$home" --no-same-owner && rm -f "$home.tar"
+}
+
+# pip runs from its own wheel: the image need not have it, nor the index be reachable.
+make_environment() {
+  "$(cat /run/muster/python)" -m venv --without-pip "$home/venv" &&
+    "$home/venv/bin/python" "$(ls "$home"/wheels/pip-*.whl)/pip" install -q --no-index --no-compile --no-cache-dir \
+      --disable-pip-version-check --find-links "$home/wheels" --require-hashes -r "$home/bootstrap/requirements.lock" &&
+    ln -sfn "$home" /opt/muster/current &&
+    ls -1dt /opt/muster/[0-9a-f]*[0-9a-f]/ | tail -n +4 | xargs -r rm -rf
+}
+
+# Reports by itself, and then exits with 3; whatever else ends it is reported here.
+apply() {
+  cd "$home" || return 1
+  { "$home/venv/bin/python" -m infra.targets.aws.node.node --bundle "$digest" 2>&1; echo $? >/run/muster/code; } | tee "$last"
+  return "$(cat /run/muster/code)"
+}
+
+main() {
+  echo "muster: $role of $cluster, bundle $digest, $(date -u +%FT%TZ)"
+  attempt name early name "$tag"
+  name=$(cat "$last")
+  attempt python install_python
+  if [ ! -e "$home/venv/bin/activate" ] || [ "$(readlink /opt/muster/current)" != "$home" ]; then
+    attempt fetch early get "$region" "$bucket" "$key" "$home.tar" "$sha256"
+    attempt unpack unpack
+    attempt environment make_environment
+  fi
+  step=apply
+  code=0
+  apply || code=$?
+  [ "$code" = 0 ] || [ "$code" = 3 ] || failed
+  return "$code"
+}
+
+# One at a time: whoever runs it again may be quicker than the first boot.
+{ (flock 9 && main) 9>/run/muster/lock; echo $? >/run/muster/result; } 2>&1 | tee -a "$log"
+exit "$(cat /run/muster/result)"

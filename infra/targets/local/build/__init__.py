@@ -1,0 +1,1 @@
+"""Pulumi resources of a local cluster: network, volumes, a container per node."""

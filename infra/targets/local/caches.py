@@ -1,0 +1,81 @@
+"""What outlives a cluster on purpose, with sizes; and how to drop it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cluster import names
+from infra.engine.stop import Stop
+from infra.home import Home
+from infra.receipt import Kept
+from infra.targets.local import docker_engine as engine_client
+
+# What set-up puts into MUSTER_CACHE, which may be a folder that others use too. Its lock and the process id of an
+# engine it started stay: both may be in use.
+_OURS = ("pulumi", "tmp", "logs", "env.json")
+
+
+def caches(home: Home) -> tuple[Kept, ...]:
+    with engine_client.asking("caches") as api:
+        return (*_images(api), *_volumes(api), *_folders(home))
+
+
+def drop(home: Home) -> tuple[Kept, ...]:
+    """Removes them all; refuses while a cluster uses one."""
+    with engine_client.asking("caches") as api:
+        users = [c["Names"][0].lstrip("/") for c in api.containers(all=True, filters={"label": names.CLUSTER})]
+        if users:
+            raise Stop(f"caches are in use by {len(users)} nodes: {', '.join(sorted(users)[:5])}", "make teardown")
+        gone = caches(home)
+        for kept in gone:
+            if kept.what.endswith("image"):
+                api.remove_image(kept.name, force=True)
+            elif kept.what.endswith("volume"):
+                api.remove_volume(kept.name, force=True)
+    remove_tools(home)
+    return gone
+
+
+def remove_tools(home: Home) -> None:
+    """What set-up made, and the folder itself where nothing else is in it."""
+    for path in _tools(home):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    with suppress(OSError):
+        home.cache.rmdir()
+
+
+def _images(api: Any) -> list[Kept]:
+    found = {tag: image["Size"] for image in api.images() for tag in image["RepoTags"] or []}
+    wanted = {names.IMAGE: "node image", names.BASE_IMAGE: "base image"}
+    return [Kept(what, name, found[name]) for name, what in wanted.items() if name in found]
+
+
+def _volumes(api: Any) -> list[Kept]:
+    """Docker measures volumes only with everything else, in seconds: the files are measured instead."""
+    found = [v for v in api.volumes()["Volumes"] or [] if v["Name"] == names.ENV_CACHE_VOLUME]
+    return [Kept("training environment volume", v["Name"], _tree_size(Path(v["Mountpoint"]))) for v in found]
+
+
+def _folders(home: Home) -> list[Kept]:
+    tools = _tools(home)
+    return [Kept("tools folder", str(home.cache), _tree_size(*tools))] if tools else []
+
+
+def _tools(home: Home) -> list[Path]:
+    return [path for path in (home.cache / name for name in _OURS) if path.exists() or path.is_symlink()]
+
+
+def _tree_size(*roots: Path) -> int | None:
+    line = ["du", "-s", "-c", "-B1", *map(str, roots)]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=5, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    return int(done.stdout.splitlines()[-1].split()[0]) if done.returncode == 0 else None

@@ -1,0 +1,1 @@
+"""The command line: one app, one file per command."""

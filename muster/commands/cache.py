@@ -1,0 +1,33 @@
+"""`muster cache`: lists or drops what is kept between clusters."""
+
+from __future__ import annotations
+
+import os
+
+from infra.home import Home
+from infra.receipt import Kept
+from infra.targets.local.caches import caches, drop
+from muster.commands import screen
+
+
+def list_caches() -> None:
+    found = caches(Home.of(os.environ))
+    if not found:
+        screen.good("no caches")
+        return
+    _show(found)
+    screen.say("drop them with `make clean-cache`; the next `make setup` makes them again (minutes)")
+
+
+def drop_caches() -> None:
+    gone = drop(Home.of(os.environ))
+    if gone:
+        _show(gone)
+    screen.good(f"dropped {len(gone)} caches" if gone else "no caches")
+
+
+def _show(found: tuple[Kept, ...]) -> None:
+    table = screen.table("cache", "name", "size", right=["size"])
+    for kept in found:
+        table.add_row(kept.what, kept.name, screen.size(kept.size) if kept.size is not None else "?")
+    screen.out().print(table)

@@ -1,0 +1,113 @@
+"""What is, for `status`: machines as their target tells them, nodes, queue and daemons as the controller does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cluster.inventory import Inventory, Node
+from infra.home import StackHome
+from muster.commands.known_cluster import known_cluster
+from muster.commands.ssh import inventory
+from slurm.hostlist import expand
+
+DAEMONS = ("slurmctld", "slurmdbd", "mariadb")
+_MARK = "---muster---"
+_PARTS = 4
+_MOST_JOBS = 100
+# Nodes that say the same are one line, and the queue has an end: what comes back through Run Command is short.
+SCRIPT = f"""
+sinfo -h -o '%N|%T|%E' 2>&1; echo {_MARK}
+jobs=$(squeue -h -o '%i|%j|%u|%P|%T|%M|%D|%R' 2>&1)
+echo "$jobs" | head -n {_MOST_JOBS}; echo {_MARK}
+echo "$jobs" | wc -l; echo {_MARK}
+for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; done
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`state` is the word of Docker or EC2, `gone`, or `off`: one that comes when a job needs it."""
+
+    state: str
+    up_s: float | None = None
+    exit_code: int = 0
+    kind: str = "container"
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    id: str
+    name: str
+    user: str
+    partition: str
+    state: str
+    time: str
+    nodes: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Slurm:
+    nodes: dict[str, SlurmNode] = field(default_factory=dict)
+    jobs: tuple[Job, ...] = ()
+    more_jobs: int = 0
+    """That are not among them."""
+    daemons: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+    """Why the controller could not be asked."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    inventory: Inventory
+    nodes: tuple[Node, ...]
+    """Those of the inventory, and those that are launched by name."""
+    machines: dict[str, Machine]
+    slurm: Slurm
+
+
+def gather(stack: StackHome) -> Facts:
+    known = inventory(stack)
+    if known.target == "aws":
+        from infra.targets.aws.facts import gather as gathered  # noqa: PLC0415  # loads AWS's libraries
+
+        placed = known_cluster(stack)
+        if placed:
+            placed.check_account()
+        return gathered(known, placed.region if placed else "", stack.name)
+    from infra.targets.local.facts import gather as looked_at  # noqa: PLC0415  # loads Docker's library
+
+    return looked_at(known, stack)
+
+
+def parse(text: str) -> Slurm:
+    """What SCRIPT says; half of it is no answer."""
+    parts = [part.strip().splitlines() for part in re.split(rf"^{_MARK}$", text, flags=re.MULTILINE)]
+    if len(parts) != _PARTS:
+        return Slurm(problem="its answer is not whole")
+    nodes, jobs, total, daemons = parts
+    errors = [line for line in (*nodes, *jobs) if "error" in line and "|" not in line]
+    split_jobs = (line.split("|", 7) for line in jobs if line.count("|") >= 7)  # noqa: PLR2004
+    return Slurm(
+        nodes=dict(_nodes(nodes)),
+        jobs=tuple(Job(*fields) for fields in split_jobs),
+        more_jobs=max(0, int("".join(total) or 0) - _MOST_JOBS),
+        daemons=dict(line.split("|", 1) for line in daemons if "|" in line),
+        problem=errors[0] if errors else "",
+    )
+
+
+def _nodes(lines: list[str]) -> Iterator[tuple[str, SlurmNode]]:
+    for line in lines:
+        if line.count("|") < 2:  # noqa: PLR2004
+            continue
+        names, state, reason = line.split("|", 2)
+        yield from ((name, SlurmNode(state, "" if reason == "none" else reason)) for name in expand(names))

@@ -1,0 +1,203 @@
+"""`muster status`: nodes, queue, health and cost. What is broken is a red row with the reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from rich.markup import escape
+from rich.table import Table
+
+from cluster.inventory import Node
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import SpecError
+from cluster.spec.load import read
+from infra.engine.stop import Stop
+from infra.engine.typed import typed
+from infra.home import StackHome
+from infra.targets.aws.cost import cost
+from infra.targets.local import docker_engine as engine_client
+from muster.commands import cluster_facts, outcome, screen
+from muster.commands.cluster_facts import DAEMONS, Facts, Machine, Slurm
+from muster.commands.cost import sentence, usd
+from muster.commands.where import known_stack
+from slurm.hostlist import hostlist
+
+_FINE = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
+# As sinfo marks nodes that are powered down, on their way, or do not answer.
+_MARKS = "*~#!%$@^-+"
+_OFF, _STARTING = "off", "pending"
+
+
+def status(name: str) -> None:
+    stack = known_stack(name)
+    if not stack.inventory.exists():
+        _not_up(stack)
+        return
+    with screen.out().status("asking for the machines and the controller"):
+        facts = cluster_facts.gather(stack)
+    screen.out().print(f"[bold]{facts.inventory.cluster}[/bold]  stack {name}, target {facts.inventory.target}\n")
+    nodes, broken = nodes_table(facts)
+    screen.out().print(nodes, "")
+    _queue(facts.slurm)
+    broken += _health(stack, facts.slurm)
+    screen.out().print(f"cost    {_cost(stack, facts)}", markup=False)
+    if broken:
+        raise Stop(
+            f"{_things(len(broken))} wrong: {'; '.join(broken)}",
+            f"`{typed('up', name)}` puts it right; it changes only what differs",
+        )
+
+
+def node_state(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
+    """(state, why it is bad): the machine first, then what Slurm says of it."""
+    if machine.state == _STARTING:
+        return "starting", ""
+    if machine.state not in ("running", _OFF):
+        code = f" with code {machine.exit_code}" if machine.state == "exited" else ""
+        return machine.state, f"{machine.kind} {machine.state}{code}"
+    return _by_slurm(node, machine, slurm) if node.role == "compute" else ("up", "")
+
+
+def nodes_table(facts: Facts) -> tuple[Table, list[str]]:
+    """The table, and what is broken and why: reasons are sentences, too long for a column."""
+    heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", "up")
+    table = screen.table(*heads, right=["cpus", "memory", "up"])
+    broken = []
+    for node, state, why in _rows(facts):
+        machine = facts.machines.get(node.name, Machine(_OFF))
+        style = "red" if why else "green" if state in ("idle", "up") else "dim" if state == _OFF else "cyan"
+        gpus = (
+            f"{node.gpus.count} {node.gpus.type}{' (simulated)' if node.gpus.kind == 'simulated' else ''}"
+            if node.gpus.count
+            else ""
+        )
+        up = screen.duration(machine.up_s) if machine.up_s is not None else ""
+        memory = f"{node.memory_mb / 1024:.1f} GiB"
+        table.add_row(
+            node.name,
+            node.role,
+            node.group or "",
+            f"[{style}]{state}[/{style}]",
+            str(node.cpus),
+            memory,
+            gpus,
+            up,
+        )
+        broken += [f"{node.name} ({why})"] if why else []
+    return table, broken
+
+
+def _by_slurm(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
+    if slurm.problem:
+        return _OFF if machine.state == _OFF else "unknown", ""
+    known = slurm.nodes.get(node.name)
+    if known is None:
+        return "unknown", "not in slurm.conf"
+    bad = not known.state.rstrip(_MARKS).startswith(_FINE) or known.state.endswith("*")
+    if bad:
+        return known.state, known.reason or "not responding"
+    if machine.state == _OFF and known.state[-1] not in _MARKS:
+        return known.state, f"{machine.kind} gone, and Slurm has not seen it yet"
+    return _OFF if known.state.endswith("~") else known.state, ""
+
+
+def _rows(facts: Facts) -> Iterator[tuple[Node, str, str]]:
+    """Node, state and why it is bad; of a group the nodes that are off are one row."""
+    off: dict[str, list[Node]] = {}
+    for node in facts.nodes:
+        state, why = node_state(node, facts.machines[node.name], facts.slurm)
+        if state == _OFF and not why:
+            off.setdefault(node.group or "", []).append(node)
+        else:
+            yield node, state, why
+    for nodes in off.values():
+        yield nodes[0].model_copy(update={"name": hostlist(node.name for node in nodes)}), _OFF, ""
+
+
+def _queue(slurm: Slurm) -> None:
+    if slurm.problem:
+        return
+    if not slurm.jobs:
+        screen.out().print("queue   empty")
+        return
+    screen.out().print(queue_table(slurm), "")
+    if slurm.more_jobs:
+        screen.say(f"and {slurm.more_jobs} more jobs")
+
+
+def queue_table(slurm: Slurm) -> Table:
+    heads = ("job", "name", "user", "partition", "state", "time", "nodes", "where or why")
+    table = screen.table(*heads, right=["time", "nodes"], wraps=heads[-1:])
+    for job in slurm.jobs:
+        cells = (job.id, job.name, job.user, job.partition, job.state.lower(), job.time, job.nodes, job.where)
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def _health(stack: StackHome, slurm: Slurm) -> list[str]:
+    out = screen.out()
+    if slurm.problem:
+        out.print(f"health  [red]the controller cannot be asked: {escape(slurm.problem)}[/red]")
+        return ["the controller does not answer"]
+    down = [daemon for daemon in DAEMONS if slurm.daemons.get(daemon) != "active"]
+    words = " ".join(
+        f"[red]{d} {slurm.daemons.get(d, 'unknown')}[/red]" if d in down else f"[green]{d}[/green]" for d in DAEMONS
+    )
+    out.print(f"health  {words}")
+    gate = outcome.read(stack)
+    if gate is None:
+        return down
+    ago = screen.duration((datetime.now(UTC) - gate.when).total_seconds())
+    said = {
+        "ready": "[green]passed[/green]",
+        "failed": "[red]failed[/red]",
+        "interrupted": "[red]interrupted[/red]",
+    }.get(gate.result, "[yellow]running or killed[/yellow]")
+    out.print(f"gate    {said}, last `up` {ago} ago")
+    bad = {"failed": ["the last `up` failed"], "interrupted": ["the last `up` was interrupted"]}
+    return down + bad.get(gate.result, [])
+
+
+def _cost(stack: StackHome, facts: Facts) -> str:
+    try:
+        spec = read(stack.file)
+    except SpecError:
+        return f"unknown: {stack.file.name} cannot be read"
+    return sentence(spec) if spec.target != "aws" else f"{sentence(spec)}; {cost_now(spec, facts)}"
+
+
+def cost_now(spec: ClusterSpec, facts: Facts) -> str:
+    """Of the nodes that have a machine, by the dated table."""
+    has_one = {name for name, machine in facts.machines.items() if machine.state in ("running", _STARTING)}
+    up = Counter(node.group for node in facts.nodes if node.role == "compute" and node.name in has_one)
+    sizes = {name: {"count": up[name], "min": None, "max": None} for name in spec.groups}
+    groups = {name: group.model_copy(update=sizes[name]) for name, group in spec.groups.items()}
+    now = usd(cost(spec.model_copy(update={"groups": groups})))
+    return f"{now} now, with {up.total()} compute {'node' if up.total() == 1 else 'nodes'} up"
+
+
+def _things(number: int) -> str:
+    return "1 thing is" if number == 1 else f"{number} things are"
+
+
+def _not_up(stack: StackHome) -> None:
+    last = outcome.read(stack)
+    if last is None:
+        if _is_local(stack):
+            engine_client.connect()
+        screen.out().print(f"stack {stack.name} is not up")
+        screen.next_steps([(typed("up", stack.name), "create it")])
+        return
+    ended = {"failed": "failed", "interrupted": "was interrupted"}.get(last.result, "did not end")
+    raise Stop(
+        f"stack {stack.name} is not up: its last `up` {ended}", f"`{typed('up', stack.name)}`; log: {stack.log('up')}"
+    )
+
+
+def _is_local(stack: StackHome) -> bool:
+    try:
+        return read(stack.file).target == "local"
+    except SpecError:
+        return True

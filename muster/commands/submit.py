@@ -1,0 +1,186 @@
+"""`muster submit`: sends a job file to the login node, submits it there, follows its log until it ends."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.inventory import Inventory
+from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
+from infra.engine.typed import typed
+from infra.home import Home, StackHome
+from infra.targets.aws.shell import check_tools
+from muster.commands import job_layout, screen
+from muster.commands.ssh import inventory, run, unattended
+from muster.commands.where import running_stack
+from slurm.job_environment import findings, settings
+
+FOLDER = "jobs"
+_CONTROL = b"\x1e"
+_SSH_BROKE = 255
+_RECONNECTS = 5
+_HELD_S, _AGAIN_S = 60.0, 1.0
+_GOOD = "COMPLETED"
+_QUIET_REASONS = frozenset({"None", "", "(null)"})
+# What the queue's short words mean to somebody who waits.
+_REASONS = {
+    "Resources": "waiting for nodes to be free",
+    "Priority": "waiting behind other jobs",
+    "ReqNodeNotAvail": "a node it asks for is down or drained",
+    "PartitionConfig": "the partition cannot give what it asks for",
+    "Dependency": "waiting for another job",
+}
+
+
+@dataclass
+class Followed:
+    """What is known of a job while its log goes by."""
+
+    job: str
+    state: str = "PENDING"
+    reason: str = ""
+    nodes: str = ""
+    exit_code: str = ""
+    log: str = ""
+    offset: int = 0
+    ended: bool = False
+
+    def take(self, control: str) -> bool:
+        """One control line; true where the job's state or reason is another one now."""
+        kind, *fields = control.split("|")
+        if kind == "offset":
+            self.offset = int(fields[0])
+        if kind == "log":
+            self.log = fields[0]
+        if kind != "state":
+            return False
+        before = (self.state, self.reason)
+        self.state, self.reason, self.nodes, self.exit_code = (*fields, "", "", "", "")[:4]
+        return before != (self.state, self.reason)
+
+
+def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) -> None:
+    file = job_file(job, Home.of(os.environ))
+    stack = running_stack(name)
+    known = inventory(stack)
+    check_tools(known)
+    login = known.login.name
+    text = file.read_text(errors="replace")
+    for warning in warnings(text, known):
+        screen.say(f"{file.name}: {warning}")
+    options = [f"--nodes={nodes}"] if nodes else []
+    arguments = job_layout.settled(stack, known.target, job_layout.with_options(text, options), arguments)
+    began = time.monotonic()
+    followed = Followed(send(stack, login, file, arguments, options))
+    screen.out().print(f"job [bold]{followed.job}[/bold] submitted: {file.name}")
+    try:
+        follow(stack, login, followed)
+    except KeyboardInterrupt:
+        _left_alone(name, followed)
+        raise Stop("", code=INTERRUPTED) from None
+    _tell_end(followed, time.monotonic() - began)
+
+
+def job_file(job: str, home: Home) -> Path:
+    for place in (Path(job), home.repo / job):
+        if place.is_file():
+            return place
+    bundled = sorted(str(f.relative_to(home.repo)) for f in (home.repo / "slurm" / "jobs").glob("*.sbatch"))
+    problem = f"{job} is a folder" if Path(job).is_dir() or (home.repo / job).is_dir() else f"there is no file {job}"
+    raise Stop(f"job: {problem}", f"name a job file, such as: {', '.join(bundled)}", BAD_INPUT)
+
+
+def warnings(job: str, known: Inventory) -> list[str]:
+    """Of variables that NCCL no longer needs or is harmed by, on the fabrics this cluster has."""
+    fabrics = sorted({node.fabric for node in known.compute} | {nodes.fabric for nodes in known.sets})
+    return list(dict.fromkeys(str(found) for fabric in fabrics for found in findings(settings(job), fabric)))
+
+
+def send(stack: StackHome, login: str, file: Path, arguments: list[str], options: Sequence[str] = ()) -> str:
+    """Copies the file to ~/jobs and submits it there, options are for sbatch, arguments for the job; its id."""
+    line = shlex.join(["sbatch", "--parsable", *options, file.name, *arguments])
+    script = f"set -e; mkdir -p {FOLDER}; cd {FOLDER}; cat > {shlex.quote(file.name)}; {line}"
+    try:
+        done = run(stack, login, script, data=file.read_bytes())
+    except subprocess.TimeoutExpired as late:
+        raise Stop(
+            f"the login node did not answer within {late.timeout:.0f} s; the job may have been submitted all the same",
+            f"`{typed('status', stack.name)}` shows the queue",
+        ) from None
+    if done.returncode == _SSH_BROKE:
+        raise Stop(f"the login node cannot be reached: {done.stderr.strip()}", typed("status", stack.name))
+    if done.returncode != 0:
+        said = done.stderr.strip().replace("sbatch: error: ", "")
+        shows = f"ask for what the cluster has: `{typed('status', stack.name)}` shows it"
+        raise Stop(f"sbatch refused {file.name}: {said}", shows)
+    return done.stdout.strip().splitlines()[-1].split(";")[0]
+
+
+def follow(stack: StackHome, login: str, followed: Followed) -> None:
+    """Prints the log as it grows. A lost connection is taken up again where it broke off; one that held for a while was
+    none of the failures in a row that end it: a job runs for days, a session through Session Manager does not."""
+    failed = 0
+    while failed < _RECONNECTS:
+        began = time.monotonic()
+        process = _start(stack, login, followed)
+        for text, control in pieces(process):
+            if text:
+                sys.stdout.buffer.write(text)
+                sys.stdout.flush()
+            if control and followed.take(control):
+                _tell_state(followed)
+        if process.wait() == 0:
+            return
+        failed = 0 if time.monotonic() - began > _HELD_S else failed + 1
+        screen.say("the connection broke; following again")
+        time.sleep(_AGAIN_S)
+    raise Stop(f"job {followed.job} can no longer be followed", typed("status", stack.name))
+
+
+def pieces(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
+    """The job's own output and our control lines, which may begin in the middle of an unfinished output line."""
+    for line in process.stdout or ():
+        text, mark, control = line.partition(_CONTROL)
+        yield text, control.decode(errors="replace").strip() if mark else ""
+
+
+def _start(stack: StackHome, login: str, followed: Followed) -> subprocess.Popen[bytes]:
+    script = Path(__file__).with_name("remote_follow.sh").read_text()
+    remote = f"bash -c {shlex.quote(script)} follow {shlex.quote(followed.job)} {followed.offset}"
+    sys.stdout.flush()
+    return subprocess.Popen(unattended(stack, login, None, [remote]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+
+
+def _tell_state(followed: Followed) -> None:
+    reason = (
+        "" if followed.reason in _QUIET_REASONS else f": {_REASONS.get(followed.reason.strip(','), followed.reason)}"
+    )
+    nodes = f" on {followed.nodes}" if followed.nodes not in _QUIET_REASONS else ""
+    if followed.state in ("PENDING", "CONFIGURING", "RUNNING"):
+        screen.say(f"job {followed.job} {followed.state.lower()}{reason if followed.state == 'PENDING' else nodes}")
+
+
+def _left_alone(name: str, followed: Followed) -> None:
+    tail = f"tail -n +1 -F {followed.log or f'{FOLDER}/*-{followed.job}.out'}"
+    screen.out().print(f"\njob {followed.job} goes on; this only stopped following it")
+    screen.next_steps(
+        [
+            (typed("ssh", name, then=tail), "follow it again"),
+            (typed("ssh", name, then=f"scancel {followed.job}"), "end it"),
+        ]
+    )
+
+
+def _tell_end(followed: Followed, seconds: float) -> None:
+    where = f", log {followed.log}" if followed.log else ""
+    if followed.state == _GOOD:
+        screen.good(f"job {followed.job} {_GOOD} in {screen.duration(seconds)}{where}")
+        return
+    code = followed.exit_code.split(":")[0]
+    raise Stop(f"job {followed.job} {followed.state}, exit code {code or 'unknown'}{where}", code=FAILED)

@@ -1,0 +1,93 @@
+"""The jobs that would end with a cluster: asked before it goes, told when they kept it, noted when they ended."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cluster.inventory import Inventory
+from infra.engine.stop import Stop
+from infra.engine.typed import typed
+from infra.home import StackHome
+from infra.resources.job_queue import RUNNING, RunningJob, running_in
+from infra.resources.problem import Problem
+from muster.commands.failure import explained
+from muster.commands.known_cluster import KnownCluster
+from muster.commands.ssh import inventory, unattended
+
+_ASK_S = 5.0
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Jobs:
+    running: tuple[str, ...] = ()
+    unknown: str = ""
+    """Why nobody could say whether any run."""
+
+    def keep(self, name: str) -> Stop | None:
+        """Why the cluster of stack `name` may not go without FORCE=1."""
+        forced = typed("teardown", name, "FORCE=1")
+        if self.unknown:
+            return Stop(f"{self.unknown}; nothing was removed", f"if no job counts any more: `{forced}`")
+        if not self.running:
+            return None
+        shown = ", ".join(self.running[:_SHOWN])
+        shown += f" and {len(self.running) - _SHOWN} more" if len(self.running) > _SHOWN else ""
+        return Stop(
+            f"stack {name} runs {_counted(self.running)}: {shown}; nothing was removed",
+            f"wait for the end, or end what runs with the cluster: `{forced}`",
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """For the receipt of a cluster that went all the same."""
+        if self.unknown:
+            return (f"removed by force: {self.unknown}",)
+        if not self.running:
+            return ()
+        return (f"{_counted(self.running, 'running ')} ended: {', '.join(self.running)}",)
+
+
+def running_jobs(stack: StackHome, known: KnownCluster) -> Jobs:
+    return _on_this_machine(stack) if known.on_this_machine else _in_cloud(stack, known)
+
+
+def _on_this_machine(stack: StackHome) -> Jobs:
+    """Those of a cluster that answers soon; one that does not is no reason to keep it."""
+    try:
+        known = inventory(stack)
+        line = unattended(stack, known.controller.name, "root", [RUNNING])
+        done = subprocess.run(
+            line, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=_ASK_S, check=False
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return Jobs()
+    return Jobs(_told(running_in(done.stdout), known)) if done.returncode == 0 else Jobs()
+
+
+def _in_cloud(stack: StackHome, known: KnownCluster) -> Jobs:
+    """Days of many machines may be in a job there: who cannot be asked is not idle."""
+    from infra.targets.aws.queue import queue_at  # noqa: PLC0415  # loads AWS's libraries
+
+    try:
+        found = queue_at(known.region, known.name, known.stack).running()
+    except Problem as problem:
+        stop = explained(problem)
+        return Jobs(unknown=stop.what if stop else str(problem))
+    try:
+        return Jobs(_told(found, inventory(stack)))
+    except (OSError, ValueError):
+        return Jobs(_told(found, None))
+
+
+def _told(jobs: Iterable[RunningJob], known: Inventory | None) -> tuple[str, ...]:
+    # The job across the nodes with which an interrupted `up` tested them is nobody's work.
+    groups = {*(node.group for node in known.nodes), *(one.group for one in known.sets)} if known else set()
+    tests = {f"ready-{group}" for group in groups}
+    return tuple(f"{job.id} {job.name} ({job.user})" for job in jobs if job.name not in tests)
+
+
+def _counted(jobs: tuple[str, ...], kind: str = "") -> str:
+    return f"{len(jobs)} {kind}{'job' if len(jobs) == 1 else 'jobs'}"

@@ -1,0 +1,135 @@
+"""Documents made from model, catalog and rules, so that no second list exists: schema, tables, plans, layouts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from cluster.catalog.instances import InstanceType, all_types
+from cluster.spec import ClusterSpec
+from cluster.spec.fields import expected, part_of, policy_of, slot_of, walk
+from cluster.spec.load import read
+from cluster.spec.written import inline
+from infra.plan import plan
+from infra.targets.aws import page as aws_page
+from infra.targets.aws.plan.interfaces import Interface, interfaces
+
+SCHEMA = Path("docs/cluster.schema.json")
+FIELDS = Path("docs/spec.md")
+AWS = Path("docs/aws.md")
+GOLDEN = Path("tests/golden")
+LAYOUTS = GOLDEN / "interfaces"
+# The stack files that come with the repository; those that users put beside them have no golden copy.
+EXAMPLES = (
+    *("local", "local-full", "local-required"),
+    *("aws-existing-vpc", "aws-full", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre"),
+)
+BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
+
+
+def write_all(root: Path) -> list[Path]:
+    """Writes the documents that are not as they should be and returns them."""
+    changed = stale(root)
+    wanted = documents(root)
+    for path in changed:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        if path in wanted:
+            (root / path).write_text(wanted[path], encoding="utf-8")
+        else:
+            (root / path).unlink()
+    return changed
+
+
+def stale(root: Path) -> list[Path]:
+    """Documents that are missing, differ from the model, or belong to an example that is gone; relative to `root`."""
+    wanted = documents(root)
+    found = [path.relative_to(root) for folder in (GOLDEN, LAYOUTS) for path in (root / folder).glob("*.json")]
+    gone = [path for path in found if path not in wanted]
+    return sorted([*(path for path, text in wanted.items() if _text(root / path) != text), *gone])
+
+
+def documents(root: Path) -> dict[Path, str]:
+    """Path and whole text of everything generated."""
+    golden = {GOLDEN / f"{name}.json": text for name, text in _plans(root / "stacks")}
+    layouts = {LAYOUTS / f"{name}.json": _layouts(found) for name, found in all_types().items() if _for_compute(found)}
+    pages = {FIELDS: _page(root / FIELDS, {"fields": table()}), AWS: _page(root / AWS, aws_page.blocks())}
+    return {SCHEMA: schema(), **pages, **golden, **layouts}
+
+
+def schema() -> str:
+    """The JSON schema of what stands under `muster:cluster`."""
+    return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **ClusterSpec.model_json_schema()})
+
+
+def table() -> str:
+    head = ["| field | allowed | default | change | meaning |", "|---|---|---|---|---|"]
+    rows = (
+        f"| `{path}` | {_allowed(info)} | {_default(info)} | {_policy(info)} | {info.description} |"
+        for path, info in walk()
+    )
+    return "\n".join([*head, *rows])
+
+
+def _plans(stacks: Path) -> Iterator[tuple[str, str]]:
+    for name in EXAMPLES:
+        yield name, _json(plan(read(stacks / f"Pulumi.{name}.yaml")).model_dump(mode="json"))
+
+
+def _for_compute(found: InstanceType) -> bool:
+    return bool(found.gpus.count or found.neuron or found.efa_interfaces)
+
+
+def _layouts(found: InstanceType) -> str:
+    """Every way in which the type's interfaces can be laid out, one line for each interface."""
+    ways = {"tcp": interfaces(found, "tcp")}
+    if found.efa_interfaces:
+        ways["efa"] = interfaces(found, "efa")
+        ways["efa, ip_bandwidth"] = interfaces(found, "efa", ip_bandwidth=True)
+    blocks = ",\n".join(f"  {json.dumps(way)}: [\n{_lines(planned)}\n  ]" for way, planned in ways.items())
+    return f"{{\n{blocks}\n}}\n"
+
+
+def _lines(planned: tuple[Interface, ...]) -> str:
+    return ",\n".join(f"    {json.dumps(asdict(interface))}" for interface in planned)
+
+
+def _page(page: Path, blocks: Mapping[str, str]) -> str:
+    """The page with each table between its marks; what people wrote around them stays."""
+    text = _text(page) or ""
+    for name, block in blocks.items():
+        begin, end = BEGIN.format(name=name), END.format(name=name)
+        before, found, rest = text.partition(begin)
+        after = rest.partition(end)[2] if found else "\n"
+        text = f"{before}{begin}\n{block}\n{end}{after}"
+    return text
+
+
+def _allowed(info: FieldInfo) -> str:
+    return "a mapping; its keys follow" if part_of(info.annotation) else expected(slot_of(info))
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "**required**"
+    if info.default is None or part_of(info.annotation):
+        return ""
+    return f"`{inline(to_jsonable_python(info.default, exclude_none=True))}`"
+
+
+def _policy(info: FieldInfo) -> str:
+    """Of a mapping that is always there only the fields can change, each by its own policy."""
+    return "" if part_of(info.annotation) and info.default is not None else policy_of(info)
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None

@@ -13,8 +13,9 @@ from infra.home import Home
 from infra.plan import plan
 from infra.resources.guard import ChangeGuard
 from infra.resources.secrets import ClusterSecrets
-from infra.targets import Context, target
 from infra.targets.aws.validate.budget import BY_PRICE
+from infra.targets.registry import target
+from infra.targets.target import Context
 from infra.validate import validate
 
 stack = pulumi.get_stack()

@@ -38,7 +38,7 @@ def sentence(spec: ClusterSpec, priced: Cost | None = None) -> str:
         priced = priced or aws_cost(spec)
         at_least = "at least " if priced.unpriced else ""
         return f"{at_least}{usd(priced)} USD per hour on target aws"
-    from infra.targets import target  # noqa: PLC0415  # Pulumi takes longer to load than this command runs
+    from infra.targets.registry import target  # noqa: PLC0415  # Pulumi takes longer to load than this command runs
 
     return f"{target(spec.target).usd_per_hour(spec):.2f} USD per hour on target {spec.target}"
 

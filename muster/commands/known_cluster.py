@@ -11,9 +11,10 @@ from cluster.spec.issue import SpecError
 from cluster.spec.load import read
 from infra.engine.stop import Stop
 from infra.home import StackHome
-from infra.targets import Leftover, Leftovers, Target, target
 from infra.targets.aws.state import made
 from infra.targets.local import docker_engine as engine_client
+from infra.targets.registry import target
+from infra.targets.target import Leftover, Leftovers, Target
 from muster.commands.where import stack_home
 
 

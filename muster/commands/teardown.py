@@ -19,9 +19,9 @@ from infra.engine.typed import typed
 from infra.home import Home, StackHome
 from infra.receipt import Item, Receipt
 from infra.resources.problem import Problem
-from infra.targets import Leftover, Leftovers
 from infra.targets.aws.cost import HOURS_PER_MONTH
 from infra.targets.local.caches import caches
+from infra.targets.target import Leftover, Leftovers
 from muster.commands import screen
 from muster.commands.failure import explained
 from muster.commands.known_cluster import KnownCluster, known_cluster

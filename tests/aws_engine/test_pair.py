@@ -10,8 +10,8 @@ import pytest
 
 from cluster.inventory import Fleet, parameters
 from infra.engine.environment import BUDGET_JUDGED
-from infra.targets import Leftovers
 from infra.targets.aws import leftovers, names
+from infra.targets.target import Leftovers
 from slurm.power.cloud import Cloud
 from slurm.power.launch import launch
 from tests.aws_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack

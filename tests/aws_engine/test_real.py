@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.targets import Leftovers
 from infra.targets.aws import leftovers
 from infra.targets.aws import plugin as aws_plugin
+from infra.targets.target import Leftovers
 from tests.aws_engine import needs
 from tests.aws_engine.__main__ import ON_MOTO_ALONE, TESTS
 from tests.aws_engine.cloud import PLUGIN, REPO, on_moto

@@ -22,8 +22,9 @@ from cluster.spec.load import read
 from infra.plan import plan
 from infra.resources.guard import ChangeGuard
 from infra.resources.secrets import ClusterSecrets
-from infra.targets import Context, target
 from infra.targets.aws.build import bundle
+from infra.targets.registry import target
+from infra.targets.target import Context
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.split(".")[1] for path in (ROOT / "stacks").glob("Pulumi.aws-*.yaml"))

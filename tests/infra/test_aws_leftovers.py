@@ -12,10 +12,10 @@ from botocore.exceptions import ClientError
 from moto.ec2.models import ec2_backends
 
 from infra.resources.problem import Problem
-from infra.targets import Leftover
 from infra.targets.aws import client as client_module
 from infra.targets.aws import leftovers, names
 from infra.targets.aws.leftover_kinds.kind import Account, Found, Kind
+from infra.targets.target import Leftover
 from slurm.power.errors import Fault
 from tests.aws_engine import moto_gaps
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures

@@ -11,8 +11,8 @@ import pytest
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.resources.problem import Problem
-from infra.targets import Leftover, Leftovers
 from infra.targets.aws.state import Made, made
+from infra.targets.target import Leftover, Leftovers
 from muster.commands import teardown
 from muster.commands.known_cluster import KnownCluster, known_cluster
 from tests.infra.test_commands_status_aws import start

@@ -20,8 +20,8 @@ from infra.home import Home
 from infra.plan import plan
 from infra.receipt import Receipt
 from infra.resources.problem import Problem
-from infra.targets import Leftover
 from infra.targets.local import caches as kept_caches
+from infra.targets.target import Leftover
 from muster.commands import bootstrap, cost, demo, known_cluster, screen, status, teardown, where
 from muster.commands.cluster_facts import Machine, Slurm, SlurmNode, parse
 from muster.commands.failure import explained

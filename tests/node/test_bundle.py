@@ -27,11 +27,14 @@ def shop(tmp_path: Path) -> Path:
 
 
 def test_the_same_files_give_the_same_bytes_and_another_file_does_not(shop: Path) -> None:
-    first, second = pack_node(ROOT, shop, FILES, NODE_FOLDERS), pack_node(ROOT, shop, dict(reversed(FILES.items())))
+    first, second = (
+        pack_node(ROOT, shop, FILES, NODE_FOLDERS),
+        pack_node(ROOT, shop, dict(reversed(FILES.items())), NODE_FOLDERS),
+    )
     assert first.archive == second.archive
     assert first.sha256 == sha256(first.archive).hexdigest()
     assert first.sha256.startswith(first.digest)
-    assert pack_node(ROOT, shop, FILES | {node_bundle.SPEC: b"{ }"}).digest != first.digest
+    assert pack_node(ROOT, shop, FILES | {node_bundle.SPEC: b"{ }"}, NODE_FOLDERS).digest != first.digest
 
 
 def test_it_holds_what_a_node_runs_and_nothing_else(shop: Path) -> None:

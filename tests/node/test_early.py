@@ -151,7 +151,7 @@ def test_what_user_data_carries_needs_nothing_but_python_310(path: str) -> None:
         )
         if isinstance(node, ast.Import | ast.ImportFrom) and name
     }
-    assert imported <= {*sys.stdlib_module_names, "bootstrap"}
+    assert imported <= {*sys.stdlib_module_names, "infra"}
 
 
 def text(**more: str) -> str:

@@ -16,8 +16,8 @@ from infra.targets.aws.plan.iam import Scope, Statement
 from infra.targets.aws.resource_table import KINDS, TAGGING
 
 _HERE = Path(__file__).parent
-_VALIDATORS = tuple(sorted((_HERE / "validate").glob("aws_*.py")))
-_FLIGHT = tuple(sorted((_HERE / "targets" / "aws" / "preflight").glob("*.py")))
+_VALIDATORS = tuple(sorted((_HERE / "validate").glob("*.py")))
+_FLIGHT = tuple(sorted((_HERE / "preflight").glob("*.py")))
 _LEVELS = {"error": "error", "warning": "warning", "make": "error or warning"}
 _SAMPLE = Scope(
     partition="aws",

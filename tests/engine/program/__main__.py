@@ -8,7 +8,8 @@ from cluster.spec import ClusterSpec
 from infra.plan import plan
 from infra.resources.guard import ChangeGuard
 from infra.resources.secrets import ClusterSecrets
-from infra.targets import Context, target
+from infra.targets.registry import target
+from infra.targets.target import Context
 
 spec = ClusterSpec.model_validate(pulumi.Config("muster").require_object("cluster"))
 stack = pulumi.get_stack()

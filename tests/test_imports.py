@@ -114,12 +114,6 @@ def _simulator_folder(module: str) -> str:
     return folder if (ROOT / "simulator" / folder / "__init__.py").is_file() and folder else ""
 
 
-def test_every_module_of_infra_has_its_place() -> None:
-    places = [*ON_TOP, *(name for name in MAY_IMPORT if name != "infra")]
-    stray = [m for m in MODULES if m != "infra" and not any(_below(m, place) for place in places)]
-    assert stray == []
-
-
 def _below(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(f"{prefix}.")
 

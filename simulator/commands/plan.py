@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
-from infra.spec import Purchase
+from cluster.spec import Purchase
 from simulator import terminal
 from simulator.commands import outputs
 from simulator.commands.progress import progress

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from datetime import date
 
-from infra.catalog.prices import instance_price
-from infra.spec import ClusterSpec, NodeGroup
+from cluster.catalog.prices import instance_price
+from cluster.spec import ClusterSpec, NodeGroup
 from simulator.machines.requested import On
 from simulator.models import model_of
 from simulator.parameters import checkpoint_gb

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from infra.catalog.instances import InstanceType, UnknownInstanceType, UnverifiedInstanceType, all_types, instance
-from infra.catalog.prices import instance_price
+from cluster.catalog.instances import InstanceType, UnknownInstanceType, UnverifiedInstanceType, all_types, instance
+from cluster.catalog.prices import instance_price
 from simulator.hardware.gpus import gpu, link_gb_s
 from simulator.hardware.system import System
 from trainer.config.errors import ConfigError, ConfigProblem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infra.spec import ClusterSpec, NodeGroup, Purchase
+from cluster.spec import ClusterSpec, NodeGroup, Purchase
 from simulator.hardware.rates import Rates, fitted
 from simulator.hardware.system import System
 from simulator.machines import stacks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infra.spec import ClusterSpec, SpecError
-from infra.spec.load import read
+from cluster.spec import ClusterSpec, SpecError
+from cluster.spec.load import read
 from simulator.machines.stack_names import file_of, meant, names
 from trainer.config.errors import ConfigError, ConfigProblem
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from math import ceil
 
-from infra.catalog.prices import service_price
-from infra.plan.aws import storage
-from infra.plan.aws.cost import hourly
-from infra.spec import ClusterSpec, Storage
+from cluster.catalog.prices import service_price
+from cluster.spec import ClusterSpec, Storage
+from infra.targets.aws.cost import hourly
+from infra.targets.aws.plan import storage
 from trainer.config.errors import ConfigError, ConfigProblem
 
 SHARED = "/shared"
 GIB_PER_TIB = 1024
 MB_PER_GB = 1000
 MOST_GB = 1_000_000
-"""As `infra.spec` has it for any filesystem."""
+"""As `cluster.spec` has it for any filesystem."""
 # EFS takes 1 to 5 GB/s from many clients, depending on the region (unverified; docs.aws.amazon.com/efs/latest/ug/
 # performance.html). Nothing is known of a filesystem that exists already. Both count as slow.
 UNKNOWN_GB_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
-from infra.spec import ClusterSpec, Purchase
+from cluster.spec import ClusterSpec, Purchase
 from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.parameters import checkpoint_gb

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from infra.spec import ClusterSpec, Purchase
+from cluster.spec import ClusterSpec, Purchase
 from simulator.machines.profile import Profile
 from simulator.machines.stacks import MOST_NODES
 from simulator.models import Named

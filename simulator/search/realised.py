@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from infra.plan.aws.cost import cost
+from infra.targets.aws.cost import cost
 from simulator.machines import stacks
 from simulator.search import filesystem, stack_edit, trainer_config
 from simulator.search.option import Option

@@ -8,7 +8,7 @@ MUSTER := .venv/bin/muster
 MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' || echo moved)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status ssh submit fabric teardown check cost plan env test test-aws test-gpu lint bench bench-aws bench-trainer golden clean-cache
+.PHONY: help setup demo up status ssh submit fabric teardown check cost plan env test test-quick test-nightly test-aws test-gpu lint bench bench-aws bench-simulator bench-trainer golden clean-cache
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,14 @@ test: setup ## lint, then all tests: pure, engine, e2e, faults; one summary
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
+test-quick: $(MUSTER) ## lint and the pure tests, before each commit (3 minutes)
+	@command -v shellcheck >/dev/null || $(PYTHON) -m setup apt
+	@.venv/bin/python -m tests.run --quick
+
+test-nightly: setup ## all tests and the long drills
+	@$(PYTHON) -m setup.browser || true
+	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
+
 test-aws: setup ## a cluster in a real account, for money (MUSTER_TEST_AWS=account says yes)
 	@.venv/bin/python -m tests.aws_engine $(ARGS)
 
@@ -84,6 +92,9 @@ bench: setup ## measure bring-up, change and teardown, each figure beside its re
 
 bench-aws: setup ## measure check, preview and API calls of clusters on AWS, with moto in its place
 	@.venv/bin/python benchmarks/aws.py && .venv/bin/python benchmarks/aws_engine.py
+
+bench-simulator: setup ## refit the simulator without each source in turn; calibrate a cluster and predict its runs
+	@.venv/bin/python -m benchmarks.simulator_fit && .venv/bin/python benchmarks/simulator_cluster.py
 
 bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery
 	@.venv/bin/python benchmarks/trainer.py

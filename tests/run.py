@@ -1,6 +1,11 @@
-"""`make test`: lint, then the layers, side by side where most of a layer is waiting; all of them whatever fails.
+"""`make test`: run lint, then every layer of tests, in lanes side by side; print the slowest tests and one summary.
 
-What a layer says comes out in one piece when it ends, and how far each is once a minute.
+    python -m tests.run             all layers, without the tests marked `nightly`
+    python -m tests.run --quick     lint and the pure layer: before each commit
+    python -m tests.run --nightly   everything, including the long drills
+    python -m tests.run -k name     other options go to pytest in every layer, and lint is skipped
+
+The output of a layer is printed in one piece when the layer ends; every minute a line shows how far each layer is.
 """
 
 from __future__ import annotations
@@ -22,80 +27,91 @@ from tests import lint, trainer_box
 REPO = Path(__file__).resolve().parent.parent
 LAYERS = {
     "pure": "not engine and not e2e and not faults",
-    "trainer": "",  # torch is not here but on the nodes: these run in a container of the node image
+    "trainer": "",  # Torch is only on the nodes, so these tests run in a container of the node image.
     "engine": "engine and not e2e and not faults",
-    "e2e": "e2e and not faults and not alone",
+    "e2e": "e2e and not faults",
     "faults": "faults",
-    "alone": "alone",
 }
-# Where all tests of a marker are: to read every other file takes longer than some of them run.
-FOLDERS = {"e2e": ("tests/e2e", "tests/node"), "faults": ("tests/faults",), "alone": ("tests/e2e",)}
-# Two lanes, for two cores: a cluster mostly waits. Tests that measure come when all others are through.
-LANES = (("pure", "trainer", "faults"), ("e2e", "engine"))
-LAST = ("alone",)
-SAY_S = 60.0
-_RESULTS = re.compile(r"^[.FEsxX]+", re.MULTILINE)
+# Layers whose tests are all in certain folders: importing every other test file takes longer than some layers run.
+FOLDERS = {"e2e": ("tests/e2e", "tests/node"), "faults": ("tests/faults",)}
+# Two lanes for two cores: one computes, the other mostly waits for clusters.
+LANES = (("pure", "trainer", "engine"), ("e2e", "faults"))
+QUICK = ("pure",)
+# Tests of these layers have no machine in common, so several run at a time: the number of processes.
+PROCESSES = {"pure": 2, "trainer": 2}
+PROGRESS_INTERVAL_S = 60.0
+SLOWEST_TESTS = 10
+_RESULT_CHARACTERS = re.compile(r"^[.FEsxX]+", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Layer:
+    """The result of one layer; `slowest` has seconds and names, longest first."""
+
     name: str
     passed: int
     failed: int
     seconds: float
+    slowest: tuple[tuple[float, str], ...] = ()
 
 
 @dataclass
 class Runner:
-    """`options` go to pytest."""
+    """Runs layers in lanes and collects their results; `options` go to pytest."""
 
     options: tuple[str, ...]
     folder: Path
-    began: float = field(default_factory=time.monotonic)
+    nightly: bool = False
+    started_at: float = field(default_factory=time.monotonic)
     done: list[Layer] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def side_by_side(self, *lanes: tuple[str, ...]) -> None:
+    def run_lanes(self, *lanes: tuple[str, ...]) -> None:
+        """Run lanes at the same time, the layers of a lane one after another; a failed layer stops no other."""
         with ThreadPoolExecutor(len(lanes)) as pool:
-            running = [pool.submit(self._lane, lane) for lane in lanes]
+            running = [pool.submit(self._run_lane, lane) for lane in lanes]
             try:
-                while wait(running, SAY_S).not_done:
-                    print(f"{(time.monotonic() - self.began) / 60:4.0f} min: {', '.join(self._progress())}", flush=True)
+                while wait(running, PROGRESS_INTERVAL_S).not_done:
+                    minutes = (time.monotonic() - self.started_at) / 60
+                    print(f"{minutes:4.0f} min: {', '.join(self._progress())}", flush=True)
             except KeyboardInterrupt:
-                # The layers were interrupted too, and clean up before they end.
+                # The layers received the interrupt too, and clean up before they end.
                 self.stopped.set()
                 raise
         for lane in running:
             lane.result()
 
-    def _lane(self, names: tuple[str, ...]) -> None:
+    def _run_lane(self, names: tuple[str, ...]) -> None:
         for name in names:
             if not self.stopped.is_set():
-                layer = self._layer(name)
-                said = self._output(name).read_text(errors="replace").strip()
-                print(f"\n== {name}, {layer.seconds:.0f} s\n{said}\n", flush=True)
+                layer = self._run_layer(name)
+                output = self._output(name).read_text(errors="replace").strip()
+                print(f"\n== {name}, {layer.seconds:.0f} s\n{output}\n\n{format_slowest(layer)}\n", flush=True)
                 self.done.append(layer)
 
-    def _layer(self, name: str) -> Layer:
-        began, report = time.monotonic(), self.folder / name / "report.xml"
+    def _run_layer(self, name: str) -> Layer:
+        started_at, report = time.monotonic(), self.folder / name / "report.xml"
         report.parent.mkdir()
+        options = ["-q", *pytest_options(name, nightly=self.nightly), *self.options]
         with self._output(name).open("w") as output:
             if name == "trainer":
-                code = trainer_box.run(["tests/trainer", "-q", *self.options], report, output)
+                code = trainer_box.run(["tests/trainer", *options], report, output)
             else:
-                command = [sys.executable, "-m", "pytest", "-q", "-m", LAYERS[name], "--ignore=tests/trainer"]
-                command += [f"--junit-xml={report}", *self.options, *FOLDERS.get(name, ())]
+                command = [sys.executable, "-m", "pytest", *options, "--ignore=tests/trainer"]
+                command += [f"--junit-xml={report}", *FOLDERS.get(name, ())]
                 code = subprocess.run(
                     command, cwd=REPO, stdout=output, stderr=subprocess.STDOUT, check=False
                 ).returncode
-        passed, failed = counts(report.read_text() if report.exists() else "", code)
-        return Layer(name, passed, failed, time.monotonic() - began)
+        text = report.read_text() if report.exists() else ""
+        passed, failed = count_results(text, code)
+        return Layer(name, passed, failed, time.monotonic() - started_at, tuple(slowest_tests(text)))
 
     def _progress(self) -> Iterator[str]:
         ended = {layer.name for layer in self.done}
         for name in LAYERS:
             if name not in ended and self._output(name).exists():
-                results = "".join(_RESULTS.findall(self._output(name).read_text(errors="replace")))
+                text = self._output(name).read_text(errors="replace")
+                results = "".join(_RESULT_CHARACTERS.findall(text))
                 bad = len(results.replace(".", ""))
                 yield f"{name} {len(results)} done" + (f" ({bad} not passed)" if bad else "")
 
@@ -103,8 +119,23 @@ class Runner:
         return self.folder / f"{name}.log"
 
 
-def counts(report: str, code: int) -> tuple[int, int]:
-    """(passed, failed). A skipped test did not pass; a run that broke off or found no tests failed."""
+def pytest_options(layer: str, *, nightly: bool) -> list[str]:
+    """Return the options that select a layer's tests and spread them over processes."""
+    markers = [LAYERS[layer], *([] if nightly else ["not nightly"])]
+    expression = " and ".join(filter(None, markers))
+    processes = PROCESSES.get(layer, 0)
+    return [
+        *(["-m", expression] if expression else []),
+        # A file stays in one process, with its module's fixtures; a process that is done takes files from the other.
+        *(["-n", str(processes), "--dist", "loadfile"] if processes else []),
+    ]
+
+
+def count_results(report: str, code: int) -> tuple[int, int]:
+    """Return (passed, failed) of a JUnit report.
+
+    A skipped test did not pass; a run that was cut short or collected no tests failed.
+    """
     tests = bad = 0
     for suite in ElementTree.fromstring(report).iter("testsuite") if report else ():  # noqa: S314  # our own pytest wrote it
         tests += int(suite.get("tests", 0))
@@ -112,13 +143,28 @@ def counts(report: str, code: int) -> tuple[int, int]:
     return max(tests - bad, 0), bad if bad or code == 0 else 1
 
 
+def slowest_tests(report: str) -> list[tuple[float, str]]:
+    """Return the seconds (set-up and clean-up included) and names of the slowest tests in a JUnit report."""
+    cases = ElementTree.fromstring(report).iter("testcase") if report else ()  # noqa: S314  # our own pytest wrote it
+    times = [(float(case.get("time", 0)), f"{case.get('classname', '')}::{case.get('name', '')}") for case in cases]
+    return sorted(times, reverse=True)[:SLOWEST_TESTS]
+
+
+def format_slowest(layer: Layer) -> str:
+    """Return the lines that show the slowest tests of a layer."""
+    lines = [f"{seconds:8.1f} s  {name}" for seconds, name in layer.slowest]
+    return "\n".join([f"slowest tests of {layer.name}:", *lines])
+
+
 def run_lint() -> Layer:
-    began = time.monotonic()
+    """Run every linter and return the result as a layer."""
+    started_at = time.monotonic()
     passed, failed = lint.main()
-    return Layer("lint", passed, failed, time.monotonic() - began)
+    return Layer("lint", passed, failed, time.monotonic() - started_at)
 
 
-def summary(layers: list[Layer], seconds: float) -> str:
+def summarize(layers: list[Layer], seconds: float) -> str:
+    """Return the table of layers; its last line is `N passed, N failed`."""
     rows = [f"{'layer':<8} {'passed':>7} {'failed':>7} {'seconds':>9}"]
     rows += [f"{layer.name:<8} {layer.passed:>7} {layer.failed:>7} {layer.seconds:>9.1f}" for layer in layers]
     rows += [f"{'all':<8} {'':>7} {'':>7} {seconds:>9.1f}"]
@@ -126,16 +172,18 @@ def summary(layers: list[Layer], seconds: float) -> str:
     return "\n".join(rows)
 
 
-def main(options: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    """Run what the arguments select and return the exit code: 0 if everything passed."""
+    options = [word for word in arguments if word not in ("--quick", "--nightly")]
+    lanes = (QUICK,) if "--quick" in arguments else LANES
     with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(tuple(options), Path(folder))
+        runner = Runner(tuple(options), Path(folder), nightly="--nightly" in arguments)
         if not options:
             runner.done.append(run_lint())
-        runner.side_by_side(*LANES)
-        runner.side_by_side(LAST)
+        runner.run_lanes(*lanes)
     order = ["lint", *LAYERS]
     layers = sorted(runner.done, key=lambda layer: order.index(layer.name))
-    print(f"\n{summary(layers, time.monotonic() - runner.began)}", flush=True)
+    print(f"\n{summarize(layers, time.monotonic() - runner.started_at)}", flush=True)
     return int(any(layer.failed for layer in layers))
 
 

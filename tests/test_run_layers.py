@@ -1,4 +1,4 @@
-"""The runner of `make test`: every test is in one layer, every layer in one lane, and what failed is counted."""
+"""The runner of `make test`: every test is in one layer, every layer in one lane, and every failure is counted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,27 @@ from pathlib import Path
 import pytest
 
 from tests import run
-from tests.run import FOLDERS, LANES, LAST, LAYERS, REPO, Layer, Runner, counts, summary
+from tests.run import (
+    FOLDERS,
+    LANES,
+    LAYERS,
+    QUICK,
+    REPO,
+    SLOWEST_TESTS,
+    Layer,
+    Runner,
+    count_results,
+    format_slowest,
+    pytest_options,
+    slowest_tests,
+    summarize,
+)
 
 REPORT = '<testsuites><testsuite tests="9" failures="1" errors="2" skipped="1"/></testsuites>'
 
 
 def test_every_layer_is_in_one_lane() -> None:
-    assert sorted([*(name for lane in LANES for name in lane), *LAST]) == sorted(LAYERS)
+    assert sorted(name for lane in LANES for name in lane) == sorted(LAYERS)
 
 
 @pytest.mark.parametrize(
@@ -23,22 +37,44 @@ def test_every_layer_is_in_one_lane() -> None:
         ({"engine"}, "engine"),
         ({"e2e"}, "e2e"),
         ({"engine", "e2e"}, "e2e"),
-        ({"e2e", "alone"}, "alone"),
         ({"faults"}, "faults"),
     ],
 )
 def test_every_marked_test_is_in_one_layer(markers: set[str], layer: str) -> None:
-    names = {name: name in markers for name in ("engine", "e2e", "faults", "alone")}
-    assert [name for name, words in LAYERS.items() if words and eval(words, names)] == [layer]  # noqa: S307
+    names = {name: name in markers for name in ("engine", "e2e", "faults")}
+    selecting = [name for name, expression in LAYERS.items() if expression and eval(expression, names)]  # noqa: S307
+    assert selecting == [layer]
 
 
 @pytest.mark.parametrize("layer", FOLDERS)
 def test_no_test_of_a_layer_is_outside_its_folders(layer: str) -> None:
     marked = [path for path in (REPO / "tests").rglob("*.py") if f"pytest.mark.{layer}" in path.read_text()]
     here = Path(__file__).relative_to(REPO).as_posix()
-    found = {path.relative_to(REPO).as_posix() for path in marked} - {here}
-    assert found
-    assert {path for path in found if not path.startswith(FOLDERS[layer])} == set()
+    paths = {path.relative_to(REPO).as_posix() for path in marked} - {here}
+    assert paths
+    assert {path for path in paths if not path.startswith(FOLDERS[layer])} == set()
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_long_drills_run_only_at_night(layer: str) -> None:
+    by_day, by_night = (pytest_options(layer, nightly=nightly) for nightly in (False, True))
+    assert by_day[by_day.index("-m") + 1].endswith("not nightly")
+    assert "not nightly" not in " ".join(by_night)
+
+
+@pytest.mark.parametrize(("arguments", "lanes"), [([], LANES), (["--quick"], (QUICK,)), (["--nightly"], LANES)])
+def test_modes_choose_layers(
+    arguments: list[str], lanes: tuple[tuple[str, ...], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def run_lanes(runner: Runner, *names: tuple[str, ...]) -> None:
+        seen.append((runner.options, runner.nightly, names))
+
+    monkeypatch.setattr(Runner, "run_lanes", run_lanes)
+    monkeypatch.setattr(run, "run_lint", lambda: Layer("lint", 1, 0, 0))
+    assert run.main(arguments) == 0
+    assert seen == [((), "--nightly" in arguments, lanes)]
 
 
 @pytest.mark.parametrize(
@@ -51,34 +87,46 @@ def test_no_test_of_a_layer_is_outside_its_folders(layer: str) -> None:
     ],
 )
 def test_what_did_not_pass_failed(report: str, code: int, expected: tuple[int, int]) -> None:
-    assert counts(report, code) == expected
+    assert count_results(report, code) == expected
 
 
-def test_the_summary_says_how_long_each_took() -> None:
-    said = summary([Layer("pure", 2, 0, 3.25), Layer("e2e", 0, 1, 60)], 61.4)
-    assert said.splitlines()[1:3] == ["pure           2       0       3.2", "e2e            0       1      60.0"]
-    assert said.splitlines()[3].split() == ["all", "61.4"]
-    assert said.endswith("\n2 passed, 1 failed")
+def test_the_slowest_tests_are_listed_longest_first() -> None:
+    cases = "".join(f'<testcase classname="tests.test_a" name="test_{n}" time="{n}"/>' for n in range(20))
+    slowest = slowest_tests(f"<testsuite>{cases}</testsuite>")
+    assert len(slowest) == SLOWEST_TESTS
+    assert slowest[0] == (19.0, "tests.test_a::test_19")
+    assert format_slowest(Layer("pure", 20, 0, 190, tuple(slowest))).splitlines()[:2] == [
+        "slowest tests of pure:",
+        "    19.0 s  tests.test_a::test_19",
+    ]
 
 
-def test_a_layer_that_fails_is_shown_whole_and_the_others_go_on(
+def test_the_summary_shows_the_seconds_of_each_layer() -> None:
+    text = summarize([Layer("pure", 2, 0, 3.25), Layer("e2e", 0, 1, 60)], 61.4)
+    assert text.splitlines()[1:3] == ["pure           2       0       3.2", "e2e            0       1      60.0"]
+    assert text.splitlines()[3].split() == ["all", "61.4"]
+    assert text.endswith("\n2 passed, 1 failed")
+
+
+def test_a_failed_layer_is_shown_in_full_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two small files stand for the layers; they run side by side with a third in the second's lane."""
+    """The same small file serves as three layers; two of them share a lane."""
     tests = tmp_path / "tests"
     tests.mkdir()
-    (tests / "test_made.py").write_text(
+    (tests / "test_example.py").write_text(
         "def test_good():\n    pass\n\ndef test_bad():\n    raise AssertionError('seen')\n"
     )
     monkeypatch.setattr(run, "REPO", tmp_path)
-    monkeypatch.setattr(run, "LAYERS", dict.fromkeys(("one", "two", "three"), "not alone"))
+    monkeypatch.setattr(run, "LAYERS", dict.fromkeys(("first", "second", "third"), "not engine"))
     runner = Runner(("-p", "no:cacheprovider"), tmp_path)
-    runner.side_by_side(("one", "two"), ("three",))
+    runner.run_lanes(("first", "second"), ("third",))
     assert {(layer.name, layer.passed, layer.failed) for layer in runner.done} == {
-        (name, 1, 1) for name in ("one", "two", "three")
+        (name, 1, 1) for name in ("first", "second", "third")
     }
-    said = capsys.readouterr().out
-    assert said.count("AssertionError: seen") >= 3
-    assert sorted(line.partition(",")[0] for line in said.splitlines() if line.startswith("== ")) == [
-        "== one", "== three", "== two",
+    printed = capsys.readouterr().out
+    assert printed.count("AssertionError: seen") >= 3
+    assert printed.count("tests.test_example::test_bad") >= 3
+    assert sorted(line.partition(",")[0] for line in printed.splitlines() if line.startswith("== ")) == [
+        "== first", "== second", "== third",
     ]  # fmt: skip

@@ -1,0 +1,37 @@
+"""The share of the machine's cores that processes outside a cluster use: it limits how far a figure may be off."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import docker
+
+MAX_SHARE = 0.9
+
+
+def watch_other_load(containers: list[str]) -> Callable[[], float]:
+    """Start to watch; the returned function gives the share of all cores used since then outside these containers."""
+    total_before, idle_before, own_before = *_machine_s(), _containers_s(containers)
+
+    def share() -> float:
+        total_now, idle_now = _machine_s()
+        total, idle, own = total_now - total_before, idle_now - idle_before, _containers_s(containers) - own_before
+        return min(max(0.0, (total - idle - own) / total), MAX_SHARE)
+
+    return share
+
+
+def _machine_s() -> tuple[float, float]:
+    """Return the core seconds since the machine started, all and idle."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
+    idle, waiting = ticks[3:5]
+    hertz = os.sysconf("SC_CLK_TCK")
+    return sum(ticks) / hertz, (idle + waiting) / hertz
+
+
+def _containers_s(names: list[str]) -> float:
+    client = docker.from_env()
+    stats = [client.containers.get(name).stats(stream=False, one_shot=True) for name in names]
+    return sum(1e-9 * sample["cpu_stats"]["cpu_usage"]["total_usage"] for sample in stats)

@@ -18,7 +18,7 @@ from trainer.world import World
 
 if TYPE_CHECKING:
     from trainer.auto.choose import Choice
-    from trainer.auto.memory import Sizes
+    from trainer.auto.memory import ModelSizes
 
 FILE = "chosen.json"
 
@@ -52,11 +52,11 @@ def settle(config: Config, world: World, source: Source, folder: Path) -> Settle
 
 def _choose(config: Config, world: World, source: Source) -> Choice:
     # Only what is left open is worth the time that these take.
-    from trainer.auto import choose, memory_left  # noqa: PLC0415
-    from trainer.auto.bound import bound  # noqa: PLC0415
+    from trainer.auto import choose, measure  # noqa: PLC0415
+    from trainer.auto.memory import bound_sizes  # noqa: PLC0415
 
-    free, most = memory_left.least_free(world), bound(config)
-    choice = choose.certain(config, most, free, world.size, world.local_size) if most else None
+    free, most = measure.find_least_free_memory(world), bound_sizes(config)
+    choice = choose.choose_without_measuring(config, most, free, world.size, world.local_size) if most else None
     return choice or choose.choose(config, _measured(config, world, source), free, world.size, world.local_size)
 
 
@@ -88,9 +88,11 @@ def _from_rank_0(look: Callable[[], dict[str, Any] | None], world: World) -> dic
     return answer[0]
 
 
-def _measured(config: Config, world: World, source: Source) -> Sizes:
+def _measured(config: Config, world: World, source: Source) -> ModelSizes:
     from trainer.auto import measure  # noqa: PLC0415
 
     # Two samples: batch norm refuses to average over one.
     arrays = source.fetch(np.zeros(2, dtype=np.int64), 0)
-    return measure.sizes(config, {name: torch.as_tensor(array) for name, array in arrays.items()}, world.device.type)
+    return measure.measure_sizes(
+        config, {name: torch.as_tensor(array) for name, array in arrays.items()}, world.device.type
+    )

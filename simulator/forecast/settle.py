@@ -16,7 +16,7 @@ from simulator.search import settled as searched
 from simulator.search.best import LEFT_ALONE, Found
 from simulator.search.trainer_config import parallel
 from simulator.trainer_layout import layout
-from trainer.auto.choose import candidates, micro_options
+from trainer.auto.choose import list_candidates, list_micro_sizes
 from trainer.config.errors import ConfigError
 from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config
@@ -36,9 +36,9 @@ def settle(config: Config, on: On) -> Settled:
         found = _searched(config, on)
         return _with(config, parallel(found.layout), found.layout.micro_batch, on)
     least: Settled | None = None
-    for asked in candidates(config.parallel, on.ranks, on.per_node):
+    for asked in list_candidates(config.parallel, on.ranks, on.per_node):
         changed = {name: getattr(asked, name) for name in ("strategy", "recompute", "zero", "shard")}
-        for micro in micro_options(config, resolve_layout(asked, on.ranks, on.per_node)):
+        for micro in list_micro_sizes(config, resolve_layout(asked, on.ranks, on.per_node)):
             least = _with(config, changed, micro, on)
             if not _is_open(config) or _is_roomy(least, on):
                 return least

@@ -1,4 +1,4 @@
-"""Strategy and micro-batch by memory: the least that fits, alike on every rank, from sizes that are the real ones."""
+"""Strategy and micro-batch are chosen by memory: the least that fits, equal on every rank, from accurate sizes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import torch.distributed as dist
 
 from tests.trainer.ranks import on_ranks
 from trainer import settle
-from trainer.auto import measure, memory_left
-from trainer.auto.bound import bound
-from trainer.auto.choose import GIB, certain, choose
-from trainer.auto.memory import Need, Sizes, need
+from trainer.auto import measure
+from trainer.auto.choose import GIB, choose, choose_without_measuring
+from trainer.auto.memory import MemoryNeed, ModelSizes, bound_sizes, estimate_memory
 from trainer.config.check import check
 from trainer.config.errors import ConfigError
 from trainer.config.layout import resolve_layout
@@ -28,8 +27,8 @@ from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.world import World
 
-# 2 GiB of weights, so 8 with gradients and Adam's states; 0.5 GiB of activations for a sample.
-SIZES = Sizes(
+# 2 GiB of weights, 8 GiB with gradients and Adam's states; 0.5 GiB of activations per sample.
+SIZES = ModelSizes(
     parameters=GIB // 2,
     largest_block=GIB // 40,
     states=2,
@@ -39,16 +38,16 @@ SIZES = Sizes(
     block_products=GIB // 100,
     outputs=GIB // 100,
 )
-# free GiB of a rank, settings -> strategy, zero, shard, recompute, micro-batch; 8 ranks, 4 on each node
+# Free GiB of a rank, overrides -> strategy, zero, shard, recompute, micro-batch; 8 ranks, 4 on each node
 TABLE = [
     (100, [], ("ddp", 3, 0, "none", 8)),
     (12, [], ("ddp", 3, 0, "none", 4)),
     (10, [], ("ddp", 3, 0, "none", 1)),
-    # Activations do not fit, products do: computing again costs less than sharding.
+    # Activations do not fit but products do: recomputation costs less than sharding.
     (9.3, [], ("ddp", 3, 0, "selective", 1)),
     (9.1, [], ("ddp", 3, 0, "full", 2)),
     (5, [], ("fsdp", 2, 0, "none", 2)),
-    # Zero 2 gathers all weights; sharing them inside a node is enough.
+    # ZeRO 2 gathers all weights; sharding them within a node is enough.
     (3.4, [], ("hsdp", 3, 4, "none", 1)),
     (1.9, [], ("fsdp", 3, 0, "selective", 1)),
     (100, ["parallel.offload=true"], ("fsdp", 2, 0, "none", 8)),
@@ -59,51 +58,51 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("free", "words", "expected"), TABLE)
-def test_the_least_that_fits(free: float, words: list[str], expected: tuple[Any, ...]) -> None:
-    config = load("tiny-llama", ["batch.size=64", *words])
+@pytest.mark.parametrize(("free", "overrides", "expected"), TABLE)
+def test_the_least_sharding_that_fits_is_chosen(free: float, overrides: list[str], expected: tuple[Any, ...]) -> None:
+    config = load("tiny-llama", ["batch.size=64", *overrides])
     choice = choose(config, SIZES, int(free * GIB), world_size=8, local_size=4)
-    found = choice.parallel
-    assert (found.strategy, found.zero, found.shard, found.recompute, choice.micro) == expected
+    chosen = choice.parallel
+    assert (chosen.strategy, chosen.zero, chosen.shard, chosen.recompute, choice.micro) == expected
     assert choice.need.total <= free * 0.9 * GIB
-    assert choice.why[0] == f"{free:.1f} GiB free on the fullest rank, 10% of it left alone"
+    assert choice.why[0] == f"{free:.1f} GiB free on the fullest rank, 10% of it reserved"
     assert choice.why[-1].endswith(" fits")
     assert all(line.endswith(" does not fit") for line in choice.why[1:-1])
-    # It is stored with the checkpoints, and must be allowed when it is read again.
-    assert check(replace(config, parallel=found, batch=replace(config.batch, micro=choice.micro))) == []
+    # The choice is stored with the checkpoints and must be valid when it is read again.
+    assert check(replace(config, parallel=chosen, batch=replace(config.batch, micro=choice.micro))) == []
 
 
-def test_stages_of_a_pipeline_hold_their_weights_and_gradients_whole_for_a_step() -> None:
-    """As zero 2 holds weights and zero 1 gradients: only optimizer state and fp32 weights are in pieces."""
+def test_pipeline_stages_hold_whole_weights_and_gradients_for_a_step() -> None:
+    """Only optimizer state and fp32 weights are sharded, as with ZeRO 2 for weights and ZeRO 1 for gradients."""
 
-    def of(**changes: Any) -> Need:
+    def estimate(**changes: Any) -> MemoryNeed:
         parallel = replace(load("tiny-llama", []).parallel, strategy="fsdp", **changes)
-        return need(SIZES, parallel, resolve_layout(parallel, 8, 8), "bf16", 1)
+        return estimate_memory(SIZES, parallel, resolve_layout(parallel, 8, 8), "bf16", 1)
 
-    alone, staged = of(zero=3), of(zero=3, pipeline=2)
+    alone, staged = estimate(zero=3), estimate(zero=3, pipeline=2)
     own = SIZES.parameters // 2
     assert staged.gathered >= 2 * own > alone.gathered
     assert staged.gradients == 4 * own > alone.gradients
     assert staged.weights == alone.weights
-    assert of(zero=3, pipeline=2, offload=True).gradients == 4 * own
-    assert of(zero=3, offload=True).gradients == 0
+    assert estimate(zero=3, pipeline=2, offload=True).gradients == 4 * own
+    assert estimate(zero=3, offload=True).gradients == 0
 
 
-def test_alone_there_is_nothing_to_share() -> None:
+def test_a_single_rank_gets_the_single_strategy() -> None:
     assert choose(load("tiny-llama", []), SIZES, 100 * GIB, 1, 1).parallel.strategy == "single"
 
 
-def test_where_nothing_fits_the_sizes_are_named() -> None:
+def test_if_nothing_fits_the_error_lists_the_sizes() -> None:
     with pytest.raises(ConfigError) as raised:
         choose(load("tiny-llama", ["batch.size=64"]), SIZES, GIB, world_size=8, local_size=4)
     (problem,) = raised.value.problems
     assert problem.where == "parallel.strategy"
     assert problem.message.startswith("nothing fits 0.9 GiB per rank on 8 ranks: ddp: 8.52 GiB (weights 2.00, ")
     assert "fsdp zero 3 recompute full: " in problem.message
-    assert problem.fix == "take more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor"
+    assert problem.fix == "use more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor"
 
 
-def test_ranks_with_different_memory_come_to_the_same_and_stay_with_it(tmp_path: Path) -> None:
+def test_ranks_with_different_memory_make_the_same_choice_and_keep_it_after_a_restart(tmp_path: Path) -> None:
     answers = on_ranks("tests.trainer.test_auto:settle_on_rank", folder=str(tmp_path), scarce=2_900_000)
     assert len(set(answers)) == 1
     assert "0.0 GiB free on the fullest rank" in answers[0]
@@ -115,11 +114,11 @@ def test_ranks_with_different_memory_come_to_the_same_and_stay_with_it(tmp_path:
 
 
 def settle_on_rank(folder: str, scarce: int) -> str:
-    """Rank 2 has the least; nobody but it knows how much."""
+    """Give rank 2 the least memory; only rank 2 knows how much."""
     rank = dist.get_rank()
     world = World(rank, 4, rank, 4, "here", torch.device("cpu"), (), dist.group.WORLD)
     config = load("tiny-llama", [])
-    with patch.object(memory_left, "free_bytes", lambda _: scarce if rank == 2 else (rank + 1) * GIB):
+    with patch.object(measure, "count_free_bytes", lambda _: scarce if rank == 2 else (rank + 1) * GIB):
         settled = settle.settle(config, world, open_source(config), Path(folder))
     if rank == 0:
         settled.keep(Path(folder))
@@ -128,55 +127,55 @@ def settle_on_rank(folder: str, scarce: int) -> str:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [["tiny-llama"], ["tiny-gpt2"], ["tiny-gpt2", "model.dropout=0.1"], ["tiny-resnet"], ["tiny-mlp"]],
     ids=["llama", "gpt2", "dropout", "resnet", "mlp"],
 )
-def test_sizes_are_those_of_the_real_model(words: list[str], precision: str) -> None:
-    config = load(words[0], [*words[1:], f"precision={precision}"])
+def test_measured_sizes_match_the_real_model(arguments: list[str], precision: str) -> None:
+    config = load(arguments[0], [*arguments[1:], f"precision={precision}"])
     samples = open_source(config).fetch(np.arange(8), 0)["inputs"]
-    found = measure.sizes(config, {"inputs": torch.as_tensor(samples[:2])}, "cpu")
-    assert found.parameters == sum(p.numel() for p in build_model(config.model).parameters())
-    # The growth from four samples to eight: weights cast to two bytes are kept once, however many samples there are.
-    each = (kept_for_backward(config, samples) - kept_for_backward(config, samples[:4])) / 4
-    assert found.activations == pytest.approx(each, rel=0.1)
+    sizes = measure.measure_sizes(config, {"inputs": torch.as_tensor(samples[:2])}, "cpu")
+    assert sizes.parameters == sum(p.numel() for p in build_model(config.model).parameters())
+    # Measure the growth from four samples to eight: weights cast to two bytes are stored once for any batch.
+    each = (stored_for_backward(config, samples) - stored_for_backward(config, samples[:4])) / 4
+    assert sizes.activations == pytest.approx(each, rel=0.1)
 
 
-def kept_for_backward(config: Any, inputs: Any) -> int:
-    """Bytes that a forward pass of the real model leaves for backward, weights not counted."""
+def stored_for_backward(config: Any, inputs: Any) -> int:
+    """Return the bytes that a forward pass of the real model stores for the backward pass, without weights."""
     model = build_model(config.model)
     model.init_buffers(torch.device("cpu"))
     fill([model], seed=1)
-    kept: dict[int, torch.Tensor] = {}
+    stored: dict[int, torch.Tensor] = {}
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+    def store(tensor: torch.Tensor) -> torch.Tensor:
+        stored.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
     cast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.precision == "bf16")
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cast:
+    with torch.autograd.graph.saved_tensors_hooks(store, lambda tensor: tensor), cast:
         model(torch.as_tensor(inputs))
-    return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in weights)
+    return sum(tensor.untyped_storage().nbytes() for address, tensor in stored.items() if address not in weights)
 
 
 @pytest.mark.parametrize("preset", ["tiny-mlp", "tiny-gpt2", "tiny-llama", "demo"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_bound_is_above_what_is_measured(preset: str, precision: str) -> None:
+def test_the_bound_is_above_the_measured_sizes(preset: str, precision: str) -> None:
     config = load(preset, [f"precision={precision}", "data.kind=synthetic"])
     samples = open_source(config).fetch(np.arange(2), 0)["inputs"]
-    found, most = measure.sizes(config, {"inputs": torch.as_tensor(samples)}, "cpu"), bound(config)
-    assert most is not None
-    for field in dataclasses.fields(Sizes):
-        assert getattr(most, field.name) >= getattr(found, field.name), field.name
+    sizes, bound = measure.measure_sizes(config, {"inputs": torch.as_tensor(samples)}, "cpu"), bound_sizes(config)
+    assert bound is not None
+    for field in dataclasses.fields(ModelSizes):
+        assert getattr(bound, field.name) >= getattr(sizes, field.name), field.name
 
 
-def test_plenty_of_memory_needs_no_measuring_and_little_does() -> None:
+def test_sizes_are_measured_only_if_memory_is_scarce() -> None:
     config = load("tiny-llama", [])
-    most = bound(config)
-    assert most is not None
-    found = certain(config, most, 8 * GIB, 4, 2)
-    assert found is not None
-    assert (found.parallel.strategy, found.micro) == ("ddp", 2)
-    assert certain(config, most, GIB // 1000, 4, 2) is None
-    assert bound(load("tiny-resnet", [])) is None
+    bound = bound_sizes(config)
+    assert bound is not None
+    choice = choose_without_measuring(config, bound, 8 * GIB, 4, 2)
+    assert choice is not None
+    assert (choice.parallel.strategy, choice.micro) == ("ddp", 2)
+    assert choose_without_measuring(config, bound, GIB // 1000, 4, 2) is None
+    assert bound_sizes(load("tiny-resnet", [])) is None

@@ -1,1 +1,1 @@
-"""Choosing strategy and micro-batch by memory: measured once, decided by pure functions, the same on every rank."""
+"""Choosing strategy and micro-batch of a run by the memory they need."""

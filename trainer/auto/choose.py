@@ -1,4 +1,4 @@
-"""Which strategy and micro-batch a run takes, and why: the least sharding and recomputing that fits. Pure."""
+"""Choose strategy and micro-batch of a run: the least sharding and recomputation that fits into memory."""
 
 from __future__ import annotations
 
@@ -6,122 +6,136 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trainer.auto.memory import RESERVE, Need, Sizes, need
+from trainer.auto.memory import RESERVED_FRACTION, MemoryNeed, ModelSizes, estimate_memory
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import Layout, resolve_layout
 from trainer.config.schema import Config, ParallelConfig
 
 GIB = 2**30
-RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
-ENOUGH_MICRO = 64
-"""Beyond this many samples in one forward a device is busy anyway."""
+RECOMPUTE_MODES: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
+LARGEST_MICRO = 64
+"""Larger forward passes do not use a device any better."""
 
 
 @dataclass(frozen=True)
 class Choice:
+    """The chosen settings, the memory they need, and the reasons, line by line."""
+
     parallel: ParallelConfig
     micro: int
-    need: Need
+    need: MemoryNeed
     why: tuple[str, ...]
 
 
-def choose(config: Config, sizes: Sizes, free: int, world_size: int, local_size: int) -> Choice:
-    """`free` is the least free memory of all ranks, in bytes: with equal arguments every rank comes to the same."""
-    usable = int(free * (1 - RESERVE))
-    why = [f"{free / GIB:.1f} GiB free on the fullest rank, {RESERVE:.0%} of it left alone"]
-    for parallel in candidates(config.parallel, world_size, local_size):
+def choose(config: Config, sizes: ModelSizes, free: int, world_size: int, local_size: int) -> Choice:
+    """Return the first candidate that fits, or raise a ConfigError with the needs of all of them.
+
+    `free` is the least free memory of all ranks, in bytes; with equal arguments every rank makes the same choice.
+    """
+    usable = int(free * (1 - RESERVED_FRACTION))
+    why = [f"{free / GIB:.1f} GiB free on the fullest rank, {RESERVED_FRACTION:.0%} of it reserved"]
+    for parallel in list_candidates(config.parallel, world_size, local_size):
         layout = resolve_layout(parallel, world_size, local_size)
-        micro = largest_micro(config, sizes, parallel, layout, usable)
+        micro = _find_largest_micro(config, sizes, parallel, layout, usable)
         if micro:
-            needs = need(sizes, parallel, layout, config.precision, micro)
-            why.append(f"{named(parallel)}, micro-batch {micro}: {told(needs)} fits")
-            return Choice(parallel, micro, needs, tuple(why))
-        least = need(sizes, parallel, layout, config.precision, smallest_micro(config))
-        why.append(f"{named(parallel)}: {told(least)} does not fit")
+            need = estimate_memory(sizes, parallel, layout, config.precision, micro)
+            why.append(f"{_describe_parallel(parallel)}, micro-batch {micro}: {_describe_need(need)} fits")
+            return Choice(parallel, micro, need, tuple(why))
+        smallest = 1 if config.batch.micro == "auto" else config.batch.micro
+        need = estimate_memory(sizes, parallel, layout, config.precision, smallest)
+        why.append(f"{_describe_parallel(parallel)}: {_describe_need(need)} does not fit")
     raise ConfigError(
         [
             ConfigProblem(
                 "parallel.strategy",
                 f"nothing fits {usable / GIB:.1f} GiB per rank on {world_size} ranks: " + "; ".join(why[1:]),
-                "take more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor",
+                "use more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor",
             )
         ]
     )
 
 
-def certain(config: Config, most: Sizes, free: int, world_size: int, local_size: int) -> Choice | None:
-    """The best there is, if it fits even with sizes that are certainly too large; None where one has to measure."""
-    parallel = next(candidates(config.parallel, world_size, local_size))
+def choose_without_measuring(
+    config: Config, bound: ModelSizes, free: int, world_size: int, local_size: int
+) -> Choice | None:
+    """Return the best candidate if it fits even with an upper bound of the sizes; None if they must be measured."""
+    parallel = next(list_candidates(config.parallel, world_size, local_size))
     layout = resolve_layout(parallel, world_size, local_size)
-    micro = micro_options(config, layout)[0]
-    needs = need(most, parallel, layout, config.precision, micro)
-    if needs.total > free * (1 - RESERVE):
+    micro = list_micro_sizes(config, layout)[0]
+    need = estimate_memory(bound, parallel, layout, config.precision, micro)
+    if need.total > free * (1 - RESERVED_FRACTION):
         return None
-    why = f"{named(parallel)}, micro-batch {micro}: cannot need more than {needs.total / GIB:.2f} GiB"
-    return Choice(parallel, micro, needs, (f"{why}, and {free / GIB:.1f} GiB are free on the fullest rank",))
+    why = f"{_describe_parallel(parallel)}, micro-batch {micro}: needs at most {need.total / GIB:.2f} GiB"
+    return Choice(parallel, micro, need, (f"{why}, and {free / GIB:.1f} GiB are free on the fullest rank",))
 
 
-def candidates(asked: ParallelConfig, world_size: int, local_size: int) -> Iterator[ParallelConfig]:
-    """From the least communication and recomputing to the most; what the config fixes stays fixed."""
-    for strategy in strategies(asked, world_size, local_size):
-        for recompute in RECOMPUTE[RECOMPUTE.index(asked.recompute) :]:
+def list_candidates(parallel: ParallelConfig, world_size: int, local_size: int) -> Iterator[ParallelConfig]:
+    """Yield the settings to try, from the least communication and recomputation to the most.
+
+    Settings that the configuration fixes are not changed.
+    """
+    for strategy in _list_strategies(parallel, world_size, local_size):
+        for recompute in RECOMPUTE_MODES[RECOMPUTE_MODES.index(parallel.recompute) :]:
             yield replace(strategy, recompute=recompute)
 
 
-def strategies(asked: ParallelConfig, world_size: int, local_size: int) -> list[ParallelConfig]:
-    if asked.strategy != "auto":
-        return [asked]
-    rest = world_size // (asked.tensor * asked.pipeline)
-    whole = replace(asked, shard=0)
-    inside = asked.shard or local_size // asked.tensor
-    sharded = [replace(whole, strategy="fsdp", zero=2), replace(whole, strategy="fsdp", zero=3)]
-    if 1 < inside < rest and rest % inside == 0:
-        sharded.insert(1, replace(asked, strategy="hsdp", zero=3, shard=inside))
-    if asked.offload:
-        return sharded  # the others cannot
-    return [replace(whole, strategy="single")] if rest == 1 else [replace(whole, strategy="ddp"), *sharded]
+def list_micro_sizes(config: Config, layout: Layout) -> list[int]:
+    """Return the possible micro-batch sizes, largest first.
+
+    A pipeline is only busy with at least as many micro-batches as it has ranks.
+    """
+    if config.batch.micro != "auto":
+        return [config.batch.micro]
+    per_rank = config.batch.size // layout.dp_size
+    largest = min(per_rank // layout.pipeline, LARGEST_MICRO)
+    return [micro for micro in range(largest, 0, -1) if per_rank % micro == 0]
 
 
-def largest_micro(config: Config, sizes: Sizes, parallel: ParallelConfig, layout: Layout, usable: int) -> int:
-    """0 where not even the smallest fits."""
-    for micro in micro_options(config, layout):
-        if need(sizes, parallel, layout, config.precision, micro).total <= usable:
+def _list_strategies(parallel: ParallelConfig, world_size: int, local_size: int) -> list[ParallelConfig]:
+    if parallel.strategy != "auto":
+        return [parallel]
+    data_ranks = world_size // (parallel.tensor * parallel.pipeline)
+    unsharded = replace(parallel, shard=0)
+    ranks_per_copy = parallel.shard or local_size // parallel.tensor
+    sharded = [replace(unsharded, strategy="fsdp", zero=2), replace(unsharded, strategy="fsdp", zero=3)]
+    if 1 < ranks_per_copy < data_ranks and data_ranks % ranks_per_copy == 0:
+        sharded.insert(1, replace(parallel, strategy="hsdp", zero=3, shard=ranks_per_copy))
+    if parallel.offload:
+        return sharded  # single and ddp do not support offload
+    if data_ranks == 1:
+        return [replace(unsharded, strategy="single")]
+    return [replace(unsharded, strategy="ddp"), *sharded]
+
+
+def _find_largest_micro(
+    config: Config, sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, usable: int
+) -> int:
+    """Return the largest micro-batch that fits into `usable` bytes, or 0 if none does."""
+    for micro in list_micro_sizes(config, layout):
+        if estimate_memory(sizes, parallel, layout, config.precision, micro).total <= usable:
             return micro
     return 0
 
 
-def micro_options(config: Config, layout: Layout) -> list[int]:
-    """From the largest on; a pipeline is only busy with at least as many micro-batches as stages."""
-    if config.batch.micro != "auto":
-        return [config.batch.micro]
-    share = config.batch.size // layout.dp_size
-    most = min(share // layout.pipeline, ENOUGH_MICRO)
-    return [micro for micro in range(most, 0, -1) if share % micro == 0]
-
-
-def smallest_micro(config: Config) -> int:
-    return 1 if config.batch.micro == "auto" else config.batch.micro
-
-
-def named(parallel: ParallelConfig) -> str:
-    words: list[str] = [parallel.strategy]
+def _describe_parallel(parallel: ParallelConfig) -> str:
+    parts: list[str] = [parallel.strategy]
     if parallel.strategy in ("fsdp", "hsdp"):
-        words.append(f"zero {parallel.zero}")
-    words += [
+        parts.append(f"zero {parallel.zero}")
+    parts += [
         f"{axis} {size}" for axis, size in (("tensor", parallel.tensor), ("pipeline", parallel.pipeline)) if size > 1
     ]
     if parallel.recompute != "none":
-        words.append(f"recompute {parallel.recompute}")
-    return " ".join(words)
+        parts.append(f"recompute {parallel.recompute}")
+    return " ".join(parts)
 
 
-def told(needs: Need) -> str:
-    parts = {
-        "weights": needs.weights,
-        "gradients": needs.gradients,
-        "optimizer": needs.states,
-        "gathered": needs.gathered,
-        "activations": needs.activations,
+def _describe_need(need: MemoryNeed) -> str:
+    purposes = {
+        "weights": need.weights,
+        "gradients": need.gradients,
+        "optimizer": need.states,
+        "gathered": need.gathered,
+        "activations": need.activations,
     }
-    inside = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items() if size)
-    return f"{needs.total / GIB:.2f} GiB ({inside})"
+    details = ", ".join(f"{name} {size / GIB:.2f}" for name, size in purposes.items() if size)
+    return f"{need.total / GIB:.2f} GiB ({details})"

@@ -1,4 +1,4 @@
-"""What a model weighs, read off the model: one pass over tensors without memory that counts what backward keeps."""
+"""Measure the sizes of a model, without allocating it, and the memory that is free on the ranks."""
 
 from __future__ import annotations
 
@@ -7,49 +7,69 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from trainer.auto.memory import WEIGHT, Sizes
+from trainer import host_memory
+from trainer.auto.memory import WEIGHT_BYTES, ModelSizes
 from trainer.config.schema import Config
 from trainer.models.registry import build_model
+from trainer.world import World
 
 
-def sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> Sizes:
-    """`batch` is a few samples of the run's data; only its shapes and types are used.
+def find_least_free_memory(world: World) -> int:
+    """Return the free bytes of the rank that has the fewest, the same number on every rank."""
+    free = torch.tensor(count_free_bytes(world), dtype=torch.int64)
+    if world.group is not None:
+        dist.all_reduce(free, dist.ReduceOp.MIN, group=world.group)
+    return int(free)
 
-    Once with these and once with twice as many: what stays the same, such as weights in two bytes, is no activation.
+
+def count_free_bytes(world: World) -> int:
+    """Return the free memory of this rank's GPU, or its share of the host's within the limits of Slurm."""
+    if world.device.type == "cuda":
+        return int(torch.cuda.mem_get_info(world.device)[0])
+    return host_memory.available() // world.local_size
+
+
+def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> ModelSizes:
+    """Count what the backward pass stores, with a forward pass over tensors without memory.
+
+    `batch` is a few samples of the run's data, of which only shapes and types are used. The forward pass runs once
+    with this batch and once with twice the samples, because only what grows is an activation: weights cast to two
+    bytes, for example, stay the same.
     """
-    like = batch["inputs"]
-    samples = len(like)
-    with _weightless(config, device_type), _autocast(config, device_type):
+    inputs = batch["inputs"]
+    samples = len(inputs)
+    with _without_memory(config, device_type), _autocast(config, device_type):
         model = build_model(config.model)
-        blocks = list(_blocks(model))
-        few, more = (
-            _forward(model, blocks, torch.empty(times * samples, *like.shape[1:], dtype=like.dtype)) for times in (1, 2)
+        blocks = list(_list_blocks(model))
+        few, twice = (
+            _run_forward(model, blocks, torch.empty(times * samples, *inputs.shape[1:], dtype=inputs.dtype))
+            for times in (1, 2)
         )
     parameters = sum(p.numel() for p in model.parameters())
     largest = max((sum(p.numel() for p in block.parameters()) for block in blocks), default=parameters)
-    return Sizes(
+    return ModelSizes(
         parameters=parameters,
         largest_block=largest,
         states=2 if config.optimizer.name == "adamw" else int(config.optimizer.momentum > 0),
         blocks=len(blocks),
-        activations=(more.kept - few.kept) // samples,
+        activations=(twice.stored - few.stored) // samples,
         block_input=few.inputs // (samples * max(len(blocks), 1)),
         block_products=few.products // (samples * max(len(blocks), 1)),
-        outputs=few.outputs * WEIGHT // samples,
+        outputs=few.outputs * WEIGHT_BYTES // samples,
     )
 
 
-def _forward(model: nn.Module, blocks: list[nn.Module], inputs: torch.Tensor) -> _Counts:
+def _run_forward(model: nn.Module, blocks: list[nn.Module], inputs: torch.Tensor) -> _Counts:
     counts = _Counts(model)
-    hooks = [block.register_forward_pre_hook(counts.see_input) for block in blocks]
-    products = [part for block in blocks for part in block.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
-    hooks += [part.register_forward_hook(counts.see_product) for part in products]
-    kept = torch.autograd.graph.saved_tensors_hooks(counts.keep, counts.give)
-    with kept, _FusedAttention():
+    hooks = [block.register_forward_pre_hook(counts.add_input) for block in blocks]
+    layers = [layer for block in blocks for layer in block.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    hooks += [layer.register_forward_hook(counts.add_product) for layer in layers]
+    with torch.autograd.graph.saved_tensors_hooks(counts.add_stored, lambda tensor: tensor), _FusedAttention():
         counts.outputs = model(inputs).numel()
     for hook in hooks:
         hook.remove()
@@ -57,45 +77,42 @@ def _forward(model: nn.Module, blocks: list[nn.Module], inputs: torch.Tensor) ->
 
 
 class _Counts:
-    """Bytes that backward keeps (each storage once, weights not) and bytes that blocks take in and multiply out."""
+    """Bytes stored for the backward pass (each storage once, no weights) and of the blocks' inputs and products."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.kept = self.inputs = self.products = self.outputs = 0
+        self.stored = self.inputs = self.products = self.outputs = 0
         self._seen = {p.untyped_storage()._cdata for p in model.parameters()}
-        self._alive: list[torch.Tensor] = []
+        self._references: list[torch.Tensor] = []
 
-    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+    def add_stored(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._seen:
             self._seen.add(storage._cdata)
-            # A storage that is freed could give its address to the next one.
-            self._alive.append(tensor)
-            self.kept += storage.nbytes()
+            # Without a reference the storage could be freed, and the next one could get its address.
+            self._references.append(tensor)
+            self.stored += storage.nbytes()
         return tensor
 
-    def give(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
-
-    def see_input(self, _: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+    def add_input(self, _: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         self.inputs += args[0].nbytes
 
-    def see_product(self, _: nn.Module, args: object, output: torch.Tensor) -> None:
+    def add_product(self, _: nn.Module, args: object, output: torch.Tensor) -> None:
         del args
         self.products += output.nbytes
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Without a device torch takes the attention that keeps every score; devices have one that keeps none of them."""
+    """Replace the attention that torch uses without a device, which stores all scores, by one that stores none."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
         if func is F.scaled_dot_product_attention and args[0].is_meta and not options.get("dropout_p"):
-            return _Attention.apply(*args)
+            return _FusedAttentionStorage.apply(*args)
         return func(*args, **options)
 
 
-class _Attention(torch.autograd.Function):
-    """What such an attention keeps, and nothing else of it."""
+class _FusedAttentionStorage(torch.autograd.Function):
+    """A stand-in for fused attention that stores what it stores and computes nothing."""
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -108,19 +125,20 @@ class _Attention(torch.autograd.Function):
         raise NotImplementedError
 
 
-def _blocks(model: nn.Module) -> Iterable[nn.Module]:
-    """The parts that parallelism wraps one by one; a model without `layers` is one block."""
+def _list_blocks(model: nn.Module) -> Iterable[nn.Module]:
+    """Return the blocks that parallelism wraps one by one; a model without `layers` is one block."""
     layers = getattr(model, "layers", None)
     return layers.values() if isinstance(layers, nn.ModuleDict) else [model]
 
 
 @contextmanager
-def _weightless(config: Config, device_type: str) -> Iterator[None]:
-    """Tensors without memory. Those that autocast knows how to cast take a second to import."""
+def _without_memory(config: Config, device_type: str) -> Iterator[None]:
+    """Create tensors without memory."""
     if config.precision == "fp32":
         with torch.device("meta"):
             yield
         return
+    # Only these tensors work with autocast, but they take a second to import.
     from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415
 
     with FakeTensorMode(), torch.device(device_type):

@@ -1,40 +1,46 @@
-"""What one rank needs in memory: weights and their company by strategy, activations by recompute mode. No torch."""
+"""Estimate the memory that a rank needs: weights by strategy, activations by recompute mode. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from trainer.config.layout import Layout
-from trainer.config.schema import ParallelConfig, Precision
+from trainer.config.schema import Config, Gpt2Config, LlamaConfig, MlpConfig, ParallelConfig, Precision
+from trainer.models.shape import shape_of
 
-WEIGHT = 4
-"""Weights, gradients and each optimizer state are fp32; matrix products may be in two bytes."""
-RESERVE = 0.10
-"""Share of a device's memory left to the allocator's gaps, the communication library and the driver."""
+WEIGHT_BYTES = 4
+"""Weights, gradients and each optimizer state are fp32; matrix products may use two bytes."""
+RESERVED_FRACTION = 0.10
+"""Fraction of a device's memory left to fragmentation, the communication library and the driver."""
+
+# Upper bounds of the values that a block stores per token, as multiples of the width of the residual stream, of the
+# feed-forward layers, and of the attention scores: about twice what our models store.
+_STREAM_MULTIPLE, _FFN_MULTIPLE, _SCORES_MULTIPLE = 40, 8, 4
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Bytes and counts of one model, read off the model itself."""
+class ModelSizes:
+    """Counts of weights and bytes of activations of a model, measured or bounded from above."""
 
     parameters: int
     largest_block: int
+    """Parameters of the largest block."""
     states: int
     """Optimizer states per parameter: 2 for AdamW, 1 for SGD with momentum."""
     blocks: int
     activations: int
-    """Bytes kept for backward by one sample, nothing recomputed."""
+    """Bytes stored for the backward pass of one sample, without recomputation."""
     block_input: int
-    """Bytes of one block's input for one sample: what full recompute keeps of a block."""
+    """Bytes of one block's input for one sample: all that full recomputation stores of a block."""
     block_products: int
-    """Bytes of one block's matrix products for one sample: what selective recompute keeps besides."""
+    """Bytes of one block's matrix products for one sample, which selective recomputation stores as well."""
     outputs: int
-    """Bytes of one sample's outputs (logits) in fp32; backward holds them and their gradient at once."""
+    """Bytes of one sample's outputs (logits) in fp32; the backward pass holds them and their gradient."""
 
 
 @dataclass(frozen=True)
-class Need:
-    """Bytes of one rank, by what they are for."""
+class MemoryNeed:
+    """Bytes that one rank needs, by purpose."""
 
     weights: int
     gradients: int
@@ -47,20 +53,47 @@ class Need:
         return self.weights + self.gradients + self.states + self.gathered + self.activations
 
 
-def need(sizes: Sizes, parallel: ParallelConfig, layout: Layout, precision: Precision, micro: int) -> Need:
-    parts = layout.tensor * layout.pipeline
-    own = -(-sizes.parameters // parts)
+def estimate_memory(
+    sizes: ModelSizes, parallel: ParallelConfig, layout: Layout, precision: Precision, micro: int
+) -> MemoryNeed:
+    """Return the bytes that a rank needs for micro-batches of `micro` samples."""
+    model_ranks = layout.tensor * layout.pipeline
+    own = -(-sizes.parameters // model_ranks)
     shards = layout.shard if parallel.strategy in ("fsdp", "hsdp") else 1
     sharded = -(-own // shards)
-    kept = WEIGHT * sharded
-    gradients = _gradients(own, sharded, parallel)
-    weights, states = (0, 0) if parallel.offload else (kept, kept * sizes.states)
-    activations = micro * (activation_bytes(sizes, parallel.recompute) // parts + 2 * sizes.outputs)
-    return Need(weights, gradients, states, _gathered(sizes, own, parallel, precision), activations)
+    stored = WEIGHT_BYTES * sharded
+    gradients = _estimate_gradients(own, sharded, parallel)
+    weights, states = (0, 0) if parallel.offload else (stored, stored * sizes.states)
+    activations = micro * (_estimate_activations(sizes, parallel.recompute) // model_ranks + 2 * sizes.outputs)
+    return MemoryNeed(weights, gradients, states, _estimate_gathered(sizes, own, parallel, precision), activations)
 
 
-def activation_bytes(sizes: Sizes, recompute: str) -> int:
-    """For one sample. Recomputing needs one block's own activations again while it goes backward."""
+def bound_sizes(config: Config) -> ModelSizes | None:
+    """Return an upper bound of a model's sizes, derived from its settings alone; None for families without one.
+
+    If even the bound fits into memory, nothing has to be measured.
+    """
+    model = config.model
+    states = 2 if config.optimizer.name == "adamw" else 1
+    parameters = shape_of(model).params
+    if isinstance(model, MlpConfig):
+        stored = WEIGHT_BYTES * 8 * (model.inputs + sum(model.hidden) + model.classes)
+        outputs = WEIGHT_BYTES * model.classes
+        return ModelSizes(parameters, parameters, states, len(model.hidden), stored, stored, stored, outputs)
+    if not isinstance(model, LlamaConfig | Gpt2Config):
+        return None
+    length = config.data.seq_len or model.seq_len
+    ffn = model.ffn if isinstance(model, LlamaConfig) else 4 * model.dim
+    per_token = _STREAM_MULTIPLE * model.dim + _FFN_MULTIPLE * ffn + _SCORES_MULTIPLE * model.heads * length
+    block = WEIGHT_BYTES * length * per_token
+    outputs = WEIGHT_BYTES * length * model.vocab_size
+    # The embedding and the head are outside the blocks.
+    stored = model.layers * block + WEIGHT_BYTES * _STREAM_MULTIPLE * length * model.dim + 4 * outputs
+    return ModelSizes(parameters, parameters, states, model.layers, stored, block, block, outputs)
+
+
+def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
+    """Return the bytes for one sample; recomputation needs one block's own activations again in the backward pass."""
     block = sizes.activations // max(sizes.blocks, 1)
     if recompute == "full":
         return sizes.blocks * sizes.block_input + block
@@ -69,25 +102,25 @@ def activation_bytes(sizes: Sizes, recompute: str) -> int:
     return sizes.activations
 
 
-def _gradients(own: int, sharded: int, parallel: ParallelConfig) -> int:
-    """Stages of a pipeline scatter them after the last micro-batch, before the host takes them where it does."""
+def _estimate_gradients(own: int, sharded: int, parallel: ParallelConfig) -> int:
+    # Pipeline stages scatter gradients after the last micro-batch, before offload moves them to the host.
     if parallel.strategy in ("fsdp", "hsdp") and parallel.pipeline > 1:
-        return WEIGHT * own
+        return WEIGHT_BYTES * own
     if parallel.offload:
         return 0
-    whole = parallel.strategy in ("single", "ddp") or parallel.zero == 1
-    return WEIGHT * (own if whole else sharded)
+    is_whole = parallel.strategy in ("single", "ddp") or parallel.zero == 1
+    return WEIGHT_BYTES * (own if is_whole else sharded)
 
 
-def _gathered(sizes: Sizes, own: int, parallel: ParallelConfig, precision: Precision) -> int:
-    """Copies of weights in the type of the products; under fsdp also the whole gradient of the block in flight.
+def _estimate_gathered(sizes: ModelSizes, own: int, parallel: ParallelConfig, precision: Precision) -> int:
+    """Return the bytes of weights copied to the precision of the products and, under fsdp, of gradients in flight.
 
-    Stages of a pipeline hold theirs whole for a step, whatever `zero` says (parallel/fsdp.py).
+    Pipeline stages hold whole weights for a step, whatever `zero` is (parallel/fsdp.py).
     """
-    width = WEIGHT if precision == "fp32" else 2
+    width = WEIGHT_BYTES if precision == "fp32" else 2
     if parallel.strategy not in ("fsdp", "hsdp"):
         return 0 if precision == "fp32" else width * own
     in_flight = (1 + parallel.prefetch) * sizes.largest_block
-    if parallel.zero == 3 and parallel.pipeline == 1:  # noqa: PLR2004  # the stage's own name
-        return width * in_flight + WEIGHT * sizes.largest_block
-    return width * own + WEIGHT * in_flight
+    if parallel.zero == 3 and parallel.pipeline == 1:  # noqa: PLR2004 - ZeRO stage 3
+        return width * in_flight + WEIGHT_BYTES * sizes.largest_block
+    return width * own + WEIGHT_BYTES * in_flight

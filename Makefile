@@ -1,20 +1,23 @@
-# One line of logic each; the work is in `muster`, `setup` and `tests/run.py`.
+# Short names for `muster`, `setup` and `tests/run.py`, which do the work.
 SHELL := /bin/bash
 PYTHON ?= python3
 STACK ?= local
 JOB ?= slurm/jobs/smoke.sbatch
 MUSTER := .venv/bin/muster
-# Something to print where the environment was made for another folder: its programs would run that one's code.
+# Not empty if the environment was created for another folder: its programs would run the code there.
 MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' || echo moved)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up status ssh submit fabric teardown check cost plan env test test-quick test-nightly test-aws test-gpu lint bench bench-aws bench-simulator bench-trainer golden clean-cache
+.PHONY: help setup demo up status ssh submit fabric teardown check cost plan env test test-quick test-nightly test-aws test-gpu lint
+.PHONY: bench bench-aws bench-simulator bench-trainer golden clean-cache
 
-help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## print this list
+	@if [ -t 1 ]; then bold=$$'\033[1m' plain=$$'\033[0m'; fi; \
+	awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
+	  '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  %s%-14s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  STACK=%s (a file in stacks/), JOB=%s, FORCE=1, WAIT=1, ARGS=...\n' '$(STACK)' '$(JOB)'
 
-# Standard output belongs to the target that asked: `eval "$$(make -s env)"`.
+# To stderr, because stdout belongs to the target that needs the environment: `eval "$$(make -s env)"`.
 $(MUSTER): requirements.lock pyproject.toml $(if $(MOVED),again)
 	@$(PYTHON) -m setup apt venv >&2
 	@touch $@
@@ -22,75 +25,75 @@ $(MUSTER): requirements.lock pyproject.toml $(if $(MOVED),again)
 .PHONY: again
 again:
 
-setup: ## Python, Pulumi, Docker, node image, training environment; only what is missing
+setup: ## install Python packages, Pulumi, Docker, node image, training environment; only what is missing
 	@$(PYTHON) -m setup
 
-demo: setup ## set-up, a cluster, a training run on 2 nodes, its report, a summary
+demo: setup ## set up this machine, create a cluster, train on 2 nodes, print the report and a summary
 	@$(MUSTER) demo --stack $(STACK)
 
 # A cluster elsewhere needs no engine and no node image here.
 PARTS := $(if $(shell grep -sE '^ +target: +aws\b' '$(or $(MUSTER_STACKS),stacks)/Pulumi.$(STACK).yaml'),apt venv pulumi)
 
-up: ## make the cluster what its file says (FORCE=1: although jobs run; NO_PREFLIGHT=1)
+up: ## create or update the cluster (FORCE=1: even if jobs are running; NO_PREFLIGHT=1)
 	@$(PYTHON) -m setup $(PARTS)
 	@$(MUSTER) up --stack $(STACK) $(if $(FORCE),--force) $(if $(WAIT),--wait) $(if $(NO_PREFLIGHT),--no-preflight)
 
-status: $(MUSTER) ## nodes, queue, health, cost per hour
+status: $(MUSTER) ## show nodes, queue, health, cost per hour
 	@$(MUSTER) status --stack $(STACK)
 
-ssh: $(MUSTER) ## a shell on the login node (NODE=gpu-1: on that one)
+ssh: $(MUSTER) ## open a shell on the login node (NODE=gpu-1: on that node)
 	@$(MUSTER) ssh --stack $(STACK) $(NODE)
 
-submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (NODES=4; ARGS=... are given to it)
+submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (NODES=4; ARGS=... are passed to the job)
 	@$(MUSTER) submit --stack $(STACK) $(if $(NODES),--nodes $(NODES)) "$(JOB)" $(ARGS)
 
-fabric: $(MUSTER) ## measure the network of nodes, drain slow ones (NODES=..., ARGS=--no-drain)
+fabric: $(MUSTER) ## measure the network between nodes and drain slow nodes (NODES=..., ARGS=--no-drain)
 	@$(MUSTER) fabric --stack $(STACK) $(if $(PARTITION),--partition $(PARTITION)) $(if $(NODES),--nodes '$(NODES)') $(ARGS)
 
-teardown: $(MUSTER) ## remove everything, print a receipt of it (FORCE=1: although jobs run)
+teardown: $(MUSTER) ## remove everything and print a receipt (FORCE=1: even if jobs are running)
 	@$(MUSTER) teardown --stack $(STACK) --yes $(if $(FORCE),--force)
 
-check: $(MUSTER) ## check the stack file; starts nothing
+check: $(MUSTER) ## validate the stack file; starts nothing
 	@$(MUSTER) check --stack $(STACK)
 
-cost: $(MUSTER) ## what an hour costs
+cost: $(MUSTER) ## show the cost per hour
 	@$(MUSTER) cost --stack $(STACK)
 
-# Whoever asks for nothing is told so before an environment is made.
+# Missing arguments are reported before an environment is created.
 PLANNED := $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS)))
-plan: $(if $(PLANNED),$(MUSTER)) ## time and money of a run (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
-	@$(if $(PLANNED),,echo "make plan: MODEL= and TOKENS= are needed; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
+plan: $(if $(PLANNED),$(MUSTER)) ## predict time and money of a run (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
+	@$(if $(PLANNED),,echo "make plan: MODEL= and TOKENS= are required; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
 	@.venv/bin/python -m simulator plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
 
-env: $(MUSTER) ## shell lines for plain Pulumi: eval "$$(make -s env)"
+env: $(MUSTER) ## print shell variables for plain Pulumi: eval "$$(make -s env)"
 	@$(MUSTER) env
 
-test: setup ## lint, then all tests: pure, engine, e2e, faults; one summary
+test: setup ## run lint, then all tests: pure, trainer, engine, e2e, faults
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
-test-quick: $(MUSTER) ## lint and the pure tests, before each commit (3 minutes)
+test-quick: $(MUSTER) ## run lint and the pure tests, under 3 minutes: before each commit
 	@command -v shellcheck >/dev/null || $(PYTHON) -m setup apt
 	@.venv/bin/python -m tests.run --quick
 
-test-nightly: setup ## all tests and the long drills
-	@$(PYTHON) -m setup.browser || true
+test-nightly: setup ## run all tests, including the long ones
+	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
-test-aws: setup ## a cluster in a real account, for money (MUSTER_TEST_AWS=account says yes)
+test-aws: setup ## create a cluster in a real account, which costs money (MUSTER_TEST_AWS=account to confirm)
 	@.venv/bin/python -m tests.aws_engine $(ARGS)
 
-test-gpu: ## tests on this machine's GPU, with the torch of PYTHON=...
+test-gpu: ## run the tests that need a GPU on this machine, with the torch of PYTHON=...
 	@$(PYTHON) -m tests.gpu $(ARGS)
 
-lint: $(MUSTER) ## ruff, mypy, shellcheck
+lint: $(MUSTER) ## run ruff, mypy, shellcheck
 	@command -v shellcheck >/dev/null || $(PYTHON) -m setup apt
 	@.venv/bin/python -m tests.lint
 
-bench: setup ## measure bring-up, change and teardown, each figure beside its reference
+bench: setup ## measure bring-up, change and teardown, each next to its reference
 	@.venv/bin/python benchmarks/bringup.py
 
-bench-aws: setup ## measure check, preview and API calls of clusters on AWS, with moto in its place
+bench-aws: setup ## measure check, preview and API calls of clusters on AWS, against moto
 	@.venv/bin/python benchmarks/aws.py && .venv/bin/python benchmarks/aws_engine.py
 
 bench-simulator: setup ## refit the simulator without each source in turn; calibrate a cluster and predict its runs
@@ -99,10 +102,10 @@ bench-simulator: setup ## refit the simulator without each source in turn; calib
 bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery
 	@.venv/bin/python benchmarks/trainer.py
 
-golden: $(MUSTER) ## write again what is generated from the spec and the trainer's settings
+golden: $(MUSTER) ## regenerate schema, tables and golden files from the spec and the trainer's settings
 	@$(MUSTER) golden
 	@.venv/bin/python -m tests.aws_target.golden
 	@.venv/bin/python -m trainer settings --markdown >docs/trainer-settings.md
 
-clean-cache: $(MUSTER) ## drop images, training environments and tools
+clean-cache: $(MUSTER) ## delete cached images, training environments and tools
 	@$(MUSTER) cache drop

@@ -1,8 +1,10 @@
-"""Targets bring what they need on a fresh clone, ask for nothing once it is there, and keep standard output clean."""
+"""Make targets install what they need in a fresh clone, once, and keep standard output clean."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import shutil
 import subprocess
 import time
@@ -11,10 +13,10 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-# Takes the place of `python3 -m setup`: notes what it was asked for and makes a `muster` that notes its words too.
+# Replaces `python3 -m setup`: logs its arguments and creates a `muster` that prints its own.
 PYTHON = """\
 #!/bin/sh
-echo "$*" >> asked
+echo "$*" >> calls
 echo "venv      done"
 mkdir -p .venv/bin
 printf '#!/bin/sh\\n# %s/.venv/bin/python\\nfor word; do echo "<$word>"; done\\n' "$PWD" > .venv/bin/muster
@@ -36,18 +38,18 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "target", ["status", "ssh", "submit", "teardown", "check", "cost", "plan", "env", "golden", "lint"]
+    "target", ["status", "ssh", "submit", "teardown", "check", "cost", "plan", "env", "golden", "lint", "test-quick"]
 )
 def test_a_fresh_clone_gets_its_environment_once(clone: Path, target: str) -> None:
     make(clone, target, *RUN)
     make(clone, target, *RUN)
-    assert asked(clone) == VENV
+    assert calls(clone) == VENV
 
 
-@pytest.mark.parametrize("target", ["demo", "up", "test", "bench", "bench-aws", "bench-trainer"])
+@pytest.mark.parametrize("target", ["demo", "up", "test", "test-nightly", "bench", "bench-aws", "bench-trainer"])
 def test_what_makes_clusters_has_the_whole_set_up(clone: Path, target: str) -> None:
     make(clone, target)
-    assert asked(clone).startswith("-m setup\n")
+    assert calls(clone).startswith("-m setup\n")
 
 
 @pytest.mark.parametrize(("target", "parts"), [("aws", "apt venv pulumi"), ("local", "")])
@@ -55,13 +57,33 @@ def test_a_cluster_elsewhere_needs_no_engine_here(clone: Path, target: str, part
     (clone / "stacks").mkdir()
     (clone / "stacks" / "Pulumi.mine.yaml").write_text(f"config:\n  muster:cluster:\n    target: {target} # where\n")
     make(clone, "up", "STACK=mine")
-    assert asked(clone) == f"-m setup {parts}".rstrip() + "\n"
+    assert calls(clone) == f"-m setup {parts}".rstrip() + "\n"
 
 
 @pytest.mark.parametrize("words", [(), ("help",)])
 def test_help_needs_nothing(clone: Path, words: tuple[str, ...]) -> None:
     assert "teardown" in make(clone, *words)
-    assert asked(clone) == ""
+    assert calls(clone) == ""
+
+
+def test_help_has_escape_codes_only_on_a_terminal(clone: Path) -> None:
+    assert "\x1b" not in make(clone, "help")
+    terminal, end = pty.openpty()
+    command = ["make", "--no-print-directory", "help"]
+    process = subprocess.Popen(command, cwd=clone, env={**_environment(), "COLUMNS": "200"}, stdout=end)
+    os.close(end)
+    shown = b""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
+    os.close(terminal)
+    assert process.wait(10) == 0
+    assert b"\x1b[1mteardown      \x1b[0m" in shown
+
+
+@pytest.mark.parametrize(("target", "option"), [("test-quick", "--quick"), ("test-nightly", "--nightly")])
+def test_the_test_targets_select_their_layers(clone: Path, target: str, option: str) -> None:
+    assert f"<-m>\n<tests.run>\n<{option}>\n" in make(clone, target)
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
@@ -70,7 +92,7 @@ def test_a_newer_pin_is_looked_at(clone: Path, name: str) -> None:
     later = time.time() + 5
     os.utime(clone / name, (later, later))
     make(clone, "check")
-    assert asked(clone) == VENV * 2
+    assert calls(clone) == VENV * 2
 
 
 def test_a_moved_clone_is_looked_at(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -79,7 +101,7 @@ def test_a_moved_clone_is_looked_at(clone: Path, tmp_path_factory: pytest.TempPa
     shutil.copytree(clone, moved)
     make(moved, "check")
     make(moved, "check")
-    assert asked(moved) == VENV * 2
+    assert calls(moved) == VENV * 2
 
 
 def test_env_prints_nothing_of_set_up(clone: Path) -> None:
@@ -91,8 +113,8 @@ def test_a_job_with_a_space_in_its_name_is_one_word(clone: Path) -> None:
 
 
 def test_a_job_gets_the_nodes_that_are_asked_for(clone: Path) -> None:
-    said = make(clone, "submit", "JOB=a.sbatch", "NODES=4", "ARGS=llama-8b steps=9")
-    assert said.split() == [
+    printed = make(clone, "submit", "JOB=a.sbatch", "NODES=4", "ARGS=llama-8b steps=9")
+    assert printed.split() == [
         "<submit>",
         "<--stack>",
         "<local>",
@@ -114,9 +136,9 @@ def test_plan_hands_its_words_to_the_simulator(clone: Path) -> None:
 def test_plan_asks_for_what_is_missing_in_the_words_of_make(clone: Path, words: tuple[str, ...]) -> None:
     done = ran(clone, "plan", *words)
     assert done.returncode != 0
-    assert "MODEL= and TOKENS= are needed; for example: make plan STACK=aws-p5en-lustre " in done.stderr
+    assert "MODEL= and TOKENS= are required; for example: make plan STACK=aws-p5en-lustre " in done.stderr
     assert "simulator" not in done.stdout
-    assert asked(clone) == "", "no environment is made for a question that is not one"
+    assert calls(clone) == "", "no environment is created for an incomplete command"
 
 
 @pytest.mark.parametrize("words", ["--help", "--model llama-8b --tokens 1e12"])
@@ -125,7 +147,7 @@ def test_plan_takes_the_simulators_own_words_too(clone: Path, words: str) -> Non
 
 
 def test_the_example_in_the_help_of_plan_is_whole(clone: Path) -> None:
-    line = next(line for line in make(clone, "help").splitlines() if "time and money of a run" in line)
+    line = next(line for line in make(clone, "help").splitlines() if "predict time and money" in line)
     words = line.split("(")[1].rstrip(")").split()
     stack = dict(word.split("=") for word in words)["STACK"]
     assert "target: aws" in (REPO / "stacks" / f"Pulumi.{stack}.yaml").read_text()
@@ -138,12 +160,12 @@ def test_lint_brings_shellcheck_where_it_is_missing(clone: Path, tmp_path: Path)
     for name in ("make", "sh", "bash", "head", "grep", "mkdir", "touch", "cp", "chmod"):
         (tools / name).symlink_to(shutil.which(name) or name)
     make(clone, "lint", PATH=str(tools))
-    assert asked(clone) == f"{VENV}-m setup apt\n"
+    assert calls(clone) == f"{VENV}-m setup apt\n"
 
 
 def test_the_tests_have_a_browser_to_look_at_pages_with(clone: Path) -> None:
     make(clone, "test")
-    assert "-m setup browser\n" in asked(clone)
+    assert "-m setup browser\n" in calls(clone)
 
 
 def make(clone: Path, *words: str, **variables: str) -> str:
@@ -153,11 +175,15 @@ def make(clone: Path, *words: str, **variables: str) -> str:
 
 
 def ran(clone: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    # Not what a make around these tests hands down.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    environment = _environment()
     command = ["make", "--no-print-directory", *words, "PYTHON=./python"]
     return subprocess.run(command, cwd=clone, env={**environment, **variables}, capture_output=True, text=True)
 
 
-def asked(clone: Path) -> str:
-    return (clone / "asked").read_text() if (clone / "asked").exists() else ""
+def calls(clone: Path) -> str:
+    return (clone / "calls").read_text() if (clone / "calls").exists() else ""
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without the variables that an enclosing make passes on."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}

@@ -1,0 +1,76 @@
+"""The files around the code: workflows with pinned actions, hooks, editor settings, and links that lead somewhere."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TARGETS = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
+FILES = ("test.yml", "nightly.yml")
+PAGES = ("SECURITY.md", "docs/setup.md")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_every_action_is_pinned_by_commit_and_names_its_version(path: Path) -> None:
+    uses = re.findall(r"(?m)^.*\buses: *(.*)$", path.read_text())
+    assert uses
+    for reference in uses:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", reference), reference
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_only_read_and_call_targets_that_exist(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    called = [name for step in steps for name in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))]
+    assert called
+    assert set(called) <= set(TARGETS)
+
+
+def test_pushes_and_pull_requests_run_the_quick_tests_and_nights_all_of_them() -> None:
+    # YAML 1.1 reads the key `on` as true.
+    quick, nightly = (yaml.safe_load((ROOT / ".github/workflows" / name).read_text()) for name in FILES)
+    assert set(quick[True]) == {"push", "pull_request"}
+    assert "schedule" in nightly[True]
+    assert "make test-quick" in (ROOT / ".github/workflows" / FILES[0]).read_text()
+    assert "make test-nightly" in (ROOT / ".github/workflows" / FILES[1]).read_text()
+
+
+def test_the_exported_hook_and_ours_select_stack_files() -> None:
+    exported = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    local = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert [hook["id"] for hook in exported] == ["muster-check"]
+    assert [hook["id"] for hook in local] == ["ruff-check", "ruff-format", "shellcheck", "muster-check"]
+    for hook in (exported[0], local[-1]):
+        assert hook["entry"].endswith("muster check")
+        assert re.search(hook["files"], "stacks/Pulumi.local.yaml")
+        assert not re.search(hook["files"], "Pulumi.yaml")
+
+
+def test_the_devcontainer_is_valid_and_runs_set_up() -> None:
+    text = (ROOT / ".devcontainer" / "devcontainer.json").read_text()
+    content = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
+    assert content["postCreateCommand"] == "make setup"
+
+
+def test_editors_indent_as_the_formatters_do() -> None:
+    settings = configparser.ConfigParser()
+    settings.read_string("[top]\n" + (ROOT / ".editorconfig").read_text())
+    assert settings["*"]["max_line_length"] == "120"
+    assert settings["*.py"]["indent_size"] == "4"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_to_files_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert missing == []

@@ -21,6 +21,7 @@ from infra.targets.aws import page as aws_page
 from infra.targets.aws.plan.interfaces import Interface, interfaces
 
 SCHEMA = Path("docs/cluster.schema.json")
+STACK_SCHEMA = Path("docs/stack.schema.json")
 FIELDS = Path("docs/spec.md")
 AWS = Path("docs/aws.md")
 GOLDEN = Path("tests/golden")
@@ -59,12 +60,20 @@ def documents(root: Path) -> dict[Path, str]:
     golden = {GOLDEN / f"{name}.json": text for name, text in _plans(root / "stacks")}
     layouts = {LAYOUTS / f"{name}.json": _layouts(found) for name, found in all_types().items() if _for_compute(found)}
     pages = {FIELDS: _page(root / FIELDS, {"fields": table()}), AWS: _page(root / AWS, aws_page.blocks())}
-    return {SCHEMA: schema(), **pages, **golden, **layouts}
+    return {SCHEMA: schema(), STACK_SCHEMA: stack_schema(), **pages, **golden, **layouts}
 
 
 def schema() -> str:
     """The JSON schema of what stands under `muster:cluster`."""
     return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **ClusterSpec.model_json_schema()})
+
+
+def stack_schema() -> str:
+    """Return the JSON schema of a whole stack file, for editors; it refers to the schema of the cluster next to it."""
+    cluster = {"$ref": SCHEMA.name, "description": "The cluster; docs/spec.md explains every field."}
+    config = {"type": "object", "properties": {"muster:cluster": cluster}, "required": ["muster:cluster"]}
+    whole = {"title": "muster stack file", "type": "object", "properties": {"config": config}, "required": ["config"]}
+    return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **whole})
 
 
 def table() -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from itertools import dropwhile
 from pathlib import Path
 
+import pytest
 import yaml
 
 from cluster.spec.fields import walk
-from muster.documents import AWS, FIELDS, GOLDEN, LAYOUTS, SCHEMA, stale, table, write_all
+from muster.documents import AWS, EXAMPLES, FIELDS, GOLDEN, LAYOUTS, SCHEMA, STACK_SCHEMA, stale, table, write_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,6 +88,17 @@ def test_the_schema_carries_policies_and_limits() -> None:
     assert (count["policy"], count["anyOf"][0]["maximum"]) == ("drain", 1024)
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_editors_find_the_schema_of_an_example(name: str) -> None:
+    stack = ROOT / "stacks" / f"Pulumi.{name}.yaml"
+    reference = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", stack.read_text().splitlines()[0])
+    assert reference
+    path = (stack.parent / reference[1]).resolve()
+    assert path == ROOT / STACK_SCHEMA
+    config = json.loads(path.read_text())["properties"]["config"]
+    assert (path.parent / config["properties"]["muster:cluster"]["$ref"]).resolve() == ROOT / SCHEMA
+
+
 def test_the_full_examples_have_every_field() -> None:
     """Fields that contradict others stand there as comments; without the signs the files must name every field."""
     named = {path for name in ("local", "aws") for path in _paths(_uncommented(f"Pulumi.{name}-full.yaml"))}
@@ -97,7 +111,7 @@ def test_the_smallest_example_has_nothing_but_what_is_required() -> None:
 
 
 def _uncommented(name: str) -> object:
-    lines = (ROOT / "stacks" / name).read_text().splitlines()[1:]
+    lines = dropwhile(lambda line: line.startswith("#"), (ROOT / "stacks" / name).read_text().splitlines())
     text = "\n".join(line.replace("# ", "", 1) if line.strip().startswith("# ") else line for line in lines)
     return yaml.safe_load(text)["config"]["muster:cluster"]
 

@@ -94,7 +94,7 @@ def _train(name: str, overrides: list[str]) -> int:
     from trainer.config.load import load
     from trainer.life import outcome
 
-    if outcome.decided() is not None:
+    if outcome.read_decided() is not None:
         return 0
     try:
         config = load(name, overrides)
@@ -123,7 +123,7 @@ def _let_the_first_speak() -> None:
     from trainer.life import outcome
 
     deadline = time.monotonic() + FIRST_SPEAKS_S
-    while outcome.decided() is None and time.monotonic() < deadline:
+    while outcome.read_decided() is None and time.monotonic() < deadline:
         time.sleep(0.1)
 
 

@@ -272,11 +272,12 @@ def test_a_job_that_is_preempted_again_before_it_got_anywhere_comes_back(job: Ru
     assert (tmp_path / "calls").read_text().count("scontrol requeue 12345") == 3
 
 
-def test_a_preempted_job_that_was_only_told_to_terminate_says_so(job: Run) -> None:
-    told = {"OUTCOME": "terminated", "REASON": "told to terminate", "PREEMPTED": "2026-11-15T10:17:45"}
+def test_a_preempted_job_that_only_received_sigterm_says_so(job: Run) -> None:
+    variables = {"OUTCOME": "terminated", "REASON": "terminated by a signal", "PREEMPTED": "2026-11-15T10:17:45"}
     for _ in range(2):
-        done = job(**told, CHECKPOINT="00000010")
-        assert "train: preempted: told to terminate at step 7; newest checkpoint: 00000010; requeue 1" in done.stdout
+        done = job(**variables, CHECKPOINT="00000010")
+        expected = "train: preempted: terminated by a signal at step 7; newest checkpoint: 00000010; requeue 1"
+        assert expected in done.stdout
 
 
 def test_a_preemption_is_no_sign_that_the_job_cannot_get_on(job: Run) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from trainer.life.signals import Stop
+from trainer.life.stop import StopListener
 from trainer.life.watchdog import Watchdog
 from trainer.world import start
 
@@ -25,8 +25,8 @@ STEPS, WRONG_STEP, STEP_S = 12, 8, 0.02
 def main() -> int:
     folder, hang_s, mode = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     world = start("cpu", 60)
-    stop = Stop(folder, world.rank).listen()
-    watchdog = Watchdog(world, folder, hang_s, lambda: stop.terminated).start()
+    stop = StopListener(folder, world.rank).listen()
+    watchdog = Watchdog(world, folder, hang_s, lambda: stop.is_terminated).start()
     for step in range(1, STEPS + 1):
         watchdog.beat(step, "data")
         time.sleep(STEP_S)
@@ -36,7 +36,7 @@ def main() -> int:
         watchdog.beat(step, "compute")
         dist.all_reduce(torch.ones(1))
     if mode == "slow-save":
-        watchdog.beat(STEPS, "save", patience_s=60)
+        watchdog.beat(STEPS, "save", limit_s=60)
         time.sleep(hang_s + 2)
     watchdog.close()
     stop.close()

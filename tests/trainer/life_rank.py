@@ -14,8 +14,8 @@ from pathlib import Path
 
 from trainer.life import outcome
 from trainer.life.outcome import Code
-from trainer.life.signals import Stop
-from trainer.life.vote import Agreed, Ballot, Vote
+from trainer.life.stop import StopListener
+from trainer.life.vote import Ballot, Vote, VoteResult
 from trainer.world import start
 
 STEP_S = 0.05
@@ -24,16 +24,16 @@ STEP_S = 0.05
 def main() -> int:
     folder, steps = Path(sys.argv[1]), int(sys.argv[2])
     world = start("cpu", 60)
-    stop = Stop(folder, world.rank).listen()
+    stop = StopListener(folder, world.rank).listen()
     vote = Vote(world)
     say(folder, world.rank, f"pid-{world.rank}", str(os.getpid()))
-    agreed: Agreed | None = None
+    agreed: VoteResult | None = None
     step = 0
     while step < steps and not (agreed and agreed.stop):
         step += 1
         crash_once(folder, world.rank, step)
         time.sleep(STEP_S)
-        agreed = vote.exchange(Ballot(stop=stop.reason(), busy=step == 3 and world.rank == 1, work_s=world.rank + 0.5))
+        agreed = vote.exchange(Ballot(stop=stop.reason, busy=step == 3 and world.rank == 1, work_s=world.rank + 0.5))
         if agreed and agreed.busy:
             say(folder, world.rank, f"busy-{world.rank}", str(step))
     last = agreed if agreed and agreed.stop else vote.drain()
@@ -42,7 +42,7 @@ def main() -> int:
     reason = last.stop
     say(folder, world.rank, f"end-{world.rank}", json.dumps({"step": step, "stop": reason, "work": last.work_s}))
     if reason:
-        status = outcome.stopped(reason, stop.words, step, folder, world.rank)
+        status = outcome.end_after_stop(reason, stop.note, step, folder, world.rank)
     else:
         status = outcome.end(Code.FINISHED, "all steps done", step, folder, world.rank)
     stop.close()

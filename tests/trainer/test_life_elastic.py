@@ -62,7 +62,7 @@ def test_a_node_that_comes_later_is_taken_in(tmp_path: Path, agents: list[subpro
 
     agents.append(start(tmp_path, port, is_host=False))
     wait_for_ranks(tmp_path, 0, 1)
-    # The one that was alone was told to terminate, and saved; that decided nothing, the run goes on.
+    # The one that was alone received SIGTERM and saved; that decides nothing, the run continues.
     assert json.loads((tmp_path / "outcome.json").read_text())["outcome"] == "terminated"
 
     (tmp_path / "stop").write_text("seen enough")

@@ -157,7 +157,7 @@ def test_a_rank_that_cannot_obey_term_leaves_before_it_is_killed(tmp_path: Path)
     began = time.monotonic()
     statuses, said = finish(processes)
     assert time.monotonic() - began < 30  # then torchrun would kill it
-    assert "told to terminate, and no progress for" in said
+    assert "received SIGTERM and made no progress for" in said
     assert 76 in statuses, said
 
 

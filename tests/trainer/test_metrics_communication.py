@@ -16,7 +16,7 @@ import torch
 
 from tests.trainer.ranks import RANKS, on_ranks
 from trainer.config.schema import Config, MlpConfig
-from trainer.life.straggler import Stragglers
+from trainer.life.straggler import StragglerDetector
 from trainer.life.vote import Ballot, Vote
 from trainer.metrics.communication import Event, Profile, collective, merge, summarise
 from trainer.metrics.meter import Meter
@@ -306,7 +306,7 @@ def steps_of_a_loop(folder: Path, delay_s: float, steps: int) -> list[tuple[int,
     config = Config(name="slow", model=MlpConfig(), steps=steps)
     recorder = Recorder(folder, rank, config, stream=io.StringIO())
     meter, vote = Meter(recorder, config, cpu, ranks, flops_per_sample=0), Vote(world)
-    stragglers = Stragglers([host] * ranks, config.watchdog.straggler)
+    stragglers = StragglerDetector([host] * ranks, config.watchdog.straggler)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
     named = []
     for step in range(1, steps + 1):
@@ -316,7 +316,7 @@ def steps_of_a_loop(folder: Path, delay_s: float, steps: int) -> list[tuple[int,
             loss.backward()
         meter.done(step, {"loss": loss.detach()}, {})
         agreed = vote.exchange(Ballot(work_s=meter.own_s))
-        named += [(step, slow.rank) for slow in (stragglers.see(agreed.work_s) if agreed else [])]
+        named += [(step, slow.rank) for slow in (stragglers.observe(agreed.work_s) if agreed else [])]
     vote.drain()
     recorder.close()
     return named

@@ -149,7 +149,7 @@ def test_what_the_job_script_notes_is_no_start(tmp_path: Path) -> None:
 
 def test_the_step_is_where_the_run_ended_and_the_last_recorded_one_is_told_beside_it(tmp_path: Path):
     run = make_run(tmp_path / "run", steps=20, finished=False)
-    stopped = {"outcome": "stopped", "reason": "asked to stop", "step": 27, "time": BEGAN + 900}
+    stopped = {"outcome": "stopped", "reason": "stop requested", "step": 27, "time": BEGAN + 900}
     (run / "outcome.json").write_text(json.dumps(stopped))
     assert main([str(run), "--no-pictures"]) == 0
     summary = json.loads((run / "report" / "summary.json").read_text())

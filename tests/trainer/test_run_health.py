@@ -47,7 +47,7 @@ def test_updates_that_are_no_numbers_are_skipped_until_it_is_enough(tmp_path: Pa
 def test_the_first_of_them_can_be_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     assert main([*EXPLOSIVE, f"run.folder={folder}", "health.nonfinite=stop"]) == Code.BROKEN
-    assert outcome(folder)["reason"].endswith("its update has a NaN or an infinity in it (health.nonfinite=stop)")
+    assert outcome(folder)["reason"].endswith("its update contains a NaN or an infinity (health.nonfinite=stop)")
     assert len(events(folder, "unhealthy")) == 1
     assert "broken at step" in capfd.readouterr().out
 

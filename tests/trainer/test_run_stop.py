@@ -50,8 +50,8 @@ def test_a_warned_rank_takes_the_others_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "code", "reason"),
     [
-        (signal.SIGTERM, Code.REQUEUE, "told to terminate"),
-        (signal.SIGINT, Code.STOPPED, "asked to stop"),
+        (signal.SIGTERM, Code.REQUEUE, "terminated by a signal"),
+        (signal.SIGINT, Code.STOPPED, "stop requested"),
     ],
     ids=["TERM", "INT"],
 )

@@ -1,1 +1,1 @@
-"""What keeps a run alive on a cluster, and how it ends when it has to."""
+"""Keeping a run alive on a cluster: stop requests, votes, hang detection, health of the loss, and the outcome file."""

@@ -1,4 +1,4 @@
-"""What to do about a loss that is no number, or far above those before it."""
+"""Decides what to do about a loss that is NaN or infinite, or far above the recent ones."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 
 from trainer.config.schema import HealthConfig
 
-_ENOUGH = 10  # losses before a mean says anything
-_LEAST_SPREAD = 0.01  # of the mean: a loss that stands still has no spread, and any change would be a spike
+_MIN_LOSSES = 10  # with fewer, mean and deviation say too little to detect a spike
+# Smallest deviation, relative to the mean: without it, any change of a constant loss would count as a spike.
+_MIN_RELATIVE_DEVIATION = 0.01
 
 
 class Action(Enum):
+    """What the run does after a step."""
+
     GO = "go"
     WARN = "warn"
     ROLLBACK = "rollback"
@@ -24,67 +27,71 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
+    """The action to take after a step, and a message unless the step is healthy."""
+
     action: Action
     message: str = ""
 
 
 class Health:
-    """Fed with the loss over all ranks, so that every rank comes to the same verdict without asking."""
+    """Judges the loss of each step; it is the mean over all ranks, so every rank reaches the same verdict."""
 
     def __init__(self, config: HealthConfig, scaled: bool = False) -> None:
-        """scaled: with a loss scale, single updates that overflow are how the scale finds its place."""
+        """`scaled`: the run uses a loss scale, which finds its value by letting single updates overflow."""
         self._config = config
         self._scaled = scaled
         self._losses: deque[float] = deque(maxlen=config.window)
         self._skips = 0
         self._rollbacks = 0
 
-    def see(self, step: int, loss: float, skipped: bool) -> Verdict:
+    def judge(self, step: int, loss: float, skipped: bool) -> Verdict:
+        """Return what to do after a step with this loss, whose update was `skipped` or not."""
         if skipped or not math.isfinite(loss):
-            return self._not_finite(step, loss)
+            return self._judge_nonfinite(step, loss)
         self._skips = 0
-        verdict = self._spike(step, loss)
+        verdict = self._judge_spike(step, loss)
         if verdict.action is not Action.ROLLBACK:
             self._losses.append(loss)
         return verdict
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps. Rollbacks are not in it: going back must not make them undone."""
+        """Return what a checkpoint stores. The number of rollbacks is not in it, or a rollback would reset it."""
         return {"losses": list(self._losses), "skips": self._skips}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
         self._losses = deque(state["losses"], maxlen=self._config.window)
         self._skips = state["skips"]
 
-    def _not_finite(self, step: int, loss: float) -> Verdict:
+    def _judge_nonfinite(self, step: int, loss: float) -> Verdict:
         self._skips += 1
-        what = f"step {step}: loss {loss:g}, and its update has a NaN or an infinity in it"
+        finding = f"step {step}: loss {loss:g}, its update contains a NaN or an infinity"
         if self._config.nonfinite == "stop" and not (self._scaled and math.isfinite(loss)):
-            return Verdict(Action.STOP, f"{what} (health.nonfinite=stop)")
+            return Verdict(Action.STOP, f"{finding} (health.nonfinite=stop)")
         if self._config.nonfinite == "ignore":
             return Verdict(Action.GO)
         if self._skips > self._config.max_skips:
             return Verdict(
                 Action.STOP,
-                f"{what}; {self._skips} updates in a row (health.max_skips={self._config.max_skips}): "
-                "lower optimizer.lr, or look at the data of these steps",
+                f"{finding}; {self._skips} updates in a row (health.max_skips={self._config.max_skips}): "
+                "lower optimizer.lr, or check the data of these steps",
             )
-        return Verdict(Action.WARN, f"{what}: skipped, {self._skips} in a row")
+        return Verdict(Action.WARN, f"{finding}: skipped, {self._skips} in a row")
 
-    def _spike(self, step: int, loss: float) -> Verdict:
-        if self._config.spike == "ignore" or len(self._losses) < _ENOUGH:
+    def _judge_spike(self, step: int, loss: float) -> Verdict:
+        if self._config.spike == "ignore" or len(self._losses) < _MIN_LOSSES:
             return Verdict(Action.GO)
         mean = fmean(self._losses)
-        spread = max(pstdev(self._losses), _LEAST_SPREAD * abs(mean))
-        if loss <= mean + self._config.spike_sigma * spread:
+        deviation = max(pstdev(self._losses), _MIN_RELATIVE_DEVIATION * abs(mean))
+        if loss <= mean + self._config.spike_sigma * deviation:
             return Verdict(Action.GO)
-        what = f"step {step}: loss {loss:g} is {(loss - mean) / spread:.1f} deviations above the mean {mean:g}"
+        finding = f"step {step}: loss {loss:g} is {(loss - mean) / deviation:.1f} deviations above the mean {mean:g}"
         if self._config.spike == "warn":
-            return Verdict(Action.WARN, what)
+            return Verdict(Action.WARN, finding)
         if self._config.spike == "stop":
-            return Verdict(Action.STOP, f"{what} (health.spike=stop)")
+            return Verdict(Action.STOP, f"{finding} (health.spike=stop)")
         self._rollbacks += 1
         if self._rollbacks > self._config.max_rollbacks:
-            times = self._config.max_rollbacks
-            return Verdict(Action.STOP, f"{what}, after {times} rollbacks (health.max_rollbacks={times})")
-        return Verdict(Action.ROLLBACK, what)
+            limit = self._config.max_rollbacks
+            return Verdict(Action.STOP, f"{finding}, after {limit} rollbacks (health.max_rollbacks={limit})")
+        return Verdict(Action.ROLLBACK, finding)

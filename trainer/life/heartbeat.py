@@ -1,4 +1,4 @@
-"""How far each rank is, told through the store; and from that, who holds up the others."""
+"""The heartbeats of all ranks, exchanged through the store, and which rank holds up the others."""
 
 from __future__ import annotations
 
@@ -10,85 +10,93 @@ from typing import Any
 
 from trainer.world import World
 
-_ANSWER_S = 10.0
-_SHOWN = 8
+_STORE_TIMEOUT_S = 10.0
+_MAX_NAMED_RANKS = 8
 
 
 @dataclass(frozen=True)
 class Beat:
-    """count: beats so far. Every rank makes the same ones in the same order, so the smallest count is behind."""
+    """How far a rank has come."""
 
     rank: int
     host: str
     count: int
+    """Beats so far. Every rank makes the same beats in the same order, so the rank with the fewest is behind."""
     step: int
     phase: str
     tick: int
+    """Counts up about once a second while the process of the rank is alive."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host} (step {self.step}, {self.phase})"
 
 
-class Board:
-    """Where ranks leave their beats. A connection of its own: others wait minutes on theirs."""
+class BeatBoard:
+    """Where ranks publish their beats.
+
+    It uses its own connection to the store, because other users of the store block theirs for minutes.
+    """
 
     def __init__(self, world: World) -> None:
         self._members = world.members
         self._store: Any = world.store.clone()
-        self._store.set_timeout(timedelta(seconds=_ANSWER_S))
+        self._store.set_timeout(timedelta(seconds=_STORE_TIMEOUT_S))
 
     def publish(self, beat: Beat) -> None:
+        """Publish the newest beat of this rank."""
         self._store.set(f"beat/{beat.rank}", json.dumps(asdict(beat)))
 
-    def alarm(self, words: str) -> None:
-        """Tell all ranks that something hangs: each one writes down what it is doing."""
-        self._store.set("alarm", words)
+    def raise_alarm(self, message: str) -> None:
+        """Tell all ranks that the run hangs, so that each one writes its stacks."""
+        self._store.set("alarm", message)
 
-    def alarmed(self) -> str:
+    def read_alarm(self) -> str:
+        """Return the message of an alarm that some rank raised, or an empty string."""
         return self._store.get("alarm").decode() if self._store.check(["alarm"]) else ""
 
-    def beats(self) -> list[Beat]:
-        """The last beat of every rank; one that has not made any yet is at its start."""
+    def read_beats(self) -> list[Beat]:
+        """Return the newest beat of every rank; a rank without a beat is in the phase "start"."""
         keys = [f"beat/{member.rank}" for member in self._members]
         if self._store.check(keys):
             return [Beat(**json.loads(text)) for text in self._store.multi_get(keys)]
-        came = [self._store.check([key]) for key in keys]
+        are_present = [self._store.check([key]) for key in keys]
         return [
-            Beat(**json.loads(self._store.get(key))) if there else Beat(member.rank, member.host, 0, 0, "start", 0)
-            for key, there, member in zip(keys, came, self._members, strict=True)
+            Beat(**json.loads(self._store.get(key))) if is_present else Beat(member.rank, member.host, 0, 0, "start", 0)
+            for key, is_present, member in zip(keys, are_present, self._members, strict=True)
         ]
 
 
-class Silence:
-    """Which ranks have stopped ticking: their process or node is gone, or nothing in it runs any more."""
+class SilenceDetector:
+    """Detects ranks whose ticks have stopped: their process or node is gone, or nothing in it runs any more."""
 
     def __init__(self) -> None:
-        self._changed: dict[int, tuple[int, float]] = {}
+        self._last_change: dict[int, tuple[int, float]] = {}
 
-    def longer_than(self, limit_s: float, beats: Sequence[Beat], now: float) -> list[Beat]:
+    def silent_for(self, limit_s: float, beats: Sequence[Beat], now: float) -> list[Beat]:
+        """Return the beats of ranks whose tick has not changed for more than `limit_s` seconds."""
         silent = []
         for beat in beats:
-            tick, since = self._changed.get(beat.rank, (-1, now))
+            tick, since = self._last_change.get(beat.rank, (-1, now))
             if tick != beat.tick:
-                self._changed[beat.rank] = (beat.tick, now)
+                self._last_change[beat.rank] = (beat.tick, now)
             elif now - since > limit_s:
                 silent.append(beat)
         return silent
 
 
-def blame(beats: Sequence[Beat], silent: Sequence[Beat]) -> str:
-    """Who holds up the others, in words."""
+def explain_hang(beats: Sequence[Beat], silent: Sequence[Beat]) -> str:
+    """Return which ranks hold up the others, as text."""
     if silent:
-        return f"silent, their process or node is gone or stuck: {_names(silent)}"
-    least, most = min(b.count for b in beats), max(b.count for b in beats)
-    if least == most:
+        return f"silent, their process or node is gone or stuck: {_name_ranks(silent)}"
+    fewest, most = min(beat.count for beat in beats), max(beat.count for beat in beats)
+    if fewest == most:
         place = f"step {beats[0].step}, {beats[0].phase}"
-        return f"all {len(beats)} ranks are at the same place ({place}): look at the network"
-    behind = [beat for beat in beats if beat.count == least]
-    waiting = next(beat for beat in beats if beat.count == most)
-    return f"behind: {_names(behind)}; the furthest is at step {waiting.step}, {waiting.phase}"
+        return f"all {len(beats)} ranks are at the same place ({place}): check the network"
+    behind = [beat for beat in beats if beat.count == fewest]
+    furthest = next(beat for beat in beats if beat.count == most)
+    return f"behind: {_name_ranks(behind)}; the furthest is at step {furthest.step}, {furthest.phase}"
 
 
-def _names(beats: Sequence[Beat]) -> str:
-    shown = ", ".join(str(beat) for beat in beats[:_SHOWN])
-    return shown if len(beats) <= _SHOWN else f"{shown} and {len(beats) - _SHOWN} more"
+def _name_ranks(beats: Sequence[Beat]) -> str:
+    names = ", ".join(str(beat) for beat in beats[:_MAX_NAMED_RANKS])
+    return names if len(beats) <= _MAX_NAMED_RANKS else f"{names} and {len(beats) - _MAX_NAMED_RANKS} more"

@@ -1,4 +1,4 @@
-"""Which ranks are slower than the others, from the time each one worked without waiting."""
+"""Detects ranks that are slower than the others, from the time each one works without waiting."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Straggler:
+    """A rank that the others wait for; times are seconds of work per step."""
+
     rank: int
     host: str
     work_s: float
@@ -21,34 +23,39 @@ class Straggler:
         )
 
 
-class Stragglers:
-    """Looks at whole windows of steps: one slow step is noise, and so is one slow window; a rank has to stay slow."""
+class StragglerDetector:
+    """Reports ranks that are slow for several windows of steps in a row: a slow step or a slow window is noise."""
 
     def __init__(self, hosts: Sequence[str], factor: float, window: int = 10, windows: int = 3) -> None:
         self._hosts = hosts
         self._factor = factor
         self._window = window
         self._windows = windows
-        self._seen: list[Sequence[float]] = []
-        self._slow: dict[int, int] = {}  # in how many windows in a row
+        self._steps: list[Sequence[float]] = []
+        self._slow_windows: dict[int, int] = {}  # by rank, the number of slow windows in a row
 
-    def see(self, work_s: Sequence[float]) -> list[Straggler]:
-        """The times of all ranks in one step; at the end of a window, those that have now been slow for long enough."""
-        self._seen.append(work_s)
-        if len(self._seen) < self._window:
+    def observe(self, work_s: Sequence[float]) -> list[Straggler]:
+        """Add the times of all ranks in one step; return the ranks that have been slow for long enough just now."""
+        self._steps.append(work_s)
+        if len(self._steps) < self._window:
             return []
-        found = slower([median(times) for times in zip(*self._seen, strict=True)], self._hosts, self._factor)
-        self._seen = []
-        self._slow = {straggler.rank: self._slow.get(straggler.rank, 0) + 1 for straggler in found}
-        return [straggler for straggler in found if self._slow[straggler.rank] == self._windows]
+        slow = find_stragglers([median(times) for times in zip(*self._steps, strict=True)], self._hosts, self._factor)
+        self._steps = []
+        self._slow_windows = {rank: self._slow_windows.get(rank, 0) + 1 for rank in (s.rank for s in slow)}
+        return [straggler for straggler in slow if self._slow_windows[straggler.rank] == self._windows]
 
 
-def slower(work_s: Sequence[float], hosts: Sequence[str], factor: float) -> list[Straggler]:
-    """Those that the others wait for. Beside one that is far behind, a little more work than the median is no delay."""
+def find_stragglers(work_s: Sequence[float], hosts: Sequence[str], factor: float) -> list[Straggler]:
+    """Return the ranks that take more than `factor` times the median and delay the others.
+
+    If one rank is far behind, another that takes only a little more than the median delays nobody.
+    """
     middle = median(work_s)
     if middle <= 0:
         return []
-    behind = (max(work_s) - middle) / 2
+    min_delay = (max(work_s) - middle) / 2
     return [
-        Straggler(r, hosts[r], t, middle) for r, t in enumerate(work_s) if t > factor * middle and t - middle >= behind
+        Straggler(rank, hosts[rank], seconds, middle)
+        for rank, seconds in enumerate(work_s)
+        if seconds > factor * middle and seconds - middle >= min_delay
     ]

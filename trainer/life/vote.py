@@ -1,4 +1,4 @@
-"""What all ranks know of each other: started in one step, read in the next, so that no step waits for it."""
+"""A vote of all ranks in every step, read one step later so that no step waits for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.life.reason import Reason
+from trainer.life.stop import StopReason
 from trainer.world import World
 
 _FLAGS = 2
@@ -16,18 +16,20 @@ _FLAGS = 2
 
 @dataclass(frozen=True)
 class Ballot:
-    """What one rank has to say about a step."""
+    """What one rank reports about a step."""
 
-    stop: Reason | None = None
-    busy: bool = False  # a checkpoint is still being written
-    work_s: float = 0.0  # time this rank worked in the step, without waiting for others
+    stop: StopReason | None = None
+    busy: bool = False
+    """A checkpoint is still being written."""
+    work_s: float = 0.0
+    """Seconds this rank worked in the step, without waiting for others."""
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """The largest of every rank's word: the same on all of them."""
+class VoteResult:
+    """What all ranks reported about a step: the strongest stop reason, whether any is busy, and the time of each."""
 
-    stop: Reason | None
+    stop: StopReason | None
     busy: bool
     work_s: tuple[float, ...]
 
@@ -35,7 +37,7 @@ class Agreed:
 class Vote:
     """One small all-reduce (MAX) on the control group per step.
 
-    Each rank has a slot of its own for its time, zero on all others, so that MAX gathers the times too.
+    Each rank puts its time into its own slot, which is zero on all other ranks, so that MAX also gathers the times.
     """
 
     def __init__(self, world: World) -> None:
@@ -43,19 +45,19 @@ class Vote:
         self._sent: torch.Tensor | None = None
         self._work: Any = None
 
-    def exchange(self, mine: Ballot) -> Agreed | None:
-        """Cast this step's ballot; get what was agreed on the step before, None in the first."""
-        before = self.drain()
+    def exchange(self, ballot: Ballot) -> VoteResult | None:
+        """Start the vote of this step and return the result of the step before; None in the first step."""
+        previous = self.drain()
         tensor = torch.zeros(_FLAGS + self._world.size, dtype=torch.float64)
-        tensor[0], tensor[1] = float(mine.stop or 0), float(mine.busy)
-        tensor[_FLAGS + self._world.rank] = mine.work_s
+        tensor[0], tensor[1] = float(ballot.stop or 0), float(ballot.busy)
+        tensor[_FLAGS + self._world.rank] = ballot.work_s
         self._sent = tensor
         if self._world.group is not None:
             self._work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._world.group, async_op=True)
-        return before
+        return previous
 
-    def drain(self) -> Agreed | None:
-        """What was agreed on last, waiting for it; every rank calls it at the same step."""
+    def drain(self) -> VoteResult | None:
+        """Wait for the last vote and return its result; every rank calls it at the same step."""
         sent, self._sent = self._sent, None
         if sent is None:
             return None
@@ -63,4 +65,4 @@ class Vote:
             self._work.wait()
             self._work = None
         stop, busy, *times = sent.tolist()
-        return Agreed(Reason(int(stop)) if stop else None, bool(busy), tuple(times))
+        return VoteResult(StopReason(int(stop)) if stop else None, bool(busy), tuple(times))

@@ -26,11 +26,11 @@ from trainer.data.source import Source
 from trainer.life import outcome
 from trainer.life.health import Health
 from trainer.life.outcome import Code
-from trainer.life.signals import Stop
-from trainer.life.straggler import Stragglers
-from trainer.life.trace import Trace
+from trainer.life.stop import StopListener
+from trainer.life.straggler import StragglerDetector
 from trainer.life.vote import Vote
 from trainer.life.watchdog import Watchdog
+from trainer.loop.run_folder import RunFolder
 from trainer.loop.saves import Saves
 from trainer.loop.steps import End, StepLoop
 from trainer.metrics.meter import Meter
@@ -62,14 +62,14 @@ class Session:
     def run(self) -> int:
         """Run to the end and return the exit status; raise ConfigError if the run cannot be accepted."""
         source = open_source(self._config)
-        trace = Trace(self._folder, self._rank)
+        run_folder = RunFolder(self._folder, self._rank)
         try:
-            trace.make_folder()
+            run_folder.create()
             return self._start(source)
         except ConfigError as error:
             if self._trainer is None or not self._is_accepted:
                 self._recorder.close()
-                trace.remove()
+                run_folder.restore()
                 raise
             status = self._conclude(End(Code.BAD_INPUT, "; ".join(str(error).splitlines())))
             # A save that is under way is good. The other ranks are not waited for: they are stuck in a collective.
@@ -81,7 +81,7 @@ class Session:
         self._recorder.event("imported")
         world = self._join()
         try:
-            with closing(Stop(self._folder, self._rank, self._config.stop.margin_s).listen()) as stop:
+            with closing(StopListener(self._folder, self._rank, self._config.stop.margin_s).listen()) as stop:
                 return self._train(source, world, stop)
         except torch.OutOfMemoryError as error:
             reason = f"out of memory on {world.host}: {_first_line(error)}; {_OUT_OF_MEMORY_FIX}"
@@ -99,12 +99,12 @@ class Session:
             torch.use_deterministic_algorithms(True, warn_only=True)
         return world
 
-    def _train(self, source: Source, world: World, stop: Stop) -> int:
+    def _train(self, source: Source, world: World, stop: StopListener) -> int:
         # All ranks check together: if only some can write to the folder, all of them leave and rank 0 names those.
         room.check(self._folder, 0, Group(world.rank, world.size, world.group))
         settled = settle.settle(self._config, world, source, self._folder)
         self._config = config = settled.config
-        watchdog = Watchdog(world, self._folder, config.watchdog.hang_s, lambda: stop.terminated)
+        watchdog = Watchdog(world, self._folder, config.watchdog.hang_s, lambda: stop.is_terminated)
         with closing(watchdog.start()):
             self._trainer = trainer = Trainer.of(config, world, settled.micro)
             self._recorder.event("built", strategy=config.parallel.strategy, micro=settled.micro)
@@ -137,7 +137,7 @@ class Session:
                     saves=saves,
                     stop=stop,
                     vote=Vote(world),
-                    stragglers=Stragglers([member.host for member in world.members], config.watchdog.straggler),
+                    stragglers=StragglerDetector([member.host for member in world.members], config.watchdog.straggler),
                 )
                 end = steps.run()
             status = self._conclude(end)
@@ -180,7 +180,7 @@ class Session:
     def _accept(self, trainer: Trainer, settled: settle.Settled) -> None:
         """Take over the folder: forget how an earlier start ended, write and print the settings."""
         self._is_accepted = True
-        outcome.forget(self._folder, self._rank)
+        outcome.clear(self._folder, self._rank)
         self._recorder.resume(trainer.step, trainer.world.size)
         file = self._folder / "config.yaml"
         if self._rank == 0:
@@ -217,7 +217,7 @@ class Session:
         self._recorder.say(f"{end.code.name.lower()} at step {step}: {end.reason}")
         self._recorder.close()
         if end.stop is not None:
-            return outcome.stopped(end.stop, end.reason, step, self._folder, self._rank)
+            return outcome.end_after_stop(end.stop, end.reason, step, self._folder, self._rank)
         return outcome.end(end.code, end.reason, step, self._folder, self._rank)
 
 

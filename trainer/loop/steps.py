@@ -11,10 +11,9 @@ from trainer.config.schema import Config
 from trainer.data.loader import Batch, Loader
 from trainer.life.health import Action, Health
 from trainer.life.outcome import Code
-from trainer.life.reason import Reason
-from trainer.life.signals import Stop
-from trainer.life.straggler import Stragglers
-from trainer.life.vote import Agreed, Ballot, Vote
+from trainer.life.stop import StopListener, StopReason
+from trainer.life.straggler import StragglerDetector
+from trainer.life.vote import Ballot, Vote, VoteResult
 from trainer.life.watchdog import Watchdog
 from trainer.loop.saves import Saves
 from trainer.metrics.device_values import Reading
@@ -28,10 +27,10 @@ class End:
 
     code: Code
     reason: str
-    stop: Reason | None = None
+    stop: StopReason | None = None
 
     @classmethod
-    def after_stop(cls, stop: Reason, note: str) -> End:
+    def after_stop(cls, stop: StopReason, note: str) -> End:
         """Return the end of a run that obeyed a stop request; `note` is what the stop file says, if anything."""
         return cls(Code.REQUEUE if stop.requeue else Code.STOPPED, note or stop.text, stop)
 
@@ -48,9 +47,9 @@ class StepLoop:
     health: Health
     loader: Loader
     saves: Saves
-    stop: Stop
+    stop: StopListener
     vote: Vote
-    stragglers: Stragglers
+    stragglers: StragglerDetector
     _loss: float | None = None
 
     def run(self) -> End:
@@ -87,11 +86,11 @@ class StepLoop:
             if saves.is_due:
                 # The metrics of a saved step must be on disk with it, because a resumed run does not repeat that step.
                 readings += meter.flush()
-            agreed = self.vote.exchange(Ballot(self.stop.reason(), trainer.checkpoints.busy, work_s=meter.own_s))
+            agreed = self.vote.exchange(Ballot(self.stop.reason, trainer.checkpoints.busy, work_s=meter.own_s))
             if agreed is not None and agreed.stop is not None:
                 # The last step is checked before it is saved. If it leads to a rollback, the next vote stops the run.
                 readings += meter.flush()
-            self.stop.pace(saves.last_save_s, meter.step_s)
+            self.stop.set_pace(saves.last_save_s, meter.step_s)
             end = self._react(readings, agreed)
             if end is not None:
                 return end
@@ -107,14 +106,14 @@ class StepLoop:
                 print(f"trainer: rank {world.rank} on {world.host}: {error}", file=sys.stderr, flush=True)
             raise
 
-    def _react(self, readings: list[Reading], agreed: Agreed | None) -> End | None:
+    def _react(self, readings: list[Reading], agreed: VoteResult | None) -> End | None:
         """Act on the readings and the vote of the step before, and return how the run ends if it does.
 
         All ranks have the same readings and votes, so all of them act alike without asking each other.
         """
         for reading in readings:
             self._loss = reading.values["loss"]
-            verdict = self.health.see(reading.step, self._loss, reading.values["skipped"] > 0)
+            verdict = self.health.judge(reading.step, self._loss, reading.values["skipped"] > 0)
             if verdict.message:
                 self.recorder.say(f"UNHEALTHY {verdict.message}")
                 self.recorder.event("unhealthy", step=reading.step, message=verdict.message)
@@ -126,7 +125,7 @@ class StepLoop:
         if agreed is not None:
             self._report_stragglers(agreed)
             if agreed.stop is not None:
-                return self._finish(End.after_stop(agreed.stop, self.stop.words))
+                return self._finish(End.after_stop(agreed.stop, self.stop.note))
         if self.saves.is_due and not (agreed and agreed.busy):
             self.saves.start(self._loss)
         return None
@@ -137,7 +136,7 @@ class StepLoop:
             return End(Code.BROKEN, f"{end.reason}, but the last state could not be saved")
         return end
 
-    def _report_stragglers(self, agreed: Agreed) -> None:
-        for straggler in self.stragglers.see(agreed.work_s):
+    def _report_stragglers(self, agreed: VoteResult) -> None:
+        for straggler in self.stragglers.observe(agreed.work_s):
             self.recorder.say(f"STRAGGLER {straggler}")
             self.recorder.event("straggler", rank=straggler.rank, host=straggler.host, message=str(straggler))

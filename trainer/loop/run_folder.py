@@ -1,4 +1,4 @@
-"""What a start leaves in the folder of its run before it is accepted, so that a refusal can take it back."""
+"""The folder of a run before the run is accepted: created for it, and restored if the run is rejected."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from trainer.checkpoint.folder import OF_RUN
 from trainer.config.errors import ConfigError, ConfigProblem
 
 
-class Trace:
+class RunFolder:
+    """Remembers what was in the folder before this start. Only rank 0 changes anything."""
+
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder = folder
         self._rank = rank
         self._missing = [path for path in (folder, *folder.parents) if not path.exists()]
         self._events = folder / "events.jsonl"
-        self._length = self._events.stat().st_size if self._events.is_file() else 0
+        self._events_size = self._events.stat().st_size if self._events.is_file() else 0
 
-    def make_folder(self) -> None:
-        """The first rank, before it waits for the others: then it is known what was not there before."""
+    def create(self) -> None:
+        """Create the folder and check that it can be written to.
+
+        Rank 0 does this before it waits for the others, so that it still sees which folders were missing.
+        """
         if self._rank:
             return
         probe = self._folder / ".probe"
@@ -28,21 +33,24 @@ class Trace:
             probe.unlink()
         except OSError as error:
             message = f"{self._folder} cannot be written: {error.strerror}"
-            raise ConfigError([ConfigProblem("run.folder", message, "name a folder that you may write to")]) from error
+            raise ConfigError([ConfigProblem("run.folder", message, "use a folder that you may write to")]) from error
 
-    def remove(self) -> None:
-        """The first rank, for all: others may be ended as soon as it leaves."""
+    def restore(self) -> None:
+        """Remove everything that this start created: a rejected run leaves no trace.
+
+        Rank 0 does this for all ranks, which may be killed as soon as it exits.
+        """
         if self._rank:
             return
         with suppress(OSError):
-            self._cut_events()
+            self._truncate_events()
         for path in (self._folder / OF_RUN, self._folder / "hang", *self._missing):
             with suppress(OSError):
                 path.rmdir()
 
-    def _cut_events(self) -> None:
-        if not self._length:
+    def _truncate_events(self) -> None:
+        if not self._events_size:
             self._events.unlink(missing_ok=True)
             return
         with self._events.open("rb+") as file:
-            file.truncate(self._length)
+            file.truncate(self._events_size)

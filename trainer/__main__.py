@@ -89,7 +89,7 @@ def _export(words: list[str]) -> int:
 
 
 def _train(name: str, overrides: list[str]) -> int:
-    from trainer.checkpoint.folder import OF_RUN, published
+    from trainer.checkpoint.folder import CHECKPOINTS_FOLDER, list_published
     from trainer.config.errors import ConfigError
     from trainer.config.load import load
     from trainer.life import outcome
@@ -100,7 +100,7 @@ def _train(name: str, overrides: list[str]) -> int:
         config = load(name, overrides)
         folder = Path(config.run.folder.format(name=config.name))
         problems = _problems(config)
-        if problems and (saved := published(folder / OF_RUN)):
+        if problems and (saved := list_published(folder / CHECKPOINTS_FOLDER)):
             # It ran before, on another number of ranks: a node was lost, and the queue can find a better number.
             reason = f"does not fit what is left of the ranks: {problems[0]}"
             return outcome.end(outcome.Code.REQUEUE, reason, saved[0].step, folder, _rank())

@@ -24,8 +24,8 @@ from torch import nn
 
 from trainer import rng
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.folder import OF_RUN
-from trainer.checkpoint.newest import Found
+from trainer.checkpoint.folder import CHECKPOINTS_FOLDER
+from trainer.checkpoint.newest import GoodCheckpoint
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import resolve_layout
 from trainer.config.load import to_dict
@@ -111,7 +111,7 @@ class Trainer:
         mesh = Mesh(self.layout, world.rank, world.device, is_sharded=recipe.is_sharded(self.layout))
         self.engine = parallelize(model, recipe, mesh, weights)
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
-        self.checkpoints = self.checkpoints_in(Path(config.run.folder.format(name=config.name)) / OF_RUN)
+        self.checkpoints = self.checkpoints_in(Path(config.run.folder.format(name=config.name)) / CHECKPOINTS_FOLDER)
         # Batches of one's own may leave targets out; our data never does, and need not be counted.
         is_counted = loss is compute_loss and weights is None
         self._step = Step(self.engine, config, StepMean(mesh) if is_counted else loss)
@@ -187,15 +187,19 @@ class Trainer:
         return self.checkpoints.wait(timeout)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """The newest good checkpoint of the folder, whatever world size or strategy wrote it; its `extra`, or None."""
-        found = self.checkpoints.newest()
-        return None if found is None else self.load_found(found)
+        """Load the newest good checkpoint of the folder, whatever world size or strategy wrote it.
 
-    def load_found(self, found: Found) -> dict[str, Any]:
-        state = self.checkpoints.read_state(found)
-        self.checkpoints.load(found, self._step.tensors())
+        Return its `extra`, or None if there is no checkpoint.
+        """
+        checkpoint = self.checkpoints.newest()
+        return None if checkpoint is None else self.restore(checkpoint)
+
+    def restore(self, checkpoint: GoodCheckpoint) -> dict[str, Any]:
+        """Load this checkpoint and return its `extra`."""
+        state = self.checkpoints.read_state(checkpoint)
+        self.checkpoints.load(checkpoint, self._step.tensors())
         self._step.load_state(state)
-        own = self.checkpoints.read_own(found)
+        own = self.checkpoints.read_own(checkpoint)
         if own is None:
             rng.seed(self.config.run.seed, self.step, self.layout.dp_rank(self.world.rank))
         else:

@@ -8,14 +8,14 @@ import torch
 
 from trainer.api import Trainer
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.folder import MANIFEST, OF_RUN
+from trainer.checkpoint.folder import CHECKPOINTS_FOLDER, MANIFEST
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import from_dict
 from trainer.models import hf
 from trainer.models.init import copy_local_part
 from trainer.models.registry import build_model
 
-_LOOKED_FOR = f"looked for {MANIFEST}, step-* and {OF_RUN}/step-*"
+_LOOKED_FOR = f"looked for {MANIFEST}, step-* and {CHECKPOINTS_FOLDER}/step-*"
 
 
 def load(source: str, trainer: Trainer) -> None:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from trainer.checkpoint.folder import INDEX, STATE, own_name
-from trainer.checkpoint.job import Job
+from trainer.checkpoint.job import SaveJob
 from trainer.checkpoint.writer import save
 
 OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime", "os.listdir", "os.scandir")
@@ -36,7 +36,7 @@ def main() -> None:
 def save_both(folder: str, step: int, content: str) -> None:
     """A save of two ranks, one after the other."""
     for rank in (1, 0):
-        job = Job(
+        job = SaveJob(
             directory=folder,
             step=step,
             token=f"{os.getpid():08x}-1",

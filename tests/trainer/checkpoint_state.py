@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.event import Event
+from trainer.checkpoint.job import SaveEvent
 
 # One dimension is shorter than four ranks, one is not divisible by them.
 SHAPES = {"model.wide": (10, 6), "model.short": (3, 4), "model.vector": (7,), "optim.wide.exp_avg": (10, 6)}
@@ -43,7 +43,7 @@ def bytes_of(size: int, seed: int) -> dict[str, torch.Tensor]:
     return {f"model.{n}": torch.randn(size // 16, generator=generator) for n in range(4)}
 
 
-def saved(checkpoints: Checkpoints, step: int, tensors: dict[str, torch.Tensor], **more: Any) -> list[Event]:
+def saved(checkpoints: Checkpoints, step: int, tensors: dict[str, torch.Tensor], **more: Any) -> list[SaveEvent]:
     """Save to the end; what happened."""
     checkpoints.save(step, tensors, {"step": step}, **more)
     checkpoints.before_update()
@@ -164,5 +164,5 @@ def with_one_bad_rank(path: Path, how: str) -> list[list[str]]:
     return history
 
 
-def _kinds(events: list[Event]) -> list[str]:
+def _kinds(events: list[SaveEvent]) -> list[str]:
     return [f"{event.kind}: {event.message}" for event in events]

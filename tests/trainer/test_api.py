@@ -106,7 +106,7 @@ def test_a_failed_save_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     trainer = trainer_in(tmp_path / "file")
     train(trainer, 1)
-    with pytest.raises(OSError, match=r"step 1 was NOT saved: Not a directory .*; training goes on, "):
+    with pytest.raises(OSError, match=r"step 1 was NOT saved: Not a directory .*; training continues, "):
         trainer.save_checkpoint()
     train(trainer, 1)
     trainer.close()

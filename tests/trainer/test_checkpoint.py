@@ -119,8 +119,8 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(checkpoints: Checkpoin
         checkpoints.load(found, other)
     text = str(refused.value)
     assert "is a checkpoint of another model" in text
-    assert "it lacks model.new" in text
-    assert "it has what the model lacks: model.vector" in text
+    assert "missing in the checkpoint: model.new" in text
+    assert "missing in the model: model.vector" in text
     assert "model.wide is F32 [10, 6] there and F32 [10, 8] here" in text
 
 
@@ -136,7 +136,7 @@ def test_a_part_of_a_checkpoint_starts_another_run(checkpoints: Checkpoints) -> 
 
 def test_too_little_room_is_said_before_the_first_step(checkpoints: Checkpoints) -> None:
     huge = {"model.huge": torch.empty(1 << 50, device="meta")}
-    with pytest.raises(ConfigError, match=r"run.folder: .* GB free and one checkpoint takes 4503599.6 GB"):
+    with pytest.raises(ConfigError, match=r"run.folder: .* GB free and one checkpoint needs 4503599.6 GB"):
         checkpoints.check_folder(huge)
 
 

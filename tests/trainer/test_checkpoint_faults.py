@@ -35,8 +35,8 @@ from tests.trainer.ranks import on_ranks
 from trainer import host_memory
 from trainer.checkpoint import folder
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.group import Group
-from trainer.checkpoint.newest import newest
+from trainer.checkpoint.group import RankGroup
+from trainer.checkpoint.newest import find_newest
 from trainer.config.errors import ConfigError
 
 HERE = "tests.trainer.checkpoint_state"
@@ -71,7 +71,7 @@ def cut(path: Path) -> None:
         ("shard-00000.safetensors", Path.unlink, "shard-00000.safetensors: No such file"),
         ("state.json", flip, "state.json is corrupt"),
         ("index.json", Path.unlink, "index.json: No such file"),
-        ("manifest.json", cut, "manifest.json is torn"),
+        ("manifest.json", cut, "manifest.json is incomplete"),
         ("manifest.json", flip_in_manifest, "manifest.json was changed"),
         ("manifest.json", Path.unlink, "manifest.json is missing"),
     ],
@@ -97,7 +97,7 @@ def test_sizes_alone_do_not_see_a_flipped_byte_and_cost_no_reading(checkpoints: 
     flip(checkpoints.path / "step-00000001" / "shard-00000.safetensors")
     quick = Checkpoints(checkpoints.path, verify="size").newest()
     assert quick is not None
-    with pytest.raises(ConfigError, match=r"no checkpoint in .* is whole: step-00000001: shard-00000"):
+    with pytest.raises(ConfigError, match=r"no checkpoint in .* is intact: step-00000001: shard-00000"):
         checkpoints.newest()
 
 
@@ -214,13 +214,15 @@ def test_no_memory_to_stage_a_save_costs_that_save_and_no_process(
     tensors = bytes_of(8 << 20, seed=1)
     with monkeypatch.context() as scarce:
         scarce.setattr(host_memory, "available", lambda: 4_000_000)
-        with pytest.raises(ConfigError, match=r"staging a save takes 8\.4 MB of memory on .* which has 4\.0 MB left"):
+        with pytest.raises(
+            ConfigError, match=r"staging a save needs 8\.4 MB of memory on .* which has 4\.0 MB available"
+        ):
             checkpoints.check_folder(tensors)
         checkpoints.save(1, tensors, {})
         assert checkpoints.wait(30)
         (event,) = checkpoints.poll()
     assert event.kind == "failed"
-    assert "no memory or no process for it: 8.4 MB of memory are needed and 4.0 MB left" in event.message
+    assert "was NOT saved: cannot be started: 8.4 MB of memory needed, 4.0 MB available" in event.message
     checkpoints.check_folder(tensors)
     assert [event.kind for event in saved(checkpoints, 2, tensors)] == ["published"]
 
@@ -245,7 +247,7 @@ def test_killed_before_any_operation_on_files_one_whole_checkpoint_is_there(tmp_
         path = tmp_path / f"killed-{len(ends)}"
         shutil.copytree(tmp_path / "first", path)
         ends.append(crash(path, again, "second", len(ends)))
-        found = newest(path, Group(0, 1), "full")
+        found = find_newest(path, RankGroup(0, 1), "full")
         assert found is not None
         assert found.skipped == ()
         assert (found.path / "shard-00001.safetensors").read_text() in ("first", "second")
@@ -270,7 +272,7 @@ def test_killed_at_any_instant_the_last_published_one_is_whole(tmp_path: Path, a
         process.start()
         writer = writer_of(process.pid or 0)
         until = time.monotonic() + chance.uniform(0.05, 0.6)
-        while time.monotonic() < until or not folder.published(tmp_path):
+        while time.monotonic() < until or not folder.list_published(tmp_path):
             time.sleep(0.001)
         if also_writer:
             os.kill(writer, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Which checkpoints stay."""
+"""Which checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from tests.trainer.checkpoint_state import full, saved
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.retention import superfluous
+from trainer.checkpoint.retention import select_removable
 
 NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("metrics", "just", "keep", "best", "removed"),
+    ("metrics", "newest", "keep", "best", "removed"),
     [
         ({1: None}, 1, 1, "", []),
         ({1: None, 2: None}, 2, 2, "", []),
@@ -22,19 +22,21 @@ NAN = float("nan")
         ({1: 0.5, 2: 0.9, 3: 0.8, 4: 0.7}, 4, 2, "loss", [2]),
         ({1: 0.5, 2: 0.9, 3: 0.8, 4: 0.7}, 4, 1, "accuracy", [1, 3]),
         ({1: NAN, 2: None, 3: 0.8, 4: 0.9, 5: 1.0}, 5, 1, "loss", [1, 2, 4]),
-        # The later of two equally good ones: it has seen more.
+        # Of two equally good ones, the later is kept.
         ({1: 0.5, 2: 0.5, 3: 0.8}, 3, 1, "loss", [1]),
-        # After a rollback to 2: what came later is not the newest, whatever its number.
+        # After a rollback to 2, a later step from before the rollback is removed.
         ({1: None, 2: None, 5: None, 3: None}, 3, 2, "", [1, 5]),
-        # A damaged 300 was passed over, 250 is the only good one.
+        # A damaged 300 was skipped; 250 is the only good one.
         ({250: None, 300: None}, 250, 1, "", [300]),
     ],
 )
-def test_superfluous(metrics: dict[int, float | None], just: int, keep: int, best: str, removed: list[int]) -> None:
-    assert superfluous(metrics, just, keep, best) == removed
+def test_select_removable(
+    metrics: dict[int, float | None], newest: int, keep: int, best: str, removed: list[int]
+) -> None:
+    assert select_removable(metrics, newest, keep, best) == removed
 
 
-def test_the_last_two_and_the_best_stay(tmp_path: Path) -> None:
+def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2, best="loss")
     for step, loss in enumerate([3.0, 1.0, 2.0, 2.5, 2.2], start=1):
         saved(checkpoints, step, full(), metric=loss)

@@ -135,7 +135,7 @@ def test_checkpoint_of_another_model(tmp_path: Path, capfd: pytest.CaptureFixtur
         f"model: {run}/checkpoints/step-00000002 is a checkpoint of another model: "
         "shapes differ: model.layers.0.ffn.gate.weight is F32 [64, 32] there and F32 [96, 32] here, "
     )
-    assert said[1].endswith("; take the settings stored in it, or another run.folder")
+    assert said[1].endswith("; use the settings stored in it, or another run.folder")
     assert checkpoint_steps(run) == [2]
 
 
@@ -183,7 +183,7 @@ def test_a_host_without_memory_to_stage_a_save(
     assert main(words) == Code.BAD_INPUT
     (said,) = capfd.readouterr().err.splitlines()[1:]
     assert re.fullmatch(
-        rf"checkpoint: staging a save takes 0\.\d MB of memory on {socket.gethostname()}, which has 0\.1 MB left; "
+        rf"checkpoint: staging a save needs 0\.\d MB of memory on {socket.gethostname()}, which has 0\.1 MB available; "
         r"give the job more memory \(sbatch --mem=0 is all of a node's\), or spread it over more nodes",
         said,
     )

@@ -105,7 +105,7 @@ def test_a_full_disk_a_dead_writer_and_a_slow_one(tmp_path: Path) -> None:
         time.sleep(6)
         os.kill(dawdler, signal.SIGCONT)
         assert run.wait() == Code.REQUEUE, run.said
-    last_good = f"training goes on, the last good checkpoint is step-{good[-1]:08d}"
+    last_good = f"training continues, the last good checkpoint is step-{good[-1]:08d}"
     told = [line for line in run.said.splitlines() if line.startswith("SAVE FAILED: rank 0 on ")]
     assert "File too large" in told[1]
     assert told[1].endswith(last_good)

@@ -1,1 +1,1 @@
-"""Checkpoints: sharded, written beside training, published whole or not at all."""
+"""Checkpoints: sharded over the ranks, written while training continues, published completely or not at all."""

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints on disk: names, what is published, what is left over. Standard library only."""
+"""The folder of a run's checkpoints: file names, publishing by rename, leftovers. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,82 +8,86 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-OF_RUN = "checkpoints"  # the name of the folder in that of its run
+CHECKPOINTS_FOLDER = "checkpoints"
+"""Name of the folder of checkpoints in the folder of a run."""
 INDEX, STATE, MANIFEST = "index.json", "state.json", "manifest.json"
 PARTIAL, REMOVED = ".partial", ".removed"
 _PUBLISHED = re.compile(r"step-(\d{8,})(?:\.r(\d+))?")
 
 
 @dataclass(frozen=True, order=True)
-class Published:
+class PublishedCheckpoint:
+    """A folder whose name says that it holds a complete checkpoint; ordered by step and revision."""
+
     step: int
     revision: int
     path: Path = field(compare=False)
 
 
-def published(folder: Path) -> list[Published]:
-    """What is whole by its name, newest first. Only a rename gives such a name."""
-    found = []
-    for path in _entries(folder):
+def list_published(folder: Path) -> list[PublishedCheckpoint]:
+    """Return the checkpoints that are complete according to their names, newest first.
+
+    Such a name is given only by a rename after everything is written.
+    """
+    checkpoints = []
+    for path in _list_entries(folder):
         match = _PUBLISHED.fullmatch(path.name)
         if match:
-            found.append(Published(int(match[1]), int(match[2] or 0), path))
-    return sorted(found, reverse=True)
-
-
-def step_path(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08d}"
+            checkpoints.append(PublishedCheckpoint(int(match[1]), int(match[2] or 0), path))
+    return sorted(checkpoints, reverse=True)
 
 
 def partial_path(folder: Path, step: int, token: str) -> Path:
-    """Where a save collects its files. The token is new for every save: a writer of another one cannot meddle."""
+    """Return where a save collects its files; its own token keeps the writers of other saves away."""
     return folder / f"step-{step:08d}.{token}{PARTIAL}"
 
 
 def shard_name(rank: int) -> str:
+    """Return the name of the file with a rank's tensors."""
     return f"shard-{rank:05d}.safetensors"
 
 
 def own_name(rank: int) -> str:
+    """Return the name of the file with the state that only this rank needs."""
     return f"rank-{rank:05d}.json"
 
 
-def sweep(folder: Path, spare: str = "") -> None:
-    """Remove what unfinished saves and unfinished removals left, except the partial named."""
-    for path in _entries(folder):
-        if path.name.endswith((PARTIAL, REMOVED)) and path.name != spare:
+def remove_leftovers(folder: Path, keep: str = "") -> None:
+    """Remove what unfinished saves and unfinished removals left, except the entry named `keep`."""
+    for path in _list_entries(folder):
+        if path.name.endswith((PARTIAL, REMOVED)) and path.name != keep:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def put(folder: Path, partial: Path, step: int) -> Path:
-    """Give a finished partial its name. Where that step is there already, one of both is visible at every instant."""
-    final = step_path(folder, step)
-    before = [old for old in published(folder) if old.step == step]
-    if not before:
+def publish_partial(folder: Path, partial: Path, step: int) -> Path:
+    """Give a finished partial its final name; if that step exists already, one of the two is visible at any time."""
+    final = folder / f"step-{step:08d}"
+    earlier = [checkpoint for checkpoint in list_published(folder) if checkpoint.step == step]
+    if not earlier:
         os.rename(partial, final)
-        sync(folder)
+        sync_folder(folder)
         return final
-    newer = folder / f"{final.name}.r{before[0].revision + 1}"
+    newer = folder / f"{final.name}.r{earlier[0].revision + 1}"
     os.rename(partial, newer)
-    sync(folder)
-    for old in before:
-        remove(old.path)
+    sync_folder(folder)
+    for checkpoint in earlier:
+        remove(checkpoint.path)
     os.rename(newer, final)
-    sync(folder)
+    sync_folder(folder)
     return final
 
 
 def remove(path: Path) -> None:
-    """The name goes first, in one move: a half-deleted checkpoint is never taken for a whole one."""
-    gone = path.with_name(path.name + REMOVED)
-    shutil.rmtree(gone, ignore_errors=True)
-    os.rename(path, gone)
-    sync(path.parent)
-    shutil.rmtree(gone, ignore_errors=True)
+    """Remove a checkpoint. A rename comes first, so that a half-deleted one is never taken for a complete one."""
+    removed = path.with_name(path.name + REMOVED)
+    shutil.rmtree(removed, ignore_errors=True)
+    os.rename(path, removed)
+    sync_folder(path.parent)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write, flush to the disk, and only then give the file its name."""
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, flush it to the disk, and only then give it its name."""
     unfinished = path.with_name(path.name + ".new")
     with open(unfinished, "wb") as file:
         file.write(content)
@@ -92,7 +96,8 @@ def write(path: Path, content: bytes) -> None:
     os.rename(unfinished, path)
 
 
-def sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -100,7 +105,7 @@ def sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _entries(folder: Path) -> list[Path]:
+def _list_entries(folder: Path) -> list[Path]:
     try:
         return [folder / name for name in os.listdir(folder)]
     except (FileNotFoundError, NotADirectoryError):

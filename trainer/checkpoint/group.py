@@ -1,4 +1,4 @@
-"""The few things ranks tell each other about checkpoints, over a group of their own; one process needs no group."""
+"""How ranks agree about checkpoints: a few collectives on a group of their own. A single process needs no group."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
+    """This rank and the process group it shares with the others; `handle` is None for a single process."""
+
     rank: int
     world_size: int
     handle: Any = None
 
-    def through_first(self, mine: T, decide: Callable[[list[T]], Sequence[R]]) -> R:
-        """Rank 0 sees what all ranks have and decides for each; its error is everybody's."""
+    def decide_on_first(self, value: T, decide: Callable[[list[T]], Sequence[R]]) -> R:
+        """Let rank 0 see the values of all ranks and decide for each; an error on rank 0 is raised on all of them."""
         if self.handle is None:
-            return decide([mine])[0]
-        gathered: list[Any] = [None] * self.world_size
-        dist.gather_object(mine, gathered if self.rank == 0 else None, dst=0, group=self.handle)
+            return decide([value])[0]
+        values: list[Any] = [None] * self.world_size
+        dist.gather_object(value, values if self.rank == 0 else None, dst=0, group=self.handle)
         answers: list[Any] = []
         if self.rank == 0:
             try:
-                answers = [(None, answer) for answer in decide(gathered)]
-            # The other ranks wait for an answer, whatever it is.
+                answers = [(None, answer) for answer in decide(values)]
+            # The other ranks wait for an answer, so any error has to become one.
             except Exception as problem:
                 answers = [(problem, None)] * self.world_size
         received: list[Any] = [None]
@@ -39,18 +41,20 @@ class Group:
             raise error
         return cast("R", answer)
 
-    def all(self, mine: T) -> list[T]:
+    def run_on_first(self, function: Callable[[], T]) -> T:
+        """Call the function on rank 0 and return its result on all ranks."""
+        return self.decide_on_first(None, lambda _: [function()] * self.world_size)
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, on all ranks."""
         if self.handle is None:
-            return [mine]
-        gathered: list[Any] = [None] * self.world_size
-        dist.all_gather_object(gathered, mine, group=self.handle)
-        return gathered
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.handle)
+        return values
 
-    def from_first(self, make: Callable[[], T]) -> T:
-        return self.through_first(None, lambda _: [make()] * self.world_size)
-
-    def highest(self, values: Sequence[int]) -> list[int]:
-        """Of each of these numbers, the highest of any rank: cheap, for use in every save."""
+    def maximum(self, values: Sequence[int]) -> list[int]:
+        """Return the maximum over all ranks of each of these numbers; cheap enough for every save."""
         if self.handle is None:
             return list(values)
         numbers = torch.tensor(values, dtype=torch.int64)

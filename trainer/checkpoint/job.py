@@ -1,47 +1,71 @@
-"""One save, as the trainer hands it to its writer process."""
+"""One save: the job that the trainer hands to its writer process, and the event that comes back to the loop."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trainer.checkpoint.folder import partial_path
 
+EventKind = Literal["written", "published", "failed", "restarted"]
+"""written: this rank's part is on disk (ranks other than 0). published: all parts are, and a resume finds the
+checkpoint (rank 0). failed: this save is lost, the last good checkpoint stays. restarted: there is a new writer."""
 
-class Abandoned(Exception):
-    """The save came to nothing through no error of this process; the message says why."""
+
+class SaveAbandoned(Exception):
+    """The save failed without an error of this process; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class SaveJob:
+    """What the writer process of one rank needs to write its part of a checkpoint."""
+
     directory: str
     step: int
     token: str
     rank: int
     world_size: int
     size: int
+    """Bytes of the staging buffer that are this rank's shard."""
     texts: Mapping[str, str]
+    """Small files to write next to the shard, by name."""
     metric: float | None
     keep: int
     best: str
 
     @property
     def folder(self) -> Path:
+        """The folder of all checkpoints."""
         return Path(self.directory)
 
     @property
     def partial(self) -> Path:
+        """The folder in which this save collects its files."""
         return partial_path(self.folder, self.step, self.token)
 
     @property
     def done_name(self) -> str:
+        """The file by which this rank reports that its part is written."""
         return f"done-{self.rank:05d}.json"
 
     @property
     def failed_name(self) -> str:
+        """The file by which this rank reports that its part cannot be written."""
         return f"failed-{self.rank:05d}.json"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the job as the JSON object that the writer reads."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class SaveEvent:
+    """The result of a save, or a restart of the writer."""
+
+    kind: EventKind
+    step: int
+    message: str
+    seconds: float = 0.0
+    bytes: int = 0

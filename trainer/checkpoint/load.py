@@ -1,4 +1,4 @@
-"""Fill tensors from a checkpoint of any world size and strategy: torch.distributed.checkpoint plans, this reads."""
+"""Fills tensors from a checkpoint of any world size and strategy; torch.distributed.checkpoint plans what to read."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 from trainer import safetensors_file
 from trainer.checkpoint.folder import INDEX
-from trainer.checkpoint.group import Group
+from trainer.checkpoint.group import RankGroup
 from trainer.config.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     import torch
 
-SHOWN = 3
+_MAX_NAMED = 3
 
 
-def load(path: Path, tensors: Mapping[str, torch.Tensor], group: Group, partial: bool) -> None:
-    """In place. Every rank asks for what it holds; `partial` allows the checkpoint to have more than all ask for."""
-    # Importing them takes a second: only for those who load.
+def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGroup, partial: bool) -> None:
+    """Load into these tensors in place; `partial` allows the checkpoint to have more than all ranks together need."""
+    # Start-up: importing these takes a second, and only runs that resume need them.
     from torch.distributed.checkpoint import state_dict_loader  # noqa: PLC0415
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner  # noqa: PLC0415
 
     from trainer.checkpoint.reader import ShardReader  # noqa: PLC0415
 
     index: dict[str, Any] = json.loads((path / INDEX).read_text())["tensors"]
-    problems = _differences(index, tensors, group, partial)
+    problems = _find_differences(index, tensors, group, partial)
     if problems:
         message = f"{path} is a checkpoint of another model: {'; '.join(problems)}"
-        raise ConfigError([ConfigProblem("model", message, "take the settings stored in it, or another run.folder")])
+        fix = "use the settings stored in it, or another run.folder"
+        raise ConfigError([ConfigProblem("model", message, fix)])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         state_dict_loader.load(
@@ -43,34 +44,34 @@ def load(path: Path, tensors: Mapping[str, torch.Tensor], group: Group, partial:
         )
 
 
-def _differences(
-    index: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], group: Group, partial: bool
+def _find_differences(
+    index: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], group: RankGroup, partial: bool
 ) -> list[str]:
-    """What does not match on any rank, said the same on all of them."""
+    """Return what does not match on any rank, in the same words on all of them."""
     missing = [name for name in tensors if name not in index]
     present = [(name, tensor) for name, tensor in tensors.items() if name in index]
-    other = [text for name, tensor in present if (text := _difference(name, tensor, index[name]))]
+    different = [text for name, tensor in present if (text := _compare(name, tensor, index[name]))]
     names = sorted(index)
-    asked = group.highest([int(name in tensors) for name in names])
-    unexpected = [] if partial else [name for name, wanted in zip(names, asked, strict=True) if not wanted]
-    every = group.all((missing, other))
+    needed = group.maximum([int(name in tensors) for name in names])
+    unexpected = [] if partial else [name for name, is_needed in zip(names, needed, strict=True) if not is_needed]
+    all_ranks = group.gather((missing, different))
     return [
-        *_list("it lacks", [name for rank_missing, _ in every for name in rank_missing]),
-        *_list("it has what the model lacks:", unexpected),
-        *_list("shapes differ:", [text for _, rank_other in every for text in rank_other]),
+        *_list_names("missing in the checkpoint:", [name for missing_here, _ in all_ranks for name in missing_here]),
+        *_list_names("missing in the model:", unexpected),
+        *_list_names("shapes differ:", [text for _, different_here in all_ranks for text in different_here]),
     ]
 
 
-def _difference(name: str, tensor: torch.Tensor, entry: Mapping[str, Any]) -> str:
+def _compare(name: str, tensor: torch.Tensor, entry: Mapping[str, Any]) -> str:
     code = safetensors_file.code_of(tensor)
     if list(tensor.shape) == entry["shape"] and code == entry["dtype"]:
         return ""
     return f"{name} is {entry['dtype']} {entry['shape']} there and {code} {list(tensor.shape)} here"
 
 
-def _list(what: str, names: list[str]) -> list[str]:
+def _list_names(label: str, names: list[str]) -> list[str]:
     names = list(dict.fromkeys(names))
     if not names:
         return []
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return [f"{what} {', '.join(names[:SHOWN])}{more}"]
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return [f"{label} {', '.join(names[:_MAX_NAMED])}{more}"]

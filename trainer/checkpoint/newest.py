@@ -1,4 +1,4 @@
-"""Find the newest checkpoint whose every byte is as it was written; ranks share the reading and agree."""
+"""Finds the newest checkpoint in which every byte is as it was written; ranks share the reading and agree."""
 
 from __future__ import annotations
 
@@ -6,63 +6,67 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.checkpoint import folder, manifest
-from trainer.checkpoint.group import Group
+from trainer.checkpoint.group import RankGroup
 from trainer.config.errors import ConfigError, ConfigProblem
+
+_MAX_NAMED_FILES = 3
 
 
 @dataclass(frozen=True)
-class Found:
+class GoodCheckpoint:
+    """A checkpoint that has passed its checks and can be loaded."""
+
     step: int
     path: Path
     world_size: int
     metric: float | None
-    # Newer ones that are damaged, each with the file and what is wrong with it.
     skipped: tuple[str, ...]
+    """Newer checkpoints that are damaged, each with the file and what is wrong with it."""
 
 
-def newest(path: Path, group: Group, verify: str, before: int | None = None) -> Found | None:
-    """`path` is a folder of checkpoints, the run that has it, or a single one; `before` leaves out this step and later
-    ones."""
+def find_newest(path: Path, group: RankGroup, verify: str, before: int | None = None) -> GoodCheckpoint | None:
+    """Return the newest intact checkpoint, or None if there is none; raise ConfigError if all of them are damaged.
+
+    `path` is a folder of checkpoints, the folder of a run, or a single checkpoint; `before` excludes this step and
+    later ones.
+    """
     skipped: list[str] = []
-    entries = group.from_first(lambda: _candidates(path))
-    for entry in [entry for entry in entries if before is None or entry.step < before]:
-        whole, bad = _check(entry.path, group, verify)
-        if whole is not None:
-            return Found(whole.step, entry.path, whole.world_size, whole.metric, tuple(skipped))
-        skipped.append(f"{entry.path.name}: {'; '.join(bad[:3])}")
+    candidates = group.run_on_first(lambda: _list_candidates(path))
+    for candidate in candidates:
+        if before is not None and candidate.step >= before:
+            continue
+        intact, problems = _check(candidate.path, group, verify)
+        if intact is not None:
+            return GoodCheckpoint(intact.step, candidate.path, intact.world_size, intact.metric, tuple(skipped))
+        skipped.append(f"{candidate.path.name}: {'; '.join(problems[:_MAX_NAMED_FILES])}")
     if skipped:
-        raise ConfigError(
-            [
-                ConfigProblem(
-                    "checkpoint.resume",
-                    f"no checkpoint in {path} is whole: {'. '.join(skipped)}",
-                    "restore one of them, or start over in another run.folder",
-                )
-            ]
-        )
+        message = f"no checkpoint in {path} is intact: {'. '.join(skipped)}"
+        fix = "restore one of them, or start over in another run.folder"
+        raise ConfigError([ConfigProblem("checkpoint.resume", message, fix)])
     return None
 
 
-def _candidates(path: Path) -> list[folder.Published]:
+def _list_candidates(path: Path) -> list[folder.PublishedCheckpoint]:
     if (path / folder.MANIFEST).exists():
-        return [folder.Published(0, 0, path)]
-    return folder.published(path) or folder.published(path / folder.OF_RUN)
+        return [folder.PublishedCheckpoint(0, 0, path)]
+    return folder.list_published(path) or folder.list_published(path / folder.CHECKPOINTS_FOLDER)
 
 
-def _check(path: Path, group: Group, verify: str) -> tuple[manifest.Manifest | None, list[str]]:
-    whole, bad = group.from_first(lambda: _first_look(path))
-    if whole is None:
-        return None, bad
+def _check(path: Path, group: RankGroup, verify: str) -> tuple[manifest.Manifest | None, list[str]]:
+    """Return the manifest if the checkpoint is intact, or what is wrong with it."""
+    intact, problems = group.run_on_first(lambda: _check_sizes(path))
+    if intact is None:
+        return None, problems
     if verify == "full":
-        every = group.all(manifest.wrong_sums(path, whole, group.rank, group.world_size))
-        bad = [text for some in every for text in some]
-    return (None, bad) if bad else (whole, [])
+        shares = group.gather(manifest.check_content(path, intact, group.rank, group.world_size))
+        problems = [problem for share in shares for problem in share]
+    return (None, problems) if problems else (intact, [])
 
 
-def _first_look(path: Path) -> tuple[manifest.Manifest | None, list[str]]:
+def _check_sizes(path: Path) -> tuple[manifest.Manifest | None, list[str]]:
     try:
-        whole = manifest.read(path)
-    except manifest.Damaged as error:
+        listed = manifest.read_manifest(path)
+    except manifest.DamagedCheckpoint as error:
         return None, [str(error)]
-    bad = manifest.wrong_sizes(path, whole)
-    return (None, bad) if bad else (whole, [])
+    problems = manifest.check_sizes(path, listed)
+    return (None, problems) if problems else (listed, [])

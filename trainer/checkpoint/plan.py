@@ -1,4 +1,4 @@
-"""Who writes which part of which tensor where: planned by torch.distributed.checkpoint once, kept while shapes stay."""
+"""Which rank writes which part of which tensor where, planned once by torch.distributed.checkpoint and then reused."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from trainer import safetensors_file
 from trainer.checkpoint.folder import shard_name
-from trainer.checkpoint.group import Group
-from trainer.checkpoint.shard import PAGE
+from trainer.checkpoint.group import RankGroup
+from trainer.checkpoint.shard import PAGE_BYTES
 
 if TYPE_CHECKING:
     import torch
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of a tensor in this rank's file; `item` is torch's own description of it."""
+class ShardPart:
+    """A part of a tensor in this rank's shard, from byte `start` to byte `end` of the file."""
 
     item: Any
+    """torch's own description of the part."""
     dtype: str
     shape: tuple[int, ...]
     start: int
@@ -29,85 +30,95 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SavePlan:
+    """The layout of this rank's shard."""
+
     key: tuple[Any, ...]
+    """Names, shapes, types and placements of the tensors; while it stays the same, the plan is valid."""
     planner: Any
-    parts: tuple[Part, ...]
+    parts: tuple[ShardPart, ...]
     head: bytes
     size: int
-    # The index of all files; rank 0 writes it.
     index: str
+    """The index of the shards of all ranks as JSON, on rank 0, which writes it."""
 
 
-def key_of(tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
-    """Equal keys mean equal plans."""
+def make_key(tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
+    """Return what the plan for these tensors depends on."""
     return tuple(
         (name, tuple(tensor.shape), tensor.dtype, str(getattr(tensor, "placements", "")))
         for name, tensor in sorted(tensors.items())
     )
 
 
-def make(tensors: Mapping[str, torch.Tensor], group: Group) -> Plan:
-    """Tensors that several ranks hold are written by one of them, so that all have about the same number of bytes."""
-    # Importing it takes a second: not at start-up.
+def make_plan(tensors: Mapping[str, torch.Tensor], group: RankGroup) -> SavePlan:
+    """Plan a save of these tensors.
+
+    A tensor that several ranks hold is written by one of them, so that all ranks write about the same number of bytes.
+    """
+    # Start-up: importing it takes a second, and the first save comes later.
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner  # noqa: PLC0415
 
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(tensors), is_coordinator=group.rank == 0)
     local = planner.create_local_plan()
     local = replace(local, items=[item for item in local.items if not _is_empty_shard(item)])
-    items, index = group.through_first(local, lambda plans: _spread(planner, plans))
+    items, index = group.decide_on_first(local, lambda plans: _distribute(planner, plans))
     head, parts = _lay_out(items)
     size = parts[-1].end if parts else len(head)
-    return Plan(key_of(tensors), planner, tuple(parts), head, size, index)
+    return SavePlan(make_key(tensors), planner, tuple(parts), head, size, index)
 
 
 def _is_empty_shard(item: Any) -> bool:
-    """A rank beyond the end of a short dimension holds nothing of it."""
+    """Return whether this rank holds nothing of the tensor, as ranks beyond the end of a short dimension do."""
     return math.prod(item.tensor_data.chunk.sizes) == 0 and math.prod(item.tensor_data.size) > 0
 
 
-def _spread(planner: Any, plans: list[Any]) -> list[tuple[list[Any], str]]:
-    """For each rank its items, and for rank 0 the index of all of them."""
-    spread, _ = planner.create_global_plan(_buffers_of_first(plans))
+def _distribute(planner: Any, plans: list[Any]) -> list[tuple[list[Any], str]]:
+    """Return the items of each rank, and for rank 0 the index of all of them."""
+    global_plans, _ = planner.create_global_plan(_keep_first_buffers(plans))
     index: dict[str, Any] = {}
-    for rank, plan in enumerate(spread):
+    for rank, plan in enumerate(global_plans):
         _, parts = _lay_out(plan.items)
-        for name, part in zip(_names(parts), parts, strict=True):
-            _add(index, shard_name(rank), name, part)
+        for name, part in zip(_make_names(parts), parts, strict=True):
+            _add_to_index(index, shard_name(rank), name, part)
     text = json.dumps({"version": 1, "tensors": index})
-    return [(plan.items, text if rank == 0 else "") for rank, plan in enumerate(spread)]
+    return [(plan.items, text if rank == 0 else "") for rank, plan in enumerate(global_plans)]
 
 
-def _buffers_of_first(plans: list[Any]) -> list[Any]:
-    """Buffers can differ between ranks (running means), unlike other tensors that several have: keep the first's."""
-    seen: set[str] = set()
-    kept = []
+def _keep_first_buffers(plans: list[Any]) -> list[Any]:
+    """Leave each buffer to the first rank that has it.
+
+    Unlike other tensors that several ranks hold, buffers such as running means can differ between ranks.
+    """
+    assigned: set[str] = set()
+    reduced = []
     for plan in plans:
-        items = [item for item in plan.items if item.index.fqn not in seen]
-        seen |= {item.index.fqn for item in items if item.index.fqn.startswith("buffer.")}
-        kept.append(replace(plan, items=items))
-    return kept
+        items = [item for item in plan.items if item.index.fqn not in assigned]
+        assigned |= {item.index.fqn for item in items if item.index.fqn.startswith("buffer.")}
+        reduced.append(replace(plan, items=items))
+    return reduced
 
 
-def _lay_out(items: list[Any]) -> tuple[bytes, list[Part]]:
-    parts = [_part(item) for item in items]
-    by_name = dict(zip(_names(parts), parts, strict=True))
+def _lay_out(items: list[Any]) -> tuple[bytes, list[ShardPart]]:
+    """Return the head of a shard with these items, and its parts in the order of the file."""
+    parts = [_make_part(item) for item in items]
+    by_name = dict(zip(_make_names(parts), parts, strict=True))
     described = {name: (part.dtype, part.shape) for name, part in by_name.items()}
     origins = {name: list(part.item.tensor_data.chunk.offsets) for name, part in by_name.items()}
     metadata = {"format": "pt", "offsets": json.dumps(origins, separators=(",", ":"))}
-    head, entries = safetensors_file.encode(described, metadata, align=PAGE)
+    head, entries = safetensors_file.encode(described, metadata, align=PAGE_BYTES)
     return head, [replace(by_name[name], start=entry.start, end=entry.end) for name, entry in entries.items()]
 
 
-def _part(item: Any) -> Part:
+def _make_part(item: Any) -> ShardPart:
     data = item.tensor_data
     code = safetensors_file.code_of(data.properties)
-    return Part(item, code, tuple(data.chunk.sizes), 0, 0)
+    return ShardPart(item, code, tuple(data.chunk.sizes), 0, 0)
 
 
-def _names(parts: list[Part]) -> list[str]:
-    """A tensor goes by its own name; a second part of it in the same file has its place added."""
+def _make_names(parts: list[ShardPart]) -> list[str]:
+    """Return the name of each part: that of its tensor, with the offsets added to a second part in the same file."""
     names: dict[str, None] = {}
     for part in parts:
         name = part.item.index.fqn
@@ -117,7 +128,7 @@ def _names(parts: list[Part]) -> list[str]:
     return list(names)
 
 
-def _add(index: dict[str, Any], file: str, name: str, part: Part) -> None:
+def _add_to_index(index: dict[str, Any], file: str, name: str, part: ShardPart) -> None:
     data = part.item.tensor_data
     entry = {"dtype": part.dtype, "shape": list(data.size), "chunks": []}
     index.setdefault(part.item.index.fqn, entry)["chunks"].append(

@@ -1,4 +1,4 @@
-"""Rank 0's part of a save: wait until every rank has written, then make the checkpoint visible in one move."""
+"""Rank 0's part of a save: wait until every rank has written, then make the checkpoint visible by one rename."""
 
 from __future__ import annotations
 
@@ -8,55 +8,59 @@ import time
 from contextlib import suppress
 
 from trainer.checkpoint import folder, manifest, retention
-from trainer.checkpoint.job import Abandoned, Job
+from trainer.checkpoint.job import SaveAbandoned, SaveJob
 
-GIVE_UP_S = 1800.0
+RANKS_TIMEOUT_S = 1800.0
+_MAX_NAMED_RANKS = 8
 
 
-def publish(job: Job, abandoned: set[str]) -> int:
-    """How many bytes the published checkpoint has."""
-    files = _gather(job, abandoned)
+def publish(job: SaveJob, abandoned: set[str]) -> int:
+    """Publish the checkpoint once all ranks have written, and return its size in bytes.
+
+    `abandoned` holds the tokens of saves that are not to be waited for any longer.
+    """
+    files = _wait_for_ranks(job, abandoned)
     whole = manifest.Manifest(job.step, job.world_size, job.token, job.metric, files)
-    folder.write(job.partial / folder.MANIFEST, manifest.to_bytes(whole))
-    folder.sync(job.partial)
-    folder.put(job.folder, job.partial, job.step)
-    # The checkpoint is there; an old one that resists removal is no failure of this save and is tried again.
+    folder.write_file(job.partial / folder.MANIFEST, manifest.encode_manifest(whole))
+    folder.sync_folder(job.partial)
+    folder.publish_partial(job.folder, job.partial, job.step)
+    # The checkpoint is published. If an old one cannot be removed, this save has not failed; the next one tries again.
     with suppress(OSError):
         retention.prune(job.folder, job.step, job.keep, job.best)
     return whole.size
 
 
-def _gather(job: Job, abandoned: set[str]) -> dict[str, manifest.FileSum]:
-    files: dict[str, manifest.FileSum] = {}
+def _wait_for_ranks(job: SaveJob, abandoned: set[str]) -> dict[str, manifest.FileChecksum]:
+    files: dict[str, manifest.FileChecksum] = {}
     missing = set(range(job.world_size))
-    deadline, pause = time.monotonic() + GIVE_UP_S, 0.002
+    deadline, pause = time.monotonic() + RANKS_TIMEOUT_S, 0.002
     while True:
-        _look(job, missing, files)
+        _collect_reports(job, missing, files)
         if not missing:
             return files
         if job.token in abandoned:
-            raise Abandoned("another rank could not write its part")
+            raise SaveAbandoned("another rank could not write its part")
         if time.monotonic() > deadline:
-            raise Abandoned(f"no word for {GIVE_UP_S:g} s from the writers of {_ranks(missing)}")
+            raise SaveAbandoned(f"no report within {RANKS_TIMEOUT_S:g} s from the writers of {_name_ranks(missing)}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.5)
 
 
-def _look(job: Job, missing: set[int], files: dict[str, manifest.FileSum]) -> None:
-    # NFS clients remember for up to a minute what a directory lacks; a change of their own makes them ask again.
+def _collect_reports(job: SaveJob, missing: set[int], files: dict[str, manifest.FileChecksum]) -> None:
+    # NFS clients cache for up to a minute which files a directory lacks; a change of their own makes them look again.
     os.utime(job.partial)
     for name in os.listdir(job.partial):
-        word, _, rest = name.removesuffix(".json").partition("-")
-        if word not in ("done", "failed") or not name.endswith(".json"):
+        kind, _, rank = name.removesuffix(".json").partition("-")
+        if kind not in ("done", "failed") or not name.endswith(".json"):
             continue
         content = json.loads((job.partial / name).read_bytes())
-        if word == "failed":
-            raise Abandoned(f"rank {int(rest)}: {content['reason']}")
-        files.update({key: manifest.FileSum(file["size"], tuple(file["sha256"])) for key, file in content.items()})
-        missing.discard(int(rest))
+        if kind == "failed":
+            raise SaveAbandoned(f"rank {int(rank)}: {content['reason']}")
+        files.update({key: manifest.FileChecksum(file["size"], tuple(file["sha256"])) for key, file in content.items()})
+        missing.discard(int(rank))
         (job.partial / name).unlink()
 
 
-def _ranks(ranks: set[int]) -> str:
-    first = ", ".join(str(rank) for rank in sorted(ranks)[:8])
-    return f"rank{'s' if len(ranks) > 1 else ''} {first}{', …' if len(ranks) > 8 else ''}"  # noqa: PLR2004
+def _name_ranks(ranks: set[int]) -> str:
+    names = ", ".join(str(rank) for rank in sorted(ranks)[:_MAX_NAMED_RANKS])
+    return f"rank{'s' if len(ranks) > 1 else ''} {names}{', …' if len(ranks) > _MAX_NAMED_RANKS else ''}"

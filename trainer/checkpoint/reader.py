@@ -1,4 +1,4 @@
-"""Reads what torch.distributed.checkpoint asks for out of a checkpoint's safetensors files. Imported only to load."""
+"""Reads what torch.distributed.checkpoint needs from the safetensors files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from trainer import safetensors_file
 
 
 class ShardReader(StorageReader):
+    """A reader for one load of the checkpoint in `path`; `index` is the content of its index.json."""
+
     def __init__(self, path: Path, index: Mapping[str, Any]) -> None:
         self._path = path
         self._index = index
@@ -32,7 +34,7 @@ class ShardReader(StorageReader):
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         for request in plan.items:
-            source = self._chunk(request.storage_index)
+            source = self._read_chunk(request.storage_index)
             for dim, (start, length) in enumerate(zip(request.storage_offsets, request.lengths, strict=True)):
                 source = source.narrow(dim, start, length)
             target = planner.resolve_tensor(request).detach()
@@ -49,17 +51,17 @@ class ShardReader(StorageReader):
         return plans
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Each reader is for one load."""
+        """Do nothing: each reader is for one load."""
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *_: Any) -> None:
-        """There is nothing to prepare: files are opened when they are asked for."""
+        """Do nothing: files are opened when they are needed."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         return Path(checkpoint_id).is_dir()
 
-    def _chunk(self, wanted: Any) -> Any:
-        chunk = self._chunks[wanted.fqn, tuple(wanted.offset)]
+    def _read_chunk(self, location: Any) -> Any:
+        chunk = self._chunks[location.fqn, tuple(location.offset)]
         if chunk["file"] not in self._files:
             self._files[chunk["file"]] = safetensors_file.Reader(self._path / chunk["file"])
         return self._files[chunk["file"]][chunk["name"]]

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the newest few, and the best one."""
+"""Which checkpoints are kept: the newest few, and the best one."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from pathlib import Path
 from trainer.checkpoint import folder, manifest
 
 
-def prune(path: Path, just: int, keep: int, best: str) -> list[int]:
-    """Remove what need not stay now that step `just` is published; steps that could not be removed are tried again."""
-    present = {entry.step: entry.path for entry in folder.published(path)}
-    metrics = {step: _metric(entry) for step, entry in present.items()} if best else dict.fromkeys(present)
-    removed = superfluous(metrics, just, keep, best)
+def prune(path: Path, newest: int, keep: int, best: str) -> list[int]:
+    """Remove the checkpoints that are not needed now that step `newest` is published, and return their steps."""
+    present = {checkpoint.step: checkpoint.path for checkpoint in folder.list_published(path)}
+    metrics = {step: _read_metric(entry) for step, entry in present.items()} if best else dict.fromkeys(present)
+    removed = select_removable(metrics, newest, keep, best)
     for step in removed:
         folder.remove(present[step])
     return removed
 
 
-def drop_after(path: Path, step: int) -> None:
-    """What resists removal is no reason to end a run; the next save tries again."""
-    for entry in folder.published(path):
-        if entry.step > step:
+def remove_after(path: Path, step: int) -> None:
+    """Remove the checkpoints of later steps; those that cannot be removed now are tried again by the next save."""
+    for checkpoint in folder.list_published(path):
+        if checkpoint.step > step:
             with suppress(OSError):
-                folder.remove(entry.path)
+                folder.remove(checkpoint.path)
 
 
-def superfluous(metrics: Mapping[int, float | None], just: int, keep: int, best: str) -> list[int]:
-    """Steps to remove, given the metric of each present one.
+def select_removable(metrics: Mapping[int, float | None], newest: int, keep: int, best: str) -> list[int]:
+    """Return the steps to remove, given the metric of each checkpoint by step.
 
-    The one just published is known to be good and always stays. Later steps come from a line that a rollback or a
-    damaged checkpoint ended: a resume must not find them.
+    The one just published is certainly good and always stays. Later steps belong to a history that ended with a
+    rollback or a damaged checkpoint: a resume must not find them.
     """
-    line = sorted((step for step in metrics if step <= just), reverse=True)
-    stay = {just, *line[:keep]}
+    history = sorted((step for step in metrics if step <= newest), reverse=True)
+    needed = {newest, *history[:keep]}
     if best:
-        known = {step: value for step in line if (value := metrics[step]) is not None and math.isfinite(value)}
-        sign = -1 if grows(best) else 1
-        stay |= set(sorted(known, key=lambda step: (sign * known[step], -step))[:1])
-    return sorted(set(metrics) - stay)
+        finite = {step: value for step in history if (value := metrics[step]) is not None and math.isfinite(value)}
+        sign = -1 if is_higher_better(best) else 1
+        needed |= set(sorted(finite, key=lambda step: (sign * finite[step], -step))[:1])
+    return sorted(set(metrics) - needed)
 
 
-def grows(metric: str) -> bool:
-    """Losses and error rates get better by falling, accuracies by growing."""
+def is_higher_better(metric: str) -> bool:
+    """Return whether a metric improves by growing, as an accuracy does, and not by falling, as a loss does."""
     return "accuracy" in metric
 
 
-def _metric(path: Path) -> float | None:
+def _read_metric(path: Path) -> float | None:
     try:
-        return manifest.read(path).metric
-    except manifest.Damaged:
+        return manifest.read_manifest(path).metric
+    except manifest.DamagedCheckpoint:
         return None

@@ -1,4 +1,4 @@
-"""Bytes in memory to one durable file: written past the page cache and hashed at the same time."""
+"""Writes bytes in memory to a durable file, past the page cache, and hashes them at the same time."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ import os
 import threading
 from pathlib import Path
 
-from trainer.checkpoint.manifest import FileSum, sums
+from trainer.checkpoint.manifest import FileChecksum, compute_checksum
 
-BLOCK = 8 << 20
-# The page cache would take a copy of every byte and throw out training data for it. Direct writes need whole pages.
-PAGE = 4096
+BLOCK_BYTES = 8 << 20
+# The page cache would copy every byte and evict training data for it. Direct writes need whole pages.
+PAGE_BYTES = 4096
 
 
-def write_shard(path: Path, image: memoryview) -> FileSum:
-    found: list[FileSum] = []
-    hashing = threading.Thread(target=lambda: found.append(sums(image)))
+def write_shard(path: Path, image: memoryview) -> FileChecksum:
+    """Write the bytes to a file and return their checksum."""
+    checksums: list[FileChecksum] = []
+    hashing = threading.Thread(target=lambda: checksums.append(compute_checksum(image)))
     hashing.start()
     try:
         _write(path, image)
     finally:
         hashing.join()
-    return found[0]
+    return checksums[0]
 
 
 def _write(path: Path, image: memoryview) -> None:
-    whole = image.nbytes - image.nbytes % PAGE
-    written = _write_direct(path, image[:whole])
+    whole_pages = image.nbytes - image.nbytes % PAGE_BYTES
+    written = _write_direct(path, image[:whole_pages])
     handle = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.lseek(handle, written, os.SEEK_SET)
@@ -38,7 +39,7 @@ def _write(path: Path, image: memoryview) -> None:
 
 
 def _write_direct(path: Path, image: memoryview) -> int:
-    """How much of it was written: nothing where the file system knows no direct writes (tmpfs, some network ones)."""
+    """Return how many bytes were written: none if the filesystem has no direct writes (tmpfs, some network ones)."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
     except OSError as error:
@@ -57,6 +58,6 @@ def _write_direct(path: Path, image: memoryview) -> int:
 
 
 def _write_all(handle: int, image: memoryview) -> None:
-    at = 0
-    while at < image.nbytes:
-        at += os.write(handle, image[at : at + BLOCK])
+    position = 0
+    while position < image.nbytes:
+        position += os.write(handle, image[position : position + BLOCK_BYTES])

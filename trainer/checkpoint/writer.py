@@ -1,6 +1,6 @@
-"""The writer process of one rank: takes the staged bytes to the disk while training goes on. Standard library only.
+"""The writer process of one rank: writes the staged bytes to disk while training continues. Standard library only.
 
-Started with a shared-memory file and two pipes. One JSON line in is one save, one JSON line out says what became of it.
+It is started with a shared-memory file and two pipes: each JSON line in is a save, each JSON line out is its result.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from contextlib import suppress
 from typing import Any
 
 from trainer.checkpoint import folder, manifest
-from trainer.checkpoint.job import Abandoned, Job
+from trainer.checkpoint.job import SaveAbandoned, SaveJob
 from trainer.checkpoint.publish import publish
 from trainer.checkpoint.shard import write_shard
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main() -> None:
-    # A cluster's warnings go to every process of a job. Those are for the trainer, whose last save this process writes.
-    for number in SIGNALS:
+    """Write saves until the trainer closes the pipe."""
+    # Slurm signals every process of a job. The signals are meant for the trainer, whose last save this process writes.
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     image = mmap.mmap(int(sys.argv[1]), 0, access=mmap.ACCESS_READ)
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     abandoned: set[str] = set()
     threading.Thread(target=_listen, args=(jobs, abandoned), daemon=True).start()
     while True:
-        job = Job(**jobs.get())
-        _say(save(job, memoryview(image), abandoned))
+        job = SaveJob(**jobs.get())
+        _reply(save(job, memoryview(image), abandoned))
 
 
-def save(job: Job, image: memoryview, abandoned: set[str]) -> dict[str, Any]:
+def save(job: SaveJob, image: memoryview, abandoned: set[str]) -> dict[str, Any]:
+    """Write this rank's part of a save, publish the checkpoint on rank 0, and return the result."""
     started = time.monotonic()
     kind, reason, size = "failed", "", 0
     try:
@@ -46,40 +48,40 @@ def save(job: Job, image: memoryview, abandoned: set[str]) -> dict[str, Any]:
         if job.rank == 0:
             size = publish(job, abandoned)
             kind = "published"
-    except Abandoned as error:
+    except SaveAbandoned as error:
         reason = str(error)
     except OSError as error:
         reason = f"{error.strerror} ({error.filename or job.partial})"
     if reason:
         kind = "failed"
-        give_up(job, reason)
+        _clean_up(job, reason)
     return {"kind": kind, "token": job.token, "reason": reason, "seconds": time.monotonic() - started, "bytes": size}
 
 
-def give_up(job: Job, reason: str) -> None:
-    """Leave nothing of this save; rank 0, who waits for the others, removes it as a whole."""
+def _clean_up(job: SaveJob, reason: str) -> None:
+    """Remove what was written of a failed save; rank 0, which waits for the others, removes all of it."""
     if job.rank == 0:
         with suppress(OSError):
-            folder.sweep(job.folder)
+            folder.remove_leftovers(job.folder)
         return
-    # First the large file, so that on a full disk there is room to say why.
+    # The large file goes first, so that a full disk has space for the reason.
     with suppress(OSError):
         (job.partial / folder.shard_name(job.rank)).unlink()
     with suppress(OSError):
-        folder.write(job.partial / job.failed_name, json.dumps({"reason": reason}).encode())
+        folder.write_file(job.partial / job.failed_name, json.dumps({"reason": reason}).encode())
 
 
-def _write(job: Job, image: memoryview) -> int:
+def _write(job: SaveJob, image: memoryview) -> int:
     if job.rank == 0:
-        folder.sweep(job.folder, spare=job.partial.name)
+        folder.remove_leftovers(job.folder, keep=job.partial.name)
     job.partial.mkdir(parents=True, exist_ok=True)
     files = {folder.shard_name(job.rank): write_shard(job.partial / folder.shard_name(job.rank), image[: job.size])}
     for name, text in job.texts.items():
         content = text.encode()
-        folder.write(job.partial / name, content)
-        files[name] = manifest.sums(content)
-    done = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
-    folder.write(job.partial / job.done_name, json.dumps(done).encode())
+        folder.write_file(job.partial / name, content)
+        files[name] = manifest.compute_checksum(content)
+    report = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
+    folder.write_file(job.partial / job.done_name, json.dumps(report).encode())
     return sum(file.size for file in files.values())
 
 
@@ -90,12 +92,12 @@ def _listen(jobs: queue.SimpleQueue[dict[str, Any]], abandoned: set[str]) -> Non
             abandoned.add(message["abandon"])
         else:
             jobs.put(message)
-    # The trainer is gone. Whoever takes its place finds the last published checkpoint; nothing may change under it.
+    # The trainer is gone. Its successor finds the last published checkpoint, and nothing may change while it reads.
     os._exit(0)
 
 
-def _say(reply: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
+def _reply(result: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(json.dumps(result).encode() + b"\n")
     sys.stdout.buffer.flush()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.checkpoint.folder import OF_RUN
+from trainer.checkpoint.folder import CHECKPOINTS_FOLDER
 from trainer.config.errors import ConfigError, ConfigProblem
 
 
@@ -44,7 +44,7 @@ class RunFolder:
             return
         with suppress(OSError):
             self._truncate_events()
-        for path in (self._folder / OF_RUN, self._folder / "hang", *self._missing):
+        for path in (self._folder / CHECKPOINTS_FOLDER, self._folder / "hang", *self._missing):
             with suppress(OSError):
                 path.rmdir()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.api import Trainer
-from trainer.checkpoint.event import Event
+from trainer.checkpoint.job import SaveEvent
 from trainer.config.schema import Config
 from trainer.data.loader import Loader
 from trainer.life.health import Health
@@ -82,10 +82,10 @@ class Saves:
         if target is None:
             self.recorder.say("there is no checkpoint to roll back to; training continues")
             return
-        extra = self.trainer.load_found(target)
+        extra = self.trainer.restore(target)
         # Later losses were lower; compared with them, the losses that are about to be repeated would look like a spike.
         self.health.load_state(extra["health"])
-        checkpoints.drop_after(target.step)
+        checkpoints.remove_after(target.step)
         self.is_due = False
         self.started_step = self.trainer.step
         self.recorder.resume(self.trainer.step, self.trainer.world.size)
@@ -110,7 +110,7 @@ class Saves:
         for event in self.trainer.checkpoints.poll():
             self._report_event(event)
 
-    def _report_event(self, event: Event) -> None:
+    def _report_event(self, event: SaveEvent) -> None:
         if event.kind == "published":
             self.last_save_s = event.seconds
         if event.kind == "failed":

@@ -13,9 +13,9 @@ import torch
 
 from trainer import processor, settle, weights
 from trainer.api import Trainer
-from trainer.checkpoint import room
-from trainer.checkpoint.group import Group
-from trainer.checkpoint.newest import Found
+from trainer.checkpoint import space
+from trainer.checkpoint.group import RankGroup
+from trainer.checkpoint.newest import GoodCheckpoint
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import dump, list_changes, to_dict
 from trainer.config.schema import Config
@@ -101,7 +101,7 @@ class Session:
 
     def _train(self, source: Source, world: World, stop: StopListener) -> int:
         # All ranks check together: if only some can write to the folder, all of them leave and rank 0 names those.
-        room.check(self._folder, 0, Group(world.rank, world.size, world.group))
+        space.check_disk(self._folder, 0, RankGroup(world.rank, world.size, world.group))
         settled = settle.settle(self._config, world, source, self._folder)
         self._config = config = settled.config
         watchdog = Watchdog(world, self._folder, config.watchdog.hang_s, lambda: stop.is_terminated)
@@ -164,8 +164,8 @@ class Session:
             weights.load(settings.initial, trainer)
         return None
 
-    def _load(self, checkpoint: Found, trainer: Trainer, health: Health, data_identity: dict[str, Any]) -> int:
-        extra = trainer.load_found(checkpoint)
+    def _load(self, checkpoint: GoodCheckpoint, trainer: Trainer, health: Health, data_identity: dict[str, Any]) -> int:
+        extra = trainer.restore(checkpoint)
         health.load_state(extra["health"])
         if extra["data"] != data_identity:
             # This may be intended. The position then counts in another order, so samples are repeated or left out.

@@ -31,11 +31,8 @@ setup: ## install Python packages, Pulumi, Docker, node image, training environm
 demo: setup ## set up this machine, create a cluster, train on 2 nodes, print the report and a summary
 	@$(MUSTER) demo --stack $(STACK)
 
-# A cluster elsewhere needs no engine and no node image here.
-PARTS := $(if $(shell grep -sE '^ +target: +aws\b' '$(or $(MUSTER_STACKS),stacks)/Pulumi.$(STACK).yaml'),apt venv pulumi)
-
-up: ## create or update the cluster (FORCE=1: even if jobs are running; NO_PREFLIGHT=1)
-	@$(PYTHON) -m setup $(PARTS)
+up: $(MUSTER) ## create or update the cluster (FORCE=1: even if jobs are running; NO_PREFLIGHT=1)
+	@phases=$$($(MUSTER) setup-phases --stack $(STACK)) && $(PYTHON) -m setup $$phases
 	@$(MUSTER) up --stack $(STACK) $(if $(FORCE),--force) $(if $(WAIT),--wait) $(if $(NO_PREFLIGHT),--no-preflight)
 
 status: $(MUSTER) ## show nodes, queue, health, cost per hour

@@ -151,13 +151,11 @@ def measure(nodes: int) -> Shape:
 
 
 def cold(shape: Shape) -> list[Figure]:
-    record = Home.of(os.environ).setup_log
-    phases = json.loads(record.read_text())["phases"] if record.exists() else {}
-    if all(phase["state"] == "cached" for name, phase in phases.items() if name != "preflight"):
-        raise SystemExit(
-            "--cold: the last set-up found everything there; run `make demo` on a fresh machine, then this"
-        )
-    return cold_figures(phases, shape.up)
+    path = Home.of(os.environ).setup_log
+    record = json.loads(path.read_text()) if path.exists() else {"phases": {}}
+    if all(phase["state"] == "cached" for name, phase in record["phases"].items() if name != "preflight"):
+        raise SystemExit("--cold: the last set-up had nothing to do; run `make demo` on a fresh machine, then this")
+    return cold_figures(record, shape.up)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -131,11 +132,20 @@ def demo(stack: Stack = "local") -> None:
 
 
 @app.command()
-def check(stack: Stack = "local") -> None:
-    """Check a stack file; starts nothing."""
+def check(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Stack files to check, Pulumi.NAME.yaml, instead of --stack.")
+    ] = None,
+    stack: Stack = "local",
+) -> None:
+    """Check stack files; starts nothing."""
     from muster.commands.check import check as run
+    from muster.commands.check import check_files
 
-    run(stack)
+    if files:
+        check_files(files)
+    else:
+        run(stack)
 
 
 @app.command()
@@ -171,6 +181,14 @@ def env() -> None:
     from muster.commands.shell_env import shell_env
 
     shell_env()
+
+
+@app.command("setup-phases", hidden=True)
+def setup_phases(stack: Stack = "local") -> None:
+    """Print the phases of set-up that the stack's target needs on this machine; nothing means all."""
+    from muster.commands.setup_phases import print_setup_phases
+
+    print_setup_phases(stack)
 
 
 @app.command()

@@ -17,3 +17,14 @@ def target(name: str) -> Target:
         raise ValueError(f"target: {name} is not available. Allowed: {', '.join(sorted(_TARGETS))}")
     loaded: Target = getattr(import_module(f"infra.targets.{name}.target"), _TARGETS[name])()
     return loaded
+
+
+def setup_phases(name: str) -> tuple[str, ...]:
+    """Return the phases of set-up (docs/setup.md) that this machine needs to run the target; none means all.
+
+    A target names them as SETUP_PHASES in its package, which loads none of its libraries.
+    """
+    if name not in _TARGETS:
+        return ()
+    phases: tuple[str, ...] = getattr(import_module(f"infra.targets.{name}"), "SETUP_PHASES", ())
+    return phases

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.plan import plan
 from infra.resources.problem import Problem
@@ -35,6 +40,24 @@ def check(name: str) -> None:
         screen.say(words)
     price = sentence(spec, flight.priced.cost if flight and flight.priced else None)
     screen.good(f"{stack.file.name}: cluster {spec.name}, {machines(plan(spec))}, {price}")
+
+
+def check_files(paths: Sequence[Path]) -> None:
+    """Check several stack files, for hooks; report every one and fail if any is invalid."""
+    failed = 0
+    for path in paths:
+        name = re.fullmatch(r"Pulumi\.(.+)\.yaml", path.name)
+        if name is None:
+            message = f"{path}: '{path.name}' is not the name of a stack file; allowed: Pulumi.NAME.yaml"
+            raise Stop(message, code=BAD_INPUT)
+        os.environ["MUSTER_STACKS"] = str(path.resolve().parent)
+        try:
+            check(name[1])
+        except Stop as stop:
+            screen.stopped(stop)
+            failed += 1
+    if failed:
+        raise Stop("", code=BAD_INPUT)
 
 
 def _facts_if_any() -> EngineFacts | None:

@@ -20,21 +20,26 @@ def demo(name: str) -> None:
     began = time.monotonic()
     submit(name, JOB, [])
     job = time.monotonic() - began
-    phases = setup_phases(Home.of(os.environ)) | {"up": ended.seconds} | {"smoke job": job} | train(name)
-    _summary(phases, ended.phases)
+    setup_seconds, inside_setup = read_setup(Home.of(os.environ))
+    phases = ({"setup": setup_seconds} if setup_seconds else {}) | {"up": ended.seconds, "smoke job": job} | train(name)
+    _summary(phases, {"setup": inside_setup, "up": parts_of_up(ended.seconds, ended.phases)})
     screen.next_steps(what_next(name))
 
 
-def setup_phases(home: Home) -> dict[str, float]:
-    """Seconds per phase of the last set-up, where it left its record; what was there already is one line."""
+def read_setup(home: Home) -> tuple[float, dict[str, float]]:
+    """Return the wall time of the last set-up and the seconds of each phase that had work to do; 0 and {} if unknown.
+
+    Phases run concurrently, so their sum can exceed the wall time. Phases without work are summed up as "checks".
+    """
     try:
-        phases = json.loads(home.setup_log.read_text())["phases"]
+        record = json.loads(home.setup_log.read_text())
+        wall_seconds, phases = float(record["seconds"]), record["phases"]
         seconds = {name: float(phase["seconds"]) for name, phase in phases.items()}
-        looks = {name for name, phase in phases.items() if phase["state"] == "cached" or name == "preflight"}
-        done = {f"setup: {name}": seconds[name] for name in seconds if name not in looks}
-        return {"setup: checks": sum(seconds[name] for name in looks)} | done
+        checks = {name for name, phase in phases.items() if phase["state"] == "cached" or name == "preflight"}
+        done = {name: seconds[name] for name in seconds if name not in checks}
+        return wall_seconds, {"checks": sum(seconds[name] for name in checks)} | done
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
+        return 0.0, {}
 
 
 def shares(phases: dict[str, float]) -> dict[str, float]:
@@ -47,13 +52,12 @@ def parts_of_up(seconds: float, phases: dict[str, float]) -> dict[str, float]:
     return {"engine": max(seconds - sum(phases.values()), 0.0)} | phases
 
 
-def _summary(phases: dict[str, float], inside_up: dict[str, float]) -> None:
+def _summary(phases: dict[str, float], parts: dict[str, dict[str, float]]) -> None:
     table = screen.table("phase", "seconds", "share", right=["seconds", "share"])
     for name, share in shares(phases).items():
         table.add_row(name, f"{phases[name]:.1f}", f"{share:.0%}")
-        if name == "up":
-            for part, seconds in parts_of_up(phases["up"], inside_up).items():
-                table.add_row(f"[dim]  {part}[/dim]", f"[dim]{seconds:.1f}[/dim]", "")
+        for part, seconds in parts.get(name, {}).items():
+            table.add_row(f"[dim]  {part}[/dim]", f"[dim]{seconds:.1f}[/dim]", "")
     table.add_row("all", f"{sum(phases.values()):.1f}", "100%", style="bold")
     screen.out().print()
     screen.out().print(table, "")

@@ -114,17 +114,17 @@ def test_the_parts_of_up_add_up() -> None:
     assert demo.parts_of_up(1.0, {"machines": 2.0})["engine"] == 0.0
 
 
-def test_setup_phases_come_from_its_record_where_there_is_one(tmp_path: Path) -> None:
+def test_the_time_of_set_up_comes_from_its_record_where_there_is_one(tmp_path: Path) -> None:
     home = Home.of({"MUSTER_CACHE": str(tmp_path)})
-    assert demo.setup_phases(home) == {}
+    assert demo.read_setup(home) == (0.0, {})
     home.setup_log.parent.mkdir(parents=True)
     phases = {
         "preflight": {"seconds": 1.5, "state": "done"},
         "env": {"seconds": 0.5, "state": "cached"},
         "image": {"seconds": 40.0, "state": "done"},
     }
-    home.setup_log.write_text(json.dumps({"phases": phases}))
-    assert demo.setup_phases(home) == {"setup: checks": 2.0, "setup: image": 40.0}
+    home.setup_log.write_text(json.dumps({"seconds": 41.7, "phases": phases}))
+    assert demo.read_setup(home) == (41.7, {"checks": 2.0, "image": 40.0})
 
 
 def test_what_another_stack_owns_is_left_alone() -> None:

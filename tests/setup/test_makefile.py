@@ -19,7 +19,12 @@ PYTHON = """\
 echo "$*" >> calls
 echo "venv      done"
 mkdir -p .venv/bin
-printf '#!/bin/sh\\n# %s/.venv/bin/python\\nfor word; do echo "<$word>"; done\\n' "$PWD" > .venv/bin/muster
+cat > .venv/bin/muster <<END
+#!/bin/sh
+# $PWD/.venv/bin/python
+if [ "\\$1" = setup-phases ]; then cat phases; exit; fi
+for word; do echo "<\\$word>"; done
+END
 cp .venv/bin/muster .venv/bin/python
 chmod +x .venv/bin/muster .venv/bin/python
 """
@@ -46,18 +51,22 @@ def test_a_fresh_clone_gets_its_environment_once(clone: Path, target: str) -> No
     assert calls(clone) == VENV
 
 
-@pytest.mark.parametrize("target", ["demo", "up", "test", "test-nightly", "bench", "bench-aws", "bench-trainer"])
-def test_what_makes_clusters_has_the_whole_set_up(clone: Path, target: str) -> None:
+@pytest.mark.parametrize("target", ["demo", "test", "test-nightly", "bench", "bench-aws", "bench-trainer"])
+def test_targets_that_create_clusters_run_the_whole_set_up(clone: Path, target: str) -> None:
     make(clone, target)
     assert calls(clone).startswith("-m setup\n")
 
 
-@pytest.mark.parametrize(("target", "parts"), [("aws", "apt venv pulumi"), ("local", "")])
-def test_a_cluster_elsewhere_needs_no_engine_here(clone: Path, target: str, parts: str) -> None:
-    (clone / "stacks").mkdir()
-    (clone / "stacks" / "Pulumi.mine.yaml").write_text(f"config:\n  muster:cluster:\n    target: {target} # where\n")
-    make(clone, "up", "STACK=mine")
-    assert calls(clone) == f"-m setup {parts}".rstrip() + "\n"
+@pytest.mark.parametrize("phases", ["", "apt venv pulumi"])
+def test_up_runs_the_phases_that_the_stack_needs(clone: Path, phases: str) -> None:
+    (clone / "phases").write_text(f"{phases}\n")
+    assert make(clone, "up", "STACK=mine").endswith("<up>\n<--stack>\n<mine>\n")
+    assert calls(clone) == VENV + f"-m setup {phases}".rstrip() + "\n"
+
+
+def test_up_stops_where_the_stack_is_unknown(clone: Path) -> None:
+    assert ran(clone, "up", "STACK=unknown").returncode != 0
+    assert calls(clone) == VENV
 
 
 @pytest.mark.parametrize("words", [(), ("help",)])

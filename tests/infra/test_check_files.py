@@ -1,0 +1,51 @@
+"""`muster check FILE...`, as the pre-commit hook calls it: every file is reported, and any invalid one fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+STACK = "config:\n  muster:cluster:\n    name: {name}\n    target: local\n    groups: {{gpu: {{count: {count}}}}}\n"
+
+
+def check(tmp_path: Path, *files: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "HOME": str(tmp_path),
+        "MUSTER_HOME": str(tmp_path / "home"),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "DOCKER_HOST": f"unix://{tmp_path}/none.sock",
+    }
+    command = [sys.executable, "-m", "muster.cli", "check", *files]
+    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+
+def test_every_file_is_checked_in_its_own_folder(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "Pulumi.mine.yaml").write_text(STACK.format(name=folder, count=1))
+    done = check(tmp_path, "a/Pulumi.mine.yaml", "b/Pulumi.mine.yaml")
+    assert done.returncode == 0, done.stderr
+    assert [line.split(",")[0] for line in done.stdout.splitlines() if line.startswith("✓")] == [
+        "✓ Pulumi.mine.yaml: cluster a",
+        "✓ Pulumi.mine.yaml: cluster b",
+    ]
+
+
+def test_an_invalid_file_does_not_hide_the_next(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.bad.yaml").write_text(STACK.format(name="bad", count=-1))
+    (tmp_path / "Pulumi.worse.yaml").write_text("config: {")
+    (tmp_path / "Pulumi.good.yaml").write_text(STACK.format(name="good", count=1))
+    done = check(tmp_path, "Pulumi.bad.yaml", "Pulumi.worse.yaml", "Pulumi.good.yaml")
+    assert done.returncode == 2
+    assert "Pulumi.bad.yaml" in done.stderr
+    assert "Pulumi.worse.yaml" in done.stderr
+    assert "cluster good" in done.stdout
+
+
+def test_another_file_is_rejected_with_the_allowed_name(tmp_path: Path) -> None:
+    done = check(tmp_path, "values.yaml")
+    assert done.returncode == 2
+    assert "'values.yaml' is not the name of a stack file; allowed: Pulumi.NAME.yaml" in " ".join(done.stderr.split())

@@ -1,0 +1,45 @@
+"""The phases of set-up that the Makefile runs before `muster up`: the stack's target names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.engine.stop import Stop
+from infra.targets import registry
+from muster.commands.setup_phases import print_setup_phases
+from setup.registry import NAMES
+
+STACK = "config:\n  muster:cluster:\n    name: mine\n    target: {target} # where\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (STACK.format(target="aws"), "apt venv pulumi"),
+        (STACK.format(target="local"), ""),
+        (STACK.format(target="elsewhere"), ""),
+        (STACK.format(target="[]"), ""),
+        ("config: {", ""),
+        ("", ""),
+    ],
+)
+def test_phases_of_a_stack(
+    text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_STACKS", str(tmp_path))
+    (tmp_path / "Pulumi.mine.yaml").write_text(text)
+    print_setup_phases("mine")
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_an_unknown_stack_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_STACKS", str(tmp_path))
+    with pytest.raises(Stop):
+        print_setup_phases("mine")
+
+
+@pytest.mark.parametrize("target", sorted(registry._TARGETS))
+def test_targets_name_phases_that_exist(target: str) -> None:
+    assert set(registry.setup_phases(target)) <= set(NAMES)

@@ -17,6 +17,20 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = tuple(pattern.rstrip("*") for pattern in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
 
+# Modules of the optional dependencies: `muster --help` and `check` of a cloud stack must work without them.
+EXTRAS = (
+    "pulumi",
+    "pulumi_aws",
+    "boto3",
+    "botocore",
+    "cryptography",
+    "docker",
+    "paramiko",
+    "jinja2",
+    "tenacity",
+    "numpy",
+)
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -70,12 +84,12 @@ def test_muster_checks_a_stack_with_the_data_in_the_wheel(installed: Path, tmp_p
 
 
 def run_muster(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the wheel's console script with nothing of the repository on the path, and no cloud credentials."""
+    """Run the wheel's console script without the repository, without its extras, and without cloud credentials."""
     entry_points = configparser.ConfigParser()
     entry_points.read(next(installed.glob("*.dist-info")) / "entry_points.txt")
     module, function = entry_points["console_scripts"]["muster"].split(":")
     program = (
-        f"import sys, {module}; sys.argv[0] = 'muster'; "
+        f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r})); import {module}; sys.argv[0] = 'muster'; "
         f"assert {module}.__file__.startswith({str(installed)!r}), {module}.__file__; {module}.{function}()"
     )
     environment = {

@@ -1,4 +1,4 @@
-"""Stacks for the tests that need a real engine; each is removed by label when its test ends, also after a failure."""
+"""Stacks for tests that need a real engine; all are removed by label when the session ends, even after a failure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def make_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, Spec], Stack]]:
-    from tests.harness import Stack  # noqa: PLC0415  # the trainer's tests run where there is no docker client
+    """Return a function that makes a stack with a home of its own; nothing is up yet."""
+    from tests.harness import Stack  # noqa: PLC0415  # the trainer's tests run without a Docker client
 
-    made: list[Stack] = []
+    stacks: list[Stack] = []
 
     def make(name: str, spec: Spec, home: Path | None = None) -> Stack:
-        # A name of its own for each run: a cluster of the same name may be somebody's, or another run's.
+        # Each run has its own names: a cluster of the same name may belong to somebody else or to another run.
         named = spec | {"name": f"{name}-{os.getpid():x}"}
         stack = Stack(name, home or tmp_path_factory.mktemp(name), named)
         stack.remove()
-        made.append(stack)
+        stacks.append(stack)
         return stack
 
     yield make
-    for stack in made:
+    for stack in stacks:
         stack.remove()

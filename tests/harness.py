@@ -1,4 +1,4 @@
-"""A stack under test: its own home and stack file, the real `muster` command, clean-up by label whatever happens."""
+"""A stack under test: a home and stack file of its own, the real `muster` command, and clean-up by label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Spec = dict[str, Any]
 
 
 def small_spec(**changes: Any) -> Spec:
-    """Two nodes with two simulated GPUs each, and no way out of the cluster's own network; `make_stack` names it."""
+    """Return a spec of two nodes with two simulated GPUs each and no network egress; `make_stack` names it."""
     spec: Spec = {
         "target": "local",
         "groups": {"gpu": {"count": 2, "gpus": {"count": 2, "kind": "simulated", "type": "h100"}}},
@@ -32,7 +32,7 @@ def small_spec(**changes: Any) -> Spec:
 
 @dataclass
 class Stack:
-    """One stack; `spec` may be changed between two calls of `up`."""
+    """One stack; a test may change `spec` between two calls of `up`."""
 
     name: str
     home: Path
@@ -48,7 +48,7 @@ class Stack:
         return done
 
     def start(self, *args: str) -> subprocess.Popen[str]:
-        """The command in a session of its own, so that a test can kill it and all it started."""
+        """Start the command in a session of its own, so that a test can kill it and everything it started."""
         log = (self.home / "started.log").open("w")
         return subprocess.Popen(
             self.command(*args),
@@ -64,7 +64,7 @@ class Stack:
         return self.muster("up", *args, check=check, timeout=timeout)
 
     def ssh(self, node: str, script: str, *, user: str | None = None, check: bool = True) -> str:
-        """Runs a script on a node over the cluster's own SSH access."""
+        """Run a script on a node over the cluster's own SSH access and return its output."""
         config = self.home / self.name / "ssh_config"
         as_user = ["-l", user] if user else []
         done = subprocess.run(
@@ -104,11 +104,11 @@ class Stack:
         return {node["name"]: node["machine_id"] for node in self.inventory["nodes"]}
 
     def exists(self) -> list[str]:
-        """Everything on the engine that carries this cluster's label."""
+        """Return the names of everything on the Docker engine that carries this cluster's label."""
         return existing(self.cluster)
 
     def remove(self) -> None:
-        """Clean-up of last resort: by label, whatever state the stack is in."""
+        """Remove everything by label, whatever state the stack is in."""
         client, label = docker.from_env(), {"label": f"muster.cluster={self.cluster}"}
         for container in client.containers.list(all=True, filters=label, ignore_removed=True):
             container.remove(force=True, v=True)
@@ -119,15 +119,16 @@ class Stack:
 
 
 def existing(cluster: str) -> list[str]:
+    """Return the names of containers, networks and volumes that carry the label of a cluster."""
     client, label = docker.from_env(), {"label": f"muster.cluster={cluster}"}
-    found = [c.name for c in client.containers.list(all=True, filters=label, ignore_removed=True)]
-    found += [n.name for n in client.networks.list(filters=label)]
-    found += [v.name for v in client.volumes.list(filters=label)]
-    return sorted(found)
+    names = [c.name for c in client.containers.list(all=True, filters=label, ignore_removed=True)]
+    names += [n.name for n in client.networks.list(filters=label)]
+    names += [v.name for v in client.volumes.list(filters=label)]
+    return sorted(names)
 
 
 def cut_off(head: str) -> str:
-    """A script for a node that can then no longer open the ports where ranks meet on `head`; `HEAL` undoes it."""
+    """Return a script that keeps a node from opening the ports where ranks meet on `head`; `HEAL` undoes it."""
     return f"""nft add table inet fault
         nft add chain inet fault out '{{ type filter hook output priority 0; }}'
         nft add rule inet fault out ip daddr {head} tcp dport 20000-65535 drop"""
@@ -137,6 +138,7 @@ HEAL = "nft delete table inet fault"
 
 
 def wait_until(met: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    """Wait until `met` returns true; fail with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not met():
         if time.monotonic() > deadline:

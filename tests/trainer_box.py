@@ -1,4 +1,4 @@
-"""Where the trainer's tests run: a node container with the nodes' own Python and torch, and no network but loopback.
+"""Run the trainer's tests in a node container: the nodes' own Python and torch, and no network but loopback.
 
 .venv/bin/python -m tests.trainer_box tests/trainer/test_config.py -x
 """
@@ -18,7 +18,7 @@ from setup.paths import Paths
 
 REPO = Path(__file__).resolve().parent.parent
 LOCK = "tests/trainer/requirements.lock"
-# The test runner's packages lie beside the training environment on the same volume; a `.pth` file joins the two.
+# The test runner's packages are next to the training environment on the same volume; a `.pth` file joins the two.
 MAKE_TOOLS = """set -eu
 [ ! -e "$TOOLS/.complete" ] || exit 0
 rm -rf "$TOOLS"
@@ -29,7 +29,7 @@ site=$("$TOOLS/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purel
 "$TRAINING/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/training.pth"
 : >"$TOOLS/.complete"
 """
-# A disk that a test can fill to the last byte without harm to the others.
+# A disk that a test can fill without harm to the others.
 SMALL_DISK = "/small"
 VARIABLES = (
     "OMP_NUM_THREADS=1",
@@ -42,7 +42,7 @@ LABEL = ("--label", "muster.cluster=trainer-tests")
 
 
 def run(options: list[str], report: Path | None = None, output: IO[str] | None = None) -> int:
-    """pytest in the container; its exit code. `report` is where the JUnit file goes on this side."""
+    """Run pytest in the container and return its exit code; `report` is the JUnit file on this side."""
     make_tools(Paths(root=REPO, cache=Paths.from_environment().cache))
     where = ["-v", f"{report.parent}:/report"] if report else []
     junit = [f"--junit-xml=/report/{report.name}"] if report else []
@@ -55,20 +55,23 @@ def run(options: list[str], report: Path | None = None, output: IO[str] | None =
 
 
 def make_tools(paths: Paths) -> None:
+    """Install the test runner on the volume, unless it is there."""
     variables = {"TOOLS": tools(), "TRAINING": f"/shared/env/{env.key(paths)}", "LOCK": LOCK, **env.pip_settings(paths)}
-    # Only names: the values may hold passwords, and every user of the machine can read a command line.
+    # Only names: values may hold passwords, and every user of the machine can read command lines.
     flags = [word for name in [*variables, *PROXIES] for word in ("-e", name)]
     command = ["docker", "run", "--rm", *LABEL, "--network", "host", *mounts(), *flags, pins.NODE_IMAGE]
     subprocess.run([*command, "sh", "-c", MAKE_TOOLS], check=True, env={**os.environ, **variables})
 
 
 def mounts() -> list[str]:
+    """Return the Docker options that mount the environments and the repository."""
     return ["-v", f"{pins.ENV_VOLUME}:/shared/env", "-v", f"{REPO}:/repo:ro"]
 
 
 def tools() -> str:
-    both = (REPO / env.LOCK).read_bytes() + (REPO / LOCK).read_bytes()
-    return f"/shared/env/tests-{sha256(both).hexdigest()[:16]}"
+    """Return the folder of the test runner, named after both locks."""
+    locks = (REPO / env.LOCK).read_bytes() + (REPO / LOCK).read_bytes()
+    return f"/shared/env/tests-{sha256(locks).hexdigest()[:16]}"
 
 
 if __name__ == "__main__":

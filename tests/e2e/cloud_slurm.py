@@ -114,7 +114,7 @@ def _write(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint: str)
         {
             "name": "demo",
             "target": "aws",
-            "groups": {one.group: {"min": one.static, "max": one.count} for one in sets},
+            "groups": {node_set.group: {"min": node_set.static, "max": node_set.count} for node_set in sets},
             "slurm": {
                 "suspend_s": 3600,
                 "resume_s": 600,
@@ -128,8 +128,8 @@ def _write(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint: str)
             },
         }
     )
-    made = render.files(inventory, spec, cgroup="none", db_password="none")
-    text = {path: file.content for path, file in made.items()}
+    files = render.files(inventory, spec, cgroup="none", db_password="none")
+    text = {path: file.content for path, file in files.items()}
     variables = " ".join(f"{key}={value}" for key, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}.items())
     site = next(Path(sys.prefix).glob("lib/python3*/site-packages")).relative_to(REPO)
     python = f"env LD_LIBRARY_PATH=/python/lib {variables} /python/bin/{Path(sys.executable).resolve().name}"

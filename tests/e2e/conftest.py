@@ -1,4 +1,4 @@
-"""Real clusters: one for tests that only look, one to train on, where jobs run side by side and nodes die."""
+"""Real clusters: one for tests that only look, and one to train on, where jobs run side by side and nodes die."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.training import STRATEGIES, Job, Undisturbed, completed, submit
 from tests.harness import Spec, Stack, small_spec
 
 MakeStack = Callable[[str, Spec], Stack]
-# Most of a story is waiting: for the queue, for a timeout, for processes to start.
+# Scenarios that run at once: most of the time a scenario waits for the queue, a timeout or starting processes.
 AT_ONCE = 3
 PREEMPTION = {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}
 URGENT = """sacctmgr -i modify qos normal set gracetime=120
@@ -21,6 +21,7 @@ URGENT = """sacctmgr -i modify qos normal set gracetime=120
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder."""
     for item in items:
         if "/e2e/" in item.path.as_posix():
             item.add_marker(pytest.mark.e2e)
@@ -28,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(make_stack: MakeStack) -> Iterator[Stack]:
-    """Two groups: what is said of every group must hold for more than one. Three nodes tell which of them is slow."""
+    """Return a cluster with two groups; it takes three nodes in one of them to find out which node is slow."""
     spec = small_spec()
     spec["groups"]["cpu"] = {"count": 3, "size": {"cpus": 1, "memory_mb": 1024}}
     spec["users"] = {"alice": {"uid": 2001}, "bob": {"uid": 2002, "admin": True}}
@@ -42,7 +43,7 @@ def cluster(make_stack: MakeStack) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def training_cluster(make_stack: MakeStack) -> Iterator[Stack]:
-    """Nodes for three jobs, one of them with a node in reserve; lost nodes are noticed soon, urgent jobs preempt."""
+    """Return a cluster for three jobs and a spare node; lost nodes are noticed soon, and urgent jobs preempt."""
     spec = small_spec(slurm={"slurmd_timeout_s": 10, "extra": PREEMPTION})
     spec["groups"]["gpu"]["count"] = 2 * AT_ONCE + 1
     stack = make_stack("train", spec)
@@ -54,38 +55,40 @@ def training_cluster(make_stack: MakeStack) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def begun_early(request: pytest.FixtureRequest) -> None:
-    """Training goes on beside the tests that come before; a story that nobody asked for is not told."""
-    if any(stories(request.session)):
+def start_training_early(request: pytest.FixtureRequest) -> None:
+    """Start the training runs first, so that they run next to the other tests; only for tests that were selected."""
+    if any(scenarios(request.session)):
         request.getfixturevalue("runs")
 
 
 @pytest.fixture(scope="session")
 def runs(training_cluster: Stack, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Any]]]:
-    """By strategy the undisturbed runs, by test the story it is about; some at once, while tests wait for theirs."""
+    """Start the undisturbed run of each strategy and the scenario of each test, `AT_ONCE` at a time."""
     pool = ThreadPoolExecutor(AT_ONCE)
-    begun = {strategy: pool.submit(straight, training_cluster, strategy) for strategy in STRATEGIES}
-    for test, story, parameters in stories(request.session):
-        begun[test] = pool.submit(story, training_cluster, **parameters)
-    yield begun
+    running = {strategy: pool.submit(run_undisturbed, training_cluster, strategy) for strategy in STRATEGIES}
+    for test, scenario, parameters in scenarios(request.session):
+        running[test] = pool.submit(scenario, training_cluster, **parameters)
+    yield running
     pool.shutdown(cancel_futures=True)
 
 
-def stories(session: pytest.Session) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
+def scenarios(session: pytest.Session) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
     for item in session.items:
-        if isinstance(item, pytest.Function) and hasattr(item.function, "story"):
-            yield item.nodeid, item.function.story, item.callspec.params if hasattr(item, "callspec") else {}
+        if isinstance(item, pytest.Function) and hasattr(item.function, "scenario"):
+            yield item.nodeid, item.function.scenario, item.callspec.params if hasattr(item, "callspec") else {}
 
 
-def straight(cluster: Stack, strategy: str) -> Job:
+def run_undisturbed(cluster: Stack, strategy: str) -> Job:
     return completed(submit(cluster, strategy, *STRATEGIES[strategy]))
 
 
 @pytest.fixture(scope="session")
 def undisturbed(runs: dict[str, Future[Any]]) -> Undisturbed:
+    """Return a function that waits for the undisturbed run of a strategy."""
     return lambda strategy: runs[strategy].result()
 
 
 @pytest.fixture
-def told(runs: dict[str, Future[Any]], request: pytest.FixtureRequest) -> Any:
+def result(runs: dict[str, Future[Any]], request: pytest.FixtureRequest) -> Any:
+    """Return the result of the test's scenario."""
     return runs[request.node.nodeid].result()

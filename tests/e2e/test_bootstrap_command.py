@@ -31,9 +31,9 @@ def nodes(stack: Stack) -> int:
 @pytest.fixture
 def led_astray(cluster: Stack) -> Iterator[str]:
     """alice's list of keys is a link to root's."""
-    cluster.ssh("login", "cd ~/.ssh && mv authorized_keys kept && ln -s /root/.ssh/authorized_keys .", user="alice")
+    cluster.ssh("login", "cd ~/.ssh && mv authorized_keys original && ln -s /root/.ssh/authorized_keys .", user="alice")
     yield cluster.ssh("controller", ROOT_KEYS, user="root")
-    cluster.ssh("login", "cd ~/.ssh && mv -f kept authorized_keys", user="alice")
+    cluster.ssh("login", "cd ~/.ssh && mv -f original authorized_keys", user="alice")
 
 
 def test_verify_finds_nothing_wrong(cluster: Stack) -> None:

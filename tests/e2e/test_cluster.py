@@ -64,28 +64,28 @@ def test_a_file_in_shared_is_seen_on_every_node(cluster: Stack) -> None:
         assert cluster.ssh(node, "cat /shared/home/alice/everywhere") == "seen"
 
 
-@pytest.mark.parametrize(("asked", "seen"), [("1", "0"), ("2", "0,1")])
-def test_simulated_gpus_are_scheduled(cluster: Stack, asked: str, seen: str) -> None:
-    out = cluster.ssh("login", f"srun -p gpu -N2 --gpus-per-node={asked} bash -c 'echo $CUDA_VISIBLE_DEVICES'")
-    assert out.splitlines() == [seen, seen]
+@pytest.mark.parametrize(("gpus", "devices"), [("1", "0"), ("2", "0,1")])
+def test_simulated_gpus_are_scheduled(cluster: Stack, gpus: str, devices: str) -> None:
+    out = cluster.ssh("login", f"srun -p gpu -N2 --gpus-per-node={gpus} bash -c 'echo $CUDA_VISIBLE_DEVICES'")
+    assert out.splitlines() == [devices, devices]
 
 
 def test_more_gpus_than_a_node_has_are_refused(cluster: Stack) -> None:
     assert "not available" in cluster.ssh("login", "srun -p gpu -N1 --gpus-per-node=3 true 2>&1 || true")
 
 
-def test_jobs_run_as_the_user_who_asked(cluster: Stack) -> None:
+def test_jobs_run_as_the_user_who_submitted_them(cluster: Stack) -> None:
     assert cluster.ssh("login", "srun -p gpu -N2 id -un").splitlines() == ["alice", "alice"]
     assert cluster.ssh("login", "srun -p gpu -N1 id -u") == "2001"
 
 
 def test_a_qos_is_for_those_who_were_given_it(cluster: Stack) -> None:
     cluster.ssh("controller", "sacctmgr -i add qos urgent preempt=normal", user="bob")
-    asked = "srun -p cpu -N1 --qos=urgent echo ran 2>&1 || true"
+    urgent_job = "srun -p cpu -N1 --qos=urgent echo ran 2>&1 || true"
     try:
-        assert "Invalid qos" in cluster.ssh("login", asked)
+        assert "Invalid qos" in cluster.ssh("login", urgent_job)
         cluster.ssh("controller", "sacctmgr -i modify user alice set qos+=urgent", user="bob")
-        assert cluster.ssh("login", asked) == "ran"
+        assert cluster.ssh("login", urgent_job) == "ran"
     finally:
         cluster.ssh("controller", "sacctmgr -i remove qos urgent", user="bob")
 
@@ -143,8 +143,8 @@ def test_passwords_are_refused(cluster: Stack) -> None:
 def test_the_fabric_environment_comes_from_the_node(cluster: Stack) -> None:
     seen = cluster.ssh("login", "srun -p gpu -N1 bash -c 'echo $NCCL_NET $GLOO_SOCKET_IFNAME'")
     assert seen == "Socket eth0"
-    kept = cluster.ssh("login", "GLOO_SOCKET_IFNAME=mine srun -p gpu -N1 bash -c 'echo $GLOO_SOCKET_IFNAME'")
-    assert kept == "mine"
+    overridden = cluster.ssh("login", "GLOO_SOCKET_IFNAME=mine srun -p gpu -N1 bash -c 'echo $GLOO_SOCKET_IFNAME'")
+    assert overridden == "mine"
 
 
 def test_a_second_up_changes_nothing_and_says_so(cluster: Stack) -> None:

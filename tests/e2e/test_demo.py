@@ -30,14 +30,14 @@ def make(stack: Stack, target: str) -> str:
 def test_make_demo_and_teardown(make_stack: MakeStack) -> None:
     shipped: Spec = yaml.safe_load((REPO / "stacks" / "Pulumi.local.yaml").read_text())["config"]["muster:cluster"]
     stack = make_stack("demo", shipped | {"network": {"egress": False}})
-    said = make(stack, "demo")
-    assert "as it should be" in said
-    assert "finished: all 60 steps done" in said
-    page = Path(re.search(r"where its time went:\s+(\S+\.html)", said)[1]).read_text()
+    output = make(stack, "demo")
+    assert "as it should be" in output
+    assert "finished: all 60 steps done" in output
+    page = Path(re.search(r"where its time went:\s+(\S+\.html)", output)[1]).read_text()
     assert page.count("<svg") >= 5
     assert re.search(r'(src|href)="http', page) is None
     for target in ("make ssh", "make status", "make teardown"):
-        assert target in said
+        assert target in output
     receipt = make(stack, "teardown")
     assert f"muster-{stack.cluster}-gpu-2" in receipt
     assert "make clean-cache" in receipt

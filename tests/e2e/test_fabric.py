@@ -19,10 +19,10 @@ def test_a_node_that_is_below_is_drained_and_the_others_are_not(cluster: Stack) 
     finally:
         cluster.ssh("cpu-2", HEAL, user="root")
         cluster.ssh("controller", "scontrol update nodename=cpu-2 state=resume", user="root", check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == 1, said
-    assert re.search(r"cpu-1 - cpu-2 +tcp +[\d.]+ +unknown +cpu-2 is below", said), said
-    assert re.search(r"cpu-1 - cpu-3 +tcp +[\d.]+ +unknown +good", said), said
+    output = done.stdout + done.stderr
+    assert done.returncode == 1, output
+    assert re.search(r"cpu-1 - cpu-2 +tcp +[\d.]+ +unknown +cpu-2 is below", output), output
+    assert re.search(r"cpu-1 - cpu-3 +tcp +[\d.]+ +unknown +good", output), output
     assert states[0] == "cpu-1|idle|none"
     assert re.fullmatch(r"cpu-2\|drained\|health: fabric: [\d.]+ GB/s at best with its neighbours, .*", states[1])
     assert states[2] == "cpu-3|idle|none"

@@ -57,10 +57,10 @@ def _the_topology_holds_every_node(aws: Moto, slurm: CloudSlurm) -> None:
         aws.place(machine, "nn-top", "nn-left" if name == "gpu-2" else "nn-right")
     slurm.sweep()
     wait_until(lambda: "nn-left" in slurm.run("scontrol show topology", check=False), "Slurm knows the places")
-    said = slurm.run("scontrol show topology")
-    assert "SwitchName=nn-right Level=0" in said
-    assert "Nodes=gpu-[1,3]" in said
-    assert "SwitchName=unplaced Level=0 LinkSpeed=1 Nodes=gpu-4" in said
+    output = slurm.run("scontrol show topology")
+    assert "SwitchName=nn-right Level=0" in output
+    assert "Nodes=gpu-[1,3]" in output
+    assert "SwitchName=unplaced Level=0 LinkSpeed=1 Nodes=gpu-4" in output
 
 
 def _a_shortage_is_waited_out(aws: Moto, slurm: CloudSlurm) -> None:
@@ -108,10 +108,10 @@ def _a_shortage_gives_the_job_back(aws: Moto, slurm: CloudSlurm) -> None:
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     job = slurm.run("cd /tmp && sbatch --parsable -N1 -w gpu-4 --wrap 'srun hostname'")
     wait_until(lambda: slurm.node("gpu-4").startswith("DOWN"), "gpu-4 is down")
-    said = slurm.run(f"scontrol show node gpu-4 --oneliner; scontrol show job {job} --oneliner")
-    assert "muster: capacity: p5.48xlarge: us-east-1a on-demand none, us-east-1b on-demand none" in said
-    assert "JobState=PENDING" in said
-    assert "Restarts=1" in said
+    output = slurm.run(f"scontrol show node gpu-4 --oneliner; scontrol show job {job} --oneliner")
+    assert "muster: capacity: p5.48xlarge: us-east-1a on-demand none, us-east-1b on-demand none" in output
+    assert "JobState=PENDING" in output
+    assert "Restarts=1" in output
     aws.capacity.clear()
     slurm.run("rm /var/lib/muster/power/cooldown.json")
     _sweep_as_if_long_since(slurm, "replace gpu-4")
@@ -140,11 +140,11 @@ def _sweep_as_if_long_since(slurm: CloudSlurm, *findings: str) -> None:
 
 def _named(aws: Moto) -> dict[str, str]:
     """Instance ids by node name, worked out as the machine itself would."""
-    found = {}
+    instances = {}
     for machine in machines(aws):
         tags = {tag["Key"]: tag["Value"] for tag in machine["Tags"]}
-        found[name_of(tags, machine["AmiLaunchIndex"]) or ""] = machine["InstanceId"]
-    return found
+        instances[name_of(tags, machine["AmiLaunchIndex"]) or ""] = machine["InstanceId"]
+    return instances
 
 
 def wait_until(met: Callable[[], bool], what: str) -> None:

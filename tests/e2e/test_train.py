@@ -1,4 +1,4 @@
-"""Real training on a real cluster: every strategy, and jobs that give way: to the time limit, another job, a resize."""
+"""Real training on a real cluster: every strategy, and jobs that stop for a time limit, an urgent job or a resize."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.e2e.training import (
     Undisturbed,
     assert_same_end,
     assert_whole,
+    checks,
     completed,
     submit,
-    tells,
 )
 from tests.harness import Stack
 
@@ -28,7 +28,7 @@ class Preempted:
 
 
 def time_limit(cluster: Stack) -> Job:
-    """Stops after 50 s, and has two minutes more where processes start slowly."""
+    """Stop after 50 s; the margin leaves two more minutes where processes start slowly."""
     settings = ("steps=1000000", "checkpoint.every=0", "stop.margin_s=130")
     job = submit(cluster, "limit", *STRATEGIES["hsdp"], *settings, options="-t 3")
     job.wait_for_requeue()
@@ -45,8 +45,8 @@ def preempted(cluster: Stack) -> Preempted:
     job.wait_for_checkpoint()
     ask = f"sbatch --parsable --wait --qos=urgent -w {nodes} -N 2 --exclusive -o urgent.out --wrap"
     cluster.ssh("login", f"cd ~ && {ask} 'date +began=%s.%N; sleep 3; date +ended=%s.%N'")
-    said = cluster.ssh("login", "cat ~/urgent.out").splitlines()
-    urgent = {key: float(value) for key, _, value in (line.partition("=") for line in said)}
+    lines = cluster.ssh("login", "cat ~/urgent.out").splitlines()
+    urgent = {key: float(value) for key, _, value in (line.partition("=") for line in lines)}
     return Preempted(completed(job), urgent)
 
 
@@ -70,34 +70,36 @@ def test_two_nodes_with_two_ranks_each_train(undisturbed: Undisturbed, strategy:
     assert max(abs(losses[step] - reference[step]) for step in losses) < 1e-3
 
 
-@tells(time_limit)
-def test_the_time_limit_leads_to_a_save_a_requeue_and_on(told: Job) -> None:
-    assert "requeue 1 of at most" in told.log
-    saved, resumed = told.events("stopping")[0], told.events("loaded")[0]
+@pytest.mark.nightly
+@checks(time_limit)
+def test_the_time_limit_leads_to_a_save_a_requeue_and_on(result: Job) -> None:
+    assert "requeue 1 of at most" in result.log
+    saved, resumed = result.events("stopping")[0], result.events("loaded")[0]
     assert saved["reason"] == "time limit"
     assert resumed["step"] == saved["step"]
-    assert "stopped: enough at step" in told.log
-    assert_whole(told)
+    assert "stopped: enough at step" in result.log
+    assert_whole(result)
 
 
-@tells(preempted)
-def test_an_urgent_job_gets_the_nodes_and_the_other_goes_on_after_it(told: Preempted, undisturbed: Undisturbed) -> None:
-    job = told.job
+@checks(preempted)
+def test_a_preempted_job_goes_on_after_the_urgent_one(result: Preempted, undisturbed: Undisturbed) -> None:
+    job = result.job
     assert "told to stop (preempted)" in job.log
     saved, _ = job.events("stopping")
     (resumed,) = job.events("loaded")
     assert len(job.events("job_started")) == 2
     assert saved["reason"] == "preempted"
     assert 0 < saved["step"] == resumed["step"] < STEPS
-    assert saved["time"] < told.urgent["began"] < told.urgent["ended"] < resumed["time"]
+    assert saved["time"] < result.urgent["began"] < result.urgent["ended"] < resumed["time"]
     for rank in range(RANKS):
         assert list(job.losses(rank)) == list(range(1, STEPS + 1))
     assert_same_end(job, undisturbed("fsdp"))
 
 
-@tells(resized)
-def test_four_ranks_go_on_as_two(told: tuple[Job, Job], undisturbed: Undisturbed) -> None:
-    first, second = told
+@pytest.mark.nightly
+@checks(resized)
+def test_four_ranks_go_on_as_two(result: tuple[Job, Job], undisturbed: Undisturbed) -> None:
+    first, second = result
     assert "stopped: resize at step" in first.log
     assert "written by 4 ranks" in second.log
     assert len(second.shards(STEPS)) == 2

@@ -16,9 +16,9 @@ from tests.e2e.training import (
     Undisturbed,
     assert_same_end,
     assert_whole,
+    checks,
     completed,
     submit,
-    tells,
 )
 from tests.harness import Stack
 
@@ -77,7 +77,7 @@ def replaced_node(cluster: Stack) -> Lost:
 
 @contextmanager
 def dead(cluster: Stack, node: str) -> Iterator[float]:
-    """When it was killed, as the events of a run count time; it comes back for those who run after."""
+    """Kill a node and yield the time of it; afterwards the node comes back for later runs."""
     cluster.container(node).kill()
     try:
         yield time.time()
@@ -85,39 +85,42 @@ def dead(cluster: Stack, node: str) -> Iterator[float]:
         cluster.container(node).start()
 
 
-@tells(rank_killed)
-def test_a_killed_rank_restarts_in_the_job_to_the_same_end(told: Job, undisturbed: Undisturbed) -> None:
-    assert len(told.events("started")) == 2
-    assert "requeue" not in told.log
-    assert_same_end(told, undisturbed("ddp"))
+@checks(rank_killed)
+def test_a_killed_rank_restarts_in_the_job_to_the_same_end(result: Job, undisturbed: Undisturbed) -> None:
+    assert len(result.events("started")) == 2
+    assert "requeue" not in result.log
+    assert_same_end(result, undisturbed("ddp"))
 
 
-@tells(node_killed)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_killed_node_leads_to_a_requeue_and_the_same_end(told: Lost, undisturbed: Undisturbed, strategy: str) -> None:
-    (resumed,) = told.job.events("loaded")
-    assert resumed["time"] > told.killed
+@checks(node_killed)
+@pytest.mark.parametrize(
+    "strategy", ["fsdp", *(pytest.param(name, marks=pytest.mark.nightly) for name in STRATEGIES if name != "fsdp")]
+)
+def test_a_killed_node_requeues_the_job_to_the_same_end(result: Lost, undisturbed: Undisturbed, strategy: str) -> None:
+    (resumed,) = result.job.events("loaded")
+    assert resumed["time"] > result.killed
     assert resumed["step"] > 0
-    assert_same_end(told.job, undisturbed(strategy))
+    assert_same_end(result.job, undisturbed(strategy))
 
 
-@tells(fewer_nodes)
-def test_an_elastic_run_goes_on_with_the_nodes_that_are_left(told: Lost) -> None:
-    joined = told.job.events("joined")[-1]
+@pytest.mark.nightly
+@checks(fewer_nodes)
+def test_an_elastic_run_goes_on_with_the_nodes_that_are_left(result: Lost) -> None:
+    joined = result.job.events("joined")[-1]
     assert joined["world_size"] == RANKS // 2
     assert len(joined["hosts"]) == 1
-    assert told.node not in joined["hosts"]
-    assert told.job.events("loaded")[-1]["written_by"] == RANKS
-    assert told.restarts == 0
-    assert_whole(told.job)
+    assert result.node not in joined["hosts"]
+    assert result.job.events("loaded")[-1]["written_by"] == RANKS
+    assert result.restarts == 0
+    assert_whole(result.job)
 
 
-@tells(replaced_node)
-def test_a_node_in_reserve_takes_the_place_of_a_dead_one(told: Lost, undisturbed: Undisturbed) -> None:
-    first, second = told.job.events("joined")
-    assert told.node in first["hosts"]
-    assert told.node not in second["hosts"]
+@checks(replaced_node)
+def test_a_node_in_reserve_takes_the_place_of_a_dead_one(result: Lost, undisturbed: Undisturbed) -> None:
+    first, second = result.job.events("joined")
+    assert result.node in first["hosts"]
+    assert result.node not in second["hosts"]
     assert len(set(second["hosts"]) - set(first["hosts"])) == 1
     assert (first["world_size"], second["world_size"]) == (RANKS, RANKS)
-    assert told.restarts == 0
-    assert_same_end(told.job, undisturbed("fsdp"))
+    assert result.restarts == 0
+    assert_same_end(result.job, undisturbed("fsdp"))

@@ -1,4 +1,4 @@
-"""Training jobs on a cluster under test: submit, look at the run, wait for something, compare what came out."""
+"""Training jobs on a cluster under test: submit them, wait for a point in the run, and compare results."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ class Job:
         return {line["step"]: line["loss"] for line in lines}
 
     def shards(self, step: int) -> dict[str, list[str]]:
-        """Checksums of every rank's part of a checkpoint: weights and optimizer, byte for byte."""
+        """Return the checksums of every rank's part of a checkpoint: weights and optimizer, byte for byte."""
         files = json.loads(self.read(f"checkpoints/step-{step:08d}/manifest.json"))["files"]
         return {name: entry["sha256"] for name, entry in files.items() if name.startswith("shard-")}
 
     def restarts(self) -> int:
-        """How often the queue has given the job back."""
+        """Return how often the job was requeued."""
         shown = self.stack.ssh("login", f"scontrol show job {self.number} | grep -o 'Restarts=[0-9]*'")
         return int(shown.partition("=")[2])
 
     def nodes(self) -> list[str]:
-        """Once it has them; the first is the head."""
+        """Wait until the job runs and return its nodes; the first is the head."""
         self.wait_for(f"squeue -h -t running -o %T -j {self.number} | grep -q .", "start")
         return self.stack.ssh("login", f"scontrol show hostnames $(squeue -h -o %N -j {self.number})").split()
 
-    def stop(self, words: str) -> None:
-        self.stack.ssh("login", f"echo {words} > {self.folder}/stop")
+    def stop(self, reason: str) -> None:
+        self.stack.ssh("login", f"echo {reason} > {self.folder}/stop")
 
     def wait_for_checkpoint(self) -> None:
         self.wait_for(f"compgen -G '{self.folder}/checkpoints/step-*/manifest.json'", "first checkpoint")
@@ -78,19 +78,19 @@ class Job:
     def wait_for_event(self, kind: str, after: float, seconds: float = 600) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if found := [event for event in self.events(kind) if event["time"] > after]:
-                return found[0]
+            if events := [event for event in self.events(kind) if event["time"] > after]:
+                return events[0]
             time.sleep(0.5)
         raise self._given_up(f"not within {seconds:g} s: event {kind}")
 
     def wait(self, seconds: float = 600) -> str:
-        """Until the job is over; how it ended."""
+        """Wait for the end of the job and return its state."""
         self._until(self._over, "end", seconds)
         return self.stack.ssh("login", STATE.format(self.number))
 
     def wait_for(self, condition: str, what: str, seconds: float = 600) -> None:
-        """`condition` is a line of shell for the login node. A job that is over is not waited for."""
-        # Between two attempts it may look for a moment as if it were.
+        """Wait until a shell condition holds on the login node; fail if the job ends without it."""
+        # Between two attempts a job may look ended for a moment.
         self._until(f"{condition} || {{ {self._over} && sleep 2 && {self._over}; }}", what, seconds)
         if self.stack.ssh("login", f"{condition} >/dev/null && echo met || true") != "met":
             raise self._given_up(f"over without {what}")
@@ -100,7 +100,7 @@ class Job:
         return f"{{ {STATE.format(self.number)}; }} | grep -qE '^({'|'.join(ENDED)})'"
 
     def _until(self, condition: str, what: str, seconds: float) -> None:
-        """Asked on the login node again and again: one connection for many questions."""
+        """Poll on the login node itself: one connection serves many polls."""
         ask = shlex.quote(f"until {{ {condition}; }} >/dev/null; do sleep 0.5; done")
         deadline = time.monotonic() + seconds
         while self.stack.ssh("login", f"timeout 30 bash -c {ask} && echo met || true") != "met":
@@ -108,41 +108,43 @@ class Job:
                 raise self._given_up(f"not within {seconds:g} s: {what}")
 
     def _given_up(self, what: str) -> AssertionError:
-        """With all that is known; the nodes are for others now."""
+        """Return an error with the queue and the log, and free the nodes for other jobs."""
         queue = self.stack.ssh("login", "squeue -o '%i %j %q %T %r %N'; sinfo -N", check=False)
         self.stack.ssh("login", f"scancel {self.number}", check=False)
         return AssertionError(f"{what} of job {self.number}\n{queue}\n{self.log}")
 
 
 def submit(stack: Stack, name: str, *settings: str, options: str = "", variables: str = "") -> Job:
-    """Runs in ~/runs/<name>: given again, a second job goes on where the first one stopped."""
+    """Submit a training job that runs in ~/runs/<name>; a second one of the same name resumes the first."""
     folder = f"/shared/home/muster/runs/{name}"
     words = shlex.join([*SMALL, f"steps={STEPS}", *settings])
     line = f"cd ~ && {variables} RUN_FOLDER={folder} sbatch --parsable {options} {TRAIN} {words}"
     return Job(stack, stack.ssh("login", line), folder)
 
 
-def tells(story: Callable[..., Any]) -> Callable[[Test], Test]:
-    """What happens to the run that a test is about; it gets what the story returns, as `told`. See conftest.py."""
+def checks(scenario: Callable[..., Any]) -> Callable[[Test], Test]:
+    """Name the scenario that a test checks; the test gets its return value as the fixture `result` (conftest.py)."""
 
     def mark(test: Test) -> Test:
-        test.story = story  # type: ignore[attr-defined]
+        test.scenario = scenario  # type: ignore[attr-defined]
         return test
 
     return mark
 
 
 def completed(job: Job) -> Job:
+    """Wait for the job, require that it completed, and return it."""
     assert job.wait() == "COMPLETED", job.log
     return job
 
 
 def assert_same_end(job: Job, undisturbed: Job) -> None:
+    """Require the losses and the last checkpoint of an undisturbed run, bit for bit."""
     assert job.losses() == undisturbed.losses()
     assert job.shards(STEPS) == undisturbed.shards(STEPS)
 
 
 def assert_whole(job: Job) -> None:
-    """No step was left out or done again with another result being kept."""
+    """Require that every step is recorded once."""
     steps = list(job.losses())
     assert steps == list(range(1, len(steps) + 1))

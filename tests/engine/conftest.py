@@ -27,15 +27,15 @@ def _interruptible() -> None:
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeMachines]:
-    made: list[Machines] = []
+    stacks: list[Machines] = []
 
     def machines(stack: str, name: str | None = None, **changes: object) -> Machines:
         # Two test runs on one machine must not meet.
         spec: Spec = small(name or f"eng{os.getpid()}-{stack}", **changes)
         built = Machines(stack, tmp_path_factory.mktemp(stack), spec)
-        made.append(built)
+        stacks.append(built)
         return built
 
     yield machines
-    for machines in made:
+    for machines in stacks:
         machines.remove_by_label()

@@ -101,8 +101,8 @@ class Machines:
 
     def containers(self) -> dict[str, tuple[str, str]]:
         """What runs: the container's id and the moment it was last started, by node."""
-        found = docker.from_env().containers.list(filters={"label": f"muster.cluster={self.spec['name']}"})
-        return {c.labels["muster.node"]: (c.id or "", c.attrs["State"]["StartedAt"]) for c in found}
+        running = docker.from_env().containers.list(filters={"label": f"muster.cluster={self.spec['name']}"})
+        return {c.labels["muster.node"]: (c.id or "", c.attrs["State"]["StartedAt"]) for c in running}
 
     def run(self, node: str, script: str) -> str:
         container = docker.from_env().containers.get(f"muster-{self.spec['name']}-{node}")
@@ -112,8 +112,8 @@ class Machines:
 
     def leftovers(self) -> list[str]:
         with self.at_home():
-            found = target("local").leftovers(self.spec["name"]).found
-            return [f"{leftover.kind} {leftover.name}" for leftover in found]
+            leftovers = target("local").leftovers(self.spec["name"]).found
+            return [f"{leftover.kind} {leftover.name}" for leftover in leftovers]
 
     def remove_by_label(self) -> None:
         local = target("local")

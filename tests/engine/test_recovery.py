@@ -24,14 +24,14 @@ def built(make: MakeMachines) -> Machines:
 def processes_of(machines: Machines) -> list[str]:
     """Command lines of what still runs in the stack's environment; plugins have process groups of their own."""
     mark = f"MUSTER_HOME={machines.home}".encode()
-    found = []
+    lines = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                lines.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:
             continue
-    return found
+    return lines
 
 
 def events(machines: Machines) -> str:

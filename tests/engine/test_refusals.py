@@ -20,24 +20,13 @@ def first(make: MakeMachines) -> Machines:
     return machines
 
 
-def test_two_stacks_side_by_side_do_not_meet(first: Machines, make: MakeMachines) -> None:
-    before = first.containers()
-    second = make("second", groups={"gpu": {"count": 1, "size": LOGIN_SIZE}})
-    second.up()
-    addresses = [{n["address"].rpartition(".")[0] for n in machines.nodes.values()} for machines in (first, second)]
-    assert addresses[0].isdisjoint(addresses[1])
-    second.destroy()
-    assert second.leftovers() == []
-    assert first.containers() == before
-
-
 def test_name_of_another_stack_is_refused(first: Machines, make: MakeMachines) -> None:
     before = first.leftovers()
     second = make("thief", name=first.spec["name"])
-    said = second.up(check=False)
-    assert f"{first.spec['name']} is in use" in said
-    assert "belongs to stack first, not to stack thief" in said
-    assert "make teardown STACK=first" in said
+    output = second.up(check=False)
+    assert f"{first.spec['name']} is in use" in output
+    assert "belongs to stack first, not to stack thief" in output
+    assert "make teardown STACK=first" in output
     assert first.leftovers() == before
 
 
@@ -47,9 +36,9 @@ def test_second_home_with_the_same_stack_and_name_is_refused_and_touches_nothing
     before, left = first.containers(), first.leftovers()
     second = make("first", name=first.spec["name"], groups=first.spec["groups"])
     assert second.home != first.home
-    said = second.up(check=False)
-    assert f"belongs to stack first of another checkout, whose MUSTER_HOME is {first.home}" in said
-    assert f"remove the other one with `MUSTER_HOME={first.home} make teardown STACK=first`" in said
+    output = second.up(check=False)
+    assert f"belongs to stack first of another checkout, whose MUSTER_HOME is {first.home}" in output
+    assert f"remove the other one with `MUSTER_HOME={first.home} make teardown STACK=first`" in output
     assert second.leftovers() == []
     second.destroy()
     second.remove_by_label()
@@ -74,9 +63,9 @@ def test_state_of_a_home_whose_cluster_was_made_anew_by_another_removes_nothing_
 def test_address_range_in_use_is_refused(first: Machines, make: MakeMachines) -> None:
     subnet = docker.APIClient().inspect_network(f"muster-{first.spec['name']}")["IPAM"]["Config"][0]["Subnet"]
     second = make("clash", network={"egress": False, "cidr": subnet})
-    said = second.up(check=False)
-    assert f"network.cidr: {subnet} is in use: it overlaps the Docker network muster-{first.spec['name']}" in said
-    assert "Fix: leave network.cidr out, or set it to a free range such as 10.88." in said
+    output = second.up(check=False)
+    assert f"network.cidr: {subnet} is in use: it overlaps the Docker network muster-{first.spec['name']}" in output
+    assert "Fix: leave network.cidr out, or set it to a free range such as 10.88." in output
     assert [left for left in second.leftovers() if not left.startswith("volume")] == []
 
 
@@ -89,8 +78,8 @@ def test_taken_port_is_refused_and_leaves_no_login_node(make: MakeMachines) -> N
             login={"size": LOGIN_SIZE, "ssh_port": port},
             network={"egress": True},
         )
-        said = machines.up(check=False)
-    assert f"login.ssh_port: {port} is taken on 127.0.0.1. Fix: choose another port" in said
+        output = machines.up(check=False)
+    assert f"login.ssh_port: {port} is taken on 127.0.0.1. Fix: choose another port" in output
     assert "login" not in machines.containers()
     assert f"container muster-{machines.spec['name']}-login" not in machines.leftovers()
     machines.up()
@@ -101,19 +90,19 @@ def test_taken_port_is_refused_and_leaves_no_login_node(make: MakeMachines) -> N
 def test_engine_that_does_not_answer_is_named(first: Machines) -> None:
     first.env["DOCKER_HOST"] = "unix:///nowhere.sock"
     try:
-        said = first.up(check=False)
+        output = first.up(check=False)
     finally:
         del first.env["DOCKER_HOST"]
-    assert "Docker engine does not answer at" in said
-    assert "nowhere.sock. Fix: start it with `make setup`" in said
+    assert "Docker engine does not answer at" in output
+    assert "nowhere.sock. Fix: start it with `make setup`" in output
 
 
 def test_forbidden_change_is_refused_before_anything_changes(first: Machines) -> None:
     before = first.containers()
     spec, first.spec = first.spec, first.spec | {"network": {"egress": True}}
     try:
-        for said in (first.pulumi("preview", check=False), first.up(check=False)):
-            assert "network.egress: cannot change from false to true while the cluster exists" in said
+        for output in (first.pulumi("preview", check=False), first.up(check=False)):
+            assert "network.egress: cannot change from false to true while the cluster exists" in output
     finally:
         first.spec = spec
     assert first.containers() == before
@@ -125,9 +114,9 @@ def test_shrinking_a_cluster_that_cannot_be_asked_is_refused_unless_forced(first
     controller = f"muster-{first.spec['name']}-controller"
     api.exec_start(api.exec_create(controller, ["bash", "-c", "exec -a slurmctld sleep 600"])["Id"], detach=True)
     first.spec["groups"] = {"gpu": {"count": 0, "size": LOGIN_SIZE}}
-    said = first.up(check=False)
-    assert "groups: whether jobs run on gpu-1 cannot be asked" in said
-    assert "inventory.json is missing. Fix: if they are idle, run it with `FORCE=1`" in said
+    output = first.up(check=False)
+    assert "groups: whether jobs run on gpu-1 cannot be asked" in output
+    assert "inventory.json is missing. Fix: if they are idle, run it with `FORCE=1`" in output
     assert set(first.containers()) == {"controller", "gpu-1"}
     first.env["MUSTER_FORCE"] = "1"
     first.up()

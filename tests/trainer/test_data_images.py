@@ -1,4 +1,4 @@
-"""Image folders: decoded, augmented by chance that repeats itself, refused with a reason."""
+"""Image folders: decoding, repeatable random augmentation, and messages for folders that cannot be used."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trainer.config.schema import Config, DataConfig, ResNetConfig
 from trainer.data.registry import open_source
 
 
-def picture(colour, height=40, width=60):
+def make_image(colour, height=40, width=60):
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[:] = colour
     pixels[:, : width // 2] //= 2
     return pixels
 
 
-def write(path: Path, pixels: np.ndarray) -> None:
+def write_image(path: Path, pixels: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npy":
         np.save(path, pixels)
@@ -36,17 +36,17 @@ def write(path: Path, pixels: np.ndarray) -> None:
 @pytest.fixture
 def folder(tmp_path) -> Path:
     root = tmp_path / "images"
-    write(root / "blue" / "1.png", picture((0, 0, 200)))
-    write(root / "blue" / "2.jpg", picture((0, 0, 200)))
-    write(root / "green" / "1.ppm", picture((0, 200, 0)))
-    write(root / "red" / "1.npy", picture((200, 0, 0)))
-    write(root / "red" / "2.JPEG", picture((200, 0, 0)))
+    write_image(root / "blue" / "1.png", make_image((0, 0, 200)))
+    write_image(root / "blue" / "2.jpg", make_image((0, 0, 200)))
+    write_image(root / "green" / "1.ppm", make_image((0, 200, 0)))
+    write_image(root / "red" / "1.npy", make_image((200, 0, 0)))
+    write_image(root / "red" / "2.JPEG", make_image((200, 0, 0)))
     (root / "red" / "notes.txt").write_text("not an image")
     (root / ".cache").mkdir()
     return root
 
 
-def opened(folder: Path, seed=1, size=16, classes=3):
+def open_folder(folder: Path, seed=1, size=16, classes=3):
     from trainer.config.schema import RunConfig  # noqa: PLC0415
 
     model = ResNetConfig(depth=18, image_size=size, classes=classes)
@@ -54,8 +54,8 @@ def opened(folder: Path, seed=1, size=16, classes=3):
     return open_source(Config(name="test", model=model, data=data, run=RunConfig(seed=seed)))
 
 
-def test_every_kind_of_file_becomes_pixels_of_its_class(folder):
-    source = opened(folder)
+def test_every_file_format_is_decoded_and_labelled(folder):
+    source = open_folder(folder)
     assert source.length == 5
     batch = source.fetch(np.arange(5), 0)
     assert batch["inputs"].dtype == np.uint8
@@ -65,18 +65,18 @@ def test_every_kind_of_file_becomes_pixels_of_its_class(folder):
     assert brightest.tolist() == [2, 2, 1, 0, 0]
 
 
-def test_chance_depends_on_seed_epoch_and_sample_alone(folder):
-    source = opened(folder)
+def test_augmentation_depends_only_on_seed_epoch_and_sample(folder):
+    source = open_folder(folder)
     whole = source.fetch(np.arange(5), 3)["inputs"]
-    assert np.array_equal(opened(folder).fetch(np.array([4, 2]), 3)["inputs"], whole[[4, 2]])
+    assert np.array_equal(open_folder(folder).fetch(np.array([4, 2]), 3)["inputs"], whole[[4, 2]])
     assert not np.array_equal(source.fetch(np.arange(5), 4)["inputs"], whole)
-    assert not np.array_equal(opened(folder, seed=2).fetch(np.arange(5), 3)["inputs"], whole)
+    assert not np.array_equal(open_folder(folder, seed=2).fetch(np.arange(5), 3)["inputs"], whole)
 
 
-def test_half_of_the_epochs_mirror_an_image(tmp_path):
-    """The left half is dark: of the crops that see both halves, as many are dark on the left as on the right."""
-    write(tmp_path / "i" / "a" / "1.npy", picture((200, 200, 200)))
-    source = opened(tmp_path / "i")
+def test_an_image_is_flipped_in_half_of_the_epochs(tmp_path):
+    """The left half is dark: of the crops with both halves, as many are dark on the left as on the right."""
+    write_image(tmp_path / "i" / "a" / "1.npy", make_image((200, 200, 200)))
+    source = open_folder(tmp_path / "i")
     sides = [source.fetch(np.array([0]), epoch)["inputs"].mean((0, 1, 2)) for epoch in range(300)]
     leftward = sum(side[0] < side[-1] - 50 for side in sides)
     rightward = sum(side[-1] < side[0] - 50 for side in sides)
@@ -85,9 +85,9 @@ def test_half_of_the_epochs_mirror_an_image(tmp_path):
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 50), (300, 7), (16, 16)])
-def test_images_of_any_shape(tmp_path, height, width):
-    write(tmp_path / "i" / "a" / "1.npy", np.full((height, width, 3), 77, np.uint8))
-    source = opened(tmp_path / "i")
+def test_images_of_any_shape_can_be_cropped(tmp_path, height, width):
+    write_image(tmp_path / "i" / "a" / "1.npy", np.full((height, width, 3), 77, np.uint8))
+    source = open_folder(tmp_path / "i")
     for epoch in range(20):
         assert (source.fetch(np.array([0]), epoch)["inputs"] == 77).all()
 
@@ -97,35 +97,35 @@ def test_a_broken_file_is_named_when_it_is_read(folder):
         file = folder / "blue" / name
         file.write_bytes(raw)
         with pytest.raises(ConfigError, match=f"blue/{name} cannot be decoded .*; replace or remove the file"):
-            opened(folder).fetch(np.array([2]), 0)
+            open_folder(folder).fetch(np.array([2]), 0)
         file.unlink()
 
 
-def test_an_array_of_another_shape_is_named(folder):
+def test_an_array_of_another_shape_is_rejected(folder):
     np.save(folder / "blue" / "0.npy", np.zeros((3, 8, 8), np.float32))
-    with pytest.raises(ConfigError, match=r"it is float32 \(3, 8, 8\), and uint8 \(height, width, 3\) is needed"):
-        opened(folder).fetch(np.array([0]), 0)
+    with pytest.raises(ConfigError, match=r"it is float32 \(3, 8, 8\), but must be uint8 \(height, width, 3\)"):
+        open_folder(folder).fetch(np.array([0]), 0)
 
 
-def test_folders_that_cannot_be_used(folder, tmp_path):
+def test_unusable_folders_are_rejected(folder, tmp_path):
     (tmp_path / "flat").mkdir()
     (tmp_path / "hollow" / "a").mkdir(parents=True)
     for path, classes, message in [
         (tmp_path / "gone", 3, "there is no folder"),
-        (tmp_path / "flat", 3, "has no folders in it; put the images of each class into a folder"),
-        (tmp_path / "hollow", 3, "has an image in it; these are known: .bmp, .gif, .jpeg"),
+        (tmp_path / "flat", 3, "has no subfolders; put the images of each class into a subfolder"),
+        (tmp_path / "hollow", 3, "contains an image; supported: .bmp, .gif, .jpeg"),
         (folder, 2, "has 3 classes, more than the model's 2; set model.classes to 3 or more"),
     ]:
         with pytest.raises(ConfigError) as caught:
-            opened(path, classes=classes)
+            open_folder(path, classes=classes)
         assert message in str(caught.value)
 
 
-def test_without_pillow_our_own_kinds_still_work(folder, tmp_path, monkeypatch):
+def test_npy_and_ppm_work_without_pillow(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ConfigError, match=r"blue/1.png needs the package pillow; install pillow, or convert"):
-        opened(folder)
-    write(tmp_path / "own" / "a" / "1.ppm", picture((1, 2, 3)))
-    write(tmp_path / "own" / "a" / "2.npy", picture((1, 2, 3)))
-    assert opened(tmp_path / "own").fetch(np.arange(2), 0)["inputs"].shape == (2, 3, 16, 16)
+        open_folder(folder)
+    write_image(tmp_path / "own" / "a" / "1.ppm", make_image((1, 2, 3)))
+    write_image(tmp_path / "own" / "a" / "2.npy", make_image((1, 2, 3)))
+    assert open_folder(tmp_path / "own").fetch(np.arange(2), 0)["inputs"].shape == (2, 3, 16, 16)

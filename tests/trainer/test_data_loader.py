@@ -1,4 +1,4 @@
-"""The loader: threads ahead of the loop, errors that surface, an end that ends."""
+"""The loader: prefetching threads, errors that surface at their batch, and a clean end."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from trainer.data.loader import Loader
 
 
 class Numbers:
+    """A data set whose samples are their own ids; it can block, fail and record the threads that fetch."""
+
     def __init__(self, length, gate=None, broken=None):
         self.length = length
         self.gate = gate
         self.broken = broken
-        self.asked = []
+        self.fetched_by = []
 
     def fetch(self, ids, epoch):  # noqa: ARG002
-        self.asked.append(threading.current_thread().name)
+        self.fetched_by.append(threading.current_thread().name)
         if self.gate:
             self.gate.wait(10)
         if self.broken is not None and self.broken in ids:
@@ -32,7 +34,7 @@ class Numbers:
         return {"inputs": ids.astype(np.float32)[:, None] * np.ones(3, np.float32), "targets": ids.copy()}
 
 
-def names_of_threads():
+def list_data_threads():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("data-")]
 
 
@@ -42,28 +44,28 @@ def test_batches_are_the_same_for_any_number_of_threads(workers):
     batches = [next(loader) for _ in range(20)]
     loader.close()
     plain = Loader(Numbers(50), 1, 8, workers=0)
-    for one, other in zip(batches, plain, strict=False):
-        assert one.tensors["inputs"].shape == (8, 3)
-        assert one.tensors["targets"].dtype == torch.int64
-        assert torch.equal(one.tensors["inputs"], other.tensors["inputs"])
-        assert one.position == other.position
+    for batch, expected in zip(batches, plain, strict=False):
+        assert batch.tensors["inputs"].shape == (8, 3)
+        assert batch.tensors["targets"].dtype == torch.int64
+        assert torch.equal(batch.tensors["inputs"], expected.tensors["inputs"])
+        assert batch.position == expected.position
     assert loader.position == 160
 
 
-def test_batches_larger_than_the_source_span_several_epochs():
+def test_a_batch_larger_than_the_data_set_spans_several_epochs():
     batch = next(Loader(Numbers(3), 1, 8, workers=0))
     assert [sorted(part) for part in np.split(batch.ids, [3, 6])[:2]] == [[0, 1, 2]] * 2
     assert batch.tensors["targets"].tolist() == batch.ids.tolist()
 
 
-def test_no_more_is_read_ahead_than_asked_for():
+def test_no_more_batches_are_prefetched_than_configured():
     source = Numbers(1000)
     loader = Loader(source, 1, 4, workers=2, ahead=3)
-    _until(lambda: len(source.asked) == 3)
+    _until(lambda: len(source.fetched_by) == 3)
     time.sleep(0.05)
-    assert len(source.asked) == 3
+    assert len(source.fetched_by) == 3
     next(loader)
-    _until(lambda: len(source.asked) == 4)
+    _until(lambda: len(source.fetched_by) == 4)
     loader.close()
 
 
@@ -71,14 +73,14 @@ def test_threads_work_at_the_same_time():
     gate = threading.Event()
     source = Numbers(1000, gate)
     loader = Loader(source, 1, 4, workers=3, ahead=1)
-    _until(lambda: len(set(source.asked)) == 3)
+    _until(lambda: len(set(source.fetched_by)) == 3)
     gate.set()
     assert next(loader).position == 4
     loader.close()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_in_a_thread_surfaces_at_its_batch_and_stays(workers):
+def test_an_error_in_a_thread_is_raised_at_its_batch_every_time(workers):
     plain = Loader(Numbers(40), 1, 4, workers=0)
     third = [next(plain) for _ in range(3)][2]
     loader = Loader(Numbers(40, broken=int(third.ids[1])), 1, 4, workers=workers)
@@ -91,21 +93,21 @@ def test_an_error_in_a_thread_surfaces_at_its_batch_and_stays(workers):
     loader.close()
 
 
-def test_close_ends_threads_and_iteration():
+def test_close_ends_the_threads_and_the_iteration():
     loader = Loader(Numbers(40), 1, 4)
     next(loader)
     loader.close()
-    assert names_of_threads() == []
+    assert list_data_threads() == []
     assert list(loader) == []
 
 
-def test_a_forgotten_loader_takes_its_threads_along():
+def test_threads_end_when_their_loader_is_collected():
     next(Loader(Numbers(40), 1, 4))
     gc.collect()
-    _until(lambda: names_of_threads() == [])
+    _until(lambda: list_data_threads() == [])
 
 
-def test_a_process_may_exit_without_close():
+def test_a_process_may_exit_without_closing_the_loader():
     code = (
         "from trainer.data.synthetic import Images\n"
         "from trainer.data.loader import Loader\n"
@@ -116,7 +118,7 @@ def test_a_process_may_exit_without_close():
     assert (done.returncode, done.stdout, done.stderr) == (0, "64\n", "")
 
 
-def test_an_empty_source_is_refused():
+def test_an_empty_data_set_is_rejected():
     with pytest.raises(ConfigError, match="no samples"):
         Loader(Numbers(0), 1, 4)
 

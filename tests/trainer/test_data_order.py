@@ -1,4 +1,4 @@
-"""The order of samples: every id of an epoch once, whatever happens to the run."""
+"""The order of samples: each epoch visits every id once, however often a run is interrupted or resized."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from trainer.config.errors import ConfigError
 from trainer.data.loader import Loader
-from trainer.data.order import sample_ids, share
+from trainer.data.order import sample_ids, share_batch
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 7, 16, 17, 100, 1023, 65536, 100_003])
@@ -24,7 +24,7 @@ def test_an_epoch_visits_every_sample_once(length, seed):
         assert not np.array_equal(first, sample_ids(seed + 1, 0, length, length))
 
 
-def test_ids_do_not_depend_on_where_one_starts_to_ask():
+def test_ids_do_not_depend_on_the_first_position_requested():
     whole = sample_ids(5, 0, 1000, 300)
     assert np.array_equal(whole[123:777], sample_ids(5, 123, 654, 300))
 
@@ -39,7 +39,7 @@ def test_a_trillion_samples_need_no_list():
 def test_the_order_looks_random():
     length = 10_000
     ids = sample_ids(3, 0, length, length)
-    # Mean distance of neighbours in a random permutation is a third of its length; fixed points are about one.
+    # In a random permutation neighbours are a third of the length apart on average, and about one point is fixed.
     assert abs(np.abs(np.diff(ids)).mean() / length - 1 / 3) < 0.01
     assert (ids == np.arange(length)).sum() < 8
     # Each tenth of the epoch draws evenly from each tenth of the samples.
@@ -52,8 +52,8 @@ def test_every_permutation_of_few_samples_occurs():
     assert len(seen) == 24
 
 
-def test_the_order_never_changes():
-    """Resuming an old run with a newer muster must go on in the same order."""
+def test_the_order_does_not_change_between_versions():
+    """A run resumed with a newer version of muster must continue in the same order."""
     assert sample_ids(1, 0, 8, 1000).tolist() == FIRST_OF_1000
     assert sample_ids(42, 99_999, 4, 50_000).tolist() == ACROSS_EPOCHS
 
@@ -62,17 +62,17 @@ FIRST_OF_1000 = [103, 35, 835, 569, 71, 666, 501, 7]
 ACROSS_EPOCHS = [3451, 2490, 19898, 9232]
 
 
-def test_shares_are_the_whole_batch():
+def test_the_shares_of_all_ranks_make_up_the_batch():
     batch = list(range(24))
     for size in (1, 2, 3, 4, 8):
-        assert [one for rank in range(size) for one in batch[share(24, rank, size)]] == batch
+        assert [sample for rank in range(size) for sample in batch[share_batch(24, rank, size)]] == batch
 
 
-def test_a_batch_that_cannot_be_shared_names_sizes_that_can():
+def test_an_indivisible_batch_is_rejected_with_sizes_that_work():
     with pytest.raises(ConfigError, match=r"batch\.size.*10 samples.*4 data-parallel ranks.*8 or 12"):
-        share(10, 0, 4)
+        share_batch(10, 0, 4)
     with pytest.raises(ConfigError, match=r"set batch\.size to 4"):
-        share(3, 0, 4)
+        share_batch(3, 0, 4)
 
 
 class Numbers:
@@ -86,19 +86,19 @@ class Numbers:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_crash_resize_resume_never_skip_or_repeat(seed):
-    """Random runs: train some steps, sometimes save; crash back to the last save; come back with another world size.
+def test_crashes_and_resizes_never_skip_or_repeat_a_sample(seed):
+    """Simulate random runs that train, sometimes save, crash, and resume with another world size.
 
-    What counts is what the final weights have seen: steps after the last save that a crash threw away are not in
-    them. That record must be every id of each epoch exactly once, and in the order of an undisturbed run.
+    Only the samples that reached the final weights count, so steps after the last save before a crash do not. These
+    samples must be every id of each epoch exactly once, in the order of an undisturbed run.
     """
-    chance = random.Random(seed)  # noqa: S311
-    length, batch, goal = chance.choice([64, 100, 1000, 37]), 16, 1600
+    rng = random.Random(seed)  # noqa: S311
+    length, batch, goal = rng.choice([64, 100, 1000, 37]), 16, 1600
     seen: list[int] = []
     epochs: list[int] = []
     saved = 0
     while saved < goal:
-        dp_size = chance.choice([1, 2, 4, 8])
+        dp_size = rng.choice([1, 2, 4, 8])
         loaders = [
             Loader(
                 Numbers(length),
@@ -107,20 +107,20 @@ def test_crash_resize_resume_never_skip_or_repeat(seed):
                 dp_rank=rank,
                 dp_size=dp_size,
                 position=saved,
-                workers=chance.choice([0, 1, 3]),
-                ahead=chance.choice([1, 2]),
+                workers=rng.choice([0, 1, 3]),
+                ahead=rng.choice([1, 2]),
             )
             for rank in range(dp_size)
         ]
         del seen[saved:], epochs[saved:]
-        for _ in range(chance.randrange(12)):
+        for _ in range(rng.randrange(12)):
             batches = [next(loader) for loader in loaders]
-            for one in batches:
-                assert one.ids.tolist() == one.tensors["inputs"].tolist()
-                seen += one.ids.tolist()
-                epochs += one.tensors["targets"].tolist()
-            assert {one.position for one in batches} == {len(seen)}
-            if chance.random() < 0.3:
+            for part in batches:
+                assert part.ids.tolist() == part.tensors["inputs"].tolist()
+                seen += part.ids.tolist()
+                epochs += part.tensors["targets"].tolist()
+            assert {part.position for part in batches} == {len(seen)}
+            if rng.random() < 0.3:
                 saved = len(seen)
         for loader in loaders:
             loader.close()

@@ -1,4 +1,4 @@
-"""Preparing text: the same shards whoever makes them, however often they are interrupted."""
+"""Preparing text: the shards are the same for any number of workers and interruptions."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ import pytest
 
 from trainer.config.errors import ConfigError
 from trainer.config.schema import Config, DataConfig, LlamaConfig
-from trainer.data import crew
-from trainer.data.inputs import find
-from trainer.data.inputs import whole as whole_of
+from trainer.data import workers
+from trainer.data.inputs import find_files, whole_range
 from trainer.data.prepare import main
 from trainer.data.registry import open_source
-from trainer.data.shard import Task
+from trainer.data.shard import ShardTask
 
 COMMAND = [sys.executable, "-c", "import sys; from trainer.data.prepare import main; sys.exit(main(sys.argv[1:]))"]
-# Only ends what hangs: the machine may be busy with other things.
+# Long enough for a busy machine: it only ends a test that hangs.
 LIMIT_S = 240
 WORDS = ["muster", "trains", "what", "it", "builds", "on", "machines", "that", "were", "made", "ready"]
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory) -> Path:
-    """A folder with small files, one that spans shards, lines of JSON, and what must be left out."""
+    """Make a folder with small files, one that spans shards, JSON lines, and files that must be left out."""
     folder = tmp_path_factory.mktemp("texts")
-    chance = random.Random(1)  # noqa: S311
-    lines = [" ".join(chance.choices(WORDS, k=12)) for _ in range(40_000)]
+    rng = random.Random(1)  # noqa: S311
+    lines = [" ".join(rng.choices(WORDS, k=12)) for _ in range(40_000)]
     (folder / "big.txt").write_text("\n".join(lines))
     (folder / "sub").mkdir()
     (folder / "sub" / "note.md").write_text("# Note\n\nwörld\n")
@@ -54,27 +53,27 @@ def texts(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(texts, tmp_path_factory) -> Path:
-    """What an undisturbed run makes."""
+    """Return the shards of an undisturbed run."""
     out = tmp_path_factory.mktemp("out") / "whole"
     assert main([str(texts), "--out", str(out), "--workers", "2", "--shard-tokens", "200_000"]) == 0
     return out
 
 
-def again(texts: Path, out: Path, *more: str) -> list[str]:
+def arguments_for(texts: Path, out: Path, *more: str) -> list[str]:
     return [str(texts), "--out", str(out), "--shard-tokens", "200000", *more]
 
 
-def bytes_of(folder: Path) -> dict[str, bytes]:
+def read_bytes(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in {".lock", "job.json"}}
 
 
-def tokens_of(folder: Path) -> np.ndarray:
+def read_tokens(folder: Path) -> np.ndarray:
     index = json.loads((folder / "index.json").read_text())
     dtype = {"uint16": "<u2", "uint32": "<u4"}[index["dtype"]]
     return np.concatenate([np.fromfile(folder / shard["file"], dtype) for shard in index["shards"]])
 
 
-def test_bytes_come_back_with_a_mark_after_each_document(texts, whole):
+def test_byte_tokens_reproduce_the_documents_with_an_end_mark_after_each(texts, whole):
     index = json.loads((whole / "index.json").read_text())
     assert {name: index[name] for name in ("version", "dtype", "vocab_size", "tokenizer", "eos")} == {
         "version": 1,
@@ -84,7 +83,7 @@ def test_bytes_come_back_with_a_mark_after_each_document(texts, whole):
         "eos": 256,
     }
     assert len(index["shards"]) > 10
-    tokens = tokens_of(whole)
+    tokens = read_tokens(whole)
     ends = np.flatnonzero(tokens == 256)
     documents = [part[part < 256].astype(np.uint8).tobytes() for part in np.split(tokens, ends)][:-1]
     lines = (texts / "docs.jsonl").read_text().split("\n")[:2000]
@@ -93,100 +92,102 @@ def test_bytes_come_back_with_a_mark_after_each_document(texts, whole):
     assert documents == expected
 
 
-def test_shards_have_about_the_size_asked_for(whole):
-    """Those of JSON lines are smaller: what a token takes is learned from the first text, here without braces."""
+def test_shards_have_about_the_requested_size(whole):
+    """Shards of JSON lines are smaller: bytes per token are estimated from the first text, which has no braces."""
     *full, last = [shard["tokens"] for shard in json.loads((whole / "index.json").read_text())["shards"]]
     assert all(0.6 < tokens / 200_000 < 1.4 for tokens in full)
     assert 0 < last < 1.4 * 200_000
 
 
-def test_training_can_read_them(whole):
+def test_the_shards_can_be_trained_on(whole):
     data = DataConfig(kind="tokens", path=str(whole))
     source = open_source(Config(name="test", model=LlamaConfig(vocab_size=512, seq_len=128), data=data))
     assert source.length > 20_000
     assert bytes(source.fetch(np.array([0]), 0)["inputs"][0].astype(np.uint8)).split()[1].decode() in WORDS
 
 
-def test_the_number_of_workers_changes_nothing(texts, whole, tmp_path):
-    assert main(again(texts, tmp_path / "one", "--workers", "1")) == 0
-    assert bytes_of(tmp_path / "one") == bytes_of(whole)
+def test_the_shards_do_not_depend_on_the_number_of_workers(texts, whole, tmp_path):
+    assert main(arguments_for(texts, tmp_path / "one", "--workers", "1")) == 0
+    assert read_bytes(tmp_path / "one") == read_bytes(whole)
 
 
-def test_a_second_run_reuses_everything_and_says_so(texts, whole, capsys):
+def test_a_second_run_reuses_all_shards_and_reports_it(texts, whole, capsys):
     before = {path.name: path.stat().st_ino for path in whole.glob("*.bin")}
-    assert main(again(texts, whole, "--workers", "1")) == 0
+    assert main(arguments_for(texts, whole, "--workers", "1")) == 0
     assert f"reused {len(before)} of {len(before)} shards" in capsys.readouterr().out
     assert {path.name: path.stat().st_ino for path in whole.glob("*.bin")} == before
 
 
-def test_killed_again_and_again_it_ends_with_the_same_bytes(texts, whole, tmp_path):
+def test_a_run_killed_several_times_ends_with_the_same_bytes(texts, whole, tmp_path):
     out = tmp_path / "killed"
     interrupted = 0
     for enough in (1, 4, 8):
-        run = _start(again(texts, out, "--workers", "2"))
+        run = _start(arguments_for(texts, out, "--workers", "2"))
         _until(lambda: len(list(out.glob("*.bin"))) >= enough)  # noqa: B023
-        workers = _children(run.pid)
+        children = _children(run.pid)
         run.kill()
         run.wait()
         interrupted += not (out / "index.json").exists()
-        _until(lambda: not any(_alive(pid) for pid in workers))  # noqa: B023
+        _until(lambda: not any(_alive(pid) for pid in children))  # noqa: B023
     assert interrupted
-    done = subprocess.run([*COMMAND, *again(texts, out, "--workers", "2")], capture_output=True, text=True)
+    done = subprocess.run([*COMMAND, *arguments_for(texts, out, "--workers", "2")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "shards that an earlier run had finished" in done.stdout
-    assert bytes_of(out) == bytes_of(whole)
+    assert read_bytes(out) == read_bytes(whole)
 
 
-def test_a_worker_that_dies_is_reported_and_its_work_is_not_lost(texts, whole, tmp_path):
+def test_the_death_of_a_worker_is_reported_and_the_next_run_continues(texts, whole, tmp_path):
     out = tmp_path / "died"
-    run = _start(again(texts, out, "--workers", "2"))
+    run = _start(arguments_for(texts, out, "--workers", "2"))
     _until(lambda: _workers(run.pid))
     os.kill(_workers(run.pid)[0], signal.SIGKILL)
     _, stderr = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 2
-    assert "a worker died (SIGKILL) at shard-" in stderr
+    assert "a worker died (SIGKILL) while making shard-" in stderr
     assert "run the command again" in stderr
-    assert main(again(texts, out, "--workers", "2")) == 0
-    assert bytes_of(out) == bytes_of(whole)
+    assert main(arguments_for(texts, out, "--workers", "2")) == 0
+    assert read_bytes(out) == read_bytes(whole)
 
 
 @pytest.mark.parametrize("is_started", [False, True], ids=["before its first task", "between two tasks"])
-def test_a_worker_that_is_dead_when_it_is_given_a_task_is_reported_alike(texts, tmp_path, is_started):
-    (file,) = find([str(texts / "sub" / "code")])
-    tasks = deque(Task(number, (whole_of(file),)) for number in range(2))
-    worker = crew._Worker(crew.Settings(str(tmp_path), "bytes", "text"))
+def test_a_worker_that_died_before_it_gets_a_task_is_reported(texts, tmp_path, is_started):
+    (file,) = find_files([str(texts / "sub" / "code")])
+    tasks = deque(ShardTask(number, (whole_range(file),)) for number in range(2))
+    worker = workers._Worker(workers.WorkerSettings(str(tmp_path), "bytes", "text"))
     if is_started:
-        worker.next(tasks)
-        assert [type(worker.receive()) for _ in range(2)] == [int, crew.Done]
+        worker.start_next(tasks)
+        assert [type(worker.receive()) for _ in range(2)] == [int, workers.FinishedTask]
     worker._process.kill()
     worker._process.join()
-    worker.next(tasks)
-    with pytest.raises(ConfigError, match=rf"--workers: a worker died \(SIGKILL\) at shard-0000{int(is_started)}.bin"):
+    worker.start_next(tasks)
+    with pytest.raises(
+        ConfigError, match=rf"--workers: a worker died \(SIGKILL\) while making shard-0000{int(is_started)}.bin"
+    ):
         worker.receive()
     worker.stop()
 
 
-def test_what_a_worker_said_before_it_ended_is_heard(texts, tmp_path):
-    """A tokenizer that breaks between the command's own look at it and a worker's."""
-    worker = crew._Worker(crew.Settings(str(tmp_path), "nowhere", "text"))
+def test_the_last_message_of_a_worker_is_reported(texts, tmp_path):
+    """The tokenizer disappears after the command has loaded it and before a worker does."""
+    worker = workers._Worker(workers.WorkerSettings(str(tmp_path), "nowhere", "text"))
     worker._process.join()
-    worker.next(deque([Task(0, (whole_of(find([str(texts / "sub" / "code")])[0]),))]))
+    worker.start_next(deque([ShardTask(0, (whole_range(find_files([str(texts / "sub" / "code")])[0]),))]))
     with pytest.raises(ConfigError, match="there is no file nowhere"):
         worker.receive()
     worker.stop()
 
 
-def test_an_interrupt_says_how_to_go_on(texts, tmp_path):
-    run = _start(again(texts, tmp_path / "out", "--workers", "1"))
+def test_an_interrupt_prints_how_to_continue(texts, tmp_path):
+    run = _start(arguments_for(texts, tmp_path / "out", "--workers", "1"))
     _until(lambda: _workers(run.pid))
     run.send_signal(signal.SIGINT)
     _, stderr = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 130
-    assert stderr.endswith("stopped; the same command goes on from here\n")
+    assert stderr.endswith("interrupted; run the same command again to continue\n")
     assert "Traceback" not in stderr
 
 
-def test_an_interrupt_while_a_worker_starts_waits_until_it_has_started(texts, tmp_path):
+def test_an_interrupt_during_the_start_of_a_worker_is_delayed(texts, tmp_path):
     code = """
 import os, signal, sys
 from multiprocessing import util
@@ -203,39 +204,39 @@ def interrupted(path, words, handles):
 util.spawnv_passfds = interrupted
 sys.exit(prepare.main(sys.argv[1:]))
 """
-    command = [sys.executable, "-c", code, *again(texts, tmp_path / "out", "--workers", "1")]
+    command = [sys.executable, "-c", code, *arguments_for(texts, tmp_path / "out", "--workers", "1")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 130
-    assert done.stderr.endswith("stopped; the same command goes on from here\n")
+    assert done.stderr.endswith("interrupted; run the same command again to continue\n")
     assert "Traceback" not in done.stderr
 
 
-def test_a_damaged_shard_is_made_anew(texts, whole, tmp_path, capsys):
+def test_a_damaged_shard_is_made_again(texts, whole, tmp_path, capsys):
     out = tmp_path / "damaged"
-    assert main(again(texts, out, "--workers", "2")) == 0
-    good = bytes_of(out)
+    assert main(arguments_for(texts, out, "--workers", "2")) == 0
+    good = read_bytes(out)
     shard = out / "shard-00003.bin"
     shard.write_bytes(good[shard.name][:-2] + b"\x00\x00")
     capsys.readouterr()
-    assert main(again(texts, out, "--workers", "2")) == 0
+    assert main(arguments_for(texts, out, "--workers", "2")) == 0
     assert f"reused {len(good) - 2} of {len(good) - 1} shards" in capsys.readouterr().out
-    assert bytes_of(out) == good
+    assert read_bytes(out) == good
 
 
-def test_shards_of_another_job_are_left_alone(texts, whole, capsys):
-    before = bytes_of(whole)
-    assert main(again(texts, whole, "--text-key", "body", "--shard-tokens", "7")) == 2
+def test_shards_of_another_job_are_not_overwritten(texts, whole, capsys):
+    before = read_bytes(whole)
+    assert main(arguments_for(texts, whole, "--text-key", "body", "--shard-tokens", "7")) == 2
     message = capsys.readouterr().err
-    assert "holds shards of another job: shard_tokens, text_key changed since" in message
+    assert "contains shards of another job (shard_tokens, text_key changed)" in message
     assert f"rm -r {whole}" in message
-    assert bytes_of(whole) == before
+    assert read_bytes(whole) == before
 
 
-def test_two_runs_at_once_do_not_mix(texts, tmp_path, capsys):
+def test_a_second_run_in_the_same_folder_is_refused(texts, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     with (tmp_path / "out" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert main(again(texts, tmp_path / "out")) == 2
+        assert main(arguments_for(texts, tmp_path / "out")) == 2
     assert "another run is preparing" in capsys.readouterr().err
 
 
@@ -246,9 +247,9 @@ def test_two_runs_at_once_do_not_mix(texts, tmp_path, capsys):
             "a.jsonl",
             b'{"text": "x"}\n{"body": "y"}\n',
             [],
-            "the line at byte 14 is no JSON object with a text under 'text'",
+            "the line at byte 14 is not a JSON object with text in 'text'",
         ),
-        ("b.jsonl", b"not json\n", [], "the line at byte 0 is no JSON object"),
+        ("b.jsonl", b"not json\n", [], "the line at byte 0 is not a JSON object"),
         ("c.dat", b"\0\0", [], "c.dat is not text"),
         ("d.txt", b"", [], "no text in"),
         ("e.txt", b"x", ["--tokenizer", "nowhere"], "--tokenizer: there is no file nowhere; give `bytes`"),
@@ -256,32 +257,32 @@ def test_two_runs_at_once_do_not_mix(texts, tmp_path, capsys):
         ("g.txt", b"x", ["missing.txt"], "INPUT: there is no file or folder missing.txt"),
     ],
 )
-def test_bad_input_is_named(tmp_path, capsys, name, content, more, message):  # noqa: PLR0913, PLR0917
+def test_invalid_input_is_reported(tmp_path, capsys, name, content, more, message):  # noqa: PLR0913, PLR0917
     (tmp_path / name).write_bytes(content)
     assert main([str(tmp_path / name), *more, "--out", str(tmp_path / "out"), "--workers", "1"]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written(tmp_path, capsys):
+def test_an_unwritable_folder_is_reported(tmp_path, capsys):
     (tmp_path / "file").write_text("x")
     assert main([str(tmp_path / "file"), "--out", str(tmp_path / "file" / "out")]) == 2
     assert "--out: cannot write to" in capsys.readouterr().err
 
 
-def test_a_disk_that_takes_no_more(texts, whole, tmp_path):
-    """A limit on the size of files stands for it: the same error at the same place."""
-    command = [*COMMAND, *again(texts, tmp_path / "out", "--workers", "1")]
+def test_a_full_disk_is_reported_and_the_next_run_continues(texts, whole, tmp_path):
+    """A limit on the file size causes the same error in the same place as a full disk."""
+    command = [*COMMAND, *arguments_for(texts, tmp_path / "out", "--workers", "1")]
     limits = (100_000, resource.RLIM_INFINITY)
     done = subprocess.run(
         command, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     )
     assert done.returncode == 2
-    assert "shard-00000.bin: [Errno 27] File too large; mend that and run the command again" in done.stderr
-    assert main(again(texts, tmp_path / "out", "--workers", "2")) == 0
-    assert bytes_of(tmp_path / "out") == bytes_of(whole)
+    assert "shard-00000.bin: [Errno 27] File too large; fix the cause and run the command again" in done.stderr
+    assert main(arguments_for(texts, tmp_path / "out", "--workers", "2")) == 0
+    assert read_bytes(tmp_path / "out") == read_bytes(whole)
 
 
-def test_a_hugging_face_tokenizer(tmp_path, capsys):
+def test_a_hugging_face_tokenizer_can_be_used(tmp_path, capsys):
     folder = _tokenizer(tmp_path / "tiny", 70_000)
     (tmp_path / "a.txt").write_text("muster trains muster")
     (tmp_path / "b.txt").write_text("builds")
@@ -289,19 +290,19 @@ def test_a_hugging_face_tokenizer(tmp_path, capsys):
     assert main([*command, "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
     index = json.loads((tmp_path / "out" / "index.json").read_text())
     assert (index["tokenizer"], index["dtype"], index["vocab_size"], index["eos"]) == ("tiny", "uint32", 70_000, 3)
-    assert tokens_of(tmp_path / "out").tolist() == [0, 1, 0, 3, 69_999, 3]
+    assert read_tokens(tmp_path / "out").tolist() == [0, 1, 0, 3, 69_999, 3]
 
 
-def test_a_tokenizer_without_an_end_mark(tmp_path, capsys):
+def test_a_tokenizer_without_an_end_of_text_token_can_be_used(tmp_path, capsys):
     folder = _tokenizer(tmp_path / "tiny", 100, end="")
     (tmp_path / "a.txt").write_text("muster trains")
     command = [str(tmp_path / "a.txt"), "--tokenizer", str(folder / "tokenizer.json")]
     assert main([*command, "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
     assert "no end-of-text token" in capsys.readouterr().out
-    assert tokens_of(tmp_path / "out").tolist() == [0, 1]
+    assert read_tokens(tmp_path / "out").tolist() == [0, 1]
 
 
-def test_a_missing_package_is_named(tmp_path, monkeypatch, capsys):
+def test_a_missing_package_is_reported(tmp_path, monkeypatch, capsys):
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "a.txt").write_text("x")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
@@ -310,20 +311,20 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, capsys):
     assert "needs the package tokenizers; install tokenizers, or use bytes" in capsys.readouterr().err
 
 
-def test_a_terminal_sees_a_bar_in_place(texts, tmp_path):
-    ours, theirs = pty.openpty()
-    command = [*COMMAND, *again(texts, tmp_path / "out", "--workers", "1")]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=theirs, check=True)
-    os.close(theirs)
-    shown = os.read(ours, 1 << 16).decode()
-    os.close(ours)
+def test_a_terminal_shows_a_progress_bar(texts, tmp_path):
+    terminal, child_terminal = pty.openpty()
+    command = [*COMMAND, *arguments_for(texts, tmp_path / "out", "--workers", "1")]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=child_terminal, check=True)
+    os.close(child_terminal)
+    output = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
     assert done.returncode == 0
-    assert shown.startswith("\r[")
-    assert "100%" in shown
-    assert shown.count("\n") == 1
+    assert output.startswith("\r[")
+    assert "100%" in output
+    assert output.count("\n") == 1
 
 
-def test_the_command_starts_without_torch():
+def test_the_command_does_not_import_torch():
     code = "import sys, trainer.data.prepare; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
@@ -352,15 +353,15 @@ def _workers(parent: int) -> list[int]:
 
 
 def _children(parent: int) -> list[int]:
-    found = []
+    children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == parent:
-            found.append(int(path.parent.name))
-    return found
+            children.append(int(path.parent.name))
+    return children
 
 
 def _alive(pid: int) -> bool:

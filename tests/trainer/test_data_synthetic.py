@@ -1,4 +1,4 @@
-"""Samples made up: the same wherever they are made, and worth learning."""
+"""Synthetic samples: equal wherever they are made, and learnable."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def config(model, **data):
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_a_sample_is_the_same_in_any_company(family):
+def test_a_sample_does_not_depend_on_the_other_samples_of_its_batch(family):
     source = open_source(config(MODELS[family], samples=1000))
     assert source.length == 1000
     ids = np.array([7, 999, 0, 7])
     together = source.fetch(ids, 0)
-    for place, one in enumerate(ids):
-        alone = source.fetch(np.array([one]), 3)
+    for row, sample in enumerate(ids):
+        alone = source.fetch(np.array([sample]), 3)
         for name in ("inputs", "targets"):
-            assert np.array_equal(together[name][place], alone[name][0])
+            assert np.array_equal(together[name][row], alone[name][0])
     assert not np.array_equal(together["inputs"][0], together["inputs"][1])
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_tokens_follow_a_rule_that_a_table_learns(family):
+def test_a_table_of_pairs_predicts_most_tokens(family):
     vocab = MODELS[family].vocab_size
     batch = open_source(config(MODELS[family])).fetch(np.arange(2000), 0)
     inputs, targets = batch["inputs"], batch["targets"]
@@ -50,7 +50,7 @@ def test_tokens_follow_a_rule_that_a_table_learns(family):
 
 
 @pytest.mark.parametrize(("family", "dtype", "shape"), [("resnet", np.uint8, (3, 32, 32)), ("mlp", np.float32, (20,))])
-def test_classes_can_be_told_apart(family, dtype, shape):
+def test_classes_are_separable(family, dtype, shape):
     batch = open_source(config(MODELS[family])).fetch(np.arange(600), 0)
     inputs, targets = batch["inputs"], batch["targets"]
     assert inputs.dtype == dtype
@@ -63,6 +63,6 @@ def test_classes_can_be_told_apart(family, dtype, shape):
     assert (distances.argmin(1) == targets[400:]).mean() > 0.95
 
 
-def test_shorter_sequences_than_the_model_allows():
+def test_sequences_may_be_shorter_than_the_models():
     source = open_source(config(MODELS["llama"], seq_len=8))
     assert source.fetch(np.arange(2), 0)["inputs"].shape == (2, 8)

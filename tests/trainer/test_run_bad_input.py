@@ -118,8 +118,9 @@ def test_shards_of_another_vocabulary(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert main([*words, "model.vocab_size=128"]) == Code.BAD_INPUT
     assert capfd.readouterr().err.splitlines() == [
         "trainer: 1 setting needs fixing",
-        f"data.path: {shards} has tokens of the tokenizer bytes with a vocabulary of 257, more than the model's 128; "
-        "set model.vocab_size to 257 or more, or prepare the text with the tokenizer of the model",
+        f"data.path: {shards} was made with the tokenizer bytes, whose vocabulary of 257 is larger than the model's "
+        "128; "
+        "set model.vocab_size to 257 or more, or prepare the text with the model's tokenizer",
     ]
     assert main([*words, "model.vocab_size=257", "steps=1"]) == Code.FINISHED
 

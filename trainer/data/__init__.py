@@ -1,1 +1,1 @@
-"""Samples: where they come from, in which order, and how they reach the device."""
+"""Training data: where samples come from, in which order, and how they reach the device."""

@@ -1,39 +1,49 @@
-"""A folder for each class, its images cropped, scaled and flipped by chance that depends on nothing but the sample."""
+"""Images in one folder per class; random crops and flips depend on nothing but seed, epoch and sample.
+
+Files in .npy and .ppm format are decoded here, all others by Pillow.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.data import picture
-from trainer.data.hashing import key, uniform
+from trainer.data.hashing import hash_uniform, make_key
 from trainer.data.order import Ids
-from trainer.data.picture import Pixels
 from trainer.data.source import Arrays
 
+Pixels: TypeAlias = NDArray[np.uint8]
+
+NATIVE_SUFFIXES = frozenset({".npy", ".ppm"})
+PILLOW_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
+
 # The random crop of the Inception paper (https://arxiv.org/abs/1409.4842), which the ResNet recipes use.
-_AREA = (0.08, 1.0)
-_RATIO = (3 / 4, 4 / 3)
+_CROP_AREA = (0.08, 1.0)
+_CROP_RATIO = (3 / 4, 4 / 3)
+_FLIP_PROBABILITY = 0.5
+_PPM_HEADER = re.compile(rb"P6(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+255\s")
 
 
 class ImageFolder:
-    """Classes are numbered by the order of their folders' names, images within them by theirs."""
+    """A data set of images; classes are numbered in the order of their folders' names."""
 
     def __init__(self, path: str, image_size: int, classes: int, seed: int) -> None:
         folder = Path(path)
-        names = _classes(folder, classes)
-        listed = [[os.path.join(name, file) for file in _images(folder / name)] for name in names]
+        names = _list_classes(folder, classes)
+        listed = [[os.path.join(name, file) for file in _list_images(folder / name)] for name in names]
         self._folder = str(folder)
         self._files = [file for files in listed for file in files]
         self._labels = np.repeat(np.arange(len(names)), [len(files) for files in listed])
         self._size = image_size
         self._seed = seed
-        _check_readable(folder, self._files)
+        _check_files(folder, self._files)
 
     @property
     def length(self) -> int:
@@ -42,56 +52,103 @@ class ImageFolder:
     def fetch(self, ids: Ids, epoch: int) -> Arrays:
         images = np.empty((len(ids), 3, self._size, self._size), np.uint8)
         for image, sample in zip(images, ids.tolist(), strict=True):
-            pixels = picture.read(os.path.join(self._folder, self._files[sample]))
-            chance = uniform(key(self._seed, epoch, sample), np.arange(5, dtype=np.uint64))
-            image[:] = _augmented(pixels, self._size, chance)
+            pixels = read_image(os.path.join(self._folder, self._files[sample]))
+            draws = hash_uniform(make_key(self._seed, epoch, sample), np.arange(5, dtype=np.uint64))
+            image[:] = _augment(pixels, self._size, draws)
         return {"inputs": images, "targets": self._labels[ids].astype(np.int64)}
 
 
-def _classes(folder: Path, classes: int) -> list[str]:
+def read_image(path: str) -> Pixels:
+    """Return an image as height x width x 3, or raise a ConfigError that names the file."""
+    decode = {".npy": _decode_npy, ".ppm": _decode_ppm}.get(Path(path).suffix.lower(), _decode_with_pillow)
+    try:
+        return decode(path)
+    except (OSError, ValueError, SyntaxError) as error:  # Pillow raises SyntaxError for a broken PNG
+        raise _error(f"{path} cannot be decoded ({error})", "replace or remove the file") from error
+
+
+def _decode_npy(path: str) -> Pixels:
+    pixels: Pixels = np.load(path, allow_pickle=False)
+    if pixels.dtype != np.uint8 or pixels.shape[2:] != (3,):
+        raise ValueError(f"it is {pixels.dtype} {pixels.shape}, but must be uint8 (height, width, 3)")
+    return pixels
+
+
+def _decode_ppm(path: str) -> Pixels:
+    raw = Path(path).read_bytes()
+    header = _PPM_HEADER.match(raw)
+    if not header:
+        raise ValueError("it has no header of a binary 8-bit PPM")
+    width, height = int(header[1]), int(header[2])
+    return np.frombuffer(raw, np.uint8, height * width * 3, header.end()).reshape(height, width, 3)
+
+
+def _decode_with_pillow(path: str) -> Pixels:
+    from PIL import Image  # noqa: PLC0415 - optional
+
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def _has_pillow() -> bool:
+    try:
+        import PIL.Image  # noqa: F401, PLC0415
+    except ImportError:
+        return False
+    return True
+
+
+def _list_classes(folder: Path, classes: int) -> list[str]:
     if not folder.is_dir():
-        raise _error(f"there is no folder {folder}", "give a folder that has one folder of images for each class")
+        raise _error(f"there is no folder {folder}", "give a folder with one subfolder of images per class")
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
-        raise _error(f"{folder} has no folders in it", "put the images of each class into a folder of their own")
+        raise _error(f"{folder} has no subfolders", "put the images of each class into a subfolder")
     if len(names) > classes:
         message = f"{folder} has {len(names)} classes, more than the model's {classes}"
         raise _error(message, f"set model.classes to {len(names)} or more")
     return names
 
 
-def _images(folder: Path) -> list[str]:
-    known = picture.OWN | picture.PILLOW
-    return sorted(entry.name for entry in os.scandir(folder) if os.path.splitext(entry.name)[1].lower() in known)
+def _list_images(folder: Path) -> list[str]:
+    suffixes = NATIVE_SUFFIXES | PILLOW_SUFFIXES
+    return sorted(entry.name for entry in os.scandir(folder) if os.path.splitext(entry.name)[1].lower() in suffixes)
 
 
-def _check_readable(folder: Path, files: list[str]) -> None:
+def _check_files(folder: Path, files: list[str]) -> None:
     if not files:
-        kinds = ", ".join(sorted(picture.OWN | picture.PILLOW))
-        raise _error(f"no folder of {folder} has an image in it", f"these are known: {kinds}")
-    other = next((file for file in files if os.path.splitext(file)[1].lower() not in picture.OWN), None)
-    if other and not picture.has_pillow():
-        raise _error(f"{folder / other} needs the package pillow", "install pillow, or convert images to .npy or .ppm")
+        suffixes = ", ".join(sorted(NATIVE_SUFFIXES | PILLOW_SUFFIXES))
+        raise _error(f"no subfolder of {folder} contains an image", f"supported: {suffixes}")
+    foreign = next((file for file in files if os.path.splitext(file)[1].lower() not in NATIVE_SUFFIXES), None)
+    if foreign and not _has_pillow():
+        message = f"{folder / foreign} needs the package pillow"
+        raise _error(message, "install pillow, or convert the images to .npy or .ppm")
 
 
-def _augmented(pixels: Pixels, size: int, chance: NDArray[np.float64]) -> Pixels:
-    top, left, height, width = _crop(pixels.shape[0], pixels.shape[1], chance)
-    image = _scaled(pixels[top : top + height, left : left + width], size)
-    return image[:, :, ::-1] if chance[4] < 0.5 else image  # noqa: PLR2004
+def _augment(pixels: Pixels, size: int, draws: NDArray[np.float64]) -> Pixels:
+    top, left, height, width = _choose_crop(pixels.shape[0], pixels.shape[1], draws)
+    image = _resize(pixels[top : top + height, left : left + width], size)
+    return image[:, :, ::-1] if draws[4] < _FLIP_PROBABILITY else image
 
 
-def _crop(height: int, width: int, chance: NDArray[np.float64]) -> tuple[int, int, int, int]:
-    """Area and shape by chance, cut down to what fits: no second try, so one draw of numbers is always enough."""
-    area = height * width * (_AREA[0] + (_AREA[1] - _AREA[0]) * chance[0])
-    ratio = math.exp(math.log(_RATIO[0]) + (math.log(_RATIO[1]) - math.log(_RATIO[0])) * chance[1])
-    tall = min(height, max(1, round(math.sqrt(area / ratio))))
-    wide = min(width, max(1, round(math.sqrt(area * ratio))))
-    return int(chance[2] * (height - tall + 1)), int(chance[3] * (width - wide + 1)), tall, wide
+def _choose_crop(height: int, width: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:
+    """Return top, left, height and width of a random crop.
+
+    A crop that is larger than the image is cut down instead of drawn again, so that a fixed number of draws suffices.
+    """
+    area = height * width * (_CROP_AREA[0] + (_CROP_AREA[1] - _CROP_AREA[0]) * draws[0])
+    low, high = (math.log(ratio) for ratio in _CROP_RATIO)
+    ratio = math.exp(low + (high - low) * draws[1])
+    crop_height = min(height, max(1, round(math.sqrt(area / ratio))))
+    crop_width = min(width, max(1, round(math.sqrt(area * ratio))))
+    top, left = int(draws[2] * (height - crop_height + 1)), int(draws[3] * (width - crop_width + 1))
+    return top, left, crop_height, crop_width
 
 
-def _scaled(pixels: Pixels, size: int) -> Pixels:
-    """3 x size x size; torch's kernel works on bytes, smooths what it shrinks, and lets other threads run."""
-    import torch  # noqa: PLC0415  # heavy, and a check of the folder does without
+def _resize(pixels: Pixels, size: int) -> Pixels:
+    """Return 3 x size x size; torch's kernel works on bytes, antialiases, and releases the interpreter lock."""
+    # Imported here because torch is heavy and checking a folder does not need it.
+    import torch  # noqa: PLC0415
     from torch.nn.functional import interpolate  # noqa: PLC0415
 
     image = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]

@@ -1,4 +1,4 @@
-"""index.json: what a folder of token shards holds."""
+"""index.json: the contents of a folder of token shards."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ DTYPES = {"uint16": "<u2", "uint32": "<u4"}
 
 @dataclass(frozen=True)
 class Shard:
+    """A file of tokens."""
+
     file: str
     tokens: int
+    """Number of tokens."""
     max_token: int
     sha256: str
 
 
 @dataclass(frozen=True)
 class Index:
-    """`eos` is the token after each document, if there is one; `vocab_size` is one more than the largest token."""
+    """The shards of a folder and the tokenizer that made them."""
 
     dtype: str
     vocab_size: int
+    """One more than the largest token that the tokenizer can produce."""
     tokenizer: str
     eos: int | None
+    """Token at the end of each document, if there is one."""
     shards: tuple[Shard, ...]
     version: int = VERSION
 
 
 def write(folder: Path, index: Index) -> None:
+    """Write the index of a folder."""
     write_durably(folder / NAME, json.dumps({"version": VERSION} | asdict(index), indent=2) + "\n")
 
 
 def read(folder: Path) -> Index:
-    """The index, or a ConfigError that says why there is none."""
+    """Return the index of a folder, or raise a ConfigError that says why there is none."""
     if not folder.is_dir():
         raise _error(f"there is no folder {folder}", f"make it: python -m trainer prepare INPUT... --out {folder}")
     path = folder / NAME
     if not path.exists():
-        again = f"run (again): python -m trainer prepare INPUT... --out {folder}"
-        if any(folder.glob("*.bin")):
-            raise _error(f"{folder} has shards but no index.json: its preparation did not end", again)
-        if any(folder.iterdir()):
-            fix = f"if it is the text: python -m trainer prepare {folder} --out SHARDS, then data.path=SHARDS"
-            raise _error(f"{folder} has no token shards", fix)
-        raise _error(f"{folder} is empty", again)
+        raise _explain_missing_index(folder)
     try:
         return _parse(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError) as error:
@@ -60,7 +60,7 @@ def read(folder: Path) -> Index:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """All of it or nothing, also after a power cut."""
+    """Write a file completely or not at all, even if the power fails."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -70,6 +70,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def publish(partial: Path, path: Path) -> None:
+    """Give a complete file its final name and flush the folder."""
     partial.rename(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -78,11 +79,21 @@ def publish(partial: Path, path: Path) -> None:
         os.close(folder)
 
 
+def _explain_missing_index(folder: Path) -> ConfigError:
+    again = f"run (again): python -m trainer prepare INPUT... --out {folder}"
+    if any(folder.glob("*.bin")):
+        return _error(f"{folder} has shards but no index.json: its preparation did not finish", again)
+    if any(folder.iterdir()):
+        fix = f"if it contains text: python -m trainer prepare {folder} --out SHARDS, then data.path=SHARDS"
+        return _error(f"{folder} has no token shards", fix)
+    return _error(f"{folder} is empty", again)
+
+
 def _parse(raw: dict[str, Any]) -> Index:
     if raw["version"] != VERSION:
         raise ValueError(f"its version is {raw['version']}")
     if raw["dtype"] not in DTYPES:
-        raise ValueError(f"its dtype is {raw['dtype']}, allowed are {', '.join(DTYPES)}")
+        raise ValueError(f"its dtype is {raw['dtype']}, allowed: {', '.join(DTYPES)}")
     shards = tuple(Shard(**shard) for shard in raw["shards"])
     return Index(**(raw | {"shards": shards}))
 

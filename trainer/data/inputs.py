@@ -1,4 +1,4 @@
-"""The text that is to be prepared: which files, and how they are cut into parts that become one shard each."""
+"""The text to prepare: which files, and how they are cut into the parts that become one shard each."""
 
 from __future__ import annotations
 
@@ -9,68 +9,78 @@ from pathlib import Path
 
 from trainer.config.errors import ConfigError, ConfigProblem
 
-_TEXT = {".txt", ".md", ".rst", ".py", ".jsonl", ".ndjson", ".json", ".csv", ".html", ".tex", ".c", ".h", ".cpp", ".rs"}
-_LINES = {".jsonl", ".ndjson"}
-# What is given to a tokenizer at once; longer documents are cut after a line.
-_BLOCK = 1 << 20
+_TEXT_SUFFIXES = frozenset(
+    {".txt", ".md", ".rst", ".py", ".jsonl", ".ndjson", ".json", ".csv", ".html", ".tex", ".c", ".h", ".cpp", ".rs"}
+)
+_JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
+# What a tokenizer gets at once; longer documents are cut after a line.
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class File:
-    """`name` is how it is known whatever folder it lies in; with size and time it says that a file is unchanged."""
+class TextFile:
+    """A file of text; name, size and time together tell whether it is unchanged."""
 
     path: str
     name: str
+    """Path relative to the input folder, which does not change if the folder moves."""
     size: int
     changed_ns: int
 
 
 @dataclass(frozen=True)
-class Range:
-    """Bytes [start, end) of a file, cut after a line; `last` is set where they reach the file's end."""
+class FileRange:
+    """Bytes [start, end) of a file, cut after a line."""
 
     path: str
     start: int
     end: int
     last: bool
+    """The range reaches the end of the file."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Text for the tokenizer: `size` bytes of input were read for it; `ends` says that a document ends here."""
+class TextPiece:
+    """Text for one call of the tokenizer."""
 
     text: bytes
     size: int
+    """Bytes of input that were read for it."""
     ends: bool
+    """A document ends after it."""
 
 
-def find(inputs: Sequence[str]) -> list[File]:
-    """All text files, in an order of names; empty ones are left out, and of folders binary and hidden ones."""
+def find_files(inputs: Sequence[str]) -> list[TextFile]:
+    """Return all text files of the inputs, sorted by name within each folder.
+
+    Empty files are left out and, in folders, binary and hidden ones.
+    """
     problems = [
-        ConfigProblem("INPUT", f"there is no file or folder {one}", "check the name")
-        for one in inputs
-        if not Path(one).exists()
+        ConfigProblem("INPUT", f"there is no file or folder {path}", "check the name")
+        for path in inputs
+        if not Path(path).exists()
     ]
     if problems:
         raise ConfigError(problems)
-    files = [file for one in inputs for file in _below(Path(one)) if file.size]
+    files = [file for path in inputs for file in _list_files(Path(path)) if file.size]
     if not files:
-        raise ConfigError(
-            [ConfigProblem("INPUT", f"no text in {', '.join(inputs)}", "give text files, .jsonl, or folders")]
-        )
+        raise _error(f"no text in {', '.join(inputs)}", "give text files, .jsonl files, or folders of them")
     return files
 
 
-def split(files: Iterable[File], target: int) -> list[tuple[Range, ...]]:
-    """Parts of about `target` bytes each. Workers appear nowhere, so any number of them makes the same shards."""
-    parts: list[tuple[Range, ...]] = []
-    part: list[Range] = []
+def split_files(files: Iterable[TextFile], target: int) -> list[tuple[FileRange, ...]]:
+    """Cut the files into parts of about `target` bytes.
+
+    The cuts do not depend on the number of workers, so any number of them makes the same shards.
+    """
+    parts: list[tuple[FileRange, ...]] = []
+    part: list[FileRange] = []
     room = target
     for file in files:
         start = 0
         while start < file.size:
-            end = file.size if file.size - start <= room else _after_line(file, start + room)
-            part.append(Range(file.path, start, end, last=end == file.size))
+            end = file.size if file.size - start <= room else _find_line_end(file, start + room)
+            part.append(FileRange(file.path, start, end, last=end == file.size))
             room -= end - start
             start = end
             if room <= 0:
@@ -79,85 +89,88 @@ def split(files: Iterable[File], target: int) -> list[tuple[Range, ...]]:
     return [*parts, tuple(part)] if part else parts
 
 
-def whole(file: File) -> Range:
-    return Range(file.path, 0, file.size, last=True)
+def whole_range(file: TextFile) -> FileRange:
+    """Return the range that covers a whole file."""
+    return FileRange(file.path, 0, file.size, last=True)
 
 
-def pieces(ranges: Iterable[Range], text_key: str) -> Iterator[Piece]:
-    for one in ranges:
-        if Path(one.path).suffix in _LINES:
-            yield from _json_lines(one, text_key)
+def read_pieces(ranges: Iterable[FileRange], text_key: str) -> Iterator[TextPiece]:
+    """Yield the text of some ranges; `text_key` is the key of the text in each line of a .jsonl file."""
+    for file_range in ranges:
+        if Path(file_range.path).suffix in _JSON_LINES_SUFFIXES:
+            yield from _read_json_lines(file_range, text_key)
         else:
-            yield from _plain(one)
+            yield from _read_plain(file_range)
 
 
-def _below(path: Path) -> Iterator[File]:
+def _list_files(path: Path) -> Iterator[TextFile]:
     if path.is_file():
         if not _is_text(path):
-            raise ConfigError([ConfigProblem("INPUT", f"{path} is not text (it has zero bytes in it)", "leave it out")])
-        yield _file(path, path.name)
+            raise _error(f"{path} is not text (it contains zero bytes)", "leave it out")
+        yield _describe_file(path, path.name)
         return
-    for one in sorted(path.rglob("*")):
-        name = one.relative_to(path)
-        hidden = any(part.startswith(".") for part in name.parts)
-        if not hidden and one.is_file() and _is_text(one):
-            yield _file(one, name.as_posix())
+    for child in sorted(path.rglob("*")):
+        name = child.relative_to(path)
+        is_hidden = any(part.startswith(".") for part in name.parts)
+        if not is_hidden and child.is_file() and _is_text(child):
+            yield _describe_file(child, name.as_posix())
 
 
-def _file(path: Path, name: str) -> File:
+def _describe_file(path: Path, name: str) -> TextFile:
     status = path.stat()
-    return File(str(path.resolve()), name, status.st_size, status.st_mtime_ns)
+    return TextFile(str(path.resolve()), name, status.st_size, status.st_mtime_ns)
 
 
 def _is_text(path: Path) -> bool:
-    # Opening every file of a large folder on a shared filesystem takes minutes; a known ending needs none of it.
-    if path.suffix in _TEXT:
+    # Opening every file of a large folder on a shared filesystem takes minutes; a common suffix avoids that.
+    if path.suffix in _TEXT_SUFFIXES:
         return True
     with path.open("rb") as file:
         return b"\0" not in file.read(8192)
 
 
-def _after_line(file: File, offset: int) -> int:
-    """Just behind the line that holds the byte before `offset`."""
+def _find_line_end(file: TextFile, offset: int) -> int:
+    """Return the offset after the line that contains the byte before `offset`."""
     with open(file.path, "rb") as opened:
         opened.seek(offset - 1)
         opened.readline()
         return min(opened.tell(), file.size)
 
 
-def _plain(one: Range) -> Iterator[Piece]:
-    with open(one.path, "rb") as file:
-        file.seek(one.start)
-        left = one.end - one.start
+def _read_plain(file_range: FileRange) -> Iterator[TextPiece]:
+    with open(file_range.path, "rb") as file:
+        file.seek(file_range.start)
+        left = file_range.end - file_range.start
         while left:
-            block = file.read(min(left, _BLOCK))
+            block = file.read(min(left, _BLOCK_BYTES))
             if len(block) < left:
                 block += file.readline(left - len(block))
             if not block:
-                raise _changed(one)
+                raise _truncated_error(file_range)
             left -= len(block)
-            yield Piece(block, len(block), ends=one.last and not left)
+            yield TextPiece(block, len(block), ends=file_range.last and not left)
 
 
-def _json_lines(one: Range, text_key: str) -> Iterator[Piece]:
-    with open(one.path, "rb") as file:
-        file.seek(one.start)
-        while (at := file.tell()) < one.end:
+def _read_json_lines(file_range: FileRange, text_key: str) -> Iterator[TextPiece]:
+    with open(file_range.path, "rb") as file:
+        file.seek(file_range.start)
+        while (offset := file.tell()) < file_range.end:
             line = file.readline()
             if not line:
-                raise _changed(one)
+                raise _truncated_error(file_range)
             if not line.strip():
                 continue
             try:
                 text = json.loads(line)[text_key].encode(errors="replace")
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                message = f"{one.path}: the line at byte {at} is no JSON object with a text under {text_key!r}"
-                fix = "mend or remove the line, or name the key with --text-key"
-                raise ConfigError([ConfigProblem("INPUT", message, fix)]) from error
-            yield Piece(text, len(line), ends=True)
+                message = f"{file_range.path}: the line at byte {offset} is not a JSON object with text in {text_key!r}"
+                raise _error(message, "fix or remove the line, or name the key with --text-key") from error
+            yield TextPiece(text, len(line), ends=True)
 
 
-def _changed(one: Range) -> ConfigError:
-    return ConfigError(
-        [ConfigProblem("INPUT", f"{one.path} became shorter while it was read", "run the command again")]
-    )
+def _truncated_error(file_range: FileRange) -> ConfigError:
+    return _error(f"{file_range.path} became shorter while it was read", "run the command again")
+
+
+def _error(message: str, fix: str) -> ConfigError:
+    return ConfigError([ConfigProblem("INPUT", message, fix)])

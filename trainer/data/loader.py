@@ -1,4 +1,7 @@
-"""Batches of one rank in the run's order, read ahead by threads and already on the device. Its state is one integer."""
+"""Load the batches of one rank in the run's order, prepared by threads and copied to the device in advance.
+
+The state of a loader is a single integer, its position.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,28 @@ import numpy as np
 import torch
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.data.order import Ids, sample_ids, share
+from trainer.data.order import Ids, sample_ids, share_batch
 from trainer.data.source import Arrays, Source
 
-# A read from a dead file server may never return; the run must be able to end all the same.
-_JOIN_S = 5.0
+# A read from a dead file server may never return; the run must be able to end even so.
+_JOIN_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Batch:
-    """This rank's part of a global batch; `position` is that of the sample after the global batch."""
+    """One rank's part of a global batch."""
 
     tensors: dict[str, torch.Tensor]
     ids: Ids
     position: int
+    """Position of the first sample after the global batch."""
 
 
 class Loader:
-    """Endless: epochs follow each other, and a batch may span two. `position` is what a checkpoint keeps."""
+    """An endless iterator of batches: epochs follow each other, and a batch may span two of them.
+
+    Checkpoints store `position`.
+    """
 
     def __init__(  # noqa: PLR0913
         self,
@@ -45,16 +52,17 @@ class Loader:
         device: torch.device | str = "cpu",
     ) -> None:
         if source.length < 1:
-            raise ConfigError([ConfigProblem("data", "the source has no samples", "give it at least one")])
+            raise ConfigError([ConfigProblem("data", "the data set has no samples", "provide at least one")])
         self.position = position
-        self._maker = _Maker(source, seed, batch_size, share(batch_size, dp_rank, dp_size), torch.device(device))
-        self._ahead: _Ahead | None = None
+        part = share_batch(batch_size, dp_rank, dp_size)
+        self._factory = _BatchFactory(source, seed, batch_size, part, torch.device(device))
+        self._prefetcher: _Prefetcher | None = None
         self._closed = False
         if workers:
             # Each thread makes a whole batch, so fewer batches than threads would leave some idle.
-            self._ahead = _Ahead(self._maker.make, position, batch_size, workers, max(ahead, workers))
-            # Also at exit: a thread that is inside torch when the interpreter goes takes the process down with it.
-            weakref.finalize(self, self._ahead.close)
+            self._prefetcher = _Prefetcher(self._factory.make, position, batch_size, workers, max(ahead, workers))
+            # Runs at exit too: a thread that is inside torch when the interpreter ends would crash the process.
+            weakref.finalize(self, self._prefetcher.close)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -62,35 +70,37 @@ class Loader:
     def __next__(self) -> Batch:
         if self._closed:
             raise StopIteration
-        made = self._ahead.take(self.position) if self._ahead else self._maker.make(self.position)
-        self.position = made.batch.position
-        return made.hand_over()
+        prefetcher = self._prefetcher
+        copied = prefetcher.take(self.position) if prefetcher else self._factory.make(self.position)
+        self.position = copied.batch.position
+        return copied.wait()
 
     def close(self) -> None:
         self._closed = True
-        if self._ahead:
-            self._ahead.close()
+        if self._prefetcher:
+            self._prefetcher.close()
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A batch whose copy to the device may still be under way; `copied` is the CUDA event of its end."""
+class _CopiedBatch:
+    """A batch whose copy to the device may not have finished."""
 
     batch: Batch
-    copied: Any = None
+    event: Any = None
+    """CUDA event at the end of the copy."""
 
-    def hand_over(self) -> Batch:
-        """The stream that computes waits for the copy; the host does not."""
-        if self.copied is not None:
+    def wait(self) -> Batch:
+        """Make the computing stream, but not the host, wait for the copy."""
+        if self.event is not None:
             stream = torch.cuda.current_stream(next(iter(self.batch.tensors.values())).device)
-            stream.wait_event(self.copied)
+            stream.wait_event(self.event)
             for tensor in self.batch.tensors.values():
                 tensor.record_stream(stream)
         return self.batch
 
 
-class _Maker:
-    """The batch at a position."""
+class _BatchFactory:
+    """Makes the batch at any position."""
 
     def __init__(self, source: Source, seed: int, batch_size: int, part: slice, device: torch.device) -> None:
         self._source = source
@@ -100,22 +110,22 @@ class _Maker:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def make(self, position: int) -> _Made:
+    def make(self, position: int) -> _CopiedBatch:
         first = position + self._part.start
         ids = sample_ids(self._seed, first, self._part.stop - self._part.start, self._source.length)
         arrays = self._fetch(ids, first)
         tensors = {name: torch.as_tensor(array).contiguous() for name, array in arrays.items()}
         after = position + self._batch_size
         if self._stream is None:
-            return _Made(Batch({name: tensor.to(self._device) for name, tensor in tensors.items()}, ids, after))
-        # Without this a thread pins memory through GPU 0, and makes a context there that costs half a gigabyte.
+            return _CopiedBatch(Batch({name: tensor.to(self._device) for name, tensor in tensors.items()}, ids, after))
+        # Without this, the thread would pin memory through GPU 0 and create a context of half a gigabyte there.
         torch.cuda.set_device(self._device)
         with torch.cuda.stream(self._stream):
-            there = {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
-            return _Made(Batch(there, ids, after), self._stream.record_event())
+            copies = {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
+            return _CopiedBatch(Batch(copies, ids, after), self._stream.record_event())
 
     def _fetch(self, ids: Ids, first: int) -> Arrays:
-        """One call for each epoch that the positions from `first` on touch."""
+        """Fetch the samples with one call per epoch that the positions from `first` on touch."""
         length = self._source.length
         cuts = range(length - first % length, len(ids), length)
         parts = [
@@ -126,52 +136,54 @@ class _Maker:
         )
 
 
-class _Ahead:
-    """Threads that make batches before they are asked for, at most `window` of them."""
+class _Prefetcher:
+    """Threads that make up to `window` batches before they are needed."""
 
-    def __init__(self, make: Callable[[int], _Made], position: int, batch_size: int, workers: int, window: int) -> None:
+    def __init__(
+        self, make: Callable[[int], _CopiedBatch], position: int, batch_size: int, workers: int, window: int
+    ) -> None:
         self._make = make
         self._batch_size = batch_size
         self._window = window * batch_size
         self._claimed = position
         self._taken = position
-        self._made: dict[int, _Made | BaseException] = {}
+        self._results: dict[int, _CopiedBatch | BaseException] = {}
         self._closed = False
         self._change = threading.Condition()
         self._threads = [threading.Thread(target=self._work, name=f"data-{n}", daemon=True) for n in range(workers)]
         for thread in self._threads:
             thread.start()
 
-    def take(self, position: int) -> _Made:
+    def take(self, position: int) -> _CopiedBatch:
         with self._change:
-            self._change.wait_for(lambda: position in self._made or self._closed)
-            made = self._made.get(position)
-            if isinstance(made, BaseException):
-                raise made  # it stays where it is: a second try must fail too, not wait for ever
-            if made is None:
-                raise RuntimeError("the loader was closed while a batch was waited for")
-            del self._made[position]
+            self._change.wait_for(lambda: position in self._results or self._closed)
+            result = self._results.get(position)
+            if isinstance(result, BaseException):
+                raise result  # the error is kept, so that a second attempt fails too instead of waiting forever
+            if result is None:
+                raise RuntimeError("the loader was closed while waiting for a batch")
+            del self._results[position]
             self._taken = position + self._batch_size
             self._change.notify_all()
-            return made
+            return result
 
     def close(self) -> None:
         with self._change:
             self._closed = True
             self._change.notify_all()
         for thread in self._threads:
-            thread.join(_JOIN_S)
-        self._made.clear()
+            thread.join(_JOIN_TIMEOUT_S)
+        self._results.clear()
 
     def _work(self) -> None:
         while (position := self._claim()) is not None:
-            made: _Made | BaseException
+            result: _CopiedBatch | BaseException
             try:
-                made = self._make(position)
+                result = self._make(position)
             except BaseException as error:
-                made = error
+                result = error
             with self._change:
-                self._made[position] = made
+                self._results[position] = result
                 self._change.notify_all()
 
     def _claim(self) -> int | None:

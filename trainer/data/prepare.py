@@ -1,4 +1,4 @@
-"""`python -m trainer prepare`: text in, token shards out, by many processes; stopped, it can be taken up again."""
+"""`python -m trainer prepare`: turn text into token shards with many processes; can be interrupted and continued."""
 
 from __future__ import annotations
 
@@ -8,54 +8,58 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.data import crew, index, inputs
+from trainer.data import index, inputs
 from trainer.data.index import Index
-from trainer.data.inputs import File
-from trainer.data.progress import Progress
-from trainer.data.shard import Task
-from trainer.data.tokenizer import Tokenizer, tokenizer_for
+from trainer.data.inputs import TextFile
+from trainer.data.shard import ShardTask
+from trainer.data.tokenizer import Tokenizer, load_tokenizer
+from trainer.data.workers import FinishedTask, WorkerSettings, run_tasks
 
-JOB = "job.json"
-# Text that is tokenized beforehand to learn how many bytes make a token.
-_TASTE = 1 << 20
+JOB_FILE = "job.json"
+# Text that is tokenized first to estimate how many bytes make a token.
+_ESTIMATE_BYTES = 1 << 20
 
 
 def main(argv: Sequence[str]) -> int:
-    options = _parser().parse_args(argv)
+    """Run the command and return its exit status."""
+    options = _make_parser().parse_args(argv)
     try:
         _prepare(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here", file=sys.stderr)
+        print("\ninterrupted; run the same command again to continue", file=sys.stderr)
         return 130
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trainer prepare",
-        description="Turn text into token shards. Killed at any point, the same command goes on from there.",
+        description="Turn text into token shards. If it is interrupted, the same command continues where it stopped.",
     )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="text files, .jsonl files, or folders of them")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the shards; it becomes data.path")
-    parser.add_argument("--tokenizer", default="bytes", help="bytes, a tokenizer.json, or a folder that holds one")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the shards; use it as data.path")
+    parser.add_argument("--tokenizer", default="bytes", help="bytes, a tokenizer.json, or a folder that contains one")
     parser.add_argument(
-        "--workers", type=_positive, default=os.cpu_count() or 1, help="processes (default: %(default)s)"
+        "--workers", type=_parse_positive, default=os.cpu_count() or 1, help="processes (default: %(default)s)"
     )
-    parser.add_argument("--shard-tokens", type=_positive, default=100_000_000, help="about so many tokens in a shard")
+    parser.add_argument(
+        "--shard-tokens", type=_parse_positive, default=100_000_000, help="approximate number of tokens per shard"
+    )
     parser.add_argument("--text-key", default="text", help=".jsonl: key of the text in each line")
     return parser
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
     number = int(text.replace("_", ""))
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
@@ -63,60 +67,61 @@ def _positive(text: str) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    tokenizer = tokenizer_for(options.tokenizer)
-    files = inputs.find(options.inputs)
+    tokenizer = load_tokenizer(options.tokenizer)
+    files = inputs.find_files(options.inputs)
     folder = Path(options.out)
-    with _held(folder):
-        _same_job(folder, _job(options, tokenizer, files))
-        known = index.read(folder).shards if (folder / index.NAME).exists() else ()
-        parts = inputs.split(files, _bytes_per_shard(files, options, tokenizer))
+    with _lock(folder):
+        _check_job(folder, _describe_job(options, tokenizer, files))
+        indexed = index.read(folder).shards if (folder / index.NAME).exists() else ()
+        parts = inputs.split_files(files, _estimate_bytes_per_shard(files, options, tokenizer))
         tasks = [
-            Task(number, part, known[number] if number < len(known) else None) for number, part in enumerate(parts)
+            ShardTask(number, part, indexed[number] if number < len(indexed) else None)
+            for number, part in enumerate(parts)
         ]
-        done = _run(tasks, options)
-        shards = tuple(one.shard for one in sorted(done, key=lambda one: one.task.number))
-        made = Index(tokenizer.dtype, tokenizer.vocab_size, tokenizer.name, tokenizer.eos, shards)
-        index.write(folder, made)
-    _say(made, sum(one.reused for one in done), folder)
+        finished = sorted(_run(tasks, options), key=lambda result: result.task.number)
+        shards = tuple(result.shard for result in finished)
+        contents = Index(tokenizer.dtype, tokenizer.vocab_size, tokenizer.name, tokenizer.eos, shards)
+        index.write(folder, contents)
+    _print_summary(contents, sum(result.reused for result in finished), folder)
 
 
-def _run(tasks: list[Task], options: argparse.Namespace) -> list[crew.Done]:
-    progress = Progress(sum(task.size for task in tasks), sys.stderr)
-    settings = crew.Settings(options.out, options.tokenizer, options.text_key)
+def _run(tasks: list[ShardTask], options: argparse.Namespace) -> list[FinishedTask]:
+    progress = _Progress(sum(task.size for task in tasks), sys.stderr)
+    settings = WorkerSettings(options.out, options.tokenizer, options.text_key)
     try:
-        return crew.run(tasks, options.workers, settings, progress.add)
+        return run_tasks(tasks, options.workers, settings, progress.add)
     finally:
         progress.end()
 
 
-def _say(made: Index, reused: int, folder: Path) -> None:
+def _print_summary(contents: Index, reused: int, folder: Path) -> None:
     if reused:
-        print(f"reused {reused} of {len(made.shards)} shards that an earlier run had finished")
-    if made.eos is None:
-        print("the tokenizer has no end-of-text token: documents follow each other without a mark")
-    tokens = sum(shard.tokens for shard in made.shards)
-    print(f"{tokens} tokens in {len(made.shards)} shards of {made.dtype}, vocabulary {made.vocab_size}")
-    print(f"train on them with: data.kind=tokens data.path={folder} (model.vocab_size at least {made.vocab_size})")
+        print(f"reused {reused} of {len(contents.shards)} shards that an earlier run had finished")
+    if contents.eos is None:
+        print("the tokenizer has no end-of-text token: there is no mark between documents")
+    tokens = sum(shard.tokens for shard in contents.shards)
+    print(f"{tokens} tokens in {len(contents.shards)} shards of {contents.dtype}, vocabulary {contents.vocab_size}")
+    print(f"train with: data.kind=tokens data.path={folder} (model.vocab_size at least {contents.vocab_size})")
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Two runs at once would write into each other's files."""
+def _lock(folder: Path) -> Iterator[None]:
+    """Keep other runs out of the folder: two at once would overwrite each other's files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
     except OSError as error:
-        raise _out(f"cannot write to {folder} ({error.strerror})", "choose a folder that can be written") from error
+        raise _error(f"cannot write to {folder} ({error.strerror})", "choose a writable folder") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise _out(f"another run is preparing {folder}", "wait for it, or choose another folder") from error
+            raise _error(f"another run is preparing {folder}", "wait for it, or choose another folder") from error
         yield
 
 
-def _job(options: argparse.Namespace, tokenizer: Tokenizer, files: list[File]) -> dict[str, Any]:
-    """Everything that decides the bytes of the shards."""
+def _describe_job(options: argparse.Namespace, tokenizer: Tokenizer, files: list[TextFile]) -> dict[str, Any]:
+    """Return everything that determines the bytes of the shards."""
     listing = json.dumps([(file.name, file.size, file.changed_ns) for file in files])
     return {
         "version": index.VERSION,
@@ -127,30 +132,68 @@ def _job(options: argparse.Namespace, tokenizer: Tokenizer, files: list[File]) -
     }
 
 
-def _same_job(folder: Path, job: dict[str, Any]) -> None:
-    """Shards of another job are somebody's data: they are neither mixed with these nor written over."""
-    path = folder / JOB
+def _check_job(folder: Path, job: dict[str, Any]) -> None:
+    """Refuse a folder with shards of another job: they are neither mixed with these nor overwritten."""
+    path = folder / JOB_FILE
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
         changed = [name for name, value in job.items() if before.get(name) != value]
         if changed:
-            message = f"{folder} holds shards of another job: {', '.join(changed)} changed since"
-            raise _out(message, f"choose another folder, or remove that one: rm -r {folder}")
+            message = f"{folder} contains shards of another job ({', '.join(changed)} changed)"
+            raise _error(message, f"choose another folder, or remove this one: rm -r {folder}")
     elif any(folder.glob("*.bin")) or (folder / index.NAME).exists():
-        raise _out(f"{folder} holds shards that this command did not make", "choose another folder")
+        raise _error(f"{folder} contains shards that this command did not make", "choose another folder")
     else:
         index.write_durably(path, json.dumps(job, indent=2) + "\n")
 
 
-def _bytes_per_shard(files: list[File], options: argparse.Namespace, tokenizer: Tokenizer) -> int:
+def _estimate_bytes_per_shard(files: list[TextFile], options: argparse.Namespace, tokenizer: Tokenizer) -> int:
     size = tokens = 0
-    for piece in inputs.pieces((inputs.whole(file) for file in files), options.text_key):
+    for piece in inputs.read_pieces((inputs.whole_range(file) for file in files), options.text_key):
         size += piece.size
         tokens += len(tokenizer.encode(piece.text)) + piece.ends
-        if size >= _TASTE:
+        if size >= _ESTIMATE_BYTES:
             break
     return max(1, options.shard_tokens * size // max(1, tokens))
 
 
-def _out(message: str, fix: str) -> ConfigError:
+def _error(message: str, fix: str) -> ConfigError:
     return ConfigError([ConfigProblem("--out", message, fix)])
+
+
+class _Progress:
+    """Processed bytes out of a total, with rate and remaining time: a bar on a terminal, occasional lines in a log."""
+
+    WIDTH = 24
+    TERMINAL_INTERVAL_S = 0.1
+    LOG_INTERVAL_S = 5.0
+
+    def __init__(self, total: int, stream: TextIO) -> None:
+        self._total = total
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._done = 0
+        self._started = self._shown = time.monotonic()
+
+    def add(self, size: int) -> None:
+        self._done += size
+        interval = self.TERMINAL_INTERVAL_S if self._is_terminal else self.LOG_INTERVAL_S
+        if time.monotonic() - self._shown > interval:
+            self._show()
+
+    def end(self) -> None:
+        self._show()
+        if self._is_terminal:
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def _show(self) -> None:
+        self._shown = time.monotonic()
+        share = min(1.0, self._done / max(1, self._total))
+        rate = self._done / max(1e-9, self._shown - self._started)
+        left = (self._total - self._done) / rate if rate else float("inf")
+        bar = ("#" * int(share * self.WIDTH)).ljust(self.WIDTH, ".")
+        text = f"[{bar}] {share:4.0%}  {self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB  {rate / 1e6:.1f} MB/s"
+        text += f"  {left:.0f} s left" if 0 < left < float("inf") else ""
+        self._stream.write(f"\r{text}\x1b[K" if self._is_terminal else f"{text}\n")
+        self._stream.flush()

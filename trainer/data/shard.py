@@ -1,4 +1,4 @@
-"""One shard: made from its part of the text, or found finished and taken over."""
+"""One shard of tokens: written from its part of the text, or recognised as already complete."""
 
 from __future__ import annotations
 
@@ -12,53 +12,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.index import DTYPES, Shard, publish
-from trainer.data.inputs import Range, pieces
+from trainer.data.inputs import FileRange, read_pieces
 from trainer.data.tokenizer import Tokenizer
 
-_READ = 1 << 22
+_READ_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
-class Task:
-    """`known` is what an index says of this shard, where an earlier run wrote one."""
+class ShardTask:
+    """A shard to make: its number and its part of the text."""
 
     number: int
-    ranges: tuple[Range, ...]
-    known: Shard | None = None
+    ranges: tuple[FileRange, ...]
+    expected: Shard | None = None
+    """The entry of this shard in the index, if an earlier run wrote one."""
 
     @property
     def size(self) -> int:
-        return sum(one.end - one.start for one in self.ranges)
+        return sum(file_range.end - file_range.start for file_range in self.ranges)
 
     @property
     def file(self) -> str:
         return f"shard-{self.number:05d}.bin"
 
 
-def finished(folder: Path, task: Task, dtype: str) -> Shard | None:
-    """The shard, if it has its final name: it got it only once it was whole. What an index says of it must hold."""
+def find_finished(folder: Path, task: ShardTask, dtype: str) -> Shard | None:
+    """Return the shard if it is complete, else None.
+
+    A shard gets its final name only when it is complete; if the index describes it, the description must match.
+    """
     path = folder / task.file
     if not path.exists():
         return None
     width = np.dtype(DTYPES[dtype]).itemsize
     summary = _Summary()
     with path.open("rb") as file:
-        while block := file.read(_READ):
+        while block := file.read(_READ_BYTES):
             summary.add(np.frombuffer(block, DTYPES[dtype], len(block) // width), block)
-    shard = summary.shard(task.file, width)
-    return shard if task.known in {None, shard} else None
+    shard = summary.describe(task.file, width)
+    return shard if task.expected in {None, shard} else None
 
 
-def make(folder: Path, task: Task, tokenizer: Tokenizer, text_key: str, report: Callable[[int], None]) -> Shard:
-    """Written under another name, flushed to the disk, renamed: a kill at any point leaves a whole shard or none."""
+def write_shard(
+    folder: Path, task: ShardTask, tokenizer: Tokenizer, text_key: str, report: Callable[[int], None]
+) -> Shard:
+    """Write a shard under a temporary name, flush it to disk and rename it.
+
+    If the process is killed at any point, there is either a complete shard or none. `report` gets the bytes of input
+    as they are read.
+    """
     partial = folder / f"{task.file}.partial"
     dtype = DTYPES[tokenizer.dtype]
-    end = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
+    eos = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
     summary = _Summary()
     with partial.open("wb") as file:
-        for piece in pieces(task.ranges, text_key):
+        for piece in read_pieces(task.ranges, text_key):
             tokens = tokenizer.encode(piece.text).astype(dtype)
-            for array in (tokens, end) if piece.ends else (tokens,):
+            for array in (tokens, eos) if piece.ends else (tokens,):
                 raw = array.tobytes()
                 file.write(raw)
                 summary.add(array, raw)
@@ -66,10 +76,12 @@ def make(folder: Path, task: Task, tokenizer: Tokenizer, text_key: str, report: 
         file.flush()
         os.fsync(file.fileno())
     publish(partial, folder / task.file)
-    return summary.shard(task.file, np.dtype(dtype).itemsize)
+    return summary.describe(task.file, np.dtype(dtype).itemsize)
 
 
 class _Summary:
+    """Size, largest token and checksum of a shard, updated block by block."""
+
     def __init__(self) -> None:
         self._bytes = 0
         self._largest = 0
@@ -81,5 +93,5 @@ class _Summary:
         if tokens.size:
             self._largest = max(self._largest, int(tokens.max()))
 
-    def shard(self, file: str, width: int) -> Shard:
+    def describe(self, file: str, width: int) -> Shard:
         return Shard(file, self._bytes // width, self._largest, self._digest.hexdigest())

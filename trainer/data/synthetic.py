@@ -1,4 +1,4 @@
-"""Samples that need no files and can be learned, each a pure function of its number: for tests, demos, benchmarks."""
+"""Learnable samples without files, each a pure function of its number, for tests, demos and benchmarks."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.hashing import key, uniform, words
+from trainer.data.hashing import hash_uniform, hash_values, make_key
 from trainer.data.order import Ids
 from trainer.data.source import Arrays
 
 Number = TypeVar("Number", np.uint8, np.float32)
 
-# Numbers that tell apart what a hash is for.
+# The purpose of a hash is part of its key, so that hashes for different purposes are independent.
 _RESTART, _SYMBOL, _LABEL, _CENTRE, _NOISE, _OFFSET = range(1, 7)
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Counting in steps of seven through at most 256 tokens, and one time in sixteen a jump to a random one.
+    """Token sequences that count in steps of seven through at most 256 tokens, with a random jump every 16 on average.
 
-    A model learns first which tokens occur, then what follows what, so the loss falls early with any vocabulary; the
-    jumps leave a floor under it of about ln(symbols) / 16.
+    A model first learns which tokens occur, then which token follows which, so the loss falls early with any
+    vocabulary. The jumps cannot be predicted: the loss stays above about ln(symbols) / 16.
     """
 
     length: int
@@ -32,22 +32,22 @@ class Tokens:
     vocab_size: int
     seed: int
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
+    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002 - the same in every epoch
         symbols = min(self.vocab_size, 256)
         steps = np.arange(self.seq_len + 1)
-        places = (ids[:, None] * (self.seq_len + 1) + steps).astype(np.uint64)
-        jumps = words(key(self.seed, _RESTART), places) % np.uint64(16) == 0
+        positions = (ids[:, None] * (self.seq_len + 1) + steps).astype(np.uint64)
+        jumps = hash_values(make_key(self.seed, _RESTART), positions) % np.uint64(16) == 0
         jumps[:, 0] = True
         last_jump = np.maximum.accumulate(np.where(jumps, steps, 0), axis=1)
-        landed = words(key(self.seed, _SYMBOL), places) % np.uint64(symbols)
-        start = np.take_along_axis(landed, last_jump, axis=1).astype(np.int64)
+        landings = hash_values(make_key(self.seed, _SYMBOL), positions) % np.uint64(symbols)
+        start = np.take_along_axis(landings, last_jump, axis=1).astype(np.int64)
         tokens = (start + 7 * (steps - last_jump)) % symbols * (self.vocab_size // symbols)
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 
 @dataclass
 class Images:
-    """A pattern of four by four coloured patches for each class, under noise."""
+    """Images with a pattern of four by four coloured patches per class, plus noise."""
 
     length: int
     image_size: int
@@ -57,23 +57,23 @@ class Images:
     _noise: NDArray[np.uint8] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        patches = (_centres(self.seed, self.classes, 3 * 4 * 4) * 192).astype(np.uint8)
+        patches = (_draw_centres(self.seed, self.classes, 3 * 4 * 4) * 192).astype(np.uint8)
         self._patches = patches.reshape(-1, 3, 4, 4)
-        size = 3 * self.image_size**2 + _SHIFTS
-        self._noise = (_noise(self.seed, size) * 64).astype(np.uint8)
+        size = 3 * self.image_size**2 + _OFFSET_COUNT
+        self._noise = (_make_noise_strip(self.seed, size) * 64).astype(np.uint8)
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
-        labels = _labels(self.seed, ids, self.classes)
+    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002 - the same in every epoch
+        labels = _draw_labels(self.seed, ids, self.classes)
         patch = np.arange(self.image_size) * 4 // self.image_size
         images = np.take(np.take(self._patches[labels], patch, axis=3), patch, axis=2)
-        for image, noise in zip(images, _noises(self._noise, self.seed, ids, images[0].size), strict=True):
+        for image, noise in zip(images, _slice_noise(self._noise, self.seed, ids, images[0].size), strict=True):
             np.add(image, noise.reshape(image.shape), out=image)
         return {"inputs": images, "targets": labels}
 
 
 @dataclass
 class Vectors:
-    """A point for each class, and samples around it."""
+    """Vectors around one centre per class."""
 
     length: int
     inputs: int
@@ -83,34 +83,34 @@ class Vectors:
     _noise: NDArray[np.float32] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        centres = _centres(self.seed, self.classes, self.inputs) * 2 - 1
+        centres = _draw_centres(self.seed, self.classes, self.inputs) * 2 - 1
         self._centres = centres.astype(np.float32)
-        noise = _noise(self.seed, self.inputs + _SHIFTS) * 2 - 1
+        noise = _make_noise_strip(self.seed, self.inputs + _OFFSET_COUNT) * 2 - 1
         self._noise = noise.astype(np.float32)
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
-        labels = _labels(self.seed, ids, self.classes)
-        noise = np.stack(list(_noises(self._noise, self.seed, ids, self.inputs)))
+    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002 - the same in every epoch
+        labels = _draw_labels(self.seed, ids, self.classes)
+        noise = np.stack(list(_slice_noise(self._noise, self.seed, ids, self.inputs)))
         return {"inputs": self._centres[labels] + noise, "targets": labels}
 
 
-# A hash for every pixel would cost more than a training step: samples take their noise from one strip, each at its
-# own offset.
-_SHIFTS = 65536
+# Hashing every pixel would take longer than a training step, so all samples take their noise from one strip, each at
+# its own offset.
+_OFFSET_COUNT = 65536
 
 
-def _noise(seed: int, size: int) -> NDArray[np.float64]:
-    return uniform(key(seed, _NOISE), np.arange(size, dtype=np.uint64))
+def _make_noise_strip(seed: int, size: int) -> NDArray[np.float64]:
+    return hash_uniform(make_key(seed, _NOISE), np.arange(size, dtype=np.uint64))
 
 
-def _noises(strip: NDArray[Number], seed: int, ids: Ids, size: int) -> Iterator[NDArray[Number]]:
-    offsets = words(key(seed, _OFFSET), ids.astype(np.uint64)) % np.uint64(_SHIFTS)
+def _slice_noise(strip: NDArray[Number], seed: int, ids: Ids, size: int) -> Iterator[NDArray[Number]]:
+    offsets = hash_values(make_key(seed, _OFFSET), ids.astype(np.uint64)) % np.uint64(_OFFSET_COUNT)
     return (strip[offset : offset + size] for offset in offsets.tolist())
 
 
-def _labels(seed: int, ids: Ids, classes: int) -> Ids:
-    return (words(key(seed, _LABEL), ids.astype(np.uint64)) % np.uint64(classes)).astype(np.int64)
+def _draw_labels(seed: int, ids: Ids, classes: int) -> Ids:
+    return (hash_values(make_key(seed, _LABEL), ids.astype(np.uint64)) % np.uint64(classes)).astype(np.int64)
 
 
-def _centres(seed: int, classes: int, size: int) -> NDArray[np.float64]:
-    return uniform(key(seed, _CENTRE), np.arange(classes * size, dtype=np.uint64)).reshape(classes, size)
+def _draw_centres(seed: int, classes: int, size: int) -> NDArray[np.float64]:
+    return hash_uniform(make_key(seed, _CENTRE), np.arange(classes * size, dtype=np.uint64)).reshape(classes, size)

@@ -1,4 +1,4 @@
-"""Token shards as samples: windows of memory-mapped files, checked before the first one is read."""
+"""Samples from token shards: windows of memory-mapped files, which are checked before the first is read."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from trainer.data.source import Arrays
 
 
 class TokenShards:
-    """Windows of seq_len + 1 tokens that start every seq_len: each token is a target once; none spans two shards."""
+    """A data set of windows of seq_len + 1 tokens, one every seq_len tokens.
+
+    Each token is a target once, and no window spans two shards.
+    """
 
     def __init__(self, path: str, seq_len: int, vocab_size: int) -> None:
         folder = Path(path)
-        found = index.read(folder)
-        problems = [*_files(folder, found), *_vocabulary(folder, found, vocab_size)]
-        windows = [max(0, shard.tokens - 1) // seq_len for shard in found.shards]
+        contents = index.read(folder)
+        problems = [*_check_files(folder, contents), *_check_vocabulary(folder, contents, vocab_size)]
+        windows = [max(0, shard.tokens - 1) // seq_len for shard in contents.shards]
         if not sum(windows):
-            longest = max((shard.tokens for shard in found.shards), default=0)
-            message = f"no shard of {folder} has the {seq_len + 1} tokens of one sample; the longest has {longest}"
+            longest = max((shard.tokens for shard in contents.shards), default=0)
+            message = f"no shard of {folder} has the {seq_len + 1} tokens of a sample; the longest has {longest}"
             problems.append(
                 ConfigProblem("data.path", message, f"prepare more text, or set data.seq_len below {longest}")
             )
@@ -33,13 +36,13 @@ class TokenShards:
             raise ConfigError(problems)
         self._seq_len = seq_len
         self._ends = np.cumsum(windows)
-        self._shards = [_mapped(folder / shard.file, found.dtype, shard.tokens) for shard in found.shards]
+        self._shards = [_map_file(folder / shard.file, contents.dtype, shard.tokens) for shard in contents.shards]
 
     @property
     def length(self) -> int:
         return int(self._ends[-1])
 
-    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002  # the same in every epoch
+    def fetch(self, ids: Ids, epoch: int) -> Arrays:  # noqa: ARG002 - the same in every epoch
         tokens = np.empty((len(ids), self._seq_len + 1), np.int64)
         numbers = np.searchsorted(self._ends, ids, side="right").tolist()
         for row, number, sample in zip(tokens, numbers, ids.tolist(), strict=True):
@@ -48,36 +51,35 @@ class TokenShards:
         return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 
-def _files(folder: Path, found: Index) -> Iterator[ConfigProblem]:
-    width = np.dtype(DTYPES[found.dtype]).itemsize
-    for shard in found.shards:
+def _check_files(folder: Path, contents: Index) -> Iterator[ConfigProblem]:
+    width = np.dtype(DTYPES[contents.dtype]).itemsize
+    for shard in contents.shards:
         path = folder / shard.file
         expected = shard.tokens * width
         if not path.exists():
-            yield ConfigProblem("data.path", f"{path} is missing, {index.NAME} lists it", "prepare the folder again")
+            yield ConfigProblem("data.path", f"{path} is missing", "prepare the folder again")
         elif path.stat().st_size != expected:
             message = f"{path} has {path.stat().st_size} bytes instead of {expected}"
             yield ConfigProblem("data.path", message, "copy it again, or prepare the folder again")
 
 
-def _vocabulary(folder: Path, found: Index, vocab_size: int) -> Iterator[ConfigProblem]:
-    fix = "set model.vocab_size to {} or more, or prepare the text with the tokenizer of the model"
-    if found.vocab_size > vocab_size:
+def _check_vocabulary(folder: Path, contents: Index, vocab_size: int) -> Iterator[ConfigProblem]:
+    fix = "set model.vocab_size to {} or more, or prepare the text with the model's tokenizer"
+    if contents.vocab_size > vocab_size:
         message = (
-            f"{folder} has tokens of the tokenizer {found.tokenizer} with a vocabulary of {found.vocab_size}, "
-            f"more than the model's {vocab_size}"
+            f"{folder} was made with the tokenizer {contents.tokenizer}, whose vocabulary of {contents.vocab_size} is "
+            f"larger than the model's {vocab_size}"
         )
-        yield ConfigProblem("data.path", message, fix.format(found.vocab_size))
+        yield ConfigProblem("data.path", message, fix.format(contents.vocab_size))
         return
-    for shard in found.shards:
+    for shard in contents.shards:
         if shard.max_token >= vocab_size:
-            message = (
-                f"{folder / shard.file} has token {shard.max_token}, the model's vocabulary ends at {vocab_size - 1}"
-            )
+            message = f"{folder / shard.file} contains token {shard.max_token}, "
+            message += f"but the model's vocabulary ends at {vocab_size - 1}"
             yield ConfigProblem("data.path", message, fix.format(shard.max_token + 1))
 
 
-def _mapped(path: Path, dtype: str, tokens: int) -> NDArray[np.unsignedinteger]:
+def _map_file(path: Path, dtype: str, tokens: int) -> NDArray[np.unsignedinteger]:
     if not tokens:
         return np.empty(0, DTYPES[dtype])  # an empty file cannot be mapped
     return np.memmap(path, DTYPES[dtype], mode="r")

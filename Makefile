@@ -78,7 +78,7 @@ test-nightly: setup ## run all tests, including the long ones
 	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
 test-aws: setup ## create a cluster in a real account, which costs money (MUSTER_TEST_AWS=account to confirm)
-	@.venv/bin/python -m tests.aws_engine $(ARGS)
+	@.venv/bin/python -m tests.infra.targets.aws.with_engine $(ARGS)
 
 test-gpu: ## run the tests that need a GPU on this machine, with the torch of PYTHON=...
 	@$(PYTHON) -m tests.gpu $(ARGS)
@@ -101,7 +101,7 @@ bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recov
 
 golden: $(MUSTER) ## regenerate schema, tables and golden files from the spec and the trainer's settings
 	@$(MUSTER) golden
-	@.venv/bin/python -m tests.aws_target.golden
+	@.venv/bin/python -m tests.infra.targets.aws.build.golden
 	@.venv/bin/python -m trainer settings --markdown >docs/trainer-settings.md
 
 clean-cache: $(MUSTER) ## delete cached images, training environments and tools

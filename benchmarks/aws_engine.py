@@ -23,10 +23,10 @@ sys.path.insert(0, str(REPO))
 from benchmarks.figures import Figure, report  # noqa: E402
 from benchmarks.process_tree import Used, used  # noqa: E402
 from tests import moto_patches  # noqa: E402
-from tests.aws_engine import moto_gaps  # noqa: E402
-from tests.aws_engine.cloud import Cloud, on_moto  # noqa: E402
-from tests.aws_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack, example  # noqa: E402
-from tests.aws_engine.guests import booting  # noqa: E402
+from tests.infra.targets.aws.with_engine import moto_gaps  # noqa: E402
+from tests.infra.targets.aws.with_engine.cloud import Cloud, on_moto  # noqa: E402
+from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack, example  # noqa: E402
+from tests.infra.targets.aws.with_engine.guests import booting  # noqa: E402
 from tests.moto_server import Moto, listening  # noqa: E402
 
 NODES = (64, 256, 512)

@@ -23,7 +23,7 @@ from slurm.power.suspend import suspend  # noqa: E402
 from slurm.power.sweep import sweep  # noqa: E402
 from tests import moto_patches  # noqa: E402
 from tests.moto_server import Moto, listening  # noqa: E402
-from tests.power.cluster import TYPE, Clock, FakeSlurm, make_desk, make_fleet  # noqa: E402
+from tests.slurm.power.cluster import TYPE, Clock, FakeSlurm, make_desk, make_fleet  # noqa: E402
 
 # Describe what exists, read the template's interfaces, run, publish the names.
 RESUME_CALLS = 4

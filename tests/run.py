@@ -33,7 +33,7 @@ LAYERS = {
     "faults": "faults",
 }
 # Layers whose tests are all in certain folders: importing every other test file takes longer than some layers run.
-FOLDERS = {"e2e": ("tests/e2e", "tests/node"), "faults": ("tests/faults",)}
+FOLDERS = {"e2e": ("tests/e2e", "tests/infra/targets/aws/node"), "faults": ("tests/faults",)}
 # Two lanes for two cores: one computes, the other mostly waits for clusters.
 LANES = (("pure", "trainer", "engine"), ("e2e", "faults"))
 QUICK = ("pure",)

@@ -11,7 +11,7 @@ from slurm.power.node_names import name_of
 from tests import harness
 from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm
 from tests.moto_server import Moto, aws, moto
-from tests.power.cluster import TYPE, ZONES, impatient, machines, make_fleet, records
+from tests.slurm.power.cluster import TYPE, ZONES, impatient, machines, make_fleet, records
 
 __all__ = ["aws", "moto"]
 

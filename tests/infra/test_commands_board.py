@@ -15,7 +15,7 @@ from infra.plan import plan
 from muster.commands.board import Board, Row, parse, phase_line, visible
 from muster.commands.sizes import always
 from muster.commands.watch import Lines, LiveTable, Tail
-from tests.infra.aws_specs import spec as aws_spec
+from tests.infra.targets.aws.specs import spec as aws_spec
 
 STORY = [
     Event("machines", "gpu-1", "create", "start", t=10.0),

@@ -13,7 +13,7 @@ from infra.home import Home, StackHome
 from muster.commands import teardown_jobs
 from muster.commands.known_cluster import KnownCluster
 from muster.commands.teardown_jobs import Jobs, running_jobs
-from tests.aws_target.test_job_queue import SPEC, report, start
+from tests.infra.targets.aws.build.test_job_queue import SPEC, report, start
 from tests.infra.test_commands_parts import fake_ssh, node
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 

@@ -1,0 +1,54 @@
+"""What the fabric job holds machines to: published where it can be compared, derived from the cards elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.catalog.bandwidth import GIB, expected, floor
+from cluster.catalog.instances import all_types, instance
+from infra.plan import plan
+from tests.infra.targets.aws.specs import group, spec
+from trainer import bandwidth as measured
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s"),
+    [
+        ("p4d.24xlarge", 75.0),
+        ("p5.48xlarge", 437.0),
+        ("p6-b200.48xlarge", 367.0),
+        # Published for 16 GiB only, or not at all: half of what the cards carry.
+        ("p6-b300.48xlarge", 400.0),
+        ("p5e.48xlarge", 200.0),
+        ("p5en.48xlarge", 200.0),
+        ("g6.8xlarge", 1.5625),
+        # Several GPUs on PCIe, beside a network that is slower or faster than that.
+        ("g6.12xlarge", 2.5),
+        ("g6e.48xlarge", 3.0),
+        ("g6.xlarge", None),
+        ("m7i.48xlarge", None),
+    ],
+)
+def test_what_a_type_should_reach_at_the_largest_size_that_is_measured(name: str, gb_per_s: float | None) -> None:
+    assert expected(instance(name)).get(GIB) == gb_per_s
+    assert max(measured.SIZES + measured.LARGE) == GIB
+
+
+def test_the_derived_least_is_far_below_everything_that_was_published() -> None:
+    """Else it would take healthy machines away."""
+    for found in all_types().values():
+        for row in found.busbw:
+            if row.size >= GIB:
+                assert (floor(found) or 0.0) < 0.7 * row.gb_per_s, (found.name, row)
+
+
+def test_every_gpu_machine_with_efa_is_held_to_something() -> None:
+    types = [found for found in all_types().values() if found.efa_interfaces and found.gpus.count]
+    assert [found.name for found in types if GIB not in expected(found)] == []
+
+
+def test_nodes_are_told_what_is_expected_of_them() -> None:
+    (nodes,) = plan(spec(groups=group(instance_type="p5en.48xlarge", fabric="efa"))).sets
+    assert nodes.busbw == {GIB: 200.0}
+    (slow,) = plan(spec(groups=group(instance_type="p5en.48xlarge", fabric="tcp"))).sets
+    assert slow.busbw == {}

@@ -1,0 +1,145 @@
+"""The software lock: what real programs print is read right, and judged against what the table allows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cluster.catalog import software
+from cluster.catalog.software import Part, components
+from tests.cluster.catalog.software_output import CLOSED_DRIVER, EFA, FI_INFO, GOOD, MANAGER, OPEN_DRIVER
+
+ROOT = Path(__file__).parents[3]
+P5: tuple[Part, ...] = ("gpu", "nvswitch", "efa")
+LOCK = (ROOT / "trainer/requirements.lock").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "version"),
+    [
+        ("driver", OPEN_DRIVER, "580.126.09"),
+        ("driver", CLOSED_DRIVER, "550.135"),
+        ("driver", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", ""),
+        ("fabric_manager", MANAGER, "535.161.08"),
+        ("efa_installer", EFA, "1.22.0"),
+        ("efa", "2.17.3g\n", "2.17.3"),
+        ("libfabric", FI_INFO, "1.19.0"),
+        ("libfabric", "fi_info: 2.1.0rc1\nlibfabric: 2.1.0rc1\nlibfabric api: 2.1\n", "2.1.0"),
+        ("aws_ofi_nccl", "Initializing aws-ofi-nccl 1.13.2-aws\n", "1.13.2"),
+        ("aws_ofi_nccl", "Initializing aws-ofi-nccl 1.21.1\n", "1.21.1"),
+        ("aws_ofi_nccl", "Initializing aws-ofi-nccl git-6e504db\n", ""),
+        ("gdrcopy", "2.5.1\n", "2.5.1"),
+        ("lustre", "2.15.6\n", "2.15.6"),
+        ("lustre", "2.12.8_198_gde6aa4c\n", "2.12.8"),
+        ("kernel", "6.8.0-1066-aws\n", "6.8.0"),
+        ("nccl", "nvidia-nccl-cu12==2.26.2 ; sys_platform == 'linux' \\\n", "2.26.2"),
+    ],
+)
+def test_what_programs_print(name: str, text: str, version: str) -> None:
+    assert components()[name].found(text) == version
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"driver": OPEN_DRIVER.replace("580.126.09", "595.91.07"),
+          "fabric_manager": "Fabric Manager version is : 595.91.07"}, []),
+        ({"driver": CLOSED_DRIVER, "fabric_manager": "Fabric Manager version is : 550.135"},
+         ["NVIDIA driver 550.135; allowed: 580 or newer (the training environment has CUDA 13, "
+          "which no older branch runs)"]),
+        ({"driver": ""},
+         ["NVIDIA driver is not there; allowed: 580 or newer (the training environment has CUDA 13, "
+          "which no older branch runs)",
+          "NVIDIA fabric manager 580.126.09; allowed: the same, the version of NVIDIA driver "
+          "(it refuses to start beside a driver of another version, and without it no GPU can be used)"]),
+        ({"fabric_manager": MANAGER},
+         ["NVIDIA fabric manager 535.161.08; allowed: 580.126.09, the version of NVIDIA driver "
+          "(it refuses to start beside a driver of another version, and without it no GPU can be used)"]),
+        ({"efa_installer": EFA},
+         ["EFA installer 1.22.0; allowed: 1.39.0 or newer (from here on it brings the NCCL plugin that fits its "
+          "libfabric; before, the two came apart)"]),
+        ({"efa": ""},
+         ["EFA kernel module is not there; allowed: 2.12.1 or newer (Lustre's client over EFA needs it; the module "
+          "that comes with the kernel tells no version)"]),
+        ({"libfabric": FI_INFO}, ["libfabric 1.19.0; allowed: 1.22.0 or newer (the NCCL plugin needs it)"]),
+        ({"aws_ofi_nccl": "Initializing aws-ofi-nccl git-6e504db"},
+         ["aws-ofi-nccl says no version ('Initializing aws-ofi-nccl git-6e504db'); allowed: 1.15.0 or newer "
+          "(it knows p6-b200 from here on; and only from 1.13 on is it called Libfabric, as nodes tell NCCL by "
+          "NCCL_NET)"]),
+        ({"aws_ofi_nccl": "Initializing aws-ofi-nccl 1.9.2-aws"},
+         ["aws-ofi-nccl 1.9.2; allowed: 1.15.0 or newer (it knows p6-b200 from here on; and only from 1.13 on is it "
+          "called Libfabric, as nodes tell NCCL by NCCL_NET)"]),
+        ({"gdrcopy": "2.4.1"},
+         ["GDRCopy 2.4.1; allowed: 2.5 or newer (NCCL's GPU-initiated networking needs it; collectives do without "
+          "GDRCopy)"]),
+        ({"gdrcopy": ""}, []),
+        ({"gdrcopy": "2.5.0"}, []),
+        ({"nccl": "nvidia-nccl-cu12==2.21.5"},
+         ["NCCL 2.21.5; allowed: 2.24.0 or newer (2.21 to 2.23 ignore errors of the plugin, and jobs hang instead of "
+          "failing)"]),
+    ],
+)  # fmt: skip
+def test_what_a_machine_with_everything_may_have(change: dict[str, str], said: list[str]) -> None:
+    assert [str(fault) for fault in software.faults(software.wanted(P5), GOOD | change)] == said
+
+
+def test_what_the_installer_will_bring_is_not_missed_before() -> None:
+    bare = {name: text for name, text in GOOD.items() if name in ("driver", "fabric_manager")}
+    chosen = software.wanted(P5)
+    assert [one.name for one in software.lacking(chosen, bare)] == ["efa_installer"]
+    assert software.faults(chosen, bare) == []
+    assert software.lacking(chosen, GOOD) == ()
+
+
+@pytest.mark.parametrize(
+    ("parts", "names"),
+    [
+        ((), set()),
+        (("gpu",), {"driver", "nccl"}),
+        (("efa",), {"efa_installer", "efa", "libfabric"}),
+        (("gpu", "nvswitch"), {"driver", "nccl", "fabric_manager"}),
+        (("lustre",), {"lustre", "kernel"}),
+    ],
+)
+def test_what_counts_goes_by_what_a_machine_has(parts: tuple[Part, ...], names: set[str]) -> None:
+    assert {one.name for one in software.wanted(parts)} == names
+
+
+def test_the_lock_file_has_what_the_table_allows() -> None:
+    said = software.from_lock(LOCK)
+    assert set(said) == {"nccl"}
+    assert software.faults([components()["nccl"]], said) == []
+    assert software.from_lock("torch==2.15.0\n") == {}
+
+
+def test_the_least_driver_is_that_of_the_cuda_in_the_lock_file() -> None:
+    """docs.nvidia.com/cuda/cuda-toolkit-release-notes: CUDA 13 runs on 580 and newer."""
+    cuda = re.search(r"(?m)^cuda-toolkit==(\d+)\.", LOCK)
+    assert cuda
+    assert {"13": "580"}[cuda[1]] == components()["driver"].least
+
+
+@pytest.mark.parametrize("one", components().values(), ids=lambda one: one.name)
+def test_every_entry_is_whole(one: software.Component) -> None:
+    assert one.source.startswith("https://")
+    assert [bool(one.file), bool(one.command), one.lock].count(True) == 1
+    assert bool(one.least) != bool(one.same_as)
+    for name in (one.same_as, one.installer):
+        assert not name or name in components()
+    if one.version:
+        assert (
+            software.faults([one], {one.name: f"Kernel Module {one.version}" if one.name == "driver" else _say(one)})
+            == []
+        )
+    if one.install:
+        assert one.version in one.install.address
+        assert re.fullmatch(r"[0-9a-f]{64}", one.install.sha256)
+
+
+def _say(one: software.Component) -> str:
+    """What a node with the reviewed version would say."""
+    before = {"efa_installer": "# EFA installer version: ", "libfabric": "libfabric: ", "aws_ofi_nccl": "aws-ofi-nccl "}
+    return f"{before.get(one.name, '')}{one.version}"

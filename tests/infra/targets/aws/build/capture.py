@@ -1,0 +1,216 @@
+"""The AWS program under Pulumi's mocks: every resource with its properties, its options and what of it is secret."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import pulumi
+from pulumi.runtime import rpc
+from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks
+
+from cluster.spec import ClusterSpec
+from cluster.spec.load import read
+from infra.plan import plan
+from infra.resources.guard import ChangeGuard
+from infra.resources.secrets import ClusterSecrets
+from infra.targets.aws.build import bundle
+from infra.targets.registry import target
+from infra.targets.target import Context
+
+ROOT = Path(__file__).resolve().parents[5]
+STACKS = sorted(path.name.split(".")[1] for path in (ROOT / "stacks").glob("Pulumi.aws-*.yaml"))
+ACCOUNT = "123456789012"
+SECRETS = {
+    "ssh_private_key": "PRIVATE-SSH-KEY",
+    "slurm_key": "U0xVUk0tS0VZ",
+    "db_password": "DATABASE-PASSWORD",
+    "host": "PRIVATE-HOST-KEY",
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    type: str
+    name: str
+    parent: str
+    """Logical name of the component it belongs to."""
+    props: dict[str, Any]
+    """As the engine gets them, with secrets unwrapped."""
+    secrets: frozenset[str]
+    """Properties that are secret."""
+    options: dict[str, Any]
+    provider: str
+    custom: bool
+
+    @property
+    def label(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+@cache
+def example(stack: str) -> tuple[Made, ...]:
+    return capture(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), stack)
+
+
+def capture(spec: ClusterSpec, stack: str, *, preview: bool = False) -> tuple[Made, ...]:
+    monitor = _Recorder(_Mocks(spec))
+    pulumi.runtime.set_mocks(monitor.mocks, project="muster", stack=stack, preview=preview, monitor=monitor)
+
+    @pulumi.runtime.test
+    def program() -> pulumi.Output[Any]:
+        guard = ChangeGuard("guard", spec=spec.model_dump_json(), stack=stack)
+        secrets = ClusterSecrets("secrets", cluster=spec.name, opts=pulumi.ResourceOptions(depends_on=[guard]))
+        built = target("aws").build(plan(spec), Context(stack, guard, spec, secrets))
+        return pulumi.Output.all(built.inventory, built.addresses, built.start())
+
+    with TemporaryDirectory() as home, patch.dict(os.environ, _environment(home)), _no_wheels(home):
+        program()
+    return tuple(sorted(monitor.made, key=lambda one: (one.type, one.parent, one.name)))
+
+
+def of_type(made: tuple[Made, ...], *types: str) -> list[Made]:
+    return [one for one in made if one.type in types]
+
+
+def named(made: tuple[Made, ...], type_: str, name: str) -> Made:
+    return next(one for one in made if (one.type, one.name) == (type_, name))
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text in a value, user data decoded."""
+    if isinstance(value, dict):
+        for one in value.values():
+            yield from strings(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from strings(one)
+    elif isinstance(value, str):
+        yield value
+        yield from _decoded(value)
+
+
+def _decoded(text: str) -> Iterator[str]:
+    if len(text) > 1000 and re.fullmatch(r"[A-Za-z0-9+/=]+", text):
+        yield base64.b64decode(text).decode()
+
+
+def _environment(home: str) -> dict[str, str]:
+    ours = {name: "" for name in os.environ if name.startswith("AWS_")}
+    return ours | {"MUSTER_HOME": home, "MUSTER_CACHE": home}
+
+
+def _no_wheels(home: str) -> Any:
+    """Wheels come from a package index; what is in the bundle does not matter here."""
+    return patch.object(bundle, "wheels", lambda *_: Path(home))
+
+
+class _Recorder(MockMonitor):
+    def __init__(self, mocks: Mocks) -> None:
+        super().__init__(mocks)
+        self.made: list[Made] = []
+
+    def RegisterResource(self, request: Any) -> Any:  # the engine's own name
+        answer = super().RegisterResource(request)
+        if request.type != "pulumi:pulumi:Stack":
+            self.made.append(_made(request))
+        return answer
+
+
+def _made(request: Any) -> Made:
+    raw = rpc.deserialize_properties(request.object)
+    secret = frozenset(key for key, value in raw.items() if rpc.is_rpc_secret(value))
+    options = {
+        "protect": request.protect,
+        "retainOnDelete": request.retainOnDelete,
+        "ignoreChanges": list(request.ignoreChanges),
+        "deleteBeforeReplace": request.deleteBeforeReplace,
+        "additionalSecretOutputs": list(request.additionalSecretOutputs),
+        "dependencies": sorted(urn.split("::", 2)[2] for urn in request.dependencies),
+    }
+    return Made(
+        type=request.type,
+        name=request.name,
+        parent=request.parent.rpartition("::")[2],
+        props={key: _plain(value) for key, value in raw.items() if key != "__provider"},
+        secrets=secret,
+        options=options,
+        provider=request.provider,
+        custom=request.custom,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if rpc.is_rpc_secret(value):
+        return _plain(rpc.unwrap_rpc_secret(value))
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, pulumi.FileAsset):
+        return f"file {Path(value.path).name}"
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+class _Mocks(Mocks):
+    """Ids say what they are of, so that references can be read in the golden copies."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.spec = spec
+
+    def call(self, args: MockCallArgs) -> Any:
+        raise AssertionError(f"{args.token}: a preview would answer it, an `up` may answer otherwise")
+
+    def new_resource(self, args: MockResourceArgs) -> tuple[str, dict[str, Any]]:
+        kind = args.typ.rpartition(":")[2]
+        inputs = {key: _plain(value) for key, value in args.inputs.items() if key != "__provider"}
+        id_ = inputs.get("bucket", "") if kind == "Bucket" else f"{kind}/{args.name}"
+        return id_, inputs | self._outputs(kind, args.name, inputs)
+
+    def _outputs(self, kind: str, name: str, inputs: dict[str, Any]) -> dict[str, Any]:
+        common = {"arn": f"arn:aws:{kind.lower()}:{name}", "name": inputs.get("name", name)}
+        own: dict[str, dict[str, Any]] = {
+            "AwsResolved": {
+                "account": ACCOUNT,
+                "partition": "aws",
+                "images": {one: f"ami-{one}" for one in inputs.get("parameters", {})},
+                "zone": "us-east-1d" if inputs.get("instance_types") else "",
+                "subnet_zones": dict.fromkeys(inputs.get("subnet_ids", []), f"{self._region}a"),
+                "vpc_cidr": "10.9.0.0/16",
+                "filesystems": {
+                    one: {"kind": "efs", "host": f"{one}.efs", "export": "/"}
+                    for one in inputs.get("filesystem_ids", [])
+                },
+            },
+            "AwsHostKeys": {
+                "private": {role: f"{SECRETS['host']}-{role}" for role in inputs.get("roles", [])},
+                "public": {role: f"ssh-ed25519 PUBLIC-{role}" for role in inputs.get("roles", [])},
+            },
+            "ClusterSecrets": {key: SECRETS[key] for key in ("ssh_private_key", "slurm_key", "db_password")}
+            | {"ssh_public_key": "ssh-ed25519 PUBLIC"},
+            "AwsReadyGate": {"ready": {"nodes": []}},
+            "AwsReported": {"applied": "2026-01-02T03:04:05Z", "pending": []},
+            "Nodes": {"names": [], "missing": []},
+            "LustreFileSystem": {"dnsName": f"{name}.fsx", "mountName": "fsx"},
+            "FileSystem": {"dnsName": f"{name}.efs"},
+            "NetworkInterface": {"privateIp": {"controller": "10.0.0.10", "login": "10.0.0.11"}.get(name, "10.0.0.9")},
+            "LaunchTemplate": {"latestVersion": 1},
+            "Zone": {"zoneId": "Z123"},
+            "Key": {"keyId": "key-id", "arn": f"arn:aws:kms:{self._region}:{ACCOUNT}:key/own"},
+            "Bucket": {"arn": f"arn:aws:s3:::{inputs.get('bucket')}"},
+        }
+        return common | own.get(kind, {})
+
+    @property
+    def _region(self) -> str:
+        return self.spec.aws.region if self.spec.aws else ""

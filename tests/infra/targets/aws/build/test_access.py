@@ -1,0 +1,126 @@
+"""How people and the gate reach a cluster on AWS: SSH through Session Manager, scripts through Run Command."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.transport.base import Completed
+from cluster.inventory import Inventory
+from cluster.spec import ClusterSpec
+from cluster.spec.load import read
+from infra.plan import plan
+from infra.targets.aws import run_command
+from infra.targets.aws.build import gate
+from infra.targets.aws.build.access import AccessProvider
+from infra.targets.aws.build.inventory import inventory, static_names, with_static
+from tests.infra.targets.aws.build.capture import ROOT
+from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+
+
+def spec(stack: str = "aws-p5en-lustre") -> ClusterSpec:
+    return read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
+
+
+def known(made: ClusterSpec) -> Inventory:
+    machines = {
+        name: {"address": f"10.0.0.{number}", "host_key": f"ssh-ed25519 {name}", "machine_id": f"i-{name}"}
+        for number, name in enumerate(("controller", "login"), 10)
+    }
+    return inventory(plan(made), machines, "ssh-ed25519 compute")
+
+
+def props(made: ClusterSpec) -> dict[str, Any]:
+    return {
+        "inventory": known(made).model_dump_json(),
+        "spec": made.model_dump_json(),
+        "stack": "s",
+        "region": REGION,
+        "ssh_private_key": "KEY",
+    }
+
+
+def test_ssh_goes_through_session_manager_to_pinned_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    AccessProvider().create(props(spec()))
+    folder = tmp_path / "s"
+    asked = subprocess.run(
+        ["ssh", "-G", "-F", str(folder / "ssh_config"), "login"], text=True, capture_output=True, check=True
+    ).stdout
+    settings = dict(line.partition(" ")[::2] for line in asked.splitlines())
+    assert settings["hostname"] == "i-login"
+    assert settings["hostkeyalias"] == "login"
+    assert settings["stricthostkeychecking"] in ("true", "yes")
+    assert settings["proxycommand"].startswith("aws ssm start-session --target %h --document-name AWS-StartSSHSession")
+    assert settings["proxycommand"].endswith(f"--region {REGION}")
+    assert "login,10.0.0.11 ssh-ed25519 login\n" in (folder / "known_hosts").read_text()
+    assert (folder / "id_ed25519").stat().st_mode & 0o777 == 0o600
+
+
+def test_nodes_that_are_launched_by_name_show_a_known_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    AccessProvider().create(props(spec()))
+    found = subprocess.run(
+        ["ssh-keygen", "-F", "h200-2", "-f", str(tmp_path / "s" / "known_hosts")], text=True, capture_output=True
+    )
+    assert "h200-* ssh-ed25519 compute" in found.stdout
+
+
+def test_files_that_are_gone_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    provider, wanted = AccessProvider(), props(spec())
+    made = dict(provider.create(wanted).outs)
+    assert not provider.diff("id", made, wanted).changes
+    (tmp_path / "s" / "ssh_config").unlink()
+    found = dict(provider.read("id", made).outs)
+    assert found["stale"] == ["ssh_config"]
+    assert provider.diff("id", found, wanted).changes
+    assert provider.update("id", found, wanted).outs["stale"] == []
+
+
+def test_a_script_runs_through_systems_manager(aws: Moto) -> None:  # noqa: F811
+    ec2 = aws.client("ec2")
+    image = ec2.describe_images()["Images"][0]["ImageId"]
+    made = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    answer = run_command.run(REGION, made, "true", 30)
+    assert answer.code == 0
+    assert [call.action for call in aws.calls if call.service == "ssm"] == ["SendCommand", "GetCommandInvocation"]
+
+
+def test_static_nodes_are_what_the_gate_crosses() -> None:
+    made = spec()
+    found = with_static("h200.muster.internal", known(made))
+    assert static_names(plan(made)) == ["h200-1", "h200-2"]
+    assert [(n.name, n.address, n.gpus.count, n.fabric, n.host_key) for n in found.compute] == [
+        ("h200-1", "h200-1.h200.muster.internal", 8, "efa", "ssh-ed25519 compute"),
+        ("h200-2", "h200-2.h200.muster.internal", 8, "efa", "ssh-ed25519 compute"),
+    ]
+
+
+def test_where_every_node_comes_and_goes_there_is_nothing_to_cross(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object) -> Completed:
+        raise AssertionError("nobody is to be asked")
+
+    monkeypatch.setattr(run_command, "run", asked)
+    given = {"inventory": known(spec("aws-p5-autoscaled")).model_dump_json(), "environment": "/shared/env/x"}
+    outs = gate.AwsGateProvider().create({**given, "user": "muster", "applied": "1", "region": REGION}).outs
+    assert (outs["ready"]["nodes"], outs["ready"]["tested"]) == ([], [])
+
+
+def test_the_gate_asks_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = spec()
+    found = with_static("d", known(made))
+    asked: list[str] = []
+
+    def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
+        asked.append(instance)
+        return Completed(1, "slurm_load_node error: Unable to contact slurm controller", "")
+
+    monkeypatch.setattr(run_command, "run", answer)
+    given = {"inventory": found.model_dump_json(), "environment": "/shared/env/x", "user": "muster", "applied": "1"}
+    with pytest.raises(Exception, match="Unable to contact slurm controller"):
+        gate.AwsGateProvider().create({**given, "region": REGION})
+    assert set(asked) == {"i-controller"}

@@ -1,0 +1,53 @@
+"""What every example stack makes, property by property; a difference here is what a review looks at."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cluster.spec.load import load, read
+from tests.infra.targets.aws.build import golden
+from tests.infra.targets.aws.build.capture import ROOT, SECRETS, STACKS, capture, example
+from tests.infra.targets.aws.build.golden import FOLDER, SECRET
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_resources_are_as_in_the_golden_copy(stack: str) -> None:
+    assert golden.text(example(stack)) == golden.path(stack).read_text(), "run `make golden` and look at the difference"
+
+
+def test_every_example_has_a_golden_copy_and_no_copy_is_without() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.json")) == STACKS
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_no_secret_is_in_a_golden_copy(stack: str) -> None:
+    text = golden.path(stack).read_text()
+    assert SECRET in text
+    assert [value for value in SECRETS.values() if value in text] == []
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_preview_and_up_make_the_same_resources(stack: str) -> None:
+    """Nothing may be made in answer to what only an `up` knows."""
+    previewed = capture(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), stack, preview=True)
+    assert [one.label for one in previewed] == [one.label for one in example(stack)]
+
+
+def test_another_order_of_groups_is_the_same_cluster() -> None:
+    spec = read(ROOT / "stacks" / "Pulumi.aws-full.yaml")
+    written = spec.model_dump(exclude_defaults=True)
+    turned = load({**written, "groups": dict(reversed(written["groups"].items()))})
+    assert golden.text(capture(turned, "aws-full")) == golden.text(example("aws-full"))
+
+
+def test_a_larger_group_changes_nothing_but_what_counts_it() -> None:
+    spec = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
+    group = next(iter(spec.groups))
+    larger = spec.model_copy(update={"groups": {group: spec.groups[group].model_copy(update={"count": 8})}})
+    before = {(e["type"], e["name"]): e for e in json.loads(golden.text(example("aws-p5en-lustre")))}
+    after = {(e["type"], e["name"]): e for e in json.loads(golden.text(capture(larger, "aws-p5en-lustre")))}
+    assert before.keys() == after.keys()
+    differing = {kind.rpartition(":")[2] for (kind, name) in before if before[kind, name] != after[kind, name]}
+    assert differing <= {"AwsAccess", "AwsReadyGate", "ChangeGuard", "Nodes", "AwsReported"}

@@ -1,0 +1,92 @@
+"""The job queue of a cluster on AWS: asked where it can be, never taken for idle where it cannot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bootstrap.transport.base import Completed
+from cluster.inventory import parameters
+from cluster.inventory.parameters import Report
+from cluster.spec.load import read
+from infra.resources.job_queue import NoQueue, SlurmQueue, UnknownQueue, queue_of
+from infra.resources.problem import Problem
+from infra.targets.aws import run_command
+from tests.infra.targets.aws.build.capture import ROOT
+from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
+
+SPEC = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
+
+
+def start(aws: Moto, role: str, stack: str = "s") -> str:  # noqa: F811
+    ec2 = aws.client("ec2")
+    tags = {"muster.cluster": SPEC.name, "muster.stack": stack, "muster.role": role}
+    wanted = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
+    image = ec2.describe_images()["Images"][0]["ImageId"]
+    made = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, TagSpecifications=wanted)
+    return str(made["Instances"][0]["InstanceId"])
+
+
+def report(aws: Moto, state: Any) -> None:  # noqa: F811
+    said = Report(instance="i-1", state=state).model_dump_json()
+    name = parameters.node(SPEC.name, "controller")
+    aws.client("ssm").put_parameter(Name=name, Value=said, Type="String", Overwrite=True)
+
+
+def test_where_nothing_exists_nothing_runs(aws: Moto) -> None:  # noqa: F811
+    assert isinstance(queue_of(SPEC, "s"), NoQueue)
+
+
+def test_machines_of_another_stack_are_not_ours(aws: Moto) -> None:  # noqa: F811
+    start(aws, "controller", "another")
+    report(aws, "ready")
+    assert isinstance(queue_of(SPEC, "s"), NoQueue)
+
+
+def test_a_controller_that_broke_is_not_idle(aws: Moto) -> None:  # noqa: F811
+    start(aws, "controller")
+    start(aws, "compute")
+    report(aws, "failed")
+    queue = queue_of(SPEC, "s")
+    assert isinstance(queue, UnknownQueue)
+    with pytest.raises(Problem, match="whether jobs run on h200-1 cannot be asked"):
+        queue.jobs(["h200-1"])
+
+
+def test_a_controller_that_is_gone_left_its_queue(aws: Moto) -> None:  # noqa: F811
+    start(aws, "compute")
+    report(aws, "ready")
+    with pytest.raises(Problem, match="whether jobs run on h200-1 cannot be asked: the controller is gone"):
+        queue_of(SPEC, "s").jobs(["h200-1"])
+
+
+def test_one_that_never_came_up_has_no_jobs(aws: Moto) -> None:  # noqa: F811
+    start(aws, "controller")
+    assert isinstance(queue_of(SPEC, "s"), NoQueue)
+
+
+def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    controller = start(aws, "controller")
+    start(aws, "compute")
+    report(aws, "ready")
+    asked: list[tuple[str, str]] = []
+
+    def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
+        asked.append((region, instance))
+        return Completed(0, "h200-1 17\n", "")
+
+    monkeypatch.setattr(run_command, "run", answer)
+    queue = queue_of(SPEC, "s")
+    assert isinstance(queue, SlurmQueue)
+    assert queue.jobs(["h200-1"]) == {"h200-1": ["17"]}
+    assert asked == [("us-east-1", controller)]
+
+
+@pytest.mark.parametrize(("patience_s", "begins_within_s"), [(5.0, 30), (90.0, 90)])
+def test_a_script_that_was_given_up_is_not_begun_later(aws: Moto, patience_s: float, begins_within_s: int) -> None:  # noqa: F811
+    run_command.run("us-east-1", start(aws, "controller"), "true", patience_s)
+    (sent,) = aws.of("SendCommand")
+    asked = json.loads(sent.params["body"])
+    assert (asked["TimeoutSeconds"], asked["Parameters"]["executionTimeout"]) == (begins_within_s, [f"{patience_s:g}"])

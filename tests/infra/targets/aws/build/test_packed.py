@@ -1,0 +1,33 @@
+"""What the program packs for the nodes, as they will read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from unittest.mock import patch
+
+import pytest
+
+from bootstrap import node_bundle
+from bootstrap.steps.ssh import known_hosts
+from cluster.inventory import Inventory
+from cluster.spec.load import read
+from infra.targets.aws.build import cluster
+from infra.targets.aws.build.bundle import Packed
+from tests.infra.targets.aws.build.capture import ROOT, STACKS, capture
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_node_knows_the_host_keys_of_all_of_them(stack: str) -> None:
+    spec = read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
+    packed: list[Inventory] = []
+
+    def pack(_stack: str, _architecture: str, files: Mapping[str, str]) -> Packed:
+        packed.append(Inventory.model_validate_json(files[node_bundle.INVENTORY]))
+        return Packed("digest", "sha256", "bundle.tar")
+
+    with patch.object(cluster, "pack", pack):
+        capture(spec, stack)
+    (found,) = packed
+    keys = dict(line.split(" ", 1) for line in known_hosts(found).splitlines())
+    fixed = {f"{node.name},{node.address}": f"ssh-ed25519 PUBLIC-{node.role}" for node in found.nodes}
+    assert keys == fixed | {f"{group}-*": "ssh-ed25519 PUBLIC-compute" for group in spec.groups}

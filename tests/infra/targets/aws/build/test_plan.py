@@ -1,0 +1,209 @@
+"""The pure plan of a cluster on AWS: subnets, ways to launch, storage rules, policies, launch templates, images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.spec import ClusterSpec, Storage
+from cluster.spec.load import load, read
+from infra.targets.aws.plan import fleet, iam, images, launch_template, network, storage
+from infra.targets.aws.plan.iam import Scope, Statement
+from infra.targets.aws.plan.interfaces import Interface
+from tests.infra.targets.aws.build.capture import ROOT, STACKS
+
+SCOPE = Scope("aws", "us-east-1", "1", "demo", "arn:aws:s3:::b", "arn:aws:kms:us-east-1:1:key/k", zone_id="Z1")
+ROLES = (iam.controller, iam.login, iam.compute, iam.budget)
+
+
+def spec(**more: Any) -> ClusterSpec:
+    group = {"instance_type": "g6.8xlarge", "count": 2, "fabric": "efa"}
+    written = {"name": "demo", "target": "aws", "aws": {"region": "us-east-1"}, "groups": {"gpu": group}}
+    return load({**written, "storage": {"shared": {"kind": "efs"}}, **more})
+
+
+@given(prefix=st.integers(16, 24), count=st.integers(1, 6))
+def test_subnets_are_inside_the_range_and_apart(prefix: int, count: int) -> None:
+    zones = [f"us-east-1{letter}" for letter in "abcdef"[:count]]
+    found = network.subnets(spec(aws={"region": "us-east-1", "zones": zones}, network={"cidr": f"10.0.0.0/{prefix}"}))
+    ranges = [IPv4Network(one.cidr) for one in found]
+    assert all(one.subnet_of(IPv4Network(f"10.0.0.0/{prefix}")) for one in ranges)
+    assert not any(one.overlaps(two) for number, one in enumerate(ranges) for two in ranges[:number])
+    assert [one.zone for one in found if not one.public] == zones
+    assert [(one.zone, one.cidr.rpartition("/")[2]) for one in found if one.public] == [(zones[0], "28")]
+    private = sum(IPv4Network(one.cidr).num_addresses for one in found if not one.public)
+    assert private >= 2 ** (32 - prefix) / 4
+
+
+def test_a_range_without_room_says_what_would_do() -> None:
+    with pytest.raises(network.NoRoom, match=r"10.0.0.0/28 cannot hold .* Fix: a range of at least /27"):
+        network.subnets(spec(network={"cidr": "10.0.0.0/28"}))
+
+
+def test_without_zones_there_is_one_place_that_aws_names() -> None:
+    assert network.zones(spec()) == (network.AUTO,)
+    named = spec(groups={"gpu": {"instance_type": "g6.8xlarge", "count": 1, "capacity": {"zones": ["us-east-1c"]}}})
+    assert network.zones(named) == ("us-east-1c",)
+
+
+def test_ways_are_tried_purchase_by_purchase() -> None:
+    wanted = {"kind": "spot", "fallback": ["on-demand"], "zones": ["us-east-1b", "us-east-1a"]}
+    group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": wanted}
+    zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
+    made = spec(aws={"region": "us-east-1", "zones": zones}, groups={"gpu": group})
+    ways = fleet.ways(made, made.groups["gpu"])
+    assert [(way.purchase, way.place.zone) for way in ways] == [
+        ("spot", "us-east-1b"),
+        ("spot", "us-east-1a"),
+        ("on-demand", "us-east-1b"),
+        ("on-demand", "us-east-1a"),
+    ]
+
+
+def test_subnets_whose_zone_turns_out_to_be_another_are_left_out() -> None:
+    ids = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
+    group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": {"zones": ["us-east-1b"]}}
+    made = spec(network={"vpc_id": "vpc-0123456789abcdef0", "subnet_ids": ids}, groups={"gpu": group})
+    ways = fleet.ways(made, made.groups["gpu"])
+    assert [way.place.label for way in ways] == ids
+    known = {"launch_template_id": "lt-1", "launch_template_version": "1"}
+    found = [{**known, "subnet_id": ids[0], "zone": "us-east-1a"}, {**known, "subnet_id": ids[1], "zone": "us-east-1b"}]
+    assert [one.subnet_id for one in fleet.fleet_group("gpu", made.groups["gpu"], ways, found).options] == [ids[1]]
+    nowhere = [{**one, "zone": "us-east-1a"} for one in found]
+    with pytest.raises(ValueError, match="none of the subnets lies in us-east-1b; they lie in us-east-1a"):
+        fleet.fleet_group("gpu", made.groups["gpu"], ways, nowhere)
+
+
+@pytest.mark.parametrize(
+    ("storage_", "message"),
+    [
+        (Storage(kind="fsx-lustre", throughput=300), "throughput: 300 is not sold; allowed: 125, 250, 500, 1000"),
+        (Storage(kind="fsx-lustre", size_gb=3600), "size_gb: 3600 is not sold; allowed: 1200, or a multiple of 2400"),
+        (
+            Storage(kind="fsx-lustre", size_gb=4800, efa=True),
+            "4800 is too small for EFA at 250; allowed: 19200 or more",
+        ),
+    ],
+)
+def test_lustre_that_is_not_sold(storage_: Storage, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        storage.lustre(storage_)
+
+
+@pytest.mark.parametrize(
+    ("storage_", "size"),
+    [
+        (Storage(kind="fsx-lustre"), 1200),
+        (Storage(kind="fsx-lustre", size_gb=7200), 7200),
+        (Storage(kind="fsx-lustre", efa=True, throughput=1000), 4800),
+    ],
+)
+def test_lustre_sizes(storage_: Storage, size: int) -> None:
+    made = storage.lustre(storage_).file_system
+    assert (made["storage_capacity"], made["deployment_type"]) == (size, "PERSISTENT_2")
+    assert made["metadata_configuration"] == {"mode": "AUTOMATIC"}
+
+
+def test_a_bucket_appears_below_its_own_name() -> None:
+    link = storage.lustre(Storage(kind="fsx-lustre", s3="s3://my-data/corpus")).link
+    assert link is not None
+    assert (link["data_repository_path"], link["file_system_path"]) == ("s3://my-data/corpus", "/my-data")
+
+
+def test_a_statement_about_everything_needs_a_reason() -> None:
+    with pytest.raises(ValueError, match=r"Look: resource \* needs a reason"):
+        Statement("Look", ("ec2:DescribeInstances",), ("*",))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_policy_has_a_wildcard_without_a_reason(role: Any) -> None:
+    for one in role(SCOPE):
+        assert not any("*" in action for action in one.actions)
+        whole_kind = any(resource.endswith(":instance/*") for resource in one.resources) and not one.conditions
+        assert ("*" in one.resources or whole_kind) == bool(one.reason), one.sid
+
+
+def test_a_pool_of_reservations_is_allowed_with_its_reason() -> None:
+    pool = Scope(**{**vars(SCOPE), "reservations": ["arn:aws:resource-groups:us-east-1:1:group/pool"]})
+    wide = [one for one in iam.controller(pool) if one.sid == "LaunchIntoPool"]
+    assert [(one.resources, bool(one.reason)) for one in wide] == [
+        (("arn:aws:ec2:us-east-1:1:capacity-reservation/*",), True)
+    ]
+    single = Scope(**{**vars(SCOPE), "reservations": ["cr-1"]})
+    assert [one.sid for one in iam.controller(single) if one.sid == "LaunchIntoPool"] == []
+
+
+def test_only_the_controller_reads_what_it_may_launch_and_nobody_the_whole_bucket() -> None:
+    read = {role: _objects(role(SCOPE), "s3:GetObject") for role in (iam.controller, iam.login, iam.compute)}
+    everybody = {"arn:aws:s3:::b/bundle/*.tar", "arn:aws:s3:::b/packages/*.tar"}
+    assert read == {
+        iam.controller: everybody | {"arn:aws:s3:::b/fleet.json"},
+        iam.login: everybody,
+        iam.compute: everybody,
+    }
+
+
+def test_the_role_of_spot_is_made_only_where_spot_is_bought() -> None:
+    buys = Scope(**{**vars(SCOPE), "spot": True})
+    assert ["FirstSpot" in {one.sid for one in iam.controller(scope)} for scope in (SCOPE, buys)] == [False, True]
+
+
+def test_the_controller_may_do_with_the_key_all_that_a_disk_takes() -> None:
+    """https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html"""
+    by_ec2 = [one for one in iam.controller(SCOPE) if one.sid.startswith("EncryptDisks")]
+    assert {action for one in by_ec2 for action in one.actions} == {
+        "kms:CreateGrant",
+        "kms:Decrypt",
+        "kms:DescribeKey",
+        "kms:GenerateDataKeyWithoutPlaintext",
+        "kms:ReEncryptFrom",
+        "kms:ReEncryptTo",
+    }
+
+
+def _objects(statements: Iterable[Statement], action: str) -> set[str]:
+    return {resource for one in statements if action in one.actions for resource in one.resources}
+
+
+def machine() -> launch_template.Machine:
+    both = (Interface(0, 0, "interface"), Interface(0, 1, "efa-only"))
+    return launch_template.Machine("p5en.48xlarge", both, ["sg-1"], "ami-1", "arn:p", "arn:k", "AAAA", {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("purchase", "reservation", "market", "target"),
+    [
+        ("on-demand", None, None, None),
+        ("spot", None, "spot", None),
+        ("reservation", "cr-1", None, {"capacity_reservation_id": "cr-1"}),
+        ("reservation", "arn:pool", None, {"capacity_reservation_resource_group_arn": "arn:pool"}),
+        ("block", "cr-2", "capacity-block", {"capacity_reservation_id": "cr-2"}),
+    ],
+)
+def test_how_a_machine_is_bought(purchase: Any, reservation: str | None, market: str | None, target: Any) -> None:
+    made = launch_template.arguments(machine(), purchase, reservation)
+    assert made.get("instance_market_options", {}).get("market_type") == market
+    assert made.get("capacity_reservation_specification", {}).get("capacity_reservation_target") == target
+
+
+def test_interfaces_ask_for_no_address() -> None:
+    first, second = launch_template.arguments(machine(), "on-demand")["network_interfaces"]
+    assert first["associate_public_ip_address"] == "false"
+    assert not {"associate_public_ip_address", "subnet_id", "private_ip_address"} & set(second)
+    assert [(one["network_card_index"], one["device_index"], one["interface_type"]) for one in (first, second)] == [
+        (0, 0, "interface"),
+        (0, 1, "efa-only"),
+    ]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_images_are_looked_up_only_where_the_spec_names_none(stack: str) -> None:
+    made = read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
+    kinds = set(images.parameters(made))
+    named = {"plain-x86_64": made.aws and made.aws.plain_ami, "gpu-x86_64": made.aws and made.aws.ami}
+    assert kinds == {kind for kind, image in named.items() if not image}

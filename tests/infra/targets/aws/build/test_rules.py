@@ -1,0 +1,139 @@
+"""Every example stack against every security rule, and every rule against what it must refuse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cluster.spec.load import read
+from infra.targets.aws.plan import security
+from tests.infra.targets.aws.build.capture import ROOT, STACKS, capture, example, of_type
+from tests.infra.targets.aws.build.rule import Rule
+from tests.infra.targets.aws.build.rules import RULES, findings
+from tests.infra.targets.aws.build.rules_of_things import EGRESS, INGRESS
+
+SUPPRESSED: dict[tuple[str, str], str] = {}
+"""By rule and resource, with the reason; empty, and it should stay so."""
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_no_example_breaks_a_rule(stack: str) -> None:
+    found = [(rule, one.label) for one in example(stack) for rule in findings(one.type, one.props)]
+    assert [(rule, label) for rule, label in found if (rule, label) not in SUPPRESSED] == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_refuses_what_it_is_for(rule: Rule) -> None:
+    assert rule.bad
+    for type_, props in rule.bad:
+        assert type_ in rule.types
+        assert not rule.holds(props), props
+    assert {type_ for type_, _ in rule.bad} <= set(rule.types)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_has_something_to_look_at(rule: Rule) -> None:
+    """A type that was renamed would otherwise pass for ever."""
+    seen = {one.type for stack in STACKS for one in example(stack)}
+    assert [type_ for type_ in rule.types if type_ not in seen] == []
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_an_own_network_has_a_flow_log_and_an_empty_default_group(stack: str) -> None:
+    made = example(stack)
+    networks = len(of_type(made, "aws:ec2/vpc:Vpc"))
+    assert len(of_type(made, "aws:ec2/flowLog:FlowLog")) == networks
+    assert len(of_type(made, "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup")) == networks
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_bucket_is_closed_in_every_way(stack: str) -> None:
+    made = example(stack)
+    for kind in (
+        "BucketPublicAccessBlock",
+        "BucketServerSideEncryptionConfiguration",
+        "BucketVersioning",
+        "BucketPolicy",
+    ):
+        token = f"aws:s3/{kind[0].lower()}{kind[1:]}:{kind}"
+        closed = {one.props["bucket"] for one in of_type(made, token)}
+        assert closed == {one.props["bucket"] for one in of_type(made, "aws:s3/bucket:Bucket")}, kind
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_compute_nodes_may_say_anything_to_each_other_both_ways(stack: str) -> None:
+    made = example(stack)
+    for kind in (INGRESS, EGRESS):
+        own = [
+            one.props
+            for one in of_type(made, kind)
+            if one.props["securityGroupId"] == one.props.get("referencedSecurityGroupId") == "SecurityGroup/compute"
+        ]
+        assert [(one["ipProtocol"], "fromPort" in one) for one in own] == [("-1", False)]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_what_one_end_may_say_the_other_may_hear(stack: str) -> None:
+    rules = security.rules(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"))
+    said = {(r.group, r.peer, r.protocol, r.ports) for r in rules if r.direction == "out"}
+    heard = {(r.peer, r.group, r.protocol, r.ports) for r in rules if r.direction == "in"}
+    inside = {one for one in said if one[1] not in (security.WORLD, security.VPC)}
+    assert inside == {one for one in heard if one[0] != security.VPC}
+
+
+def test_names_of_rules_are_their_own() -> None:
+    for stack in STACKS:
+        names = [rule.name for rule in security.rules(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"))]
+        assert len(names) == len(set(names))
+
+
+def test_lustre_over_efa_is_open_between_servers_and_clients() -> None:
+    spec = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
+    shared = spec.storage["shared"].model_copy(update={"efa": True, "size_gb": 19200, "throughput": 250})
+    rules = security.rules(spec.model_copy(update={"storage": {"shared": shared}}))
+    open_ = {(r.group, r.direction, r.peer) for r in rules if r.protocol == security.ALL}
+    assert {
+        ("storage", "in", "compute"),
+        ("storage", "out", "compute"),
+        ("compute", "in", "storage"),
+        ("compute", "out", "storage"),
+        ("storage", "in", "storage"),
+        ("storage", "out", "storage"),
+    } <= open_
+
+
+def test_a_boundary_bounds_every_role() -> None:
+    roles = of_type(example("aws-full"), "aws:iam/role:Role")
+    assert {one.props.get("permissionsBoundary") for one in roles} == {"arn:aws:iam::123456789012:policy/boundary"}
+    assert len(roles) == 5
+
+
+def test_the_controller_ends_only_compute_nodes_of_its_cluster() -> None:
+    policy = next(
+        one for one in of_type(example("aws-full"), "aws:iam/rolePolicy:RolePolicy") if one.name == "controller"
+    )
+    ends = [s for s in json.loads(policy.props["policy"])["Statement"] if "ec2:TerminateInstances" in s["Action"]]
+    tags = {"aws:ResourceTag/muster.cluster": "full", "aws:ResourceTag/muster.role": "compute"}
+    assert [s["Condition"] for s in ends] == [{"StringEquals": tags}]
+
+
+def test_only_the_controller_may_read_the_password_and_launch() -> None:
+    policies = {one.name: one.props["policy"] for one in of_type(example("aws-full"), "aws:iam/rolePolicy:RolePolicy")}
+    for right in ("db-password", "ec2:RunInstances", "iam:PassRole", "route53:"):
+        assert [name for name, text in policies.items() if right in text] == ["controller"], right
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_role_policy_fits(stack: str) -> None:
+    """IAM takes 10,240 characters of inline policies per role, blanks not counted."""
+    for one in of_type(example(stack), "aws:iam/rolePolicy:RolePolicy"):
+        assert len("".join(one.props["policy"].split())) < 10_240
+
+
+def test_a_larger_cluster_has_no_larger_policies() -> None:
+    spec = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
+    group = next(iter(spec.groups.values())).model_copy(update={"count": 256})
+    many = capture(spec.model_copy(update={"groups": {f"g{number}": group for number in range(8)}}), "many")
+    policy = next(one for one in of_type(many, "aws:iam/rolePolicy:RolePolicy") if one.name == "controller")
+    assert len("".join(policy.props["policy"].split())) < 10_240

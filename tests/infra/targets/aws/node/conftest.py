@@ -1,0 +1,19 @@
+"""The machines of the end-to-end tests, and AWS for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.infra.targets.aws.node.machines import Machines, machines
+from tests.moto_server import Moto, aws, moto
+
+__all__ = ["aws", "moto"]
+
+
+@pytest.fixture(scope="module")
+def cloud(moto: Moto) -> Iterator[Machines]:
+    moto.reset()
+    with machines(moto) as made:
+        yield made

@@ -1,0 +1,232 @@
+"""Machines as a cloud gives them: containers that boot systemd, know themselves by metadata, find AWS at the gateway.
+
+What makes them nodes is user data alone."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import docker
+from docker.models.networks import Network
+from docker.types import IPAMConfig, IPAMPool, Mount
+
+from bootstrap import node_bundle
+from bootstrap.bundle import Bundle
+from bootstrap.node_bundle import pack_node
+from bootstrap.wheels import wheels
+from cluster import names
+from cluster.inventory import Cloud, Filesystem, Fleet, FleetGroup, Inventory, Node, NodeSet, Role, parameters
+from cluster.inventory.parameters import Report
+from cluster.spec import ClusterSpec
+from infra.home import Home
+from infra.resources import ssh_key
+from infra.targets.aws.build.bundle import NODE_FOLDERS
+from infra.targets.aws.plan.user_data import user_data
+from infra.targets.local import cgroup_tree
+from infra.targets.local import docker_engine as engine_client
+from infra.targets.local.build import node_container
+from tests.harness import REPO, wait_until
+from tests.infra.targets.aws.node.metadata import Machine, metadata
+from tests.infra.targets.aws.node.state_disk import DISK, StateDisk
+from tests.moto_server import REGION, Moto, listening
+
+CLUSTER = f"node-{os.getpid():x}"
+LABELS = {names.CLUSTER: CLUSTER}
+BUCKET = "muster-test"
+SCRIPT = "/var/lib/user-data.sh"
+RUN_S = 600
+_ADDRESS = "169.254.169.254"
+_METADATA = f"""
+ip address show dev lo | grep -q {_ADDRESS} || ip address add {_ADDRESS}/32 dev lo
+systemctl -q is-active metadata ||
+  systemd-run -q --unit metadata --working-directory /run python3 -m http.server --bind {_ADDRESS} 80
+until curl -s -m 10 -o /dev/null http://{_ADDRESS}/; do sleep 0.1; done
+"""
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+
+
+@dataclass
+class Machines:
+    """The cloud's side: `boot` a machine, `run` what it was given."""
+
+    moto: Moto
+    network: str
+    endpoint: str
+    imds: str
+    known: dict[str, Machine]
+    addresses: dict[str, str] = field(default_factory=dict)
+    keys: dict[Role, ssh_key.SshKey] = field(default_factory=dict)
+    disk: StateDisk | None = None
+    """What the controller's state is to be on; by default on the machine itself."""
+
+    def boot(self, name: str, role: Role, instance: str = "") -> None:
+        """One that had the name before leaves its address: it belongs to the network interface."""
+        env = {"volume": names.ENV_CACHE_VOLUME, "target": "/shared/env", "read_only": role != "controller"}
+        shared = {"volume": names.volume(CLUSTER, "shared"), "target": "/shared"}
+        props = {
+            "cluster": CLUSTER, "stack": "node", "node": name, "role": role, "image": names.IMAGE, "cpus": 2,
+            "memory_mb": 1024, "devices": [], "mounts": [shared, env],
+        }  # fmt: skip
+        api = engine_client.connect()
+        host = node_container.host_config(props, engine_client.engine(), api.api_version)
+        if self.disk and role == "controller":
+            self._attach(host, self.disk)
+        place = api.create_endpoint_config(ipv4_address=self.addresses.get(name))
+        made = api.create_container(
+            **node_container.options(props, LABELS),
+            host_config=host,
+            networking_config={"EndpointsConfig": {self.network: place}},
+        )
+        # One of the machine's own, as every image makes at its first boot; user data brings the one that was pinned.
+        first = ssh_key.generate(name)
+        api.put_archive(made["Id"], "/", node_container.keys("", first.private, first.public))
+        api.start(made["Id"])
+        address = api.inspect_container(made["Id"])["NetworkSettings"]["Networks"][self.network]["IPAddress"]
+        self.addresses[name] = address
+        self.known[address] = Machine(instance or f"i-{name}", address, {names.NODE: name, names.ROLE: role})
+        self.wait_for(name)
+
+    def wait_for(self, name: str) -> None:
+        wait_until(lambda: self.do(name, "systemctl -q is-active ssh").code == 0, f"{name} has booted")
+
+    def cut_power(self, name: str) -> None:
+        """Nothing is written any more, not even what the kernel holds; the machine stays as it fell."""
+        if self.disk:
+            assert self.do(name, self.disk.lose_power).code == 0
+        engine_client.connect().kill(names.container(CLUSTER, name), "SIGKILL")
+
+    def lose(self, name: str) -> None:
+        """The machine is gone, with all that was its own."""
+        self.cut_power(name)
+        engine_client.connect().remove_container(names.container(CLUSTER, name), v=True, force=True)
+
+    def power_on(self, name: str) -> None:
+        """As EC2 recovers a machine: same disks, same address, a boot."""
+        engine_client.connect().start(names.container(CLUSTER, name))
+        self.wait_for(name)
+
+    def run(self, name: str, script: str) -> Done:
+        """User data as the cloud would start it; AWS's own variables lead to the stand-ins."""
+        self.put(name, SCRIPT, script.encode())
+        where = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.imds}
+        return self.do(name, f"timeout {RUN_S} sh {SCRIPT} </dev/null", where)
+
+    def do(self, name: str, script: str, environment: dict[str, str] | None = None) -> Done:
+        container = docker.from_env().containers.get(names.container(CLUSTER, name))
+        code, out = container.exec_run(["sh", "-c", script], environment=environment)
+        return Done(code, out.decode(errors="replace"))
+
+    def metadata_answers(self, name: str, user: str) -> bool:
+        """At AWS's own address, which the machine is given itself: what is refused never leaves it."""
+        self.do(name, _METADATA)
+        return self.do(name, f"cd / && runuser -u {user} -- curl -s -m 10 -o /dev/null http://{_ADDRESS}/").code == 0
+
+    def put(self, name: str, path: str, data: bytes) -> None:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as tar:
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+        engine_client.connect().put_archive(names.container(CLUSTER, name), "/", packed.getvalue())
+
+    def report(self, name: str) -> Report:
+        found = self.moto.client("ssm").get_parameter(Name=parameters.node(CLUSTER, name))
+        return Report.model_validate_json(found["Parameter"]["Value"])
+
+    def ship(self) -> Bundle:
+        """What the engine leaves in AWS before a machine starts."""
+        s3, ssm = self.moto.client("s3"), self.moto.client("ssm")
+        s3.create_bucket(Bucket=BUCKET)
+        bundle = pack_node(REPO, wheels(REPO, Home.of(os.environ).cache), self._files(), NODE_FOLDERS)
+        s3.put_object(Bucket=BUCKET, Key=parameters.bundle(bundle.sha256), Body=bundle.archive)
+        s3.put_object(Bucket=BUCKET, Key=parameters.FLEET, Body=self._fleet().model_dump_json())
+        secrets = {
+            parameters.slurm_key(CLUSTER): base64.b64encode(os.urandom(1024)).decode(),
+            parameters.db_password(CLUSTER): "a-password",
+            **{parameters.host_key(CLUSTER, role): key.private for role, key in self.keys.items()},
+        }
+        for name, value in secrets.items():
+            ssm.put_parameter(Name=name, Value=value, Type="SecureString")
+        return bundle
+
+    def script(self, bundle: Bundle, role: Role, **other: str) -> str:
+        given = {"digest": bundle.digest, "sha256": bundle.sha256} | other
+        return user_data(bucket=BUCKET, region=REGION, role=role, cluster=CLUSTER, **given)
+
+    def _attach(self, host: dict[str, Any], disk: StateDisk) -> None:
+        at = {"PathOnHost": disk.device, "PathInContainer": f"/dev/{DISK}", "CgroupPermissions": "rwm"}
+        host["Devices"] = [*(host.get("Devices") or []), at]
+        host["Mounts"] = [*host["Mounts"], Mount(target="/sys/block", source=disk.kernel, type="volume")]
+
+    def _files(self) -> dict[str, bytes]:
+        spec: dict[str, Any] = {
+            "name": CLUSTER, "target": "aws", "aws": {"region": REGION}, "groups": {"gpu": {"count": 1}},
+            "storage": {"shared": {"kind": "existing", "mount": "/shared", "id": "fs-0123456789abcdef0"}},
+            "login": {"enabled": False}, "users": {"alice": {"uid": 2001}},
+        }  # fmt: skip
+        controller = Node(
+            name="controller", role="controller", address=self.addresses["controller"], cpus=1, memory_mb=1024,
+            host_key=self.keys["controller"].public, machine_id="eni-controller",
+        )  # fmt: skip
+        group = NodeSet(group="gpu", count=1, static=1, cpus=2, memory_mb=1024, host_key=self.keys["compute"].public)
+        there = Filesystem(kind="nfs", mount="/shared", host="mounted-already")
+        cloud = Cloud(
+            region=REGION, bucket=BUCKET, domain=f"{CLUSTER}.muster.internal", filesystems=(there,),
+            state_volume=self.disk.volume if self.disk else None,
+        )  # fmt: skip
+        inventory = Inventory(cluster=CLUSTER, target="aws", nodes=(controller,), sets=(group,))
+        return {
+            node_bundle.SPEC: ClusterSpec.model_validate(spec).model_dump_json().encode(),
+            node_bundle.INVENTORY: inventory.model_dump_json().encode(),
+            node_bundle.CLOUD: cloud.model_dump_json().encode(),
+            node_bundle.PUBLIC_KEY: ssh_key.generate("cluster").public.encode(),
+        }
+
+    def _fleet(self) -> Fleet:
+        return Fleet(
+            cluster=CLUSTER, stack="node", region=REGION, hosted_zone_id="Z0", domain=f"{CLUSTER}.muster.internal",
+            bundle="", tags={}, groups=(FleetGroup(name="gpu", options=()),),
+        )  # fmt: skip
+
+
+@contextmanager
+def machines(moto: Moto, disk: StateDisk | None = None) -> Iterator[Machines]:
+    client = docker.from_env()
+    network = _network(client)
+    try:
+        client.volumes.create(names.volume(CLUSTER, "shared"), labels=LABELS)
+        network.reload()
+        gateway = network.attrs["IPAM"]["Config"][0]["Gateway"]
+        known: dict[str, Machine] = {}
+        keys: dict[Role, ssh_key.SshKey] = {role: ssh_key.generate(role) for role in ("controller", "compute")}
+        with listening(moto, gateway) as endpoint, metadata(gateway, known) as imds:
+            yield Machines(moto, names.network(CLUSTER), endpoint, imds, known, keys=keys, disk=disk)
+    finally:
+        for container in client.containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
+            container.remove(force=True, v=True)
+        network.remove()
+        client.volumes.get(names.volume(CLUSTER, "shared")).remove(force=True)
+        cgroup_tree.remove_cluster(CLUSTER)
+
+
+def _network(client: docker.DockerClient) -> Network:
+    """Made twice: the engine finds a range that is free, but gives an address again only in one that it was told."""
+    name, options = names.network(CLUSTER), {"driver": "bridge", "internal": True, "labels": LABELS}
+    found = client.networks.create(name, **options)
+    found.reload()
+    free = found.attrs["IPAM"]["Config"][0]
+    found.remove()
+    pool = IPAMPool(subnet=free["Subnet"], gateway=free["Gateway"])
+    return client.networks.create(name, ipam=IPAMConfig(pool_configs=[pool]), **options)

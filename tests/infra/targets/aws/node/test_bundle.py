@@ -1,0 +1,115 @@
+"""The bundle of machines that set themselves up: the same bytes every time, all that is needed."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from bootstrap import node_bundle, wheels
+from bootstrap.node_bundle import pack_node
+from infra.targets.aws.build.bundle import NODE_FOLDERS
+
+ROOT = Path(__file__).parents[5]
+FILES = {node_bundle.SPEC: b"{}", node_bundle.INVENTORY: b"{}", node_bundle.CLOUD: b"{}", node_bundle.PUBLIC_KEY: b"k"}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "pip-26.3-py3-none-any.whl").write_bytes(b"wheel")
+    (tmp_path / "not-a-wheel.txt").write_bytes(b"")
+    return tmp_path
+
+
+def test_the_same_files_give_the_same_bytes_and_another_file_does_not(shop: Path) -> None:
+    first, second = (
+        pack_node(ROOT, shop, FILES, NODE_FOLDERS),
+        pack_node(ROOT, shop, dict(reversed(FILES.items())), NODE_FOLDERS),
+    )
+    assert first.archive == second.archive
+    assert first.sha256 == sha256(first.archive).hexdigest()
+    assert first.sha256.startswith(first.digest)
+    assert pack_node(ROOT, shop, FILES | {node_bundle.SPEC: b"{ }"}, NODE_FOLDERS).digest != first.digest
+
+
+def test_it_holds_what_a_node_runs_and_nothing_else(shop: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES, NODE_FOLDERS).archive)) as tar:
+        members = tar.getmembers()
+    held = {member.name for member in members}
+    assert held >= {*FILES, "wheels/pip-26.3-py3-none-any.whl", wheels.LOCK, "trainer/requirements.lock"}
+    assert held >= {
+        "infra/targets/aws/node/node.py",
+        "slurm/jobs/train.sbatch",
+        "slurm/power/resume.py",
+        "cluster/spec/model.py",
+    }
+    rooms = {"bootstrap", "infra", "simulator", "slurm", "trainer"}
+    assert {name.split("/")[0] for name in held} == {*rooms, "cluster", "description", "wheels"}
+    assert not any("__pycache__" in name for name in held)
+    assert all(name.startswith("infra/targets/aws/node/") for name in held if name.startswith("infra/"))
+    assert {(m.uid, m.gid, m.mtime) for m in members} == {(0, 0, 0)}
+
+
+def test_a_node_imports_its_part_from_the_bundle_alone(shop: Path, tmp_path: Path) -> None:
+    """Everything else of the repository is absent there, and so are packages that no wheel brings."""
+    root = tmp_path / "root"
+    with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES, NODE_FOLDERS).archive)) as tar:
+        tar.extractall(root, filter="data")
+    pinned = {line.split("==")[0] for line in (ROOT / wheels.LOCK).read_text().splitlines() if "==" in line}
+    brought = {"yaml": "pyyaml", "dateutil": "python-dateutil"}
+    script = (
+        "import sys, infra.targets.aws.node.node, slurm.power.resume, slurm.power.sweep\n"
+        "files = {n.partition('.')[0]: getattr(m, '__file__', '') or '' for n, m in sys.modules.items()}\n"
+        "print(*sorted(name for name, file in files.items() if 'site-packages' in file))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # Of this environment itself; and certifi, which botocore uses where it is there.
+    own = {"__editable___muster_0_1_0_finder", "_distutils_hack", "certifi"}
+    assert {brought.get(name, name.replace("_", "-")) for name in set(done.stdout.split()) - own} <= pinned
+
+
+def test_wheels_are_asked_for_by_hash_for_machines_unlike_this_one(tmp_path: Path) -> None:
+    words = wheels.command(ROOT / wheels.LOCK, tmp_path, "aarch64", "3.11")
+    assert {"--require-hashes", "--only-binary", "--no-deps"} <= set(words)
+    assert words[words.index("--python-version") + 1] == "3.11"
+    assert "manylinux2014_aarch64" in words
+
+
+def test_wheels_are_fetched_once_and_never_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def download(words: list[str]) -> None:
+        asked.append(words[words.index("--python-version") + 1])
+        if len(asked) == 2:
+            raise wheels.NoWheels("no network")
+        (Path(words[-1]) / "one.whl").write_bytes(b"")
+
+    monkeypatch.setattr(wheels, "_download", download)
+    with pytest.raises(wheels.NoWheels):
+        wheels.wheels(ROOT, tmp_path)
+    assert list((tmp_path / "wheels").iterdir()) == []
+    folder = wheels.wheels(ROOT, tmp_path)
+    assert wheels.wheels(ROOT, tmp_path) == folder
+    assert asked == ["3.11", "3.12", "3.11", "3.12", "3.13"]
+
+
+def test_an_index_that_cannot_be_reached_is_said_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(wheels.NoWheels, match=r"requirements\.lock: .*Fix: a way to the Python package index"):
+        wheels._download([sys.executable, "-c", "import sys; sys.exit('no route')"])
+
+
+def test_nodes_have_the_versions_that_the_tests_ran_with() -> None:
+    ours, nodes = _pinned("requirements.lock"), _pinned(wheels.LOCK)
+    # pip only installs the others; here it comes with Python.
+    assert {name: version for name, version in nodes.items() if ours.get(name) != version}.keys() == {"pip"}
+
+
+def _pinned(lock: str) -> dict[str, str]:
+    lines = [line.split()[0] for line in (ROOT / lock).read_text().splitlines() if "==" in line]
+    return dict(line.split("==") for line in lines)

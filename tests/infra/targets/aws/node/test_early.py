@@ -1,0 +1,186 @@
+"""What user data carries: signatures as AWS's own library makes them, metadata, patience, nothing but Python 3.10."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from cluster import names as plan_names
+from cluster.inventory import parameters as names
+from infra.targets.aws.node import early, imds, objects, parameters, signed
+from infra.targets.aws.node.signed import Ask
+from infra.targets.aws.plan import user_data as module
+from infra.targets.aws.plan.user_data import EARLY, LIMIT, user_data
+from slurm.hostlist import expand
+from slurm.power import node_names
+from tests.infra.targets.aws.node.clusters import cloud
+from tests.infra.targets.aws.node.metadata import Machine, metadata
+from tests.moto_server import REGION, Moto
+
+ROOT = Path(__file__).parents[5]
+NOW = "20260102T030405Z"
+WHO = imds.Credentials("AKIDEXAMPLE", "secret", "session")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    made = Machine("i-0abc", "127.0.0.1", {names.NODE_TAG: "gpu-1"})
+    with metadata("127.0.0.1", {"127.0.0.1": made}) as endpoint:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
+        yield made
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        Ask("GET", "s3", "eu-west-1", "/bucket/bundle/0a b.tar"),
+        Ask("PUT", "s3", "eu-west-1", "/bucket/packages/x.tar", b"data"),
+        Ask("POST", "ssm", "us-east-1", "/", b'{"Name": "a"}', {"content-type": "application/x-amz-json-1.1"}),
+    ],
+    ids=lambda ask: f"{ask.method} {ask.service}",
+)
+def test_signatures_are_those_of_aws_s_own_library(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = f"{ask.service}.{ask.region}.amazonaws.com"
+    found = signed.sign(ask, host, NOW, WHO)
+    request = AWSRequest(ask.method, f"https://{host}{ask.path.replace(' ', '%20')}", ask.headers, ask.body)
+    request.headers["X-Amz-Content-SHA256"] = hashlib.sha256(ask.body).hexdigest()
+    request.context["timestamp"] = NOW
+    request.headers["X-Amz-Date"] = NOW
+    request.headers["X-Amz-Security-Token"] = WHO.token
+    who = Credentials(WHO.key, WHO.secret, WHO.token)
+    auth = (S3SigV4Auth if ask.service == "s3" else SigV4Auth)(who, ask.service, ask.region)
+    signature = auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
+    assert found["authorization"].endswith(f"Signature={signature}")
+
+
+def test_a_machine_knows_itself_only_with_a_token(machine: Machine) -> None:
+    assert imds.read("instance-id") == "i-0abc"
+    assert imds.tag(names.NODE_TAG) == "gpu-1"
+    assert imds.tag("muster.group") == ""
+    assert imds.credentials().token == "session"
+
+
+def test_a_name_that_is_given_after_the_launch_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.tags.clear()
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            machine.tags[names.NODE_TAG] = "gpu-2"
+
+    monkeypatch.setattr(signed.time, "sleep", pause)
+    assert early.name(names.NODE_TAG) == "gpu-2"
+    assert len(pauses) == 3
+    assert pauses[2] > pauses[0]
+
+
+@pytest.mark.parametrize("numbers", ["7", "1-4", "2 5-6 9"])
+def test_a_machine_of_a_large_launch_takes_the_number_at_its_place(machine: Machine, numbers: str) -> None:
+    """Under the very rule by which the launching side knows it."""
+    machine.tags = {plan_names.GROUP: "gpu", node_names.NUMBERS: numbers}
+    count = len(expand(f"gpu-[{numbers.replace(' ', ',')}]"))
+    for machine.launch_index in range(count):
+        assert early.name(names.NODE_TAG) == node_names.name_of(machine.tags, machine.launch_index)
+
+
+def test_secrets_and_reports_go_through_aws(aws: Moto, machine: Machine) -> None:
+    ssm = aws.client("ssm")
+    for name, value in {
+        names.slurm_key("toy"): "a2V5",
+        names.db_password("toy"): "word",
+        names.host_key("toy", "controller"): "private\n",
+        names.host_key("toy", "compute"): "other\n",
+    }.items():
+        ssm.put_parameter(Name=name, Value=value, Type="SecureString")
+    found = parameters.secrets(REGION, "toy", "controller", "public")
+    assert (found.slurm_key, found.db_password, found.host_key) == (b"key", "word", "private\n")
+    aws.calls.clear()
+    parameters.secrets(REGION, "toy", "compute", "public")
+    asked = " ".join(call.params["body"] for call in aws.of("GetParameter"))
+    assert names.db_password("toy") not in asked
+    early.report(
+        REGION, names.node("toy", "gpu-1"), {"state": "failed", "step": "x", "line": "y" * 9000, "bundle": "d"}
+    )
+    said = names.Report.model_validate_json(ssm.get_parameter(Name=names.node("toy", "gpu-1"))["Parameter"]["Value"])
+    assert (said.instance, said.state, said.step, len(said.line)) == ("i-0abc", "failed", "x", 1000)
+
+
+def test_objects_are_fetched_and_stored_whole(aws: Moto, machine: Machine, tmp_path: Path) -> None:
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="bucket")
+    (tmp_path / "in").write_bytes(b"packages")
+    assert objects.main(REGION, "bucket", names.packages("k"), "store", str(tmp_path / "in")) == 0
+    assert objects.main(REGION, "bucket", names.packages("k"), "fetch", str(tmp_path / "out")) == 0
+    assert (tmp_path / "out").read_bytes() == b"packages"
+    s3.put_object(Bucket="bucket", Key=names.FLEET, Body=b"{}")
+    assert parameters.fleet(cloud()) == b"{}"
+
+
+def test_throttling_is_waited_out_and_nonsense_is_not(
+    aws: Moto, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(signed.time, "sleep", pauses.append)
+    aws.fail("GetParameter", "ThrottlingException", times=3)
+    aws.client("ssm").put_parameter(Name="/a", Value="v", Type="String")
+    assert signed.ssm(REGION, "GetParameter", Name="/a")["Parameter"]["Value"] == "v"
+    assert len(pauses) == 3
+    with pytest.raises(RuntimeError, match=r"GetParameter: 400 .*ParameterNotFound"):
+        signed.ssm(REGION, "GetParameter", Name="/missing")
+    assert len(pauses) == 3
+
+
+@pytest.mark.parametrize("path", EARLY)
+def test_what_user_data_carries_needs_nothing_but_python_310(path: str) -> None:
+    tree = ast.parse((ROOT / path).read_text(), feature_version=(3, 10))
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in getattr(node, "names", [])]
+        )
+        if isinstance(node, ast.Import | ast.ImportFrom) and name
+    }
+    assert imported <= {*sys.stdlib_module_names, "infra"}
+
+
+def text(**more: str) -> str:
+    given = {
+        "bucket": "b",
+        "digest": "d" * 16,
+        "sha256": "5" * 64,
+        "region": REGION,
+        "role": "compute",
+        "cluster": "toy",
+    }
+    return user_data(**given | more)  # type: ignore[arg-type]
+
+
+def test_user_data_is_a_clean_script_with_room_to_spare(tmp_path: Path) -> None:
+    script = tmp_path / "user-data.sh"
+    script.write_text(text())
+    done = subprocess.run(["shellcheck", "--severity=warning", str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert len(text().encode()) < LIMIT - 2048
+    assert "@" not in {line[:1] for line in text().splitlines() if line.isupper()}
+
+
+def test_user_data_names_the_bundle_by_its_hash_and_quotes_what_it_is_given() -> None:
+    assert f"key={names.bundle('5' * 64)}\n" in text()
+    assert "cluster='a b'\n" in text(cluster="a b")
+
+
+def test_user_data_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SCRIPT", module.SCRIPT + "#" * LIMIT)
+    with pytest.raises(ValueError, match=r"user data has \d+ bytes, AWS takes 16384"):
+        text()

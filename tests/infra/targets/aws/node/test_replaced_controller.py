@@ -1,0 +1,159 @@
+"""The controller is lost while jobs run: another one with its disk and its address goes on, and no job notices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from bootstrap.bundle import Bundle
+from tests.harness import wait_until
+from tests.infra.targets.aws.node.machines import CLUSTER, Machines, machines
+from tests.infra.targets.aws.node.state_disk import state_disk
+from tests.moto_server import Moto
+
+pytestmark = pytest.mark.e2e
+
+VOLUME = "vol-0123456789abcdef0"
+HOME = "/shared/home/alice"
+# Ends when its file is there; says which process it was, and each time it begins.
+WAITS = "echo $$ >>$SLURM_JOB_ID.began; until [ -e $SLURM_JOB_ID.go ]; do sleep 0.1; done"
+# A step that ended while nobody was there to hear it tries again every 15 s.
+PATIENCE_S = 150.0
+KEYS = "sha256sum /etc/slurm/slurm.key /etc/ssh/ssh_host_ed25519_key"
+
+
+@pytest.fixture(scope="module")
+def cloud(moto: Moto) -> Iterator[Machines]:
+    moto.reset()
+    with state_disk(CLUSTER, VOLUME) as disk, machines(moto, disk) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bundle(cloud: Machines) -> Bundle:
+    cloud.boot("controller", "controller")
+    cloud.boot("gpu-1", "compute")
+    shipped = cloud.ship()
+    for name, role in (("controller", "controller"), ("gpu-1", "compute")):
+        done = cloud.run(name, cloud.script(shipped, role))
+        assert done.code == 0, done.out
+    return shipped
+
+
+@dataclass(frozen=True)
+class Before:
+    """What there was when the controller was lost."""
+
+    recorded: str
+    goes_on: str
+    ends_meanwhile: str
+    waiting: tuple[str, str]
+    keys: str
+
+    @property
+    def running(self) -> tuple[str, str]:
+        return self.goes_on, self.ends_meanwhile
+
+
+@pytest.fixture(scope="module")
+def before(cloud: Machines, bundle: Bundle) -> Before:
+    recorded = submit(cloud, "true")
+    wait_for(cloud, recorded, "COMPLETED")
+    goes_on, ends_meanwhile, *waiting = (submit(cloud, WAITS) for _ in range(4))
+    wait_until(lambda: all(began(cloud, job) for job in (goes_on, ends_meanwhile)), "two jobs run")
+    assert [state(cloud, job) for job in waiting] == ["PENDING", "PENDING"]
+    wait_for_state(cloud, waiting[1])
+    return Before(recorded, goes_on, ends_meanwhile, (waiting[0], waiting[1]), cloud.do("controller", KEYS).out)
+
+
+@pytest.fixture(scope="module")
+def replaced(cloud: Machines, bundle: Bundle, before: Before) -> Before:
+    cloud.lose("controller")
+    release(cloud, before.ends_meanwhile)
+    cloud.boot("controller", "controller", instance="i-another")
+    assert cloud.do("controller", "test -e /etc/muster || test -s /var/lib/slurm/slurmctld/job_state").code != 0
+    done = cloud.run("controller", cloud.script(bundle, "controller"))
+    assert done.code == 0, done.out
+    return before
+
+
+def test_it_is_another_machine_with_the_same_name_and_keys(cloud: Machines, replaced: Before) -> None:
+    report = cloud.report("controller")
+    assert (report.state, report.instance) == ("ready", "i-another")
+    assert cloud.do("controller", KEYS).out == replaced.keys
+    known = cloud.do("gpu-1", f"cd {HOME} && runuser -u alice -- ssh -o BatchMode=yes controller hostname")
+    assert (known.code, known.out.strip()) == (0, "controller"), known.out
+
+
+def test_running_jobs_went_on_and_end_well(cloud: Machines, replaced: Before) -> None:
+    """One ended while there was no controller, the other outlives the change."""
+    assert state(cloud, replaced.goes_on) == "RUNNING"
+    wait_for(cloud, replaced.ends_meanwhile, "COMPLETED")
+    release(cloud, replaced.goes_on)
+    wait_for(cloud, replaced.goes_on, "COMPLETED")
+    for job in replaced.running:
+        assert len(began(cloud, job)) == 1
+        assert account(cloud, job) == "COMPLETED|gpu-1|0:0|0"
+
+
+def test_jobs_that_waited_run_and_numbers_go_on(cloud: Machines, replaced: Before) -> None:
+    for job in replaced.waiting:
+        release(cloud, job)
+        wait_for(cloud, job, "COMPLETED")
+    assert int(submit(cloud, "true")) == int(replaced.waiting[-1]) + 1
+
+
+def test_accounting_has_what_was_before(cloud: Machines, replaced: Before) -> None:
+    assert account(cloud, replaced.recorded) == "COMPLETED|gpu-1|0:0|0"
+
+
+def test_a_machine_that_is_only_started_again_finds_its_state(cloud: Machines, replaced: Before) -> None:
+    """As EC2 recovers one from broken hardware: nobody sets it up again."""
+    job = submit(cloud, WAITS)
+    wait_until(lambda: bool(began(cloud, job)), "the job runs")
+    wait_for_state(cloud, job)
+    cloud.cut_power("controller")
+    cloud.power_on("controller")
+    up = "scontrol ping && sacctmgr -n show cluster"
+    wait_until(lambda: cloud.do("controller", up).code == 0, "Slurm and its accounts are back", PATIENCE_S)
+    assert account(cloud, replaced.recorded) == "COMPLETED|gpu-1|0:0|0"
+    assert [cloud.metadata_answers("controller", user) for user in ("slurm", "alice")] == [True, False]
+    release(cloud, job)
+    wait_for(cloud, job, "COMPLETED")
+    assert len(began(cloud, job)) == 1
+
+
+def submit(cloud: Machines, script: str) -> str:
+    job = cloud.do("controller", f"cd {HOME} && runuser -u alice -- sbatch --parsable --wrap '{script}'")
+    assert job.code == 0, job.out
+    return job.out.strip()
+
+
+def release(cloud: Machines, job: str) -> None:
+    cloud.do("gpu-1", f"touch {HOME}/{job}.go")
+
+
+def began(cloud: Machines, job: str) -> list[str]:
+    """Processes that were this job."""
+    return cloud.do("gpu-1", f"cat {HOME}/{job}.began 2>/dev/null").out.split()
+
+
+def state(cloud: Machines, job: str) -> str:
+    return cloud.do("controller", f"squeue -h -t all -j {job} -o %T").out.strip()
+
+
+def account(cloud: Machines, job: str) -> str:
+    return cloud.do("controller", f"sacct -X -n -P -j {job} -o State,NodeList,ExitCode,Restarts").out.strip()
+
+
+def wait_for(cloud: Machines, job: str, wanted: str) -> None:
+    wait_until(lambda: account(cloud, job).startswith(f"{wanted}|"), f"job {job} is {wanted}", PATIENCE_S)
+
+
+def wait_for_state(cloud: Machines, job: str) -> None:
+    """What slurmctld has not written yet goes with any controller; it writes a few seconds after each change."""
+    cloud.do("controller", f"touch /run/now && scontrol update jobid={job} comment=last")
+    saved = "test /var/lib/slurm/slurmctld/job_state -nt /run/now"
+    wait_until(lambda: cloud.do("controller", saved).code == 0, "slurmctld has written its state", PATIENCE_S)

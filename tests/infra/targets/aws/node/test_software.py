@@ -1,0 +1,145 @@
+"""The software step: given what a machine says it has, does its set-up go on, install, or fail, and in which words."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from bootstrap.desired import Desired
+from bootstrap.errors import BootstrapError
+from bootstrap.facts.parse import parse
+from bootstrap.plan import plan
+from bootstrap.steps import health, software
+from cluster.inventory import Filesystem, Node, NodeGpus, NodeSet
+from cluster.spec import Aws
+from infra.targets.aws.node.early import LINE
+from infra.targets.aws.node.identity import joined, place
+from tests.bootstrap.clusters import desired as local
+from tests.cluster.catalog.software_output import CLOSED_DRIVER, GOOD, OPEN_DRIVER
+from tests.infra.targets.aws.node.clusters import LUSTRE, desired, fixed, inventory, ubuntu
+
+H100 = NodeSet(
+    group="gpu", count=4, static=2, cpus=8, memory_mb=65536, fabric="efa", instance_type="p5.48xlarge", nvlinks=18,
+    gpus=NodeGpus(count=8, kind="real"), host_key="ssh-ed25519 AAAAgpu", efa_devices=32,
+)  # fmt: skip
+KNOWN = inventory().model_copy(update={"sets": (H100,)})
+GPU = place(KNOWN, "gpu-3", "i-3", "10.0.1.3")
+CONTROLLER = fixed("controller", "controller", 10)
+FACTS = ubuntu(software=GOOD)
+
+
+def wanted(*filesystems: Filesystem, ami: str | None = None) -> Desired:
+    made = replace(desired(*filesystems), inventory=joined(KNOWN, GPU))
+    return replace(made, spec=made.spec.model_copy(update={"aws": Aws(region="us-east-1", ami=ami)}))
+
+
+def test_a_machine_that_has_it_all_is_left_alone() -> None:
+    assert software.STEP.actions(FACTS, GPU, wanted()) == []
+
+
+def test_an_old_driver_fails_the_whole_set_up_before_anything_is_done() -> None:
+    old = replace(FACTS, software=GOOD | {"driver": CLOSED_DRIVER})
+    with pytest.raises(BootstrapError) as raised:
+        plan({GPU.name: old}, wanted())
+    assert str(raised.value) == (
+        "node gpu-3, step software: NVIDIA driver 550.135; allowed: 580 or newer (the training environment has CUDA "
+        "13, which no older branch runs); NVIDIA fabric manager 580.126.09; allowed: 550.135, the version of NVIDIA "
+        "driver (it refuses to start beside a driver of another version, and without it no GPU can be used). Fix: name "
+        "an image that has them as `aws.ami`, then `make up`; cluster/catalog/data/software.yaml has what is allowed."
+    )
+
+
+def test_a_machine_with_nothing_right_says_so_in_what_a_report_holds() -> None:
+    bare = replace(FACTS, software={"efa_installer": "# EFA installer version: 1.22.0"})
+    with pytest.raises(
+        BootstrapError, match=r"NVIDIA driver is not there.*EFA installer 1\.22\.0.*; and 3 more"
+    ) as raised:
+        software.STEP.actions(bare, GPU, wanted())
+    assert len(str(raised.value)) < LINE
+
+
+def test_an_image_of_the_users_own_is_named() -> None:
+    with pytest.raises(BootstrapError, match=r"EFA kernel module is not there.*remove `aws.ami: ami-0a` to get AWS's"):
+        software.STEP.actions(replace(FACTS, software=GOOD | {"efa": ""}), GPU, wanted(ami="ami-0a"))
+
+
+def test_efa_is_installed_where_the_image_has_none() -> None:
+    bare = replace(FACTS, software={"driver": OPEN_DRIVER, "fabric_manager": GOOD["fabric_manager"]})
+    (action,) = software.STEP.actions(bare, GPU, wanted())
+    assert action.title == "install EFA installer 1.50.0"
+    assert "ADDRESS=https://efa-installer.amazonaws.com/aws-efa-installer-1.50.0.tar.gz\n" in action.script
+
+
+@pytest.mark.parametrize(
+    ("node", "filesystems", "reason"),
+    [
+        (GPU, (), ""),
+        (CONTROLLER, (), "the machine has no GPU, EFA or Lustre"),
+        (CONTROLLER, (LUSTRE,), ""),
+    ],
+)
+def test_whom_it_concerns(node: Node, filesystems: tuple[Filesystem, ...], reason: str) -> None:
+    assert software.STEP.skip(FACTS, node, wanted(*filesystems)) == reason
+
+
+def test_simulated_gpus_concern_nobody() -> None:
+    made = local()
+    assert software.wanted(made.inventory.compute[0], made) == ()
+
+
+def test_facts_have_what_each_component_said_line_by_line() -> None:
+    done = subprocess.run(
+        ["sh", "-c", software.readings(GPU, wanted(LUSTRE))], capture_output=True, text=True, check=True
+    )
+    assert parse(done.stdout).software["kernel"] == os.uname().release
+    assert parse("software\tefa_installer\t# a\tb\nsoftware\tefa_installer\t# c\n").software == {
+        "efa_installer": "# a\tb\n# c"
+    }
+
+
+def test_health_is_told_what_the_node_was_set_up_with() -> None:
+    found = software.versions(FACTS, GPU, wanted())
+    assert found["driver"] == {"version": "580.126.09", "file": "/proc/driver/nvidia/version"}
+    assert found["libfabric"] == {"version": "2.6.0", "file": ""}
+    assert '"gdrcopy": {"file": "/sys/module/gdrdrv/version", "version": "2.5.2"}' in health.expected(
+        FACTS, GPU, wanted()
+    )
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> dict[str, str]:
+    """Stand-ins for what would change this machine."""
+    for name in ("modprobe", "ldconfig"):
+        tool = tmp_path / "bin" / name
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        tool.chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+
+
+def test_the_archive_is_checked_then_its_installer_runs(tmp_path: Path, tools: dict[str, str]) -> None:
+    archive = tmp_path / "efa.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        entry, script = tarfile.TarInfo("aws-efa-installer/efa_installer.sh"), b'#!/bin/sh\necho installer "$@"\n'
+        entry.size, entry.mode = len(script), 0o755
+        tar.addfile(entry, io.BytesIO(script))
+    right = sha256(archive.read_bytes()).hexdigest()
+
+    def run(expected: str) -> subprocess.CompletedProcess[str]:
+        head = f"ADDRESS={archive.as_uri()}\nSHA256={expected}\n"
+        return subprocess.run(["sh", "-c", head + software.SCRIPT], env=tools, capture_output=True, text=True)
+
+    done = run(right)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["installer -y --no-verify", "modprobe -r efa", "modprobe efa", "ldconfig"]
+    other = run("0" * 64)
+    assert other.returncode == 1
+    assert f"has sha256 {right}, not {'0' * 64}: it is not what was reviewed" in other.stderr
+    assert other.stdout == ""

@@ -1,0 +1,287 @@
+"""Given the facts of a machine on AWS, compare actions: what a bare one needs, and that nothing is left after it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from bootstrap.action import Action, digest
+from bootstrap.desired import Desired
+from bootstrap.errors import BootstrapError
+from bootstrap.facts.model import Facts, FileFact
+from bootstrap.plan import fit, plan
+from bootstrap.steps import (
+    compute,
+    controller,
+    efs,
+    host_key,
+    metadata,
+    mounts,
+    order,
+    packages,
+    power,
+    resolver,
+    scratch,
+    slurm_packages,
+    ssh,
+    state,
+    sysctl,
+    time,
+    updates,
+)
+from bootstrap.steps.step import Step
+from cluster.inventory import Node
+from infra.targets.aws.node.identity import joined, place
+from tests.bootstrap.clusters import desired as local
+from tests.infra.targets.aws.node.clusters import EFS, KERNEL, LUSTRE, NFS, STORE, desired, fixed, inventory, ubuntu
+
+CONTROLLER = fixed("controller", "controller", 10)
+LOGIN = fixed("login", "login", 11)
+ATTACH = "attach lustre noatime,flock,lazystatfs fs-01.fsx.us-east-1.amazonaws.com@tcp:/abcdef /shared"
+GPU = place(inventory(), "gpu-3", "i-3", "10.0.1.3")
+
+
+def titles(step: Step, facts: Facts, node: Node, wanted: Desired) -> list[str]:
+    assert step.skip(facts, node, wanted) == ""
+    return [action.title for action in step.actions(facts, node, wanted)]
+
+
+def after(facts: Facts, actions: Iterable[Action]) -> Facts:
+    """The facts once the files of these actions are there and its units enabled."""
+    files, enabled, markers = dict(facts.files), set(facts.enabled), dict(facts.markers)
+    for action in actions:
+        if action.title.startswith("write "):
+            mode = 0o755 if "chmod 755" in action.script else 0o600 if "umask 077" in action.script else 0o644
+            owner = "slurm:slurm" if "chown slurm" in action.script else "root:root"
+            files[action.title.removeprefix("write ")] = FileFact(sha256(action.data).hexdigest(), mode, owner)
+        if action.title.startswith("enable "):
+            enabled.add(action.title.removeprefix("enable "))
+        markers |= {name: value for value, name in re.findall(r"echo (\w+) > /var/lib/muster/(\w+)", action.script)}
+    return replace(facts, files=files, enabled=frozenset(enabled), markers=markers)
+
+
+@pytest.mark.parametrize(
+    ("step", "node", "facts", "wanted", "done"),
+    [
+        (updates.STEP, GPU, ubuntu(), desired(), {}),
+        (resolver.STEP, GPU, ubuntu(), desired(), {}),
+        (host_key.STEP, GPU, ubuntu(), desired(), {}),
+        (sysctl.STEP, GPU, ubuntu(), desired(), {}),
+        (metadata.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"muster-metadata"})}),
+        (power.STEP, CONTROLLER, ubuntu(), desired(), {}),
+        (time.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"chrony"}), "enabled": frozenset({"chrony"})}),
+        (scratch.STEP, GPU, ubuntu(disks=(STORE,)), desired(), {"mounts": {"/local": "xfs"}}),
+        (
+            mounts.STEP,
+            GPU,
+            ubuntu(),
+            desired(LUSTRE, EFS),
+            {
+                "mounts": {"/shared": "lustre", "/users": "nfs4"},
+                "packages": {f"lustre-client-modules-{KERNEL}": "1", "nfs-common": "1", "stunnel4": "1"},
+            },
+        ),
+        (
+            state.STEP,
+            CONTROLLER,
+            ubuntu(),
+            desired(state_volume="vol-01"),
+            {"mounts": dict.fromkeys(state.PLACES, "ext4")},
+        ),
+        (
+            slurm_packages.STEP,
+            GPU,
+            ubuntu(),
+            desired(),
+            {"packages": dict.fromkeys(slurm_packages.NAMES["compute"], "24.11.5-1")},
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, Step) else "",
+)
+def test_a_step_acts_once(step: Step, node: Node, facts: Facts, wanted: Desired, done: dict[str, Any]) -> None:
+    todo = step.actions(facts, node, wanted)
+    assert todo
+    assert [a.title for a in step.actions(replace(after(facts, todo), **done), node, wanted)] == []
+
+
+@pytest.mark.parametrize(
+    ("step", "facts", "wanted", "reason"),
+    [
+        (scratch.STEP, ubuntu(), desired(), "the machine has no disks of its own"),
+        (mounts.STEP, ubuntu(), desired(), "the cluster has no shared filesystem to mount"),
+        (mounts.STEP, ubuntu(mounts={"/archive": "nfs4"}), desired(NFS), "mounted already"),
+        (resolver.STEP, ubuntu(active=frozenset()), desired(), "this image has another resolver"),
+        (sysctl.STEP, ubuntu(container=True), desired(), "a container has its host's kernel"),
+        (state.STEP, ubuntu(), desired(), "the cluster has no state volume"),
+        (power.STEP, ubuntu(), desired(fleet=b""), "there is nothing to launch"),
+        (slurm_packages.STEP, ubuntu(distribution="debian 13"), desired(), "the distribution has it"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Step) else "",
+)
+def test_a_step_says_why_it_does_not_apply(step: Step, facts: Facts, wanted: Desired, reason: str) -> None:
+    assert step.skip(facts, CONTROLLER, wanted) == reason
+
+
+def test_targets_that_are_set_up_from_outside_have_the_steps_they_had() -> None:
+    assert order.steps(local()) == order.ALL
+    assert {step.name for step in order.steps(desired())} == {step.name for step in order.EVERY}
+
+
+@pytest.mark.parametrize("node", [CONTROLLER, LOGIN, GPU], ids=lambda node: node.role)
+def test_a_machine_goes_through_every_step_of_its_role_once(node: Node) -> None:
+    through = [step.name for step in (*order.MACHINE, *order.own(node.role)) if node.role in step.roles]
+    assert sorted(through) == sorted(step.name for step in order.EVERY if node.role in step.roles)
+
+
+def test_the_lustre_client_is_that_of_the_running_kernel_and_is_tuned() -> None:
+    assert titles(mounts.STEP, ubuntu(), GPU, desired(LUSTRE))[:2] == [
+        "write /etc/modprobe.d/muster.conf",
+        f"install lustre-client-modules-{KERNEL}",
+    ]
+    script = _written(mounts.STEP.actions(ubuntu(), GPU, desired(LUSTRE)), "/etc/muster/mounts")
+    assert ATTACH in script.splitlines()
+    assert "lctl set_param -n osc.*.max_rpcs_in_flight=64" in script
+    other = ubuntu(packages={"lustre-client-modules-6.8.0-1020-aws": "1"})
+    assert f"install lustre-client-modules-{KERNEL}" in titles(mounts.STEP, other, GPU, desired(LUSTRE))
+    with pytest.raises(BootstrapError, match="there is no Lustre client for debian 13"):
+        mounts.STEP.skip(ubuntu(distribution="debian 13"), GPU, desired(LUSTRE))
+
+
+def test_lustre_uses_efa_where_filesystem_and_machine_have_it() -> None:
+    over_efa = desired(LUSTRE.model_copy(update={"efa": True}))
+
+    def lines(node: Node, wanted: Desired) -> list[str]:
+        return _written(mounts.STEP.actions(ubuntu(), node, wanted), "/etc/muster/mounts").splitlines()
+
+    assert lines(GPU, over_efa).index("use_efa") < lines(GPU, over_efa).index(ATTACH)
+    assert "use_efa" not in lines(LOGIN, over_efa)
+    assert "use_efa" not in lines(GPU, desired(LUSTRE))
+
+
+def test_efs_is_reached_by_tls_only_and_its_certificate_is_checked() -> None:
+    todo = mounts.STEP.actions(ubuntu(), GPU, desired(NFS, EFS))
+    conf = _written(todo, "/etc/muster/efs-0.conf")
+    assert f"checkHost = {EFS.host}\n" in conf
+    assert "verifyChain = yes\n" in conf
+    script = _written(todo, "/etc/muster/mounts")
+    assert f"port={efs.FIRST_PORT} 127.0.0.1:/ /users\n" in script
+    assert "10.0.0.9:/vol /archive\n" in script
+
+
+def test_the_volume_of_the_state_is_found_by_its_id_and_daemons_need_it() -> None:
+    todo = state.STEP.actions(ubuntu(), CONTROLLER, desired(state_volume="vol-0123"))
+    assert "volume=vol-0123\n" in _written(todo, "/etc/muster/state")
+    for unit in ("mariadb", "slurmctld"):
+        assert "Requires=muster-state.service" in _written(
+            todo, f"/etc/systemd/system/{unit}.service.d/muster-state.conf"
+        )
+    unit = _written(todo, "/etc/systemd/system/muster-state.service")
+    assert "Before=mariadb.service slurmdbd.service slurmctld.service slurmd.service\n" in unit
+    assert state.STEP.roles == ("controller",)
+
+
+def test_only_root_asks_who_the_machine_is_and_slurm_where_it_launches_nodes() -> None:
+    """Before anybody can log in, and before slurmd in any case; `after` a set-up nothing asks the package mirror."""
+
+    def allowed(node: Node) -> str:
+        script = _written(metadata.STEP.actions(ubuntu(), node, desired()), "/etc/muster/metadata")
+        return next(line for line in script.splitlines() if line.startswith("users="))
+
+    assert [allowed(node) for node in (CONTROLLER, LOGIN, GPU)] == [
+        'users="root slurm"',
+        'users="root"',
+        'users="root"',
+    ]
+    there = ubuntu(packages={"nftables": "1.0.2"})
+    assert "install nftables" in titles(metadata.STEP, ubuntu(), GPU, desired())
+    assert "install nftables" not in titles(metadata.STEP, there, GPU, desired())
+    unit = _written(metadata.STEP.actions(there, LOGIN, desired()), "/etc/systemd/system/muster-metadata.service")
+    assert "systemd-user-sessions.service" in unit.partition("Before=")[2].splitlines()[0]
+    first = "write /etc/systemd/system/slurmd.service.d/muster-metadata.conf"
+    assert [first in titles(metadata.STEP, there, node, desired()) for node in (CONTROLLER, LOGIN, GPU)] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_slurm_is_built_by_the_controller_and_waited_for_by_the_others() -> None:
+    (build,) = slurm_packages.STEP.actions(ubuntu(), CONTROLLER, desired())
+    (wait,) = slurm_packages.STEP.actions(ubuntu(), GPU, desired())
+    assert "DO=build\n" in build.script
+    assert "DO=wait\n" in wait.script
+    assert "NAMES='slurm-smd slurm-smd-client slurm-smd-slurmd'\n" in wait.script
+    assert "STORE=/shared/.packages\n" in wait.script
+    assert _value(build, "KEY") == _value(wait, "KEY")
+    (other,) = slurm_packages.STEP.actions(ubuntu(distribution="ubuntu 24.04"), GPU, desired())
+    assert _value(other, "KEY") != _value(wait, "KEY")
+    assert packages.SLURM.isdisjoint(_install(ubuntu(), CONTROLLER))
+    assert "python3.11-venv" in _install(ubuntu(), CONTROLLER)
+    assert set(_install(ubuntu(distribution="debian 13"), CONTROLLER)) == set(packages.packages(CONTROLLER))
+
+
+def test_a_compute_node_is_told_its_name_and_a_restart_of_its_daemon_is_no_reboot() -> None:
+    wanted = replace(desired(), inventory=joined(inventory(), GPU))
+    options = _written(compute.STEP.actions(ubuntu(), GPU, wanted), "/etc/default/slurmd")
+    assert options == 'SLURMD_OPTIONS="-N gpu-3 --conf-server controller:6817"\n'
+
+
+def test_nodes_that_are_not_there_yet_have_a_known_host_key() -> None:
+    assert ssh.known_hosts(inventory()).splitlines()[-1] == "gpu-* ssh-ed25519 AAAAgpu"
+
+
+def test_the_first_topology_is_written_and_later_ones_are_the_sweep_s() -> None:
+    path = "/etc/slurm/topology.conf"
+    assert f"write {path}" in titles(power.STEP, ubuntu(), CONTROLLER, desired())
+    files = {path: FileFact("another", 0o644, "slurm:slurm")}
+    fit_it = "fit topology.conf to the nodes"
+    assert f"write {path}" not in titles(power.STEP, ubuntu(files=files), CONTROLLER, desired())
+    same = ubuntu(files=files, markers={"topology": digest("gpu-[1-4]")})
+    assert fit_it not in titles(power.STEP, same, CONTROLLER, desired())
+    # A group that has grown: Slurm reads both files at once, right after this step.
+    fewer = ubuntu(files=files, markers={"topology": digest("gpu-[1-3]")})
+    (action,) = [one for one in power.STEP.actions(fewer, CONTROLLER, desired()) if one.title == fit_it]
+    assert "-m slurm.power.fit_topology 'gpu-[1-4]'" in action.script
+    assert order.own("controller").index(power.STEP) < order.own("controller").index(controller.STEP)
+
+
+def test_a_controller_whose_nodes_come_later_goes_by_its_own_cgroups() -> None:
+    assert fit({"controller": ubuntu(cgroup="v1")}, desired()).cgroup == "v1"
+
+
+def test_the_plan_of_one_machine_needs_no_other() -> None:
+    wanted = replace(desired(LUSTRE), inventory=joined(inventory(), GPU))
+    planned = plan({GPU.name: ubuntu()}, wanted)
+    assert list(planned) == ["gpu-3"]
+    assert planned["gpu-3"]["hosts"].actions[0].data.decode().endswith("10.0.1.3 gpu-3\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("gpu-5", "no node gpu-5"), ("cpu-1", "no node cpu-1"), ("gpu-01", "gpu-01")]
+)
+def test_a_machine_of_another_cluster_says_so(name: str, said: str) -> None:
+    with pytest.raises(BootstrapError, match=rf"{said}.*must be one of: controller, login, gpu-1 to -4"):
+        place(inventory(), name, "i-1", "10.0.0.1")
+
+
+def test_a_machine_takes_the_place_of_the_one_before_it() -> None:
+    me = place(inventory(), "controller", "i-9", "10.0.0.10")
+    assert [n.machine_id for n in joined(inventory(), me).nodes] == ["i-9", "eni-login"]
+
+
+def _written(actions: Iterable[Action], path: str) -> str:
+    return next(a.data.decode() for a in actions if a.title == f"write {path}")
+
+
+def _value(action: Action, name: str) -> str:
+    return next(line for line in action.script.splitlines() if line.startswith(f"{name}="))
+
+
+def _install(facts: Facts, node: Node) -> list[str]:
+    (action,) = packages.STEP.actions(facts, node, desired())
+    return action.title.split()[1:]

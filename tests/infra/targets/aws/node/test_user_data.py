@@ -1,0 +1,95 @@
+"""User data on real systemd machines: a controller and a compute node set themselves up, or say where they failed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bootstrap.bundle import Bundle
+from cluster.inventory import parameters
+from tests.infra.targets.aws.node.machines import BUCKET, CLUSTER, Machines
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def bundle(cloud: Machines) -> Bundle:
+    cloud.boot("controller", "controller")
+    cloud.boot("gpu-1", "compute")
+    return cloud.ship()
+
+
+@pytest.fixture(scope="module")
+def controller(cloud: Machines, bundle: Bundle) -> str:
+    done = cloud.run("controller", cloud.script(bundle, "controller"))
+    assert done.code == 0, done.out
+    return done.out
+
+
+@pytest.fixture(scope="module")
+def compute(cloud: Machines, bundle: Bundle, controller: str) -> str:
+    done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
+    assert done.code == 0, done.out
+    return done.out
+
+
+def test_machines_become_a_cluster_that_runs_jobs(
+    cloud: Machines, bundle: Bundle, controller: str, compute: str
+) -> None:
+    for name in ("controller", "gpu-1"):
+        report = cloud.report(name)
+        assert (report.state, report.instance, report.bundle) == ("ready", f"i-{name}", bundle.digest), report
+    ran = cloud.do("controller", "cd / && timeout 60 runuser -u alice -- srun -N1 hostname")
+    assert (ran.code, ran.out.split()) == (0, ["gpu-1"])
+    assert "muster: gpu-1 is ready" in cloud.do("gpu-1", "cat /var/log/muster/node.log").out
+    hop = "ssh -o BatchMode=yes gpu-1 true"
+    said = cloud.do("controller", f"cd / && runuser -u alice -- {hop}")
+    assert said.code == 0, said.out
+
+
+def test_a_second_run_changes_nothing(cloud: Machines, bundle: Bundle, compute: str) -> None:
+    done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
+    assert done.code == 0, done.out
+    assert re.findall(r"muster: (\S+) changed", done.out) == []
+    assert "muster: fetch" not in done.out
+
+
+def test_a_job_cannot_take_the_role_of_its_node(cloud: Machines, compute: str) -> None:
+    assert [cloud.metadata_answers("gpu-1", user) for user in ("root", "alice", "slurm")] == [True, False, False]
+    assert [cloud.metadata_answers("controller", user) for user in ("root", "alice", "slurm")] == [True, False, True]
+    cloud.do("gpu-1", "nft flush ruleset")
+    assert cloud.metadata_answers("gpu-1", "alice")
+    assert cloud.do("gpu-1", "systemctl restart slurmd").code == 0
+    assert not cloud.metadata_answers("gpu-1", "alice")
+
+
+def test_no_secret_is_in_user_data_or_log(cloud: Machines, bundle: Bundle, compute: str) -> None:
+    key = cloud.do("gpu-1", "base64 -w0 /etc/slurm/slurm.key").out[:40]
+    host_key = cloud.keys["compute"].private.splitlines()[2]
+    seen = cloud.do("gpu-1", "cat /var/log/muster/node.log /var/lib/user-data.sh; journalctl -o cat").out
+    assert len(key) == 40
+    assert key not in seen
+    assert host_key not in seen
+
+
+def test_a_bundle_that_is_not_what_was_uploaded_is_refused(cloud: Machines, bundle: Bundle, compute: str) -> None:
+    other = "0" * 64
+    cloud.moto.client("s3").put_object(Bucket=BUCKET, Key=parameters.bundle(other), Body=bundle.archive[:4096])
+    done = cloud.run("gpu-1", cloud.script(bundle, "compute", digest=other[:16], sha256=other))
+    assert done.code == 1, done.out
+    report = cloud.report("gpu-1")
+    assert (report.state, report.step, report.bundle) == ("failed", "fetch", other[:16])
+    assert f"not {other}: it is not what was uploaded; log: /var/log/muster/node.log" in report.line
+    assert cloud.do("gpu-1", "readlink /opt/muster/current").out.strip() == f"/opt/muster/{bundle.digest}"
+
+
+def test_a_step_that_fails_is_reported_with_its_last_line(cloud: Machines, bundle: Bundle, compute: str) -> None:
+    cloud.do("gpu-1", "systemctl stop slurmd; chmod -x /usr/sbin/slurmd")
+    done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
+    cloud.do("gpu-1", "chmod +x /usr/sbin/slurmd")
+    assert done.code == 3, done.out
+    report = cloud.report("gpu-1")
+    assert (report.state, report.step) == ("failed", "compute")
+    assert "node gpu-1, step compute: start slurmd: " in report.line
+    assert CLUSTER not in report.line

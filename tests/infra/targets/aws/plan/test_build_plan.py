@@ -1,0 +1,45 @@
+"""The build plan of a cluster on AWS: sizes from the catalog, compute nodes as sets, names in updates."""
+
+from __future__ import annotations
+
+from infra.plan import plan, resolved
+from infra.validate.update import affected, changes
+from tests.infra.targets.aws.specs import group, spec
+
+
+def test_controller_and_login_are_nodes_and_groups_are_sets() -> None:
+    built = plan(spec())
+    assert [(n.name, n.instance_type, n.cpus, n.memory_mb) for n in built.nodes] == [
+        ("controller", "m7i.xlarge", 4, int(16384 * 0.97)),
+        ("login", "m7i.large", 2, int(8192 * 0.97)),
+    ]
+    (gpu,) = built.sets
+    assert (gpu.group, gpu.count, gpu.static, gpu.instance_type, gpu.fabric) == ("gpu", 2, 2, "p5.48xlarge", "efa")
+    assert (gpu.cpus, gpu.memory_mb) == (192, int(2048 * 1024 * 0.97))
+    assert (gpu.gpus.count, gpu.gpus.kind, gpu.gpus.type) == (8, "real", "h100")
+    assert gpu.gpus.devices == tuple(f"/dev/nvidia{number}" for number in range(8))
+
+
+def test_an_autoscaled_group_has_its_maximum_of_which_the_minimum_stays() -> None:
+    built = plan(spec(groups={"gpu": {"instance_type": "p5.48xlarge", "min": 1, "max": 64}}))
+    assert (built.sets[0].count, built.sets[0].static) == (64, 1)
+    assert len(built.members) == 66
+
+
+def test_a_group_without_gpus_has_none() -> None:
+    assert plan(spec(groups=group(instance_type="m7i.48xlarge"))).sets[0].gpus.count == 0
+
+
+def test_without_a_login_node() -> None:
+    assert [node.name for node in plan(spec(login={"enabled": False})).nodes] == ["controller"]
+
+
+def test_writing_a_default_type_out_is_no_change() -> None:
+    assert resolved(spec()).controller.instance_type == "m7i.xlarge"
+    assert changes(spec(), spec(controller={"instance_type": "m7i.xlarge"}, login={"instance_type": "m7i.large"})) == []
+
+
+def test_fewer_nodes_and_another_type_concern_the_members_of_a_set() -> None:
+    assert affected(spec(groups=group(count=4)), spec(groups=group(count=2))) == ("gpu-3", "gpu-4")
+    other = spec(groups=group(instance_type="p5en.48xlarge"))
+    assert affected(spec(groups=group()), other) == ("gpu-1", "gpu-2")

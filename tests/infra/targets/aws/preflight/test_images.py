@@ -1,0 +1,136 @@
+"""Images: what makes one unfit for the machines that would start from it, in exact words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cluster.catalog.instances import instance
+from infra.targets.aws.preflight import images
+from infra.targets.aws.preflight.account import Identity
+from infra.targets.aws.preflight.subject import Subject
+from tests.infra.targets.aws.preflight.conftest import Answered
+from tests.infra.targets.aws.preflight.words import codes, words
+from tests.infra.targets.aws.specs import spec
+from tests.moto_server import Moto
+
+ACCOUNT = "123456789012"
+ME = Identity(ACCOUNT, f"arn:aws:iam::{ACCOUNT}:user/ann")
+ID = "ami-0123456789abcdef0"
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+GPU = images.Use("ami", instance("p5.48xlarge"))
+
+
+def image(**changes: Any) -> dict[str, Any]:
+    return {
+        "ImageId": ID,
+        "State": "available",
+        "Architecture": "x86_64",
+        "OwnerId": "898082745236",
+        "ImageOwnerAlias": "amazon",
+        "RootDeviceName": "/dev/sda1",
+        "BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 65}}],
+        "EnaSupport": True,
+        "DeprecationTime": "2027-11-20T00:00:00.000Z",
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("changes", [{}, {"ImageOwnerAlias": None, "OwnerId": ACCOUNT}, {"DeprecationTime": None}])
+def test_one_that_fits(changes: dict[str, Any]) -> None:
+    assert words(images.judge(image(**changes), GPU, ACCOUNT, NOW)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"State": "pending"},
+            f"error image_state aws.ami: '{ID}' is pending; allowed: available; fix: name another image",
+        ),
+        (
+            {"Architecture": "arm64"},
+            f"error image_architecture aws.ami: '{ID}' is for arm64; p5.48xlarge is x86_64; fix: name an image for "
+            "x86_64",
+        ),
+        (
+            {"Platform": "windows"},
+            f"error image_platform aws.ami: '{ID}' is a Windows image; fix: name one of Ubuntu 22.04",
+        ),
+        (
+            {"RootDeviceName": "/dev/xvda"},
+            f"error image_root aws.ami: '{ID}' has its root disk at /dev/xvda; nodes give /dev/sda1 its size and "
+            "encryption; fix: name an Ubuntu image, whose root disk is /dev/sda1",
+        ),
+        (
+            {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 500}}]},
+            f"error image_size aws.ami: '{ID}' needs a root disk of 500 GB; p5.48xlarge gets 200; fix: name a "
+            "smaller image",
+        ),
+        (
+            {"EnaSupport": False},
+            f"error image_network aws.ami: '{ID}' has no ENA support: no machine of this size starts; "
+            "fix: name another image",
+        ),
+        (
+            {"ImageOwnerAlias": None, "OwnerId": "999999999999"},
+            f"warning image_owner aws.ami: '{ID}' belongs to account 999999999999, neither Amazon nor account "
+            f"{ACCOUNT}; "
+            "fix: make sure that you trust it: it runs as root on every machine that starts from it",
+        ),
+        (
+            {"DeprecationTime": "2026-11-19T00:00:00.000Z"},
+            f"warning image_old aws.ami: '{ID}' is deprecated since 2026-11-19: it gets no repairs; "
+            "fix: name a newer one; a change of the image replaces the nodes",
+        ),
+    ],
+    ids=lambda value: value.split(" ")[1] if isinstance(value, str) else "",
+)
+def test_one_that_does_not(changes: dict[str, Any], said: str) -> None:
+    assert words(images.judge(image(**changes), GPU, ACCOUNT, NOW)) == [said]
+
+
+def judged(answered: Answered, **aws: Any) -> list[str]:
+    return words(images.fitting(Subject(spec(aws={"region": "us-east-1", **aws}), answered.account, ME)))
+
+
+def test_one_that_is_not_there(answered: Answered) -> None:
+    answered.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    assert judged(answered, ami=ID) == [
+        f"error image_missing aws.ami: '{ID}' does not exist in us-east-1, or account {ACCOUNT} may not use it; "
+        "fix: name one that `aws ec2 describe-images` lists"
+    ]
+
+
+def test_one_that_is_there_is_judged(answered: Answered, aws: Moto) -> None:
+    """moto carries images of Amazon Linux, whose root disk has another name."""
+    answered.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    there = aws.client("ec2").describe_images(Owners=["amazon"])["Images"]
+    other = next(one["ImageId"] for one in there if one.get("RootDeviceName") == "/dev/xvda")
+    found = images.fitting(Subject(spec(aws={"region": "us-east-1", "ami": other}), answered.account, ME))
+    assert ("error", "image_root") in codes(found)
+
+
+def test_a_region_without_the_deep_learning_image(answered: Answered) -> None:
+    """moto has Amazon Linux, and neither of ours."""
+    said = judged(answered)
+    assert len(said) == 2
+    path = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+    assert (
+        f"error image_parameter aws.ami: us-east-1 has no image under {path}; "
+        "fix: name an image of your own with `ami: ami-...`"
+    ) in said
+    assert any(line.endswith("fix: name an image of your own with `plain_ami: ami-...`") for line in said)
+
+
+def test_the_disk_of_controller_and_login_is_smaller(answered: Answered) -> None:
+    answered.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    large = image(BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 150}}])
+    answered.answer("ec2", "DescribeImages", {"Images": [large]})
+    assert judged(answered, ami=ID) == []
+    assert judged(answered, plain_ami=ID) == [
+        f"error image_size aws.plain_ami: '{ID}' needs a root disk of 150 GB; m7i.xlarge gets 100; "
+        "fix: name a smaller image"
+    ]

@@ -1,0 +1,135 @@
+"""Validators of clusters on AWS: each rule in exact words, money as in the catalog, examples without findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.spec.issue import SpecError, render
+from cluster.spec.load import load, read
+from cluster.spec.stack_file import Loader
+from infra.targets.aws.cost import cost
+from infra.targets.aws.validate import budget as aws_budget
+from infra.validate import capabilities, rules, validate
+from infra.validate.rest import rest
+from tests.infra.targets.aws.specs import good, group, spec
+
+ROOT = Path(__file__).parents[5]
+TABLE = yaml.safe_load(Path(__file__).with_name("test_rules_bad.yaml").read_text())
+EXAMPLES = sorted((ROOT / "stacks").glob("Pulumi.aws-*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def _available(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is judged here is the spec, whether or not this version can build it."""
+    monkeypatch.setitem(capabilities.TARGETS, "aws", replace(capabilities.TARGETS["aws"], available=True))
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row["title"])
+def test_bad_spec(row: dict[str, Any]) -> None:
+    laid = {**good(), **yaml.load(row["spec"], Loader)}  # noqa: S506
+    issues = validate(load({key: value for key, value in laid.items() if value is not None}))
+    assert render(issues) == row["says"].rstrip("\n")
+    assert [issue.code for issue in issues] == row["codes"]
+
+
+def test_the_table_has_every_rule() -> None:
+    """Each rule finds something in a row of its own; those about money stand below."""
+    found = {aws_budget.hourly, aws_budget.monthly}
+    for row in TABLE:
+        laid = {**good(), **yaml.load(row["spec"], Loader)}  # noqa: S506
+        bad = load({key: value for key, value in laid.items() if value is not None})
+        found |= {rule for rule in rules.AWS_RULES if list(rule(bad))}
+    assert set(rules.AWS_RULES) - found == set()
+
+
+def test_a_good_spec_has_no_issues() -> None:
+    assert validate(spec(), root=ROOT) == []
+
+
+@pytest.mark.parametrize("stack", EXAMPLES, ids=lambda stack: stack.stem)
+def test_examples_have_no_issues(stack: Path) -> None:
+    assert render(validate(read(stack), root=ROOT)) == ""
+
+
+def test_the_nccl_of_the_lock_file_is_held_to_the_software_table(tmp_path: Path) -> None:
+    (tmp_path / "old.lock").write_text("nvidia-nccl-cu12==2.21.5 ; sys_platform == 'linux' \\\n")
+    (tmp_path / "none.lock").write_text("torch==2.15.0\n")
+    with_old = {"software": {"training_lock": "old.lock"}}
+    assert render(validate(spec(**with_old), root=tmp_path)) == (
+        "error    software.training_lock\n"
+        "         'old.lock' has NCCL 2.21.5; allowed: 2.24.0 or newer (2.21 to 2.23 ignore errors of the plugin, and "
+        "jobs hang instead of failing)\n"
+        "         fix: lock NCCL 2.24.0 or newer, or name another lock file\n"
+        "\n"
+        "1 error"
+    )
+    assert validate(spec(software={"training_lock": "none.lock"}), root=tmp_path) == []
+    no_gpus = {"cpu": {"instance_type": "m7i.xlarge", "count": 2}}
+    assert validate(spec(**with_old, groups=no_gpus), root=tmp_path) == []
+
+
+@pytest.mark.parametrize("usd", [1.0, 100.0])
+def test_more_than_an_hour_may_cost(usd: float) -> None:
+    elastic = {"gpu": {"instance_type": "p5.48xlarge", "min": 0, "max": 8, "fabric": "efa"}}
+    small = spec(groups=elastic, budget={"usd_per_hour": usd})
+    price = cost(small).usd_per_hour
+    assert render(validate(small)) == (
+        "error    budget.usd_per_hour\n"
+        f"         {usd:g} is less than the {price:.2f} USD per hour that the cluster costs at most\n"
+        "         fix: fewer or smaller nodes, a lower max, or a higher budget; `make cost` shows each part\n"
+        "\n"
+        "1 error"
+    )
+
+
+def test_more_than_a_month_may_cost() -> None:
+    small = spec(budget={"usd_per_month": 1000.0, "notify": ["ops@example.com"]})
+    (issue,) = validate(small)
+    assert (issue.code, issue.where) == ("over_budget", "budget.usd_per_month")
+    least = f"{cost(small).usd_per_month_min:,.2f}"
+    assert issue.message == f"1000 is less than the {least} USD per month that the cluster costs when nobody uses it"
+
+
+def test_a_budget_that_is_kept_is_fine() -> None:
+    enough = cost(spec()).usd_per_hour
+    assert validate(spec(budget={"usd_per_hour": enough + 0.01})) == []
+    elastic = {"gpu": {"instance_type": "p5.48xlarge", "min": 0, "max": 8, "fabric": "efa"}}
+    assert validate(spec(groups=elastic, budget={"usd_per_month": 1000.0, "notify": ["a@example.com"]})) == []
+
+
+def test_writing_down_what_the_machine_has_is_allowed() -> None:
+    assert validate(spec(groups=group(fabric="efa", gpus={"count": 8, "kind": "real", "type": "h100"}))) == []
+
+
+def test_all_rules_speak_at_once() -> None:
+    bad = spec(
+        aws={"region": "us-east-1", "zones": ["us-west-2a"]},
+        groups=group(instance_type="g6.xlarge", fabric="efa", capacity={"kind": "block"}),
+        storage={"shared": {"kind": "existing"}},
+    )
+    codes = {issue.code for issue in validate(bad)}
+    assert codes == {"zone_region", "no_efa", "not_sold", "block_without_id", "no_file_system"}
+
+
+def test_a_list_of_choices_is_described_as_such() -> None:
+    with pytest.raises(SpecError) as bad:
+        spec(groups=group(capacity={"fallback": "on-demand"}))
+    (issue,) = bad.value.issues
+    assert "a list with any of on-demand, spot, reservation, block" in issue.message
+    with pytest.raises(SpecError) as bad:
+        spec(groups=group(capacity={"fallback": ["ondemand"]}))
+    (issue,) = bad.value.issues
+    assert (issue.where, issue.fix) == ("groups.gpu.capacity.fallback[0]", "write `- on-demand`")
+
+
+@pytest.mark.parametrize("broken", ["aws", "groups", "storage", "network", "budget", "controller", "slurm"])
+def test_a_section_that_cannot_be_read_gives_no_findings_of_its_own_making(broken: str) -> None:
+    data = good(**{broken: {"nonsense": 1}})
+    with pytest.raises(SpecError) as bad:
+        load(data)
+    assert rest(data, bad.value.issues) == []

@@ -1,0 +1,210 @@
+"""The plugin's side of Pulumi's protocol: checks against the tables, compares, and calls what the tables name."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from concurrent import futures
+from typing import Any
+
+import grpc
+from botocore.exceptions import BotoCoreError, ClientError
+from google.protobuf import empty_pb2, struct_pb2
+from google.protobuf.json_format import MessageToDict
+from pulumi.runtime.proto import plugin_pb2
+from pulumi.runtime.proto import provider_pb2 as pb
+from pulumi.runtime.proto import provider_pb2_grpc as pb_grpc
+
+from tests.infra.targets.aws.with_engine.plugin.kind import Aws, Kind, Props, Tags
+from tests.infra.targets.aws.with_engine.plugin.kinds import KINDS
+
+VERSION = "7.51.1"
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+# What a provider of this program may be told.
+_SETTINGS = ("region", "defaultTags", "version", "maxRetries", "s3UsePathStyle", *(f"skip{x}" for x in (
+    "CredentialsValidation", "MetadataApiCheck", "RegionValidation")))  # fmt: skip
+
+
+class Provider(pb_grpc.ResourceProviderServicer):
+    """Method names are the protocol's."""
+
+    def __init__(self) -> None:
+        self.defaults: Tags = {}
+        self.aws = Aws("")
+
+    def GetPluginInfo(self, _request: Any, _context: Any) -> Any:
+        return plugin_pb2.PluginInfo(version=VERSION)
+
+    def Handshake(self, _request: Any, _context: Any) -> Any:
+        return pb.ProviderHandshakeResponse(accept_secrets=False, accept_resources=False, accept_outputs=False)
+
+    def Attach(self, _request: Any, _context: Any) -> Any:
+        return empty_pb2.Empty()
+
+    def Cancel(self, _request: Any, _context: Any) -> Any:
+        return empty_pb2.Empty()
+
+    def GetSchema(self, _request: Any, _context: Any) -> Any:
+        return pb.GetSchemaResponse(schema="{}")
+
+    def CheckConfig(self, request: Any, _context: Any) -> Any:
+        unknown = set(plain(request.news)) - set(_SETTINGS)
+        failures = [pb.CheckFailure(property=one, reason="no setting of this provider") for one in sorted(unknown)]
+        return pb.CheckResponse(inputs=request.news, failures=failures)
+
+    def DiffConfig(self, request: Any, _context: Any) -> Any:
+        olds, news = plain(request.olds), plain(request.news)
+        changed = sorted(key for key in {*olds, *news} if olds.get(key) != news.get(key))
+        replaces = ["region"] if "region" in changed else []
+        return pb.DiffResponse(changes=_word(changed), diffs=changed, replaces=replaces)
+
+    def Configure(self, request: Any, context: Any) -> Any:
+        given = {key: _parsed(value) for key, value in plain(request.args).items()}
+        if not os.environ.get("AWS_ENDPOINT_URL"):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "AWS_ENDPOINT_URL: not set; this plugin is for tests")
+        self.aws = Aws(given["region"])
+        self.defaults = (given.get("defaultTags") or {}).get("tags") or {}
+        return pb.ConfigureResponse(acceptSecrets=False, supportsPreview=True)
+
+    def Check(self, request: Any, _context: Any) -> Any:
+        news, kind = plain(request.news), KINDS.get(_token(request.urn))
+        if kind is None:
+            reason = f"{_token(request.urn)}: the test plugin has no such type"
+            return pb.CheckResponse(inputs=request.news, failures=[pb.CheckFailure(property="", reason=reason)])
+        failures = [
+            *((one, f"no such property of {kind.token}") for one in sorted(_unknown(kind, news))),
+            *((one, f"{kind.token} needs it") for one in sorted(kind.required - set(news))),
+        ]
+        told = [pb.CheckFailure(property=one, reason=reason) for one, reason in failures]
+        return pb.CheckResponse(inputs=request.news, failures=told)
+
+    def Diff(self, request: Any, _context: Any) -> Any:
+        kind, olds, news = KINDS[_token(request.urn)], plain(request.olds), plain(request.news)
+        before = plain(request.old_inputs) or olds
+        changed = {key for key in kind.properties if before.get(key) != news.get(key)}
+        if kind.tagged and olds.get("tagsAll") != self._tags(news):
+            changed.add("tags")
+        replaces = sorted(changed & kind.replacing)
+        return pb.DiffResponse(
+            changes=_word(changed),
+            diffs=sorted(changed),
+            replaces=replaces,
+            # Two cannot have one name.
+            deleteBeforeReplace=bool(replaces) and bool({"name", "bucket"} & kind.properties),
+        )
+
+    def Create(self, request: Any, context: Any) -> Any:
+        kind, props = KINDS[_token(request.urn)], plain(request.properties)
+        if request.preview:
+            return pb.CreateResponse(properties=message(props | dict.fromkeys(kind.outputs, UNKNOWN)))
+        with _told(context, request.urn):
+            id_, computed = kind.create(self.aws, props, self._tags(props))
+        return pb.CreateResponse(id=id_, properties=message(self._outputs(kind, id_, props, computed)))
+
+    def Read(self, request: Any, context: Any) -> Any:
+        kind, props, inputs = KINDS[_token(request.urn)], plain(request.properties), plain(request.inputs)
+        with _told(context, request.urn):
+            seen = kind.read(self.aws, request.id, props)
+        if seen is None:
+            return pb.ReadResponse()
+        drifted = {key: seen[key] for key in inputs if key in seen and seen[key] != inputs[key]}
+        return pb.ReadResponse(id=request.id, properties=message(props | seen), inputs=message(inputs | drifted))
+
+    def Update(self, request: Any, context: Any) -> Any:
+        kind, olds, news = KINDS[_token(request.urn)], plain(request.olds), plain(request.news)
+        computed = {key: olds[key] for key in kind.outputs if key in olds}
+        if not request.preview:
+            with _told(context, request.urn):
+                computed |= kind.update(self.aws, request.id, news, self._tags(news))
+        return pb.UpdateResponse(properties=message(self._outputs(kind, request.id, news, computed)))
+
+    def Delete(self, request: Any, context: Any) -> Any:
+        with _told(context, request.urn):
+            KINDS[_token(request.urn)].delete(self.aws, request.id, plain(request.properties))
+        return empty_pb2.Empty()
+
+    def Invoke(self, request: Any, context: Any) -> Any:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{request.tok}: the program asks nothing of the provider")
+
+    def _tags(self, props: Props) -> Tags:
+        return self.defaults | (props.get("tags") or {})
+
+    def _outputs(self, kind: Kind, id_: str, props: Props, computed: Props) -> Props:
+        tags = {"tagsAll": self._tags(props)} if kind.tagged else {}
+        return props | computed | tags | {"id": id_}
+
+
+class _told:  # used like a keyword
+    """What AWS refuses is told as the provider would, with the resource's name."""
+
+    def __init__(self, context: Any, urn: str) -> None:
+        self.context, self.urn = context, urn
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: Any, error: BaseException | None, _trace: Any) -> None:
+        if isinstance(error, (ClientError, BotoCoreError)):
+            self.context.abort(grpc.StatusCode.UNKNOWN, f"{self.urn.rpartition('::')[2]}: {error}")
+
+
+def plain(struct: Any) -> Props:
+    """Numbers come as floats, whatever they were."""
+    return {key: _whole(value) for key, value in MessageToDict(struct).items()}
+
+
+def message(props: Props) -> Any:
+    made = struct_pb2.Struct()
+    made.update(props)
+    return made
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _whole(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _unknown(kind: Kind, news: Props) -> set[str]:
+    """Properties, and names within them, that the table does not have."""
+    found = {key for key in news if key not in kind.properties and not key.startswith("__")}
+    for key, names in kind.nested.items():
+        found |= {f"{key}.{one}" for one in _names(news.get(key)) if one not in names.split()}
+    return found
+
+
+def _names(value: Any) -> set[str]:
+    """Every name at any depth; names of tags are nobody's."""
+    if isinstance(value, list):
+        return set().union(*map(_names, value))
+    if isinstance(value, dict):
+        return set(value).union(*(_names(one) for key, one in value.items() if key != "tags"))
+    return set()
+
+
+def _token(urn: str) -> str:
+    return urn.split("::")[2].rpartition("$")[2]
+
+
+def _word(changed: Any) -> int:
+    word: int = pb.DiffResponse.DIFF_SOME if changed else pb.DiffResponse.DIFF_NONE
+    return word
+
+
+def _parsed(value: Any) -> Any:
+    """Settings that are no strings come as JSON."""
+    return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
+
+
+def main() -> None:
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    server = grpc.server(futures.ThreadPoolExecutor(16), options=options)
+    pb_grpc.add_ResourceProviderServicer_to_server(Provider(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+    server.wait_for_termination()

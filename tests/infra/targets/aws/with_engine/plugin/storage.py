@@ -1,0 +1,358 @@
+"""S3, FSx, EFS and the key that encrypts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.infra.targets.aws.with_engine.plugin.calls import delete, there
+from tests.infra.targets.aws.with_engine.plugin.kind import (
+    Aws,
+    Kind,
+    Made,
+    Props,
+    Tags,
+    api,
+    asked,
+    found,
+    listed,
+    removed,
+)
+
+# How the protocol marks a file (pulumi/runtime/rpc.py).
+_ASSET_PATH = "path"
+
+
+def _create_bucket(aws: Aws, props: Props, tags: Tags) -> Made:
+    name = props["bucket"]
+    elsewhere = {"CreateBucketConfiguration": {"LocationConstraint": aws.region}} if aws.region != "us-east-1" else {}
+    aws.s3.create_bucket(Bucket=name, **elsewhere)
+    aws.s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": listed(tags)})
+    return name, {"arn": f"arn:aws:s3:::{name}"}
+
+
+def _bucket(aws: Aws, id_: str, _props: Props) -> Props | None:
+    return None if found(lambda: aws.s3.head_bucket(Bucket=id_)) is None else {}
+
+
+def _update_bucket(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
+    aws.s3.put_bucket_tagging(Bucket=id_, Tagging={"TagSet": listed(tags)})
+    return {}
+
+
+def _delete_bucket(aws: Aws, id_: str, props: Props) -> None:
+    if props.get("forceDestroy"):
+        listing = found(lambda: aws.s3.list_object_versions(Bucket=id_)) or {}
+        for one in (*listing.get("Versions", ()), *listing.get("DeleteMarkers", ())):
+            aws.s3.delete_object(Bucket=id_, Key=one["Key"], VersionId=one["VersionId"])
+    removed(lambda: aws.s3.delete_bucket(Bucket=id_))
+
+
+def _part(token: str, change: str, put: Callable[[Aws, Props], None], end: str, nested: str = "") -> Kind:
+    """A setting of a bucket, which is its own resource and has the bucket's id."""
+
+    def create(aws: Aws, props: Props, _tags: Tags) -> Made:
+        put(aws, props)
+        return props["bucket"], {}
+
+    def update(aws: Aws, _id: str, news: Props, _tags: Tags) -> Props:
+        put(aws, news)
+        return {}
+
+    def read(aws: Aws, id_: str, _props: Props) -> Props | None:
+        return _bucket(aws, id_, {})
+
+    def delete(aws: Aws, id_: str, _props: Props) -> None:
+        if end:
+            removed(lambda: getattr(aws.s3, end)(Bucket=id_))
+
+    within = {change.split(maxsplit=1)[0].rstrip("!"): nested} if nested else {}
+    return Kind(token, "bucket!", create, delete, read, change=change, update=update, nested=within)
+
+
+def _put_access(aws: Aws, props: Props) -> None:
+    wanted = asked(props, "blockPublicAcls blockPublicPolicy ignorePublicAcls restrictPublicBuckets")
+    aws.s3.put_public_access_block(Bucket=props["bucket"], PublicAccessBlockConfiguration=wanted)
+
+
+def _put_encryption(aws: Aws, props: Props) -> None:
+    rules = [
+        {
+            "ApplyServerSideEncryptionByDefault": {
+                "SSEAlgorithm": rule["applyServerSideEncryptionByDefault"]["sseAlgorithm"],
+                "KMSMasterKeyID": rule["applyServerSideEncryptionByDefault"]["kmsMasterKeyId"],
+            },
+            "BucketKeyEnabled": rule["bucketKeyEnabled"],
+        }
+        for rule in props["rules"]
+    ]
+    aws.s3.put_bucket_encryption(Bucket=props["bucket"], ServerSideEncryptionConfiguration={"Rules": rules})
+
+
+def _put_versioning(aws: Aws, props: Props) -> None:
+    status = {"Status": props["versioningConfiguration"]["status"]}
+    aws.s3.put_bucket_versioning(Bucket=props["bucket"], VersioningConfiguration=status)
+
+
+def _put_policy(aws: Aws, props: Props) -> None:
+    aws.s3.put_bucket_policy(Bucket=props["bucket"], Policy=props["policy"])
+
+
+def _put_lifecycle(aws: Aws, props: Props) -> None:
+    rules = [{("ID" if key == "id" else _s3(key)): api(value) for key, value in one.items()} for one in props["rules"]]
+    aws.s3.put_bucket_lifecycle_configuration(Bucket=props["bucket"], LifecycleConfiguration={"Rules": rules})
+
+
+def _s3(key: str) -> str:
+    return key[0].upper() + key[1:]
+
+
+def _put_object(aws: Aws, props: Props) -> None:
+    source = props.get("source")
+    body = Path(source[_ASSET_PATH]).read_bytes() if source else props["content"].encode()
+    kind = {"ContentType": props["contentType"]} if props.get("contentType") else {}
+    aws.s3.put_object(
+        Bucket=props["bucket"],
+        Key=props["key"],
+        Body=body,
+        ServerSideEncryption=props["serverSideEncryption"],
+        SSEKMSKeyId=props["kmsKeyId"],
+        **kind,
+    )
+
+
+def _create_object(aws: Aws, props: Props, _tags: Tags) -> Made:
+    _put_object(aws, props)
+    return props["key"], {}
+
+
+def _update_object(aws: Aws, _id: str, news: Props, _tags: Tags) -> Props:
+    _put_object(aws, news)
+    return {}
+
+
+def _object(aws: Aws, id_: str, props: Props) -> Props | None:
+    return None if found(lambda: aws.s3.head_object(Bucket=props["bucket"], Key=id_)) is None else {}
+
+
+def _delete_object(aws: Aws, id_: str, props: Props) -> None:
+    removed(lambda: aws.s3.delete_object(Bucket=props["bucket"], Key=id_))
+
+
+def _create_key(aws: Aws, props: Props, tags: Tags) -> Made:
+    made = aws.kms.create_key(
+        Description=props["description"],
+        Policy=props["policy"],
+        Tags=[{"TagKey": key, "TagValue": value} for key, value in tags.items()],
+    )["KeyMetadata"]
+    if props.get("enableKeyRotation"):
+        aws.kms.enable_key_rotation(KeyId=made["KeyId"])
+    return made["KeyId"], {"arn": made["Arn"], "keyId": made["KeyId"]}
+
+
+def _key(aws: Aws, id_: str, _props: Props) -> Props | None:
+    answer = found(lambda: aws.kms.describe_key(KeyId=id_))
+    gone = answer is None or answer["KeyMetadata"]["KeyState"] == "PendingDeletion"
+    return None if gone else {"description": answer["KeyMetadata"]["Description"]}
+
+
+def _update_key(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
+    aws.kms.put_key_policy(KeyId=id_, PolicyName="default", Policy=news["policy"])
+    aws.kms.tag_resource(KeyId=id_, Tags=[{"TagKey": key, "TagValue": value} for key, value in tags.items()])
+    return {}
+
+
+def _delete_key(aws: Aws, id_: str, props: Props) -> None:
+    aws.kms.schedule_key_deletion(KeyId=id_, PendingWindowInDays=props["deletionWindowInDays"])
+
+
+def _create_alias(aws: Aws, props: Props, _tags: Tags) -> Made:
+    aws.kms.create_alias(AliasName=props["name"], TargetKeyId=props["targetKeyId"])
+    return props["name"], {}
+
+
+def _alias(aws: Aws, id_: str, props: Props) -> Props | None:
+    answer = found(lambda: aws.kms.list_aliases(KeyId=props["targetKeyId"]))
+    names = [one["AliasName"] for one in (answer or {}).get("Aliases", [])]
+    return {} if id_ in names else None
+
+
+_LUSTRE = (
+    "deploymentType perUnitStorageThroughput dataCompressionType efaEnabled metadataConfiguration copyTagsToBackups "
+    "automaticBackupRetentionDays"
+)
+
+
+def _create_lustre(aws: Aws, props: Props, tags: Tags) -> Made:
+    made = aws.fsx.create_file_system(
+        FileSystemType="LUSTRE",
+        SubnetIds=[props["subnetIds"]],
+        LustreConfiguration=asked(props, _LUSTRE),
+        Tags=listed(tags),
+        **asked(props, "storageCapacity storageType securityGroupIds kmsKeyId fileSystemTypeVersion"),
+    )["FileSystem"]
+    id_ = made["FileSystemId"]
+    return id_, _lustre(aws, id_, props) or {}
+
+
+def _lustre(aws: Aws, id_: str, _props: Props) -> Props | None:
+    answer = found(lambda: aws.fsx.describe_file_systems(FileSystemIds=[id_]))
+    rows = (answer or {}).get("FileSystems") or []
+    if not rows:
+        return None
+    row = rows[0]
+    mount = row["LustreConfiguration"]["MountName"]
+    seen = {"storageCapacity": row["StorageCapacity"], "dnsName": row["DNSName"], "mountName": mount}
+    return seen | {"arn": row["ResourceARN"]}
+
+
+def _update_lustre(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
+    aws.fsx.update_file_system(FileSystemId=id_, StorageCapacity=news["storageCapacity"])
+    aws.fsx.tag_resource(ResourceARN=(_lustre(aws, id_, news) or {})["arn"], Tags=listed(tags))
+    return {}
+
+
+def _delete_lustre(aws: Aws, id_: str, props: Props) -> None:
+    skip = {"SkipFinalBackup": bool(props.get("skipFinalBackup"))}
+    removed(lambda: aws.fsx.delete_file_system(FileSystemId=id_, LustreConfiguration=skip))
+
+
+def _create_link(aws: Aws, props: Props, tags: Tags) -> Made:
+    made = aws.fsx.create_data_repository_association(
+        FileSystemId=props["fileSystemId"],
+        FileSystemPath=props["fileSystemPath"],
+        DataRepositoryPath=props["dataRepositoryPath"],
+        BatchImportMetaDataOnCreate=props["batchImportMetaDataOnCreate"],
+        S3=api(props["s3"]),
+        Tags=listed(tags),
+    )["Association"]
+    return made["AssociationId"], {}
+
+
+def _create_efs(aws: Aws, props: Props, tags: Tags) -> Made:
+    made = aws.efs.create_file_system(
+        Tags=listed(tags), **asked(props, "performanceMode throughputMode encrypted kmsKeyId")
+    )
+    id_ = made["FileSystemId"]
+    policies = [api(one) for one in props["lifecyclePolicies"]]
+    aws.efs.put_lifecycle_configuration(
+        FileSystemId=id_, LifecyclePolicies=[{_ia(key): value for key, value in one.items()} for one in policies]
+    )
+    return id_, {"dnsName": f"{id_}.efs.{aws.region}.amazonaws.com", "arn": made["FileSystemArn"]}
+
+
+def _ia(key: str) -> str:
+    return "TransitionToIA" if key == "TransitionToIa" else key
+
+
+def _update_efs(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
+    aws.efs.tag_resource(ResourceId=id_, Tags=listed(tags))
+    return {}
+
+
+def _create_target(aws: Aws, props: Props, _tags: Tags) -> Made:
+    wanted = asked(props, "fileSystemId subnetId securityGroups")
+    return aws.efs.create_mount_target(**wanted)["MountTargetId"], {}
+
+
+KINDS = (
+    Kind(
+        "aws:s3/bucket:Bucket",
+        "bucket",
+        _create_bucket,
+        _delete_bucket,
+        _bucket,
+        change="forceDestroy",
+        update=_update_bucket,
+        computed="arn",
+        tagged=True,
+    ),
+    _part(
+        "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
+        "blockPublicAcls blockPublicPolicy ignorePublicAcls restrictPublicBuckets",
+        _put_access,
+        "delete_public_access_block",
+    ),
+    _part(
+        "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
+        "rules!",
+        _put_encryption,
+        "delete_bucket_encryption",
+        "applyServerSideEncryptionByDefault sseAlgorithm kmsMasterKeyId bucketKeyEnabled",
+    ),
+    _part("aws:s3/bucketVersioning:BucketVersioning", "versioningConfiguration!", _put_versioning, "", "status"),
+    _part("aws:s3/bucketPolicy:BucketPolicy", "policy!", _put_policy, "delete_bucket_policy"),
+    _part(
+        "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
+        "rules!",
+        _put_lifecycle,
+        "delete_bucket_lifecycle",
+        "id status filter prefix abortIncompleteMultipartUpload daysAfterInitiation noncurrentVersionExpiration "
+        "noncurrentDays",
+    ),
+    Kind(
+        "aws:s3/bucketObjectv2:BucketObjectv2",
+        "bucket! key!",
+        _create_object,
+        _delete_object,
+        _object,
+        change="source content contentType serverSideEncryption kmsKeyId",
+        update=_update_object,
+    ),
+    Kind(
+        "aws:kms/key:Key",
+        "",
+        _create_key,
+        _delete_key,
+        _key,
+        change="description enableKeyRotation deletionWindowInDays policy",
+        update=_update_key,
+        computed="arn keyId",
+        tagged=True,
+    ),
+    Kind("aws:kms/alias:Alias", "name targetKeyId!", _create_alias, delete("kms", "delete_alias", "AliasName"), _alias),
+    Kind(
+        "aws:fsx/lustreFileSystem:LustreFileSystem",
+        "subnetIds! securityGroupIds kmsKeyId deploymentType storageType efaEnabled fileSystemTypeVersion "
+        "copyTagsToBackups",
+        _create_lustre,
+        _delete_lustre,
+        _lustre,
+        change="storageCapacity perUnitStorageThroughput dataCompressionType metadataConfiguration skipFinalBackup "
+        "automaticBackupRetentionDays",
+        update=_update_lustre,
+        computed="dnsName mountName arn",
+        tagged=True,
+        nested={"metadataConfiguration": "mode"},
+    ),
+    Kind(
+        "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation",
+        "fileSystemId! fileSystemPath! dataRepositoryPath! batchImportMetaDataOnCreate",
+        _create_link,
+        delete("fsx", "delete_data_repository_association", "AssociationId"),
+        there("fsx", "describe_data_repository_associations", "AssociationIds"),
+        change="s3",
+        tagged=True,
+        nested={"s3": "autoImportPolicy autoExportPolicy events"},
+    ),
+    Kind(
+        "aws:efs/fileSystem:FileSystem",
+        "encrypted kmsKeyId performanceMode",
+        _create_efs,
+        delete("efs", "delete_file_system", "FileSystemId"),
+        there("efs", "describe_file_systems", "FileSystemId"),
+        change="throughputMode lifecyclePolicies",
+        update=_update_efs,
+        computed="dnsName arn",
+        tagged=True,
+        nested={"lifecyclePolicies": "transitionToIa transitionToPrimaryStorageClass"},
+    ),
+    Kind(
+        "aws:efs/mountTarget:MountTarget",
+        "fileSystemId! subnetId!",
+        _create_target,
+        delete("efs", "delete_mount_target", "MountTargetId"),
+        there("efs", "describe_mount_targets", "MountTargetId"),
+        change="securityGroups",
+    ),
+)

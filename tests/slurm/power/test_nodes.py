@@ -1,0 +1,153 @@
+"""The group as a Pulumi resource, against moto: made, found again, grown, shrunk, short of machines, removed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pulumi.output import UNKNOWN
+
+from cluster.inventory import Fleet
+from infra.resources.problem import Problem
+from infra.targets.aws.build.nodes import Group, NodesProvider
+from slurm.power.cloud import Cloud
+from slurm.power.instances import find
+from slurm.power.program import Desk
+from slurm.power.resume import resume
+from tests.moto_server import REGION, Moto
+from tests.slurm.power.cluster import TYPE, ZONES, Clock, machines, records
+
+
+def inputs(of: Fleet, **changes: object) -> dict[str, object]:
+    fields = {"group": "gpu", "static": 2.0, "count": 8.0, "machine": "p5 ami-1", "fleet": of.model_dump_json()}
+    return fields | changes
+
+
+@pytest.fixture
+def group(fleet: Fleet, clock: Clock) -> Group:
+    cloud = Cloud(REGION, sleep=clock.sleep, clock=clock.now)
+    return Group(cloud, fleet, "gpu", 2, 8, sleep=clock.sleep, clock=clock.now)
+
+
+@pytest.fixture
+def controller(aws: Moto, fleet: Fleet) -> str:
+    tags = {"muster.cluster": "demo", "muster.stack": "demo", "muster.role": "controller"}
+    specification = [{"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
+    made = aws.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=specification)
+    return str(made["Instances"][0]["InstanceId"])
+
+
+def test_from_nothing_to_nothing(aws: Moto, fleet: Fleet) -> None:
+    provider, props = NodesProvider(), inputs(fleet)
+    made = provider.create(props)
+    assert made.id == "nodes-demo-gpu"
+    assert made.outs is not None
+    assert made.outs["names"] == ["gpu-1", "gpu-2"]
+    assert sorted(records(aws, fleet)) == ["gpu-1", "gpu-2"]
+    assert provider.read(made.id, made.outs).outs == made.outs
+    assert not provider.diff(made.id, made.outs, props).changes
+    provider.create(props)
+    assert len(machines(aws)) == 2, "a second create, after an interrupted one, makes nothing new"
+    provider.delete(made.id, made.outs)
+    assert machines(aws) == []
+    provider.delete(made.id, made.outs)
+
+
+def test_a_machine_that_is_gone_is_seen_and_made_again(aws: Moto, fleet: Fleet) -> None:
+    provider, props = NodesProvider(), inputs(fleet)
+    outs = provider.create(props).outs
+    aws.client("ec2").terminate_instances(InstanceIds=[machines(aws)[0]["InstanceId"]])
+    refreshed = provider.read("id", outs or {}).outs
+    assert refreshed["missing"] == ["gpu-1"]
+    assert provider.diff("id", refreshed, props).changes
+    provider.update("id", refreshed, props)
+    assert len(machines(aws)) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "changes", "replaces"),
+    [
+        ({}, False, []),
+        ({"static": 3.0}, True, []),
+        ({"machine": "p5 ami-2"}, True, ["machine"]),
+        ({"machine": UNKNOWN, "fleet": UNKNOWN}, False, []),
+    ],
+)
+def test_what_a_change_means(fleet: Fleet, change: dict[str, object], changes: bool, replaces: list[str]) -> None:
+    olds = inputs(fleet, missing=[], names=[])
+    result = NodesProvider().diff("id", olds, inputs(fleet, **change))
+    assert (result.changes, result.replaces, result.delete_before_replace) == (changes, replaces, True)
+
+
+def test_what_slurm_started_stays_when_the_group_grows_and_goes_beyond_its_size(
+    aws: Moto, group: Group, desk: Desk
+) -> None:
+    group.ensure()
+    resume(desk, ["gpu-5", "gpu-8"], [])
+    replace(group, static=3, count=6).ensure()
+    assert sorted(find(group.cloud, group.fleet).named()) == ["gpu-1", "gpu-2", "gpu-3", "gpu-5"]
+
+
+def test_all_of_them_or_none_and_a_shortage_is_told_by_zone(
+    aws: Moto, group: Group, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_PROGRESS", str(tmp_path / "progress"))
+    aws.capacity |= {(TYPE, zone): 1 for zone in ZONES}
+    began = clock.now()
+    with pytest.raises(Problem, match=r"groups\.gpu\.capacity: 2 machines could not be had within 600 s") as problem:
+        group.ensure()
+    assert "us-east-1a on-demand none, us-east-1b on-demand none. Fix: name more zones" in str(problem.value)
+    assert clock.now() - began <= 600
+    assert machines(aws) == []
+    events = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
+    assert events[0] | {"t": 0} == {
+        "phase": "machines",
+        "node": "gpu-1",
+        "step": "launch",
+        "state": "start",
+        "detail": "",
+        "t": 0,
+    }
+    assert events[2]["detail"] == "us-east-1a on-demand none, us-east-1b on-demand none; trying again"
+    assert {event["node"] for event in events if event["state"] == "failed"} == {"gpu-1", "gpu-2"}
+
+
+def test_a_shortage_that_ends_is_waited_out(aws: Moto, group: Group, clock: Clock) -> None:
+    aws.fail("RunInstances", "InsufficientInstanceCapacity", times=4)
+    group.ensure()
+    assert len(machines(aws)) == 2
+    assert clock.slept == [30.0, 30.0]
+
+
+def test_what_waiting_cannot_help_is_told_at_once(aws: Moto, group: Group, clock: Clock) -> None:
+    aws.fail("RunInstances", "VcpuLimitExceeded", times=2)
+    with pytest.raises(Problem, match=r"VcpuLimitExceeded: injected\. Fix: ask for more under Service Quotas"):
+        group.ensure()
+    assert clock.slept == []
+
+
+def test_the_controller_starts_nothing_for_a_group_that_goes(
+    aws: Moto, group: Group, desk: Desk, controller: str
+) -> None:
+    group.ensure()
+    resume(desk, ["gpu-7"], [])
+    group.remove()
+    assert find(group.cloud, group.fleet).closed == {"gpu"}
+    assert resume(desk, ["gpu-7"], []).up == {}
+    assert [machine["InstanceId"] for machine in machines(aws)] == [controller]
+    group.ensure()
+    assert find(group.cloud, group.fleet).closed == frozenset()
+    assert sorted(resume(desk, ["gpu-7"], []).up) == ["gpu-7"]
+
+
+def test_machines_that_do_not_end_are_named(
+    aws: Moto, group: Group, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.ensure()
+    monkeypatch.setattr("infra.targets.aws.build.nodes.terminate", lambda _cloud, some: [one.id for one in some])
+    began = clock.now()
+    with pytest.raises(Problem, match=r"groups.gpu: i-\w+, i-\w+ did not end in 1200 s"):
+        group.remove()
+    assert clock.now() - began < 1300

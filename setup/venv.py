@@ -11,7 +11,8 @@ from setup.paths import Paths
 from setup.run import run
 
 STAMP = "muster.json"
-QUIET = ("--progress-bar", "off", "--disable-pip-version-check")
+# Without byte-compiling: Python compiles what it imports on first use, a small part of these packages.
+OPTIONS = ("--progress-bar", "off", "--disable-pip-version-check", "--no-compile")
 
 
 def expected_stamp(paths: Paths) -> dict[str, str]:
@@ -50,8 +51,8 @@ def install(paths: Paths, _: Facts, log: Path) -> None:
     if current.get("packages") != target["packages"]:
         shutil.rmtree(paths.venv, ignore_errors=True)
         run([base_python(), "-m", "venv", paths.venv], log)
-        run([python, "-m", "pip", "install", *QUIET, "--require-hashes", "-r", paths.root / "requirements.lock"], log)
-    run([python, "-m", "pip", "install", *QUIET, "--no-deps", "--no-build-isolation", "-e", paths.root], log)
+        run([python, "-m", "pip", "install", *OPTIONS, "--require-hashes", "-r", paths.root / "requirements.lock"], log)
+    run([python, "-m", "pip", "install", *OPTIONS, "--no-deps", "--no-build-isolation", "-e", paths.root], log)
     unfinished = paths.venv / f"{STAMP}.new"
     unfinished.write_text(json.dumps(target))
     unfinished.rename(paths.venv / STAMP)

@@ -23,7 +23,7 @@ MODULES = {
     for path in sorted(room.rglob("*.py"))
 }
 
-# Rooms that still have circles (cluster facts and job queues in infra; engine and facts in setup). Only shorten this.
+# Rooms that still have circles (cluster facts and job queues). Only shorten this.
 ROOMS_WITH_CIRCLES = {"infra", "muster"}
 
 

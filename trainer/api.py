@@ -46,9 +46,8 @@ from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.parallel.apply import parallelize
-from trainer.parallel.engine import LossFunction
+from trainer.parallel.engine import LossFunction, Recipe
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.recipe import Recipe
 from trainer.statistics import Statistics
 from trainer.step import Step, StepResult
 from trainer.step_mean import StepMean

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trainer.config.schema import OptimizerConfig
-from trainer.parallel.clip import local
+from trainer.parallel.gradients import to_local
 
 
 class Optimizer:
@@ -23,7 +23,7 @@ class Optimizer:
         self._config = config
         self._keys = _state_of(config)
         self._entries = [self._entry(name, value) for name, value in parameters]
-        devices = {local(entry.parameter).device for entry in self._entries}
+        devices = {to_local(entry.parameter).device for entry in self._entries}
         self._updates = {device: torch.zeros((), device=device) for device in devices}
 
     def gradients(self) -> list[torch.Tensor]:
@@ -64,9 +64,9 @@ class Optimizer:
         skip: torch.Tensor | None,
     ) -> None:
         config = self._config
-        values = [local(e.parameter) for e in entries]
-        gradients = [local(e.gradient) for e in entries]
-        states = {key: [local(e.state[key]) for e in entries] for key in self._keys}
+        values = [to_local(e.parameter) for e in entries]
+        gradients = [to_local(e.gradient) for e in entries]
+        states = {key: [to_local(e.state[key]) for e in entries] for key in self._keys}
         common: dict[str, Any] = {
             "lr": rate,
             "weight_decay": config.weight_decay if entries[0].is_decayed else 0.0,
@@ -114,7 +114,7 @@ class _Entry:
 
     def is_on(self, device: torch.device) -> bool:
         """Something to update on this device: a rank may hold no row of a small parameter."""
-        return self.gradient is not None and self.parameter.device == device and local(self.parameter).numel() > 0
+        return self.gradient is not None and self.parameter.device == device and to_local(self.parameter).numel() > 0
 
 
 def _state_of(config: OptimizerConfig) -> tuple[str, ...]:

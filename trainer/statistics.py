@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from trainer.parallel.clip import local
+from trainer.parallel.gradients import to_local
 
 
 class Statistics:
@@ -17,7 +17,7 @@ class Statistics:
         for _, buffer in buffers:
             # Counters of batches only count.
             if buffer.is_floating_point() and buffer.numel():
-                groups.setdefault((buffer.device, buffer.dtype), []).append(local(buffer))
+                groups.setdefault((buffer.device, buffer.dtype), []).append(to_local(buffer))
         self._groups = list(groups.values())
         self._before: list[torch.Tensor] = []
 

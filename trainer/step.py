@@ -10,8 +10,8 @@ import torch
 
 from trainer.config.schema import Config
 from trainer.optimizer import Optimizer
-from trainer.parallel.clip import global_norm
 from trainer.parallel.engine import Batch, Engine, LossFunction
+from trainer.parallel.gradients import compute_global_norm
 from trainer.precision import LossScale
 from trainer.schedule import learning_rate
 from trainer.step_mean import StepMean
@@ -48,7 +48,7 @@ class Step:
         if isinstance(self._loss_fn, StepMean):
             self._loss_fn.begin(batch["targets"], micro)
         loss = self.engine.forward_backward(batch, self._loss_fn, micro, factor)
-        norm = global_norm(self.optimizer.gradients(), self.engine.mesh)
+        norm = compute_global_norm(self.optimizer.gradients(), self.engine.mesh)
         norm = norm if factor is None else norm / factor
         bad = ~torch.isfinite(norm)
         skipped = bad.float() if self._skips else torch.zeros_like(norm)

@@ -27,7 +27,7 @@ from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.models.shape import shape_of
 from trainer.parallel.apply import parallelize
-from trainer.parallel.recipe import Recipe
+from trainer.parallel.engine import Recipe
 from trainer.statistics import Statistics
 from trainer.step import Step
 from trainer.world import World

@@ -15,9 +15,8 @@ from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.parallel.apply import parallelize
-from trainer.parallel.engine import Batch
+from trainer.parallel.engine import Batch, Recipe
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.recipe import Recipe
 from trainer.step import Step
 
 DEVICE = torch.device("cuda", 0)

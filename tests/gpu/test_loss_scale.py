@@ -10,7 +10,7 @@ import torch
 from tests.gpu.short_run import LLAMA, MICRO, batch, make_step
 from tests.gpu.test_strategies import parallel
 from trainer.config.load import load
-from trainer.parallel.clip import local
+from trainer.parallel.gradients import to_local
 
 # Gradients are far beyond 65504, the largest number of fp16.
 TOO_LARGE = 2.0**36
@@ -26,12 +26,12 @@ def test_an_overflow_is_skipped_and_halves_the_scale(strategy: str) -> None:
     values = [value for _, value in step.engine.named_parameters()]
     scales, skipped, losses = [TOO_LARGE], [], []
     for index in range(STEPS):
-        before = [local(value).detach().clone() for value in values]
+        before = [to_local(value).detach().clone() for value in values]
         result = step.run(batch(config, index), MICRO)
         scales.append(float(step.scale.scale))
         skipped.append(bool(result.skipped))
         losses.append(float(result.loss))
-        same = all(torch.equal(local(value), old) for value, old in zip(values, before, strict=True))
+        same = all(torch.equal(to_local(value), old) for value, old in zip(values, before, strict=True))
         assert same == skipped[-1], f"step {index}"
     assert skipped[0]
     assert [after / before for before, after in pairwise(scales)] == [0.5 if bad else 1.0 for bad in skipped]

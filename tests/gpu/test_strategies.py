@@ -9,7 +9,7 @@ import torch
 
 from tests.gpu.short_run import DEVICE, MICRO, Curve, batch, curve, make_step
 from trainer.config.load import load
-from trainer.parallel.clip import local
+from trainer.parallel.gradients import to_local
 
 # Other kernels, on the CPU or fused by a compiler, round the last bits otherwise; 20 steps of AdamW carry that on.
 LOSS_TOLERANCE = 1e-3
@@ -34,11 +34,11 @@ def test_offloaded_state_lives_on_the_host() -> None:
     config = load("tiny-llama", [*wide, *parallel("fsdp offload=true")])
     step = make_step(config)
     step.run(batch(config, 0), MICRO)
-    homes = {name: local(tensor).device.type for name, tensor in step.tensors().items() if name != "optim.updates"}
+    homes = {name: to_local(tensor).device.type for name, tensor in step.tensors().items() if name != "optim.updates"}
     assert set(homes.values()) == {"cpu"}, homes
     # What is left on the GPU between steps is less than the weights alone would take.
     torch.cuda.synchronize()
-    weights = sum(4 * local(p).numel() for _, p in step.engine.named_parameters())
+    weights = sum(4 * to_local(p).numel() for _, p in step.engine.named_parameters())
     assert torch.cuda.memory_allocated(DEVICE) < weights
 
 

@@ -15,8 +15,8 @@ from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 from trainer.parallel.apply import parallelize
+from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.recipe import Recipe
 from trainer.step import Step
 from trainer.step_mean import StepMean
 

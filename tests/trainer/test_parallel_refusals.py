@@ -11,33 +11,31 @@ from trainer.config.errors import ConfigError
 from trainer.config.layout import Layout
 from trainer.config.schema import ParallelConfig
 from trainer.parallel.apply import parallelize
-from trainer.parallel.engine import micro_batches
+from trainer.parallel.engine import Recipe, split_batch
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.pipeline import refuse_count
-from trainer.parallel.recipe import Recipe
-from trainer.parallel.stages import bounds, indices_of
+from trainer.parallel.pipeline import check_micro_batches, compute_bounds, list_stages
 
 COUNTS = {
     "1f1b": (
         3,
-        "batch.micro: 3 micro-batches do not fit a 1f1b pipeline of 4 ranks; "
+        "batch.micro: a pipeline of 4 ranks with schedule 1f1b cannot run 3 micro-batches; "
         "use a batch.micro that makes 4 or more, or parallel.schedule gpipe",
     ),
     "interleaved": (
         9,
-        "batch.micro: 9 micro-batches do not fit a interleaved pipeline of 4 ranks; "
+        "batch.micro: a pipeline of 4 ranks with schedule interleaved cannot run 9 micro-batches; "
         "use a batch.micro that makes a multiple of 4",
     ),
 }
 
 
-def test_offload_needs_another_memory() -> None:
+def test_offload_needs_a_gpu() -> None:
     recipe = Recipe(ParallelConfig(strategy="fsdp", offload=True))
     with pytest.raises(ConfigError, match=r"parallel.offload: true, but the device is cpu.*run.device to cuda"):
         parallelize(nn.Linear(1, 1), recipe, alone())
 
 
-def test_a_model_without_known_parts_is_not_cut() -> None:
+def test_a_model_without_the_expected_parts_is_not_split() -> None:
     layout = Layout(tensor=2)
     mesh = alone()
     mesh.layout = layout
@@ -47,23 +45,23 @@ def test_a_model_without_known_parts_is_not_cut() -> None:
 
 
 @pytest.mark.parametrize("schedule", COUNTS)
-def test_micro_batches_that_do_not_fill_a_pipeline(schedule: str) -> None:
+def test_a_pipeline_rejects_micro_batches_it_cannot_run(schedule: str) -> None:
     count, message = COUNTS[schedule]
     with pytest.raises(ConfigError) as error:
-        refuse_count(ParallelConfig(strategy="single", pipeline=4, schedule=schedule), count)  # type: ignore[arg-type]
+        check_micro_batches(ParallelConfig(strategy="single", pipeline=4, schedule=schedule), count)  # type: ignore[arg-type]
     assert str(error.value) == message
 
 
-def test_a_share_that_does_not_split() -> None:
-    with pytest.raises(ValueError, match="a share of 6 samples does not split into micro-batches of 4"):
-        micro_batches({"inputs": torch.zeros(6)}, 4)
+def test_a_batch_that_cannot_be_split() -> None:
+    with pytest.raises(ValueError, match="6 samples cannot be split into micro-batches of 4"):
+        split_batch({"inputs": torch.zeros(6)}, 4)
 
 
-def test_stages_hold_every_layer_once_and_the_ends_fewest() -> None:
-    assert [bounds(10, stage, 4) for stage in range(4)] == [(0, 2), (2, 5), (5, 8), (8, 10)]
-    assert indices_of(ParallelConfig(pipeline=2, schedule="interleaved"), 1) == [1, 3]
-    with pytest.raises(ConfigError, match=r"parallel.pipeline: 4 stages need as many layers, the model has 3"):
-        bounds(3, 0, 4)
+def test_stages_hold_every_layer_once_and_the_ends_hold_the_fewest() -> None:
+    assert [compute_bounds(10, stage, 4) for stage in range(4)] == [(0, 2), (2, 5), (5, 8), (8, 10)]
+    assert list_stages(ParallelConfig(pipeline=2, schedule="interleaved"), 1) == [1, 3]
+    with pytest.raises(ConfigError, match=r"parallel.pipeline: 4 stages need at least 4 layers, the model has 3"):
+        compute_bounds(3, 0, 4)
 
 
 def test_a_rank_that_fails_shows_its_traceback_and_the_next_call_has_new_ranks() -> None:

@@ -14,8 +14,8 @@ from trainer.config.load import from_dict
 from trainer.config.schema import Config, LlamaConfig, ParallelConfig
 from trainer.models.functional import compute_loss
 from trainer.parallel.apply import parallelize
+from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.recipe import Recipe
 from trainer.precision import LossScale
 from trainer.step import Step
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.parallel.names import clean
+from trainer.parallel.modules import strip_wrappers
 
 
 @torch.no_grad()
@@ -21,7 +21,7 @@ def fill(modules: Iterable[nn.Module], seed: int, device: torch.device | str | N
     """
     for module in modules:
         for name, parameter in module.named_parameters():
-            _draw(module, clean(name), parameter, seed, torch.device(device or parameter.device))
+            _draw(module, strip_wrappers(name), parameter, seed, torch.device(device or parameter.device))
 
 
 @torch.no_grad()

@@ -1,58 +1,61 @@
-"""From a model and a layout to the engine that trains it."""
+"""Builds the engine for a model and a layout; the passes that change the model are listed here, in their order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from trainer.config.errors import ConfigError, ConfigProblem
-from trainer.parallel.blocks import blocks
-from trainer.parallel.engine import Engine
+from trainer.parallel.engine import Engine, Recipe
+from trainer.parallel.materialize import Factory, Fill, build_model, initialize, materialize
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.modules import list_blocks
 from trainer.parallel.plain import PlainEngine
-from trainer.parallel.recipe import Recipe
 from trainer.parallel.recompute import recompute
-from trainer.parallel.weights import Factory, Fill, describe, initialise, materialise
 from trainer.precision import autocast_forward
+
+# Start-up: torch's modules for each way of spreading a model take long to import, so a run imports only those it uses.
+# ruff: noqa: PLC0415
 
 
 def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fill | None = None) -> Engine:
     """Spread a model over the ranks of the mesh.
 
     A factory together with `fill` is built without memory and filled part by part, so the model need not fit on one
-    device; otherwise the model's own values count, rank 0's for everybody.
+    device. Otherwise the model's own values count, those of rank 0 for all ranks.
     """
-    _refuse_offload(recipe, mesh.device)
-    described = describe(model, mesh.device, fill)
-    _refuse_split(described, mesh)
+    _check_offload(recipe, mesh.device)
+    built = build_model(model, mesh.device, fill)
+    _check_names(built, mesh)
     choices: list[str] = []
     if recipe.compiled.mode == "whole" and recipe.compiles_blocks(mesh.layout):
-        choices.append("compile: blocks, as engines work between them")
+        choices.append("compile: blocks, because the engine works between them")
     if mesh.layout.pipeline > 1:
-        return _pipeline(described, recipe, mesh, choices, fill)
+        return _make_pipeline(built, recipe, mesh, choices, fill)
+    _apply_passes(built, recipe, mesh, fill)
     if recipe.is_sharded(mesh.layout):
-        from trainer.parallel.fsdp import FsdpEngine  # noqa: PLC0415
+        from trainer.parallel.fsdp import FsdpEngine
 
-        return FsdpEngine(_spread(described, recipe, mesh, fill), recipe, mesh, choices)
-    whole = _spread(described, recipe, mesh, fill)
+        return FsdpEngine(built, recipe, mesh, choices)
     if mesh.layout.replicate == 1:
-        return PlainEngine(whole, recipe, mesh, choices)
-    from trainer.parallel.ddp import DdpEngine  # noqa: PLC0415
+        return PlainEngine(built, recipe, mesh, choices)
+    from trainer.parallel.ddp import DdpEngine
 
-    return DdpEngine(whole, recipe, mesh, choices)
+    return DdpEngine(built, recipe, mesh, choices)
 
 
-def _refuse_offload(recipe: Recipe, device: torch.device) -> None:
+def _check_offload(recipe: Recipe, device: torch.device) -> None:
     if recipe.parallel.offload and device.type != "cuda":
         message = f"true, but the device is {device.type}: parameters are in host memory already"
         fix = "set parallel.offload to false, or run.device to cuda"
         raise ConfigError([ConfigProblem("parallel.offload", message, fix)])
 
 
-def _refuse_split(model: nn.Module, mesh: Mesh) -> None:
-    """Both axes go by the names that our decoders give their parts."""
+def _check_names(model: nn.Module, mesh: Mesh) -> None:
+    """Check that a model to be split has parts with the names that pipeline and tensor parallelism go by."""
     parts = ("embed", "layers", "norm", "head")
     missing = [name for name in parts if not isinstance(getattr(model, name, None), nn.Module)]
     for axis in ("pipeline", "tensor"):
@@ -62,39 +65,60 @@ def _refuse_split(model: nn.Module, mesh: Mesh) -> None:
             raise ConfigError([ConfigProblem(f"parallel.{axis}", message, fix)])
 
 
-def _pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:
-    from trainer.parallel.pipeline import PipelineEngine, Widths, send_contiguous  # noqa: PLC0415
-    from trainer.parallel.stages import cut, indices_of, stage_count  # noqa: PLC0415
+def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], fill: Fill | None) -> Engine:
+    from trainer.parallel.pipeline import PipelineEngine, Widths, cut_stage, list_stages, send_contiguous
 
     widths = Widths(model.embed.embedding_dim, model.head.out_features)
-    indices = indices_of(recipe.parallel, mesh.coordinate("pipeline"))
-    parts = [cut(model, index, stage_count(recipe.parallel)) for index in indices]
-    stages = [send_contiguous(_spread(part, recipe, mesh, fill)) for part in parts]
+    stages = [
+        cut_stage(model, index, recipe.parallel) for index in list_stages(recipe.parallel, mesh.coordinate("pipeline"))
+    ]
+    for stage in stages:
+        _apply_passes(stage, recipe, mesh, fill)
+        send_contiguous(stage)
     if mesh.layout.replicate > 1 and not recipe.is_sharded(mesh.layout):
-        from trainer.parallel.ddp import wrap  # noqa: PLC0415
+        from trainer.parallel.ddp import wrap
 
         stages = [wrap(stage, recipe, mesh) for stage in stages]
     return PipelineEngine(stages, widths, recipe, mesh, choices)
 
 
-def _spread(model: nn.Module, recipe: Recipe, mesh: Mesh, fill: Fill | None) -> nn.Module:
-    """A model, or a stage of one, with its weights where they belong."""
-    if mesh.layout.tensor > 1:
-        from trainer.parallel.tensor import split  # noqa: PLC0415
-
-        split(model, mesh)
-    recompute(model, recipe.parallel.recompute)
-    if recipe.compiles_blocks(mesh.layout):
-        for block in blocks(model):
-            # Only the forward: what fully_shard hooks around it stays outside of the graph.
-            block.forward = torch.compile(block.forward, backend=recipe.compiled.backend)
-    if recipe.is_sharded(mesh.layout):
-        from trainer.parallel.fsdp import shard  # noqa: PLC0415
-
-        shard(model, recipe, mesh)
-    else:
-        materialise(model, mesh.device)
-        autocast_forward(model, recipe.precision, mesh.device)
+def _apply_passes(model: nn.Module, recipe: Recipe, mesh: Mesh, fill: Fill | None) -> None:
+    """Change a model, or a stage of one, in place, and put its weights where they belong."""
+    for change in PASSES:
+        change(model, recipe, mesh)
     if fill is not None:
-        initialise([model], mesh.device, fill)
-    return model
+        initialize(model, mesh.device, fill)
+
+
+def _split_layers(model: nn.Module, _recipe: Recipe, mesh: Mesh) -> None:
+    if mesh.layout.tensor > 1:
+        from trainer.parallel.tensor import split_layers
+
+        split_layers(model, mesh)
+
+
+def _recompute_blocks(model: nn.Module, recipe: Recipe, _mesh: Mesh) -> None:
+    recompute(model, recipe.parallel.recompute)
+
+
+def _compile_blocks(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
+    if recipe.compiles_blocks(mesh.layout):
+        for block in list_blocks(model):
+            # Only the forward: the hooks that fully_shard adds around it stay outside of the graph.
+            block.forward = torch.compile(block.forward, backend=recipe.compiled.backend)
+
+
+def _place_weights(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
+    if recipe.is_sharded(mesh.layout):
+        from trainer.parallel.fsdp import shard_model
+
+        shard_model(model, recipe, mesh)
+    else:
+        materialize(model, mesh.device)
+        autocast_forward(model, recipe.precision, mesh.device)
+
+
+Pass = Callable[[nn.Module, Recipe, Mesh], None]
+# Several passes replace the `forward` of a module, so a later one runs around an earlier one: compiled graphs contain
+# the recomputation, and precision and sharding stay outside of them.
+PASSES: tuple[Pass, ...] = (_split_layers, _recompute_blocks, _compile_blocks, _place_weights)

@@ -1,42 +1,66 @@
-"""What every way of spreading a model over ranks offers to the training step."""
+"""What every engine, that is, every way of spreading a model over ranks, gets (Recipe) and offers (Engine)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import nn
 
+from trainer.config.layout import Layout
+from trainer.config.schema import CompileConfig, ParallelConfig, Precision
 from trainer.parallel.mesh import Mesh
 
 Batch = dict[str, torch.Tensor]
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """The settings that decide how a model is spread over ranks, run and compiled."""
+
+    parallel: ParallelConfig
+    precision: Precision = "fp32"
+    compiled: CompileConfig = field(default_factory=CompileConfig)
+
+    def is_sharded(self, layout: Layout) -> bool:
+        """Return whether fully_shard spreads the model; it also does with tensor parallelism: DDP takes no DTensors."""
+        return self.parallel.strategy in ("fsdp", "hsdp") or layout.tensor > 1
+
+    def compiles_blocks(self, layout: Layout) -> bool:
+        """Return whether blocks are compiled one by one; if the engine works between them, there is no whole graph."""
+        is_cut = self.is_sharded(layout) or layout.pipeline > 1
+        return self.compiled.mode == "blocks" or (self.compiled.mode == "whole" and is_cut)
+
+
 class Engine(Protocol):
+    """A model spread over ranks, as the training step uses it."""
+
     mesh: Mesh
     modules: list[nn.Module]
-    choices: list[str]  # what was decided for the user, and why: for the log
+    choices: list[str]
+    """Decisions made for the user, with the reason, for the log."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """This rank's parameters, sharded ones as DTensors, under the model's own names."""
+        """Yield this rank's parameters under the model's own names, sharded ones as DTensors."""
 
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The buffers that belong in a checkpoint, under the model's own names."""
+        """Yield the buffers that belong in a checkpoint, under the model's own names."""
 
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:
-        """Leave gradients of the mean loss (times scale) in the parameters; return this rank's mean loss.
+        """Leave gradients of the mean loss, times `scale`, in the parameters; return this rank's mean loss.
 
         The batch is run in pieces of `micro` samples. Nothing here waits for the device.
         """
 
 
-def micro_batches(batch: Batch, micro: int) -> list[Batch]:
-    """Views of the batch, `micro` samples each."""
+def split_batch(batch: Batch, micro: int) -> list[Batch]:
+    """Return views of the batch with `micro` samples each."""
     size = len(batch["inputs"])
     if size % micro:
-        raise ValueError(f"a share of {size} samples does not split into micro-batches of {micro}")
+        raise ValueError(f"{size} samples cannot be split into micro-batches of {micro}")
     return [{key: value[at : at + micro] for key, value in batch.items()} for at in range(0, size, micro)]

@@ -11,30 +11,31 @@ from trainer.config.layout import Layout
 
 
 class Mesh:
-    """One torch DeviceMesh over the axes that are in use; an axis of one rank costs no process group."""
+    """A torch DeviceMesh over the axes that are in use; an axis of one rank needs no process group."""
 
     def __init__(self, layout: Layout, rank: int, device: torch.device, *, is_sharded: bool) -> None:
         self.layout = layout
         self.rank = rank
         self.device = device
         self.dp_rank = layout.dp_rank(rank)
-        # fully_shard wants a shard axis even where it has one rank: it then only carries precision and offload.
+        # fully_shard needs a shard axis even if it has one rank: it then only applies precision and offload.
         self._dims = [(name, n) for name, n in layout.mesh_dims() if n > 1 or (is_sharded and name == "shard")]
         self._mesh: Any = self._connect() if self._dims else None
 
     def submesh(self, *axes: str) -> Any:
-        """The DeviceMesh of those of these axes that are in use."""
+        """Return the DeviceMesh of those of these axes that are in use."""
         return self._mesh[tuple(name for name, _ in self._dims if name in axes)]
 
     def group(self, axis: str) -> Any:
-        """The process group of an axis, or None where this rank is alone on it."""
+        """Return the process group of an axis, or None if this rank is alone on it."""
         return self._mesh.get_group(axis) if getattr(self.layout, axis) > 1 else None
 
     def coordinate(self, axis: str) -> int:
+        """Return this rank's position on an axis."""
         return self.layout.coordinate(self.rank, axis)
 
     def sum_over(self, value: torch.Tensor, *axes: str) -> torch.Tensor:
-        """The sum over all ranks of these axes, in place, without waiting on the host where the device is a GPU."""
+        """Sum over all ranks of these axes, in place; on a GPU, the host does not wait for it."""
         for axis in axes:
             group = self.group(axis)
             if group is not None:
@@ -42,9 +43,11 @@ class Mesh:
         return value
 
     def mean_over_data(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the mean over the ranks that see different samples."""
         return self.sum_over(value.detach().clone(), "replicate", "shard") / self.layout.dp_size
 
     def _connect(self) -> Any:
+        # Start-up: a run without any axis needs neither import.
         if not dist.is_initialized():
             backend = "nccl" if self.device.type == "cuda" else "gloo"
             from torch._C._distributed_c10d import HashStore  # noqa: PLC0415

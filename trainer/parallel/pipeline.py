@@ -1,32 +1,34 @@
-"""Consecutive layers on different ranks, micro-batches in flight between them: torch.distributed.pipelining."""
+"""Pipeline parallelism: consecutive layers on different ranks, with micro-batches in flight between them."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import ParallelConfig
-from trainer.parallel import names
-from trainer.parallel.engine import Batch, LossFunction
+from trainer.parallel import modules
+from trainer.parallel.engine import Batch, LossFunction, Recipe
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.recipe import Recipe
-from trainer.parallel.stages import indices_of, stage_count
 from trainer.precision import DTYPES
 
 
 @dataclass(frozen=True)
 class Widths:
+    """Numbers per token between stages and at the end of the model."""
+
     hidden: int
     outputs: int
 
 
 class PipelineEngine:
-    """torch's schedules sum gradients of all micro-batches on each stage and reduce them over data ranks once."""
+    """Runs torch's schedules, which sum the gradients of all micro-batches and reduce them over data ranks once."""
 
     def __init__(self, stages: list[nn.Module], widths: Widths, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         self.mesh = mesh
@@ -37,7 +39,7 @@ class PipelineEngine:
         self._schedules: dict[tuple[Any, ...], Any] = {}
         self._scale: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
-        self._parameters = names.parameters(stages)
+        self._parameters = modules.named_parameters(stages)
         if recipe.parallel.accumulate != "defer":
             choices.append("accumulate: pipeline stages reduce gradients after the last micro-batch")
 
@@ -45,13 +47,13 @@ class PipelineEngine:
         yield from self._parameters.items()
 
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from names.persistent_buffers(self.modules).items()
+        yield from modules.named_persistent_buffers(self.modules).items()
 
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:
         inputs, targets = batch["inputs"], batch["targets"]
-        schedule = self._schedule(loss_fn, tuple(inputs.shape), micro)
+        schedule = self._get_schedule(loss_fn, tuple(inputs.shape), micro)
         place, last = self.mesh.coordinate("pipeline"), self.mesh.layout.pipeline - 1
         self._scale, self._losses = scale, []
         arguments = (inputs.contiguous(),) if place == 0 else ()
@@ -59,82 +61,102 @@ class PipelineEngine:
         total = torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self.mesh.device)
         return self.mesh.sum_over(total, "pipeline")
 
-    def _schedule(self, loss_fn: LossFunction, shape: tuple[int, ...], micro: int) -> Any:
+    def _get_schedule(self, loss_fn: LossFunction, shape: tuple[int, ...], micro: int) -> Any:
         key = (loss_fn, shape, micro)
         if key not in self._schedules:
             count = shape[0] // micro
-            refuse_count(self._recipe.parallel, count)
-            stages = [self._stage(module, index, (micro, *shape[1:])) for index, module in self._numbered()]
-            self._schedules[key] = _schedule_of(self._recipe.parallel, stages, count, self._scaled(loss_fn, count))
+            check_micro_batches(self._recipe.parallel, count)
+            indices = list_stages(self._recipe.parallel, self.mesh.coordinate("pipeline"))
+            stages = [
+                self._make_stage(module, index, (micro, *shape[1:]))
+                for index, module in zip(indices, self.modules, strict=True)
+            ]
+            self._schedules[key] = _make_schedule(
+                self._recipe.parallel, stages, count, self._scale_loss(loss_fn, count)
+            )
         return self._schedules[key]
 
-    def _numbered(self) -> list[tuple[int, nn.Module]]:
-        indices = indices_of(self._recipe.parallel, self.mesh.coordinate("pipeline"))
-        return list(zip(indices, self.modules, strict=True))
-
-    def _stage(self, module: nn.Module, index: int, shape: tuple[int, ...]) -> Any:
-        """A stage whose shapes are said: torch would find them by running the model once more."""
-        from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415
-
-        count = stage_count(self._recipe.parallel)
+    def _make_stage(self, module: nn.Module, index: int, shape: tuple[int, ...]) -> Any:
+        """Return a stage with known shapes; torch would run the model once more to find them."""
+        count = _count_stages(self._recipe.parallel)
         tokens = torch.empty(shape, dtype=torch.int64, device="meta")
         return PipelineStage(
             module,
             index,
             count,
             self.mesh.device,
-            input_args=(tokens if index == 0 else self._hidden(shape),),
-            output_args=(self._outputs(shape) if index == count - 1 else self._hidden(shape),),
+            input_args=(tokens if index == 0 else self._describe_hidden(shape),),
+            output_args=(self._describe_outputs(shape) if index == count - 1 else self._describe_hidden(shape),),
             group=self.mesh.group("pipeline"),
         )
 
-    def _hidden(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """What goes from stage to stage. Autocast leaves the residual stream fp32; tensor ranks hold parts of it."""
+    def _describe_hidden(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return a tensor without memory like those between stages.
+
+        Autocast leaves the residual stream in fp32; each tensor parallel rank holds a part of it.
+        """
         is_cast = self._recipe.is_sharded(self.mesh.layout)
         dtype = DTYPES[self._recipe.precision] if is_cast else torch.float32
         part = (shape[0], shape[1] // self.mesh.layout.tensor, self._widths.hidden)
         return torch.empty(part, dtype=dtype, device="meta", requires_grad=True)
 
-    def _outputs(self, shape: tuple[int, ...]) -> torch.Tensor:
+    def _describe_outputs(self, shape: tuple[int, ...]) -> torch.Tensor:
         dtype = DTYPES[self._recipe.precision]
         return torch.empty((*shape, self._widths.outputs), dtype=dtype, device="meta", requires_grad=True)
 
-    def _scaled(self, loss_fn: LossFunction, count: int) -> LossFunction:
-        def scaled(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _scale_loss(self, loss_fn: LossFunction, count: int) -> LossFunction:
+        def compute_scaled(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             loss = loss_fn(outputs, targets) / count
             self._losses.append(loss.detach())
             return loss if self._scale is None else loss * self._scale
 
-        return scaled
+        return compute_scaled
 
 
-def send_contiguous(stage: nn.Module) -> nn.Module:
-    """Tensor parallel layers leave gaps between rows, which torch 2.11 refuses to send."""
+def send_contiguous(stage: nn.Module) -> None:
+    """Make the stage's outputs contiguous: tensor parallel layers leave gaps between rows, which torch 2.11 rejects."""
     forward = stage.forward
 
     def contiguous_forward(inputs: torch.Tensor) -> torch.Tensor:
         return forward(inputs).contiguous()
 
     stage.forward = contiguous_forward
+
+
+def list_stages(parallel: ParallelConfig, coordinate: int) -> list[int]:
+    """Return the stages of a rank; interleaved stages are dealt out to the ranks in turn."""
+    return list(range(coordinate, _count_stages(parallel), parallel.pipeline))
+
+
+def cut_stage(model: nn.Module, index: int, parallel: ParallelConfig) -> nn.Module:
+    """Return a stage: a model of the same class with only its own layers, and the ends only where they belong."""
+    count = _count_stages(parallel)
+    stage: Any = copy.deepcopy(model)
+    names = list(stage.layers)
+    own_names = set(names[slice(*compute_bounds(len(names), index, count))])
+    for name in names:
+        if name not in own_names:
+            del stage.layers[name]
+    dropped = (() if index == 0 else ("embed", "positions")) + (() if index == count - 1 else ("norm", "head"))
+    for name in dropped:
+        if hasattr(stage, name):
+            setattr(stage, name, None)
     return stage
 
 
-def _schedule_of(parallel: ParallelConfig, stages: list[Any], count: int, loss_fn: LossFunction) -> Any:
-    from torch.distributed.pipelining import (  # noqa: PLC0415
-        Schedule1F1B,
-        ScheduleGPipe,
-        ScheduleInterleaved1F1B,
-    )
-
-    # The loss is divided already: no second pass over the gradients.
-    if parallel.schedule == "interleaved":
-        return ScheduleInterleaved1F1B(stages, count, loss_fn=loss_fn, scale_grads=False)
-    kind = ScheduleGPipe if parallel.schedule == "gpipe" else Schedule1F1B
-    return kind(stages[0], count, loss_fn=loss_fn, scale_grads=False)
+def compute_bounds(layers: int, index: int, count: int) -> tuple[int, int]:
+    """Return the first and last layer (exclusive) of a stage; the ends, which hold embedding and head, get fewer."""
+    if layers < count:
+        message = f"{count} stages need at least {count} layers, the model has {layers}"
+        raise ConfigError([ConfigProblem("parallel.pipeline", message, f"use at most {layers} stages")])
+    each, extra = divmod(layers, count)
+    before = (count - extra) // 2
+    sizes = [each + (before <= stage < before + extra) for stage in range(count)]
+    return sum(sizes[:index]), sum(sizes[: index + 1])
 
 
-def refuse_count(parallel: ParallelConfig, count: int) -> None:
-    """A pipeline cannot be filled with any number of micro-batches."""
+def check_micro_batches(parallel: ParallelConfig, count: int) -> None:
+    """Raise ConfigError if the schedule cannot run this number of micro-batches."""
     rounds = max(1, count // parallel.pipeline)
     if parallel.schedule == "1f1b" and count < parallel.pipeline:
         fix = f"use a batch.micro that makes {parallel.pipeline} or more, or parallel.schedule gpipe"
@@ -142,5 +164,19 @@ def refuse_count(parallel: ParallelConfig, count: int) -> None:
         fix = f"use a batch.micro that makes a multiple of {parallel.pipeline}"
     else:
         return
-    message = f"{count} micro-batches do not fit a {parallel.schedule} pipeline of {parallel.pipeline} ranks"
+    message = (
+        f"a pipeline of {parallel.pipeline} ranks with schedule {parallel.schedule} cannot run {count} micro-batches"
+    )
     raise ConfigError([ConfigProblem("batch.micro", message, fix)])
+
+
+def _count_stages(parallel: ParallelConfig) -> int:
+    return parallel.pipeline * (parallel.virtual_stages if parallel.schedule == "interleaved" else 1)
+
+
+def _make_schedule(parallel: ParallelConfig, stages: list[Any], count: int, loss_fn: LossFunction) -> Any:
+    # The loss is divided already, so torch need not scale the gradients.
+    if parallel.schedule == "interleaved":
+        return ScheduleInterleaved1F1B(stages, count, loss_fn=loss_fn, scale_grads=False)
+    kind = ScheduleGPipe if parallel.schedule == "gpipe" else Schedule1F1B
+    return kind(stages[0], count, loss_fn=loss_fn, scale_grads=False)

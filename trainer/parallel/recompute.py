@@ -1,4 +1,4 @@
-"""Activations that are computed again in backward instead of being kept."""
+"""Recomputes activations in the backward pass instead of storing them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from trainer.parallel.blocks import blocks
+from trainer.parallel.modules import list_blocks
+
+# Start-up: torch.utils.checkpoint is imported only by runs that recompute.
+# ruff: noqa: PLC0415
 
 
 def recompute(model: nn.Module, mode: Literal["none", "selective", "full"]) -> None:
-    """Make each block's forward forget. The blocks stay where they are, so names of parameters do not change."""
+    """Make each block's forward discard activations; the blocks stay in place, so names of parameters do not change."""
     if mode == "none":
         return
-    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts  # noqa: PLC0415
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
     options: dict[str, Any] = {"use_reentrant": False}
     if mode == "selective":
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _keep_products)
-    for block in blocks(model):
-        block.forward = _forgetful(block.forward, checkpoint, options)
+    for block in list_blocks(model):
+        block.forward = _wrap(block.forward, checkpoint, options)
 
 
-def _forgetful(forward: Callable[..., Any], checkpoint: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _wrap(forward: Callable[..., Any], checkpoint: Callable[..., Any], options: dict[str, Any]) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         return checkpoint(forward, *args, **options, **kwargs)
 
@@ -33,18 +36,18 @@ def _forgetful(forward: Callable[..., Any], checkpoint: Callable[..., Any], opti
 
 
 def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
-    """Keep what matrix products and attention gave; the rest is cheap to have again, and half of the memory.
+    """Store the results of matrix products and attention; the others are cheap to recompute and half of the memory.
 
-    Choosing every second block instead would compute half of the products twice for the same memory.
+    Recomputing every second block instead would compute half of the products twice for the same memory.
     """
-    from torch.utils.checkpoint import CheckpointPolicy  # noqa: PLC0415
+    from torch.utils.checkpoint import CheckpointPolicy
 
-    is_kept = operation in _products()
-    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+    is_product = operation in _list_products()
+    return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 @cache
-def _products() -> frozenset[Any]:
+def _list_products() -> frozenset[Any]:
     names = (
         "mm",
         "addmm",
@@ -55,5 +58,5 @@ def _products() -> frozenset[Any]:
         "_scaled_dot_product_cudnn_attention",
         "_scaled_dot_product_flash_attention_for_cpu",
     )
-    found = (getattr(torch.ops.aten, name, None) for name in names)
-    return frozenset(operation.default for operation in found if operation is not None)
+    operations = (getattr(torch.ops.aten, name, None) for name in names)
+    return frozenset(operation.default for operation in operations if operation is not None)

@@ -1,4 +1,4 @@
-"""The norm of all gradients together, right under every strategy."""
+"""The norm of all gradients together, correct under every strategy."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from trainer.parallel.mesh import Mesh
 
 
 @torch.no_grad()
-def global_norm(gradients: Iterable[torch.Tensor], mesh: Mesh) -> torch.Tensor:
-    """The 2-norm over all ranks' gradients, each element counted once; a device tensor, nothing waits for it.
+def compute_global_norm(gradients: Iterable[torch.Tensor], mesh: Mesh) -> torch.Tensor:
+    """Return the 2-norm over the gradients of all ranks, each element counted once; nothing waits for the device.
 
-    torch's clip_grad_norm_ refuses gradients on different meshes and knows nothing of pipeline stages.
+    torch's clip_grad_norm_ rejects gradients on different meshes and does not know pipeline stages.
     """
     by_axes: dict[tuple[str, ...], list[torch.Tensor]] = {}
     for gradient in gradients:
-        by_axes.setdefault(_sharded_axes(gradient), []).append(local(gradient))
+        by_axes.setdefault(_list_sharded_axes(gradient), []).append(to_local(gradient))
     keys = list(by_axes)
-    sums = [_sum_of_squares(by_axes[key], mesh.device) for key in keys]
+    sums = [_sum_squares(by_axes[key], mesh.device) for key in keys]
     for axis in AXES:
         spread = [index for index, key in enumerate(keys) if axis in key]
         if spread and mesh.group(axis) is not None:
@@ -32,20 +32,20 @@ def global_norm(gradients: Iterable[torch.Tensor], mesh: Mesh) -> torch.Tensor:
     return mesh.sum_over(total, "pipeline").sqrt()
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a DTensor, or the tensor itself."""
+def to_local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a DTensor, or the tensor itself."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def _sharded_axes(gradient: Any) -> tuple[str, ...]:
+def _list_sharded_axes(gradient: Any) -> tuple[str, ...]:
     if not hasattr(gradient, "placements"):
         return ()
     names = gradient.device_mesh.mesh_dim_names
-    # A replicated part is the same on every rank of its axis. Anything else that is not replicated is spread.
+    # A replicated part is the same on every rank of its axis. Anything else is spread over it.
     return tuple(name for name, place in zip(names, gradient.placements, strict=True) if not place.is_replicate())
 
 
-def _sum_of_squares(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
+def _sum_squares(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
     filled = [part for part in parts if part.numel()]
     if not filled:
         return torch.zeros((), device=device)

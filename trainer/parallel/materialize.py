@@ -1,0 +1,61 @@
+"""Gives a model that was built without memory its memory and its values, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+Factory = Callable[[], nn.Module]
+Fill = Callable[[Sequence[nn.Module]], None]
+
+
+def build_model(model: nn.Module | Factory, device: torch.device, fill: Fill | None) -> nn.Module:
+    """Return the model without memory if `fill` gives it values later; otherwise with rank 0's values on all ranks."""
+    if fill is not None and not isinstance(model, nn.Module):
+        with torch.device("meta"), _SkipInit():
+            return model()
+    built = model if isinstance(model, nn.Module) else model()
+    return _broadcast(built.to(device))
+
+
+def materialize(module: nn.Module, device: torch.device) -> None:
+    """Give memory to what has none yet; unlike with `to_empty`, a weight used in two places stays one weight."""
+    created: dict[int, tuple[Any, Any]] = {}
+    for part in module.modules():
+        for name, value in part._parameters.items():
+            if value is not None and value.is_meta:
+                if id(value) not in created:
+                    memory = torch.empty_like(value, device=device)
+                    created[id(value)] = (value, nn.Parameter(memory, requires_grad=value.requires_grad))
+                part._parameters[name] = created[id(value)][1]
+        for name, buffer in part._buffers.items():
+            if buffer is not None and buffer.is_meta:
+                part._buffers[name] = torch.empty_like(buffer, device=device)
+
+
+def initialize(module: nn.Module, device: torch.device, fill: Fill) -> None:
+    """Fill what `materialize` has created: the model computes its tables and statistics, `fill` sets the weights."""
+    model: Any = module
+    model.init_buffers(device)
+    fill([module])
+
+
+class _SkipInit(TorchFunctionMode):
+    """Skips torch.nn.init: without memory, drawing the first weights has no effect, and it imports the compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in (kwargs or {}) else args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _broadcast(model: nn.Module) -> nn.Module:
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        for value in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(value.detach(), src=0)
+    return model

@@ -1,0 +1,54 @@
+"""What the engines need to know about a model: its blocks, its parameters and buffers under their own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+_WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
+
+
+def list_blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the parts of a model that are sharded, recomputed and compiled one by one.
+
+    These are the members of the model's own lists of layers; if it has none, its children that hold weights.
+    """
+    lists = [child for child in model.children() if isinstance(child, nn.ModuleDict | nn.ModuleList | nn.Sequential)]
+    members = [block for group in lists for block in group.children()]
+    candidates = members or list(model.children())
+    return [block for block in candidates if any(True for _ in block.parameters())]
+
+
+def is_tied(model: nn.Module) -> bool:
+    """Return whether the model uses a weight in several places."""
+    names = sum(1 for _ in model.named_parameters(remove_duplicate=False))
+    return names > sum(1 for _ in model.parameters())
+
+
+def strip_wrappers(name: str) -> str:
+    """Return the model's own name of a parameter, without what DDP, compile and checkpoint wrappers add."""
+    parts = name.split(".")
+    while parts[0] in _WRAPPERS:
+        parts = parts[1:]
+    return ".".join(part for part in parts if part == "module" or part not in _WRAPPERS)
+
+
+def named_parameters(modules: Iterable[nn.Module]) -> dict[str, nn.Parameter]:
+    """Return the parameters of several modules under the model's own names."""
+    return {strip_wrappers(name): value for module in modules for name, value in module.named_parameters()}
+
+
+def named_persistent_buffers(modules: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
+    """Return the buffers that belong in a checkpoint, under the model's own names.
+
+    Tables that the model computes itself are registered with persistent=False and left out.
+    """
+    buffers = {}
+    for module in modules:
+        for prefix, part in module.named_modules():
+            for name, value in part.named_buffers(recurse=False):
+                if name not in part._non_persistent_buffers_set:
+                    buffers[strip_wrappers(f"{prefix}.{name}" if prefix else name)] = value
+    return buffers

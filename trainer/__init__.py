@@ -1,1 +1,1 @@
-"""What runs on the nodes; imports nothing of ours."""
+"""The trainer: runs on the nodes and imports nothing of the other packages."""

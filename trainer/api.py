@@ -48,16 +48,17 @@ from trainer.models.registry import build_model
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import LossFunction, Recipe
 from trainer.parallel.mesh import Mesh
-from trainer.statistics import Statistics
-from trainer.step import Step, StepResult
-from trainer.step_mean import StepMean
+from trainer.step import RunningStatistics, Step, StepMeanLoss, StepResult
 from trainer.world import World, start
 
 Model: TypeAlias = nn.Module | Callable[[], nn.Module]
 
 
 class Trainer:
-    """One rank's view: under torchrun every rank makes one with the same arguments; alone it is a world of one."""
+    """The training of one model, as one rank sees it.
+
+    Under torchrun, every rank creates one with the same arguments. A single process is a world of one rank.
+    """
 
     def __init__(  # noqa: PLR0913
         self,
@@ -76,16 +77,19 @@ class Trainer:
         seed: int = 1,
         device: str = "auto",
     ) -> None:
-        """`steps` is where the schedule ends; `micro_batch` cuts a rank's share of a batch, None runs it whole."""
-        _check(precision, optimizer, schedule)
+        """Join the other ranks and build the engine.
+
+        `steps` is where the schedule ends; `micro_batch` splits a rank's share of a batch, None does not.
+        """
+        _check_arguments(precision, optimizer, schedule)
         config = Config(
             name=Path(folder).name,
-            model=cast(ModelConfig, MlpConfig()),  # the model is given: nothing reads this
+            model=cast(ModelConfig, MlpConfig()),  # unused, because the model is given
             steps=steps,
             optimizer=optimizer or OptimizerConfig(),
             schedule=schedule or ScheduleConfig(),
             precision=precision,
-            parallel=_parallel(strategy),
+            parallel=_parse_strategy(strategy),
             compile=compile or CompileConfig(),
             checkpoint=CheckpointConfig(keep=keep),
             run=RunConfig(folder=str(folder), seed=seed, device=cast(Any, device)),
@@ -93,8 +97,8 @@ class Trainer:
         self._set_up(config, start(device, config.run.join_timeout_s), model, loss, micro=micro_batch, weights=None)
 
     @classmethod
-    def of(cls, config: Config, world: World, micro: int) -> Trainer:
-        """The trainer of a configuration whose strategy and micro-batch are settled."""
+    def from_config(cls, config: Config, world: World, micro: int) -> Trainer:
+        """Return the trainer of a configuration in which nothing is `auto` any more."""
         trainer = cls.__new__(cls)
         weights = partial(fill, seed=config.run.seed, device=world.device)
         trainer._set_up(config, world, lambda: build_model(config.model), compute_loss, micro=micro, weights=weights)
@@ -110,12 +114,12 @@ class Trainer:
         mesh = Mesh(self.layout, world.rank, world.device, is_sharded=recipe.is_sharded(self.layout))
         self.engine = parallelize(model, recipe, mesh, weights)
         rng.seed(config.run.seed, 0, self.layout.dp_rank(world.rank))
-        self.checkpoints = self.checkpoints_in(Path(config.run.folder.format(name=config.name)) / CHECKPOINTS_FOLDER)
-        # Batches of one's own may leave targets out; our data never does, and need not be counted.
+        self.checkpoints = self.open_checkpoints(Path(config.run.folder.format(name=config.name)) / CHECKPOINTS_FOLDER)
+        # A user's batches may contain ignored targets. Our own data has none, so they need not be counted.
         is_counted = loss is compute_loss and weights is None
-        self._step = Step(self.engine, config, StepMean(mesh) if is_counted else loss)
+        self._step = Step(self.engine, config, StepMeanLoss(mesh) if is_counted else loss)
         self._step.before_update = self.checkpoints.before_update
-        self._statistics = Statistics(self.engine.named_buffers())
+        self._statistics = RunningStatistics(self.engine.named_buffers())
         self._micro = micro
         self._last: StepResult | None = None
         self._samples = 0
@@ -127,42 +131,46 @@ class Trainer:
         return self._step.index
 
     def train_step(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """One optimizer step on this rank's share {"inputs", "targets"}; its mean loss, still on the device."""
-        here = {name: tensor.to(self.world.device, non_blocking=True) for name, tensor in batch.items()}
-        return self.run_step(here).loss
+        """Make one step on this rank's share {"inputs", "targets"} and return its mean loss, still on the device."""
+        on_device = {name: tensor.to(self.world.device, non_blocking=True) for name, tensor in batch.items()}
+        return self.run_step(on_device).loss
 
     def run_step(self, batch: dict[str, torch.Tensor]) -> StepResult:
+        """Make one optimizer step on a batch that is on the device already."""
         size = len(batch["inputs"])
-        self._statistics.note()
+        self._statistics.record()
         self._last = self._step.run(batch, self._micro or size)
-        self._statistics.put_back(self._last.skipped)
+        self._statistics.restore(self._last.skipped)
         self._samples += size
         return self._last
 
     def mean_over_ranks(self, value: torch.Tensor) -> torch.Tensor:
-        """Over the ranks that see different samples; every rank must call it."""
+        """Return the mean over the ranks that see different samples; every rank must call it."""
         return self.engine.mesh.mean_over_data(value)
 
     def metrics(self) -> dict[str, float]:
-        """Since the last call; waits for the device, so not for every step of a fast loop. Every rank must call it."""
+        """Return loss, rates and memory since the last call; every rank must call it.
+
+        It waits for the device, so do not call it in every step of a fast loop.
+        """
         if self._last is None:
             return {"step": float(self.step)}
         loss = float(self.mean_over_ranks(self._last.loss))
-        took = time.perf_counter() - self._began
-        found = {
+        duration_s = time.perf_counter() - self._began
+        values = {
             "step": float(self.step),
             "loss": loss,
             "grad_norm": float(self._last.grad_norm),
             "skipped": float(self._last.skipped),
             "lr": self._last.rate,
-            "samples_per_s": self._samples * self.layout.dp_size / took,
+            "samples_per_s": self._samples * self.layout.dp_size / duration_s,
             "memory_gb": memory_gb(self.world.device),
         }
         self._samples, self._began = 0, time.perf_counter()
-        return found
+        return values
 
     def save_checkpoint(self, *, metric: float | None = None, extra: Mapping[str, Any] | None = None) -> None:
-        """Save everything, wait for it, raise OSError if it failed. `extra` is given back by `load_checkpoint`."""
+        """Save everything and wait for it; raise OSError if it failed. `load_checkpoint` returns `extra`."""
         self.start_save(metric, extra or {})
         self.finish_save(None)
         for event in self.checkpoints.poll():
@@ -170,7 +178,7 @@ class Trainer:
                 raise OSError(event.message)
 
     def start_save(self, metric: float | None, extra: Mapping[str, Any]) -> None:
-        """Training may go on at once; `checkpoints.poll()` says later what became of it."""
+        """Start a save and return, so that training can continue; `checkpoints.poll()` returns its result later."""
         state = {
             **self._step.state(),
             "world_size": self.world.size,
@@ -181,7 +189,7 @@ class Trainer:
         self.checkpoints.save(self.step, self._step.saved_tensors(), state, metric, own)
 
     def finish_save(self, timeout: float | None) -> bool:
-        """Wait for the save under way, if there is one; false if it took longer."""
+        """Wait for the save under way, if there is one; return False if it takes longer than `timeout` seconds."""
         self.checkpoints.before_update()
         return self.checkpoints.wait(timeout)
 
@@ -207,16 +215,17 @@ class Trainer:
         return extra
 
     def check_folder(self) -> None:
-        """Can a checkpoint be written? Said before the first step rather than after the first hour."""
+        """Check before the first step that a checkpoint can be written, rather than fail after the first hour."""
         self.checkpoints.check_folder(self._step.tensors())
 
     def prepare_saves(self) -> None:
-        """Plan, buffer and writer process of the first save; after the first step, which need not wait for them."""
-        # Where there is no memory or no process for it now, the save itself will say so.
+        """Prepare the first save; to be called after the first step, which need not wait for it."""
+        # If there is no memory or no process for it now, the save itself reports it.
         with suppress(OSError):
             self.checkpoints.prepare(self._step.saved_tensors())
 
-    def checkpoints_in(self, folder: Path) -> Checkpoints:
+    def open_checkpoints(self, folder: Path) -> Checkpoints:
+        """Return the checkpoints in a folder, with the settings of this run."""
         settings = self.config.checkpoint
         return Checkpoints(
             folder,
@@ -230,33 +239,33 @@ class Trainer:
         )
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        """Weights and buffers under their names in a checkpoint."""
+        """Return weights and buffers under their names in a checkpoint."""
         return {n: t for n, t in self._step.tensors().items() if n.startswith(("model.", "buffer."))}
 
     def close(self) -> None:
-        """Finish the save under way and leave the world."""
+        """Finish the save under way and leave the process group."""
         self.checkpoints.close()
         self.world.close()
 
 
-def _check(precision: str, optimizer: object, schedule: object) -> None:
+def _check_arguments(precision: str, optimizer: object, schedule: object) -> None:
     problems = []
     if precision not in get_args(Precision):
         fix = f"use one of {', '.join(get_args(Precision))}"
-        problems.append(ConfigProblem("precision", f"{precision!r} is none", fix))
+        problems.append(ConfigProblem("precision", f"{precision!r} is not a precision", fix))
     for name, value, kind in (("optimizer", optimizer, OptimizerConfig), ("schedule", schedule, ScheduleConfig)):
         if value is not None and not isinstance(value, kind):
-            fix = f"give trainer.config.schema.{kind.__name__}(...)"
+            fix = f"pass trainer.config.schema.{kind.__name__}(...)"
             problems.append(ConfigProblem(name, f"is a {type(value).__name__}", fix))
     if problems:
         raise ConfigError(problems)
 
 
-def _parallel(strategy: str | ParallelConfig) -> ParallelConfig:
+def _parse_strategy(strategy: str | ParallelConfig) -> ParallelConfig:
     if isinstance(strategy, ParallelConfig):
         return strategy
     names = ("single", "ddp", "fsdp", "hsdp")
     if strategy not in names:
-        message = f"{strategy!r} is no strategy for a model of your own"
+        message = f"{strategy!r} is not a strategy for your own model"
         raise ConfigError([ConfigProblem("strategy", message, f"use one of {', '.join(names)}, or a ParallelConfig")])
     return replace(ParallelConfig(), strategy=cast(Any, strategy))

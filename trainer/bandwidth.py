@@ -1,4 +1,4 @@
-"""All-reduce bandwidth: which message sizes are measured and what the seconds mean."""
+"""All-reduce bandwidth: which message sizes are measured, and how times become rates."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from trainer.table import table
 
 KILO = 1024
 SIZES = tuple(KILO * 4**step for step in range(9))
-"""1 KiB to 64 MiB, each four times the one before."""
+"""Message sizes in bytes, 1 KiB to 64 MiB, each four times the previous one."""
 LARGE = (128 * KILO**2, KILO**3)
-"""Sizes at which the bandwidth of GPU machines is published."""
+"""Message sizes in bytes at which the bandwidth of GPU machines is published."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One all-reduce of `size` bytes over `world` ranks took `seconds`."""
+class AllReduceTime:
+    """The time that an all-reduce of `size` bytes over `world` ranks took."""
 
     size: int
     seconds: float
@@ -29,7 +29,7 @@ class Measured:
 
     @property
     def bus(self) -> float:
-        """Bytes per second on each rank's link: a ring sends every byte 2(n-1)/n times, whatever n is.
+        """Bytes per second on each rank's link: a ring of n ranks sends every byte 2(n-1)/n times.
 
         Comparable with the hardware's own figure and between world sizes.
         https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
@@ -37,21 +37,23 @@ class Measured:
         return self.algorithm * 2 * (self.world - 1) / self.world
 
 
-def rounds(size: int) -> int:
-    """How often a size is repeated: small messages need many for a steady figure, large ones few."""
+def count_rounds(size: int) -> int:
+    """Return how often a size is repeated: small messages need many rounds for a stable figure, large ones few."""
     return max(3, min(20, 16 * KILO * KILO // size))
 
 
-def report(measured: Sequence[Measured]) -> str:
-    rows = [(human(m.size), m.seconds * 1e6, m.algorithm / 1e6, m.bus / 1e6) for m in measured]
+def format_report(times: Sequence[AllReduceTime]) -> str:
+    """Return a table of the times and rates by size."""
+    rows = [(format_size(t.size), t.seconds * 1e6, t.algorithm / 1e6, t.bus / 1e6) for t in times]
     return table(("size", "time us", "algorithm MB/s", "bus MB/s"), rows)
 
 
-def gigabytes(measured: Sequence[Measured]) -> dict[int, float]:
-    """GB/s of bus bandwidth by size."""
-    return {m.size: m.bus / 1e9 for m in measured}
+def bus_gigabytes(times: Sequence[AllReduceTime]) -> dict[int, float]:
+    """Return the bus bandwidth in GB/s by size."""
+    return {time.size: time.bus / 1e9 for time in times}
 
 
-def human(size: int) -> str:
+def format_size(size: int) -> str:
+    """Return a message size in KB or MB."""
     kilobytes = size // KILO
     return f"{kilobytes} KB" if kilobytes < KILO else f"{kilobytes // KILO} MB"

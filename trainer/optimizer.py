@@ -1,4 +1,4 @@
-"""AdamW and SGD on torch's fused kernels, over each rank's own part of the parameters."""
+"""AdamW and SGD with torch's fused kernels, on each rank's own part of the parameters."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from trainer.parallel.gradients import to_local
 
 
 class Optimizer:
-    """Works on plain local tensors: an update is element by element, so DTensor dispatch would only cost time.
+    """Updates plain local tensors: an update works element by element, so DTensor dispatch would only cost time.
 
-    The kernels scale gradients and skip the update on the device; torch.optim around them would import
-    torch._dynamo, which takes as long as torch itself.
+    The kernels scale gradients and skip the update on the device. torch.optim around them would import torch._dynamo,
+    which takes as long as torch itself.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]], config: OptimizerConfig) -> None:
         self._config = config
-        self._keys = _state_of(config)
-        self._entries = [self._entry(name, value) for name, value in parameters]
+        self._keys = _list_state_keys(config)
+        self._entries = [_make_entry(name, value, self._keys) for name, value in parameters]
         devices = {to_local(entry.parameter).device for entry in self._entries}
         self._updates = {device: torch.zeros((), device=device) for device in devices}
 
     def gradients(self) -> list[torch.Tensor]:
+        """Return the gradients that there are."""
         return [entry.gradient for entry in self._entries if entry.gradient is not None]
 
     @torch.no_grad()
     def step(self, rate: float, divide: torch.Tensor | None, skip: torch.Tensor | None) -> None:
-        """Update with gradients divided by `divide`; leave everything as it is where `skip` is 1."""
+        """Update with gradients divided by `divide`; change nothing if `skip` is 1."""
         for device, updates in self._updates.items():
             divide_here = None if divide is None else divide.to(device)
             skip_here = None if skip is None else skip.to(device)
@@ -42,18 +43,15 @@ class Optimizer:
                     self._update(entries, updates, rate, divide_here, skip_here)
 
     def zero_gradients(self) -> None:
+        """Free all gradients."""
         for entry in self._entries:
             entry.parameter.grad = None
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """State under "<parameter>.<key>", shaped and sharded like the parameter; "updates" counts updates done."""
-        found = {f"{e.name}.{key}": value for e in self._entries for key, value in e.state.items()}
-        found["updates"] = next(iter(self._updates.values()))
-        return found
-
-    def _entry(self, name: str, parameter: torch.Tensor) -> _Entry:
-        state = {key: torch.zeros_like(parameter, requires_grad=False) for key in self._keys}
-        return _Entry(name, parameter, state, is_decayed=parameter.ndim > 1)
+        """Return the state by name: "<parameter>.<key>", sharded like the parameter, and "updates", their number."""
+        tensors = {f"{e.name}.{key}": value for e in self._entries for key, value in e.state.items()}
+        tensors["updates"] = next(iter(self._updates.values()))
+        return tensors
 
     def _update(
         self,
@@ -103,6 +101,8 @@ class Optimizer:
 
 @dataclass
 class _Entry:
+    """A parameter and its optimizer state."""
+
     name: str
     parameter: torch.Tensor
     state: dict[str, torch.Tensor]
@@ -113,11 +113,16 @@ class _Entry:
         return self.parameter.grad
 
     def is_on(self, device: torch.device) -> bool:
-        """Something to update on this device: a rank may hold no row of a small parameter."""
+        """Return whether there is something to update on this device: a rank may hold no row of a small parameter."""
         return self.gradient is not None and self.parameter.device == device and to_local(self.parameter).numel() > 0
 
 
-def _state_of(config: OptimizerConfig) -> tuple[str, ...]:
+def _make_entry(name: str, parameter: torch.Tensor, keys: tuple[str, ...]) -> _Entry:
+    state = {key: torch.zeros_like(parameter, requires_grad=False) for key in keys}
+    return _Entry(name, parameter, state, is_decayed=parameter.ndim > 1)
+
+
+def _list_state_keys(config: OptimizerConfig) -> tuple[str, ...]:
     if config.name == "adamw":
         return ("first", "second")
     return ("momentum",) if config.momentum else ()

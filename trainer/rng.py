@@ -1,4 +1,4 @@
-"""Random states: a rank's generators as JSON for a checkpoint, and fresh ones that any world size can make."""
+"""The random generators of a rank: seeds that any world size can reproduce, and states as JSON for checkpoints."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import torch
 
 
 def seed(run_seed: int, step: int, dp_rank: int) -> None:
-    """Generators for a rank that starts, or resumes on another number of ranks, at this step.
+    """Seed the generators of a rank that starts at this step, or resumes on another number of ranks.
 
-    By the rank in the data-parallel dimensions: ranks that split one layer must drop the same activations.
+    The seed depends on the rank in the data-parallel dimensions: ranks that split a layer must drop the same
+    activations.
     """
     number = int.from_bytes(sha256(f"{run_seed}/{step}/{dp_rank}".encode()).digest()[:8], "little") >> 1
     random.seed(number)
@@ -23,30 +24,32 @@ def seed(run_seed: int, step: int, dp_rank: int) -> None:
 
 
 def state(device: torch.device) -> dict[str, Any]:
-    kind, words, *rest = cast(Any, np.random.get_state(legacy=True))
-    found = {
+    """Return the states of all generators as a JSON object."""
+    kind, keys, *position = cast(Any, np.random.get_state(legacy=True))
+    states = {
         "python": random.getstate(),
-        "numpy": [kind, words.tolist(), *rest],
-        "torch": _text(torch.get_rng_state()),
+        "numpy": [kind, keys.tolist(), *position],
+        "torch": _encode(torch.get_rng_state()),
     }
     if device.type == "cuda":
-        found["cuda"] = _text(torch.cuda.get_rng_state(device))
-    return found
+        states["cuda"] = _encode(torch.cuda.get_rng_state(device))
+    return states
 
 
-def restore(found: dict[str, Any], device: torch.device) -> None:
-    version, words, spare = found["python"]
-    random.setstate((version, tuple(words), spare))
-    kind, keys, *rest = found["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
-    torch.set_rng_state(_tensor(found["torch"]))
-    if device.type == "cuda" and "cuda" in found:
-        torch.cuda.set_rng_state(_tensor(found["cuda"]), device)
+def restore(states: dict[str, Any], device: torch.device) -> None:
+    """Set all generators to the states that `state` returned."""
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, keys, *position = states["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *position))
+    torch.set_rng_state(_decode(states["torch"]))
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(_decode(states["cuda"]), device)
 
 
-def _text(tensor: torch.Tensor) -> str:
+def _encode(tensor: torch.Tensor) -> str:
     return b64encode(tensor.numpy().tobytes()).decode()
 
 
-def _tensor(text: str) -> torch.Tensor:
+def _decode(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""The safetensors format: a length, a JSON header, raw bytes. Needs no package, and torch only to hand out tensors.
+"""The safetensors format: a length, a JSON header, raw bytes. Needs no package, and torch only to return tensors.
 
 https://github.com/huggingface/safetensors#format
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# Name in the file: name in torch, bytes of one number.
+# By the name in the file: the name in torch, and the bytes of a number.
 DTYPES = {
     "F64": ("float64", 8),
     "F32": ("float32", 4),
@@ -37,16 +37,16 @@ DTYPES = {
     "BOOL": ("bool", 1),
 }
 CODES = {torch_name: code for code, (torch_name, _) in DTYPES.items()}
-MAX_HEADER = 100_000_000
+MAX_HEADER_BYTES = 100_000_000
 
 
 class SafetensorsError(Exception):
-    """The file is none of ours, or damaged; the message names it and says what is off."""
+    """The file is not a safetensors file, or damaged; the message names the file and the problem."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor: its dtype as the format names it, and its bytes, counted from the start of the file."""
+    """A tensor in a file: its dtype as the format names it, and where its bytes are in the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -56,32 +56,34 @@ class Entry:
 
 @dataclass(frozen=True)
 class Header:
+    """What a file contains."""
+
     tensors: dict[str, Entry]
     metadata: dict[str, str]
 
 
 def write(path: Path | str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write the file beside its place, sync it, and move it there: a reader sees all of it or nothing."""
-    described = {name: (code_of(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
-    head, entries = encode(described, metadata or {})
+    """Write a file under a temporary name, sync it and rename it: a reader sees all of it or nothing."""
+    described = {name: (dtype_code(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
+    head, entries = encode_header(described, metadata or {})
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         file.write(head)
         for name in entries:
-            file.write(raw(tensors[name]))
+            file.write(to_bytes(tensors[name]))
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
 
 
-def encode(
+def encode_header(
     described: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str], align: int = 8
 ) -> tuple[bytes, dict[str, Entry]]:
-    """The head of a file with these tensors (dtype code and shape), and where each of them lies, in order.
+    """Return the head of a file with these tensors (dtype code and shape), and the place of each, in order.
 
-    Wide numbers come first, so that every tensor starts at a multiple of its own width. The head's length is a multiple
-    of `align`.
+    Wide numbers come first, so that every tensor starts at a multiple of its own width. The length of the head is a
+    multiple of `align`.
     """
     names = sorted(described, key=lambda name: (-DTYPES[described[name][0]][1], name))
     tree: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -98,14 +100,14 @@ def encode(
     return struct.pack("<Q", len(text)) + text, entries
 
 
-def header(path: Path | str) -> Header:
-    """What the file holds; a file that is cut short, or whose header does not add up, is an error."""
+def read_header(path: Path | str) -> Header:
+    """Read what a file contains; raise SafetensorsError if it is truncated or its header is inconsistent."""
     path = Path(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else -1  # noqa: PLR2004 - the length's own bytes
-        if not 0 <= length <= min(MAX_HEADER, size - 8):
-            raise SafetensorsError(f"{path}: no safetensors file of {size} bytes starts like this")
+        if not 0 <= length <= min(MAX_HEADER_BYTES, size - 8):
+            raise SafetensorsError(f"{path}: is not a safetensors file ({size} bytes)")
         text = file.read(length)
     try:
         tree = json.loads(text)
@@ -119,11 +121,11 @@ def header(path: Path | str) -> Header:
 
 
 class Reader:
-    """Tensors of a file, mapped into memory: bytes are read when they are used, and never written back."""
+    """The tensors of a file, mapped into memory: bytes are read when they are used, and never written back."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        head = header(path)
+        head = read_header(path)
         self.entries, self.metadata = head.tensors, head.metadata
         with self.path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -132,7 +134,7 @@ class Reader:
         return iter(self.entries)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        import torch  # noqa: PLC0415
+        import torch  # noqa: PLC0415 - start-up: the header can be read without it
 
         entry = self.entries[name]
         dtype = getattr(torch, DTYPES[entry.dtype][0])
@@ -144,16 +146,17 @@ class Reader:
         return flat.view(dtype).view(entry.shape)
 
 
-def code_of(tensor: torch.Tensor) -> str:
+def dtype_code(tensor: torch.Tensor) -> str:
+    """Return the code of the tensor's dtype."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in CODES:
-        raise SafetensorsError(f"dtype {name} has no place in a safetensors file; it knows {', '.join(CODES)}")
+        raise SafetensorsError(f"dtype {name} is not allowed in a safetensors file; allowed: {', '.join(CODES)}")
     return CODES[name]
 
 
-def raw(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor as they lie in the file."""
-    import torch  # noqa: PLC0415
+def to_bytes(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor as they are in the file."""
+    import torch  # noqa: PLC0415 - start-up: the header can be read without it
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
     return flat.numpy().data
@@ -166,11 +169,11 @@ def _entry(fields: dict[str, Any], base: int) -> Entry:
 
 def _verify(path: Path, name: str, entry: Entry, base: int, size: int) -> None:
     if entry.dtype not in DTYPES:
-        raise SafetensorsError(f"{path}: {name} has dtype {entry.dtype}; known are {', '.join(DTYPES)}")
-    wanted = math.prod(entry.shape) * DTYPES[entry.dtype][1]
-    if entry.end - entry.start != wanted:
-        raise SafetensorsError(f"{path}: {name} needs {wanted} bytes and has {entry.end - entry.start}")
+        raise SafetensorsError(f"{path}: {name} has dtype {entry.dtype}; allowed: {', '.join(DTYPES)}")
+    expected = math.prod(entry.shape) * DTYPES[entry.dtype][1]
+    if entry.end - entry.start != expected:
+        raise SafetensorsError(f"{path}: {name} needs {expected} bytes and has {entry.end - entry.start}")
     if entry.start < base or min(entry.shape, default=0) < 0:
         raise SafetensorsError(f"{path}: {name} starts before the data or has a negative size")
     if entry.end > size:
-        raise SafetensorsError(f"{path}: {name} ends at byte {entry.end}, the file at {size}: it is cut short")
+        raise SafetensorsError(f"{path}: {name} ends at byte {entry.end}, but the file has {size}: it is truncated")

@@ -1,4 +1,4 @@
-"""The smoke job: who takes part, does the sum come out right, how fast is the wire. Started by torchrun."""
+"""The smoke job, started by torchrun: which ranks take part, whether a sum is correct, how fast the network is."""
 
 from __future__ import annotations
 
@@ -14,65 +14,63 @@ import torch.distributed as dist
 
 from trainer import bandwidth
 from trainer.table import table
-from trainer.world import Member, WorldError, check_sum, join, me
+from trainer.world import Member, WorldError, check_sum, describe_member, join
 
 
 def main() -> int:
+    """Run the job on this rank and return the exit status."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    member = me(rank, world, int(os.environ["LOCAL_RANK"]), os.environ["MASTER_ADDR"])
+    member = describe_member(rank, world, int(os.environ["LOCAL_RANK"]), os.environ["MASTER_ADDR"])
     try:
         store, _, _ = next(dist.rendezvous("env://", rank, world))
-        everyone = join(store, member, timeout_s=float(os.environ.get("SMOKE_TIMEOUT_S", "120")))
+        members = join(store, member, timeout_s=float(os.environ.get("SMOKE_TIMEOUT_S", "120")))
         total = check_sum(member)
-        say(member, members(everyone))
-        say(member, f"\nall-reduce of rank + 1 over {world} ranks: {total:g}, as it should be\n")
-        measured = [measure(member, size) for size in sizes(member)]
-        say(member, bandwidth.report(measured))
-        keep(member, measured)
+        _print_once(member, _format_members(members))
+        _print_once(member, f"\nall-reduce of rank + 1 over {world} ranks: {total:g}, as it should be\n")
+        sizes = bandwidth.SIZES if member.device == "cpu" else bandwidth.SIZES + bandwidth.LARGE
+        times = [_measure(member, size) for size in sizes]
+        _print_once(member, bandwidth.format_report(times))
+        _write_json(member, times)
         dist.destroy_process_group()
     except (WorldError, RuntimeError) as error:
         print(f"smoke: FAILED on {member.host} (rank {rank}): {error}", file=sys.stderr, flush=True)
         return 1
-    say(member, "\nsmoke: passed")
+    _print_once(member, "\nsmoke: passed")
     return 0
 
 
-def members(everyone: Sequence[Member]) -> str:
-    rows = [(m.rank, m.host, m.local_rank, m.address, m.device) for m in everyone]
+def _format_members(members: Sequence[Member]) -> str:
+    rows = [(m.rank, m.host, m.local_rank, m.address, m.device) for m in members]
     return table(("rank", "host", "local rank", "address", "device"), rows)
 
 
-def sizes(member: Member) -> tuple[int, ...]:
-    return bandwidth.SIZES if member.device == "cpu" else bandwidth.SIZES + bandwidth.LARGE
-
-
-def keep(member: Member, measured: Sequence[bandwidth.Measured]) -> None:
-    """For the fabric job, which judges the figures."""
+def _write_json(member: Member, times: Sequence[bandwidth.AllReduceTime]) -> None:
+    """Write the figures for the fabric job, which judges them."""
     path = os.environ.get("SMOKE_JSON")
     if path and member.rank == 0:
-        Path(path).write_text(json.dumps(bandwidth.gigabytes(measured)), encoding="ascii")
+        Path(path).write_text(json.dumps(bandwidth.bus_gigabytes(times)), encoding="ascii")
 
 
-def measure(member: Member, size: int) -> bandwidth.Measured:
+def _measure(member: Member, size: int) -> bandwidth.AllReduceTime:
     tensor = torch.zeros(size // 4, device=member.device)
-    count = bandwidth.rounds(size)
+    rounds = bandwidth.count_rounds(size)
     dist.all_reduce(tensor)
     dist.barrier()
-    finish(member)
+    _synchronize(member)
     began = time.perf_counter()
-    for _ in range(count):
+    for _ in range(rounds):
         dist.all_reduce(tensor)
-    finish(member)
-    return bandwidth.Measured(size, (time.perf_counter() - began) / count, member.world)
+    _synchronize(member)
+    return bandwidth.AllReduceTime(size, (time.perf_counter() - began) / rounds, member.world)
 
 
-def finish(member: Member) -> None:
-    """Collectives on a GPU return before they are done."""
+def _synchronize(member: Member) -> None:
+    """Wait for the device: collectives on a GPU return before they are done."""
     if member.device != "cpu":
         torch.cuda.synchronize()
 
 
-def say(member: Member, text: str) -> None:
+def _print_once(member: Member, text: str) -> None:
     if member.rank == 0:
         print(text, flush=True)
 

@@ -1,102 +1,167 @@
-"""One optimizer step: forward, backward, norm, update; everything a checkpoint needs of it."""
+"""One optimizer step: forward, backward, gradient norm, update, and the state of it that belongs in a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from trainer.config.schema import Config
+from trainer.models.functional import IGNORED_TARGET, compute_loss
 from trainer.optimizer import Optimizer
 from trainer.parallel.engine import Batch, Engine, LossFunction
-from trainer.parallel.gradients import compute_global_norm
+from trainer.parallel.gradients import compute_global_norm, to_local
+from trainer.parallel.mesh import Mesh
 from trainer.precision import LossScale
 from trainer.schedule import learning_rate
-from trainer.step_mean import StepMean
 
 _SEED_STRIDE = 1_000_003
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Device tensors: reading one waits for the step."""
+    """The results of a step as tensors on the device: reading one waits for the step."""
 
-    loss: torch.Tensor  # mean over this rank's samples; Mesh.mean_over_data gives the mean over all
-    grad_norm: torch.Tensor  # over all ranks, before clipping
-    skipped: torch.Tensor  # 1.0 where the update was left out because of a NaN or an infinity
+    loss: torch.Tensor
+    """Mean over this rank's samples; Mesh.mean_over_data returns the mean over all samples."""
+    grad_norm: torch.Tensor
+    """Norm of the gradients of all ranks, before clipping."""
+    skipped: torch.Tensor
+    """1.0 if the update was skipped because of a NaN or an infinity."""
     rate: float
+    """The learning rate."""
 
 
 class Step:
+    """Makes the steps of a run, and counts them."""
+
     def __init__(self, engine: Engine, config: Config, loss_fn: LossFunction) -> None:
         self.engine = engine
-        self.index = 0  # steps done
-        self.before_update: Callable[[], None] = _nothing
+        self.index = 0
+        """Steps done."""
+        self.before_update: Callable[[], None] = _do_nothing
         self.optimizer = Optimizer(engine.named_parameters(), config.optimizer)
         self.scale = LossScale(engine.mesh.device) if config.precision == "fp16" else None
         self._config = config
         self._loss_fn = loss_fn
-        self._skips = self.scale is not None or config.health.nonfinite != "ignore"
+        self._can_skip = self.scale is not None or config.health.nonfinite != "ignore"
 
     def run(self, batch: Batch, micro: int) -> StepResult:
-        """One step over this rank's share of the batch, without waiting for the device."""
+        """Run a step over this rank's share of the batch, without waiting for the device."""
         self.seed_dropout()
         rate = learning_rate(self._config.schedule, self._config.optimizer.lr, self._config.steps, self.index)
         factor = None if self.scale is None else self.scale.scale
-        if isinstance(self._loss_fn, StepMean):
+        if isinstance(self._loss_fn, StepMeanLoss):
             self._loss_fn.begin(batch["targets"], micro)
         loss = self.engine.forward_backward(batch, self._loss_fn, micro, factor)
         norm = compute_global_norm(self.optimizer.gradients(), self.engine.mesh)
         norm = norm if factor is None else norm / factor
-        bad = ~torch.isfinite(norm)
-        skipped = bad.float() if self._skips else torch.zeros_like(norm)
+        is_bad = ~torch.isfinite(norm)
+        skipped = is_bad.float() if self._can_skip else torch.zeros_like(norm)
         self.before_update()
-        self.optimizer.step(rate, self._divisor(norm, factor), skipped if self._skips else None)
+        self.optimizer.step(rate, self._compute_divisor(norm, factor), skipped if self._can_skip else None)
         self.optimizer.zero_gradients()
         if self.scale is not None:
-            self.scale.update(bad)
+            self.scale.update(is_bad)
         self.index += 1
         return StepResult(loss, norm, skipped, rate)
 
     def seed_dropout(self) -> None:
-        """Random numbers of a step depend on seed, step and rank only: a resumed run draws the same, with no state."""
+        """Seed the generators by run seed, step and rank only: a resumed run draws the same numbers without state."""
         mesh = self.engine.mesh
         seed = (self._config.run.seed * _SEED_STRIDE + self.index) * _SEED_STRIDE + mesh.rank
-        # torch.manual_seed would queue a call for CUDA in every step of a run without it.
+        # torch.manual_seed would queue a call for CUDA in every step, even in a run without CUDA.
         torch.default_generator.manual_seed(seed % 2**63)
         if mesh.device.type == "cuda":
             torch.cuda.manual_seed(seed % 2**63)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor of a checkpoint, by name; sharded ones as DTensors. Loading writes into them."""
-        found: dict[str, torch.Tensor] = {f"model.{name}": value for name, value in self.engine.named_parameters()}
-        found |= {f"optim.{name}": value for name, value in self.optimizer.tensors().items()}
-        found |= {f"buffer.{name}": value for name, value in self.engine.named_buffers()}
+        """Return every tensor of a checkpoint by name, sharded ones as DTensors; loading writes into them."""
+        tensors: dict[str, torch.Tensor] = {f"model.{name}": value for name, value in self.engine.named_parameters()}
+        tensors |= {f"optim.{name}": value for name, value in self.optimizer.tensors().items()}
+        tensors |= {f"buffer.{name}": value for name, value in self.engine.named_buffers()}
         if self.scale is not None:
-            found |= {f"scaler.{name}": value for name, value in self.scale.tensors().items()}
-        return found
+            tensors |= {f"scaler.{name}": value for name, value in self.scale.tensors().items()}
+        return tensors
 
     def saved_tensors(self) -> dict[str, torch.Tensor]:
-        """What this rank gives to a checkpoint: statistics such as a batch norm's differ by rank, the first's count."""
+        """Return what this rank saves: buffers, which may differ by rank, only on the first."""
         is_first = self.engine.mesh.dp_rank == 0
         return {name: value for name, value in self.tensors().items() if is_first or not name.startswith("buffer.")}
 
     def state(self) -> dict[str, Any]:
+        """Return the state of a checkpoint that is not a tensor."""
         return {"step": self.index}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
         self.index = int(state["step"])
 
-    def _divisor(self, norm: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor | None:
-        """Unscaling and clipping in one: the update kernel divides gradients by it, so no pass of its own is made."""
+    def _compute_divisor(self, norm: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor | None:
+        """Return what the update kernel divides gradients by: unscaling and clipping without another pass."""
         limit = self._config.optimizer.clip_norm
         if not limit:
             return factor
-        too_long = ((norm + 1e-6) / limit).clamp(min=1.0)
-        return too_long if factor is None else too_long * factor
+        excess = ((norm + 1e-6) / limit).clamp(min=1.0)
+        return excess if factor is None else excess * factor
 
 
-def _nothing() -> None:
+class StepMeanLoss:
+    """Cross entropy averaged over the targets of a whole step that are not ignored, on all ranks and micro-batches.
+
+    Engines give micro-batches and ranks the same weight, so each micro-batch is weighted by its share of the step's
+    targets. If no target is ignored, all weights are 1 and no bit changes.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._weight_per_target = torch.ones((), dtype=torch.float64, device=mesh.device)
+
+    def begin(self, targets: torch.Tensor, micro: int) -> None:
+        """Count the targets of the step on the device; every rank must call it with its share."""
+        total = self._mesh.sum_over((targets != IGNORED_TARGET).sum(), "replicate", "shard")
+        micro_batches = self._mesh.layout.dp_size * len(targets) // micro
+        self._weight_per_target.copy_(micro_batches / total.clamp(min=1).double())
+
+    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        weight = (targets != IGNORED_TARGET).sum() * self._weight_per_target
+        return compute_loss(outputs, targets) * weight.float()
+
+
+class RunningStatistics:
+    """Undoes the changes that the forward pass of a skipped step makes to statistics, such as a batch norm's.
+
+    They are copied before each step and selected on the device after it, by a few kernels for any number of buffers.
+    """
+
+    def __init__(self, buffers: Iterable[tuple[str, torch.Tensor]]) -> None:
+        groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+        for _, buffer in buffers:
+            # Integer buffers only count batches.
+            if buffer.is_floating_point() and buffer.numel():
+                groups.setdefault((buffer.device, buffer.dtype), []).append(to_local(buffer))
+        self._groups = list(groups.values())
+        self._copies: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def record(self) -> None:
+        """Copy the statistics before a step."""
+        self._copies = [_flatten(buffers) for buffers in self._groups]
+
+    @torch.no_grad()
+    def restore(self, skipped: torch.Tensor) -> None:
+        """Put the copies back if `skipped` is 1."""
+        for buffers, before in zip(self._groups, self._copies, strict=True):
+            selected = torch.where(skipped.to(before.device) > 0, before, _flatten(buffers))
+            parts = selected.split([buffer.numel() for buffer in buffers])
+            torch._foreach_copy_(buffers, [part.view_as(to) for part, to in zip(parts, buffers, strict=True)])
+
+
+def _flatten(buffers: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([buffer.flatten() for buffer in buffers])
+
+
+def _do_nothing() -> None:
     pass

@@ -1,4 +1,4 @@
-"""Weights to start from and to give away: Hugging Face folders and checkpoints of other runs."""
+"""Weights to start a run from, and to export: Hugging Face folders and checkpoints of other runs."""
 
 from __future__ import annotations
 
@@ -18,43 +18,44 @@ from trainer.models.registry import build_model
 _LOOKED_FOR = f"looked for {MANIFEST}, step-* and {CHECKPOINTS_FOLDER}/step-*"
 
 
-def load(source: str, trainer: Trainer) -> None:
-    """Weights only: step, optimizer and data start anew."""
+def load_initial(source: str, trainer: Trainer) -> None:
+    """Load only the weights from a folder: step, optimizer and data start anew."""
     folder = Path(source)
-    # The shards of a single checkpoint are safetensors too, with names of our own.
+    # The shards of a single checkpoint are safetensors files too, but with our own names of tensors.
     if any(folder.glob("*.safetensors")) and not (folder / MANIFEST).exists():
-        _from_hugging_face(folder, trainer)
+        _load_hugging_face(folder, trainer)
         return
-    checkpoints = trainer.checkpoints_in(folder)
-    found = checkpoints.newest()
-    if found is None:
-        message = _nothing(folder, f"neither weights nor a checkpoint in it ({_LOOKED_FOR} and *.safetensors)")
-        fix = "name a run's folder, its checkpoints or one of them, or a Hugging Face folder; or leave it empty"
+    checkpoints = trainer.open_checkpoints(folder)
+    checkpoint = checkpoints.newest()
+    if checkpoint is None:
+        message = _describe_missing(folder, f"neither weights nor a checkpoint ({_LOOKED_FOR} and *.safetensors)")
+        fix = "use a run's folder, its checkpoints folder, one checkpoint or a Hugging Face folder; or leave it empty"
         raise ConfigError([ConfigProblem("checkpoint.initial", message, fix)])
-    checkpoints.load(found, trainer.model_tensors(), partial=True)
+    checkpoints.load(checkpoint, trainer.model_tensors(), partial=True)
 
 
 def export(source: Path, out: Path) -> None:
-    """The newest good checkpoint of a run, or the one named, as a Hugging Face folder."""
+    """Write the newest good checkpoint of a run, or the given one, as a Hugging Face folder."""
     checkpoints = Checkpoints(source)
-    found = checkpoints.newest()
-    if found is None:
-        message = _nothing(source, f"no checkpoint in it ({_LOOKED_FOR})")
-        raise ConfigError([ConfigProblem("FROM", message, "name a run's folder, its checkpoints or one of them")])
-    model = from_dict(checkpoints.read_state(found)["config"]).model
+    checkpoint = checkpoints.newest()
+    if checkpoint is None:
+        message = _describe_missing(source, f"no checkpoint ({_LOOKED_FOR})")
+        fix = "use a run's folder, its checkpoints folder or one checkpoint"
+        raise ConfigError([ConfigProblem("FROM", message, fix)])
+    model = from_dict(checkpoints.read_state(checkpoint)["config"]).model
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in build_model(model).named_parameters()}
     state = {name: torch.empty(shape) for name, shape in shapes.items()}
-    checkpoints.load(found, {f"model.{name}": tensor for name, tensor in state.items()}, partial=True)
+    checkpoints.load(checkpoint, {f"model.{name}": tensor for name, tensor in state.items()}, partial=True)
     hf.export(state, model, out)
-    print(f"{found.path} is now a Hugging Face folder: {out}")
+    print(f"exported {checkpoint.path} to the Hugging Face folder {out}")
 
 
-def _nothing(folder: Path, why: str) -> str:
-    return f"{folder} has {why}" if folder.is_dir() else f"there is no folder {folder}"
+def _describe_missing(folder: Path, lacking: str) -> str:
+    return f"{folder} contains {lacking}" if folder.is_dir() else f"there is no folder {folder}"
 
 
-def _from_hugging_face(folder: Path, trainer: Trainer) -> None:
-    whole = hf.load(folder, trainer.config.model)
+def _load_hugging_face(folder: Path, trainer: Trainer) -> None:
+    state = hf.load(folder, trainer.config.model)
     for name, parameter in trainer.engine.named_parameters():
-        copy_local_part(whole[name].to(parameter.dtype), parameter)
+        copy_local_part(state[name].to(parameter.dtype), parameter)

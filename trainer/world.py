@@ -1,4 +1,4 @@
-"""A world of ranks that has proved itself: everybody came, everybody agrees, and a sum over all of them is right."""
+"""The ranks of a run: they join, check that they agree, and check with a sum that all are connected."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ from typing import Any
 import torch
 import torch.distributed
 
-# Half of what is needed has no types, and the words must mean the same where torch is not installed.
+# Half of what is used has no types, and the checks must be the same where torch is not installed.
 dist: Any = torch.distributed
-_WORLDS = itertools.count()
+_WORLD_NUMBERS = itertools.count()
 _PR_SET_PDEATHSIG = 1
 
-
-# Everybody has come by then. A rank that keeps the others waiting is the watchdog's business, which names it and saves
-# stacks; a long save or a compiler may take its time.
-_COLLECTIVE = timedelta(hours=1)
+# All ranks have joined by then. The watchdog takes care of a rank that keeps the others waiting: it names the rank and
+# writes stacks. A long save or a compiler may legitimately take longer.
+_COLLECTIVE_TIMEOUT = timedelta(hours=1)
+_LEAVE_TIMEOUT_S = 10.0
 
 
 class WorldError(Exception):
-    """Something is off; the message names the ranks and hosts."""
+    """The ranks cannot work together; the message names ranks and hosts."""
 
 
 @dataclass(frozen=True)
 class Member:
+    """A rank as it introduces itself to the others."""
+
     rank: int
     world: int
+    """Number of ranks that this rank expects."""
     local_rank: int
     host: str
     address: str
@@ -46,7 +49,7 @@ class Member:
 
 @dataclass(frozen=True)
 class World:
-    """This rank's place among all of them. Alone there is no group and no store."""
+    """This rank's place among all ranks. A single process has no group and no store."""
 
     rank: int
     size: int
@@ -55,12 +58,12 @@ class World:
     host: str
     device: torch.device
     members: tuple[Member, ...]
-    # Gloo, also where training uses NCCL: votes and checkpoints must never wait behind a training collective.
     group: Any = field(default=None, repr=False)
+    """Gloo, even if training uses NCCL: votes and checkpoints must never wait behind a training collective."""
     store: Any = field(default=None, repr=False)
 
     def close(self) -> None:
-        """Leave together: where one rank's end ends the job, the others must have written what they had to write."""
+        """Leave together with the others: one rank's exit may end the job, so all must have written their files."""
         if self.group is not None:
             dist.barrier(group=self.group)
         if dist.is_initialized():
@@ -70,51 +73,52 @@ class World:
 
 
 def start(device: str, timeout_s: float, *, hang_folder: Path | None = None, group_of_one: bool = False) -> World:
-    """Join the world that torchrun's environment speaks of; without one this process is alone.
+    """Join the world that torchrun's environment describes; without such an environment, this process is alone.
 
-    group_of_one: also a process that is alone gets a process group, for strategies that cannot do without.
+    group_of_one: a process that is alone gets a process group too, for strategies that need one.
     """
     if "RANK" not in os.environ:
-        return _alone(device, timeout_s, group_of_one)
+        return _start_alone(device, timeout_s, group_of_one)
     _die_with_torchrun()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     master = os.environ["MASTER_ADDR"]
     chosen = choose_device(device, local_rank)
     if chosen != "cpu":
-        _record_flights(hang_folder)
-    member = Member(rank, world, local_rank, socket.gethostname(), address_towards(master), chosen)
-    store = _store_of_this_attempt(rank, master, timeout_s)
-    everyone = join(store, member, timeout_s)
+        _record_collectives(hang_folder)
+    member = Member(rank, world, local_rank, socket.gethostname(), find_address_towards(master), chosen)
+    store = _open_store_of_attempt(rank, master, timeout_s)
+    members = join(store, member, timeout_s)
     if chosen != "cpu" and hang_folder is not None:
-        # NCCL makes none. Not earlier: the first rank looks whether the run's own folder is there before it joins.
+        # NCCL does not create it. Not earlier: rank 0 checks whether the run's folder exists before it joins.
         hang_folder.mkdir(parents=True, exist_ok=True)
-    control = dist.new_group(backend="gloo", timeout=_COLLECTIVE) if world > 1 else None
-    return World(
-        rank, world, local_rank, local_size, member.host, torch.device(chosen), tuple(everyone), control, store
-    )
+    control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if world > 1 else None
+    return World(rank, world, local_rank, local_size, member.host, torch.device(chosen), tuple(members), control, store)
 
 
-def choose_device(wanted: str, local_rank: int) -> str:
-    if wanted == "cpu":
+def choose_device(requested: str, local_rank: int) -> str:
+    """Return the device of this rank for the setting `run.device`: auto, cpu or cuda."""
+    if requested == "cpu":
         return "cpu"
-    found = pick_device(local_rank)
-    if wanted == "cuda" and found == "cpu":
+    device = detect_device(local_rank)
+    if requested == "cuda" and device == "cpu":
         raise WorldError(
-            f"run.device=cuda, but local rank {local_rank} on {socket.gethostname()} has no GPU that works "
-            f"({torch.cuda.device_count()} seen): use run.device=auto, or start fewer ranks on a node"
+            f"run.device=cuda, but local rank {local_rank} on {socket.gethostname()} has no working GPU "
+            f"({torch.cuda.device_count()} visible): use run.device=auto, or start fewer ranks per node"
         )
-    return found
+    return device
 
 
-def me(rank: int, world: int, local_rank: int, master: str) -> Member:
-    return Member(rank, world, local_rank, socket.gethostname(), address_towards(master), pick_device(local_rank))
+def describe_member(rank: int, world: int, local_rank: int, master: str) -> Member:
+    """Return this rank as a member, with the device that it detects."""
+    host, address = socket.gethostname(), find_address_towards(master)
+    return Member(rank, world, local_rank, host, address, detect_device(local_rank))
 
 
-def pick_device(local_rank: int) -> str:
-    """The GPU of this rank if torch can really use it, else the CPU.
+def detect_device(local_rank: int) -> str:
+    """Return the GPU of this rank if torch can use it, otherwise the CPU.
 
-    Simulated GPUs set CUDA_VISIBLE_DEVICES too, so only an allocation that works counts.
+    Simulated GPUs set CUDA_VISIBLE_DEVICES too, so only an allocation that succeeds counts.
     """
     if not torch.cuda.is_available() or torch.cuda.device_count() <= local_rank:
         return "cpu"
@@ -125,21 +129,22 @@ def pick_device(local_rank: int) -> str:
     return f"cuda:{local_rank}"
 
 
-def address_towards(master: str) -> str:
-    """This host's own address on the way to the master: no name lookup of ours, so never 127.0.1.1 by accident."""
+def find_address_towards(master: str) -> str:
+    """Return this host's own address on the route to the master; no name is looked up, so it is never 127.0.1.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((master, 9))
         return str(probe.getsockname()[0])
 
 
 def open_store(address: str, port: int, is_master: bool, timeout_s: float) -> Any:
+    """Return the key-value store that all ranks share; the master serves it."""
     return dist.TCPStore(address, port, None, is_master, timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
-def leave(store: Any, is_master: bool, world: int, patience_s: float = 10) -> None:
-    """The rank that holds the store goes last: the others still talk to it."""
-    store.set_timeout(timedelta(seconds=patience_s))
-    deadline = time.monotonic() + patience_s
+def leave(store: Any, is_master: bool, world: int, timeout_s: float = _LEAVE_TIMEOUT_S) -> None:
+    """Leave the store; the rank that serves it goes last, because the others still need it."""
+    store.set_timeout(timedelta(seconds=timeout_s))
+    deadline = time.monotonic() + timeout_s
     gone = store.add("gone", 1)
     while is_master and gone < world and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -147,9 +152,12 @@ def leave(store: Any, is_master: bool, world: int, patience_s: float = 10) -> No
 
 
 def join(store: Any, member: Member, timeout_s: float) -> list[Member]:
-    """Start the process group; each rank signs the store first, so that one who does not come can be named."""
-    everyone = _present(store, member, timeout_s)
-    problem = disagreement(everyone)
+    """Start the process group and return its members.
+
+    Each rank registers in the store first, so that a rank that does not join can be named.
+    """
+    members = _register(store, member, timeout_s)
+    problem = find_disagreement(members)
     if problem:
         raise WorldError(problem)
     device = torch.device(member.device)
@@ -160,13 +168,13 @@ def join(store: Any, member: Member, timeout_s: float) -> list[Member]:
         store=store,
         rank=member.rank,
         world_size=member.world,
-        timeout=max(_COLLECTIVE, timedelta(seconds=timeout_s)),
+        timeout=max(_COLLECTIVE_TIMEOUT, timedelta(seconds=timeout_s)),
     )
-    return everyone
+    return members
 
 
 def check_sum(member: Member) -> float:
-    """All-reduce rank + 1, alone and times a ramp; a wrong value anywhere is an error on the rank that sees it."""
+    """All-reduce rank + 1, as a number and times a vector; raise WorldError on a rank that gets a wrong value."""
     expected = member.world * (member.world + 1) / 2
     ramp = torch.arange(1024, dtype=torch.float32)
     total = torch.full((1,), member.rank + 1.0, device=member.device)
@@ -185,31 +193,31 @@ def check_sum(member: Member) -> float:
     return float(total.item())
 
 
-def disagreement(everyone: Sequence[Member]) -> str:
-    """Why these members are not one world, or nothing."""
-    worlds = {m.world for m in everyone}
+def find_disagreement(members: Sequence[Member]) -> str:
+    """Return why these members cannot form a world, or an empty string."""
+    worlds = {m.world for m in members}
     if len(worlds) > 1:
-        seen = ", ".join(f"rank {m.rank} on {m.host} sees {m.world}" for m in everyone)
-        return f"ranks disagree on the size of the world: {seen}"
-    backends = {m.device.split(":")[0] for m in everyone}
+        expected = ", ".join(f"rank {m.rank} on {m.host} expects {m.world}" for m in members)
+        return f"ranks disagree on the number of ranks: {expected}"
+    backends = {m.device.split(":")[0] for m in members}
     if len(backends) > 1:
-        without = ", ".join(f"rank {m.rank} on {m.host}" for m in everyone if m.device == "cpu")
-        return f"some ranks have a GPU and these have none: {without}"
+        without = ", ".join(f"rank {m.rank} on {m.host}" for m in members if m.device == "cpu")
+        return f"some ranks have a GPU, but these have none: {without}"
     return ""
 
 
-def missing_ranks(present: Sequence[Member], world: int, per_host: int) -> str:
-    """Who did not come; its host is known where a rank next to it did."""
-    came = {m.rank for m in present}
+def name_missing_ranks(present: Sequence[Member], world: int, per_host: int) -> str:
+    """Return the ranks that did not join; the host is included if another rank of it did."""
+    joined = {m.rank for m in present}
     hosts = {m.rank // per_host: m.host for m in present}
     names = []
-    for rank in sorted(set(range(world)) - came):
+    for rank in sorted(set(range(world)) - joined):
         host = hosts.get(rank // per_host)
         names.append(f"rank {rank} on {host}" if host else f"rank {rank}")
     return ", ".join(names)
 
 
-def _alone(device: str, timeout_s: float, group_of_one: bool) -> World:
+def _start_alone(device: str, timeout_s: float, group_of_one: bool) -> World:
     host = socket.gethostname()
     member = Member(0, 1, 0, host, "127.0.0.1", choose_device(device, 0))
     store = dist.HashStore() if group_of_one else None
@@ -221,16 +229,16 @@ def _alone(device: str, timeout_s: float, group_of_one: bool) -> World:
 
 
 def _die_with_torchrun() -> None:
-    """Ranks have sessions of their own: they would outlive a torchrun that is killed, and go on in the job's name."""
+    """End this process when torchrun is killed: ranks have their own sessions and would continue in the job's name."""
     if sys.platform != "linux" or "TORCHELASTIC_RUN_ID" not in os.environ:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _record_flights(folder: Path | None) -> None:
-    """NCCL keeps its last collectives and writes them down when one times out.
+def _record_collectives(folder: Path | None) -> None:
+    """Let NCCL record its last collectives and write them when one times out.
 
-    torchrun asks for error handling 1, which aborts before anything can be written; 3 leaves the evidence.
+    torchrun sets error handling 1, which aborts before anything can be written; 3 leaves the evidence.
     """
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "3"
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
@@ -240,39 +248,41 @@ def _record_flights(folder: Path | None) -> None:
         os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "nccl-timeout-rank-"))
 
 
-def _store_of_this_attempt(rank: int, master: str, timeout_s: float) -> Any:
-    """torchrun's own store, where it offers one, lives on when ranks are started again and holds the keys of the dead.
+def _open_store_of_attempt(rank: int, master: str, timeout_s: float) -> Any:
+    """Return a store for this start of the ranks.
 
-    Opened here and not by torch.distributed, which would wait for everybody to connect and then only count them.
+    torchrun's own store, if it offers one, survives restarts of the ranks and holds the keys of dead ranks. It is
+    opened here and not by torch.distributed, which would wait for all ranks to connect and then only count them.
     """
     port = int(os.environ["MASTER_PORT"])
-    of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    is_agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        store = open_store(master, port, rank == 0 and not of_agent, timeout_s)
+        store = open_store(master, port, rank == 0 and not is_agent_store, timeout_s)
     except RuntimeError as error:
-        told = str(error).strip().splitlines()[0]
+        cause = str(error).strip().splitlines()[0]
         raise WorldError(
-            f"rank 0 did not come: no answer at {master}:{port} within {timeout_s:g} s ({told})"
+            f"rank 0 did not join: no answer from {master}:{port} within {timeout_s:g} s ({cause})"
         ) from error
-    # A script may make one trainer after another: each is a world of its own, with the same number on every rank.
-    number = next(_WORLDS)
-    if not of_agent:
+    # A script may create several trainers in turn: each is a world of its own, with the same number on every rank.
+    number = next(_WORLD_NUMBERS)
+    if not is_agent_store:
         return dist.PrefixStore(f"world/{number}", store)
     return dist.PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{number}", store)
 
 
-def _present(store: Any, member: Member, timeout_s: float) -> list[Member]:
+def _register(store: Any, member: Member, timeout_s: float) -> list[Member]:
+    """Register this rank, wait for the others and return all members."""
     store.set(f"member/{member.rank}", json.dumps(asdict(member)))
     keys = [f"member/{rank}" for rank in range(member.world)]
     try:
         store.wait(keys, timedelta(seconds=timeout_s))
     except RuntimeError as error:
-        present = [_read(store, key) for key in keys if store.check([key])]
+        present = [_read_member(store, key) for key in keys if store.check([key])]
         per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        missing = missing_ranks(present, member.world, per_host)
+        missing = name_missing_ranks(present, member.world, per_host)
         raise WorldError(f"did not join within {timeout_s:g} s: {missing}") from error
-    return [_read(store, key) for key in keys]
+    return [_read_member(store, key) for key in keys]
 
 
-def _read(store: Any, key: str) -> Member:
+def _read_member(store: Any, key: str) -> Member:
     return Member(**json.loads(store.get(key)))

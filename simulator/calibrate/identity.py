@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trainer import processor
+from trainer import host
 from trainer.world import World
 
 SAME = ("device", "cpu", "cores", "threads")
@@ -20,7 +20,7 @@ def identity(world: World) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(world.device) if on_gpu else "cpu",
         "memory_gb": _gpu_gb(world.device) if on_gpu else _host_gb(),
         "multiprocessors": torch.cuda.get_device_properties(world.device).multi_processor_count if on_gpu else 1,
-        "cpu": processor.name(),
+        "cpu": host.processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -15,7 +15,7 @@ from simulator.emulate.engine import VirtualEngine
 from simulator.emulate.group import Group
 from simulator.emulate.mesh import VirtualMesh
 from simulator.emulate.reduce import Algorithm
-from trainer import host_memory, rng, settle
+from trainer import auto_settings, host, rng
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config
@@ -28,8 +28,7 @@ from trainer.models.registry import build_model
 from trainer.models.shape import shape_of
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe
-from trainer.statistics import Statistics
-from trainer.step import Step
+from trainer.step import RunningStatistics, Step
 from trainer.world import World
 
 _DEVICE = torch.device("cpu")
@@ -76,12 +75,12 @@ class Emulation:
         self._engine = VirtualEngine(inner, self._mesh, lambda rank: next(self._loaders[rank]).tensors)
         self.training = Step(self._engine, self.config, compute_loss)
         self._engine.before_rank = self._begin_rank
-        self._statistics = Statistics(self._engine.named_buffers())
+        self._statistics = RunningStatistics(self._engine.named_buffers())
 
     def step(self) -> Learned:
-        self._statistics.note()
+        self._statistics.record()
         result = self.training.run(next(self._loaders[0]).tensors, self.micro)
-        self._statistics.put_back(result.skipped)
+        self._statistics.restore(result.skipped)
         mean = self.group.sum(self._engine.losses) / self._mesh.layout.dp_size
         return Learned(float(mean), float(result.grad_norm), bool(result.skipped > 0), result.rate)
 
@@ -92,13 +91,13 @@ class Emulation:
 
 def _settled(config: Config, ranks: int, per_node: int, source: Source) -> tuple[Config, int, list[str]]:
     world = World(0, ranks, 0, min(ranks, per_node), socket.gethostname(), _DEVICE, ())
-    settled = settle.settle(config, world, source, Path(config.run.folder.format(name=config.name)))
-    return settled.config, settled.micro, settled.why
+    resolved = auto_settings.resolve_auto(config, world, source, Path(config.run.folder.format(name=config.name)))
+    return resolved.config, resolved.micro, resolved.reasons
 
 
 def _refuse(config: Config, ranks: int, held: int) -> None:
     found = refuse.problems(config, ranks)
-    free = host_memory.available()
+    free = host.available_memory()
     if held > free:
         message = f"{ranks} ranks leave {held / _GIB:.1f} GiB of gradients waiting, {free / _GIB:.1f} GiB are free"
         found.append(ConfigProblem("--ranks", f"{message}; allowed: what fits", "use fewer, or --algorithm tree"))

@@ -17,8 +17,7 @@ from trainer.models.registry import build_model
 from trainer.parallel.apply import parallelize
 from trainer.parallel.engine import Recipe
 from trainer.parallel.mesh import Mesh
-from trainer.step import Step
-from trainer.step_mean import StepMean
+from trainer.step import Step, StepMeanLoss
 
 STEPS = 20
 
@@ -58,7 +57,7 @@ def make_step(config: Config, *, counted: bool = False) -> Step:
     layout = resolve_layout(config.parallel, world, world)
     mesh = Mesh(layout, rank, torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
     engine = parallelize(partial(build_model, config.model), recipe, mesh, fill=partial(fill, seed=config.run.seed))
-    return Step(engine, config, StepMean(mesh) if counted else compute_loss)
+    return Step(engine, config, StepMeanLoss(mesh) if counted else compute_loss)
 
 
 def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:

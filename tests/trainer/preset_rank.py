@@ -1,4 +1,4 @@
-"""A preset on one of several ranks, as a run does it: settled, built, trained, saved, loaded again."""
+"""A preset on one of several ranks, as in a run: resolve `auto`, build, train, save, load again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer import settle
 from trainer.api import Trainer
+from trainer.auto_settings import resolve_auto
 from trainer.config.load import load
 from trainer.data.loader import Loader
 from trainer.data.registry import open_source
@@ -25,15 +25,15 @@ def train_preset(preset: str, words: list[str], folder: str, steps: int) -> dict
     world = World(rank, size, rank % LOCAL, LOCAL, "here", torch.device("cpu"), (), dist.group.WORLD)
     config = load(preset, words)
     source = open_source(config)
-    settled = settle.settle(config, world, source, Path(folder))
-    trainer = Trainer.of(settled.config, world, settled.micro)
+    resolved = resolve_auto(config, world, source, Path(folder))
+    trainer = Trainer.from_config(resolved.config, world, resolved.micro)
     losses = [_step(trainer, source, position) for position in range(steps - 1)]
     trainer.save_checkpoint()
     last = _step(trainer, source, steps - 1)
     trainer.load_checkpoint()
     again = _step(trainer, source, steps - 1)
     trainer.checkpoints.close()
-    return {"losses": [*losses, last], "again": again, "config": settled.config, "layout": trainer.layout}
+    return {"losses": [*losses, last], "again": again, "config": resolved.config, "layout": trainer.layout}
 
 
 def _step(trainer: Trainer, source: Source, step: int) -> float:

@@ -115,15 +115,15 @@ def test_a_failed_save_is_an_error(tmp_path: Path) -> None:
 def test_unknown_strategy() -> None:
     with pytest.raises(ConfigError) as raised:
         Trainer(own_model(0), strategy="zero4")
-    expected = "strategy: 'zero4' is no strategy for a model of your own; use one of single, ddp, fsdp, hsdp, or a"
+    expected = "strategy: 'zero4' is not a strategy for your own model; use one of single, ddp, fsdp, hsdp, or a"
     assert str(raised.value) == f"{expected} ParallelConfig"
 
 
 def test_wrong_arguments_are_told_before_anything_is_built(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         trainer_in(tmp_path, precision="bfloat16", optimizer={"lr": 0.1})
-    assert "precision: 'bfloat16' is none; use one of fp32, bf16, fp16" in str(caught.value)
-    assert "optimizer: is a dict; give trainer.config.schema.OptimizerConfig(...)" in str(caught.value)
+    assert "precision: 'bfloat16' is not a precision; use one of fp32, bf16, fp16" in str(caught.value)
+    assert "optimizer: is a dict; pass trainer.config.schema.OptimizerConfig(...)" in str(caught.value)
 
 
 def test_two_ranks_learn_what_one_learns(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.ranks import on_ranks
-from trainer import settle
 from trainer.auto import measure
 from trainer.auto.choose import GIB, choose, choose_without_measuring
 from trainer.auto.memory import MemoryNeed, ModelSizes, bound_sizes, estimate_memory
+from trainer.auto_settings import resolve_auto
 from trainer.config.check import check
 from trainer.config.errors import ConfigError
 from trainer.config.layout import resolve_layout
@@ -103,26 +103,26 @@ def test_if_nothing_fits_the_error_lists_the_sizes() -> None:
 
 
 def test_ranks_with_different_memory_make_the_same_choice_and_keep_it_after_a_restart(tmp_path: Path) -> None:
-    answers = on_ranks("tests.trainer.test_auto:settle_on_rank", folder=str(tmp_path), scarce=2_900_000)
+    answers = on_ranks("tests.trainer.test_auto:resolve_on_rank", folder=str(tmp_path), scarce=2_900_000)
     assert len(set(answers)) == 1
     assert "0.0 GiB free on the fullest rank" in answers[0]
     assert "strategy: fsdp" in answers[0]
-    again = on_ranks("tests.trainer.test_auto:settle_on_rank", folder=str(tmp_path), scarce=1)
+    again = on_ranks("tests.trainer.test_auto:resolve_on_rank", folder=str(tmp_path), scarce=1)
     assert len(set(again)) == 1
     assert "as before: " in again[0]
     assert "strategy: fsdp" in again[0]
 
 
-def settle_on_rank(folder: str, scarce: int) -> str:
+def resolve_on_rank(folder: str, scarce: int) -> str:
     """Give rank 2 the least memory; only rank 2 knows how much."""
     rank = dist.get_rank()
     world = World(rank, 4, rank, 4, "here", torch.device("cpu"), (), dist.group.WORLD)
     config = load("tiny-llama", [])
     with patch.object(measure, "count_free_bytes", lambda _: scarce if rank == 2 else (rank + 1) * GIB):
-        settled = settle.settle(config, world, open_source(config), Path(folder))
+        resolved = resolve_auto(config, world, open_source(config), Path(folder))
     if rank == 0:
-        settled.keep(Path(folder))
-    return "\n".join([dump(settled.config), str(settled.micro), *settled.why])
+        resolved.save(Path(folder))
+    return "\n".join([dump(resolved.config), str(resolved.micro), *resolved.reasons])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -50,7 +50,7 @@ def test_what_was_saved_is_loaded_bit_for_bit(checkpoints: Checkpoints) -> None:
     checkpoints.load(found, loaded)
     for name, tensor in tensors.items():
         assert loaded[name].dtype == tensor.dtype
-        assert safetensors_file.raw(loaded[name]) == safetensors_file.raw(tensor), name
+        assert safetensors_file.to_bytes(loaded[name]) == safetensors_file.to_bytes(tensor), name
 
 
 def test_an_empty_folder_has_no_checkpoint(checkpoints: Checkpoints) -> None:

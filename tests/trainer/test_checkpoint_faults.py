@@ -32,7 +32,7 @@ from tests.trainer.checkpoint_state import (
     writer_of,
 )
 from tests.trainer.ranks import on_ranks
-from trainer import host_memory
+from trainer import host
 from trainer.checkpoint import folder
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.group import RankGroup
@@ -213,7 +213,7 @@ def test_no_memory_to_stage_a_save_costs_that_save_and_no_process(
     """The kernel would give the pages and then end somebody for them."""
     tensors = bytes_of(8 << 20, seed=1)
     with monkeypatch.context() as scarce:
-        scarce.setattr(host_memory, "available", lambda: 4_000_000)
+        scarce.setattr(host, "available_memory", lambda: 4_000_000)
         with pytest.raises(
             ConfigError, match=r"staging a save needs 8\.4 MB of memory on .* which has 4\.0 MB available"
         ):

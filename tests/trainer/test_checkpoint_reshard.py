@@ -57,7 +57,7 @@ def test_no_byte_is_written_twice_and_ranks_share_the_work(saved_by: dict[str, P
     expected = sum(tensor.numel() * tensor.element_size() for tensor in full().values())
     for layout, path in saved_by.items():
         (step,) = path.iterdir()
-        heads = [safetensors_file.header(file) for file in sorted(step.glob("*.safetensors"))]
+        heads = [safetensors_file.read_header(file) for file in sorted(step.glob("*.safetensors"))]
         sizes = [sum(entry.end - entry.start for entry in head.tensors.values()) for head in heads]
         assert sum(sizes) == expected, layout
         assert min(sizes) > 0, layout
@@ -70,7 +70,7 @@ def test_files_are_plain_safetensors_and_the_index_says_where_all_is(saved_by: d
     for name in SHAPES:
         assert index[name]["shape"] == list(SHAPES[name])
         for chunk in index[name]["chunks"]:
-            entry = safetensors_file.header(step / chunk["file"]).tensors[chunk["name"]]
+            entry = safetensors_file.read_header(step / chunk["file"]).tensors[chunk["name"]]
             assert [entry.start, entry.end] == chunk["bytes"]
             assert list(entry.shape) == chunk["sizes"]
     assert not list(step.glob("done-*"))

@@ -111,7 +111,7 @@ def test_who_does_not_come_is_named(tmp_path: Path) -> None:
     assert f"WorldError: did not join within 3 s: rank 1 on {host}, rank 2 on {host}, rank 3 on {host}" in said
     statuses, said = finish(last)
     assert statuses == [1]
-    assert "WorldError: rank 0 did not come: no answer at 127.0.0.1:" in said
+    assert "WorldError: rank 0 did not join: no answer from 127.0.0.1:" in said
 
 
 def test_a_hung_rank_is_named_and_every_stack_is_written_down(tmp_path: Path) -> None:

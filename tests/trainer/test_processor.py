@@ -1,4 +1,4 @@
-"""The name of the processor, with what kernels say of it."""
+"""The name of the processor, from what kernels report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer import processor
+from trainer.host import processor_name
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ from trainer import processor
         (None, platform.machine()),
     ],
 )
-def test_the_first_processor_is_named(tmp_path: Path, text: str | None, name: str) -> None:
+def test_the_name_of_the_first_processor_is_used(tmp_path: Path, text: str | None, name: str) -> None:
     info = tmp_path / "cpuinfo"
     if text is not None:
         info.write_text(text)
-    assert processor.name(info) == name
+    assert processor_name(info) == name
 
 
-def test_this_machine_has_one() -> None:
-    assert processor.name()
+def test_this_machine_has_a_processor_name() -> None:
+    assert processor_name()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.launch import REPO, SMALL_LLAMA, checkpoint_steps, events, outcome, torchrun
-from trainer import host_memory
+from trainer import host
 from trainer.__main__ import main
 from trainer.data.prepare import main as prepare
 from trainer.life.outcome import FILE_VARIABLE, Code
@@ -179,7 +179,7 @@ def test_a_refused_start_leaves_an_earlier_run_as_it_was(tmp_path: Path) -> None
 def test_a_host_without_memory_to_stage_a_save(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_memory, "available", lambda: 100_000)
+    monkeypatch.setattr(host, "available_memory", lambda: 100_000)
     words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "parallel.strategy=single", "batch.micro=8"]
     assert main(words) == Code.BAD_INPUT
     (said,) = capfd.readouterr().err.splitlines()[1:]

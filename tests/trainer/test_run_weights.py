@@ -69,11 +69,11 @@ def test_a_folder_with_neither(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     empty.mkdir()
     looked_for = "looked for manifest.json, step-* and checkpoints/step-* and *.safetensors"
     for source, what in (
-        (empty, f"{empty} has neither weights nor a checkpoint in it ({looked_for})"),
+        (empty, f"{empty} contains neither weights nor a checkpoint ({looked_for})"),
         (gone, f"there is no folder {gone}"),
     ):
         assert main([*SMALL_LLAMA, f"run.folder={run}", f"checkpoint.initial={source}"]) == Code.BAD_INPUT
-        fix = "name a run's folder, its checkpoints or one of them, or a Hugging Face folder; or leave it empty"
+        fix = "use a run's folder, its checkpoints folder, one checkpoint or a Hugging Face folder; or leave it empty"
         assert f"checkpoint.initial: {what}; {fix}" in capfd.readouterr().err.splitlines()
     assert not run.exists()
 
@@ -86,7 +86,7 @@ def test_weights_of_another_model(trained: Path, tmp_path: Path, capfd: pytest.C
 
 def test_transformers_opens_an_exported_run(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(trained), str(tmp_path)]) == 0
-    said = f"{trained}/checkpoints/step-00000003 is now a Hugging Face folder: {tmp_path}\n"
+    said = f"exported {trained}/checkpoints/step-00000003 to the Hugging Face folder {tmp_path}\n"
     assert capfd.readouterr().out == said
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
@@ -110,11 +110,11 @@ def test_a_run_its_checkpoints_and_one_of_them_are_exported_alike(
 
 
 def test_nothing_to_export(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    fix = "name a run's folder, its checkpoints or one of them"
+    fix = "use a run's folder, its checkpoints folder or one checkpoint"
     assert main(["export", str(tmp_path / "gone"), str(tmp_path / "out")]) == Code.BAD_INPUT
     assert capfd.readouterr().err == f"trainer: FROM: there is no folder {tmp_path / 'gone'}; {fix}\n"
     assert main(["export", str(tmp_path), str(tmp_path / "out")]) == Code.BAD_INPUT
-    what = f"{tmp_path} has no checkpoint in it (looked for manifest.json, step-* and checkpoints/step-*)"
+    what = f"{tmp_path} contains no checkpoint (looked for manifest.json, step-* and checkpoints/step-*)"
     assert capfd.readouterr().err == f"trainer: FROM: {what}; {fix}\n"
     assert not (tmp_path / "out").exists()
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from trainer import host_memory
+from trainer import host
 from trainer.auto.memory import WEIGHT_BYTES, ModelSizes
 from trainer.config.schema import Config
 from trainer.models.registry import build_model
@@ -31,7 +31,7 @@ def count_free_bytes(world: World) -> int:
     """Return the free memory of this rank's GPU, or its share of the host's within the limits of Slurm."""
     if world.device.type == "cuda":
         return int(torch.cuda.mem_get_info(world.device)[0])
-    return host_memory.available() // world.local_size
+    return host.available_memory() // world.local_size
 
 
 def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> ModelSizes:

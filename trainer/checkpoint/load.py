@@ -63,7 +63,7 @@ def _find_differences(
 
 
 def _compare(name: str, tensor: torch.Tensor, entry: Mapping[str, Any]) -> str:
-    code = safetensors_file.code_of(tensor)
+    code = safetensors_file.dtype_code(tensor)
     if list(tensor.shape) == entry["shape"] and code == entry["dtype"]:
         return ""
     return f"{name} is {entry['dtype']} {entry['shape']} there and {code} {list(tensor.shape)} here"

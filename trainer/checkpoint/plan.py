@@ -107,13 +107,13 @@ def _lay_out(items: list[Any]) -> tuple[bytes, list[ShardPart]]:
     described = {name: (part.dtype, part.shape) for name, part in by_name.items()}
     origins = {name: list(part.item.tensor_data.chunk.offsets) for name, part in by_name.items()}
     metadata = {"format": "pt", "offsets": json.dumps(origins, separators=(",", ":"))}
-    head, entries = safetensors_file.encode(described, metadata, align=PAGE_BYTES)
+    head, entries = safetensors_file.encode_header(described, metadata, align=PAGE_BYTES)
     return head, [replace(by_name[name], start=entry.start, end=entry.end) for name, entry in entries.items()]
 
 
 def _make_part(item: Any) -> ShardPart:
     data = item.tensor_data
-    code = safetensors_file.code_of(data.properties)
+    code = safetensors_file.dtype_code(data.properties)
     return ShardPart(item, code, tuple(data.chunk.sizes), 0, 0)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer import host_memory
+from trainer import host
 from trainer.checkpoint import folder
 from trainer.checkpoint.group import RankGroup
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -29,16 +29,14 @@ def check_disk(path: Path, size: int, group: RankGroup) -> None:
 
 def check_memory(size: int, group: RankGroup) -> None:
     """Raise ConfigError if a host has too little memory for its ranks to stage their parts of `size` bytes."""
-    available = group.gather((socket.gethostname(), host_memory.available()))
+    available = group.gather((socket.gethostname(), host.available_memory()))
     problems = []
-    for host in sorted({host for host, _ in available}):
-        free = [size_here for name, size_here in available if name == host]
+    for hostname in sorted({name for name, _ in available}):
+        free = [size_here for name, size_here in available if name == hostname]
         needed = -(-size * len(free) // group.world_size)
         if needed > min(free):
-            message = (
-                f"staging a save needs {format_size(needed)} of memory on {host}, which has {format_size(min(free))} "
-                "available"
-            )
+            message = f"staging a save needs {format_size(needed)} of memory on {hostname}, "
+            message += f"which has {format_size(min(free))} available"
             fix = "give the job more memory (sbatch --mem=0 is all of a node's), or spread it over more nodes"
             problems.append(ConfigProblem("checkpoint", message, fix))
     if problems:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trainer import host_memory, safetensors_file
+from trainer import host, safetensors_file
 from trainer.checkpoint.plan import SavePlan, ShardPart
 from trainer.checkpoint.space import format_size
 
@@ -28,7 +28,7 @@ class StagingBuffer:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        available = host_memory.available()
+        available = host.available_memory()
         if available < size:
             # The kernel would hand out the pages anyway, and then kill a process to get them back.
             message = f"{format_size(size)} of memory needed, {format_size(available)} available"

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from trainer import processor, settle, weights
 from trainer.api import Trainer
+from trainer.auto_settings import ResolvedSettings, resolve_auto
 from trainer.checkpoint import space
 from trainer.checkpoint.group import RankGroup
 from trainer.checkpoint.newest import GoodCheckpoint
@@ -23,6 +23,7 @@ from trainer.config.show import show
 from trainer.data.loader import Loader
 from trainer.data.registry import open_source
 from trainer.data.source import Source
+from trainer.host import processor_name
 from trainer.life import outcome
 from trainer.life.health import Health
 from trainer.life.outcome import Code
@@ -36,6 +37,7 @@ from trainer.loop.steps import End, StepLoop
 from trainer.metrics.meter import Meter
 from trainer.metrics.recorder import Recorder
 from trainer.models.shape import shape_of
+from trainer.weights import load_initial
 from trainer.world import World, start
 
 _LOG_WIDTH = 120
@@ -92,7 +94,7 @@ class Session:
         needs_group = self._config.parallel.strategy in ("fsdp", "hsdp")
         world = start(run.device, run.join_timeout_s, hang_folder=self._folder / "hang", group_of_one=needs_group)
         hosts = sorted({member.host for member in world.members})
-        machine = {"device": world.device.type, "cpu": processor.name()}
+        machine = {"device": world.device.type, "cpu": processor_name()}
         self._recorder.event("joined", world_size=world.size, hosts=hosts, **machine)
         if run.deterministic and world.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -102,17 +104,17 @@ class Session:
     def _train(self, source: Source, world: World, stop: StopListener) -> int:
         # All ranks check together: if only some can write to the folder, all of them leave and rank 0 names those.
         space.check_disk(self._folder, 0, RankGroup(world.rank, world.size, world.group))
-        settled = settle.settle(self._config, world, source, self._folder)
-        self._config = config = settled.config
+        resolved = resolve_auto(self._config, world, source, self._folder)
+        self._config = config = resolved.config
         watchdog = Watchdog(world, self._folder, config.watchdog.hang_s, lambda: stop.is_terminated)
         with closing(watchdog.start()):
-            self._trainer = trainer = Trainer.of(config, world, settled.micro)
-            self._recorder.event("built", strategy=config.parallel.strategy, micro=settled.micro)
+            self._trainer = trainer = Trainer.from_config(config, world, resolved.micro)
+            self._recorder.event("built", strategy=config.parallel.strategy, micro=resolved.micro)
             health = Health(config.health, scaled=config.precision == "fp16")
             data_identity = {"samples": source.length, "seed": config.run.seed, "seq_len": config.data.seq_len}
             position = self._resume(trainer, health, data_identity)
             trainer.check_folder()
-            self._accept(trainer, settled)
+            self._accept(trainer, resolved)
             meter = Meter(self._recorder, config, world.device, world.size, _flops_per_sample(config))
             with closing(self._open_loader(source, trainer, position or 0)) as loader:
                 saves = Saves(
@@ -161,7 +163,7 @@ class Session:
             where = trainer.checkpoints.path
             raise ConfigError([ConfigProblem("checkpoint.resume", f"must, but {where} has no checkpoint", "use auto")])
         if settings.initial:
-            weights.load(settings.initial, trainer)
+            load_initial(settings.initial, trainer)
         return None
 
     def _load(self, checkpoint: GoodCheckpoint, trainer: Trainer, health: Health, data_identity: dict[str, Any]) -> int:
@@ -177,19 +179,19 @@ class Session:
             self._recorder.say(f"changed since the checkpoint: {line}")
         return int(extra["position"])
 
-    def _accept(self, trainer: Trainer, settled: settle.Settled) -> None:
+    def _accept(self, trainer: Trainer, resolved: ResolvedSettings) -> None:
         """Take over the folder: forget how an earlier start ended, write and print the settings."""
         self._is_accepted = True
         outcome.clear(self._folder, self._rank)
         self._recorder.resume(trainer.step, trainer.world.size)
         file = self._folder / "config.yaml"
         if self._rank == 0:
-            settled.keep(self._folder)
+            resolved.save(self._folder)
             file.write_text(dump(self._config), encoding="utf-8")
         is_terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size().columns if is_terminal else _LOG_WIDTH
         self._recorder.say("\n".join(show(self._config, str(file), width, is_terminal=is_terminal)))
-        for line in [*settled.why, *trainer.engine.choices]:
+        for line in [*resolved.reasons, *trainer.engine.choices]:
             self._recorder.say(f"chosen: {line}")
             self._recorder.event("chosen", why=line)
 

@@ -1,0 +1,105 @@
+"""Replaces settings that are `auto` (strategy, micro-batch) by definite ones, the same on every rank, with reasons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from trainer.config.schema import Config, ParallelConfig
+from trainer.data.source import Source
+from trainer.world import World
+
+if TYPE_CHECKING:
+    from trainer.auto.choose import Choice
+    from trainer.auto.memory import ModelSizes
+
+FILE = "chosen.json"
+
+# Start-up: trainer.auto is imported only by runs that leave a choice open.
+# ruff: noqa: PLC0415
+
+
+@dataclass(frozen=True)
+class ResolvedSettings:
+    """A configuration without `auto`, the micro-batch, and the reasons for what was chosen."""
+
+    config: Config
+    micro: int
+    reasons: list[str]
+    record: dict[str, Any] | None = None
+    """What `save` writes; None if nothing was chosen, or if the choice comes from an earlier start."""
+
+    def save(self, folder: Path) -> None:
+        """Write the choice for later starts on the same number of ranks.
+
+        They must not choose differently because the free memory differs, or because ranks that are about to end still
+        hold some.
+        """
+        if self.record is not None:
+            (folder / FILE).write_text(json.dumps(self.record) + "\n", encoding="utf-8")
+
+
+def resolve_auto(config: Config, world: World, source: Source, folder: Path) -> ResolvedSettings:
+    """Return definite settings: those of an earlier start in this folder if nothing has changed, or a new choice."""
+    if config.parallel.strategy != "auto" and config.batch.micro != "auto":
+        return ResolvedSettings(config, config.batch.micro, [])
+    earlier = _run_on_first(lambda: _read_earlier(config, world, folder / FILE), world)
+    if earlier is not None:
+        return ResolvedSettings(*_apply(config, earlier), [f"as before: {line}" for line in earlier["why"]])
+    choice = _choose(config, world, source)
+    chosen = {"parallel": asdict(choice.parallel), "micro": choice.micro, "why": choice.why}
+    record = {**_describe_question(config, world), **chosen}
+    return ResolvedSettings(*_apply(config, record), list(choice.why), record)
+
+
+def _choose(config: Config, world: World, source: Source) -> Choice:
+    from trainer.auto import choose, measure
+    from trainer.auto.memory import bound_sizes
+
+    free, most = measure.find_least_free_memory(world), bound_sizes(config)
+    choice = choose.choose_without_measuring(config, most, free, world.size, world.local_size) if most else None
+    return choice or choose.choose(config, _measure(config, world, source), free, world.size, world.local_size)
+
+
+def _measure(config: Config, world: World, source: Source) -> ModelSizes:
+    from trainer.auto import measure
+
+    # Two samples, because batch norm cannot average over one.
+    arrays = source.fetch(np.zeros(2, dtype=np.int64), 0)
+    samples = {name: torch.as_tensor(array) for name, array in arrays.items()}
+    return measure.measure_sizes(config, samples, world.device.type)
+
+
+def _apply(config: Config, record: dict[str, Any]) -> tuple[Config, int]:
+    parallel, micro = ParallelConfig(**record["parallel"]), int(record["micro"])
+    return replace(config, parallel=parallel, batch=replace(config.batch, micro=micro)), micro
+
+
+def _describe_question(config: Config, world: World) -> dict[str, Any]:
+    """Return everything that the choice depends on, except free memory."""
+    settings = {"parallel": asdict(config.parallel), "batch": asdict(config.batch), "model": asdict(config.model)}
+    return json.loads(json.dumps({"asked": settings, "precision": config.precision, "ranks": world.size}))
+
+
+def _read_earlier(config: Config, world: World, file: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_same = all(record.get(name) == value for name, value in _describe_question(config, world).items())
+    return record if is_same else None
+
+
+def _run_on_first(read: Callable[[], dict[str, Any] | None], world: World) -> dict[str, Any] | None:
+    """Return what rank 0 reads, on all ranks: if only some saw the file, they would wait for each other later."""
+    answer = [read() if world.rank == 0 else None]
+    if world.group is not None:
+        dist.broadcast_object_list(answer, src=0, group=world.group)
+    return answer[0]

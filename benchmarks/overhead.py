@@ -80,7 +80,7 @@ def trainer_loop(config: Config) -> float:
     """Seconds per step of a whole run with everything on: records, votes, watchdog, progress."""
     if Session(config, time.time()).run() != 0:
         raise SystemExit("the run did not finish")
-    lines = json_lines.read(Path(config.run.folder) / "metrics" / "rank-00000.jsonl")
+    lines = json_lines.read_lines(Path(config.run.folder) / "metrics" / "rank-00000.jsonl")
     # From the end of one step to the end of the next, whatever happens in between.
     times = {line["step"]: line["step_s"] for line in lines}
     return _per_step(times, config.metrics.every, config.metrics.profile_every)

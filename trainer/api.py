@@ -41,7 +41,7 @@ from trainer.config.schema import (
     RunConfig,
     ScheduleConfig,
 )
-from trainer.metrics.utilisation import memory_gb
+from trainer.metrics.utilisation import read_memory_gb
 from trainer.models.functional import compute_loss
 from trainer.models.init import fill
 from trainer.models.registry import build_model
@@ -164,7 +164,7 @@ class Trainer:
             "skipped": float(self._last.skipped),
             "lr": self._last.rate,
             "samples_per_s": self._samples * self.layout.dp_size / duration_s,
-            "memory_gb": memory_gb(self.world.device),
+            "memory_gb": read_memory_gb(self.world.device),
         }
         self._samples, self._began = 0, time.perf_counter()
         return values

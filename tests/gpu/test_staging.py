@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from tests.gpu.short_run import DEVICE
 from trainer.api import Trainer
 from trainer.config.schema import OptimizerConfig
-from trainer.metrics.communication import merge
+from trainer.metrics.communication import merge_intervals
 
 WIDTH, LAYERS, ROWS = 4096, 4, 16384
 # Below this a copy is a loss on its way to the log, not a weight.
@@ -86,5 +86,7 @@ def samples() -> dict[str, torch.Tensor]:
 
 def shared(left: list[Any], right: list[Any]) -> int:
     """Nanoseconds in which both run."""
-    first, second = (merge((e.start_ns(), e.start_ns() + e.duration_ns()) for e in side) for side in (left, right))
+    first, second = (
+        merge_intervals((e.start_ns(), e.start_ns() + e.duration_ns()) for e in side) for side in (left, right)
+    )
     return sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in first for b in second)

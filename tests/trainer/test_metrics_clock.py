@@ -1,4 +1,4 @@
-"""Step time by cause, and values read a step late."""
+"""Step times by cause, and values that are read one step late."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def sleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Time that passes only here, in whole seconds, so that sums are exact."""
+    """Replace the clock by one that moves only on request, in whole seconds, so that sums are exact."""
     now = [0.0]
     monkeypatch.setattr("trainer.metrics.clock.time.perf_counter", lambda: now[0])
 
-    def pass_by(seconds: float) -> None:
+    def advance(seconds: float) -> None:
         now[0] += seconds
 
-    return pass_by
+    return advance
 
 
-def one_step(clock: Clock, step: int, sleep: Callable[[float], None]) -> None:
+def run_step(clock: Clock, step: int, sleep: Callable[[float], None]) -> None:
     with clock.phase("data"):
         sleep(2)
     with clock.phase("compute"):
@@ -36,39 +36,39 @@ def one_step(clock: Clock, step: int, sleep: Callable[[float], None]) -> None:
     clock.end(step)
 
 
-def test_the_inner_phase_owns_its_time_and_the_parts_add_up(sleep):
+def test_time_counts_for_the_innermost_phase_and_the_parts_add_up(sleep):
     clock = Clock(CPU)
-    one_step(clock, 1, sleep)
-    (split,) = clock.drain()
-    assert split.step == 1
-    assert (split.data, split.compute, split.communication, split.checkpoint, split.other) == (2, 3, 0, 4, 1)
-    assert split.total == 10
+    run_step(clock, 1, sleep)
+    (times,) = clock.drain()
+    assert times.step == 1
+    assert (times.data, times.compute, times.communication, times.checkpoint, times.other) == (2, 3, 0, 4, 1)
+    assert times.total == 10
 
 
-def test_the_newest_step_is_kept_back_until_the_next():
+def test_the_newest_step_is_not_returned_before_the_next():
     clock = Clock(CPU)
     for step in (1, 2, 3):
         clock.end(step)
-        assert [split.step for split in clock.take()] == ([step - 1] if step > 1 else [])
-    assert [split.step for split in clock.drain()] == [3]
+        assert [times.step for times in clock.take()] == ([step - 1] if step > 1 else [])
+    assert [times.step for times in clock.drain()] == [3]
 
 
-def test_time_before_the_first_phase_and_after_a_restart_is_in_no_step(sleep):
+def test_time_before_the_first_phase_and_after_a_restart_counts_to_no_step(sleep):
     clock = Clock(CPU)
     sleep(50)
-    one_step(clock, 1, sleep)
+    run_step(clock, 1, sleep)
     clock.restart()
     sleep(50)
-    one_step(clock, 2, sleep)
-    assert all(split.other == 1 for split in clock.drain())
+    run_step(clock, 2, sleep)
+    assert all(times.other == 1 for times in clock.drain())
 
 
-def test_a_profiled_share_takes_communication_out_of_compute_and_says_where_it_is_from(sleep):
+def test_a_profiled_share_moves_time_from_compute_to_communication(sleep):
     clock = Clock(CPU)
-    one_step(clock, 1, sleep)
+    run_step(clock, 1, sleep)
     (before,) = clock.drain()
-    clock.exposed(0.25, step=7)
-    one_step(clock, 8, sleep)
+    clock.set_exposed_share(0.25, step=7)
+    run_step(clock, 8, sleep)
     (after,) = clock.drain()
     assert (before.communication, before.source) == (0.0, "not measured")
     assert after.communication == pytest.approx((after.compute + after.communication) / 4)
@@ -85,7 +85,7 @@ def test_a_phase_that_raises_is_closed(sleep):
     assert clock.drain()[0].other == 20
 
 
-def test_values_come_one_step_late_and_exactly():
+def test_values_are_exact_and_one_step_late():
     values = DeviceValues(CPU)
     third = torch.tensor(1 / 3)
     values.put(1, {"loss": third, "skipped": torch.tensor(True)})
@@ -96,7 +96,7 @@ def test_values_come_one_step_late_and_exactly():
     assert [(r.step, r.values["loss"]) for r in values.drain()] == [(2, float("inf"))]
 
 
-def test_a_value_is_that_of_its_step_even_if_the_tensor_changes():
+def test_a_value_does_not_change_with_its_tensor():
     values = DeviceValues(CPU)
     loss = torch.tensor(1.0)
     values.put(1, {"loss": loss})

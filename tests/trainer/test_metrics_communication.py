@@ -1,4 +1,4 @@
-"""Communication out of a profile: the arithmetic on made-up events, and real steps on gloo ranks."""
+"""Communication profiles: the arithmetic on constructed events, and real steps on gloo ranks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.trainer.ranks import RANKS, on_ranks
 from trainer.config.schema import Config, MlpConfig
 from trainer.life.straggler import StragglerDetector
 from trainer.life.vote import Ballot, Vote
-from trainer.metrics.communication import Event, Profile, collective, merge, summarise
+from trainer.metrics.communication import Event, Profile, merge_intervals, name_collective, summarise
 from trainer.metrics.meter import Meter
-from trainer.metrics.profile import Profiler, _host_profile
+from trainer.metrics.profile import Profiler, _profile_host
 from trainer.metrics.recorder import Recorder
-from trainer.metrics.utilisation import memory_gb
+from trainer.metrics.utilisation import read_memory_gb
 from trainer.world import Member, World
 
 
@@ -40,28 +40,28 @@ SPAN = (0, 100_000_000)
 @pytest.mark.parametrize(
     ("events", "on_device", "on_host"),
     [
-        # Inside compute: free. After it: all of it is seen.
+        # Overlapped with compute it is hidden, after compute it is exposed.
         ([compute(0, 50), message(10, 30)], 0, 0),
         ([compute(0, 50), message(50, 80)], 30, 30),
         ([compute(0, 50), message(30, 80)], 30, 30),
-        # Two at once count once.
+        # Two messages at the same time count once.
         ([compute(0, 50), message(50, 80), message(60, 90)], 40, 40),
-        # A host thread that goes on before the message is done was not waiting for it; a stream that is empty is idle.
+        # A host thread that continues before the message ends was not waiting for it; an empty stream is idle.
         ([compute(0, 20), compute(40, 100), message(10, 90)], 20, 0),
-        # It waited for the first, then ran Python while the second was under way.
+        # The thread waited for the first message, then ran Python while the second was in flight.
         ([compute(0, 20), message(10, 30), message(10, 90), compute(40, 100)], 20, 10),
-        # The end is stamped a little after the waiter woke; a gap much shorter than what is left is no wait.
+        # The end is recorded just after the thread woke; a gap much shorter than the rest of the message is not a wait.
         ([compute(0, 20), message(10, 61), compute(60, 100)], 40, 40),
         ([compute(0, 20), message(10, 70), compute(60, 100)], 40, 0),
         ([compute(0, 20), compute(21, 100), message(10, 23)], 1, 0),
     ],
 )
-def test_exposed_is_what_compute_does_not_cover(events: list[Event], on_device: int, on_host: int):
+def test_communication_not_covered_by_compute_is_exposed(events: list[Event], on_device: int, on_host: int):
     assert summarise(1, events, SPAN, host=False).exposed_ms == on_device
     assert summarise(1, events, SPAN, host=True).exposed_ms == on_host
 
 
-def test_traffic_is_by_collective_and_group():
+def test_traffic_is_grouped_by_collective_and_group():
     events = [
         compute(0, 40),
         message(10, 30),
@@ -80,7 +80,7 @@ def test_traffic_is_by_collective_and_group():
     assert profile.exposed_share == 0.3
 
 
-def test_a_step_without_communication_has_none():
+def test_a_step_without_communication_has_no_traffic():
     profile = summarise(1, [compute(0, 50)], SPAN, host=False)
     assert (profile.communication_ms, profile.exposed_share, profile.traffic) == (0, 0, [])
 
@@ -100,15 +100,15 @@ def test_a_step_without_communication_has_none():
         ("c10d::alltoall_base_", "all_to_all"),
     ],
 )
-def test_one_name_for_each_collective(name: str, plain: str):
-    assert collective(name) == plain
+def test_every_spelling_of_a_collective_has_the_same_name(name: str, plain: str):
+    assert name_collective(name) == plain
 
 
-def test_merge():
-    assert merge([(5, 7), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 7)]
+def test_intervals_are_merged():
+    assert merge_intervals([(5, 7), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 7)]
 
 
-def test_a_profile_leaves_nothing_behind():
+def test_profiles_do_not_leak_memory():
     model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(30)])
     device = torch.device("cpu")
     profiler = Profiler(1, device, lambda _: None)
@@ -118,74 +118,76 @@ def test_a_profile_leaves_nothing_behind():
         for step in range(1, 26):
             with profiler.around(step):
                 model(torch.ones(1, 16)).sum().backward()
-            before = before if step != 5 else memory_gb(device)
+            before = before if step != 5 else read_memory_gb(device)
     finally:
         gc.enable()
-    assert memory_gb(device) - before < 0.01
+    assert read_memory_gb(device) - before < 0.01
 
 
 @pytest.mark.parametrize(
     ("every", "first", "profiled"),
     [(0, 1, []), (4, 1, [4, 8, 12, 16, 20]), (200, 1, [10, 14]), (200, 195, [200, 204])],
 )
-def test_early_steps_of_this_process_are_profiled_too(every: int, first: int, profiled: list[int]):
-    found: list[int] = []
-    profiler = Profiler(every, torch.device("cpu"), lambda profile: found.append(profile.step))
+def test_early_steps_of_a_process_are_profiled_too(every: int, first: int, profiled: list[int]):
+    steps: list[int] = []
+    profiler = Profiler(every, torch.device("cpu"), lambda profile: steps.append(profile.step))
     for step in range(first, first + 20):
         with profiler.around(step):
             torch.ones(1)
-    assert found == profiled
+    assert steps == profiled
 
 
-def test_a_profile_is_of_its_step_only():
-    found: list[Any] = []
-    profiler = Profiler(3, torch.device("cpu"), found.append)
+def test_a_profile_covers_only_its_step():
+    profiles: list[Any] = []
+    profiler = Profiler(3, torch.device("cpu"), profiles.append)
     for step in (1, 2, 3):
         with profiler.around(step):
             torch.mm(torch.ones(700, 700), torch.ones(700, 700)) if step < 3 else torch.ones(1)
-    (profile,) = found
+    (profile,) = profiles
     assert 0 < profile.compute_ms <= profile.span_ms
 
 
-def test_a_step_that_never_comes_is_not_waited_for():
-    """A run that returns to an earlier step right before the profiled one; the profiler would collect for ever."""
-    found: list[Any] = []
-    profiler = Profiler(20, torch.device("cpu"), found.append)
+def test_the_profiler_stops_if_its_step_is_skipped():
+    """A run may return to an earlier step just before the profiled one; the profiler would collect forever."""
+    profiles: list[Any] = []
+    profiler = Profiler(20, torch.device("cpu"), profiles.append)
     for step in (19, 5, 6, 19, 20):
         with profiler.around(step):
             torch.ones(1)
         assert torch.autograd._profiler_enabled() is (step == 19)
-    assert [profile.step for profile in found] == [20]
+    assert [profile.step for profile in profiles] == [20]
 
 
 @pytest.mark.parametrize(
-    ("shares", "profiled", "together"),
+    ("shares", "profiled", "median_share"),
     [
         ([0.9, 0.9], [10, 14], 0.9),
         ([0.0, 0.9, 0.9], [10, 14, 18], 0.9),
         ([0.9, 0.0, 0.9], [10, 14, 18], 0.9),
-        # Never the same twice: three are enough.
+        # Never the same twice: three profiles are enough.
         ([0.1, 0.5, 0.9], [10, 14, 18], 0.5),
     ],
 )
-def test_a_profile_that_says_something_new_is_checked(shares, profiled, together, monkeypatch: pytest.MonkeyPatch):
-    coming = iter(shares)
+def test_a_profile_that_differs_from_the_last_is_repeated(
+    shares, profiled, median_share, monkeypatch: pytest.MonkeyPatch
+):
+    remaining = iter(shares)
 
-    def made_up(step: int, *_: Any) -> Profile:
-        return Profile(step, 100.0, 0.0, 0.0, 100.0 * next(coming))
+    def fake_profile(step: int, *_: Any) -> Profile:
+        return Profile(step, 100.0, 0.0, 0.0, 100.0 * next(remaining))
 
-    monkeypatch.setattr("trainer.metrics.profile._host_profile", made_up)
-    found: list[int] = []
-    profiler = Profiler(200, torch.device("cpu"), lambda profile: found.append(profile.step))
+    monkeypatch.setattr("trainer.metrics.profile._profile_host", fake_profile)
+    steps: list[int] = []
+    profiler = Profiler(200, torch.device("cpu"), lambda profile: steps.append(profile.step))
     for step in range(1, 41):
         with profiler.around(step):
             pass
-    assert found == profiled
-    assert profiler.exposed_share == pytest.approx(together)
+    assert steps == profiled
+    assert profiler.exposed_share == pytest.approx(median_share)
 
 
 def profiled_steps() -> dict[str, Any]:
-    """On a rank: a profiled step of DDP and one of FSDP2 over a named mesh dimension."""
+    """Run on a rank: profile a step of DDP and one of FSDP2 over a named mesh dimension."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
 
@@ -193,13 +195,13 @@ def profiled_steps() -> dict[str, Any]:
         return torch.nn.Sequential(*[torch.nn.Linear(128, 128, bias=False) for _ in range(3)])
 
     def profile_of(model: torch.nn.Module) -> dict[str, Any]:
-        found: list[Any] = []
-        # The third: in the second DDP puts its buckets in order, which is traffic of its own.
-        profiler = Profiler(3, torch.device("cpu"), found.append)
+        profiles: list[Any] = []
+        # Profile the third step: in the second, DDP reorders its buckets, which is additional traffic.
+        profiler = Profiler(3, torch.device("cpu"), profiles.append)
         for step in (1, 2, 3):
             with profiler.around(step):
                 model(torch.ones(8, 128)).sum().backward()
-        (profile,) = found
+        (profile,) = profiles
         return dataclasses.asdict(profile)
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -226,7 +228,7 @@ def test_ddp_on_gloo_reduces_every_gradient_once(profiles: dict[str, Any]):
     assert 0 < profile["compute_ms"] < profile["span_ms"]
 
 
-def test_fsdp_on_gloo_is_told_apart_by_collective_and_mesh_dimension(profiles: dict[str, Any]):
+def test_fsdp_on_gloo_is_separated_by_collective_and_mesh_dimension(profiles: dict[str, Any]):
     rows = {row["collective"]: row for row in profiles["fsdp"]["traffic"]}
     assert set(rows) == {"all_gather", "reduce_scatter"}
     assert {row["group"] for row in rows.values()} == {"shard"}
@@ -240,41 +242,45 @@ SLOW = 1
 
 
 def steps_with_a_slow_rank(delay_s: float) -> list[tuple[float, float]]:
-    """On a rank: (exposed, all) milliseconds of communication in steps in which one rank comes late."""
+    """Run on a rank: return (exposed, total) milliseconds of communication of steps in which one rank is late."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-    found: list[Any] = []
-    profiler = Profiler(1, torch.device("cpu"), found.append)
+    profiles: list[Any] = []
+    profiler = Profiler(1, torch.device("cpu"), profiles.append)
     for step in range(1, 9):
         with profiler.around(step):
             time.sleep(delay_s if torch.distributed.get_rank() == SLOW else 0)
             model(torch.ones(8, 64)).sum().backward()
     # Not the first: to start a profiler takes longer then, and not equally long on all ranks.
-    return [(profile.exposed_ms, profile.communication_ms) for profile in found[1:]]
+    return [(profile.exposed_ms, profile.communication_ms) for profile in profiles[1:]]
 
 
-def test_the_others_see_the_delay_of_a_slow_rank_and_it_sees_none():
+def test_the_delay_of_a_slow_rank_is_exposed_on_the_other_ranks_only():
     ranks = on_ranks(f"{__name__}:steps_with_a_slow_rank", delay_s=0.2)
     slow = ranks.pop(SLOW)
     assert min(median(exposed for exposed, _ in steps) for steps in ranks) > 100
-    # A wait is not lost because its message is stamped after the waiter woke; a very late stamp is for the median.
-    shares = sorted(exposed / everything for steps in ranks for exposed, everything in steps)
+    # A wait counts even if its message is recorded after the thread woke; the median hides a very late record.
+    shares = sorted(exposed / total for steps in ranks for exposed, total in steps)
     assert shares[len(shares) // 4] > 0.7
-    # The smallest: on a busy machine also this rank waits now and then, for others that wait for a core.
+    # The minimum, because on a busy machine this rank too sometimes waits for others that wait for a core.
     assert min(exposed for exposed, _ in slow) < 100
 
 
-def test_a_profile_that_lost_its_messages_is_made_again():
-    """gloo's thread had no core between the end of its message and the end of the step."""
-    calls = [Recorded("trainer::step", 0, 100), Recorded("aten::mm", 0, 10), Recorded("c10d::allreduce_", 20, 30)]
-    assert _host_profile(1, calls, []) is None
-    found = _host_profile(1, [*calls, Recorded("gloo:all_reduce", 25, 95, thread=2)], [])
-    assert found is not None
-    assert found.exposed_share == pytest.approx(0.7)
+def test_a_profile_without_its_messages_is_repeated():
+    """gloo's thread may get no core between the end of its message and the end of the step."""
+    calls = [
+        ProfilerEvent("trainer::step", 0, 100),
+        ProfilerEvent("aten::mm", 0, 10),
+        ProfilerEvent("c10d::allreduce_", 20, 30),
+    ]
+    assert _profile_host(1, calls, []) is None
+    profile = _profile_host(1, [*calls, ProfilerEvent("gloo:all_reduce", 25, 95, thread=2)], [])
+    assert profile is not None
+    assert profile.exposed_share == pytest.approx(0.7)
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded:
-    """An event as torch's profiler hands it out."""
+class ProfilerEvent:
+    """An event with the interface of torch's profiler."""
 
     title: str
     start: int
@@ -298,7 +304,7 @@ class Recorded:
 
 
 def steps_of_a_loop(folder: Path, delay_s: float, steps: int) -> list[tuple[int, int]]:
-    """On a rank: steps measured and voted on as in a run with default settings; (step, slow rank) as they are named."""
+    """Run on a rank: measure and vote as a run with default settings does; return (step, slow rank) as reported."""
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     cpu, host = torch.device("cpu"), socket.gethostname()
     members = tuple(Member(r, ranks, r, host, "", "cpu") for r in range(ranks))
@@ -308,7 +314,7 @@ def steps_of_a_loop(folder: Path, delay_s: float, steps: int) -> list[tuple[int,
     meter, vote = Meter(recorder, config, cpu, ranks, flops_per_sample=0), Vote(world)
     stragglers = StragglerDetector([host] * ranks, config.watchdog.straggler)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-    named = []
+    reported = []
     for step in range(1, steps + 1):
         with meter.step(step):
             time.sleep(delay_s if rank == SLOW else 0)
@@ -316,13 +322,13 @@ def steps_of_a_loop(folder: Path, delay_s: float, steps: int) -> list[tuple[int,
             loss.backward()
         meter.done(step, {"loss": loss.detach()}, {})
         agreed = vote.exchange(Ballot(work_s=meter.own_s))
-        named += [(step, slow.rank) for slow in (stragglers.observe(agreed.work_s) if agreed else [])]
+        reported += [(step, slow.rank) for slow in (stragglers.observe(agreed.work_s) if agreed else [])]
     vote.drain()
     recorder.close()
-    return named
+    return reported
 
 
-def test_a_slow_rank_is_named_soon_at_default_settings(tmp_path: Path):
-    named = on_ranks(f"{__name__}:steps_of_a_loop", folder=tmp_path, delay_s=0.15, steps=55)
-    assert named == [named[0]] * RANKS
-    assert [rank for _, rank in named[0]] == [SLOW]
+def test_a_slow_rank_is_reported_soon_with_default_settings(tmp_path: Path):
+    reported = on_ranks(f"{__name__}:steps_of_a_loop", folder=tmp_path, delay_s=0.15, steps=55)
+    assert reported == [reported[0]] * RANKS
+    assert [rank for _, rank in reported[0]] == [SLOW]

@@ -1,4 +1,4 @@
-"""Utilisation, and the meter of a loop."""
+"""Peak rates and utilisation, and the meter of a training loop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from trainer.config.schema import BatchConfig, Config, DataConfig, Gpt2Config, MetricsConfig, MlpConfig, ResNetConfig
-from trainer.metrics.json_lines import read
+from trainer.metrics.json_lines import read_lines
 from trainer.metrics.meter import Meter, throughput_unit
-from trainer.metrics.peaks import data_sheet
+from trainer.metrics.peaks import find_peak
 from trainer.metrics.recorder import Recorder
-from trainer.metrics.utilisation import Nvml, memory_gb, rates
+from trainer.metrics.utilisation import Nvml, measure_rates, read_memory_gb
 
 CPU = torch.device("cpu")
 
@@ -35,36 +35,36 @@ CPU = torch.device("cpu")
         ("Tesla V100-SXM2-16GB", "fp32", True, 15.7),
     ],
 )
-def test_the_peak_is_that_of_the_chip_and_the_unit_in_use(name: str, precision: str, tf32: bool, tflops: float):
-    assert data_sheet(name, precision, tf32) == pytest.approx(tflops * 1e12)
+def test_the_peak_depends_on_gpu_and_precision(name: str, precision: str, tf32: bool, tflops: float):
+    assert find_peak(name, precision, tf32) == pytest.approx(tflops * 1e12)
 
 
-def test_an_unknown_chip_has_no_data_sheet():
-    assert data_sheet("Banana 9000", "bf16", False) is None
+def test_an_unlisted_gpu_has_no_peak():
+    assert find_peak("Banana 9000", "bf16", False) is None
 
 
-def test_without_a_data_sheet_the_peak_is_measured_and_says_so():
-    found = rates(CPU, "fp32", given_tflops=0)
-    assert found is not None
-    assert found.source == "measured matmul"
-    assert found.peak == found.achieved
-    assert found.peak > 1e8
+def test_without_a_data_sheet_the_peak_is_measured():
+    rates = measure_rates(CPU, "fp32", given_tflops=0)
+    assert rates is not None
+    assert rates.source == "measured matmul"
+    assert rates.peak == rates.achieved
+    assert rates.peak > 1e8
 
 
-def test_a_given_peak_wins_and_the_achieved_one_stands_beside_it():
-    found = rates(CPU, "fp32", given_tflops=2.0)
-    assert found is not None
-    assert (found.peak, found.source) == (2e12, "given (metrics.peak_tflops)")
-    assert found.achieved
-    assert found.mfu(flops_per_second=4e12, ranks=4) == pytest.approx(0.5)
+def test_a_configured_peak_wins_and_the_measured_rate_is_also_recorded():
+    rates = measure_rates(CPU, "fp32", given_tflops=2.0)
+    assert rates is not None
+    assert (rates.peak, rates.source) == (2e12, "given (metrics.peak_tflops)")
+    assert rates.achieved
+    assert rates.mfu(flops_per_second=4e12, ranks=4) == pytest.approx(0.5)
 
 
-def test_memory_of_the_process_and_no_gpu_values_without_a_gpu():
-    assert 0.05 < memory_gb(CPU) < 100
-    assert Nvml(CPU, wanted=True).read() == {}
+def test_without_a_gpu_there_is_process_memory_and_no_nvml():
+    assert 0.05 < read_memory_gb(CPU) < 100
+    assert Nvml(CPU, is_enabled=True).read() == {}
 
 
-def test_what_is_counted_per_second():
+def test_the_unit_of_throughput_depends_on_the_model():
     assert throughput_unit(Config(name="a", model=Gpt2Config(seq_len=64))) == ("tokens", 64)
     assert throughput_unit(Config(name="a", model=Gpt2Config(), data=DataConfig(seq_len=32))) == ("tokens", 32)
     assert throughput_unit(Config(name="a", model=ResNetConfig())) == ("images", 1)
@@ -72,8 +72,8 @@ def test_what_is_counted_per_second():
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven steps of 20 ms each, a line every three."""
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Measure seven steps of 20 ms each, with a line every three steps."""
     folder = tmp_path_factory.mktemp("run")
     config = Config(
         name="m",
@@ -98,15 +98,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_line_every_n_steps_and_for_the_last(measured: Path):
-    lines = read(measured / "metrics" / "rank-00000.jsonl")
+def test_there_is_a_line_every_n_steps_and_for_the_last_step(run_folder: Path):
+    lines = read_lines(run_folder / "metrics" / "rank-00000.jsonl")
     assert [item["step"] for item in lines] == [3, 6, 7]
     assert [item["lr"] for item in lines] == [0.3, 0.6, 0.7]
     assert lines[2]["loss"] == torch.tensor(1 / 7).item()
 
 
-def test_figures_of_a_line_belong_together(measured: Path):
-    line = read(measured / "metrics" / "rank-00000.jsonl")[1]
+def test_the_figures_of_a_line_are_consistent(run_folder: Path):
+    line = read_lines(run_folder / "metrics" / "rank-00000.jsonl")[1]
     assert line["samples_per_s"] == pytest.approx(8 / line["step_s"])
     assert line["mfu"] == pytest.approx(1e9 * line["samples_per_s"] / (2 * 1e12))
     assert line["data_s"] >= 0.005
@@ -116,7 +116,7 @@ def test_figures_of_a_line_belong_together(measured: Path):
     assert line["communication_from"] == "profile of step 6"
 
 
-def test_communication_that_was_never_measured_is_not_zero(tmp_path: Path):
+def test_communication_that_was_not_measured_is_left_out(tmp_path: Path):
     config = Config(name="m", steps=1, model=MlpConfig(), metrics=MetricsConfig(peak_tflops=1.0))
     recorder = Recorder(tmp_path, 0, config, stream=io.StringIO())
     meter = Meter(recorder, config, CPU, world_size=1, flops_per_sample=0)
@@ -125,14 +125,14 @@ def test_communication_that_was_never_measured_is_not_zero(tmp_path: Path):
     meter.done(1, {"loss": torch.tensor(1.0)}, {})
     meter.flush()
     recorder.close()
-    (line,) = read(tmp_path / "metrics" / "rank-00000.jsonl")
+    (line,) = read_lines(tmp_path / "metrics" / "rank-00000.jsonl")
     assert "communication_s" not in line
     assert line["communication_from"] == "not measured"
     assert "mfu" not in line
 
 
-def test_the_formula_and_both_rates_are_told(measured: Path):
-    (event,) = [event for event in read(measured / "events.jsonl") if event["event"] == "peak"]
+def test_the_formula_and_both_rates_are_recorded(run_folder: Path):
+    (event,) = [event for event in read_lines(run_folder / "events.jsonl") if event["event"] == "peak"]
     assert event["peak"] == 1e12
     assert event["achieved"] > 1e8
     assert event["formula"].startswith("MFU = ")

@@ -1,4 +1,4 @@
-"""Records of a run: killed in the middle of a line, resumed, resized, on a full disk, on a terminal."""
+"""The records of a run: after a kill in the middle of a line, a resume, a resize, on a full disk, on a terminal."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ import pytest
 
 from trainer.config.schema import Config, MetricsConfig, MlpConfig
 from trainer.metrics.communication import Profile, Traffic
-from trainer.metrics.json_lines import JsonLines, read
-from trainer.metrics.progress import Progress, line, short
+from trainer.metrics.json_lines import JsonLines, read_lines
+from trainer.metrics.progress import Progress, format_count, format_line
 from trainer.metrics.recorder import Recorder
 
 CONFIG = Config(name="t", steps=20, model=MlpConfig(), metrics=MetricsConfig(every=1))
 
 
-def recorder(folder: Path, rank: int = 0) -> Recorder:
+def make_recorder(folder: Path, rank: int = 0) -> Recorder:
     return Recorder(folder, rank, CONFIG, stream=io.StringIO())
 
 
 def write_steps(folder: Path, rank: int, first: int, last: int, loss: float) -> None:
-    mine = recorder(folder, rank)
-    mine.resume(first - 1, world_size=2)
+    recorder = make_recorder(folder, rank)
+    recorder.resume(first - 1, world_size=2)
     for step in range(first, last + 1):
-        mine.record(step, {"loss": loss, "mfu": None})
-    mine.close()
+        recorder.record(step, {"loss": loss, "mfu": None})
+    recorder.close()
 
 
-def steps_of(folder: Path, rank: int) -> list[tuple[int, float]]:
-    return [(item["step"], item["loss"]) for item in read(folder / "metrics" / f"rank-{rank:05d}.jsonl")]
+def read_steps(folder: Path, rank: int) -> list[tuple[int, float]]:
+    return [(item["step"], item["loss"]) for item in read_lines(folder / "metrics" / f"rank-{rank:05d}.jsonl")]
 
 
 def test_a_resumed_run_has_every_step_once(tmp_path: Path):
     write_steps(tmp_path, 0, 1, 5, loss=1.0)
     write_steps(tmp_path, 0, 4, 6, loss=2.0)
-    assert steps_of(tmp_path, 0) == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0), (6, 2.0)]
+    assert read_steps(tmp_path, 0) == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0), (6, 2.0)]
 
 
-def test_lines_of_ranks_that_no_longer_exist_are_dropped_too(tmp_path: Path):
+def test_lines_of_ranks_that_no_longer_exist_are_removed_too(tmp_path: Path):
     for rank in range(4):
         write_steps(tmp_path, rank, 1, 5, loss=1.0)
     for rank in range(2):
         write_steps(tmp_path, rank, 4, 4, loss=2.0)
-    assert [step for step, _ in steps_of(tmp_path, 3)] == [1, 2, 3]
-    assert steps_of(tmp_path, 1)[-1] == (4, 2.0)
+    assert [step for step, _ in read_steps(tmp_path, 3)] == [1, 2, 3]
+    assert read_steps(tmp_path, 1)[-1] == (4, 2.0)
 
 
-def test_a_line_torn_by_a_kill_is_left_out_and_the_next_one_is_whole(tmp_path: Path):
+def test_an_incomplete_line_is_ignored_and_the_next_one_is_complete(tmp_path: Path):
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2, "lo')
-    assert read(path) == [{"step": 1}]
+    assert read_lines(path) == [{"step": 1}]
     lines = JsonLines(path)
     lines.append({"step": 2})
     lines.close()
@@ -64,43 +64,43 @@ def test_nan_and_infinity_survive_as_strict_json(tmp_path: Path):
     lines.append({"loss": math.nan, "norm": -math.inf})
     lines.close()
     assert json.loads((tmp_path / "lines.jsonl").read_text()) == {"loss": "nan", "norm": "-inf"}
-    (item,) = read(tmp_path / "lines.jsonl")
+    (item,) = read_lines(tmp_path / "lines.jsonl")
     assert math.isnan(item["loss"])
     assert item["norm"] == -math.inf
 
 
-def test_not_measured_is_left_out(tmp_path: Path):
+def test_values_that_were_not_measured_are_left_out(tmp_path: Path):
     write_steps(tmp_path, 0, 1, 1, loss=1.0)
-    assert "mfu" not in read(tmp_path / "metrics" / "rank-00000.jsonl")[0]
+    assert "mfu" not in read_lines(tmp_path / "metrics" / "rank-00000.jsonl")[0]
 
 
-def test_events_are_of_rank_0_and_outlive_a_resume(tmp_path: Path):
+def test_only_rank_0_writes_events_and_a_resume_keeps_them(tmp_path: Path):
     for rank in (0, 1):
-        mine = recorder(tmp_path, rank)
-        mine.event("started", world=2)
-        mine.resume(0, world_size=2)
-        mine.event("loaded", step=0)
-        mine.close()
-    events = read(tmp_path / "events.jsonl")
+        recorder = make_recorder(tmp_path, rank)
+        recorder.event("started", world=2)
+        recorder.resume(0, world_size=2)
+        recorder.event("loaded", step=0)
+        recorder.close()
+    events = read_lines(tmp_path / "events.jsonl")
     assert [event["event"] for event in events] == ["started", "loaded"]
     assert events[0]["world"] == 2
     assert events[0]["time"] <= events[1]["time"]
 
 
-def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path):
+def test_a_full_disk_loses_lines_but_does_not_end_the_run(tmp_path: Path):
     stream = io.StringIO()
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics" / "rank-00000.jsonl").symlink_to("/dev/full")
-    mine = Recorder(tmp_path, 0, CONFIG, stream=stream)
-    mine.record(1, {"loss": 1.0})
-    mine.record(2, {"loss": 1.0})
-    mine.close()
+    recorder = Recorder(tmp_path, 0, CONFIG, stream=stream)
+    recorder.record(1, {"loss": 1.0})
+    recorder.record(2, {"loss": 1.0})
+    recorder.close()
     assert stream.getvalue().count("No space left on device") >= 1
-    assert "training goes on" in stream.getvalue()
+    assert "training continues" in stream.getvalue()
     assert "step  2/20" in stream.getvalue()
 
 
-def test_tensorboard_reads_what_is_written_and_a_resume_hides_the_steps_it_replaces(tmp_path: Path):
+def test_tensorboard_reads_the_files_and_a_resume_hides_replaced_steps(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
 
     write_steps(tmp_path, 0, 1, 5, loss=1.5)
@@ -110,13 +110,13 @@ def test_tensorboard_reads_what_is_written_and_a_resume_hides_the_steps_it_repla
     assert [(event.step, event.value) for event in board.Scalars("loss")] == [(1, 1.5), (2, 1.5), (3, 1.5), (4, 2.5)]
 
 
-def test_a_profile_is_a_line_and_curves(tmp_path: Path):
+def test_a_profile_is_written_as_a_line_and_as_curves(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
 
-    mine = recorder(tmp_path)
-    mine.profile(Profile(3, 10.0, 6.0, 5.0, 2.0, [Traffic("all_reduce", "world", 4, 8.0, 5.0, 2.0)]))
-    mine.close()
-    (written,) = read(tmp_path / "metrics" / "communication-00000.jsonl")
+    recorder = make_recorder(tmp_path)
+    recorder.profile(Profile(3, 10.0, 6.0, 5.0, 2.0, [Traffic("all_reduce", "world", 4, 8.0, 5.0, 2.0)]))
+    recorder.close()
+    (written,) = read_lines(tmp_path / "metrics" / "communication-00000.jsonl")
     assert written["traffic"][0] == {
         "collective": "all_reduce",
         "group": "world",
@@ -130,19 +130,19 @@ def test_a_profile_is_a_line_and_curves(tmp_path: Path):
     assert board.Scalars("communication/all_reduce on world, exposed_ms")[0].value == 2.0
 
 
-def test_the_line_says_what_is_known():
+def test_the_progress_line_has_the_available_values():
     values = {"loss": 3.21049, "tokens_per_s": 12345.0, "mfu": 0.4124, "step_s": 0.0832, "communication_s": 0.00333}
-    assert line(120, 1000, {**values, "memory_gb": 3.104}, 3725.0) == (
+    assert format_line(120, 1000, {**values, "memory_gb": 3.104}, 3725.0) == (
         "step  120/1000  loss 3.2105  12.3k tokens/s  MFU 41.2%  83.2 ms  exposed 4%  mem 3.10 GB  eta 1:02:05"
     )
-    assert line(1, 9, {"loss": math.nan}, None) == "step 1/9  loss nan"
+    assert format_line(1, 9, {"loss": math.nan}, None) == "step 1/9  loss nan"
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(7.3, "7"), (999.0, "999"), (1234.0, "1.2k"), (3.4e6, "3.4M"), (5e13, "50000G")]
 )
-def test_large_numbers_are_short(value: float, text: str):
-    assert short(value) == text
+def test_large_numbers_are_abbreviated(value: float, text: str):
+    assert format_count(value) == text
 
 
 class Terminal(io.StringIO):
@@ -150,7 +150,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_the_line_stays_in_place_and_messages_push_it_away():
+def test_on_a_terminal_messages_are_printed_above_the_progress_line():
     terminal = Terminal()
     progress = Progress(9, terminal)
     progress.show(1, {"loss": 1.0})

@@ -1,1 +1,1 @@
-"""What a run measures: device values without waiting, step time by cause, communication, utilisation, records."""
+"""Measuring a run: values read without waiting, step time by cause, communication, utilisation, and records."""

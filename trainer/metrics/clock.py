@@ -1,4 +1,4 @@
-"""Where a step's time goes: data, compute, exposed communication, checkpoint and the rest; the parts add up."""
+"""StepTimes the time of each step into data, compute, exposed communication, checkpoint and other; the parts add up."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)
-class Split:
-    """Seconds of one step. `source` says where the communication figure comes from."""
+class StepTimes:
+    """Seconds of one step, in total and by cause."""
 
     step: int
     total: float
@@ -27,16 +27,17 @@ class Split:
     checkpoint: float
     other: float
     source: str
+    """Where the communication figure comes from."""
 
     @property
     def own(self) -> float:
-        """What this rank itself took: waiting for others is taken out, so it tells ranks apart."""
+        """The time without waiting for other ranks, which shows how fast this rank itself is."""
         return self.total - self.communication
 
 
 @dataclass
-class _Row:
-    """One step as a row of marks; the time after each belongs to the phase named with it."""
+class _StepMarks:
+    """The moments of a step at which the phase changed; the time after each belongs to the phase with its index."""
 
     step: int
     marks: list[Any]
@@ -44,21 +45,20 @@ class _Row:
 
 
 class Clock:
-    """Marks the moments at which the phase changes; the innermost phase owns the time, so nothing counts twice.
+    """Records when the phase of a step changes; time counts for the innermost phase only.
 
-    On the CPU a mark is the host's clock. On CUDA it is an event on the compute stream: the time between two of them is
-    what the phase cost the GPU, so a wait for data that the GPU does not notice counts as nothing. Events are read one
-    step late.
+    On a CPU a mark is the host's clock. On CUDA it is an event on the compute stream, so that a phase costs what it
+    costs the GPU: a wait for data that the GPU does not notice counts as nothing. Events are read one step late.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._stack: list[str] = ["other"]
         self._free: list[Any] = []
-        self._finished: deque[_Row] = deque()
+        self._finished: deque[_StepMarks] = deque()
         self._share = 0.0
         self._source = NOT_MEASURED
-        self._current: _Row | None = None
+        self._current: _StepMarks | None = None
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -71,33 +71,33 @@ class Clock:
             self._enter(self._stack[-1])
 
     def end(self, step: int) -> None:
-        """The step is over; the next one begins at the same moment."""
-        row = self._current or _Row(0, [self._mark()], [self._stack[-1]])
+        """End the step; the next one begins at the same moment."""
+        row = self._current or _StepMarks(0, [self._mark()], [self._stack[-1]])
         last = self._mark()
         row.marks.append(last)
         row.step = step
         self._finished.append(row)
-        self._current = _Row(0, [last], [self._stack[-1]])
+        self._current = _StepMarks(0, [last], [self._stack[-1]])
 
     def restart(self) -> None:
-        """What runs until the next phase is part of no step: a load, a rollback."""
+        """Count the time until the next phase, such as a load or a rollback, to no step."""
         self._current = None
 
-    def exposed(self, share: float, step: int) -> None:
-        """The share of compute time that waits for communication, as of this profiled step; holds until the next."""
+    def set_exposed_share(self, share: float, step: int) -> None:
+        """Set the share of compute time that waits for communication, measured by the profile of `step`."""
         self._share = min(max(share, 0.0), 1.0)
         self._source = f"profile of step {step}"
 
-    def take(self) -> list[Split]:
-        """Every finished step but the newest, whose events may not have come yet."""
-        return self._read(keep=1)
+    def take(self) -> list[StepTimes]:
+        """Return every finished step but the newest, whose events may still be pending."""
+        return self._read(leave=1)
 
-    def drain(self) -> list[Split]:
-        return self._read(keep=0)
+    def drain(self) -> list[StepTimes]:
+        return self._read(leave=0)
 
     def _enter(self, name: str) -> None:
         if self._current is None:
-            self._current = _Row(0, [self._mark()], [name])
+            self._current = _StepMarks(0, [self._mark()], [name])
             return
         self._current.marks.append(self._mark())
         self._current.phases.append(name)
@@ -109,22 +109,22 @@ class Clock:
         event.record()
         return event
 
-    def _read(self, keep: int) -> list[Split]:
-        splits = []
-        while len(self._finished) > keep:
-            splits.append(self._split(self._finished.popleft()))
-        return splits
+    def _read(self, leave: int) -> list[StepTimes]:
+        times = []
+        while len(self._finished) > leave:
+            times.append(self._sum_up(self._finished.popleft()))
+        return times
 
-    def _split(self, row: _Row) -> Split:
+    def _sum_up(self, row: _StepMarks) -> StepTimes:
         seconds = {"data": 0.0, "compute": 0.0, "checkpoint": 0.0, "other": 0.0}
         if self._cuda:
             row.marks[-1].synchronize()
-        for phase, begin, end in zip(row.phases, row.marks, row.marks[1:], strict=False):
-            seconds[phase] += begin.elapsed_time(end) / 1000 if self._cuda else end - begin
+        for phase, start, end in zip(row.phases, row.marks, row.marks[1:], strict=False):
+            seconds[phase] += start.elapsed_time(end) / 1000 if self._cuda else end - start
         if self._cuda:
-            self._free += row.marks[:-1]  # the last mark is the next step's first
+            self._free += row.marks[:-1]  # the last mark is also the first of the next step
         communication = seconds["compute"] * self._share
-        return Split(
+        return StepTimes(
             step=row.step,
             total=sum(seconds.values()),
             data=seconds["data"],

@@ -1,4 +1,4 @@
-"""Numbers that stay on the device until a step later, so that reading them never holds the step up."""
+"""Read values from the device one step late, so that reading them never delays a step."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Reading:
 
 @dataclass
 class _Slot:
-    """A pinned landing place and the event that says the copy has come."""
+    """A pinned buffer on the host and the event at the end of the copy into it."""
 
     copy: torch.Tensor
     done: Any
 
 
 class DeviceValues:
-    """`put` starts a copy to the host and returns at once; `take` gives every step but the newest.
+    """Values on their way to the host: `put` starts a copy, `take` returns every step but the newest.
 
-    Call `take` after the next step's work has been queued: the wait is then for a step that the device has behind it,
-    with work still queued, so it costs nothing. The host never runs more than one step ahead. The delay is the same on
-    the CPU: decisions made from these values fall on the same step on every device.
+    Call `take` after the next step's work has been queued: it then waits for a step that the device has finished, with
+    more work queued, so the wait costs nothing. The host never runs more than one step ahead. On a CPU the delay is the
+    same, so that decisions based on these values are made at the same step on every device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -41,37 +41,37 @@ class DeviceValues:
 
     def put(self, step: int, values: Mapping[str, torch.Tensor]) -> None:
         tensors = [value.detach() for value in values.values()]
-        landed = self._copy(tensors) if self._cuda else [float(tensor) for tensor in tensors]
-        self._pending.append((step, tuple(values), landed))
+        pending = self._copy(tensors) if self._cuda else [float(tensor) for tensor in tensors]
+        self._pending.append((step, tuple(values), pending))
 
     def take(self) -> list[Reading]:
-        return self._read(keep=1)
+        return self._read(leave=1)
 
     def drain(self) -> list[Reading]:
-        """Everything, waiting for the newest step too: at the end, or before a decision that cannot be late."""
-        return self._read(keep=0)
+        """Return all steps, waiting for the newest: at the end, or before a decision that cannot be delayed."""
+        return self._read(leave=0)
 
     def _copy(self, tensors: list[torch.Tensor]) -> _Slot:
-        # float64 holds every float32 exactly: a loss in the log can be compared bit for bit.
+        # float64 represents every float32 exactly, so losses in the log can be compared bit for bit.
         packed = torch.stack([tensor.reshape(()).to(torch.float64) for tensor in tensors])
-        slot = self._slot(len(tensors))
+        slot = self._get_slot(len(tensors))
         slot.copy.copy_(packed, non_blocking=True)
         slot.done.record()
         return slot
 
-    def _slot(self, count: int) -> _Slot:
-        for place, slot in enumerate(self._free):
+    def _get_slot(self, count: int) -> _Slot:
+        for index, slot in enumerate(self._free):
             if slot.copy.numel() == count:
-                return self._free.pop(place)
+                return self._free.pop(index)
         return _Slot(torch.empty(count, dtype=torch.float64, pin_memory=True), torch.cuda.Event())
 
-    def _read(self, keep: int) -> list[Reading]:
+    def _read(self, leave: int) -> list[Reading]:
         readings = []
-        while len(self._pending) > keep:
-            step, names, landed = self._pending.popleft()
-            if isinstance(landed, _Slot):
-                landed.done.synchronize()
-                self._free.append(landed)
-                landed = landed.copy.tolist()
-            readings.append(Reading(step, dict(zip(names, landed, strict=True))))
+        while len(self._pending) > leave:
+            step, names, pending = self._pending.popleft()
+            if isinstance(pending, _Slot):
+                pending.done.synchronize()
+                self._free.append(pending)
+                pending = pending.copy.tolist()
+            readings.append(Reading(step, dict(zip(names, pending, strict=True))))
         return readings

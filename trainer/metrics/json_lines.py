@@ -1,4 +1,4 @@
-"""A file of JSON objects, one per line, that survives being killed in the middle of a line."""
+"""Files of JSON objects, one per line, that survive a kill in the middle of a line."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class JsonLines:
-    """Appends; each line goes to the file in one write, and a torn one from before is cut off first."""
+    """Appends lines to a file, each in a single write, after removing an incomplete last line."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _mend(path)
+        _remove_incomplete_line(path)
         self._file = path.open("ab", buffering=0)
-        self._torn = False
+        self._is_incomplete = False
 
     def append(self, item: Mapping[str, Any]) -> None:
-        """Raises OSError on a full disk; the next line starts on its own all the same."""
-        data = b"\n" * self._torn + _line(item)
-        self._torn = True
+        """Write a line; after an OSError, such as a full disk, the next call still starts a new line."""
+        data = b"\n" * self._is_incomplete + _encode(item)
+        self._is_incomplete = True
         if self._file.write(data) == len(data):
-            self._torn = False
+            self._is_incomplete = False
 
     def close(self) -> None:
         self._file.close()
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Every whole line; a torn one, or a file that is not there, is no error: the run was killed."""
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return every complete line; a missing file or an incomplete line is not an error, as the run may be killed."""
     if not path.is_file():
         return []
     items = (_parse(line) for line in path.read_bytes().splitlines())
     return [item for item in items if item is not None]
 
 
-def keep_until(path: Path, step: int) -> int:
-    """Drop the lines of later steps: the run goes on from `step` and will write them again. Returns how many."""
-    lines = read(path)
-    kept = [line for line in lines if line.get("step", 0) <= step]
-    if len(kept) < len(lines):
-        beside = path.with_suffix(".rewrite")
-        beside.write_bytes(b"".join(_line(line) for line in kept))
-        os.replace(beside, path)
-    return len(lines) - len(kept)
+def drop_after(path: Path, step: int) -> int:
+    """Remove the lines after `step`, from which the run continues and writes them again; return their number."""
+    lines = read_lines(path)
+    remaining = [line for line in lines if line.get("step", 0) <= step]
+    if len(remaining) < len(lines):
+        rewritten = path.with_suffix(".rewrite")
+        rewritten.write_bytes(b"".join(_encode(line) for line in remaining))
+        os.replace(rewritten, path)
+    return len(lines) - len(remaining)
 
 
-def _mend(path: Path) -> None:
+def _remove_incomplete_line(path: Path) -> None:
     if not path.is_file():
         return
     with path.open("rb+") as file:
         content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
+        end = content.rfind(b"\n") + 1
+        if end < len(content):
+            file.truncate(end)
 
 
-def _line(item: Mapping[str, Any]) -> bytes:
-    return json.dumps({key: _plain(value) for key, value in item.items()}, allow_nan=False).encode() + b"\n"
+def _encode(item: Mapping[str, Any]) -> bytes:
+    return json.dumps({key: _to_json(value) for key, value in item.items()}, allow_nan=False).encode() + b"\n"
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN: it becomes its name, and a number again when read."""
+def _to_json(value: Any) -> Any:
+    """Return NaN and infinities as text, because JSON does not have them; reading turns them back into numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -1,4 +1,4 @@
-"""All measuring of a loop behind three calls: phase, step, done. One line of metrics every N steps."""
+"""The measurements of a training loop behind three calls: phase, step and done."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 import torch
 
 from trainer.config.schema import Config, Gpt2Config, LlamaConfig, ResNetConfig
-from trainer.metrics.clock import NOT_MEASURED, Clock, Phase, Split
+from trainer.metrics.clock import NOT_MEASURED, Clock, Phase, StepTimes
 from trainer.metrics.communication import Profile
 from trainer.metrics.device_values import DeviceValues, Reading
 from trainer.metrics.profile import Profiler
 from trainer.metrics.recorder import Recorder
-from trainer.metrics.utilisation import FORMULA, Nvml, Rates, memory_gb, rates
+from trainer.metrics.utilisation import FORMULA, MatmulRates, Nvml, measure_rates, read_memory_gb
 
 
 class Meter:
-    """What a loop does with it:
+    """Measures a loop and records a line of metrics every `metrics.every` steps.
+
+    Usage in a loop::
 
         with meter.phase("data"):
             batch = next(batches)
@@ -28,7 +30,7 @@ class Meter:
         for reading in meter.done(step, {"loss": result.loss}, {"lr": rate}):
             judge(reading)
 
-    `done` gives the values of the step before, so nothing in a step waits for the device.
+    `done` returns the values of the previous step, so that no step waits for the device.
     """
 
     def __init__(
@@ -41,14 +43,14 @@ class Meter:
         self._world_size = world_size
         self._flops_per_sample = flops_per_sample
         self._values = DeviceValues(device)
-        self._profiler = Profiler(config.metrics.profile_every, device, self._profiled)
+        self._profiler = Profiler(config.metrics.profile_every, device, self._record_profile)
         self._nvml = Nvml(device, config.metrics.nvml)
-        self._rates: Rates | None = None
-        self._measured = False
+        self._rates: MatmulRates | None = None
+        self._has_measured_rates = False
         self._extra: dict[int, dict[str, float]] = {}
-        self._window: list[Split] = []
-        self.step_s = 0.0  # of the last step that is known
-        self.own_s = 0.0  # the same without waiting for others
+        self._window: list[StepTimes] = []
+        self.step_s = 0.0  # of the last step whose times have been read
+        self.own_s = 0.0  # the same without waiting for other ranks
         self._unit, self._per_sample = throughput_unit(config)
 
     def phase(self, name: Phase) -> Any:
@@ -60,44 +62,44 @@ class Meter:
             yield
 
     def done(self, step: int, values: Mapping[str, torch.Tensor], extra: Mapping[str, float]) -> list[Reading]:
-        """Ends the step. `extra` are numbers the host knows already, such as the learning rate."""
+        """End the step; `extra` are values that are already on the host, such as the learning rate."""
         self.clock.end(step)
         self._values.put(step, values)
         self._extra[step] = dict(extra)
         return self._report(self.clock.take(), self._values.take())
 
     def flush(self) -> list[Reading]:
-        """The newest step too, waiting for it: before the end, a rollback, or a decision that cannot be late."""
+        """Return the newest step too, waiting for it: before the end, a rollback, or an urgent decision."""
         return self._report(self.clock.drain(), self._values.drain())
 
-    def _report(self, splits: list[Split], readings: list[Reading]) -> list[Reading]:
-        for split, reading in zip(splits, readings, strict=True):
-            self._window.append(split)
-            self.step_s, self.own_s = split.total, split.own
+    def _report(self, steps: list[StepTimes], readings: list[Reading]) -> list[Reading]:
+        for times, reading in zip(steps, readings, strict=True):
+            self._window.append(times)
+            self.step_s, self.own_s = times.total, times.own
             extra = self._extra.pop(reading.step)
             if reading.step % self._config.metrics.every == 0 or reading.step == self._config.steps:
-                self._recorder.record(reading.step, {**reading.values, **extra, **self._measure()})
+                self._recorder.record(reading.step, {**reading.values, **extra, **self._summarise_window()})
                 self._window = []
         return readings
 
-    def _measure(self) -> dict[str, Any]:
-        step_s = sum(split.total for split in self._window) / len(self._window)
+    def _summarise_window(self) -> dict[str, Any]:
+        step_s = sum(times.total for times in self._window) / len(self._window)
         per_second = self._config.batch.size / step_s
         return {
             f"{self._unit}_per_s": per_second * self._per_sample,
-            "mfu": self._mfu(per_second),
+            "mfu": self._compute_mfu(per_second),
             "step_s": step_s,
-            **_parts(self._window),
+            **_average_parts(self._window),
             "communication_from": self._window[-1].source,
-            "memory_gb": memory_gb(self._device),
+            "memory_gb": read_memory_gb(self._device),
             **self._nvml.read(),
         }
 
-    def _mfu(self, samples_per_second: float) -> float | None:
-        if not self._measured:
-            self._measured = True
+    def _compute_mfu(self, samples_per_second: float) -> float | None:
+        if not self._has_measured_rates:
+            self._has_measured_rates = True
             metrics = self._config.metrics
-            self._rates = rates(self._device, self._config.precision, metrics.peak_tflops)
+            self._rates = measure_rates(self._device, self._config.precision, metrics.peak_tflops)
             self.clock.restart()
             if self._rates:
                 self._recorder.event("peak", formula=FORMULA, **dataclasses.asdict(self._rates))
@@ -105,21 +107,21 @@ class Meter:
             return None
         return self._rates.mfu(self._flops_per_sample * samples_per_second, self._world_size)
 
-    def _profiled(self, profile: Profile) -> None:
-        self.clock.exposed(self._profiler.exposed_share, profile.step)
+    def _record_profile(self, profile: Profile) -> None:
+        self.clock.set_exposed_share(self._profiler.exposed_share, profile.step)
         self._recorder.profile(profile)
 
 
 def throughput_unit(config: Config) -> tuple[str, int]:
-    """What is counted per second, and how many of them a sample has."""
+    """Return the unit of throughput and how many of them a sample has."""
     if isinstance(config.model, LlamaConfig | Gpt2Config):
         return "tokens", config.data.seq_len or config.model.seq_len
     return ("images" if isinstance(config.model, ResNetConfig) else "samples"), 1
 
 
-def _parts(window: list[Split]) -> dict[str, float | None]:
+def _average_parts(window: list[StepTimes]) -> dict[str, float | None]:
     parts: dict[str, float | None] = {
-        f"{name}_s": sum(getattr(split, name) for split in window) / len(window)
+        f"{name}_s": sum(getattr(times, name) for times in window) / len(window)
         for name in ("data", "compute", "communication", "checkpoint", "other", "own")
     }
     if window[-1].source == NOT_MEASURED:

@@ -1,4 +1,4 @@
-"""Now and then one step under torch's profiler: which collectives ran, on which group, and what they cost."""
+"""Profile a step from time to time: which collectives ran, on which group, and what they cost."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from typing import Any
 
 import torch
 
-from trainer.metrics.communication import Event, Interval, Profile, collective, summarise
+from trainer.metrics.communication import Event, Interval, Profile, name_collective, summarise
 
-STEP = "trainer::step"
-Entry = dict[str, Any]
-# Slow ranks can be told apart only once it is known how long each one waits, so the first answer comes early: after
-# compilers and caches have settled, and counted from the start of this process, since a resumed run knows no more.
-EARLY = 10
-AGAIN = 4
-_REMEMBERED = 3
-_SAME_SHARE = 0.2
-_STAMP_S = 0.002
-_WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Bool": 1}
+STEP_EVENT = "trainer::step"
+FlightEntry = dict[str, Any]
+"""An entry of torch's flight recorder."""
+# A slow rank can be recognised only when it is known how long each rank waits, so the first profile comes early: once
+# compilers and caches have warmed up. It is counted from the start of the process, because a resumed run knows no more.
+FIRST_PROFILE_AFTER_STEPS = 10
+REPEAT_AFTER_STEPS = 4
+_SHARES_TO_KEEP = 3
+_SHARE_TOLERANCE = 0.2
+_GLOO_STAMP_S = 0.002
+_BYTES_PER_VALUE = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Bool": 1}
 
 
 class Profiler:
-    """`around(step)` profiles the step when its turn has come and hands the result to `done`.
+    """Profiles the steps that are due and passes the results to `done`.
 
-    The profiler already runs in the step before: to start it takes each rank another time, and whoever comes late to a
-    step's first collective for that would look like one who waits for nobody.
+    The profiler is started one step early. Starting it takes a different time on each rank, and a rank that is late for
+    a step's first collective because of it would look like one that never waits.
     """
 
     def __init__(self, every: int, device: torch.device, done: Callable[[Profile], None]) -> None:
@@ -41,21 +42,22 @@ class Profiler:
         self._device = device
         self._done = done
         self._count = 0
-        self._extra = EARLY
+        self._extra = FIRST_PROFILE_AFTER_STEPS
         self._running: Any = None
-        self._shares: deque[float] = deque(maxlen=_REMEMBERED)
-        self._disagreed = 0
+        self._shares: deque[float] = deque(maxlen=_SHARES_TO_KEEP)
+        self._disagreements = 0
 
     @property
     def exposed_share(self) -> float:
-        """Of a step's time, by the last profiles together: one of them may have met a moment of noise."""
+        """Share of a step's time that waits for communication: the median of the last profiles, to filter noise."""
         return median(self._shares)
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
+        """Run a step, profiling it if it is due."""
         self._count += 1
         if not self._is_due(step, self._count):
-            self._stop()  # the step it was started for did not come
+            self._stop()  # the step that it was started for was skipped
             if self._is_due(step + 1, self._count + 1):
                 self._start()
             yield
@@ -64,26 +66,28 @@ class Profiler:
         from torch.profiler import record_function  # noqa: PLC0415
 
         self._wait_for_device()
-        with record_function(STEP):
+        with record_function(STEP_EVENT):
             yield
         self._wait_for_device()
         raw = self._stop()
-        profile = (_device_profile if self._device.type == "cuda" else _host_profile)(step, raw, _recorded())
+        profile = (_profile_device if self._device.type == "cuda" else _profile_host)(
+            step, raw, _read_flight_recorders()
+        )
         if profile is None:
-            self._extra = self._count + AGAIN
+            self._extra = self._count + REPEAT_AFTER_STEPS
             return
-        self._judge(profile.exposed_share)
+        self._add_share(profile.exposed_share)
         self._done(profile)
 
     def _is_due(self, step: int, count: int) -> bool:
         if not self._every:
             return False
-        return step % self._every == 0 or (count == self._extra and self._every > EARLY)
+        return step % self._every == 0 or (count == self._extra and self._every > FIRST_PROFILE_AFTER_STEPS)
 
     def _start(self) -> None:
         if self._running:
             return
-        # The profiler's notes to its own users ("no GPU", "profiler_start", cycles) are none to the run's.
+        # The profiler's own messages ("no GPU", "profiler_start", cycles) mean nothing to the user of a run.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
         from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
@@ -98,63 +102,63 @@ class Profiler:
         running, self._running = self._running, None
         running.stop()
         raw: Sequence[Any] = running.profiler.kineto_results.events()
-        # The profiler is part of a cycle: it would hold megabytes until the next garbage collection.
+        # The profiler is part of a reference cycle, which would hold megabytes until the next garbage collection.
         running.profiler.kineto_results = None
         return raw
 
     def _wait_for_device(self) -> None:
-        """Kernels that run inside the step's frame are then the step's own, and gloo's threads have stamped theirs."""
+        """Let earlier kernels finish, so that those inside the step are its own, and let gloo record its messages."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         else:
-            time.sleep(_STAMP_S)
+            time.sleep(_GLOO_STAMP_S)
 
-    def _judge(self, share: float) -> None:
-        """A profile that says something new is soon followed by another, a few times at most."""
-        agrees = bool(self._shares) and abs(share - self._shares[-1]) <= _SAME_SHARE
+    def _add_share(self, share: float) -> None:
+        """Store a share and, if it differs from the last, schedule another profile soon, a few times at most."""
+        agrees = bool(self._shares) and abs(share - self._shares[-1]) <= _SHARE_TOLERANCE
         self._shares.append(share)
-        self._disagreed = 0 if agrees else self._disagreed + 1
-        if 0 < self._disagreed < _REMEMBERED:
-            self._extra = self._count + AGAIN
+        self._disagreements = 0 if agrees else self._disagreements + 1
+        if 0 < self._disagreements < _SHARES_TO_KEEP:
+            self._extra = self._count + REPEAT_AFTER_STEPS
 
 
-def _recorded() -> list[Entry]:
-    """What the flight recorders know, oldest first; empty where they are off (TORCH_FR_BUFFER_SIZE).
+def _read_flight_recorders() -> list[FlightEntry]:
+    """Return the entries of the flight recorders, oldest first; none if they are off (TORCH_FR_BUFFER_SIZE).
 
-    NCCL has one of its own. A run on GPUs has gloo groups beside it, so both may be there.
+    NCCL has its own recorder. A run on GPUs uses gloo groups as well, so both may have entries.
     """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return []
     from torch._C import _distributed_c10d  # noqa: PLC0415
 
-    found: dict[tuple[str, int], Entry] = {}
+    entries: dict[tuple[str, int], FlightEntry] = {}
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
         dump = getattr(_distributed_c10d, name, None)
         for entry in json.loads(dump()).get("entries", []) if dump else []:
-            found[entry["profiling_name"], entry["time_created_ns"]] = entry
-    return sorted(found.values(), key=lambda entry: entry["time_created_ns"])
+            entries[entry["profiling_name"], entry["time_created_ns"]] = entry
+    return sorted(entries.values(), key=lambda entry: entry["time_created_ns"])
 
 
-def _host_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Profile | None:
-    """gloo: messages run on its own threads; the thread that entered the step computes.
+def _profile_host(step: int, raw: Sequence[Any], entries: Sequence[FlightEntry]) -> Profile | None:
+    """Profile a step on a CPU: gloo sends on its own threads, and the thread that entered the step computes.
 
-    None where gloo's threads did not get to stamp their messages: the step would look like one that waits for nobody.
+    Returns None if gloo's threads had no time to record their messages: the rank would seem never to wait.
     """
-    frame = next(event for event in raw if event.name() == STEP)
+    frame = next(event for event in raw if event.name() == STEP_EVENT)
     span = _interval(frame)
     since = [event for event in raw if event.start_ns() >= span[0]]
-    mine = [event for event in since if event.start_thread_id() == frame.start_thread_id()]
-    compute = [Event("", *_interval(e), "compute") for e in mine if e.name().startswith(("aten::", "## Call Compiled"))]
-    calls = [event for event in mine if event.name().startswith("c10d::")]
+    own = [event for event in since if event.start_thread_id() == frame.start_thread_id()]
+    compute = [Event("", *_interval(e), "compute") for e in own if e.name().startswith(("aten::", "## Call Compiled"))]
+    calls = [event for event in own if event.name().startswith("c10d::")]
     messages = [event for event in since if event.name().startswith("gloo:")]
     if calls and not messages:
         return None
-    return summarise(step, compute + _messages(messages, calls, _since(entries, span[0])), span, host=True)
+    return summarise(step, compute + _match_messages(messages, calls, _select_since(entries, span[0])), span, host=True)
 
 
-def _device_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> Profile:
-    """NCCL: messages and compute are kernels on the streams of one GPU."""
-    frame = next(event for event in raw if event.name() == STEP and not _on_device(event))
+def _profile_device(step: int, raw: Sequence[Any], entries: Sequence[FlightEntry]) -> Profile:
+    """Profile a step on a GPU: NCCL messages and compute are kernels on its streams."""
+    frame = next(event for event in raw if event.name() == STEP_EVENT and not _on_device(event))
     inside = [event for event in raw if event.start_ns() >= frame.start_ns()]
     work = [event for event in inside if _on_device(event) and not event.is_user_annotation()]
     messages = [event for event in work if event.name().startswith("nccl")]
@@ -162,57 +166,57 @@ def _device_profile(step: int, raw: Sequence[Any], entries: Sequence[Entry]) -> 
     span = _interval(frame)
     if work:
         span = min(e.start_ns() for e in work), max(_interval(e)[1] for e in work)
-    found = _messages(messages, [], _since(entries, frame.start_ns()))
-    return summarise(step, compute + found, span, host=False)
+    matched = _match_messages(messages, [], _select_since(entries, frame.start_ns()))
+    return summarise(step, compute + matched, span, host=False)
 
 
-def _messages(raw: Sequence[Any], calls: Sequence[Any], entries: Sequence[Entry]) -> list[Event]:
-    """Each message with the group and size the flight recorder has for it: first come, first served per kind and size.
+def _match_messages(raw: Sequence[Any], calls: Sequence[Any], entries: Sequence[FlightEntry]) -> list[Event]:
+    """Give each message the group and size of the next entry of the flight recorder with the same kind and size.
 
-    gloo does a reduce-scatter by an all-reduce; the call that asked for it has the right name.
+    gloo implements reduce-scatter with an all-reduce, so the name is taken from the call.
     """
-    waiting: dict[tuple[str, int], deque[Entry]] = defaultdict(deque)
+    waiting: dict[tuple[str, int], deque[FlightEntry]] = defaultdict(deque)
     for entry in entries:
-        waiting[_key(entry["profiling_name"], _count(entry["input_sizes"]))].append(entry)
+        waiting[_make_key(entry["profiling_name"], _count_values(entry["input_sizes"]))].append(entry)
     events = []
     for message in sorted(raw, key=lambda event: event.start_ns()):
-        count = _count(message.shapes())
-        queue = waiting[_key(message.name(), count)]
+        count = _count_values(message.shapes())
+        queue = waiting[_make_key(message.name(), count)]
         if not queue:
-            events.append(Event(collective(message.name()), *_interval(message), "communication", "", 4 * count))
+            events.append(Event(name_collective(message.name()), *_interval(message), "communication", "", 4 * count))
             continue
         entry = queue.popleft()
-        moment = entry["time_created_ns"]
-        asked = [call.name() for call in calls if call.start_ns() <= moment <= _interval(call)[1]]
-        name = collective(asked[-1] if asked else entry["profiling_name"])
-        events.append(Event(name, *_interval(message), "communication", _group(entry), _size(entry)))
+        created_ns = entry["time_created_ns"]
+        callers = [call.name() for call in calls if call.start_ns() <= created_ns <= _interval(call)[1]]
+        name = name_collective(callers[-1] if callers else entry["profiling_name"])
+        events.append(Event(name, *_interval(message), "communication", _name_group(entry), _count_bytes(entry)))
     return events
 
 
-def _key(name: str, count: int) -> tuple[str, int]:
-    """A kernel of NCCL does not say how much it moves."""
-    return (collective(name), count if name.startswith("gloo:") else 0)
+def _make_key(name: str, count: int) -> tuple[str, int]:
+    # A kernel of NCCL does not show how much it moves.
+    return (name_collective(name), count if name.startswith("gloo:") else 0)
 
 
-def _group(entry: Entry) -> str:
+def _name_group(entry: FlightEntry) -> str:
     name, description = entry["process_group"]
     if description in ("", "undefined"):
         return f"group {name}"
     return "world" if description == "default_pg" else str(description).removeprefix("mesh_")
 
 
-def _size(entry: Entry) -> int:
-    """Bytes of the larger side."""
+def _count_bytes(entry: FlightEntry) -> int:
+    """Return the bytes of the larger of input and output."""
     sides = [(entry[f"{side}_sizes"], entry[f"{side}_dtypes"]) for side in ("input", "output")]
-    return max(_count(sizes) * _WIDTH.get(types[0] if types else "", 4) for sizes, types in sides)
+    return max(_count_values(sizes) * _BYTES_PER_VALUE.get(types[0] if types else "", 4) for sizes, types in sides)
 
 
-def _count(shapes: Sequence[Sequence[int]]) -> int:
+def _count_values(shapes: Sequence[Sequence[int]]) -> int:
     return sum(math.prod(shape) for shape in shapes if shape)
 
 
-def _since(entries: Sequence[Entry], begin: int) -> list[Entry]:
-    return [entry for entry in entries if entry["time_created_ns"] >= begin]
+def _select_since(entries: Sequence[FlightEntry], start_ns: int) -> list[FlightEntry]:
+    return [entry for entry in entries if entry["time_created_ns"] >= start_ns]
 
 
 def _interval(event: Any) -> Interval:

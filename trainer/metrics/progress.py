@@ -1,4 +1,4 @@
-"""One line that says how the run is doing: in place on a terminal, a line per report in a log."""
+"""The progress line of a run: updated in place on a terminal, one line per report in a log."""
 
 from __future__ import annotations
 
@@ -11,50 +11,53 @@ _THOUSAND = 1000.0
 
 
 class Progress:
+    """Prints progress and messages to a stream."""
+
     def __init__(self, steps: int, stream: TextIO) -> None:
         self._steps = steps
         self._stream = stream
-        self._in_place = stream.isatty()
-        self._open = False
-        self._seen: list[tuple[int, float]] = []
+        self._is_terminal = stream.isatty()
+        self._is_line_open = False
+        self._reports: list[tuple[int, float]] = []
 
     def show(self, step: int, values: Mapping[str, Any]) -> None:
-        self._seen = [*self._seen[-9:], (step, time.monotonic())]
-        text = line(step, self._steps, values, self._eta(step))
-        if not self._in_place:
+        self._reports = [*self._reports[-9:], (step, time.monotonic())]
+        text = format_line(step, self._steps, values, self._estimate_seconds_left(step))
+        if not self._is_terminal:
             print(text, file=self._stream, flush=True)
             return
         width = shutil.get_terminal_size().columns - 1
         self._stream.write(f"\r{text[:width]}\x1b[K")
         self._stream.flush()
-        self._open = True
+        self._is_line_open = True
 
     def say(self, text: str) -> None:
-        """A message that stays; the line in place makes room for it."""
-        if self._open:
+        """Print a message that stays, above the progress line."""
+        if self._is_line_open:
             self._stream.write("\r\x1b[K")
-            self._open = False
+            self._is_line_open = False
         print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        if self._open:
+        if self._is_line_open:
             print(file=self._stream, flush=True)
-            self._open = False
+            self._is_line_open = False
 
-    def _eta(self, step: int) -> float | None:
-        first, began = self._seen[0]
+    def _estimate_seconds_left(self, step: int) -> float | None:
+        first, started = self._reports[0]
         if step <= first:
             return None
-        return (time.monotonic() - began) / (step - first) * (self._steps - step)
+        return (time.monotonic() - started) / (step - first) * (self._steps - step)
 
 
-def line(step: int, steps: int, values: Mapping[str, Any], eta: float | None) -> str:
+def format_line(step: int, steps: int, values: Mapping[str, Any], eta: float | None) -> str:
+    """Return the progress line with the values that are available; `eta` is in seconds."""
     parts = [f"step {step:>{len(str(steps))}}/{steps}"]
     if "loss" in values:
         parts.append(f"loss {values['loss']:.4f}")
     for unit in ("tokens", "images", "samples"):
         if f"{unit}_per_s" in values:
-            parts.append(f"{short(values[f'{unit}_per_s'])} {unit}/s")
+            parts.append(f"{format_count(values[f'{unit}_per_s'])} {unit}/s")
             break
     if "mfu" in values:
         parts.append(f"MFU {values['mfu']:.1%}")
@@ -65,11 +68,12 @@ def line(step: int, steps: int, values: Mapping[str, Any], eta: float | None) ->
     if "memory_gb" in values:
         parts.append(f"mem {values['memory_gb']:.2f} GB")
     if eta is not None:
-        parts.append(f"eta {clock(eta)}")
+        parts.append(f"eta {format_duration(eta)}")
     return "  ".join(parts)
 
 
-def short(value: float) -> str:
+def format_count(value: float) -> str:
+    """Return a number as "7", "1.2k" or "3.4M"."""
     for suffix in ("", "k", "M", "G"):
         if abs(value) < _THOUSAND or suffix == "G":
             break
@@ -77,7 +81,8 @@ def short(value: float) -> str:
     return f"{value:.0f}{suffix}" if value >= 100 or not suffix else f"{value:.1f}{suffix}"  # noqa: PLR2004
 
 
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+def format_duration(duration_s: float) -> str:
+    """Return a duration as "1:02:05" or "2:05"."""
+    minutes, seconds = divmod(round(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

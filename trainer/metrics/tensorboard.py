@@ -1,6 +1,7 @@
-"""Scalars as TensorBoard event files, written directly: the format is small and importing the package takes seconds.
+"""Write scalars as TensorBoard event files.
 
-Format: https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto inside records of
+The package is not used, because the format is small and importing the package takes seconds. The format:
+https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto inside records of
 https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
 """
 
@@ -17,43 +18,45 @@ _SESSION_START = b"\x3a\x02\x08\x01"  # session_log { status: START }
 
 
 class TensorBoard:
-    """One event file of this process. `first_step` hides what an earlier process wrote from that step on."""
+    """An event file of this process; it hides what earlier processes wrote from `first_step` on."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
         self._file = (folder / name).open("wb", buffering=0)
-        self._write(_event(0) + _bytes(3, b"brain.Event:2"))
-        self._write(_event(first_step) + _SESSION_START)
+        self._write(_encode_event(0) + _encode_bytes(3, b"brain.Event:2"))
+        self._write(_encode_event(first_step) + _SESSION_START)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        summary = b"".join(_bytes(1, _bytes(1, tag.encode()) + _float(2, value)) for tag, value in values.items())
-        self._write(_event(step) + _bytes(5, summary))
+        summary = b"".join(
+            _encode_bytes(1, _encode_bytes(1, tag.encode()) + _encode_float(2, value)) for tag, value in values.items()
+        )
+        self._write(_encode_event(step) + _encode_bytes(5, summary))
 
     def close(self) -> None:
         self._file.close()
 
     def _write(self, data: bytes) -> None:
         length = struct.pack("<Q", len(data))
-        self._file.write(length + _masked(length) + data + _masked(data))
+        self._file.write(length + _checksum(length) + data + _checksum(data))
 
 
-def _event(step: int) -> bytes:
-    return b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step)
+def _encode_event(step: int) -> bytes:
+    return b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _encode_varint(step)
 
 
-def _bytes(field: int, data: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(data)) + data
+def _encode_bytes(field: int, data: bytes) -> bytes:
+    return _encode_varint(field << 3 | 2) + _encode_varint(len(data)) + data
 
 
-def _float(field: int, value: float) -> bytes:
+def _encode_float(field: int, value: float) -> bytes:
     try:
-        return _varint(field << 3 | 5) + struct.pack("<f", value)
+        return _encode_varint(field << 3 | 5) + struct.pack("<f", value)
     except OverflowError:  # beyond float32
-        return _varint(field << 3 | 5) + struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+        return _encode_varint(field << 3 | 5) + struct.pack("<f", float("inf") if value > 0 else float("-inf"))
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value >> 7:
         out.append(value & 0x7F | 0x80)
@@ -62,7 +65,8 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _masked(data: bytes) -> bytes:
+def _checksum(data: bytes) -> bytes:
+    """Return the masked CRC-32C of a record."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -70,8 +74,8 @@ def _masked(data: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _crc_table() -> list[int]:
-    """Castagnoli's polynomial; the standard library only has the other one."""
+def _make_crc_table() -> list[int]:
+    """Return the table of Castagnoli's polynomial, which the standard library does not have."""
     table = []
     for value in range(256):
         for _ in range(8):
@@ -80,4 +84,4 @@ def _crc_table() -> list[int]:
     return table
 
 
-_CRC = _crc_table()
+_CRC = _make_crc_table()

@@ -1,4 +1,4 @@
-"""How much of the machine a run uses: MFU against a stated peak, memory, and what NVML sees."""
+"""How well a run uses the machine: MFU relative to a stated peak, memory, and readings of NVML."""
 
 from __future__ import annotations
 
@@ -9,61 +9,65 @@ from typing import Any
 
 import torch
 
-from trainer.metrics.peaks import data_sheet
+from trainer.metrics.peaks import find_peak
 
 FORMULA = "MFU = floating point operations per sample x samples per second / (ranks x peak of one rank)"
 _GB = 1e9
-_PAGE = 4096
+_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Rates:
-    """FLOP/s of one rank. `achieved` is what a plain matmul reaches here and now; `peak` is what MFU is relative to."""
+class MatmulRates:
+    """Matmul rates of one rank, in FLOP/s."""
 
     peak: float
+    """The rate that MFU is relative to."""
     source: str
+    """Where the peak comes from."""
     achieved: float | None
+    """The rate of a plain matmul, measured on this machine."""
 
     def mfu(self, flops_per_second: float, ranks: int) -> float:
         return flops_per_second / (ranks * self.peak)
 
 
-def rates(device: torch.device, precision: str, given_tflops: float) -> Rates | None:
-    """Call at the first log point, on every rank at the same step: the matmul takes its 0.2 s once, after the start.
+def measure_rates(device: torch.device, precision: str, given_tflops: float) -> MatmulRates | None:
+    """Return the peak and the measured matmul rate of this rank.
 
-    All ranks together, because ranks that share a CPU also share its rate. None when memory does not allow the trial
-    and no data sheet knows the chip: then there is no MFU rather than a wrong one.
+    Call it once, at the first report and at the same step on every rank: it takes 0.2 s, and ranks that share a CPU
+    also share its rate. Returns None if memory does not suffice to measure and the GPU is not listed: no MFU is better
+    than a wrong one.
     """
-    achieved = _matmul_rate(device, precision)
+    achieved = _measure_matmul(device, precision)
     if given_tflops:
-        return Rates(given_tflops * 1e12, "given (metrics.peak_tflops)", achieved)
+        return MatmulRates(given_tflops * 1e12, "given (metrics.peak_tflops)", achieved)
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
-        sheet = data_sheet(name, precision, bool(torch.backends.cuda.matmul.allow_tf32))
+        sheet = find_peak(name, precision, bool(torch.backends.cuda.matmul.allow_tf32))
         if sheet:
-            return Rates(sheet, f"data sheet of {name}", achieved)
-    return Rates(achieved, "measured matmul", achieved) if achieved else None
+            return MatmulRates(sheet, f"data sheet of {name}", achieved)
+    return MatmulRates(achieved, "measured matmul", achieved) if achieved else None
 
 
-def memory_gb(device: torch.device) -> float:
-    """Largest allocation on the GPU since the last call; on the CPU what the process holds."""
+def read_memory_gb(device: torch.device) -> float:
+    """Return the peak allocation of the GPU since the last call or, on a CPU, the current size of the process."""
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device) / _GB
         torch.cuda.reset_peak_memory_stats(device)
         return peak
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE / _GB
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES / _GB
     except OSError:  # not Linux
         return 0.0
 
 
 class Nvml:
-    """What the driver says of this rank's GPU. `read` is empty where nvidia-ml-py, the driver or a GPU is missing."""
+    """Readings of this rank's GPU by the driver; empty if nvidia-ml-py, the driver or a GPU is missing."""
 
-    def __init__(self, device: torch.device, wanted: bool) -> None:
+    def __init__(self, device: torch.device, is_enabled: bool) -> None:
         self._nvml: Any = None
         self._handle: Any = None
-        if wanted and device.type == "cuda":
+        if is_enabled and device.type == "cuda":
             self._open(device)
 
     def read(self) -> dict[str, float]:
@@ -87,7 +91,7 @@ class Nvml:
             return
         try:
             pynvml.nvmlInit()
-            # CUDA_VISIBLE_DEVICES renumbers GPUs for torch and not for NVML: only the UUID is the same.
+            # CUDA_VISIBLE_DEVICES renumbers GPUs for torch but not for NVML, so they are matched by UUID.
             uuid = str(torch.cuda.get_device_properties(device).uuid)
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
             self._nvml = pynvml
@@ -95,30 +99,30 @@ class Nvml:
             self._handle = None
 
 
-def _matmul_rate(device: torch.device, precision: str, seconds: float = 0.2) -> float | None:
+def _measure_matmul(device: torch.device, precision: str, seconds: float = 0.2) -> float | None:
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     size = 4096 if device.type == "cuda" else 512
     try:
         left = torch.rand(size, size, device=device).to(dtype)
         right = torch.rand(size, size, device=device).to(dtype)
         out = torch.empty_like(left)
-        return 2 * size**3 * _rounds_per_second(lambda: torch.mm(left, right, out=out), device, seconds)
-    except RuntimeError:  # out of memory: a run that just fits is worth more than this figure
+        return 2 * size**3 * _count_rounds_per_second(lambda: torch.mm(left, right, out=out), device, seconds)
+    except RuntimeError:  # out of memory: the measurement must not end a run that barely fits
         return None
 
 
-def _rounds_per_second(work: Any, device: torch.device, seconds: float) -> float:
+def _count_rounds_per_second(work: Any, device: torch.device, seconds: float) -> float:
     def finish() -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return time.perf_counter()
 
     work()
-    began, rounds = finish(), 0
+    started, rounds = finish(), 0
     while True:
         for _ in range(8):
             work()
         rounds += 8
-        took = finish() - began
-        if took >= seconds:
-            return rounds / took
+        elapsed = finish() - started
+        if elapsed >= seconds:
+            return rounds / elapsed

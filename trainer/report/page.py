@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from trainer.metrics.progress import clock, short
+from trainer.metrics.progress import format_count, format_duration
 from trainer.report.findings import findings
 from trainer.report.lives import PHASES, lives
 from trainer.report.picture import Picture
@@ -63,7 +63,7 @@ def _head(summary: dict[str, Any]) -> str:
         *_recorded(summary),
         f"{ranks} rank{'s' * (ranks != 1)}" + (f" on {hosts} host{'s' * (hosts != 1)}" if hosts else ""),
         *([str(summary["strategy"])] if summary["strategy"] else []),
-        clock(summary["wall_s"]) + (" h" if summary["wall_s"] >= 3600 else " min"),  # noqa: PLR2004
+        format_duration(summary["wall_s"]) + (" h" if summary["wall_s"] >= 3600 else " min"),  # noqa: PLR2004
     ]
     reason = f'<p class="reason">{_safe(summary["reason"])}</p>' if summary["reason"] else ""
     return f"""<header>
@@ -85,7 +85,7 @@ def _tiles(summary: dict[str, Any]) -> str:
     achieved = peak.get("achieved")
     tiles = [
         ("loss", _number(summary["last_loss"], "{:.4g}"), _note("best {:.4g}", summary["best_loss"])),
-        (f"{summary['unit']} per second", summary["per_s"] and short(summary["per_s"]), ""),
+        (f"{summary['unit']} per second", summary["per_s"] and format_count(summary["per_s"]), ""),
         ("MFU", _number(summary["mfu"], "{:.1%}"), _note("of {:,.4g} TFLOP/s", peak.get("peak"), 1e-12)),
         ("best matmul here", _number(achieved, "{:,.4g}", 1e-12), "TFLOP/s per rank, measured"),
         ("step", _number(summary["step_s"], "{:,.1f} ms", 1000), _note("{:.0%} compute", split["compute"])),

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trainer.metrics.json_lines import read
+from trainer.metrics.json_lines import read_lines
 
 Line = dict[str, Any]
 
@@ -52,11 +52,11 @@ def open_run(folder: Path) -> Run:
     run = Run(folder, config_text=_text(folder / "config.yaml"))
     run.config = _mapping(run.config_text)
     for path in sorted((folder / "metrics").glob("rank-*.jsonl")):
-        lines = [line for line in read(path) if isinstance(line.get("step"), int)]
+        lines = [line for line in read_lines(path) if isinstance(line.get("step"), int)]
         if lines:
             run.ranks[int(path.stem.removeprefix("rank-"))] = lines
-    run.profiles = read(folder / "metrics" / "communication-00000.jsonl")
-    run.events = [event for event in read(folder / "events.jsonl") if "time" in event]
+    run.profiles = read_lines(folder / "metrics" / "communication-00000.jsonl")
+    run.events = [event for event in read_lines(folder / "events.jsonl") if "time" in event]
     run.outcome = _mapping(_text(folder / "outcome.json"))
     if not run.ranks and not run.events:
         raise NoRunError(f"{folder} has neither metrics/rank-*.jsonl nor events.jsonl; name the run.folder of a run")

@@ -25,10 +25,10 @@ $(MUSTER): requirements.lock pyproject.toml $(if $(MOVED),again)
 .PHONY: again
 again:
 
-setup: ## install Python packages, Pulumi, Docker, node image, training environment; only what is missing
+setup: ## install what is missing: Python, Pulumi, Docker, node image, training environment
 	@$(PYTHON) -m setup
 
-demo: setup ## set up this machine, create a cluster, train on 2 nodes, print the report and a summary
+demo: setup ## set up this machine, create a cluster, train on 2 nodes, print the report
 	@$(MUSTER) demo --stack $(STACK)
 
 up: $(MUSTER) ## create or update the cluster (FORCE=1: even if jobs are running; NO_PREFLIGHT=1)
@@ -41,7 +41,7 @@ status: $(MUSTER) ## show nodes, queue, health, cost per hour
 ssh: $(MUSTER) ## open a shell on the login node (NODE=gpu-1: on that node)
 	@$(MUSTER) ssh --stack $(STACK) $(NODE)
 
-submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (NODES=4; ARGS=... are passed to the job)
+submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (NODES=4; ARGS=... for the job)
 	@$(MUSTER) submit --stack $(STACK) $(if $(NODES),--nodes $(NODES)) "$(JOB)" $(ARGS)
 
 fabric: $(MUSTER) ## measure the network between nodes and drain slow nodes (NODES=..., ARGS=--no-drain)
@@ -77,7 +77,7 @@ test-nightly: setup ## run all tests, including the long ones
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
-test-aws: setup ## create a cluster in a real account, which costs money (MUSTER_TEST_AWS=account to confirm)
+test-aws: setup ## create a cluster in a real account, for money (MUSTER_TEST_AWS=account to confirm)
 	@.venv/bin/python -m tests.infra.targets.aws.with_engine $(ARGS)
 
 test-gpu: ## run the tests that need a GPU on this machine, with the torch of PYTHON=...
@@ -93,7 +93,7 @@ bench: setup ## measure bring-up, change and teardown, each next to its referenc
 bench-aws: setup ## measure check, preview and API calls of clusters on AWS, against moto
 	@.venv/bin/python benchmarks/aws.py && .venv/bin/python benchmarks/aws_engine.py
 
-bench-simulator: setup ## refit the simulator without each source in turn; calibrate a cluster and predict its runs
+bench-simulator: setup ## measure the simulator: refits, and predictions of runs on a local cluster
 	@.venv/bin/python -m benchmarks.simulator_fit && .venv/bin/python benchmarks/simulator_cluster.py
 
 bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery

@@ -81,6 +81,7 @@ def test_modes_choose_layers(
     ("report", "code", "expected"),
     [
         (REPORT, 1, (5, 4)),
+        ('<testsuites><testsuite tests="0" failures="0" errors="0" skipped="0"/></testsuites>', 5, (0, 1)),
         ('<testsuite tests="3"/>', 0, (3, 0)),
         ('<testsuite tests="3"/>', 2, (3, 1)),
         ("", 5, (0, 1)),

@@ -1,0 +1,62 @@
+"""The committed table of errors: the committed constants reproduce it, and every figure keeps its bound.
+
+benchmarks/simulator_fit.py makes the table. Its refits take minutes, so only the nightly run repeats them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulator_fit import (
+    FIRST_COLLECTIVES,
+    SYSTEMS_LEFT_OUT,
+    broken_bounds,
+    committed,
+    differences,
+    in_use,
+    left_out,
+)
+from simulator.collectives.constants import constants
+from simulator.fit.collective_cross_validation import measured
+from simulator.fit.collectives import BELIEVED, fit, loss
+from simulator.rows.tables import read_table
+
+HINT = "after a change of the model, the data or the constants run `python -m benchmarks.simulator_fit --write`"
+
+
+def test_the_committed_constants_reproduce_the_committed_errors() -> None:
+    assert differences(in_use(), committed(), 0.0005) == [], HINT
+
+
+def test_every_committed_error_keeps_its_bound() -> None:
+    assert broken_bounds(committed()) == []
+
+
+def test_only_the_undescribed_system_has_no_answer() -> None:
+    first, held_out = (committed()[name]["all"] for name in ("collectives_in_use", "collectives_held_out"))
+    assert first["answered"] == first["rows"] - 15
+    assert held_out["answered"] == held_out["rows"]
+
+
+def test_a_larger_error_is_reported_with_its_bound() -> None:
+    table = committed()
+    table["runs_left_out"]["all"]["median"] = 0.5
+    table["runs_left_out"]["all"]["rows"] = 1
+    assert broken_bounds(table) == [
+        "runs_left_out, all: median is 0.5, allowed: at most 0.08",
+        "runs_left_out, all: rows is 1, allowed: at least 701",
+    ]
+    changes = {"runs_left_out": {"all": {"median": 0.4}}}
+    assert differences(changes, table, 0.01) == ["runs_left_out, all: median is 0.4, in the committed table 0.5"]
+
+
+@pytest.mark.nightly
+def test_refits_reproduce_the_errors_on_what_was_left_out() -> None:
+    assert differences(left_out(), committed(), 0.005) == [], HINT
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("system", SYSTEMS_LEFT_OUT)
+def test_a_fit_of_collectives_is_better_than_the_first_guess(system: str) -> None:
+    others = [row for row in measured(read_table(FIRST_COLLECTIVES)) if row.system.name != system]
+    assert loss(others, constants(fit(others))) < loss(others, constants(BELIEVED))

@@ -1,1 +1,1 @@
-"""Tests of setup: decisions as tables, actions on real processes, a real pip and the real engine."""
+"""Tests of setup: decisions as tables, and actions with real processes, a real pip and the real Docker engine."""

@@ -71,7 +71,7 @@ def test_all_files_of_the_machine_are_read(tmp_path: Path) -> None:
     assert [source.uri[7] for source in apt_sources.read_sources(tmp_path)] == ["a", "b", "c"]
 
 
-def test_mirrors_move_to_the_suite_of_the_nodes() -> None:
+def test_mirrors_are_changed_to_the_suite_of_the_nodes() -> None:
     mirrors = apt_sources.find_mirrors(tuple(apt_sources.parse_deb822(DEB822)), "bookworm", "trixie")
     assert mirrors == Mirrors(
         Source("http://mirror.test/debian", "trixie", KEYRING),
@@ -86,12 +86,12 @@ def test_mirrors_move_to_the_suite_of_the_nodes() -> None:
     ]
 
 
-def test_suites_the_machine_does_not_have_are_not_invented() -> None:
+def test_suites_that_the_machine_lacks_are_not_added() -> None:
     mirrors = apt_sources.find_mirrors((Source("http://mirror.test/debian", "stable"),), "trixie", "trixie")
     assert mirrors == Mirrors(Source("http://mirror.test/debian", "trixie"))
 
 
-def test_a_file_of_mirrors_is_resolved() -> None:
+def test_a_mirror_list_is_replaced_by_its_first_mirror() -> None:
     source = Source("mirror+file:/etc/apt/mirrors/debian.list", "trixie")
     read = {
         Path("/etc/apt/mirrors/debian.list"): "# cloud\nhttps://cdn.test/debian/ priority:1\nhttps://b.test/debian\n"
@@ -100,7 +100,7 @@ def test_a_file_of_mirrors_is_resolved() -> None:
     assert mirrors == Mirrors(Source("https://cdn.test/debian", "trixie"))
 
 
-def test_without_a_usable_mirror_there_is_none() -> None:
+def test_a_machine_without_a_usable_mirror_has_none() -> None:
     sources = (Source("cdrom:[Debian]", "trixie"), Source("https://other.test/apt", "cloud-sdk-trixie"))
     assert apt_sources.find_mirrors(sources, "trixie", "trixie") is None
 
@@ -141,7 +141,7 @@ def test_without_a_usable_mirror_there_is_none() -> None:
         ),
     ],
 )
-def test_packages_are_only_what_is_missing_and_needed(facts: Facts, names: tuple[str, ...]) -> None:
+def test_apt_installs_only_packages_that_are_missing_and_needed(facts: Facts, names: tuple[str, ...]) -> None:
     assert apt.packages(facts) == names
 
 
@@ -154,7 +154,7 @@ def test_packages_are_only_what_is_missing_and_needed(facts: Facts, names: tuple
         ("", ("unknown", "", "unknown", False)),
     ],
 )
-def test_distribution(text: str, expected: tuple[str, str, str, bool]) -> None:
+def test_parse_os_release(text: str, expected: tuple[str, str, str, bool]) -> None:
     distribution = parse_os_release(text)
     actual = (distribution.name, distribution.codename, distribution.title, distribution.debian_like)
     assert actual == expected

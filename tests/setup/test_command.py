@@ -38,7 +38,7 @@ def warm(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
-def test_an_old_python_can_read_the_entry(name: str) -> None:
+def test_an_old_python_can_parse_the_entry_point(name: str) -> None:
     ast.parse((REPO / "setup" / name).read_text(), feature_version=(3, 6))
 
 
@@ -50,7 +50,7 @@ def test_an_old_python_gets_one_clear_message(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_phase_is_named_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_phase_is_rejected_with_the_allowed_ones(tmp_path: Path) -> None:
     done = setup("imgae", cache=tmp_path)
     assert done.returncode == 2
     assert (
@@ -65,7 +65,7 @@ def test_stop_docker_with_nothing_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_a_second_run_does_nothing_and_is_quick(warm: Path) -> None:
+def test_a_second_run_does_nothing_within_two_seconds(warm: Path) -> None:
     started = time.monotonic()
     done = setup(cache=warm)
     seconds = time.monotonic() - started
@@ -81,14 +81,14 @@ def test_a_second_run_does_nothing_and_is_quick(warm: Path) -> None:
 
 
 @pytest.mark.engine
-def test_check_starts_nothing(warm: Path) -> None:
+def test_check_changes_nothing(warm: Path) -> None:
     done = setup("--check", cache=warm)
     assert (done.returncode, done.stdout) == (0, "preflight: this machine can run muster; to do: nothing\n")
     assert not (warm / "logs" / "setup.json").exists()
 
 
 @pytest.mark.engine
-def test_a_lost_stamp_costs_a_look_not_a_new_environment(warm: Path) -> None:
+def test_a_lost_stamp_does_not_rebuild_the_environment(warm: Path) -> None:
     (warm / "env.json").write_text("{")
     done = setup("env", cache=warm)
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_a_lost_stamp_costs_a_look_not_a_new_environment(warm: Path) -> None:
     assert setup("env", cache=warm).stdout.startswith("setup: everything is up to date")
 
 
-def test_an_engine_that_does_not_answer_is_said_before_anything_is_started(tmp_path: Path) -> None:
+def test_an_unreachable_engine_is_reported_before_anything_starts(tmp_path: Path) -> None:
     done = setup("docker", cache=tmp_path, DOCKER_HOST=f"unix://{tmp_path}/none.sock")
     assert done.returncode == 1
     assert done.stderr.startswith("setup: this machine is not ready; nothing was started.\n  1. ")
@@ -150,7 +150,7 @@ def test_a_failed_phase_stops_the_others_and_shows_the_end_of_its_log(tmp_path: 
 
 
 @pytest.mark.engine
-def test_two_at_once_the_second_waits_and_says_so(warm: Path) -> None:
+def test_a_second_setup_reports_that_it_waits(warm: Path) -> None:
     environment = {**os.environ, "MUSTER_CACHE": str(warm)}
     with (warm / "setup.lock").open("w") as held:
         held.write("4711")

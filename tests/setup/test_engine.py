@@ -80,24 +80,24 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("host", ["tcp://far:2375", "ssh://me@far", "far:2375"])
-def test_an_engine_elsewhere_is_not_even_asked(client: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_a_remote_engine_is_not_contacted(client: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", host)
     assert engine.inspect_engine() == Engine("remote", f"DOCKER_HOST={host}")
     assert not client.exists()
 
 
-def test_a_context_elsewhere_counts_like_docker_host(client: Path) -> None:
+def test_a_remote_context_counts_like_docker_host(client: Path) -> None:
     assert engine.inspect_engine() == Engine("remote", "the current Docker context names ssh://me@far")
     assert client.read_text() == "context\n"
 
 
-def test_docker_host_goes_before_the_context(client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_host_overrides_the_context(client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///run/docker.sock")
     assert engine.inspect_engine().state != "remote"
     assert client.read_text() == "info\n"
 
 
-def test_stop_ends_what_was_started_and_only_that(tmp_path: Path) -> None:
+def test_stop_ends_only_the_engine_that_setup_launched(tmp_path: Path) -> None:
     paths = Paths(tmp_path, tmp_path)
     bystander = subprocess.Popen(["sleep", "60"])
     try:
@@ -113,7 +113,7 @@ def test_stop_ends_what_was_started_and_only_that(tmp_path: Path) -> None:
         bystander.wait()
 
 
-def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> None:
+def test_a_pid_reused_by_another_process_is_not_stopped(tmp_path: Path) -> None:
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         (tmp_path / "dockerd.pid").write_text(str(bystander.pid))
@@ -138,7 +138,7 @@ def test_an_engine_that_ends_at_once_is_reported_with_its_log(monkeypatch: pytes
 
 
 @pytest.mark.engine
-def test_a_second_engine_starts_answers_and_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_real_engine_is_launched_and_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     host = f"unix://{tmp_path}/docker.sock"
     monkeypatch.setenv("DOCKER_HOST", host)
     paths = Paths(tmp_path, tmp_path)

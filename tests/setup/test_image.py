@@ -31,7 +31,7 @@ def paths(tmp_path: Path) -> Paths:
     return Paths(tmp_path, tmp_path)
 
 
-def test_the_hash_follows_sources_certificates_and_base(paths: Paths) -> None:
+def test_the_digest_covers_sources_certificates_and_base(paths: Paths) -> None:
     certificates = paths.root / "certificates"
 
     def digest(kind: str = "official") -> str:
@@ -63,14 +63,14 @@ def test_the_context_does_not_depend_on_owner_or_umask(paths: Paths) -> None:
 
 
 @pytest.mark.engine
-def test_the_image_is_the_one_of_these_sources(paths: Paths) -> None:
+def test_the_image_was_built_from_these_sources(paths: Paths) -> None:
     assert image.is_current(Paths.from_environment())
     assert not image.is_current(paths)
     assert image.read_label(pins.NODE_IMAGE, "muster.cache") == "image"
     assert image.read_label("muster-node:never-made", "muster.hash") is None
 
 
-def test_an_engine_that_cannot_say_is_no_reason_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_error_does_not_count_as_a_missing_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with pytest.raises(SetupError, match=f"the Docker engine cannot inspect the image {pins.NODE_IMAGE}: "):
         image.read_label(pins.NODE_IMAGE, "muster.hash")
@@ -95,7 +95,7 @@ def node() -> Iterator[str]:
 
 
 @pytest.mark.engine
-def test_a_bare_node_boots_whole_with_nothing_that_bootstrap_should_bring(node: str) -> None:
+def test_a_bare_node_boots_without_anything_that_bootstrap_installs(node: str) -> None:
     started = time.monotonic()
     state = ""
     while state not in ("running", "degraded") and time.monotonic() - started < 20:
@@ -115,21 +115,21 @@ def test_a_bare_node_boots_whole_with_nothing_that_bootstrap_should_bring(node: 
 
 
 @pytest.mark.engine
-def test_the_image_holds_no_identity() -> None:
+def test_the_image_contains_no_keys_and_no_machine_id() -> None:
     secrets = "host_|machine-id|munge.key"
     look = f"stat -c %s /etc/machine-id; ls /etc/ssh /var/lib/dbus /etc/munge | grep -E '{secrets}' || true"
     assert _output("docker", "run", "--rm", "--network=none", pins.NODE_IMAGE, "sh", "-c", look) == "0"
 
 
 @pytest.mark.engine
-def test_a_base_that_is_there_is_kept(tmp_path: Path) -> None:
+def test_an_existing_base_is_not_replaced(tmp_path: Path) -> None:
     before = _output("docker", "image", "inspect", "-f", "{{.Id}}", pins.BASE_IMAGE)
     assert image.ensure_base(Paths(tmp_path, tmp_path), tmp_path / "log") in image.BASE_KINDS
     assert _output("docker", "image", "inspect", "-f", "{{.Id}}", pins.BASE_IMAGE) == before
 
 
 @pytest.mark.parametrize(("existing", "offered"), [("image", True), ("manifest", True), ("nothing", False)])
-def test_whether_the_base_is_offered_is_asked_without_pulling_it(
+def test_can_pull_base_does_not_pull(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: str, offered: bool
 ) -> None:
     docker = tmp_path / "docker"
@@ -153,13 +153,11 @@ def test_whether_the_base_is_offered_is_asked_without_pulling_it(
         ),
     ],
 )
-def test_the_nodes_use_the_package_index_of_the_machine(text: str, expected: dict[str, str]) -> None:
+def test_nodes_use_the_package_index_of_the_machine(text: str, expected: dict[str, str]) -> None:
     assert env.parse_pip_settings(text) == expected
 
 
-def test_a_token_of_the_package_index_is_in_no_command_line_and_no_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_token_is_in_no_command_line_and_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stub `docker` logs its arguments and its environment."""
     token = "t0p-s3cret"
     docker = tmp_path / "docker"
@@ -181,9 +179,7 @@ def test_a_token_of_the_package_index_is_in_no_command_line_and_no_log(
 
 
 @pytest.mark.engine
-def test_the_environment_is_filled_again_when_the_volume_or_the_lock_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_volume_or_lock_needs_a_new_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Paths.from_environment()
     assert env.is_filled(here)
     node = [pins.NODE_IMAGE, "sh", "-c", "mkdir -p /shared/env/other && rmdir /shared/env/other"]

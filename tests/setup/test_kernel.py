@@ -24,7 +24,7 @@ def sysctls(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", engine.LIMITS)
 @pytest.mark.parametrize(("part", "cached"), [(0.1, False), (1, True), (100, True)])
-def test_each_limit_ends_up_high_enough(sysctls: Path, name: str, part: float, cached: bool) -> None:
+def test_each_limit_is_raised_to_its_minimum(sysctls: Path, name: str, part: float, cached: bool) -> None:
     limit, needed = sysctls / name, engine.LIMITS[name]
     limit.write_text(f"{int(needed * part)}\n")
     assert engine.limits_are_raised(sysctls) is cached
@@ -33,16 +33,16 @@ def test_each_limit_ends_up_high_enough(sysctls: Path, name: str, part: float, c
     assert engine.limits_are_raised(sysctls)
 
 
-def test_what_is_raised_stands_in_the_log(sysctls: Path) -> None:
+def test_raised_limits_are_logged(sysctls: Path) -> None:
     (sysctls / HIGHEST).write_text("1024\n")
     assert _raise_limits(sysctls) == f"{HIGHEST}: 1024 -> 16384\n"
 
 
-def test_a_machine_without_the_limits_is_left_alone(tmp_path: Path) -> None:
+def test_a_kernel_without_the_limits_needs_nothing(tmp_path: Path) -> None:
     assert engine.limits_are_raised(tmp_path / "none")
 
 
-def test_a_limit_that_the_kernel_refuses_is_no_failure(sysctls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_cannot_be_written_is_skipped(sysctls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, _: str) -> int:
         raise PermissionError(1, "Operation not permitted", str(path))
 
@@ -51,7 +51,7 @@ def test_a_limit_that_the_kernel_refuses_is_no_failure(sysctls: Path, monkeypatc
     assert f"{HIGHEST}: not changed ([Errno 1] Operation not permitted" in _raise_limits(sysctls)
 
 
-def test_the_table_of_neighbours_holds_the_largest_cluster_that_is_tested() -> None:
+def test_the_neighbour_table_holds_the_largest_tested_cluster() -> None:
     """34 nodes, each with an entry for every other one; the lower thresholds stay below the hard one."""
     low, soft, hard = (engine.LIMITS[f"net/ipv4/neigh/default/gc_thresh{number}"] for number in (1, 2, 3))
     assert 34 * 33 < low < soft < hard

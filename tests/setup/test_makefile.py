@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import shutil
 import subprocess
 import time
@@ -45,7 +46,7 @@ def clone(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "target", ["status", "ssh", "submit", "teardown", "check", "cost", "plan", "env", "golden", "lint", "test-quick"]
 )
-def test_a_fresh_clone_gets_its_environment_once(clone: Path, target: str) -> None:
+def test_a_fresh_clone_creates_its_environment_once(clone: Path, target: str) -> None:
     make(clone, target, *RUN)
     make(clone, target, *RUN)
     assert calls(clone) == VENV
@@ -90,13 +91,24 @@ def test_help_has_escape_codes_only_on_a_terminal(clone: Path) -> None:
     assert b"\x1b[1mteardown      \x1b[0m" in shown
 
 
+def test_the_programs_in_the_makefile_exist() -> None:
+    text = (REPO / "Makefile").read_text()
+    modules = re.findall(r"-m ((?:setup|tests|benchmarks|trainer|simulator)[\w.]*)", text)
+    assert len(modules) > 5
+    for name in modules:
+        path = REPO / name.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
+    for name in re.findall(r"python (benchmarks/\S+)", text):
+        assert (REPO / name).exists(), name
+
+
 @pytest.mark.parametrize(("target", "option"), [("test-quick", "--quick"), ("test-nightly", "--nightly")])
 def test_the_test_targets_select_their_layers(clone: Path, target: str, option: str) -> None:
     assert f"<-m>\n<tests.run>\n<{option}>\n" in make(clone, target)
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
-def test_a_newer_pin_is_looked_at(clone: Path, name: str) -> None:
+def test_a_newer_pin_updates_the_environment(clone: Path, name: str) -> None:
     make(clone, "check")
     later = time.time() + 5
     os.utime(clone / name, (later, later))
@@ -104,7 +116,7 @@ def test_a_newer_pin_is_looked_at(clone: Path, name: str) -> None:
     assert calls(clone) == VENV * 2
 
 
-def test_a_moved_clone_is_looked_at(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_moved_clone_updates_its_environment(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     make(clone, "check")
     moved = tmp_path_factory.mktemp("other") / "place"
     shutil.copytree(clone, moved)
@@ -113,15 +125,15 @@ def test_a_moved_clone_is_looked_at(clone: Path, tmp_path_factory: pytest.TempPa
     assert calls(moved) == VENV * 2
 
 
-def test_env_prints_nothing_of_set_up(clone: Path) -> None:
+def test_env_does_not_print_the_output_of_set_up(clone: Path) -> None:
     assert make(clone, "-s", "env") == "<env>\n"
 
 
-def test_a_job_with_a_space_in_its_name_is_one_word(clone: Path) -> None:
+def test_a_job_path_may_contain_a_space(clone: Path) -> None:
     assert make(clone, "submit", "JOB=my jobs/a.sbatch") == "<submit>\n<--stack>\n<local>\n<my jobs/a.sbatch>\n"
 
 
-def test_a_job_gets_the_nodes_that_are_asked_for(clone: Path) -> None:
+def test_submit_passes_nodes_and_arguments(clone: Path) -> None:
     printed = make(clone, "submit", "JOB=a.sbatch", "NODES=4", "ARGS=llama-8b steps=9")
     assert printed.split() == [
         "<submit>",
@@ -135,14 +147,14 @@ def test_a_job_gets_the_nodes_that_are_asked_for(clone: Path) -> None:
     ]
 
 
-def test_plan_hands_its_words_to_the_simulator(clone: Path) -> None:
+def test_plan_passes_its_arguments_to_the_simulator(clone: Path) -> None:
     words = ["STACK=aws-p5en-lustre", "MODEL=llama-8b", "TOKENS=1e12", "ARGS=--nodes 1..16 --deadline 14d"]
     asked_for = "-m simulator plan --stack aws-p5en-lustre --model llama-8b --tokens 1e12 --nodes 1..16 --deadline 14d"
     assert make(clone, "plan", *words) == "".join(f"<{word}>\n" for word in asked_for.split())
 
 
 @pytest.mark.parametrize("words", [(), RUN[:1], RUN[1:], ("ARGS=--nodes 4",)])
-def test_plan_asks_for_what_is_missing_in_the_words_of_make(clone: Path, words: tuple[str, ...]) -> None:
+def test_plan_names_the_missing_make_variables(clone: Path, words: tuple[str, ...]) -> None:
     done = ran(clone, "plan", *words)
     assert done.returncode != 0
     assert "MODEL= and TOKENS= are required; for example: make plan STACK=aws-p5en-lustre " in done.stderr
@@ -151,11 +163,11 @@ def test_plan_asks_for_what_is_missing_in_the_words_of_make(clone: Path, words: 
 
 
 @pytest.mark.parametrize("words", ["--help", "--model llama-8b --tokens 1e12"])
-def test_plan_takes_the_simulators_own_words_too(clone: Path, words: str) -> None:
+def test_plan_accepts_the_options_of_the_simulator(clone: Path, words: str) -> None:
     assert make(clone, "plan", f"ARGS={words}").endswith("".join(f"<{word}>\n" for word in words.split()))
 
 
-def test_the_example_in_the_help_of_plan_is_whole(clone: Path) -> None:
+def test_the_example_in_the_help_of_plan_works(clone: Path) -> None:
     line = next(line for line in make(clone, "help").splitlines() if "predict time and money" in line)
     words = line.split("(")[1].rstrip(")").split()
     stack = dict(word.split("=") for word in words)["STACK"]
@@ -163,7 +175,7 @@ def test_the_example_in_the_help_of_plan_is_whole(clone: Path) -> None:
     assert "<llama-8b>\n<--tokens>\n<1e12>" in make(clone, "plan", *words)
 
 
-def test_lint_brings_shellcheck_where_it_is_missing(clone: Path, tmp_path: Path) -> None:
+def test_lint_installs_shellcheck_if_it_is_missing(clone: Path, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("make", "sh", "bash", "head", "grep", "mkdir", "touch", "cp", "chmod"):
@@ -172,7 +184,7 @@ def test_lint_brings_shellcheck_where_it_is_missing(clone: Path, tmp_path: Path)
     assert calls(clone) == f"{VENV}-m setup apt\n"
 
 
-def test_the_tests_have_a_browser_to_look_at_pages_with(clone: Path) -> None:
+def test_the_tests_install_a_browser(clone: Path) -> None:
     make(clone, "test")
     assert "-m setup browser\n" in calls(clone)
 

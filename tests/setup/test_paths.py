@@ -20,7 +20,7 @@ with exclusive_lock(Path(sys.argv[1]), print):
 """
 
 
-def test_the_second_waits_and_a_killed_holder_does_not_block(tmp_path: Path) -> None:
+def test_the_second_waits_until_the_holder_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "new" / "setup.lock"
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
@@ -48,7 +48,7 @@ def test_the_second_waits_and_a_killed_holder_does_not_block(tmp_path: Path) -> 
     holder.stdout.close()
 
 
-def test_a_free_lock_is_taken_in_silence(tmp_path: Path) -> None:
+def test_a_free_lock_is_acquired_without_a_message(tmp_path: Path) -> None:
     messages: list[str] = []
     for _ in range(2):
         with exclusive_lock(tmp_path / "setup.lock", messages.append):

@@ -121,7 +121,7 @@ TABLE: dict[str, tuple[Facts, str, str]] = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_one_problem_one_message(name: str) -> None:
+def test_each_problem_has_its_message_and_fix(name: str) -> None:
     facts, what, fix = TABLE[name]
     assert [(problem.what, problem.fix) for problem in find_problems(facts)] == [(what, fix)]
 
@@ -140,18 +140,18 @@ def test_one_problem_one_message(name: str) -> None:
         machine(lacking=frozenset({"go", "ensurepip"}), root=False),
     ],
 )
-def test_what_setup_can_help_itself_with_is_no_problem(facts: Facts) -> None:
+def test_missing_parts_that_setup_can_install_are_not_problems(facts: Facts) -> None:
     assert find_problems(facts) == []
 
 
-def test_the_page_says_how_much_room_it_takes() -> None:
+def test_the_page_names_the_required_disk_space() -> None:
     total = sum(size for _, size in DISK_GB.values())
     built = total - DISK_GB["pulumi"][1] + PULUMI_BUILD_GB
     page = " ".join((Path(__file__).parents[2] / "docs" / "setup.md").read_text().split())
     assert f"It takes {total} GB of disk where Pulumi's release can be downloaded, {built} GB where" in page
 
 
-def test_all_problems_come_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     facts = machine(
         root=False,
         memory_mb=512,
@@ -172,7 +172,7 @@ def test_all_problems_come_at_once() -> None:
     ]
 
 
-def test_each_disk_is_judged_by_what_goes_there() -> None:
+def test_each_disk_needs_only_the_space_used_on_it() -> None:
     disks = {**one_disk(2.5), "engine": Disk("/var/lib/docker", 2, 10.5)}
     facts = machine(missing=ALL, reach={"release": True}, disks=disks)
     assert [problem.what for problem in find_problems(facts)] == [

@@ -101,32 +101,32 @@ def test_release_is_installed_and_works(server: Server, paths: Paths) -> None:
     assert list(paths.scratch.iterdir()) == []
 
 
-def test_an_unreachable_release_is_found_out(server: Server) -> None:
+def test_an_unreachable_release_is_detected(server: Server) -> None:
     server.files.clear()
     assert not pulumi.is_release_reachable("x86_64")
 
 
-def test_a_wrong_checksum_is_refused(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_rejected(server: Server, tmp_path: Path) -> None:
     server.files[CHECKSUMS] = f"{'0' * 64}  {ARCHIVE}\n".encode()
     with pytest.raises(SetupError, match=rf"{ARCHIVE} has SHA-256 \w+, its published checksum is 0{{64}}: not used"):
         pulumi.fetch_release("x86_64", tmp_path / "staging", tmp_path / "log")
     assert not (tmp_path / "staging" / "bin").exists()
 
 
-def test_checksums_that_do_not_name_the_archive_are_refused(server: Server, tmp_path: Path) -> None:
+def test_checksums_without_the_archive_are_rejected(server: Server, tmp_path: Path) -> None:
     server.files[CHECKSUMS] = f"{'0' * 64}  other.tar.gz\n".encode()
     with pytest.raises(SetupError, match=f"the published checksums do not name {ARCHIVE}: not used"):
         pulumi.fetch_release("x86_64", tmp_path / "staging", tmp_path / "log")
 
 
-def test_an_archive_without_the_language_host_is_refused(server: Server, tmp_path: Path) -> None:
+def test_an_archive_without_the_language_host_is_rejected(server: Server, tmp_path: Path) -> None:
     content = _release(("pulumi",))
     server.files = {ARCHIVE: content, CHECKSUMS: f"{hashlib.sha256(content).hexdigest()}  {ARCHIVE}\n".encode()}
     with pytest.raises(SetupError, match="has no pulumi/pulumi-language-python: not used"):
         pulumi.fetch_release("x86_64", tmp_path / "staging", tmp_path / "log")
 
 
-def test_half_made_caches_are_not_taken_and_are_healed(server: Server, paths: Paths) -> None:
+def test_an_incomplete_cache_is_not_used_and_is_repaired(server: Server, paths: Paths) -> None:
     pulumi.install(paths, RELEASE, paths.cache / "log")
     (paths.pulumi / "bin" / "pulumi-language-python").unlink()
     (paths.scratch / "pulumi" / "staging").mkdir(parents=True)
@@ -136,7 +136,7 @@ def test_half_made_caches_are_not_taken_and_are_healed(server: Server, paths: Pa
     assert list(paths.scratch.iterdir()) == []
 
 
-def test_kill_9_in_the_middle_is_healed_by_the_next_run(server: Server, paths: Paths) -> None:
+def test_the_next_run_repairs_a_killed_download(server: Server, paths: Paths) -> None:
     server.stalled = {ARCHIVE}
     command = [sys.executable, "-c", INSTALL, server.url, str(paths.cache)]
     victim = subprocess.Popen(command, cwd=REPO)
@@ -163,7 +163,7 @@ def test_kill_9_in_the_middle_is_healed_by_the_next_run(server: Server, paths: P
         ("v3.300.1", ("pulumi",), False),
     ],
 )
-def test_one_on_path_is_taken_if_new_enough_and_whole(
+def test_pulumi_on_path_is_used_if_complete_and_new_enough(
     version: str, names: tuple[str, ...], taken: bool, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = paths.root / "path"
@@ -175,7 +175,7 @@ def test_one_on_path_is_taken_if_new_enough_and_whole(
     assert pulumi.is_installed(paths) is taken
 
 
-def test_the_project_accepts_what_set_up_accepts() -> None:
+def test_the_project_accepts_the_same_versions() -> None:
     accepted = f'requiredPulumiVersion: ">={pins.PULUMI} <{pins.PULUMI_BELOW}"'
     assert accepted in (REPO / "Pulumi.yaml").read_text().splitlines()
 
@@ -192,7 +192,7 @@ def test_wrapper_modules_are_pinned() -> None:
 
 
 @pytest.mark.engine
-def test_the_installed_one_runs(tmp_path: Path) -> None:
+def test_the_installed_pulumi_runs(tmp_path: Path) -> None:
     binaries = Paths.from_environment().pulumi / "bin"
     program = binaries / "pulumi" if pulumi.is_complete(binaries) else shutil.which("pulumi")
     assert program is not None

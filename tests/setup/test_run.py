@@ -19,7 +19,7 @@ from setup.run import SetupError, StoppedError, ask, run, stop_on, tail
 REPO = Path(__file__).resolve().parents[2]
 
 
-def test_a_failure_shows_the_last_15_lines_and_where_the_rest_is(tmp_path: Path) -> None:
+def test_a_failure_shows_the_last_15_lines_and_the_path_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "apt.log"
     with pytest.raises(SetupError) as failure:
         run(["sh", "-c", "seq 1 40; exit 7"], log)
@@ -39,18 +39,18 @@ def test_a_failure_shows_the_last_15_lines_and_where_the_rest_is(tmp_path: Path)
         ("https://index.test/a@b", "https://index.test/a@b"),
     ],
 )
-def test_the_log_holds_no_password_of_an_address(tmp_path: Path, word: str, logged: str) -> None:
+def test_the_log_contains_no_password_of_a_url(tmp_path: Path, word: str, logged: str) -> None:
     run(["true", word], tmp_path / "log")
     assert (tmp_path / "log").read_text() == f"$ true {logged}\n"
 
 
-def test_a_time_limit_is_said(tmp_path: Path) -> None:
+def test_a_timeout_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="`sleep` did not finish within 0 s and was stopped\n  the last lines of"):
         run(["sleep", "30"], tmp_path / "log", timeout=0.1)
 
 
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM; "])
-def test_what_ran_out_of_time_goes_with_its_children(
+def test_a_timeout_ends_the_command_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stubborn: str
 ) -> None:
     monkeypatch.setattr("setup.run.KILL_GRACE_S", 0.3)
@@ -114,14 +114,14 @@ def test_an_interrupted_setup_leaves_no_child(tmp_path: Path, number: signal.Sig
     }
 
 
-def test_a_missing_program_is_said(tmp_path: Path) -> None:
+def test_a_missing_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="`no-such-program` is not installed"):
         run(["no-such-program"], tmp_path / "log")
     assert ask(["no-such-program"]).code == 127
     assert ask(["sleep", "9"], timeout=0.05).code == 124
 
 
-def test_the_newest_text_of_a_rewritten_line_counts(tmp_path: Path) -> None:
+def test_tail_returns_the_newest_text_of_a_rewritten_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"first\n\n 10 %\r 55 %\r 90 %\r\n\n")
     assert tail(log, 1) == [" 90 %"]

@@ -47,7 +47,7 @@ def test_independent_tasks_run_at_the_same_time() -> None:
     assert run_concurrently(tasks, {}) == {}
 
 
-def test_a_slow_branch_does_not_hold_up_the_other() -> None:
+def test_a_slow_branch_does_not_delay_the_other() -> None:
     image_done = threading.Event()
     tasks = {
         "pulumi": lambda: _discard(image_done.wait(WAIT_S)),

@@ -17,7 +17,7 @@ from tests.setup.machine import machine
 
 pytestmark = pytest.mark.engine
 
-# A build backend of a few lines, so that an editable install needs nothing from the network.
+# A build backend of a few lines, so that an editable install works without network.
 BACKEND = """
 import pathlib, zipfile
 
@@ -59,13 +59,13 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     return Paths(root, tmp_path / "cache")
 
 
-def test_made_once_then_only_what_changed(paths: Paths, tmp_path: Path) -> None:
+def test_a_second_install_repeats_only_what_changed(paths: Paths, tmp_path: Path) -> None:
     assert not venv.is_current(paths)
     venv.install(paths, machine(), tmp_path / "log")
     assert venv.is_current(paths)
     assert _imports(paths, "tiny, backend")
 
-    # The project file alone: the packages stay.
+    # If only the project file changes, the packages are not installed again.
     (paths.venv / "kept").touch()
     (paths.root / "pyproject.toml").write_text(PROJECT + 'description = "other"\n')
     assert not venv.is_current(paths)
@@ -73,12 +73,12 @@ def test_made_once_then_only_what_changed(paths: Paths, tmp_path: Path) -> None:
     assert venv.is_current(paths)
     assert (paths.venv / "kept").exists()
 
-    # A Python that went away takes the environment with it.
+    # An environment whose Python is gone is not current.
     python = paths.venv / "bin" / "python"
     python.rename(paths.venv / "bin" / "python.away")
     assert not venv.is_current(paths)
 
-    # Killed before the stamp: nothing of it is trusted.
+    # Killed before the stamp was written: everything is installed again.
     (paths.venv / venv.STAMP).unlink()
     (paths.venv / "bin" / "pip").unlink()
     venv.install(paths, machine(), tmp_path / "log")
@@ -87,7 +87,7 @@ def test_made_once_then_only_what_changed(paths: Paths, tmp_path: Path) -> None:
     assert _imports(paths, "tiny, backend")
 
 
-def test_a_moved_checkout_gets_an_environment_of_its_own(paths: Paths, tmp_path: Path) -> None:
+def test_a_moved_checkout_gets_its_own_environment(paths: Paths, tmp_path: Path) -> None:
     venv.install(paths, machine(), tmp_path / "log")
     moved = Paths(tmp_path / "moved", paths.cache)
     shutil.copytree(paths.root, moved.root, symlinks=True)
@@ -100,7 +100,7 @@ def test_a_moved_checkout_gets_an_environment_of_its_own(paths: Paths, tmp_path:
     assert subprocess.check_output(where, text=True, cwd=tmp_path).strip() == str(moved.root / "backend.py")
 
 
-def test_a_package_that_is_not_the_locked_one_is_refused(paths: Paths, tmp_path: Path) -> None:
+def test_a_package_with_another_hash_is_rejected(paths: Paths, tmp_path: Path) -> None:
     (paths.root / "requirements.lock").write_text(f"tiny==1 --hash=sha256:{'0' * 64}\n")
     with pytest.raises(SetupError, match="THESE PACKAGES DO NOT MATCH THE HASHES"):
         venv.install(paths, machine(), tmp_path / "log")

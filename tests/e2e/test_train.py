@@ -84,7 +84,7 @@ def test_the_time_limit_leads_to_a_save_a_requeue_and_on(result: Job) -> None:
 @checks(preempted)
 def test_a_preempted_job_goes_on_after_the_urgent_one(result: Preempted, undisturbed: Undisturbed) -> None:
     job = result.job
-    assert "told to stop (preempted)" in job.log
+    assert "stopping (preempted)" in job.log
     saved, _ = job.events("stopping")
     (resumed,) = job.events("loaded")
     assert len(job.events("job_started")) == 2

@@ -1,4 +1,4 @@
-"""calibrate.sbatch with stand-ins for the Slurm commands: what torchrun is told on each node, and where it writes."""
+"""calibrate.sbatch with stubs for the Slurm commands: how torchrun is started on each node, and where it writes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def run(tmp_path: Path) -> Run:
     base = {f"SLURM_{name}": value for name, value in slurm.items()} | {"SLURM_SUBMIT_DIR": str(tmp_path)}
     base |= {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "MUSTER_ROOT": str(tmp_path / "root")}
 
-    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", str(JOB), *words]
+    def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", str(JOB), *arguments]
         return subprocess.run(command, env=base | env, capture_output=True, text=True, timeout=30)
 
     return run
@@ -62,7 +62,7 @@ def test_file_ranks_and_gpus_come_from_the_environment(run: Run, tmp_path: Path)
         ({"MUSTER_ROOT": "/none"}, "no training environment at /none/env"),
     ],
 )
-def test_what_is_wrong_is_said(run: Run, env: dict[str, str], message: str) -> None:
+def test_errors_are_reported(run: Run, env: dict[str, str], message: str) -> None:
     done = run(**env)
     assert done.returncode == 1
     assert f"calibrate: FAILED: {message}" in done.stderr

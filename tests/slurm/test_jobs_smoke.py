@@ -1,4 +1,4 @@
-"""smoke.sbatch with stand-ins for the Slurm commands: what torchrun is told on each node, and how it fails loudly."""
+"""smoke.sbatch with stubs for the Slurm commands: how torchrun is started, and how failures are reported."""
 
 from __future__ import annotations
 
@@ -70,32 +70,32 @@ def test_each_node_gets_its_own_address_and_only_the_first_is_host(job):
     )
 
 
-def test_ranks_and_patience_come_from_the_environment(job):
+def test_ranks_and_timeout_come_from_the_environment(job):
     out = job(RANKS_PER_NODE="8", SMOKE_TIMEOUT_S="20").stdout
     assert "--nproc-per-node=8 " in out
     assert "join_timeout=20,read_timeout=20" in out
 
 
-def test_the_step_asks_for_the_gpus_the_job_has(job):
+def test_the_step_requests_the_gpus_of_the_job(job):
     assert "--gpus-per-node" not in job().stdout
     assert "--gpus-per-node=4" in job(SLURM_GPUS_ON_NODE="4").stdout
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.1.1", "no-such-name"])
-def test_a_head_that_others_cannot_reach_is_refused(job, address: str):
+def test_a_head_node_that_others_cannot_reach_is_rejected(job, address: str):
     done = job(NODE_ADDR=address)
     assert done.returncode == 1
     assert f"the head node gpu-1 has no address others can reach (NodeAddr={address}" in done.stderr
     assert "torch" not in done.stdout
 
 
-def test_a_node_that_would_say_loopback_fails_and_names_itself(job):
+def test_a_node_that_would_advertise_loopback_fails(job):
     done = job(LOCAL_ADDR="127.0.0.1")
     assert done.returncode == 1
     assert "smoke: FAILED: gpu-2 has no address towards 10.88.0.3 (found '127.0.0.1')" in done.stderr
 
 
-def test_who_did_not_join_is_named(job):
+def test_a_node_that_did_not_join_is_named(job):
     done = job(TORCHRUN="1", CUT_OFF="gpu-2")
     assert done.returncode == 1
     assert "smoke: gpu-2 did not join: it never reached gpu-1 at 10.88.0.3:22345" in done.stderr
@@ -107,16 +107,16 @@ def test_nothing_is_left_in_the_submit_directory(job, tmp_path: Path):
     assert list(tmp_path.glob(".smoke-*")) == []
 
 
-def test_outside_of_a_job_it_says_how_to_start_it(job):
+def test_outside_of_a_job_it_reports_how_to_start_it(job):
     done = job(SLURM_JOB_ID="")
     assert (done.returncode, done.stderr) == (1, "smoke: FAILED: not inside a job: submit it with sbatch\n")
 
 
-def test_without_the_environment_it_says_where_it_looked(job, tmp_path: Path):
+def test_a_missing_environment_is_reported_with_its_path(job, tmp_path: Path):
     done = job(MUSTER_ROOT=str(tmp_path / "elsewhere"))
     assert done.stderr == f"smoke: FAILED: no training environment at {tmp_path}/elsewhere/env\n"
 
 
-def test_the_header_is_what_people_expect():
+def test_the_sbatch_options():
     header = [line.split()[1] for line in JOB.read_text().splitlines() if line.startswith("#SBATCH")]
     assert {"--job-name=smoke", "--nodes=2", "--output=%x-%j.out", "--open-mode=append"} <= set(header)

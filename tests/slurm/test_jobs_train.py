@@ -1,4 +1,4 @@
-"""train.sbatch with stand-ins for the Slurm commands: what torchrun is told, and what is decided when the step ends."""
+"""train.sbatch with stubs for the Slurm commands: how torchrun is started, and what happens when the step ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STUBS = {
         for id in 0 1; do SLURM_NODEID=$id SLURMD_NODENAME=gpu-$((id + 1)) "$@" || code=1; done
         sleep 0.1
         exit $code""",
-    # The trainer: as long as told, then an outcome; a stop file ends it early and is what the outcome is about.
+    # The trainer: runs for TICKS, then writes an outcome; a stop file ends it early and becomes the reason.
     "python": """echo "$SLURMD_NODENAME: $*"
         sleep 0.1
         [ "$SLURM_NODEID" = 0 ] || exit ${TORCHRUN:-0}
@@ -103,12 +103,12 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "train-12345"
 
 
-def requeued(tmp_path: Path) -> bool:
+def is_requeued(tmp_path: Path) -> bool:
     return "scontrol requeue 12345" in (tmp_path / "calls").read_text()
 
 
-def signalled(process: subprocess.Popen[str], number: int) -> subprocess.CompletedProcess[str]:
-    """The job, after it got a signal while its step was running."""
+def send_signal(process: subprocess.Popen[str], number: int) -> subprocess.CompletedProcess[str]:
+    """Send a signal to the job while its step is running, and return the finished job."""
     assert process.stdout is not None
     seen = ""
     while "gpu-1: " not in seen:
@@ -133,38 +133,38 @@ def test_a_finished_run_is_not_requeued_even_if_torchrun_fails(job: Run, tmp_pat
     done = job(OUTCOME="finished", TORCHRUN="1")
     assert done.returncode == 0
     assert "train: finished: a reason, with a comma at step 7" in done.stdout
-    assert not requeued(tmp_path)
+    assert not is_requeued(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status", "words"),
+    ("outcome", "status", "message"),
     [
-        ("stopped", 77, "train: stopped: a reason, with a comma at step 7. Go on with RUN_FOLDER="),
+        ("stopped", 77, "train: stopped: a reason, with a comma at step 7. Continue with RUN_FOLDER="),
         ("broken", 1, "train: BROKEN: a reason, with a comma at step 7"),
         ("bad_input", 2, "train: FAILED: a reason, with a comma at step 7"),
     ],
 )
-def test_ends_that_nobody_should_repeat(job: Run, tmp_path: Path, outcome: str, status: int, words: str) -> None:
+def test_ends_that_are_not_requeued(job: Run, tmp_path: Path, outcome: str, status: int, message: str) -> None:
     done = job(OUTCOME=outcome)
     assert done.returncode == status
-    assert words in done.stdout + done.stderr
-    assert not requeued(tmp_path)
+    assert message in done.stdout + done.stderr
+    assert not is_requeued(tmp_path)
 
 
-def test_what_asks_for_a_requeue_gets_it_and_says_why(job: Run, tmp_path: Path, run_folder: Path) -> None:
+def test_a_requeue_is_made_and_its_reason_is_reported(job: Run, tmp_path: Path, run_folder: Path) -> None:
     done = job(OUTCOME="requeue", REASON="time limit", CHECKPOINT="00000007")
     assert done.returncode == 0, done.stderr
     assert "train: time limit at step 7; newest checkpoint: 00000007; requeue 1 of at most 100" in done.stdout
-    assert requeued(tmp_path)
+    assert is_requeued(tmp_path)
     assert "12345 step=00000007 requeue=1 " in (run_folder / "requeues").read_text()
 
 
-def test_ranks_that_only_slurm_told_to_terminate_come_back(job: Run, tmp_path: Path) -> None:
+def test_a_run_that_only_received_sigterm_is_requeued(job: Run, tmp_path: Path) -> None:
     assert job(OUTCOME="terminated", TORCHRUN="1").returncode == 0
-    assert requeued(tmp_path)
+    assert is_requeued(tmp_path)
 
 
-def test_a_lost_node_is_named_and_the_job_comes_back(job: Run, tmp_path: Path) -> None:
+def test_a_lost_node_is_named_and_the_job_is_requeued(job: Run, tmp_path: Path) -> None:
     done = job(TORCHRUN="1", CUT_OFF="gpu-2", DOWN="gpu-2 down*")
     assert done.returncode == 0
     assert "train: gpu-2 did not join: it never reached gpu-1 at 10.88.0.3:22345" in done.stdout
@@ -173,25 +173,25 @@ def test_a_lost_node_is_named_and_the_job_comes_back(job: Run, tmp_path: Path) -
     assert (
         "train: the step ended with 1 and no outcome: a rank or a node was lost; newest checkpoint: none" in done.stdout
     )
-    assert requeued(tmp_path)
+    assert is_requeued(tmp_path)
 
 
-def test_nobody_waits_for_a_lost_node_after_the_job(job: Run, tmp_path: Path) -> None:
+def test_no_process_waits_for_a_lost_node_after_the_job(job: Run, tmp_path: Path) -> None:
     job(TORCHRUN="1", CUT_OFF="gpu-2")
     deadline = time.monotonic() + 20
-    while left := processes_of(tmp_path):
+    while left := list_processes(tmp_path):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 
 
-def processes_of(tmp_path: Path) -> list[str]:
-    """Those that have the test's own folder in their environment."""
-    mark, found = f"CALLS={tmp_path}".encode(), []
+def list_processes(tmp_path: Path) -> list[str]:
+    """Return the processes that have the test's own folder in their environment."""
+    mark, commands = f"CALLS={tmp_path}".encode(), []
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if mark in environment.read_bytes():
-                found.append((environment.parent / "cmdline").read_text())
-    return found
+                commands.append((environment.parent / "cmdline").read_text())
+    return commands
 
 
 def test_requeues_end_when_there_is_no_progress(job: Run, tmp_path: Path) -> None:
@@ -199,18 +199,18 @@ def test_requeues_end_when_there_is_no_progress(job: Run, tmp_path: Path) -> Non
     (tmp_path / "calls").unlink()
     done = job(TORCHRUN="1", SLURM_RESTART_COUNT="1")
     assert done.returncode == 1
-    assert "not requeued: no newer checkpoint than 00000010 since the last time" in done.stderr
-    assert not requeued(tmp_path)
+    assert "not requeued: no newer checkpoint than 00000010 since the last requeue" in done.stderr
+    assert not is_requeued(tmp_path)
 
 
-def test_requeues_go_on_while_there_is_progress_up_to_the_bound(job: Run, tmp_path: Path) -> None:
+def test_requeues_continue_up_to_the_limit_while_there_is_progress(job: Run, tmp_path: Path) -> None:
     job(TORCHRUN="1", CHECKPOINT="00000010")
     assert job(TORCHRUN="1", CHECKPOINT="00000020", SLURM_RESTART_COUNT="1").returncode == 0
     (tmp_path / "calls").unlink()
     done = job(TORCHRUN="1", CHECKPOINT="00000030", SLURM_RESTART_COUNT="2", MAX_REQUEUES="2")
     assert done.returncode == 1
-    assert "not requeued: it has been 2 times (MAX_REQUEUES=2)" in done.stderr
-    assert not requeued(tmp_path)
+    assert "not requeued: already requeued 2 times (MAX_REQUEUES=2)" in done.stderr
+    assert not is_requeued(tmp_path)
 
 
 def test_the_requeues_of_another_job_in_the_same_folder_do_not_count(job: Run, tmp_path: Path) -> None:
@@ -220,10 +220,10 @@ def test_the_requeues_of_another_job_in_the_same_folder_do_not_count(job: Run, t
     assert "scontrol requeue 777" in (tmp_path / "calls").read_text()
 
 
-def test_a_requeue_that_slurm_refuses_is_said(job: Run) -> None:
+def test_a_requeue_that_slurm_rejects_is_reported(job: Run) -> None:
     done = job(OUTCOME="requeue", REQUEUE_FAILS="1")
     assert done.returncode == 1
-    assert "train: BROKEN: scontrol requeue failed; go on with RUN_FOLDER=" in done.stderr
+    assert "train: BROKEN: scontrol requeue failed; continue with RUN_FOLDER=" in done.stderr
 
 
 @pytest.mark.parametrize(("seconds_left", "reason"), [(100, "time limit"), (5000, "preempted")])
@@ -231,48 +231,48 @@ def test_a_warning_becomes_a_stop_file_then_a_requeue(
     start: Start, tmp_path: Path, seconds_left: int, reason: str
 ) -> None:
     end = str(int(time.time()) + seconds_left)
-    done = signalled(start(TICKS="20", OUTCOME="finished", SLURM_JOB_END_TIME=end), signal.SIGUSR1)
-    assert f"train: told to stop ({reason})" in done.stdout
+    done = send_signal(start(TICKS="20", OUTCOME="finished", SLURM_JOB_END_TIME=end), signal.SIGUSR1)
+    assert f"train: stopping ({reason})" in done.stdout
     assert f"train: {reason} at step 7; newest checkpoint: none; requeue 1" in done.stdout
     assert done.returncode == 0
-    assert requeued(tmp_path)
+    assert is_requeued(tmp_path)
 
 
 def test_a_short_job_is_not_stopped_by_a_warning_at_its_start(start: Start, tmp_path: Path) -> None:
     now = int(time.time())
     times = {"SLURM_JOB_START_TIME": str(now - 1), "SLURM_JOB_END_TIME": str(now + 59)}
-    done = signalled(start(OUTCOME="finished", TICKS="10", **times), signal.SIGUSR1)
+    done = send_signal(start(OUTCOME="finished", TICKS="10", **times), signal.SIGUSR1)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the ranks stop when it is near" in done.stdout
-    assert not requeued(tmp_path)
+    assert not is_requeued(tmp_path)
 
 
-def test_a_short_job_that_is_preempted_leaves_at_once(start: Start, tmp_path: Path) -> None:
+def test_a_short_job_that_is_preempted_stops_at_once(start: Start, tmp_path: Path) -> None:
     now = int(time.time())
     times = {"SLURM_JOB_START_TIME": str(now - 1), "SLURM_JOB_END_TIME": str(now + 59)}
-    done = signalled(start(TICKS="20", PREEMPTED="2026-11-15T09:50:04", **times), signal.SIGUSR1)
-    assert "train: told to stop (preempted)" in done.stdout
-    assert requeued(tmp_path)
+    done = send_signal(start(TICKS="20", PREEMPTED="2026-11-15T09:50:04", **times), signal.SIGUSR1)
+    assert "train: stopping (preempted)" in done.stdout
+    assert is_requeued(tmp_path)
 
 
 @pytest.mark.parametrize(("mode", "by_us"), [("REQUEUE", False), ("CANCEL", True)])
-def test_a_preempted_job_is_put_back_once(start: Start, tmp_path: Path, mode: str, by_us: bool) -> None:
+def test_a_preempted_job_is_requeued_once(start: Start, tmp_path: Path, mode: str, by_us: bool) -> None:
     end, preempted = str(int(time.time()) + 5000), "2026-11-15T10:37:06"
     process = start(TICKS="20", PREEMPTED=preempted, PREEMPT_MODE=mode, SLURM_JOB_END_TIME=end)
-    done = signalled(process, signal.SIGUSR1)
+    done = send_signal(process, signal.SIGUSR1)
     assert done.returncode == 0, done.stderr
     assert "train: preempted at step 7; newest checkpoint: none; requeue 1 of at most 100" in done.stdout
-    assert requeued(tmp_path) == by_us
+    assert is_requeued(tmp_path) == by_us
 
 
-def test_a_job_that_is_preempted_again_before_it_got_anywhere_comes_back(job: Run, tmp_path: Path) -> None:
+def test_a_job_that_is_preempted_again_without_progress_is_requeued(job: Run, tmp_path: Path) -> None:
     for count in ("0", "1", "2"):
         done = job(OUTCOME="requeue", REASON="preempted", CHECKPOINT="00000010", SLURM_RESTART_COUNT=count)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "calls").read_text().count("scontrol requeue 12345") == 3
 
 
-def test_a_preempted_job_that_only_received_sigterm_says_so(job: Run) -> None:
+def test_a_preempted_job_that_only_received_sigterm_reports_the_preemption(job: Run) -> None:
     variables = {"OUTCOME": "terminated", "REASON": "terminated by a signal", "PREEMPTED": "2026-11-15T10:17:45"}
     for _ in range(2):
         done = job(**variables, CHECKPOINT="00000010")
@@ -280,43 +280,43 @@ def test_a_preempted_job_that_only_received_sigterm_says_so(job: Run) -> None:
         assert expected in done.stdout
 
 
-def test_a_preemption_is_no_sign_that_the_job_cannot_get_on(job: Run) -> None:
+def test_a_preemption_does_not_count_as_missing_progress(job: Run) -> None:
     job(OUTCOME="requeue", REASON="preempted", CHECKPOINT="00000010")
     assert job(TORCHRUN="1", SLURM_RESTART_COUNT="1").returncode == 0
     assert job(TORCHRUN="1", SLURM_RESTART_COUNT="2").returncode == 1
 
 
-def test_a_warning_does_not_replace_what_a_person_wrote(start: Start, run_folder: Path) -> None:
+def test_a_warning_does_not_replace_a_persons_stop_file(start: Start, run_folder: Path) -> None:
     run_folder.mkdir(parents=True)
     (run_folder / "stop").write_text("enough\n")
-    signalled(start(OUTCOME="finished", TICKS="10"), signal.SIGUSR1)
+    send_signal(start(OUTCOME="finished", TICKS="10"), signal.SIGUSR1)
     assert (run_folder / "stop").read_text() == "enough\n"
 
 
-def test_a_job_that_is_told_to_go_while_it_counts_as_running_comes_back(start: Start, tmp_path: Path) -> None:
-    done = signalled(start(TICKS="20"), signal.SIGTERM)
-    assert "train: told to stop (preempted)" in done.stdout
-    assert requeued(tmp_path)
+def test_a_job_that_gets_sigterm_while_it_is_running_is_requeued(start: Start, tmp_path: Path) -> None:
+    done = send_signal(start(TICKS="20"), signal.SIGTERM)
+    assert "train: stopping (preempted)" in done.stdout
+    assert is_requeued(tmp_path)
 
 
-def test_a_cancelled_job_stays_away(start: Start, tmp_path: Path) -> None:
+def test_a_cancelled_job_is_not_requeued(start: Start, tmp_path: Path) -> None:
     (tmp_path / "states" / "12345").write_text("COMPLETING")
-    done = signalled(start(TICKS="20"), signal.SIGTERM)
+    done = send_signal(start(TICKS="20"), signal.SIGTERM)
     assert done.returncode == 77
-    assert "train: told to stop (cancelled)" in done.stdout
+    assert "train: stopping (cancelled)" in done.stdout
     assert "train: Slurm ended the job; not requeued by this script. Newest checkpoint: none" in done.stdout
-    assert not requeued(tmp_path)
+    assert not is_requeued(tmp_path)
 
 
-def test_a_job_that_slurm_is_ending_is_not_requeued_whatever_the_ranks_say(job: Run, tmp_path: Path) -> None:
+def test_a_job_that_slurm_is_ending_is_not_requeued(job: Run, tmp_path: Path) -> None:
     (tmp_path / "states" / "12345").write_text("COMPLETING")
     done = job(OUTCOME="requeue")
     assert done.returncode == 77
-    assert "not requeued: Slurm is ending the job already (COMPLETING)" in done.stdout
-    assert not requeued(tmp_path)
+    assert "not requeued: Slurm is already ending the job (COMPLETING)" in done.stdout
+    assert not is_requeued(tmp_path)
 
 
-def test_what_the_last_attempt_left_is_not_obeyed_but_a_persons_wish_is(job: Run, run_folder: Path) -> None:
+def test_the_last_attempts_files_are_ignored_but_a_persons_stop_file_is_obeyed(job: Run, run_folder: Path) -> None:
     run_folder.mkdir(parents=True)
     (run_folder / "outcome.json").write_text(json.dumps({"outcome": "finished", "reason": "old", "step": 1}))
     (run_folder / "stop").write_text("time limit\n")
@@ -326,7 +326,7 @@ def test_what_the_last_attempt_left_is_not_obeyed_but_a_persons_wish_is(job: Run
     assert "enough for today at step 7" in job(OUTCOME="stopped").stdout
 
 
-def test_a_folder_that_another_job_is_using_is_refused(job: Run, tmp_path: Path) -> None:
+def test_a_folder_that_another_job_uses_is_rejected(job: Run, tmp_path: Path) -> None:
     job(RUN_FOLDER="shared", OUTCOME="finished", SLURM_JOB_ID="777")
     done = job(RUN_FOLDER="shared", OUTCOME="finished")
     assert (done.returncode, done.stderr) == (
@@ -337,7 +337,7 @@ def test_a_folder_that_another_job_is_using_is_refused(job: Run, tmp_path: Path)
     assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
 
 
-def test_ranks_are_the_gpus_of_a_node_unless_told(job: Run) -> None:
+def test_there_is_a_rank_per_gpu_by_default(job: Run) -> None:
     assert "--nproc-per-node=4 " in job(SLURM_GPUS_ON_NODE="4").stdout
     assert "--gpus-per-node=4" in job(SLURM_GPUS_ON_NODE="4").stdout
     assert "--nproc-per-node=1 " in job(SLURM_GPUS_ON_NODE="4", RANKS_PER_NODE="1").stdout
@@ -351,28 +351,28 @@ def test_elastic_jobs_keep_their_step_when_a_node_dies(job: Run) -> None:
     assert "--kill-on-bad-exit=1" in job(OUTCOME="finished").stdout
 
 
-def test_a_node_can_stand_by(job: Run) -> None:
+def test_a_job_can_have_spare_nodes(job: Run) -> None:
     done = job(OUTCOME="finished", NODES_MAX="1")
     assert "--nnodes=1:1 " in done.stdout
     assert "--no-kill" in done.stdout
 
 
 @pytest.mark.parametrize("nodes", [{"NODES_MIN": "3"}, {"NODES_MIN": "0"}, {"NODES_MAX": "5"}])
-def test_node_counts_that_do_not_fit_are_refused(job: Run, nodes: dict[str, str]) -> None:
+def test_invalid_node_counts_are_rejected(job: Run, nodes: dict[str, str]) -> None:
     done = job(**nodes)
     assert done.returncode == 2
     assert "must be 1 <= NODES_MIN <= NODES_MAX <= 2, the nodes of the job" in done.stderr
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.1.1", "no-such-name"])
-def test_a_head_that_others_cannot_reach_is_refused(job: Run, address: str) -> None:
+def test_a_head_node_that_others_cannot_reach_is_rejected(job: Run, address: str) -> None:
     done = job(NODE_ADDR=address)
     assert done.returncode == 2
     assert f"the head node gpu-1 has no address others can reach (NodeAddr={address}" in done.stderr
     assert "torch" not in done.stdout
 
 
-def test_a_node_that_would_say_loopback_fails_and_names_itself(job: Run) -> None:
+def test_a_node_that_would_advertise_loopback_fails(job: Run) -> None:
     done = job(LOCAL_ADDR="127.0.0.1")
     assert "train: FAILED: gpu-2 has no address towards 10.88.0.3 (found '127.0.0.1')" in done.stderr
 
@@ -383,7 +383,7 @@ def test_the_folder_can_be_given_as_an_override(job: Run, tmp_path: Path) -> Non
     assert (done.returncode, "placeholders" in done.stderr) == (2, True)
 
 
-def test_mistakes_are_said_before_anything_starts(job: Run, start: Start, tmp_path: Path) -> None:
+def test_mistakes_are_reported_before_anything_starts(job: Run, start: Start, tmp_path: Path) -> None:
     outside = job(SLURM_JOB_ID="")
     assert (outside.returncode, outside.stderr) == (2, "train: FAILED: not inside a job: submit it with sbatch\n")
     assert "no training environment at" in job(MUSTER_ROOT=str(tmp_path / "elsewhere")).stderr
@@ -391,11 +391,11 @@ def test_mistakes_are_said_before_anything_starts(job: Run, start: Start, tmp_pa
     assert "train: FAILED: no config: sbatch train.sbatch CONFIG" in bare.stderr
 
 
-def test_nothing_but_the_run_is_left(job: Run, run_folder: Path) -> None:
+def test_only_the_files_of_the_run_are_left(job: Run, run_folder: Path) -> None:
     job(OUTCOME="finished")
     assert sorted(path.name for path in run_folder.iterdir()) == ["events.jsonl", "job", "outcome.json"]
 
 
-def test_the_header_is_what_people_expect() -> None:
+def test_the_sbatch_options() -> None:
     header = {line.split()[1] for line in JOB.read_text().splitlines() if line.startswith("#SBATCH")}
     assert {"--requeue", "--signal=B:USR1@120", "--open-mode=append", "--output=%x-%j.out", "--nodes=2"} <= header

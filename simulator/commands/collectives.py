@@ -9,7 +9,7 @@ from simulator.collectives import Group, Op, choice
 from simulator.commands.refused import refused
 from simulator.hardware.system import System
 from simulator.machines.instances import system
-from simulator.machines.stacks import MOST_NODES
+from simulator.machines.stack_names import MAX_NODES
 from simulator.search.question import nodes
 from trainer.config.errors import ConfigError, ConfigProblem
 
@@ -41,8 +41,8 @@ def _nodes(word: str) -> int:
     try:
         counts = nodes(word)
     except ConfigError:
-        message = f"{word} is outside of 1 to {MOST_NODES}" if word.isdigit() else f"{word!r}"
-        allowed = f"allowed: one whole number from 1 to {MOST_NODES}"
+        message = f"{word} is outside of 1 to {MAX_NODES}" if word.isdigit() else f"{word!r}"
+        allowed = f"allowed: one whole number from 1 to {MAX_NODES}"
         raise ConfigError([ConfigProblem("--nodes", f"{message}; {allowed}", "write for example 4")]) from None
     if len(counts) > 1:
         message = f"{', '.join(map(str, counts))}; allowed: one number"
@@ -80,7 +80,7 @@ def _check_sharing(sharing: int, per_node: int, machines: System) -> None:
 def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulator collectives", description=__doc__)
     parser.add_argument("--instance", required=True, help="instance type of the catalog")
-    parser.add_argument("--nodes", required=True, help=f"one number, 1 to {MOST_NODES}")
+    parser.add_argument("--nodes", required=True, help=f"one number, 1 to {MAX_NODES}")
     parser.add_argument("--op", choices=get_args(Op), default="all_reduce")
     parser.add_argument("--fabric", choices=("efa", "tcp"), default="efa")
     parser.add_argument("--per-node", type=int, help="ranks of the group in one node; by default all its GPUs")

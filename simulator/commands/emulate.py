@@ -1,4 +1,4 @@
-"""`python -m simulator emulate --ranks N [CONFIG [key=value ...]]`: a job of N GPUs, numbers real, clock modelled."""
+"""`python -m simulator emulate --ranks N [CONFIG [key=value ...]]`: a job of N GPUs, real numbers, modelled clock."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.commands.refused import refused
-from simulator.emulate import refuse
-from simulator.emulate.clock import Clock
-from simulator.emulate.costs import Modelled
-from simulator.emulate.picture import draw
-from simulator.emulate.record import Line, table, write
-from simulator.emulate.reduce import ALGORITHMS, rounds_of, traffic
-from simulator.emulate.scaling import scaling
+from simulator.emulate.all_reduce import ALGORITHMS, count_traffic, rounds_of
+from simulator.emulate.clock import Clock, PredictedCosts
+from simulator.emulate.limits import list_problems
+from simulator.emulate.record import Line, draw_chart, format_table, write_json
+from simulator.emulate.scaling import predict_scaling
 from simulator.job import Job
-from simulator.machines.clocked import Clocked, clocked
 from simulator.machines.profile import read
+from simulator.machines.sources import MachineSource, find_machines
 from trainer.config.check import check_world
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import load, to_dict
@@ -29,21 +27,22 @@ from trainer.config.schema import Config
 if TYPE_CHECKING:
     from simulator.emulate.run import Emulation
 
-ABOUT = """A job of N GPUs in this process: its numbers are real, its clock is modelled.
+ABOUT = """Emulate a job of N GPUs in this process: its numbers are real, its clock is modelled.
 
-It needs torch, which .venv does not have; in an environment with the trainer's packages:
+This needs torch, which .venv does not have. In an environment with the trainer's packages:
   python3 -m venv .venv-torch && .venv-torch/bin/pip install '.[trainer,simulator]'
   .venv-torch/bin/python -m simulator emulate --ranks 256"""
-_USUAL = "p5.48xlarge"
-_MOST_JITTER = 1.0
-_SMALL, _SMALL_BATCH = "tiny-llama", 8
-_FLOAT = 4
+_DEFAULT_SYSTEM = "p5.48xlarge"
+_MAX_JITTER = 1.0
+_DEFAULT_CONFIG, _DEFAULT_BATCH = "tiny-llama", 8
+_FLOAT_BYTES = 4
 
 
-def main(words: list[str]) -> int:
-    options = _parser().parse_intermixed_args(words)
+def main(arguments: list[str]) -> int:
+    """Run the command and return its exit status."""
+    options = _parser().parse_intermixed_args(arguments)
     try:
-        machines, config = _checked(options)
+        machines, config = _check(options)
         _run(config, machines, options)
     except ConfigError as error:
         return refused(error)
@@ -54,93 +53,103 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m simulator emulate", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("config", metavar="CONFIG", nargs="?", help=f"preset of the trainer or YAML file ({_SMALL})")
+    parser.add_argument(
+        "config", metavar="CONFIG", nargs="?", help=f"preset of the trainer or YAML file (default: {_DEFAULT_CONFIG})"
+    )
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
-    parser.add_argument("--ranks", type=int, required=True, help="GPUs of the job: 4, 16, 256, ...")
-    parser.add_argument("--system", help=f"instance type or stack that is clocked ({_USUAL})")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="clocked as calibrate measured them, or their GPU")
-    parser.add_argument("--jitter", type=float, help="draw each rank's speed with this deviation, such as 0.02")
-    parser.add_argument("--algorithm", choices=ALGORITHMS, default="ring", help="order of sums; ring is that of gloo")
-    parser.add_argument("--out", type=Path, help="folder for emulate.json and emulate.png (runs/emulate-NAME-RANKS)")
+    parser.add_argument("--ranks", type=int, required=True, help="number of GPUs of the job, such as 4, 16 or 256")
+    parser.add_argument("--system", help=f"instance type or stack to model the clock on (default: {_DEFAULT_SYSTEM})")
+    profile = "machines as calibrate measured them; with --system, only their GPU"
+    parser.add_argument("--profile", type=Path, metavar="FILE", help=profile)
+    parser.add_argument(
+        "--jitter", type=float, help="draw each rank's speed with this standard deviation, such as 0.02"
+    )
+    parser.add_argument(
+        "--algorithm", choices=ALGORITHMS, default="ring", help="order of additions in an all-reduce; gloo uses ring"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder for emulate.json and emulate.png (default: runs/emulate-NAME-RANKS)"
+    )
     return parser
 
 
-def _checked(options: argparse.Namespace) -> tuple[Clocked, Config]:
-    """All that can be wrong and needs no torch to be seen."""
-    # Without a config: a sample for each rank, and as many steps as a person waits for.
-    small = [f"batch.size={max(_SMALL_BATCH, options.ranks)}", "steps=5"]
-    config = load(options.config, options.settings) if options.config else load(_SMALL, small)
-    found = refuse.problems(config, options.ranks)
+def _check(options: argparse.Namespace) -> tuple[MachineSource, Config]:
+    """Return machines and settings; raise ConfigError for everything that can be checked without torch."""
+    # Without a config: one sample for each rank, and few steps, so that the run takes seconds.
+    small = [f"batch.size={max(_DEFAULT_BATCH, options.ranks)}", "steps=5"]
+    config = load(options.config, options.settings) if options.config else load(_DEFAULT_CONFIG, small)
+    problems = list_problems(config, options.ranks)
     jitter = options.jitter
-    if jitter is not None and not (math.isfinite(jitter) and 0 <= jitter <= _MOST_JITTER):
-        found.append(ConfigProblem("--jitter", f"{jitter}; allowed: 0 to {_MOST_JITTER:g}", "0.02 is a busy cluster"))
-    if found:
-        raise ConfigError(found)
-    machines = clocked(options.system, read(options.profile) if options.profile else None, _USUAL)
-    # Efficiency is against one rank.
-    found = machines.problems(options.ranks) or machines.problems(1, "--profile: one rank")
-    found = found or check_world(config, options.ranks, machines.per_node(options.ranks))
-    if found:
-        raise ConfigError(found)
+    if jitter is not None and not (math.isfinite(jitter) and 0 <= jitter <= _MAX_JITTER):
+        allowed = f"allowed: 0 to {_MAX_JITTER:g}"
+        problems.append(ConfigProblem("--jitter", f"{jitter}; {allowed}", "use 0.02 for a busy cluster"))
+    if problems:
+        raise ConfigError(problems)
+    machines = find_machines(options.system, read(options.profile) if options.profile else None, _DEFAULT_SYSTEM)
+    # A single rank is needed too: efficiency is relative to it.
+    problems = machines.problems(options.ranks) or machines.problems(1, "--profile: one rank")
+    problems = problems or check_world(config, options.ranks, machines.per_node(options.ranks))
+    if problems:
+        raise ConfigError(problems)
     return machines, config
 
 
-def _run(config: Config, machines: Clocked, options: argparse.Namespace) -> None:
+def _run(config: Config, machines: MachineSource, options: argparse.Namespace) -> None:
     ranks = options.ranks
-    out = _folder(options.out or Path("runs") / f"emulate-{config.name}-{ranks}")
-    emulation = _emulation(config, machines, options)
+    out = _create_folder(options.out or Path("runs") / f"emulate-{config.name}-{ranks}")
+    emulation = _start(config, machines, options)
     job = Job(emulation.config, emulation.micro, config.batch.size // ranks)
-    on = f"{machines.system(ranks).nodes} x {machines.name}"
-    print(f"{ranks} ranks of {config.name}: the numbers are real, the clock is modelled on {on}")
-    prediction = Modelled(job, machines).prediction(ranks)
+    nodes = f"{machines.system(ranks).nodes} x {machines.name}"
+    print(f"{ranks} ranks of {config.name}: the numbers are real, the clock is modelled on {nodes}")
+    prediction = PredictedCosts(job, machines).prediction(ranks)
     for note in [*emulation.why, *([] if prediction.fits else [f"DOES NOT FIT a real GPU: {prediction.reason}"])]:
         print(f"  {note}")
     lines = []
     for line in _steps(emulation, job, machines, options):
         print(line.text(config.steps, job.unit), flush=True)
         lines.append(line)
-    rows = scaling(job, machines, emulation.group.sizes, ranks)
-    print(f"\n{table(rows, job.unit)}")
-    write(out / "emulate.json", _about(emulation, job, machines, options), lines, rows)
-    draw(out / "emulate.png", f"{config.name}: {ranks} ranks on {machines.name}, modelled", lines, rows)
+    rows = predict_scaling(job, machines, emulation.group.sizes, ranks)
+    print(f"\n{format_table(rows, job.unit)}")
+    write_json(out / "emulate.json", _describe(emulation, job, machines, options), lines, rows)
+    draw_chart(out / "emulate.png", f"{config.name}: {ranks} ranks on {machines.name}, modelled", lines, rows)
     print(f"\n{out / 'emulate.json'}\n{out / 'emulate.png'}")
 
 
-def _folder(path: Path) -> Path:
-    """Made first: whether it can be written to is better known before the run than after it."""
+def _create_folder(path: Path) -> Path:
+    """Create the folder before the run, so that a path that cannot be written fails early."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = f"{path} cannot be made ({error.strerror}); allowed: a folder that can be written to"
-        raise ConfigError([ConfigProblem("--out", message, "name another with --out")]) from error
+        message = f"{path} cannot be created ({error.strerror}); allowed: a writable folder"
+        raise ConfigError([ConfigProblem("--out", message, "choose another folder with --out")]) from error
     return path
 
 
-def _emulation(config: Config, machines: Clocked, options: argparse.Namespace) -> Emulation:
+def _start(config: Config, machines: MachineSource, options: argparse.Namespace) -> Emulation:
     try:
-        from simulator.emulate.run import Emulation  # noqa: PLC0415  # torch, only now
+        from simulator.emulate.run import Emulation  # noqa: PLC0415  # needs torch
     except ModuleNotFoundError as missing:
         message = f"{missing.name} is not installed; allowed: an environment with the trainer's packages"
-        raise ConfigError([ConfigProblem("emulate", message, "`emulate --help` has the commands")]) from missing
+        raise ConfigError([ConfigProblem("emulate", message, "`emulate --help` shows the commands")]) from missing
     return Emulation(config, options.ranks, machines.per_node(options.ranks), options.algorithm, _show_rank)
 
 
 def _show_rank(rank: int) -> None:
-    """For whoever watches; the line of the step takes its place."""
+    """Show the current rank on a terminal; the line of the step replaces it."""
     if sys.stdout.isatty():
         print(f"rank {rank:>4} ", end="\r", flush=True)
 
 
-def _steps(emulation: Emulation, job: Job, machines: Clocked, options: argparse.Namespace) -> Iterator[Line]:
-    costs = Modelled(job, machines)
+def _steps(emulation: Emulation, job: Job, machines: MachineSource, options: argparse.Namespace) -> Iterator[Line]:
+    costs = PredictedCosts(job, machines)
     clock = Clock(costs, options.ranks, options.jitter, seed=job.config.run.seed)
     alone_s = Clock(costs, 1).step([]).step_s
     for step in range(1, job.config.steps + 1):
-        learned = emulation.step()
+        result = emulation.step()
         tick = clock.step(emulation.group.sizes)
         yield Line(
             step=step,
-            **asdict(learned),
+            **asdict(result),
             now_s=clock.now,
             units_per_s=job.units(options.ranks) / tick.step_s,
             efficiency=alone_s / tick.step_s,
@@ -148,7 +157,7 @@ def _steps(emulation: Emulation, job: Job, machines: Clocked, options: argparse.
         )
 
 
-def _about(emulation: Emulation, job: Job, machines: Clocked, options: argparse.Namespace) -> dict[str, Any]:
+def _describe(emulation: Emulation, job: Job, machines: MachineSource, options: argparse.Namespace) -> dict[str, Any]:
     ranks = options.ranks
     return {
         "ranks": ranks,
@@ -163,10 +172,10 @@ def _about(emulation: Emulation, job: Job, machines: Clocked, options: argparse.
     }
 
 
-def _all_reduce(size: int, job: Job, machines: Clocked, options: argparse.Namespace) -> dict[str, Any]:
-    """What the emulated algorithm sends for it, and what the modelled machines take, by whichever way they choose."""
+def _all_reduce(size: int, job: Job, machines: MachineSource, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the emulated algorithm sends, and the time of the modelled machines, which choose their own way."""
     ranks = options.ranks
-    rounds = rounds_of(options.algorithm, ranks, machines.per_node(ranks), size // _FLOAT, _FLOAT)
-    sent = traffic(rounds, ranks, _FLOAT)
-    seconds = Modelled(job, machines).all_reduce_s(size, ranks)
+    rounds = rounds_of(options.algorithm, ranks, machines.per_node(ranks), size // _FLOAT_BYTES, _FLOAT_BYTES)
+    sent = count_traffic(rounds, ranks, _FLOAT_BYTES)
+    seconds = PredictedCosts(job, machines).all_reduce_s(size, ranks)
     return {"bytes": size, "rounds": sent.rounds, "most_sent_bytes": max(sent.sent), "modelled_s": seconds}

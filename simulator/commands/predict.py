@@ -11,7 +11,7 @@ from pathlib import Path
 from simulator.commands import predict_table
 from simulator.commands.refused import refused
 from simulator.machines.profile import read
-from simulator.machines.stacks import MOST_NODES
+from simulator.machines.stack_names import MAX_NODES
 from simulator.search.question import node_count
 from trainer.config.errors import ConfigError, ConfigProblem
 
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         help="as calibrate measured them; beside --stack or --instance: their GPU",
     )
     many = where.add_mutually_exclusive_group()
-    many.add_argument("--nodes", help=f"1 to {MOST_NODES}; by default the stack's, the most of the profile, or 1")
+    many.add_argument("--nodes", help=f"1 to {MAX_NODES}; by default the stack's, the most of the profile, or 1")
     many.add_argument("--ranks", help="of all nodes together; by default every GPU of the nodes")
     where.add_argument("--json", action="store_true", help="for programs")
     tables = parser.add_argument_group("tables")

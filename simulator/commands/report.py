@@ -12,11 +12,11 @@ from simulator import terminal
 from simulator.commands import outputs
 from simulator.commands.progress import progress
 from simulator.commands.refused import refused
-from simulator.machines.compared import Calibrated, OfInstance
 from simulator.report.compare import Comparison, as_json, compare
-from simulator.report.figures import pictures
-from simulator.report.measured import measured
-from simulator.report.page import page
+from simulator.report.figures import draw_charts
+from simulator.report.machines import CatalogMachines, ProfiledMachines
+from simulator.report.measured import read_run
+from simulator.report.page import render_page
 from trainer.config.errors import ConfigError
 from trainer.table import table
 
@@ -24,9 +24,9 @@ from trainer.table import table
 def main(words: list[str]) -> int:
     asked = _arguments(words)
     try:
-        machines = Calibrated(asked.profile) if asked.profile else OfInstance(asked.instance)
+        machines = ProfiledMachines(asked.profile) if asked.profile else CatalogMachines(asked.instance)
         progress("reading runs")
-        found = compare([measured(folder) for folder in dict.fromkeys(asked.runs)], machines)
+        found = compare([read_run(folder) for folder in dict.fromkeys(asked.runs)], machines)
         out = asked.out or asked.runs[-1] / "predicted"
         progress("drawing")
         _write(found, out)
@@ -52,12 +52,12 @@ def _arguments(words: list[str]) -> argparse.Namespace:
 
 
 def _write(found: Comparison, out: Path) -> None:
-    drawn = pictures(found)
+    drawn = draw_charts(found)
     out.mkdir(parents=True, exist_ok=True)
     for picture in drawn:
         (out / f"{picture.name}.png").write_bytes(picture.png)
     (out / "report.json").write_text(json.dumps(as_json(found), indent=2) + "\n", encoding="utf-8")
-    (out / "index.html").write_text(page(found, drawn), encoding="utf-8")
+    (out / "index.html").write_text(render_page(found, drawn), encoding="utf-8")
 
 
 def _told(found: Comparison) -> str:

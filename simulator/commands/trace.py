@@ -9,9 +9,8 @@ from simulator.commands import layout_option
 from simulator.commands.refused import refused
 from simulator.layout import Layout
 from simulator.machines import profile
-from simulator.machines.clocked import Clocked, Machines, clocked
-from simulator.machines.profile_fit import Calibrated
-from simulator.machines.stacks import MOST_NODES
+from simulator.machines.profile_fit import RatedSystem
+from simulator.machines.sources import InstanceMachines, find_machines
 from simulator.memory.peak import memory
 from simulator.models import named
 from simulator.step import timeline_file
@@ -76,18 +75,11 @@ def _drawable(wanted: Layout) -> None:
         raise ConfigError([ConfigProblem(f"{layout_option.WHERE} global_batch", message, fix)])
 
 
-def _on(asked: argparse.Namespace, known: profile.Profile | None, wanted: Layout) -> Calibrated:
-    machines = clocked(asked.system, known, USUAL)
-    if problems := _too_many(machines, wanted) or machines.problems(wanted.gpus, GPUS):
+def _on(asked: argparse.Namespace, known: profile.Profile | None, wanted: Layout) -> RatedSystem:
+    machines = find_machines(asked.system, known, USUAL)
+    problems = []
+    if isinstance(machines, InstanceMachines):
+        problems = machines.limit_problems(wanted.gpus, GPUS, "make one of them smaller")
+    if problems := problems or machines.problems(wanted.gpus, GPUS):
         raise ConfigError(problems)
-    return Calibrated(machines.system(wanted.gpus), machines.rates(wanted.gpus))
-
-
-def _too_many(machines: Clocked, wanted: Layout) -> list[ConfigProblem]:
-    if not isinstance(machines, Machines):
-        return []
-    each = machines.per_node(wanted.gpus)
-    if wanted.gpus <= each * MOST_NODES:
-        return []
-    message = f"{wanted.gpus}; allowed: up to {each * MOST_NODES}, {MOST_NODES} nodes of a {machines.instance}"
-    return [ConfigProblem(GPUS, message, "make one of them smaller")]
+    return RatedSystem(machines.system(wanted.gpus), machines.rates(wanted.gpus))

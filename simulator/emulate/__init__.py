@@ -1,1 +1,1 @@
-"""A job of many ranks in one process: the trainer's own numbers, and a modelled clock beside them."""
+"""Emulate a job of many ranks in one process: real numbers from the trainer's own code, and a modelled clock."""

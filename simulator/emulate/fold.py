@@ -1,4 +1,4 @@
-"""The sum of an all-reduce, from ranks that come one after the other, the last first: the same bits, less memory."""
+"""Sum an all-reduce from ranks that arrive one by one, the last rank first: bit-identical, with less memory."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Protocol
 
-from simulator.emulate.chunks import bounds
-from simulator.emulate.reduce import Algorithm
+from simulator.emulate.all_reduce import Algorithm, chunk_bounds
 
 Copy = Callable[[Any], Any]
 
 
 class Fold(Protocol):
+    """A sum that is built rank by rank."""
+
     def add(self, rank: int, array: Any) -> None:
-        """To be called with every rank once, from the last to 0; keeps no reference to the array."""
+        """Add a rank's array without keeping a reference; called once for each rank, from the last to 0."""
 
     def total(self) -> Any:
-        """After rank 0."""
+        """Return the sum; called after rank 0."""
 
 
-def fold_for(algorithm: Algorithm, ranks: int, per_node: int, copy: Copy) -> Fold:
+def create_fold(algorithm: Algorithm, ranks: int, per_node: int, copy: Copy) -> Fold:
+    """Return an empty sum that adds in the order of the algorithm."""
     if algorithm == "ring":
         return RingFold(ranks, copy)
     if algorithm == "tree":
@@ -29,7 +31,7 @@ def fold_for(algorithm: Algorithm, ranks: int, per_node: int, copy: Copy) -> Fol
 
 
 def held_bytes(algorithm: Algorithm, ranks: int, per_node: int, size: int) -> int:
-    """What waits at most, of arrays of `size` bytes."""
+    """Return the most memory that a fold of arrays of `size` bytes holds at a time."""
     if algorithm == "tree":
         return size * (ranks.bit_length() + 1)
     if algorithm == "ring":
@@ -39,10 +41,10 @@ def held_bytes(algorithm: Algorithm, ranks: int, per_node: int, size: int) -> in
 
 
 class RingFold:
-    """Chunk c is summed over ranks c-1, c-2, ..., 0, n-1, ..., c.
+    """Sums chunk c over ranks c-1, c-2, ..., 0, n-1, ..., c.
 
-    Ranks come downwards, so what a rank has for the chunks up to its own waits until rank 0 was here: half of all
-    gradients on average.
+    Ranks arrive in descending order, so a rank's values for the chunks up to its own wait until rank 0 has arrived:
+    half of all gradients on average.
     """
 
     def __init__(self, ranks: int, copy: Copy) -> None:
@@ -52,7 +54,7 @@ class RingFold:
         self._sum: Any = None
 
     def add(self, rank: int, array: Any) -> None:
-        cuts = bounds(len(array), self._ranks, array.itemsize)
+        cuts = chunk_bounds(len(array), self._ranks, array.itemsize)
         if self._sum is None:
             self._sum = self._copy(array)
         begun, own = cuts[min(rank + 2, self._ranks)], cuts[rank + 1]
@@ -63,15 +65,15 @@ class RingFold:
     def total(self) -> Any:
         for rank in sorted(self._waiting, reverse=True):
             part = self._waiting.pop(rank)
-            # Chunk 0 has nobody before its last rank.
-            fresh = 0 if rank < self._ranks - 1 else bounds(len(self._sum), self._ranks, part.itemsize)[1]
+            # Chunk 0 starts at its last rank, so there is nothing to add to yet.
+            fresh = 0 if rank < self._ranks - 1 else chunk_bounds(len(self._sum), self._ranks, part.itemsize)[1]
             self._sum[:fresh] = part[:fresh]
             self._sum[fresh : len(part)] += part[fresh:]
         return self._sum
 
 
 class TreeFold:
-    """A rank's sum is complete when all above it in its subtree came: as many are open as the tree has levels."""
+    """Sums along a binary tree; a partial sum is open for each level of the tree at most."""
 
     def __init__(self, ranks: int, copy: Copy) -> None:
         self._ranks = ranks
@@ -91,7 +93,7 @@ class TreeFold:
 
 
 class HierarchicalFold:
-    """A ring in each machine, then a ring over machines for each chunk of the first one."""
+    """Sums along a ring in each machine, then along a ring over machines for each chunk of the first ring."""
 
     def __init__(self, ranks: int, per_node: int, copy: Copy) -> None:
         self._per_node = per_node
@@ -116,5 +118,5 @@ class HierarchicalFold:
         return self._sum
 
     def _parts(self) -> list[Any]:
-        cuts = bounds(len(self._sum), self._per_node, self._sum.itemsize)
+        cuts = chunk_bounds(len(self._sum), self._per_node, self._sum.itemsize)
         return [self._sum[start:stop] for start, stop in pairwise(cuts)]

@@ -1,4 +1,4 @@
-"""A process group of ranks that take turns in this process: it notes what each gives, and sums at the last."""
+"""A torch process group for ranks that take turns in this process: it collects each rank's arrays and sums them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
-from simulator.emulate.fold import Fold, fold_for, held_bytes
-from simulator.emulate.reduce import Algorithm, all_reduce, rounds_of
+from simulator.emulate.all_reduce import Algorithm, all_reduce, rounds_of
+from simulator.emulate.fold import Fold, create_fold, held_bytes
 
-MESSAGES_UP_TO = 8
-"""Ranks for which every message is sent and every rank's result compared; beyond, only the sum is made."""
+MESSAGES_MAX_RANKS = 8
+"""Up to this number of ranks, every message is sent and every result compared; beyond, only the sum is computed."""
 
 
 class Group(dist.ProcessGroup):
-    """What torch's DistributedDataParallel talks to. Ranks take turns from the last to 0, each with all its buckets."""
+    """The process group of DistributedDataParallel; ranks take turns from the last to 0, each with all its buckets."""
 
     def __init__(self, ranks: int, per_node: int, algorithm: Algorithm) -> None:
         super().__init__(0, ranks)
@@ -26,13 +26,13 @@ class Group(dist.ProcessGroup):
         self._buckets: list[Fold] = []
         self._next = 0
         self.turn = -1
-        """The rank that runs; -1 while nobody does, when sums mean nothing."""
+        """The rank whose turn it is; -1 outside of turns, when all-reduces are ignored."""
         self.sizes: list[int] = []
         """Bytes of each all-reduce of the last step, in order."""
 
     def held_bytes(self, size: int) -> int:
-        """What waits at most, of `size` bytes of gradients."""
-        if self._ranks <= MESSAGES_UP_TO:
+        """Return the most memory that waiting gradients of `size` bytes take."""
+        if self._ranks <= MESSAGES_MAX_RANKS:
             return size * self._ranks
         return held_bytes(self._algorithm, self._ranks, self._per_node, size)
 
@@ -42,8 +42,8 @@ class Group(dist.ProcessGroup):
         self.turn, self._next = rank, 0
 
     def sum(self, values: list[torch.Tensor]) -> torch.Tensor:
-        """Of one value per rank, as an all-reduce of it would."""
-        fold = self._fold()
+        """Return the sum of one value per rank, with the bits of an all-reduce."""
+        fold = self._new_fold()
         for rank in reversed(range(self._ranks)):
             fold.add(rank, values[rank].flatten())
         return fold.total().view_as(values[0])
@@ -51,19 +51,19 @@ class Group(dist.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # noqa: ARG002
         (tensor,) = tensors
         if self.turn >= 0:
-            self._give(tensor)
+            self._contribute(tensor)
         return _Done(tensors)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # noqa: ARG002
-        """All ranks are this process: what rank 0 has, all have."""
+        """Return at once: all ranks are this process and have what rank 0 has."""
         return _Done(tensors)
 
     def getBackendName(self) -> str:
         return "virtual"
 
-    def _give(self, tensor: torch.Tensor) -> None:
+    def _contribute(self, tensor: torch.Tensor) -> None:
         if self.turn == self._ranks - 1:
-            self._buckets.append(self._fold())
+            self._buckets.append(self._new_fold())
             self.sizes.append(tensor.nbytes)
         bucket = self._buckets[self._next]
         bucket.add(self.turn, tensor)
@@ -71,14 +71,14 @@ class Group(dist.ProcessGroup):
             tensor.copy_(bucket.total())
         self._next += 1
 
-    def _fold(self) -> Fold:
-        if self._ranks <= MESSAGES_UP_TO:
-            return _Messages(self._algorithm, self._ranks, self._per_node)
-        return fold_for(self._algorithm, self._ranks, self._per_node, torch.clone)
+    def _new_fold(self) -> Fold:
+        if self._ranks <= MESSAGES_MAX_RANKS:
+            return _MessageFold(self._algorithm, self._ranks, self._per_node)
+        return create_fold(self._algorithm, self._ranks, self._per_node, torch.clone)
 
 
-class _Messages:
-    """All arrays are kept and every message is sent."""
+class _MessageFold:
+    """Keeps all arrays and sends every message."""
 
     def __init__(self, algorithm: Algorithm, ranks: int, per_node: int) -> None:
         self._algorithm: Algorithm = algorithm
@@ -93,7 +93,7 @@ class _Messages:
         rounds = rounds_of(self._algorithm, len(self._arrays), self._per_node, len(first), first.itemsize)
         all_reduce(self._arrays, rounds, torch.clone)
         for rank, array in enumerate(self._arrays):
-            # By bits: a NaN is not equal to itself, and a run that diverges is no fault of the sum.
+            # Compare bits: a NaN does not equal itself, and a diverged run is not an error of the sum.
             if not torch.equal(array.view(torch.uint8), first.view(torch.uint8)):
                 raise AssertionError(f"{self._algorithm}: rank {rank} does not have the sum that rank 0 has")
         return first

@@ -9,7 +9,7 @@ from typing import Any
 from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.machines.requested import On
-from simulator.machines.stacks import MOST_NODES
+from simulator.machines.stack_names import MAX_NODES as MOST_NODES
 from simulator.memory.peak import fits, memory
 from simulator.models import model_of
 from simulator.search import settled as searched

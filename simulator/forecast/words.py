@@ -36,7 +36,7 @@ def told(found: Forecast, columns: int) -> str:
 def _title(found: Forecast) -> str:
     on = found.on
     stack = f" (stack {on.stack})" if on.stack else ""
-    by = f": {on.profile.told}" if on.profile else ""
+    by = f": {on.profile.description}" if on.profile else ""
     return f"{found.config.name} on {on.told}{stack}{by}"
 
 

@@ -1,1 +1,1 @@
-"""From a stack, an instance type or a profile to machines and the rates to predict with."""
+"""Machines to predict for, and the rates to predict with, from a stack, an instance type or a measured profile."""

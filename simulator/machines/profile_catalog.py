@@ -1,4 +1,4 @@
-"""Machines of the catalog with their GPU as `calibrate` measured it; a profile of another GPU is refused."""
+"""Machines of the catalog with their GPU as `calibrate` measured it; a profile of another GPU is an error."""
 
 from __future__ import annotations
 
@@ -13,62 +13,63 @@ from simulator.collectives import Group, time_s
 from simulator.hardware.rates import Rates, fitted
 from simulator.hardware.system import Gpu, System
 from simulator.machines.profile import CALIBRATE, Profile
-from simulator.machines.profile_fit import Calibrated, calibrated
+from simulator.machines.profile_fit import RatedSystem, rate_system
 from trainer.config.errors import ConfigError, ConfigProblem
 
-LARGE = 2**20
-"""Bytes from which on an exchange says something about links, not about how it starts."""
-MEMORY = 0.1
-"""By what share the memory of GPUs of one name may differ: what a driver keeps for itself."""
+BANDWIDTH_MIN_BYTES = 2**20
+"""Smallest collective whose time shows the speed of links rather than its start-up latency."""
+MEMORY_TOLERANCE = 0.1
+"""Share by which the memory of GPUs of the same name may differ: drivers reserve different amounts."""
 
 
-def joined(profile: Profile, machines: System, per_node: int = 0) -> Calibrated:
-    """`machines` of the catalog, `per_node` ranks on each (0: all GPUs), as measured.
+def joined(profile: Profile, machines: System, per_node: int = 0) -> RatedSystem:
+    """Return `machines` of the catalog with the profile's GPU and rates, with `per_node` ranks on each (0: all GPUs).
 
-    The network is the profile's where so many nodes and ranks were measured; else the catalog's, by as much slower or
-    quicker as the measured ones were.
+    If the profile has this number of nodes and ranks, the network is the profile's. Otherwise it is the catalog's,
+    scaled by how much slower or faster the measured network was than the model of it.
     """
     check(profile, machines)
     per_node = per_node or machines.gpus_per_node
     world = _nearest(profile.worlds, machines.nodes, per_node)
-    found = calibrated(profile.machine, world)
-    gpu, rates = _gpu(machines.gpu, found.system.gpu), found.rates
+    measured = rate_system(profile.machine, world)
+    gpu, rates = _gpu(machines.gpu, measured.system.gpu), measured.rates
     if (world["nodes"], world["per_node"]) == (machines.nodes, per_node):
-        return Calibrated(replace(machines, gpu=gpu, exchanges=found.system.exchanges), rates)
-    return Calibrated(replace(machines, gpu=gpu), _beyond(rates, world, machines))
+        return RatedSystem(replace(machines, gpu=gpu, exchanges=measured.system.exchanges), rates)
+    return RatedSystem(replace(machines, gpu=gpu), _unmeasured_rates(rates, world, machines))
 
 
 def check(profile: Profile, machines: System) -> None:
-    """ConfigError where the GPU is another one, or the same with other memory."""
+    """Raise ConfigError if the profile is of another GPU, or of the same GPU with a different memory size."""
     kind, device = machines.gpu.name.partition("-")[0], profile.machine["device"]
     if not same_gpu(kind, device):
-        message = f"{device!r} in {profile.path}; allowed: {kind}, as a {machines.name} has"
-        raise _refused("device", message)
-    has, wanted = profile.machine["memory_gb"], machines.gpu.memory_gb
-    if abs(has / wanted - 1) > MEMORY:
-        message = f"{has:.0f} in {profile.path}; allowed: {wanted:.0f} or nearly so, as the {kind} of a {machines.name}"
-        raise _refused("memory_gb", message)
+        message = f"{device!r} in {profile.path}; allowed: {kind}, the GPU of a {machines.name}"
+        raise _error("device", message)
+    measured_gb, sheet_gb = profile.machine["memory_gb"], machines.gpu.memory_gb
+    if abs(measured_gb / sheet_gb - 1) > MEMORY_TOLERANCE:
+        allowed = f"about {sheet_gb:.0f}, the memory of a {machines.name}'s {kind}"
+        message = f"{measured_gb:.0f} in {profile.path}; allowed: {allowed}"
+        raise _error("memory_gb", message)
 
 
 def same_gpu(kind: str, device: str) -> bool:
-    """Whether the driver's name of a GPU is of the catalog's kind: `NVIDIA L40S` is no l4."""
+    """Return whether the driver's name of a GPU is of the catalog's type; `NVIDIA L40S` is not an l4."""
     return re.search(rf"\b{re.escape(kind)}\b", device, re.IGNORECASE) is not None
 
 
-def _refused(where: str, message: str) -> ConfigError:
-    fix = f"leave --profile out, name machines with that GPU, or calibrate there: {CALIBRATE}"
+def _error(where: str, message: str) -> ConfigError:
+    fix = f"leave out --profile, choose machines with that GPU, or calibrate these: {CALIBRATE}"
     return ConfigError([ConfigProblem(f"profile.machine.{where}", message, fix)])
 
 
 def _nearest(worlds: Sequence[dict[str, Any]], nodes: int, per_node: int) -> dict[str, Any]:
-    def apart(world: dict[str, Any]) -> tuple[float, float]:
+    def distance(world: dict[str, Any]) -> tuple[float, float]:
         return abs(log(world["nodes"] / nodes)), abs(log(world["per_node"] / per_node))
 
-    return min(worlds, key=apart)
+    return min(worlds, key=distance)
 
 
 def _gpu(sheet: Gpu, measured: Gpu) -> Gpu:
-    """Name, generation and power are the catalog's: NCCL, intervals and electricity go by them."""
+    """Return the catalog's GPU with measured speeds; name, generation and power stay, other models depend on them."""
     return replace(
         sheet,
         peak_tflops=measured.peak_tflops,
@@ -80,20 +81,20 @@ def _gpu(sheet: Gpu, measured: Gpu) -> Gpu:
     )
 
 
-def _beyond(rates: Rates, world: dict[str, Any], machines: System) -> Rates:
-    """For numbers of ranks that nobody measured; what one rank alone cannot show is as on other machines."""
-    usual = fitted()
-    shown = {} if world["nodes"] * world["per_node"] > 1 else {"slowed": usual.slowed, "jitter": usual.jitter}
-    return replace(rates, links=usual.links * _slower(world, machines), **shown)
+def _unmeasured_rates(rates: Rates, world: dict[str, Any], machines: System) -> Rates:
+    """Return rates for an unmeasured number of ranks; what a single rank cannot show is taken from published runs."""
+    published = fitted()
+    unseen = {} if world["nodes"] * world["per_node"] > 1 else {"slowed": published.slowed, "jitter": published.jitter}
+    return replace(rates, links=published.links * _network_slowdown(world, machines), **unseen)
 
 
-def _slower(world: dict[str, Any], machines: System) -> float:
-    """Times that measured exchanges take over modelled ones; between nodes where any were."""
-    there = replace(machines, nodes=world["nodes"])
-    rows = [row for row in world["collectives"] if row["size"] >= LARGE]
+def _network_slowdown(world: dict[str, Any], machines: System) -> float:
+    """Return measured over modelled time of large collectives, of those between nodes if there are any."""
+    measured_on = replace(machines, nodes=world["nodes"])
+    rows = [row for row in world["collectives"] if row["size"] >= BANDWIDTH_MIN_BYTES]
     across = [row for row in rows if row["ranks"] > row["per_node"]]
-    shares = [
-        row["seconds"] / time_s(row["op"], row["size"], Group(row["ranks"], row["per_node"]), there)
+    ratios = [
+        row["seconds"] / time_s(row["op"], row["size"], Group(row["ranks"], row["per_node"]), measured_on)
         for row in across or rows
     ]
-    return median(shares) if shares else 1.0
+    return median(ratios) if ratios else 1.0

@@ -1,4 +1,4 @@
-"""From what was measured of a machine to the rates that a prediction goes by."""
+"""Fit the rates that a prediction needs to the measurements of one machine."""
 
 from __future__ import annotations
 
@@ -16,59 +16,65 @@ from simulator.step.compute import Compute
 from simulator.step.prediction import predict
 
 HOST_TIMES = 2.5
-"""What `step` counts a layer's launches as, forward and backward."""
-LARGE = 1.5
-"""A layer that takes so many times as long as the smallest does not wait for its launches."""
-PARTS = ("layer_s", "attention_s", "head_s")
-"""Times of a measured layer."""
+"""Launches of a layer, forward and backward, as `simulator.step` counts them, relative to forward alone."""
+COMPUTE_BOUND = 1.5
+"""A layer that takes this many times as long as the smallest does not wait for its kernel launches."""
+LAYER_TIMES = ("layer_s", "attention_s", "head_s")
+"""Keys of a measured layer that are times."""
 COMPILED = {"passes_compiled": "passes_torch", "host_compiled_us": "host_torch_us"}
-"""What measurements with plain modules do not show, and what it stands to as it does on other machines."""
-OF_COPY = 0.9
-"""Share of a copy's rate that a GPU's other simple kernels reach; measured on one H200."""
-UNSEEN = 1e9
-"""A rate of what no measurement shows: it takes no time."""
+"""Rates of compiled models, which profiles do not measure: scaled by how the plain rate differs from the fitted one."""
+COPY_SHARE = 0.9
+"""Share of a copy's bandwidth that other memory-bound kernels of a GPU reach; measured on one H200."""
+INFINITE = 1e9
+"""Rate of work that no measurement shows: it takes no time."""
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class RatedSystem:
+    """Machines, and the rates to predict with on them."""
+
     system: System
     rates: Rates
 
 
-def calibrated(machine: dict[str, Any], world: dict[str, Any]) -> Calibrated:
-    times = crowd(machine, world)
-    if times > 1:
-        # A rank that is late leaves its core to the others: nobody waits for the slowest.
-        world = {**_slower(world, times), "spread": 0.0}
+def rate_system(machine: dict[str, Any], world: dict[str, Any]) -> RatedSystem:
+    """Return a measured number of nodes and ranks as machines with fitted rates."""
+    threads = threads_per_core(machine, world)
+    if threads > 1:
+        # A rank that is late leaves its core to the others, so that nobody waits for the slowest rank.
+        world = {**_slow_down(world, threads), "spread": 0.0}
     system = _system(machine, world)
-    rates = replace(_clean(world), memory=OF_COPY if system.gpu.runs_ahead else 1.0)
-    rates = _head(system.gpu, rates, world)
-    rates = _attention(system.gpu, rates, world)
-    rates = _layers(system.gpu, rates, world)
-    rates = _update(system.gpu, rates, world)
-    return Calibrated(system, _compiled(_step(system, rates, world)))
+    rates = replace(_initial_rates(world), memory=COPY_SHARE if system.gpu.runs_ahead else 1.0)
+    rates = _fit_head(system.gpu, rates, world)
+    rates = _fit_attention(system.gpu, rates, world)
+    rates = _fit_layers(system.gpu, rates, world)
+    rates = _fit_update(system.gpu, rates, world)
+    return RatedSystem(system, _scale_compiled(_fit_step(system, rates, world)))
 
 
-def crowd(machine: dict[str, Any], world: dict[str, Any]) -> float:
-    """Threads of ranks that share a core, also with ranks of other nodes where those are containers of one machine.
+def threads_per_core(machine: dict[str, Any], world: dict[str, Any]) -> float:
+    """Return how many threads share a CPU core, including ranks of other nodes that are containers of one machine.
 
-    A GPU belongs to one rank. Older profiles know only their own node's ranks.
+    A GPU belongs to one rank. Profiles of older versions count only the ranks of their own node.
     """
     if machine["device"] != "cpu":
         return 1.0
     return float(world.get("per_core") or max(1.0, world["per_node"] * machine["threads"] / machine["cores"]))
 
 
-def _slower(world: dict[str, Any], times: float) -> dict[str, Any]:
-    """Work was measured on a core of its own; exchanges and the trainer's runs had all ranks in them already."""
+def _slow_down(world: dict[str, Any], times: float) -> dict[str, Any]:
+    """Return the measurements with compute this many times slower.
+
+    Compute was measured on a core of its own; collectives and the trainer's runs already had all ranks in them.
+    """
     return {
         **world,
         "products": {
             dtype: [(*shape, times * took) for *shape, took in rows] for dtype, rows in world["products"].items()
         },
         "copied_gb_s": world["copied_gb_s"] / times,
-        "layers": [{**one, **{part: times * one[part] for part in PARTS}} for one in world["layers"]],
-        "updates": [{**one, "seconds": times * one["seconds"]} for one in world["updates"]],
+        "layers": [{**layer, **{key: times * layer[key] for key in LAYER_TIMES}} for layer in world["layers"]],
+        "updates": [{**update, "seconds": times * update["seconds"]} for update in world["updates"]],
     }
 
 
@@ -85,7 +91,7 @@ def _system(machine: dict[str, Any], world: dict[str, Any]) -> System:
         memory_gb=machine["memory_gb"] / (1 if on_gpu else world["per_node"]),
         memory_gb_s=world["copied_gb_s"],
         multiprocessors=machine["multiprocessors"],
-        watts=UNSEEN,
+        watts=INFINITE,
         reached=1.0,
         products=ProductCurve(products),
         runs_ahead=on_gpu,
@@ -102,86 +108,97 @@ def _system(machine: dict[str, Any], world: dict[str, Any]) -> System:
 
 
 def _bus_gb_s(world: dict[str, Any], inside: bool) -> float:
-    """The best rate seen, for those who ask for one; predictions go by the curve."""
+    """Return the best measured bandwidth; predictions use the whole curve instead."""
     rows = [row for row in world["collectives"] if (row["per_node"] >= row["ranks"]) == inside]
     return max((1e-9 * row["size"] / row["seconds"] for row in rows), default=0.0)
 
 
-def _clean(world: dict[str, Any]) -> Rates:
-    """Nothing of what was fitted to other machines that is measured here."""
+def _initial_rates(world: dict[str, Any]) -> Rates:
+    """Return the published rates with neutral values for everything that the profile measures."""
     ranks = world["nodes"] * world["per_node"]
     spread = world.get("spread", 0.0) / sqrt(2 * log(ranks)) if ranks > 1 else 0.0
-    seen = {"matmul": 1.0, "throttle": 0.0, "memory": 1.0, "links": 1.0, "step_ms": 0.0, "jitter": spread}
-    seen |= {"flash": 1.0, "flash_hopper": 1.0, "passes_gated": 1.0, "host_torch_us": 0.0, "update": 1.0, "logits": 1.0}
-    seen["slowed"] = world.get("slowed") or 0.0
-    return replace(fitted(), **seen)
+    neutral = {"matmul": 1.0, "throttle": 0.0, "memory": 1.0, "links": 1.0, "step_ms": 0.0, "jitter": spread}
+    neutral |= {
+        "flash": 1.0,
+        "flash_hopper": 1.0,
+        "passes_gated": 1.0,
+        "host_torch_us": 0.0,
+        "update": 1.0,
+        "logits": 1.0,
+    }
+    neutral["slowed"] = world.get("slowed") or 0.0
+    return replace(fitted(), **neutral)
 
 
-def _head(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
-    """On a processor, passes over the logits are simple: they show what share of a copy's rate such passes reach.
+def _fit_head(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
+    """Fit the memory-bound passes over the logits.
 
-    A GPU's library makes more of them than were counted, each about as fast as any.
+    On a CPU these passes are simple: they show what share of a copy's bandwidth memory-bound work reaches. On a GPU
+    the library makes more passes than the model counts, each at the usual speed.
     """
-    rows, left = [], []
-    for one in world["layers"]:
-        whole = _seconds(Compute(_model(one), gpu, rates).head(_layout(one, world)))
-        product = _seconds(Compute(_model(one), gpu, replace(rates, memory=UNSEEN)).head(_layout(one, world)))
+    rows, targets = [], []
+    for layer in world["layers"]:
+        whole = _seconds(Compute(_model(layer), gpu, rates).head(_layout(layer, world)))
+        product = _seconds(Compute(_model(layer), gpu, replace(rates, memory=INFINITE)).head(_layout(layer, world)))
         rows.append([whole - product, 1.0])
-        left.append(max(one["head_s"] - product, 0.1 * one["head_s"]))
-    times, _ = solve_quiet(rows, left)
+        targets.append(max(layer["head_s"] - product, 0.1 * layer["head_s"]))
+    times, _ = solve_quiet(rows, targets)
     if gpu.runs_ahead:
         return replace(rates, logits=times)
-    return replace(rates, memory=1 / times if times else UNSEEN)
+    return replace(rates, memory=1 / times if times else INFINITE)
 
 
-def _attention(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
-    works = [Compute(_model(one), gpu, rates).layer(_layout(one, world), mixture=False) for one in world["layers"]]
+def _fit_attention(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
+    layers = world["layers"]
+    works = [Compute(_model(layer), gpu, rates).layer(_layout(layer, world), mixture=False) for layer in layers]
     rows = [[_seconds(work.attention), 1.0] for work in works]
-    times, _ = solve_quiet(rows, [one["attention_s"] for one in world["layers"]])
-    share = 1 / times if times else UNSEEN
+    times, _ = solve_quiet(rows, [layer["attention_s"] for layer in layers])
+    share = 1 / times if times else INFINITE
     return replace(rates, flash=share, flash_hopper=share)
 
 
-def _layers(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
-    least = min(one["layer_s"] for one in world["layers"])
-    seen = [one for one in world["layers"] if not gpu.runs_ahead or one["layer_s"] > LARGE * least]
-    rows, left = [], []
-    for one in seen or world["layers"]:
-        work = Compute(_model(one), gpu, rates).layer(_layout(one, world), mixture=False)
+def _fit_layers(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
+    least = min(layer["layer_s"] for layer in world["layers"])
+    large = [layer for layer in world["layers"] if not gpu.runs_ahead or layer["layer_s"] > COMPUTE_BOUND * least]
+    rows, targets = [], []
+    for layer in large or world["layers"]:
+        work = Compute(_model(layer), gpu, rates).layer(_layout(layer, world), mixture=False)
         rows.append([_seconds(work.rest), 0.0 if gpu.runs_ahead else 1.0])
-        known = _seconds(work.products) + _seconds(work.attention)
-        left.append(max(one["layer_s"] - known, 0.1 * one["layer_s"]))
-    passes, host = solve_quiet(rows, left)
+        explained = _seconds(work.products) + _seconds(work.attention)
+        targets.append(max(layer["layer_s"] - explained, 0.1 * layer["layer_s"]))
+    passes, host = solve_quiet(rows, targets)
     host = least if gpu.runs_ahead else host
-    # Layers of Llama were measured; how those of others compare is known from elsewhere.
+    # Only layers of Llama were measured; published runs say how layers of other models compare.
     others = passes * fitted().passes_torch / fitted().passes_gated if gpu.runs_ahead else passes
     return replace(rates, passes_gated=passes, passes_torch=others, host_torch_us=1e6 * host / HOST_TIMES)
 
 
-def _update(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
+def _fit_update(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
     model = _model(world["layers"][0])
     compute = Compute(model, gpu, rates)
-    rows = [[compute.update(one["parameters"], Layout()), 1.0] for one in world["updates"]]
-    times, _ = solve_quiet(rows, [one["seconds"] for one in world["updates"]])
+    rows = [[compute.update(update["parameters"], Layout()), 1.0] for update in world["updates"]]
+    times, _ = solve_quiet(rows, [update["seconds"] for update in world["updates"]])
     return replace(rates, update=times)
 
 
-def _step(system: System, rates: Rates, world: dict[str, Any]) -> Rates:
-    """What the smallest runs take beyond what is known of their parts: by the layer, and by the step.
+def _fit_step(system: System, rates: Rates, world: dict[str, Any]) -> Rates:
+    """Fit the overhead per layer and per step: what the smallest runs take beyond the sum of their parts.
 
-    A layer in training has its gradients hooked, clipped and updated, which one that is measured alone has not.
+    A layer in training has its gradients hooked, clipped and updated, unlike a layer that is measured alone.
     """
     shallow, deep = world["short_run"], world.get("deep_run")
     if deep is not None:
-        more = deep["model"]["layers"] - shallow["model"]["layers"]
-        each = (_unknown(system, rates, world, deep) - _unknown(system, rates, world, shallow)) / more
-        quicker = max(0.0, rates.host_torch_us + 1e6 * min(0.0, each) / HOST_TIMES)
-        rates = replace(rates, host_torch_us=quicker, step_layer_us=1e6 * max(0.0, each))
-    return replace(rates, step_ms=1e3 * max(0.0, _unknown(system, rates, world, shallow)))
+        more_layers = deep["model"]["layers"] - shallow["model"]["layers"]
+        per_layer = (
+            _unexplained(system, rates, world, deep) - _unexplained(system, rates, world, shallow)
+        ) / more_layers
+        host_us = max(0.0, rates.host_torch_us + 1e6 * min(0.0, per_layer) / HOST_TIMES)
+        rates = replace(rates, host_torch_us=host_us, step_layer_us=1e6 * max(0.0, per_layer))
+    return replace(rates, step_ms=1e3 * max(0.0, _unexplained(system, rates, world, shallow)))
 
 
-def _unknown(system: System, rates: Rates, world: dict[str, Any], run: dict[str, Any]) -> float:
-    """Seconds of a step of `run` that its parts do not explain, before the slowest rank is waited for."""
+def _unexplained(system: System, rates: Rates, world: dict[str, Any], run: dict[str, Any]) -> float:
+    """Return the seconds of a step of `run` that its parts do not explain, without the wait for the slowest rank."""
     ranks, size = world["nodes"] * world["per_node"], run["model"]
     model = Transformer(
         layers=size["layers"],
@@ -195,32 +212,32 @@ def _unknown(system: System, rates: Rates, world: dict[str, Any], run: dict[str,
     )
     samples = run["samples"]
     layout = Layout(dp=ranks, micro_batch=samples, global_batch=ranks * samples, dtype=world["precision"])
-    waited = 1 + (world.get("spread", 0.0) if ranks > 1 else 0.0)
-    return float(run["step_s"] - predict(model, layout, system, rates).step_s) / waited
+    wait_factor = 1 + (world.get("spread", 0.0) if ranks > 1 else 0.0)
+    return float(run["step_s"] - predict(model, layout, system, rates).step_s) / wait_factor
 
 
-def _compiled(rates: Rates) -> Rates:
-    usual = fitted()
-    ratios = {name: getattr(rates, plain) / getattr(usual, plain) for name, plain in COMPILED.items()}
-    return replace(rates, **{name: getattr(usual, name) * ratio for name, ratio in ratios.items()})
+def _scale_compiled(rates: Rates) -> Rates:
+    published = fitted()
+    ratios = {name: getattr(rates, plain) / getattr(published, plain) for name, plain in COMPILED.items()}
+    return replace(rates, **{name: getattr(published, name) * ratio for name, ratio in ratios.items()})
 
 
-def _model(one: dict[str, Any]) -> Transformer:
+def _model(layer: dict[str, Any]) -> Transformer:
     return Transformer(
         layers=1,
-        hidden=one["dim"],
-        heads=one["heads"],
-        kv_heads=one["heads"],
-        ffn=one["ffn"],
+        hidden=layer["dim"],
+        heads=layer["heads"],
+        kv_heads=layer["heads"],
+        ffn=layer["ffn"],
         gated=True,
-        vocab=one["vocab"],
-        seq=one["seq"],
+        vocab=layer["vocab"],
+        seq=layer["seq"],
     )
 
 
-def _layout(one: dict[str, Any], world: dict[str, Any]) -> Layout:
-    return Layout(micro_batch=one["samples"], global_batch=one["samples"], dtype=world["precision"])
+def _layout(layer: dict[str, Any], world: dict[str, Any]) -> Layout:
+    return Layout(micro_batch=layer["samples"], global_batch=layer["samples"], dtype=world["precision"])
 
 
-def _seconds(both: Any) -> float:
-    return float(both.forward + both.backward)
+def _seconds(work: Any) -> float:
+    return float(work.forward + work.backward)

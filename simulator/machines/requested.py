@@ -11,8 +11,8 @@ from simulator.machines import stacks
 from simulator.machines.instances import system
 from simulator.machines.profile import CALIBRATE, Profile
 from simulator.machines.profile_catalog import joined
-from simulator.machines.profile_fit import Calibrated
-from simulator.machines.stacks import MOST_NODES
+from simulator.machines.profile_fit import RatedSystem
+from simulator.machines.stack_names import MAX_NODES as MOST_NODES
 from trainer.config.errors import ConfigError, ConfigProblem
 
 CLOUD = "aws"
@@ -125,7 +125,7 @@ def _measured(asked: Asked, profile: Profile, nodes: int = 0) -> On:
 
 
 def _joined(asked: Asked, sheet: System, per_node: int, spec: ClusterSpec | None = None, group: str = "") -> On:
-    found = joined(asked.profile, sheet, per_node) if asked.profile else Calibrated(sheet, fitted())
+    found = joined(asked.profile, sheet, per_node) if asked.profile else RatedSystem(sheet, fitted())
     purchase = spec.groups[group].capacity.kind if spec else "on-demand"
     return On(
         system=found.system,

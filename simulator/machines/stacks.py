@@ -1,4 +1,4 @@
-"""Stack files by name, and which of their groups is planned for."""
+"""Find stack files by name, read them, and choose one of their node groups."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ from pathlib import Path
 
 from cluster.spec import ClusterSpec, SpecError
 from cluster.spec.load import read
-from simulator.machines.stack_names import file_of, meant, names
+from simulator.machines.stack_names import file_of, names, similar
 from trainer.config.errors import ConfigError, ConfigProblem
-
-MOST_NODES = 1024
-"""As many as a group of a stack may have."""
 
 
 def find(word: str) -> Path:
-    """A file, or the name of one in stacks/."""
+    """Return the file of a stack, given its path or its name in stacks/."""
     if word.endswith((".yaml", ".yml")) and Path(word).is_file():
         return Path(word)
     if file := file_of(word):
         return file
-    fix = f"did you mean {' or '.join(meant(word))}?" if meant(word) else "name one of them, or a stack file"
-    raise ConfigError([ConfigProblem("stack", f"{word!r} is not known; allowed: {', '.join(names())}", fix)])
+    fix = f"did you mean {' or '.join(similar(word))}?" if similar(word) else "name one of them, or a stack file"
+    raise ConfigError([ConfigProblem("stack", f"{word!r} is not a stack; allowed: {', '.join(names())}", fix)])
 
 
 def any_spec_of(file: Path) -> ClusterSpec:
-    """Of any target."""
+    """Return the description in a stack file of any target; raise ConfigError if it is invalid."""
     try:
         return read(file)
     except SpecError as bad:
@@ -34,7 +31,7 @@ def any_spec_of(file: Path) -> ClusterSpec:
 
 
 def spec_of(file: Path) -> ClusterSpec:
-    """Of one whose machines are in the catalog."""
+    """Return the description in a stack file whose machines are in the catalog; raise ConfigError for others."""
     spec = any_spec_of(file)
     if spec.target != "aws" or spec.aws is None:
         message = f"target {spec.target} has neither instance types nor prices; allowed: aws"
@@ -43,9 +40,10 @@ def spec_of(file: Path) -> ClusterSpec:
 
 
 def group_of(spec: ClusterSpec, word: str | None) -> str:
+    """Return the node group of this name, or the only group; raise ConfigError if the choice is not clear."""
     if word is None and len(spec.groups) == 1:
         return next(iter(spec.groups))
     if word in spec.groups:
         return word
-    what = "several groups" if word is None else f"{word!r} is no group"
+    what = "several groups" if word is None else f"{word!r} is not a group"
     raise ConfigError([ConfigProblem("group", f"{what}; allowed: {', '.join(spec.groups)}", "give --group")])

@@ -1,1 +1,1 @@
-"""Predicted against measured for runs of the trainer: time split, scaling, utilisation, and what to change first."""
+"""Compare runs of the trainer with predictions: time split, scaling, utilization, and what to change first."""

@@ -1,4 +1,4 @@
-"""A run of the trainer as its folder tells it: its settings, its ranks, and where the time of a step went."""
+"""Read a finished or running run of the trainer from its folder: settings, ranks, and where the time of a step went."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from trainer.report.run_folder import Line, NoRunError, Run, open_run
 from trainer.report.summary import end, middle
 
 PARTS = ("compute", "communication", "data", "checkpoint", "other")
-SHEET = "data sheet of "
-"""How the trainer says whose peak its utilisation is relative to."""
+PEAK_SOURCE_PREFIX = "data sheet of "
+"""Prefix of the trainer's `peak` event when the utilization is relative to a data sheet; the device follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredRun:
+    """A run of the trainer as it was measured."""
+
     folder: Path
     name: str
     config: Config
@@ -28,23 +30,23 @@ class Measured:
     nodes: int
     micro: int
     end: str
-    """finished, or how else the run ended."""
+    """`finished`, or how else the run ended."""
     reached: int
-    """The last step that is known."""
+    """The last recorded step."""
     lines: int
-    """Records that the figures are from."""
+    """Number of metric records that the figures are from."""
     step_s: float
     split: dict[str, float]
-    """Seconds of a step by part; `compute` has the communication in it where `communication` is missing."""
+    """Seconds of a step by part; without `communication`, `compute` includes it."""
     mfu: float | None
     slowest: float | None
-    """Own time of the slowest rank over that of the median one."""
+    """Own time of the slowest rank over that of the median rank."""
     device: str
-    """cpu, the GPU's name, or nothing where the run does not say."""
+    """`cpu`, the GPU's name, or empty if the run did not record it."""
     cpu: str
-    """The kind of processor; nothing where the run does not say, as those before it was recorded."""
+    """Processor model; empty if the run did not record it."""
     matmul_gflops: float | None
-    """Of one rank, as the run tried it."""
+    """Matrix product rate of one rank in the run's own trial."""
 
     @property
     def samples_per_s(self) -> float:
@@ -59,21 +61,21 @@ class Measured:
         return self.ranks // self.nodes
 
 
-def measured(folder: Path) -> Measured:
-    """ConfigError where there is no run, or one that never took a step."""
-    run, config = _opened(folder)
+def read_run(folder: Path) -> MeasuredRun:
+    """Return the run in a folder; raise ConfigError if there is none or it never took a step."""
+    run, config = _open(folder)
     joined = (run.of("joined") or [{}])[-1]
     ranks, nodes = int(joined.get("world_size", len(run.ranks))), len(joined.get("hosts", [])) or 1
-    # A run that went on with other ranks is judged by its last life.
+    # A run that was resumed with a different number of ranks is judged by its last part.
     lines = [line for line in run.lines if line.get("time", 0.0) >= joined.get("time", 0.0)]
     steady = lines[len(lines) // 2 :]
     if not steady or not all("step_s" in line for line in steady):
         message = f"{folder} has no steps in metrics/rank-*.jsonl; allowed: a run that trained"
-        raise _problem(message, "wait for its first steps, or name another")
+        raise _error(message, "wait for its first steps, or name another run")
     ended: dict[str, Any] = end(run)
     peak = (run.of("peak") or [{}])[-1]
     split = _split(steady)
-    return Measured(
+    return MeasuredRun(
         folder=folder,
         name=run.name,
         config=config,
@@ -93,41 +95,41 @@ def measured(folder: Path) -> Measured:
     )
 
 
-def _opened(folder: Path) -> tuple[Run, Config]:
+def _open(folder: Path) -> tuple[Run, Config]:
     try:
         run = open_run(folder)
-    except NoRunError as bad:
-        raise _problem(f"{bad}; allowed: folders of runs", "they lie in runs/ where the trainer was started") from None
+    except NoRunError as error:
+        raise _error(f"{error}; allowed: folders of runs", "look in runs/ where the trainer was started") from None
     if not run.config_text:
-        raise _problem(f"{folder} has no config.yaml; allowed: a run that got as far as its settings", "name another")
+        raise _error(f"{folder} has no config.yaml; allowed: a run that wrote its settings", "name another run")
     return run, load(str(folder / "config.yaml"), [])
 
 
 def _micro(run: Run, config: Config, ranks: int) -> int:
-    found = (run.of("built") or [{}])[-1].get("micro") or config.batch.micro
-    return config.batch.size // ranks if found == "auto" else int(found)
+    micro = (run.of("built") or [{}])[-1].get("micro") or config.batch.micro
+    return config.batch.size // ranks if micro == "auto" else int(micro)
 
 
 def _split(lines: Sequence[Line]) -> dict[str, float]:
-    """The middle half of the steps, so that a disturbed one counts for nothing; saves are rare: all of them count."""
+    """Return the mean of the middle half of the steps, without disturbed ones; rare checkpoint saves all count."""
     ranked = sorted(lines, key=lambda line: line["step_s"] - line.get("checkpoint_s", 0.0))
-    usual = ranked[len(ranked) // 4 : max(len(ranked) // 4 + 1, 3 * len(ranked) // 4)]
+    typical = ranked[len(ranked) // 4 : max(len(ranked) // 4 + 1, 3 * len(ranked) // 4)]
     names = [part for part in PARTS if all(line.get(f"{part}_s") is not None for line in lines)]
-    return {part: fmean(line[f"{part}_s"] for line in (lines if part == "checkpoint" else usual)) for part in names}
+    return {part: fmean(line[f"{part}_s"] for line in (lines if part == "checkpoint" else typical)) for part in names}
 
 
 def _slowest(run: Run, ranks: int) -> float | None:
     times = [middle(lines[len(lines) // 2 :], "own_s") for rank, lines in run.ranks.items() if rank < ranks]
-    known = [seconds for seconds in times if seconds]
-    return max(known) / median(known) if len(known) > 1 else None
+    measured = [seconds for seconds in times if seconds]
+    return max(measured) / median(measured) if len(measured) > 1 else None
 
 
 def _device(config: Config, peak: dict[str, Any], joined: dict[str, Any]) -> str:
     source = str(peak.get("source", ""))
-    if source.startswith(SHEET):
-        return source.removeprefix(SHEET)
+    if source.startswith(PEAK_SOURCE_PREFIX):
+        return source.removeprefix(PEAK_SOURCE_PREFIX)
     return "cpu" if "cpu" in (config.run.device, joined.get("device")) else ""
 
 
-def _problem(message: str, fix: str) -> ConfigError:
+def _error(message: str, fix: str) -> ConfigError:
     return ConfigError([ConfigProblem("RUN", message, fix)])

@@ -1,4 +1,4 @@
-"""The comparison as one page that works offline: what to change first, then figures, then every number."""
+"""The comparison as one HTML page that works offline: what to change first, then charts, then every figure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from simulator.report.figures import NAMES
 from simulator.report.measured import PARTS
 from trainer.report.picture import Picture
 
-SHOWN = 3
-"""Changes of a run."""
+CHANGES_PER_RUN = 3
 
 
-def page(found: Comparison, pictures: Sequence[Picture]) -> str:
+def render_page(comparison: Comparison, pictures: Sequence[Picture]) -> str:
+    """Return the page as HTML."""
     style = resources.files("trainer.report").joinpath("page.css").read_text(encoding="utf-8")
-    parts = (_head(found), _tiles(found), _findings(found), _figures(pictures))
-    body = "\n".join(part for part in (*parts, _runs(found), _splits(found), _others(found)) if part)
+    parts = (_head(comparison), _tiles(comparison), _findings(comparison), _figures(pictures))
+    body = "\n".join(part for part in (*parts, _runs(comparison), _splits(comparison), _others(comparison)) if part)
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{_safe(_title(found))}: predicted and measured</title>
+<title>{_safe(_title(comparison))}: predicted and measured</title>
 <style>
 {style}</style>
 </head>
@@ -39,28 +39,28 @@ def page(found: Comparison, pictures: Sequence[Picture]) -> str:
 """
 
 
-def _title(found: Comparison) -> str:
-    return ", ".join(dict.fromkeys(row.name for row in found.rows))
+def _title(comparison: Comparison) -> str:
+    return ", ".join(dict.fromkeys(row.name for row in comparison.rows))
 
 
-def _head(found: Comparison) -> str:
-    count, within = len(found.rows), sum(row.within for row in found.rows)
+def _head(comparison: Comparison) -> str:
+    count, within = len(comparison.rows), sum(row.within for row in comparison.rows)
     badge = ("good", "as predicted") if within == count else ("note", f"{within} of {count} as predicted")
-    ranks = ", ".join(str(number) for number in sorted({row.run.ranks for row in found.rows}))
-    facts = f"{count} run{'s' * (count > 1)} on {ranks} rank{'s' * (ranks != '1')} · {found.machines}"
+    ranks = ", ".join(str(number) for number in sorted({row.run.ranks for row in comparison.rows}))
+    facts = f"{count} run{'s' * (count > 1)} on {ranks} rank{'s' * (ranks != '1')} · {comparison.machines}"
     return f"""<header>
-<h1>{_safe(_title(found))} <span class="badge {badge[0]}">{badge[1]}</span></h1>
+<h1>{_safe(_title(comparison))} <span class="badge {badge[0]}">{badge[1]}</span></h1>
 <p class="facts">Predicted and measured · {_safe(facts)}</p>
 </header>"""
 
 
-def _tiles(found: Comparison) -> str:
-    row = found.largest
+def _tiles(comparison: Comparison) -> str:
+    row = comparison.largest
     on = f"{row.run.ranks} rank{'s' * (row.run.ranks > 1)}"
     tiles = [
-        ("prediction off by", f"{found.off:.1%}", "step time, median of the runs"),
+        ("prediction error", f"{comparison.median_error:.1%}", "step time, median of the runs"),
         (f"step on {on}", _time(row.run.step_s), f"predicted {_time(row.predicted.step_s)}"),
-        *_tile("scaling efficiency", row.efficiency if found.scales else None, on),
+        *_tile("scaling efficiency", row.efficiency if comparison.scales else None, on),
         *_tile("exposed communication", row.communication, on),
         *_tile("MFU", row.mfu, on),
     ]
@@ -75,13 +75,13 @@ def _tile(name: str, both: Both | None, on: str) -> list[tuple[str, str, str]]:
     return [(name, f"{both.measured:.1%}", f"on {on}, predicted {both.predicted:.1%}")] if both else []
 
 
-def _findings(found: Comparison) -> str:
-    rows = [("note", note) for note in found.notes]
-    row = found.largest
+def _findings(comparison: Comparison) -> str:
+    rows = [("note", note) for note in comparison.notes]
+    row = comparison.largest
     if row.changes:
         rows.insert(0, ("note", f"Change first, on {row.run.ranks} ranks: {row.changes[0].text}"))
     else:
-        rows.insert(0, ("good", f"Nothing to change on {row.run.ranks} ranks that would save 2 % of the time."))
+        rows.insert(0, ("good", f"No change on {row.run.ranks} ranks would save 2 % of the time."))
     items = "\n".join(f'<li class="{level}">{_safe(text)}</li>' for level, text in rows)
     return f'<ul class="findings">\n{items}\n</ul>'
 
@@ -96,39 +96,42 @@ def _figures(pictures: Sequence[Picture]) -> str:
     return f'<section class="figures">\n{cells}\n</section>' if cells else ""
 
 
-def _runs(found: Comparison) -> str:
+def _runs(comparison: Comparison) -> str:
     heads = ["run", "ranks", "step measured", "predicted", "80 % interval", "off", "efficiency", "speed-up",
              "exposed communication", "MFU"]  # fmt: skip
-    return _folded("Runs: measured (predicted)", _table(heads, [_run(row) for row in found.rows]))
+    return _folded("Runs: measured (predicted)", _table(heads, [_run(row) for row in comparison.rows]))
 
 
 def _run(row: Row) -> list[str]:
-    run, said = row.run, row.predicted
-    interval = f"{_time(said.low_s)} to {_time(said.high_s)}"
+    run, predicted = row.run, row.predicted
+    interval = f"{_time(predicted.low_s)} to {_time(predicted.high_s)}"
     speed = f"{row.speed_up.measured:.2f} ({row.speed_up.predicted:.2f})"
     return [
         row.name if run.finished else f"{row.name}, step {run.reached:,} of {run.config.steps:,}",
         f"{run.ranks} on {run.nodes} node{'s' * (run.nodes > 1)}",
-        *(_time(run.step_s), _time(said.step_s), interval, f"{row.error:+.1%}"),
+        *(_time(run.step_s), _time(predicted.step_s), interval, f"{row.error:+.1%}"),
         *(_percent(row.efficiency), speed, _percent(row.communication), _percent(row.mfu)),
     ]
 
 
-def _splits(found: Comparison) -> str:
+def _splits(comparison: Comparison) -> str:
     heads = ["run", "ranks", *(NAMES.get(part, part) for part in PARTS)]
     rows = []
-    for row in found.rows:
+    for row in comparison.rows:
         both = [(row.run.split.get(part), row.predicted.split[part]) for part in PARTS]
-        cells = [f"{'not measured' if took is None else _time(took)} ({_time(said)})" for took, said in both]
+        cells = [
+            f"{'not measured' if measured is None else _time(measured)} ({_time(predicted)})"
+            for measured, predicted in both
+        ]
         rows.append([row.name, str(row.run.ranks), *cells])
     return _folded("Seconds of a step: measured (predicted)", _table(heads, rows))
 
 
-def _others(found: Comparison) -> str:
+def _others(comparison: Comparison) -> str:
     rows = [
         [row.name, str(row.run.ranks), f"{change.saves:.0%}", change.text]
-        for row in found.rows
-        for change in row.changes[:SHOWN]
+        for row in comparison.rows
+        for change in row.changes[:CHANGES_PER_RUN]
     ]
     return _folded("What to change, run by run", _table(["run", "ranks", "saves", ""], rows)) if rows else ""
 

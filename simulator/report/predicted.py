@@ -1,24 +1,26 @@
-"""What the simulator says of a run's own settings, in the parts that the trainer measures."""
+"""Predict a measured run from its own settings, split into the parts that the trainer measures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from simulator.job import Job
-from simulator.machines.compared import Machine
 from simulator.memory.peak import fits
 from simulator.parameters import checkpoint_gb
-from simulator.report.measured import Measured
+from simulator.report.machines import RunMachine
+from simulator.report.measured import MeasuredRun
 from simulator.step.prediction import Prediction, predict
 from simulator.trainer_layout import layout
 from trainer.config.schema import Config
 
 COMMUNICATION = ("tensor", "context", "experts", "gather", "pipeline bubble", "data", "jitter")
-"""Of the parts of a prediction: what a rank waits for others in, and nothing hides."""
+"""Parts of a prediction in which a rank waits for others and that no compute hides."""
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictedRun:
+    """A run as predicted: its step with an 80 % interval, and the step's parts in seconds."""
+
     step_s: float
     low_s: float
     high_s: float
@@ -27,30 +29,31 @@ class Predicted:
     fits: bool
 
 
-def predicted(run: Measured, machine: Machine, config: Config | None = None, micro: int = 0) -> Predicted:
-    """Of the run as it was, or with other settings."""
+def predict_run(run: MeasuredRun, machine: RunMachine, config: Config | None = None, micro: int = 0) -> PredictedRun:
+    """Return the prediction for the run as it was, or with other settings."""
     config, micro = config or run.config, micro or run.micro
-    wanted = layout(config, run.ranks, run.per_node, micro)
-    model = Job(config, micro, config.batch.size // wanted.dp).model
-    found = predict(model, wanted, machine.system, machine.rates)
-    split = _split(found, machine)
-    split["checkpoint"] = _checkpoint_s(config, machine, checkpoint_gb(model, config.optimizer.name), found.step_s)
+    run_layout = layout(config, run.ranks, run.per_node, micro)
+    model = Job(config, micro, config.batch.size // run_layout.dp).model
+    prediction = predict(model, run_layout, machine.system, machine.rates)
+    split = _split(prediction, machine)
+    split["checkpoint"] = _checkpoint_s(config, machine, checkpoint_gb(model, config.optimizer.name), prediction.step_s)
     step = sum(split.values())
-    stretch = step / found.step_s
-    is_fitting = fits(found.memory, machine.system.gpu.runs_ahead)
-    return Predicted(step, found.low_s * stretch, found.high_s * stretch, split, found.parts, is_fitting)
+    stretch = step / prediction.step_s
+    is_fitting = fits(prediction.memory, machine.system.gpu.runs_ahead)
+    low_s, high_s = prediction.low_s * stretch, prediction.high_s * stretch
+    return PredictedRun(step, low_s, high_s, split, prediction.parts, is_fitting)
 
 
-def _split(found: Prediction, machine: Machine) -> dict[str, float]:
-    communication = sum(found.parts.get(part, 0.0) for part in COMMUNICATION)
-    own = found.step_s - communication
-    beside = min(1.0, 0.5 * own / max(machine.data_s + machine.other_s, 1e-12))
-    data, other = beside * machine.data_s, beside * machine.other_s
+def _split(prediction: Prediction, machine: RunMachine) -> dict[str, float]:
+    communication = sum(prediction.parts.get(part, 0.0) for part in COMMUNICATION)
+    own = prediction.step_s - communication
+    overhead_scale = min(1.0, 0.5 * own / max(machine.data_s + machine.other_s, 1e-12))
+    data, other = overhead_scale * machine.data_s, overhead_scale * machine.other_s
     return {"compute": own - data - other, "communication": communication, "data": data, "other": other}
 
 
-def _checkpoint_s(config: Config, machine: Machine, size: float, step_s: float) -> float:
-    """A step's share of a save of `size` GB: until training goes on, and for the one before where that is not done."""
+def _checkpoint_s(config: Config, machine: RunMachine, size: float, step_s: float) -> float:
+    """Return a step's share of a save of `size` GB: the wait for this save, and for the previous one if unfinished."""
     every = config.checkpoint.every
     if not every:
         return 0.0

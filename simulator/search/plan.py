@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from simulator.hardware.rates import fitted
 from simulator.machines.instances import system
 from simulator.machines.profile_catalog import joined
-from simulator.machines.profile_fit import Calibrated
+from simulator.machines.profile_fit import RatedSystem
 from simulator.search.best import Best, best
 from simulator.search.front import chosen, front
 from simulator.search.option import Option, option
@@ -62,10 +62,10 @@ def fabric(nodes: int) -> str:
     return "efa" if nodes > 1 else "tcp"
 
 
-def on(question: Question, instance: str, nodes: int) -> Calibrated:
+def on(question: Question, instance: str, nodes: int) -> RatedSystem:
     """Machines and rates, by the catalog or as measured; ConfigError where the profile is of another GPU."""
     machines = system(instance, nodes, fabric(nodes), question.region)
-    return joined(question.profile, machines) if question.profile else Calibrated(machines, fitted())
+    return joined(question.profile, machines) if question.profile else RatedSystem(machines, fitted())
 
 
 def _space(question: Question, instance: str, nodes: int, counts: Counts) -> Space:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cluster.spec import ClusterSpec, Purchase
 from simulator.machines.profile import Profile
-from simulator.machines.stacks import MOST_NODES
+from simulator.machines.stack_names import MAX_NODES as MOST_NODES
 from simulator.models import Named
 from simulator.search.space import Batch
 from trainer.config.errors import ConfigError, ConfigProblem

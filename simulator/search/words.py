@@ -70,7 +70,7 @@ def assumptions(plan: Plan) -> str:
     written = f"{duration(gb / filesystem.gb_s(spec))} at the {filesystem.gb_s(spec):.1f} GB/s of {filesystem.SHARED}"
     found += f"\na checkpoint has {gb:,.0f} GB and takes {written}{_interval(plan.chosen) if plan.chosen else ''}"
     better = filesystem.advice(spec, gb)
-    profile = f"rates of {plan.question.profile.told}" if plan.question.profile else ""
+    profile = f"rates of {plan.question.profile.description}" if plan.question.profile else ""
     return "\n".join(filter(None, (found, better, profile)))
 
 

@@ -8,11 +8,10 @@ from statistics import mean
 
 import pytest
 
-from simulator.emulate.clock import Clock
-from simulator.emulate.costs import Modelled, Work
-from simulator.emulate.scaling import RANKS, scaling
+from simulator.emulate.clock import Clock, PredictedCosts, Work
+from simulator.emulate.scaling import RANKS, predict_scaling
 from simulator.job import Job
-from simulator.machines.clocked import Machines
+from simulator.machines.sources import named_machines
 from trainer.config.load import load
 from trainer.models.shape import shape_of
 
@@ -95,14 +94,14 @@ def a_job(preset: str, micro: int, share: int, *settings: str) -> tuple[Job, lis
 @pytest.mark.parametrize(("preset", "micro", "share"), [("tiny-llama", 1, 1), ("tiny-gpt2", 4, 16)])
 def test_the_clock_says_what_the_prediction_says(instance: str, preset: str, micro: int, share: int) -> None:
     job, buckets = a_job(preset, micro, share)
-    costs = Modelled(job, Machines.named(instance))
+    costs = PredictedCosts(job, named_machines(instance))
     for ranks in RANKS:
         assert Clock(costs, ranks).step(buckets).step_s == pytest.approx(costs.prediction(ranks).step_s, rel=0.01)
 
 
 def test_drawn_ranks_wait_about_as_long_as_is_predicted() -> None:
     job, buckets = a_job("tiny-llama", 1, 1)
-    costs = Modelled(job, Machines.named("p5.48xlarge"))
+    costs = PredictedCosts(job, named_machines("p5.48xlarge"))
     work, predicted = costs.work(256), costs.prediction(256)
     clock = Clock(costs, 256, jitter=work.wait_s / (work.before_s + work.window_s) / 3.3)
     assert mean(clock.step(buckets).step_s for _ in range(50)) == pytest.approx(predicted.step_s, rel=0.01)
@@ -110,7 +109,7 @@ def test_drawn_ranks_wait_about_as_long_as_is_predicted() -> None:
 
 def test_more_ranks_bring_less_each() -> None:
     job, buckets = a_job("tiny-llama", 1, 1, "batch.size=256")
-    rows = scaling(job, Machines.named("p5.48xlarge"), buckets, also=256)
+    rows = predict_scaling(job, named_machines("p5.48xlarge"), buckets, own=256)
     assert [row.ranks for row in rows] == list(RANKS)
     assert rows[0].efficiency == pytest.approx(1)
     assert [row.efficiency for row in rows] == sorted((row.efficiency for row in rows), reverse=True)
@@ -125,12 +124,12 @@ def test_more_ranks_bring_less_each() -> None:
 
 def test_a_batch_that_does_not_divide_has_no_efficiency() -> None:
     job, buckets = a_job("tiny-llama", 2, 2)
-    rows = scaling(job, Machines.named("p5.48xlarge"), buckets, also=4)
+    rows = predict_scaling(job, named_machines("p5.48xlarge"), buckets, own=4)
     assert [row.shared_efficiency is None for row in rows] == [False, False, True, True, True]
 
 
 def test_a_slow_network_is_named() -> None:
     job, _ = a_job("gpt2-124m", 1, 1, "compile.mode=none")
-    rows = scaling(job, Machines.named("g6.8xlarge"), [25 << 20] * 20, also=16)
+    rows = predict_scaling(job, named_machines("g6.8xlarge"), [25 << 20] * 20, own=16)
     assert rows[-1].bottleneck.startswith("gradients on the network")
     assert rows[0].bottleneck != rows[-1].bottleneck

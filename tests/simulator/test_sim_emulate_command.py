@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from simulator.commands.emulate import _checked, _parser, main
-from simulator.machines.clocked import Machines
+from simulator.commands.emulate import _check, _parser, main
+from simulator.machines.sources import named_machines
 
 SMALL = ["tiny-llama", "batch.size=16"]
 
@@ -31,7 +31,7 @@ SMALL = ["tiny-llama", "batch.size=16"]
         (["--ranks", "4", *SMALL, "parallel.accumulate=sync"], "parallel.accumulate: sync is not emulated"),
         (["--ranks", "4", *SMALL, "checkpoint.initial=runs/other"], "checkpoint.initial: runs/other is not loaded"),
         (["--ranks", "4", *SMALL, "health.spike=rollback"], "health.spike: rollback is not emulated"),
-        (["--ranks", "4", *SMALL, "--out", "/proc/none"], "--out: /proc/none cannot be made"),
+        (["--ranks", "4", *SMALL, "--out", "/proc/none"], "--out: /proc/none cannot be created"),
         (["--ranks", "4", *SMALL, "run.device=cuda"], "run.device: cuda is not emulated"),
         (["--ranks", "4", *SMALL, "--jitter", "-0.1"], "--jitter: -0.1; allowed: 0 to 1"),
         (["--ranks", "4", *SMALL, "--jitter", "nan"], "--jitter: nan; allowed: 0 to 1"),
@@ -51,7 +51,7 @@ def test_what_cannot_be_is_refused_in_words(words: list[str], said: str, capsys:
 
 @pytest.mark.parametrize("ranks", [4, 16, 256])
 def test_a_small_job_of_every_size_needs_no_config(ranks: int) -> None:
-    _, config = _checked(_parser().parse_intermixed_args(["--ranks", str(ranks)]))
+    _, config = _check(_parser().parse_intermixed_args(["--ranks", str(ranks)]))
     assert (config.name, config.batch.size % ranks, config.steps) == ("tiny-llama", 0, 5)
 
 
@@ -61,8 +61,8 @@ def test_all_problems_are_named_at_once(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_stack_stands_for_its_machines() -> None:
-    assert Machines.named("aws-p5-autoscaled") == Machines.named("p5.48xlarge")
-    assert Machines.named("p5.48xlarge").system(256).nodes == 32
+    assert named_machines("aws-p5-autoscaled") == named_machines("p5.48xlarge")
+    assert named_machines("p5.48xlarge").system(256).nodes == 32
 
 
 @pytest.mark.parametrize("command", ["emulate", "calibrate"])

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from simulator.emulate.clock import Tick
-from simulator.emulate.picture import draw
-from simulator.emulate.record import Line, table, write
-from simulator.emulate.scaling import MEANS, Row
+from simulator.emulate.record import Line, draw_chart, format_table, write_json
+from simulator.emulate.scaling import PART_LABELS, Row
 
 TICK = Tick(step_s=0.02, exposed_s=0.001, hidden_s=0.002, wait_s=0.0, slowest=3)
 LINE = Line(
@@ -45,7 +44,7 @@ def test_a_line_says_what_was_learned_and_what_it_took() -> None:
 
 
 def test_a_table_has_a_line_for_each_number_of_ranks() -> None:
-    assert table([ROW, replace(ROW, ranks=256, step_s=2.5, shared_efficiency=0.5)], "tokens").splitlines() == [
+    assert format_table([ROW, replace(ROW, ranks=256, step_s=2.5, shared_efficiency=0.5)], "tokens").splitlines() == [
         "ranks   step  tokens/s  efficiency  same batch  exposed  bottleneck",
         "    4  20 ms    25,600       90.0%           -     5.0%  matrix products 95%",
         "  256  2.5 s    25,600       90.0%       50.0%     5.0%  matrix products 95%",
@@ -53,17 +52,17 @@ def test_a_table_has_a_line_for_each_number_of_ranks() -> None:
 
 
 def test_no_bottleneck_makes_the_table_wider_than_100_columns() -> None:
-    rows = [replace(ROW, units_per_s=2_274_195, bottleneck=f"{words} 100%") for words in MEANS.values()]
-    assert max(map(len, table(rows, "tokens").splitlines())) <= 100
+    rows = [replace(ROW, units_per_s=2_274_195, bottleneck=f"{words} 100%") for words in PART_LABELS.values()]
+    assert max(map(len, format_table(rows, "tokens").splitlines())) <= 100
 
 
 def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
-    write(tmp_path / "it.json", {"ranks": 4}, [replace(LINE, loss=float("nan"))], [ROW])
+    write_json(tmp_path / "it.json", {"ranks": 4}, [replace(LINE, loss=float("nan"))], [ROW])
     found = json.loads((tmp_path / "it.json").read_text())
     assert (found["ranks"], found["steps"][0]["loss"], found["steps"][0]["tick"]["slowest"]) == (4, None, 3)
     assert found["scaling"][0]["parts"] == ROW.parts
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
-    draw(tmp_path / "it.png", "tiny", [LINE, replace(LINE, step=8, now_s=0.16)], [ROW, replace(ROW, ranks=16)])
+    draw_chart(tmp_path / "it.png", "tiny", [LINE, replace(LINE, step=8, now_s=0.16)], [ROW, replace(ROW, ranks=16)])
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")

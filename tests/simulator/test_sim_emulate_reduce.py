@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.emulate.chunks import bounds
-from simulator.emulate.fold import fold_for
-from simulator.emulate.reduce import ALGORITHMS, Algorithm, all_reduce, rounds_of, traffic
+from simulator.emulate.all_reduce import ALGORITHMS, Algorithm, all_reduce, chunk_bounds, count_traffic, rounds_of
+from simulator.emulate.fold import create_fold
 
 ITEM = 4
 PER_NODE = 4
@@ -45,7 +44,7 @@ def test_every_rank_has_the_same_sum(algorithm: Algorithm, elements: int, ranks:
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 12, 16])
 def test_adding_rank_by_rank_leaves_the_same_bits(algorithm: Algorithm, elements: int, ranks: int) -> None:
     arrays = gradients(ranks, elements)
-    fold = fold_for(algorithm, ranks, PER_NODE, np.copy)
+    fold = create_fold(algorithm, ranks, PER_NODE, np.copy)
     for rank in reversed(range(ranks)):
         scratch = arrays[rank].copy()
         fold.add(rank, scratch)
@@ -57,7 +56,7 @@ def test_adding_rank_by_rank_leaves_the_same_bits(algorithm: Algorithm, elements
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])
 def test_odd_numbers_of_ranks(algorithm: Algorithm, ranks: int) -> None:
     arrays = gradients(ranks, 333)
-    fold = fold_for(algorithm, ranks, PER_NODE, np.copy)
+    fold = create_fold(algorithm, ranks, PER_NODE, np.copy)
     for rank in reversed(range(ranks)):
         fold.add(rank, arrays[rank])
     found = reduced(algorithm, arrays)
@@ -73,14 +72,14 @@ def test_the_algorithms_differ_in_the_last_bits() -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 256])
 def test_a_ring_sends_exactly_its_share_in_exactly_its_rounds(ranks: int) -> None:
     elements = 2 * ranks * 5
-    found = traffic(rounds_of("ring", ranks, PER_NODE, elements, ITEM), ranks, ITEM)
+    found = count_traffic(rounds_of("ring", ranks, PER_NODE, elements, ITEM), ranks, ITEM)
     assert found.rounds == 2 * (ranks - 1)
     assert set(found.sent) == {2 * (ranks - 1) * elements * ITEM // ranks}
 
 
 @pytest.mark.parametrize(("ranks", "levels"), [(2, 1), (8, 3), (256, 8), (6, 3)])
 def test_a_tree_has_two_rounds_per_level(ranks: int, levels: int) -> None:
-    found = traffic(rounds_of("tree", ranks, PER_NODE, 100, ITEM), ranks, ITEM)
+    found = count_traffic(rounds_of("tree", ranks, PER_NODE, 100, ITEM), ranks, ITEM)
     assert found.rounds == 2 * levels
     assert sum(found.sent) == 2 * (ranks - 1) * 100 * ITEM
 
@@ -91,7 +90,7 @@ def test_between_machines_hierarchical_sends_one_share_per_card() -> None:
     assert len(rounds) == 2 * (PER_NODE - 1) + 2 * (ranks // PER_NODE - 1)
     inside = 2 * (PER_NODE - 1) * elements * ITEM // PER_NODE
     across = 2 * 3 * (elements // PER_NODE) * ITEM // 4
-    assert set(traffic(rounds, ranks, ITEM).sent) == {inside + across}
+    assert set(count_traffic(rounds, ranks, ITEM).sent) == {inside + across}
 
 
 @pytest.mark.parametrize(
@@ -107,4 +106,4 @@ def test_between_machines_hierarchical_sends_one_share_per_card() -> None:
     ],
 )
 def test_chunks_are_cut_as_gloo_cuts_them(elements: int, ranks: int, expected: list[int]) -> None:
-    assert bounds(elements, ranks, ITEM) == expected
+    assert chunk_bounds(elements, ranks, ITEM) == expected

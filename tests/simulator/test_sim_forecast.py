@@ -168,15 +168,15 @@ def cpu(folder: Path) -> object:
 
 
 BAD = [
-    ({"stack": "p5e"}, r"stack: 'p5e' is not known; .*did you mean aws-p5en-lustre\?"),
-    ({"stack": STACK, "group": "none"}, "group: 'none' is no group; allowed: h200"),
+    ({"stack": "p5e"}, r"stack: 'p5e' is not a stack; .*did you mean aws-p5en-lustre\?"),
+    ({"stack": STACK, "group": "none"}, "group: 'none' is not a group; allowed: h200"),
     ({"stack": "local"}, r"stack: 'local' has target local, whose machines no catalog has; allowed: with --profile"),
     ({"instance": "p5e"}, r"instance: 'p5e' is not in the catalog; nearest: p5e\.48xlarge, p5en\.48xlarge"),
     ({"instance": P5EN, "ranks": 12}, r"--ranks: 12; allowed: up to 8, or a multiple of the 8 .*; use 8 or 16"),
     ({"instance": P5EN, "ranks": 8 * 4096}, r"--ranks: 32768; allowed: up to 8192"),
     ({"profile": cpu, "ranks": 3}, r"--ranks: 3, not measured by .*; allowed: 1 x 1, 1 x 2 \(nodes x ranks\)"),
     ({"profile": cpu, "stack": "local"}, r"--nodes: 2, not measured by .*; allowed: 1 x 1, 1 x 2"),
-    ({"profile": cpu, "stack": STACK}, r"profile\.machine\.device: 'cpu' in .*; allowed: h200, as a p5en"),
+    ({"profile": cpu, "stack": STACK}, r"profile\.machine\.device: 'cpu' in .*; allowed: h200, the GPU of a p5en"),
 ]
 
 

@@ -98,7 +98,7 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--deadline", "soon"], "deadline: 'soon' is no time"),
         (["--deadline", "0d"], "deadline: '0d' is no time"),
         (["--budget", "-1"], "budget: -1 is not above 0"),
-        (["--group", "h100"], "group: 'h100' is no group; allowed: h200"),
+        (["--group", "h100"], "group: 'h100' is not a group; allowed: h200"),
         (["--deadline", "1h"], "deadline: 1.0 h is met by nothing within --nodes; the fastest takes "),
         (["--shared-gb", "0"], "shared-gb: 0; allowed: 1200, or a multiple of 2400, up to 1000000; choose"),
         (["--shared-gb", "2400000"], "shared-gb: 2400000; allowed: 1200, or a multiple of 2400, up to 1000000"),

@@ -114,7 +114,7 @@ def test_ranks_that_were_not_measured_are_refused(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[dict[str, Any] | str, str]] = [
-    ("no json", r"profile\.file: .* is no JSON"),
+    ("no json", r"profile\.file: .* is not JSON"),
     ("[]", r"profile\.schema: None in .*; allowed: 2"),
     ({"schema": 1}, r"profile\.schema: 1 in .*; allowed: 2"),
     ({"worlds": []}, r"profile\.worlds: none in"),
@@ -124,8 +124,8 @@ BAD: list[tuple[dict[str, Any] | str, str]] = [
         {"worlds": [made_profile.world(1) | {"products": {"fp32": [[1, 2, 3, 0]]}}]},
         r"profile\.worlds\.products: \[1, 2, 3, 0\] in",
     ),
-    ("[" * 100_000, r"profile\.file: .* is no JSON"),
-    ({"machine": {"device": 3, "memory_gb": 16.0}}, r"profile\.machine\.device: 3 in .*; allowed: its name"),
+    ("[" * 100_000, r"profile\.file: .* is not JSON"),
+    ({"machine": {"device": 3, "memory_gb": 16.0}}, r"profile\.machine\.device: 3 in .*; allowed: a device name"),
     ({"machine": {"device": "cpu", "memory_gb": -3}}, r"profile\.machine\.memory_gb: -3 in .*; allowed: above 0"),
     ({"worlds": [made_profile.world(1) | {"products": {}}]}, r"profile\.worlds\.products\.fp32: none in"),
     ({"worlds": [made_profile.world(1) | {"copied_gb_s": "x"}]}, r"profile\.worlds\.products: x in .*above 0"),

@@ -12,15 +12,15 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.collectives import Group, time_s
-from simulator.emulate.costs import Modelled
-from simulator.emulate.scaling import scaling
+from simulator.emulate.clock import PredictedCosts
+from simulator.emulate.scaling import predict_scaling
 from simulator.hardware.rates import fitted
 from simulator.job import Job
 from simulator.layout import Layout
-from simulator.machines.clocked import Machines, Measured, clocked
 from simulator.machines.instances import system
 from simulator.machines.profile import Profile, read
 from simulator.machines.profile_catalog import check, joined, same_gpu
+from simulator.machines.sources import InstanceMachines, ProfileMachines, find_machines, named_machines
 from simulator.models import named
 from simulator.step.compute import Compute
 from simulator.step.prediction import predict
@@ -78,16 +78,24 @@ def test_power_and_generation_stay_the_catalog_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "memory_gb", "says"),
     [
-        ("cpu", 139.8, r"profile\.machine\.device: 'cpu' in .*profile\.json; allowed: h200, as a p5en\.48xlarge has; "),
+        (
+            "cpu",
+            139.8,
+            r"profile\.machine\.device: 'cpu' in .*profile\.json; allowed: h200, the GPU of a p5en\.48xlarge; ",
+        ),
         ("NVIDIA H100 80GB HBM3", 79.6, r"profile\.machine\.device: 'NVIDIA H100 80GB HBM3' in .*; allowed: h200"),
-        ("NVIDIA H200", 94.0, r"profile\.machine\.memory_gb: 94 in .*; allowed: 14\d or nearly so, as the h200 of"),
+        (
+            "NVIDIA H200",
+            94.0,
+            r"profile\.machine\.memory_gb: 94 in .*; allowed: about 14\d, the memory of a p5en\.48xlarge's h200",
+        ),
     ],
 )
 def test_another_gpu_is_refused(tmp_path: Path, device: str, memory_gb: float, says: str) -> None:
     profile = made(tmp_path, device=device, memory_gb=memory_gb)
     with pytest.raises(ConfigError, match=says) as bad:
         check(profile, system(P5EN, 2))
-    assert "calibrate there: make submit JOB=" in str(bad.value)
+    assert "calibrate these: make submit JOB=" in str(bad.value)
 
 
 @pytest.mark.parametrize(
@@ -120,28 +128,30 @@ def test_a_plan_refuses_a_profile_of_other_machines(tmp_path: Path, capsys: pyte
     assert main(words) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "profile.machine.device: 'NVIDIA H200' in" in said
-    assert "allowed: h100, as a p5.48xlarge has" in said
+    assert "allowed: h100, the GPU of a p5.48xlarge" in said
 
 
 def test_an_emulated_job_is_clocked_as_measured(tmp_path: Path) -> None:
     profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2, 4))))
     job = Job(load("tiny-llama", ["batch.size=8", "run.device=cpu"]), 2, 2)
-    machines = clocked(None, profile, "p5.48xlarge")
-    assert isinstance(machines, Measured)
+    machines = find_machines(None, profile, "p5.48xlarge")
+    assert isinstance(machines, ProfileMachines)
     on = profile.of(1, 4)
     said = predict(job.model, job.layout(4), on.system, on.rates)
-    assert Modelled(job, machines).prediction(4).step_s == pytest.approx(said.step_s)
-    assert [row.ranks for row in scaling(job, machines, [2**20], also=4)] == [1, 4]
-    assert Modelled(job, machines).work(4).slowed == pytest.approx(made_profile.TRUE["slowed"])
+    assert PredictedCosts(job, machines).prediction(4).step_s == pytest.approx(said.step_s)
+    assert [row.ranks for row in predict_scaling(job, machines, [2**20], own=4)] == [1, 4]
+    assert PredictedCosts(job, machines).work(4).slowed == pytest.approx(made_profile.TRUE["slowed"])
 
 
 def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> None:
-    machines = clocked(P5EN, made(tmp_path), "p5.48xlarge")
-    assert isinstance(machines, Machines)
+    machines = find_machines(P5EN, made(tmp_path), "p5.48xlarge")
+    assert isinstance(machines, InstanceMachines)
     job = Job(load("tiny-llama", ["batch.size=256"]), 1, 1)
-    rows = scaling(job, machines, [2**20], also=256)
+    rows = predict_scaling(job, machines, [2**20], own=256)
     assert [row.ranks for row in rows] == [1, 4, 16, 64, 256]
-    assert rows[0].step_s != pytest.approx(scaling(job, Machines.named(P5EN), [2**20], also=4)[0].step_s, rel=0.01)
+    assert rows[0].step_s != pytest.approx(
+        predict_scaling(job, named_machines(P5EN), [2**20], own=4)[0].step_s, rel=0.01
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,10 +159,16 @@ def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> No
     [
         (
             ["--ranks", "8"],
-            r"--ranks: 8, not measured by .*p\.json; allowed: 2, 4; calibrate with as many: make",
+            r"--ranks: 8, not measured by .*p\.json; allowed: 2, 4; calibrate with that number: make",
         ),
-        (["--ranks", "4"], r"--profile: one rank: 1, not measured by .*p\.json; allowed: 2, 4; calibrate with as many"),
-        (["--ranks", "4", "--system", P5EN], r"profile\.machine\.device: 'cpu' in .*; allowed: h200, as a p5en"),
+        (
+            ["--ranks", "4"],
+            r"--profile: one rank: 1, not measured by .*p\.json; allowed: 2, 4; calibrate with that number",
+        ),
+        (
+            ["--ranks", "4", "--system", P5EN],
+            r"profile\.machine\.device: 'cpu' in .*; allowed: h200, the GPU of a p5en",
+        ),
     ],
 )
 def test_emulate_refuses_what_was_not_measured(

@@ -167,8 +167,8 @@ ADVICE: list[tuple[dict[str, float | None], list[str], str]] = [
         ["checkpoint.every=10"],
         "Raise checkpoint.every from 10 to 40: saves take 80.0 ms of a step of 165.0 ms, 60.0 ms (36%)",
     ),
-    ({**TIMES[2], "communication": 300.0}, [], "Look at communication before any setting: 300.0 ms of a step"),
-    ({**TIMES[2], "compute": 180.0}, [], "Look at compute before any setting: 180.0 ms of a step"),
+    ({**TIMES[2], "communication": 300.0}, [], "Look at communication before any setting: it takes 300.0 ms of a step"),
+    ({**TIMES[2], "compute": 180.0}, [], "Look at compute before any setting: it takes 180.0 ms of a step"),
 ]
 
 
@@ -185,7 +185,7 @@ def test_a_setting_is_advised_with_what_it_brings(tmp_path: Path) -> None:
     run = make(tmp_path, 4)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     found = told(run / "predicted")
-    assert found["change_first"].startswith("Accumulate: batch.size 32 instead of 8, if the loss bears it: ")
+    assert found["change_first"].startswith("Accumulate gradients: batch.size 32 instead of 8, if the loss allows it: ")
     assert found["change_first"].endswith("samples a second.")
     shares = [change["saves_share"] for change in found["runs"][0]["changes"]]
     assert shares == sorted(shares, reverse=True)
@@ -210,7 +210,7 @@ def test_a_run_of_another_machine_than_the_profile_s(tmp_path: Path, capsys: pyt
     run = make(tmp_path, 2)
     assert main(["report", str(run), "--profile", str(profile)]) == 2
     said = capsys.readouterr().err
-    assert f"profile.machine.device: 'NVIDIA H200' in {profile}; allowed: 'cpu', as {run} ran on" in said
+    assert f"profile.machine.device: 'NVIDIA H200' in {profile}; allowed: 'cpu', the device that {run} ran on" in said
 
 
 def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Pat
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     (note,) = told(run / "predicted")["notes"]
     said = (
-        "reached 20 GFLOP/s a rank in its trial product, the profile has 50: another machine, or one that others used"
+        "reached 20 GFLOP/s a rank in its trial product, the profile has 50: a different machine, or a busy one"
     )
     assert note == f"tiny-llama on 2 ranks {said}"
 
@@ -229,8 +229,8 @@ def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Pat
     [
         ("made", 50, []),
         ("made", 20, ["the profile has 50: the same processor, busy with other work in one of the two"]),
-        ("AMD EPYC 7R13", 50, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate there (make submit "]),
-        ("AMD EPYC 7R13", 20, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate there (make submit "]),
+        ("AMD EPYC 7R13", 50, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate that machine (make submit "]),
+        ("AMD EPYC 7R13", 20, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate that machine (make submit "]),
     ],
 )
 def test_the_processor_that_a_run_recorded_decides(tmp_path: Path, cpu: str, gflops: int, said: list[str]) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator.emulate.fold import fold_for
-from simulator.emulate.reduce import ALGORITHMS, all_reduce, rounds_of
+from simulator.emulate.all_reduce import ALGORITHMS, all_reduce, rounds_of
+from simulator.emulate.fold import create_fold
 from simulator.emulate.run import Emulation
 from tests.trainer.launch import SMALL_LLAMA, finished, forked, losses
 from tests.trainer.ranks import on_ranks
@@ -88,7 +88,7 @@ def numbers(rank: int, elements: int) -> torch.Tensor:
 def test_the_order_of_sums_is_that_of_gloo(elements: int) -> None:
     ranks = 4
     arrays = [numbers(rank, elements) for rank in range(ranks)]
-    fold = fold_for("ring", ranks, ranks, torch.clone)
+    fold = create_fold("ring", ranks, ranks, torch.clone)
     for rank in reversed(range(ranks)):
         fold.add(rank, arrays[rank])
     all_reduce(arrays, rounds_of("ring", ranks, ranks, elements, 4), torch.clone)

@@ -1,4 +1,4 @@
-"""All-reduce message by message on arrays of torch or numpy: who sends what when, and in which order it is added."""
+"""All-reduce message by message on arrays of torch or numpy: who sends what and when, and the order of additions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,30 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Literal, get_args
 
-from simulator.emulate.chunks import bounds
-
 Algorithm = Literal["ring", "tree", "hierarchical"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+# https://github.com/pytorch/gloo/blob/main/gloo/allreduce.h, kMaxSegmentSize
+_MAX_SEGMENT_BYTES = 1 << 20
+
+
+def chunk_bounds(elements: int, ranks: int, element_bytes: int) -> list[int]:
+    """Return the `ranks + 1` places where an array is cut for a ring: chunk c lies between places c and c + 1.
+
+    The cuts decide which rank's numbers are added first, and so the last bits of the sum. As in gloo, chunks are whole
+    numbers of segments, at least two each, so that one is sent while another is added; the last chunks may be empty
+    (https://github.com/pytorch/gloo/blob/main/gloo/allreduce.cc, ring).
+    """
+    size = elements * element_bytes
+    largest = element_bytes * max(1, _MAX_SEGMENT_BYTES // element_bytes)
+    segments = _round_up(max(-(-size // largest), 2 * ranks), ranks)
+    segment = _round_up(-(-size // segments), element_bytes) // element_bytes
+    chunk = segments // ranks * segment
+    return [min(elements, place * chunk) for place in range(ranks + 1)]
 
 
 @dataclass(frozen=True)
 class Message:
-    """Elements [start, stop) of `source`; `target` adds them to its own or, where they are final, takes them."""
+    """Elements [start, stop) of `source`; `target` adds them to its own or, if they are final, replaces its own."""
 
     source: int
     target: int
@@ -30,31 +45,34 @@ Round = list[Message]
 
 @dataclass(frozen=True)
 class Traffic:
+    """What an all-reduce sends."""
+
     rounds: int
     sent: tuple[int, ...]
     """Bytes by rank."""
 
 
 def rounds_of(algorithm: Algorithm, ranks: int, per_node: int, elements: int, element_bytes: int) -> list[Round]:
-    """`per_node` ranks share a machine; only hierarchical asks."""
+    """Return the messages of an all-reduce; `per_node`, the ranks that share a machine, matters for hierarchical."""
     if algorithm == "ring":
-        return list(_ring(list(range(ranks)), bounds(elements, ranks, element_bytes)))
+        return list(_ring(list(range(ranks)), chunk_bounds(elements, ranks, element_bytes)))
     if algorithm == "tree":
         return list(_tree(ranks, elements))
     return list(_hierarchical(ranks, min(per_node, ranks), elements, element_bytes))
 
 
 def all_reduce(arrays: Sequence[Any], rounds: Iterable[Round], copy: Callable[[Any], Any]) -> None:
-    """Send the messages, in place: every rank's array is the sum afterwards. `copy` is that of the array's library."""
+    """Send the messages, in place: afterwards every rank's array is the sum. `copy` is the array library's copy."""
     for messages in rounds:
-        # All of a round leave before any arrives.
-        letters = [copy(arrays[message.source][message.start : message.stop]) for message in messages]
-        for message, letter in zip(messages, letters, strict=True):
+        # All messages of a round are sent before any arrives.
+        payloads = [copy(arrays[message.source][message.start : message.stop]) for message in messages]
+        for message, payload in zip(messages, payloads, strict=True):
             place = arrays[message.target][message.start : message.stop]
-            place[:] = place + letter if message.is_added else letter
+            place[:] = place + payload if message.is_added else payload
 
 
-def traffic(rounds: Sequence[Round], ranks: int, element_bytes: int) -> Traffic:
+def count_traffic(rounds: Sequence[Round], ranks: int, element_bytes: int) -> Traffic:
+    """Count the rounds and the bytes that each rank sends."""
     sent = [0] * ranks
     for message in chain.from_iterable(rounds):
         sent[message.source] += (message.stop - message.start) * element_bytes
@@ -62,7 +80,7 @@ def traffic(rounds: Sequence[Round], ranks: int, element_bytes: int) -> Traffic:
 
 
 def _ring(ranks: list[int], cuts: list[int]) -> Iterator[Round]:
-    """Downwards, as gloo's: chunk c begins at the rank before its owner c and ends, complete, at the owner."""
+    """Yield a ring downwards, like gloo's: chunk c starts at the rank before its owner c and ends there, complete."""
     yield from _scatter(ranks, cuts)
     yield from _gather(ranks, cuts)
 
@@ -78,7 +96,7 @@ def _gather(ranks: list[int], cuts: list[int]) -> Iterator[Round]:
 
 
 def _pass_on(ranks: list[int], cuts: list[int], ahead: int, *, is_added: bool) -> Round:
-    """Each rank sends the chunk that is `ahead` of its own to the rank below; an empty one makes no message."""
+    """Each rank sends the chunk that is `ahead` of its own to the rank below; an empty chunk sends no message."""
     messages = []
     for place, rank in enumerate(ranks):
         chunk = (place + ahead) % len(ranks)
@@ -87,7 +105,7 @@ def _pass_on(ranks: list[int], cuts: list[int], ahead: int, *, is_added: bool) -
 
 
 def _tree(ranks: int, elements: int) -> Iterator[Round]:
-    """Up by pairs, fours, eights to rank 0, and down the same way."""
+    """Yield sums up the tree by pairs, fours, eights to rank 0, and the result down the same way."""
     distances = [1 << level for level in range((ranks - 1).bit_length())]
     pairs = [[(low, low + d) for low in range(0, ranks - d, 2 * d)] for d in distances]
     for level in pairs:
@@ -97,18 +115,22 @@ def _tree(ranks: int, elements: int) -> Iterator[Round]:
 
 
 def _hierarchical(ranks: int, per_node: int, elements: int, element_bytes: int) -> Iterator[Round]:
-    """Each rank of a machine gets one chunk's sum; equal places of all machines sum that; then it goes round inside."""
+    """Reduce-scatter inside each machine, all-reduce equal chunks across machines, all-gather inside each machine."""
     nodes = [list(range(first, first + per_node)) for first in range(0, ranks, per_node)]
-    cuts = bounds(elements, per_node, element_bytes)
+    cuts = chunk_bounds(elements, per_node, element_bytes)
     rails = []
     for place, (start, stop) in enumerate(pairwise(cuts)):
         rail = list(range(place, ranks, per_node))
-        rails.append(_ring(rail, [start + cut for cut in bounds(stop - start, len(rail), element_bytes)]))
-    yield from _together([_scatter(node, cuts) for node in nodes])
-    yield from _together(rails)
-    yield from _together([_gather(node, cuts) for node in nodes])
+        rails.append(_ring(rail, [start + cut for cut in chunk_bounds(stop - start, len(rail), element_bytes)]))
+    yield from _merge([_scatter(node, cuts) for node in nodes])
+    yield from _merge(rails)
+    yield from _merge([_gather(node, cuts) for node in nodes])
 
 
-def _together(groups: list[Iterator[Round]]) -> Iterator[Round]:
+def _merge(groups: list[Iterator[Round]]) -> Iterator[Round]:
     for rounds in zip(*groups, strict=True):
         yield [message for messages in rounds for message in messages]
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

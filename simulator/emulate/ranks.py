@@ -1,22 +1,42 @@
-"""The trainer's data-parallel engine, run for one rank after the other; what is left in it is what every rank has."""
+"""Ranks that take turns in one process: the trainer's mesh and its data-parallel engine, run rank by rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
-from simulator.emulate.mesh import VirtualMesh
+from simulator.emulate.group import Group
+from trainer.config.layout import Layout
 from trainer.parallel.engine import Batch, Engine, LossFunction
 from trainer.parallel.mesh import Mesh
 
 
-class VirtualEngine:
-    """Seen from rank 0; the shares of the others come from `share_of(rank)`.
+class VirtualMesh(Mesh):
+    """The trainer's mesh; `rank` and `dp_rank` are those of the rank whose turn it is."""
 
-    Weights are one copy: every replica's are equal. Statistics of the forward pass, such as a batch norm's, differ by
-    rank, and rank 0's are what a checkpoint keeps: it comes last.
+    def __init__(self, layout: Layout, group: Group, device: torch.device) -> None:
+        self.virtual = group
+        super().__init__(layout, 0, device, is_sharded=False)
+
+    def turn_to(self, rank: int) -> None:
+        self.rank, self.dp_rank = rank, self.layout.dp_rank(rank)
+        self.virtual.begin(rank)
+
+    def group(self, axis: str) -> Any:
+        return self.virtual if getattr(self.layout, axis) > 1 else None
+
+    def _connect(self) -> None:
+        """Do nothing: there are no other processes to connect to."""
+
+
+class VirtualRanks:
+    """The trainer's engine for all ranks, seen from rank 0; `share_of(rank)` gives the batch of another rank.
+
+    There is one copy of the weights, because all replicas' weights are equal. Statistics of the forward pass, such as
+    a batch norm's, differ by rank; a checkpoint keeps rank 0's, which therefore runs last.
     """
 
     def __init__(self, inner: Engine, mesh: VirtualMesh, share_of: Callable[[int], Batch]) -> None:
@@ -25,9 +45,9 @@ class VirtualEngine:
         self.share_of = share_of
         self.modules: list[nn.Module] = inner.modules
         self.choices: list[str] = inner.choices
-        self.before_rank: Callable[[], None] = _nothing
+        self.before_rank: Callable[[], None] = _do_nothing
         self.losses: list[torch.Tensor] = []
-        """Of the last step, by rank."""
+        """Losses of the last step, by rank."""
         self._inner = inner
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -43,7 +63,7 @@ class VirtualEngine:
         before = [buffer.clone() for _, buffer in self.named_buffers()]
         self.losses = [torch.zeros(())] * ranks
         for rank in reversed(range(ranks)):
-            self._forget(before)
+            self._reset(before)
             self._turns.turn_to(rank)
             self.before_rank()
             share = self.share_of(rank) if rank else batch
@@ -51,13 +71,13 @@ class VirtualEngine:
         return self.losses[0]
 
     @torch.no_grad()
-    def _forget(self, buffers: list[torch.Tensor]) -> None:
-        """What the rank before left behind."""
+    def _reset(self, buffers: list[torch.Tensor]) -> None:
+        """Remove the gradients and statistics that the previous rank left."""
         for _, parameter in self.named_parameters():
             parameter.grad = None
         for (_, buffer), value in zip(self.named_buffers(), buffers, strict=True):
             buffer.copy_(value)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass

@@ -229,8 +229,8 @@ def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Pat
     [
         ("made", 50, []),
         ("made", 20, ["the profile has 50: the same processor, busy with other work in one of the two"]),
-        ("AMD EPYC 7R13", 50, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate that machine (make submit "]),
-        ("AMD EPYC 7R13", 20, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate that machine (make submit "]),
+        ("AMD EPYC 7R13", 50, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate that machine (make "]),
+        ("AMD EPYC 7R13", 20, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate that machine (make "]),
     ],
 )
 def test_the_processor_that_a_run_recorded_decides(tmp_path: Path, cpu: str, gflops: int, said: list[str]) -> None:

@@ -218,9 +218,7 @@ def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Pat
     run = make(tmp_path, 2, peak={"peak": 1e12, "source": "given", "achieved": 20e9})
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     (note,) = told(run / "predicted")["notes"]
-    said = (
-        "reached 20 GFLOP/s a rank in its trial product, the profile has 50: a different machine, or a busy one"
-    )
+    said = "reached 20 GFLOP/s a rank in its trial product, the profile has 50: a different machine, or a busy one"
     assert note == f"tiny-llama on 2 ranks {said}"
 
 

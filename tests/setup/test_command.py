@@ -166,3 +166,15 @@ def test_a_second_setup_reports_that_it_waits(warm: Path) -> None:
     output, _ = second.communicate(timeout=60)
     assert output.startswith("setup: everything is up to date")
     assert second.returncode == 0
+
+
+def test_setup_imports_nothing_but_the_standard_library() -> None:
+    """It runs before any package is installed."""
+    modules = set()
+    for path in (REPO / "setup").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules.add((node.module or "").partition(".")[0])
+    assert modules - sys.stdlib_module_names == {"setup"}

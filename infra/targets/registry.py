@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from infra.targets.target import Target
+if TYPE_CHECKING:
+    # Only for the type: it loads Pulumi, which takes longer than most commands run.
+    from infra.targets.target import Target
 
 # Imported only when asked for: the libraries of one cloud take longer to load than most commands run.
 _TARGETS: Mapping[str, str] = {"local": "LocalTarget", "aws": "AwsTarget"}

@@ -12,7 +12,7 @@ from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import load
 from trainer.config.schema import Config
 from trainer.report.run_folder import Line, NoRunError, Run, open_run
-from trainer.report.summary import end, middle
+from trainer.report.summary import find_end, median_of
 
 PARTS = ("compute", "communication", "data", "checkpoint", "other")
 PEAK_SOURCE_PREFIX = "data sheet of "
@@ -64,7 +64,7 @@ class MeasuredRun:
 def read_run(folder: Path) -> MeasuredRun:
     """Return the run in a folder; raise ConfigError if there is none or it never took a step."""
     run, config = _open(folder)
-    joined = (run.of("joined") or [{}])[-1]
+    joined = (run.events_of("joined") or [{}])[-1]
     ranks, nodes = int(joined.get("world_size", len(run.ranks))), len(joined.get("hosts", [])) or 1
     # A run that was resumed with a different number of ranks is judged by its last part.
     lines = [line for line in run.lines if line.get("time", 0.0) >= joined.get("time", 0.0)]
@@ -72,8 +72,8 @@ def read_run(folder: Path) -> MeasuredRun:
     if not steady or not all("step_s" in line for line in steady):
         message = f"{folder} has no steps in metrics/rank-*.jsonl; allowed: a run that trained"
         raise _error(message, "wait for its first steps, or name another run")
-    ended: dict[str, Any] = end(run)
-    peak = (run.of("peak") or [{}])[-1]
+    ended: dict[str, Any] = find_end(run)
+    peak = (run.events_of("peak") or [{}])[-1]
     split = _split(steady)
     return MeasuredRun(
         folder=folder,
@@ -87,7 +87,7 @@ def read_run(folder: Path) -> MeasuredRun:
         lines=len(steady),
         step_s=sum(split.values()),
         split=split,
-        mfu=middle([line for line in steady if line.get("mfu")], "mfu"),
+        mfu=median_of([line for line in steady if line.get("mfu")], "mfu"),
         slowest=_slowest(run, ranks),
         device=_device(config, peak, joined),
         cpu=str(joined.get("cpu", "")),
@@ -106,7 +106,7 @@ def _open(folder: Path) -> tuple[Run, Config]:
 
 
 def _micro(run: Run, config: Config, ranks: int) -> int:
-    micro = (run.of("built") or [{}])[-1].get("micro") or config.batch.micro
+    micro = (run.events_of("built") or [{}])[-1].get("micro") or config.batch.micro
     return config.batch.size // ranks if micro == "auto" else int(micro)
 
 
@@ -119,7 +119,7 @@ def _split(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def _slowest(run: Run, ranks: int) -> float | None:
-    times = [middle(lines[len(lines) // 2 :], "own_s") for rank, lines in run.ranks.items() if rank < ranks]
+    times = [median_of(lines[len(lines) // 2 :], "own_s") for rank, lines in run.ranks.items() if rank < ranks]
     measured = [seconds for seconds in times if seconds]
     return max(measured) / median(measured) if len(measured) > 1 else None
 

@@ -1,4 +1,4 @@
-"""A run's folder as the trainer leaves it, without training: 4 ranks, a slow one, a kill and a resume on 2 ranks."""
+"""Write the folder of a run without training: 4 ranks, one of them slow, a kill, and a resume on 2 ranks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ watchdog: {straggler: 1.3}
 
 
 def make_run(folder: Path, *, steps: int = 400, profiled: bool = True, finished: bool = True) -> Path:
+    """Write the files of a run and return its folder."""
     (folder / "metrics").mkdir(parents=True)
     (folder / "config.yaml").write_text(CONFIG)
     for rank in range(4):
@@ -40,17 +41,17 @@ def write(path: Path, items: list[dict[str, Any]]) -> None:
 
 
 def line(step: int, rank: int, profiled: bool = True) -> dict[str, Any]:
-    chance = Random(step * 10 + rank)  # noqa: S311  # the same run every time
-    own = (0.085 if rank == 2 else 0.06) * chance.uniform(0.95, 1.1) * (8 if step == 1 else 1)
-    data = 0.002 * chance.uniform(0.5, 1.5)
+    rng = Random(step * 10 + rank)  # noqa: S311 - the same run every time
+    own = (0.085 if rank == 2 else 0.06) * rng.uniform(0.95, 1.1) * (8 if step == 1 else 1)
+    data = 0.002 * rng.uniform(0.5, 1.5)
     waiting = max(0.095 - own, 0.004) if profiled else 0.0
     total = own + waiting
     parts = {"communication_s": waiting} if profiled else {}
     return {
         "step": step,
         "time": BEGAN + (20 + step * 0.1 if step <= 200 else 60 + step * 0.1),
-        "loss": "nan" if step == 250 else 6.0 * math.exp(-step / 120) + 2.5 + chance.gauss(0, 0.06),
-        "grad_norm": 1.1 + 3 * math.exp(-step / 40) + abs(chance.gauss(0, 0.2)),
+        "loss": "nan" if step == 250 else 6.0 * math.exp(-step / 120) + 2.5 + rng.gauss(0, 0.06),
+        "grad_norm": 1.1 + 3 * math.exp(-step / 40) + abs(rng.gauss(0, 0.2)),
         "skipped": float(step == 250),
         "lr": 3e-4,
         "tokens_per_s": 32 * 1024 / total,
@@ -100,4 +101,4 @@ def events(steps: int, finished: bool) -> list[dict[str, Any]]:
         (90.0, "save_failed", {"step": 300, "message": "No space left on device", "seconds": 0.0}),
     ]
     last = [(101.0, "ended", {"outcome": "finished", "reason": "done", "step": steps})] if finished else []
-    return [{"time": BEGAN + at, "event": kind, **fields} for at, kind, fields in (*first, *second, *last)]
+    return [{"time": BEGAN + seconds, "event": kind, **fields} for seconds, kind, fields in (*first, *second, *last)]

@@ -1,4 +1,4 @@
-"""The report of a run: whole, killed, unprofiled, or not a run at all."""
+"""The report of a run that is complete, killed, without profiles, or not a run at all."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ import pytest
 
 from tests.trainer.made_run import BEGAN, line, make_run, write
 from trainer.report.__main__ import main
-from trainer.report.curve import MOST_POINTS, ceiling, curve, is_wide, not_finite, smooth
-from trainer.report.findings import findings
-from trainer.report.lives import lives
+from trainer.report.attempts import list_attempts
+from trainer.report.curve import MAX_POINTS, find_not_finite, find_upper_limit, make_curve, needs_log_scale, smooth
+from trainer.report.findings import list_findings
 from trainer.report.run_folder import open_run
 from trainer.report.summary import summarise
 
 PICTURES = {"loss", "throughput", "time-split", "gradient-norm", "memory", "ranks", "recovery"}
-ALONE = {"meta", "path", "use", "rect", "br"}
+VOID_TAGS = {"meta", "path", "use", "rect", "br"}
 
 
 class Checker(HTMLParser):
-    """Tags that match, addresses that leave the page, and all of its text."""
+    """Checks that tags match and collects tags, text, and addresses outside the page."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
         self.outside: list[str] = []
-        self.words: list[str] = []
-        self.seen: set[str] = set()
+        self.texts: list[str] = []
+        self.tags: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_startendtag(tag, attrs)
-        if tag not in ALONE:
+        if tag not in VOID_TAGS:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
+        self.tags.add(tag)
         addresses = [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
         self.outside += [address for address in addresses if not address.startswith("#")]
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in ALONE:
+        if tag not in VOID_TAGS:
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.texts.append(data)
 
 
-def checked(page: Path) -> Checker:
+def check_page(page: Path) -> Checker:
     checker = Checker()
     checker.feed(page.read_text())
     checker.close()
@@ -67,36 +67,36 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run / "report"
 
 
-def test_every_picture_is_a_png_of_its_own(whole: Path):
+def test_every_chart_is_also_a_png_file(whole: Path):
     assert {path.stem for path in whole.glob("*.png")} == PICTURES
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in whole.glob("*.png"))
 
 
-def test_the_page_is_well_formed_and_needs_nothing_from_outside(whole: Path):
-    checker = checked(whole / "index.html")
+def test_the_page_is_well_formed_and_self_contained(whole: Path):
+    checker = check_page(whole / "index.html")
     assert checker.outside == []
-    assert "script" not in checker.seen, "text of an event is text"
-    assert "<script>" in "".join(checker.words)
+    assert "script" not in checker.tags, "the text of an event must be escaped"
+    assert "<script>" in "".join(checker.texts)
     assert (whole / "index.html").read_text().count("<svg") == len(PICTURES)
 
 
-def test_the_page_follows_light_and_dark_and_narrow_screens(whole: Path):
+def test_the_page_supports_dark_mode_and_narrow_screens(whole: Path):
     text = (whole / "index.html").read_text()
     assert "prefers-color-scheme: dark" in text
     assert 'name="viewport"' in text
     for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         assert "currentColor" in svg
-        assert "#000000" not in svg, "black ink cannot be seen by night"
-        assert "#ffffff" not in svg, "a white ground glares by night"
+        assert "#000000" not in svg, "black is invisible in dark mode"
+        assert "#ffffff" not in svg, "a white background is glaring in dark mode"
 
 
-def test_the_page_says_what_happened_first(whole: Path):
-    text = " ".join(" ".join(checked(whole / "index.html").words).split())
-    opening = text[text.index("made finished") : text.index("Where a step")]
+def test_the_page_begins_with_the_outcome_and_the_findings(whole: Path):
+    text = " ".join(" ".join(check_page(whole / "index.html").texts).split())
+    opening = text[text.index("made finished") : text.index("Time per step by cause")]
     assert "step 400 of 400 · 2 ranks on 1 host · fsdp · 1:41 min" in opening
     assert "MFU 45.0% of 989.4 TFLOP/s" in opening
     assert "Rank 2 takes 1.4" in opening
-    assert "35% of a step is communication that compute does not cover" in opening
+    assert "35% of a step is communication that is not hidden by compute" in opening
     assert "1 saves failed" in opening
     assert "No space left on device" in text
     assert "reduce_scatter shard 12 256.00 22.00 9.00" in text
@@ -109,8 +109,8 @@ def test_the_summary_is_plain_json(whole: Path):
     assert summary["peak"]["source"] == "data sheet of NVIDIA H200"
 
 
-def test_starts_are_told_phase_by_phase(tmp_path: Path):
-    first, second = lives(open_run(make_run(tmp_path / "run")))
+def test_attempts_are_split_into_phases(tmp_path: Path):
+    first, second = list_attempts(open_run(make_run(tmp_path / "run")))
     assert [first.number, first.world_size, first.from_step, first.down] == [1, 4, 0, 0]
     assert {name: round(s, 1) for name, s in first.phases.items()} == {
         "import": 3.1,
@@ -120,12 +120,12 @@ def test_starts_are_told_phase_by_phase(tmp_path: Path):
     }
     assert [second.world_size, second.from_step, second.end] == [2, 200, "finished"]
     assert list(second.phases) == ["import", "rendezvous", "build", "load", "first step"]
-    # The last sign of the first life is the straggler's report, 1.5 s after its last line.
+    # The last record of the first attempt is the straggler's event, 1.5 s after its last line of metrics.
     assert second.down == pytest.approx(63.2 - 41.5, abs=0.01)
     assert second.down + second.start_up == pytest.approx(80.1 - 41.5, abs=0.01)
 
 
-def test_a_killed_run_is_reported_up_to_its_last_whole_line(tmp_path: Path):
+def test_a_killed_run_is_reported_up_to_its_last_complete_line(tmp_path: Path):
     run = make_run(tmp_path / "run", finished=False)
     for path in (run / "metrics" / "rank-00000.jsonl", run / "events.jsonl"):
         path.write_bytes(path.read_bytes()[:-7])
@@ -134,31 +134,31 @@ def test_a_killed_run_is_reported_up_to_its_last_whole_line(tmp_path: Path):
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["outcome"], summary["step"], summary["steps"]) == ("no end recorded", 399, None)
-    assert "the run still goes on, or was killed" in " ".join(checked(tmp_path / "out" / "index.html").words)
+    assert "the run is still running, or it was killed" in " ".join(check_page(tmp_path / "out" / "index.html").texts)
 
 
-def test_what_the_job_script_notes_is_no_start(tmp_path: Path) -> None:
+def test_events_of_the_job_script_do_not_start_an_attempt(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    before = lives(open_run(run))
+    before = list_attempts(open_run(run))
     first = {"time": BEGAN - 5, "event": "job_started", "attempt": 0}
     last = {"time": BEGAN + 5000, "event": "job_step_ended", "attempt": 0}
     whole = (run / "events.jsonl").read_text()
     (run / "events.jsonl").write_text(json.dumps(first) + "\n" + whole + json.dumps(last) + "\n")
-    assert lives(open_run(run)) == before
+    assert list_attempts(open_run(run)) == before
 
 
-def test_the_step_is_where_the_run_ended_and_the_last_recorded_one_is_told_beside_it(tmp_path: Path):
+def test_the_last_step_and_the_last_recorded_step_are_both_shown(tmp_path: Path):
     run = make_run(tmp_path / "run", steps=20, finished=False)
     stopped = {"outcome": "stopped", "reason": "stop requested", "step": 27, "time": BEGAN + 900}
     (run / "outcome.json").write_text(json.dumps(stopped))
     assert main([str(run), "--no-pictures"]) == 0
     summary = json.loads((run / "report" / "summary.json").read_text())
     assert (summary["outcome"], summary["step"], summary["recorded_step"]) == ("stopped", 27, 20)
-    text = " ".join(checked(run / "report" / "index.html").words)
+    text = " ".join(check_page(run / "report" / "index.html").texts)
     assert "step 27 of 400 · metrics up to step 20 ·" in text
 
 
-def test_an_outcome_of_an_earlier_life_is_not_the_end_of_this_one(tmp_path: Path):
+def test_the_outcome_of_an_earlier_attempt_is_ignored(tmp_path: Path):
     run = make_run(tmp_path / "run", finished=False)
     (run / "outcome.json").write_text(
         '{"outcome": "requeue", "reason": "time limit", "step": 200, "time": 1790000042.0}'
@@ -172,20 +172,24 @@ def test_a_run_that_died_before_its_first_step_has_a_report(tmp_path: Path):
     write(tmp_path / "events.jsonl", [began, {"time": 100.5, "event": "imported"}])
     assert main([str(tmp_path)]) == 0
     assert {path.stem for path in (tmp_path / "report").glob("*.png")} == {"recovery"}
-    checked(tmp_path / "report" / "index.html")
+    check_page(tmp_path / "report" / "index.html")
 
 
-def test_what_was_not_measured_is_said_and_not_drawn_as_zero(tmp_path: Path):
+def test_missing_measurements_are_reported_and_not_drawn_as_zero(tmp_path: Path):
     run = make_run(tmp_path / "run", profiled=False)
     summary = summarise(open_run(run))
     assert summary["split"]["communication"] is None
-    assert any("set metrics.profile_every" in finding.text for finding in findings(summary))
+    assert any("set metrics.profile_every" in finding.text for finding in list_findings(summary))
 
 
-@pytest.mark.parametrize(("there", "problem"), [(False, "is not a folder"), (True, "neither metrics/rank-*.jsonl nor")])
-def test_no_run_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], there: bool, problem: str):
+@pytest.mark.parametrize(
+    ("exists", "problem"), [(False, "is not a folder"), (True, "neither metrics/rank-*.jsonl nor")]
+)
+def test_a_folder_that_is_not_a_run_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], exists: bool, problem: str
+):
     folder = tmp_path / "run"
-    if there:
+    if exists:
         folder.mkdir()
     assert main([str(folder)]) == 2
     assert problem in capsys.readouterr().err
@@ -193,69 +197,69 @@ def test_no_run_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def without(package: str) -> str:
-    """The command where this package is not installed."""
+    """Return code that runs the command as if this package were not installed."""
     start = "from trainer.report.__main__ import main; sys.exit(main(sys.argv[1:]))"
     return f"import sys; sys.modules['{package}'] = None; {start}"
 
 
-def test_without_matplotlib_the_error_names_it_and_the_page_can_do_without(tmp_path: Path):
+def test_without_matplotlib_the_error_names_it_and_a_page_without_charts_works(tmp_path: Path):
     run = make_run(tmp_path / "run", steps=20)
     command = [sys.executable, "-c", without("matplotlib"), str(run)]
     refused = subprocess.run(command, capture_output=True, text=True)
     assert refused.returncode == 2
-    assert "pip install matplotlib, or say --no-pictures" in refused.stderr
+    assert "pip install matplotlib, or use --no-pictures" in refused.stderr
     assert subprocess.run([*command, "--no-pictures"]).returncode == 0
     assert (run / "report" / "index.html").is_file()
     assert list((run / "report").glob("*.png")) == []
 
 
-def test_a_report_needs_no_torch(tmp_path: Path):
+def test_a_report_does_not_need_torch(tmp_path: Path):
     run = make_run(tmp_path / "run", steps=5)
     assert subprocess.run([sys.executable, "-c", without("torch"), str(run), "--no-pictures"]).returncode == 0
 
 
-def test_a_long_run_is_thinned_to_means():
+def test_a_long_run_is_averaged():
     lines = [{"step": step, "loss": 2.0 * (step % 2)} for step in range(100_000)]
-    points = curve(lines, "loss")
-    assert len(points.steps) <= MOST_POINTS
+    points = make_curve(lines, "loss")
+    assert len(points.steps) <= MAX_POINTS
     assert points.values[10] == pytest.approx(1.0, abs=0.01)
 
 
-def test_what_is_no_number_is_left_out_of_a_curve_and_counted():
+def test_nan_is_left_out_of_a_curve_and_listed():
     lines = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": float("nan")}, {"step": 3}]
-    assert curve(lines, "loss").steps == [1]
-    assert not_finite(lines, "loss") == [2]
+    assert make_curve(lines, "loss").steps == [1]
+    assert find_not_finite(lines, "loss") == [2]
 
 
-def test_scales():
-    assert is_wide([0.01, 5.0])
-    assert not is_wide([2.0, 8.0])
-    assert not is_wide([])
+def test_scales_of_the_axes():
+    assert needs_log_scale([0.01, 5.0])
+    assert not needs_log_scale([2.0, 8.0])
+    assert not needs_log_scale([])
     assert smooth([1.0] * 200) == pytest.approx([1.0] * 200)
-    assert ceiling([10.0, 1.0, 1.0, 1.0]) == pytest.approx(1.2)
-    assert ceiling([1.0, 1.1]) is None
+    assert find_upper_limit([10.0, 1.0, 1.0, 1.0]) == pytest.approx(1.2)
+    assert find_upper_limit([1.0, 1.1]) is None
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"outcome": "broken", "reason": "20 updates skipped in a row"}, "broken at step 400: 20 updates skipped"),
-        ({"split": {"data": 0.31}}, "31% of a step is waiting for data: raise data.workers"),
-        ({"split": {"checkpoint": 0.2}}, "20% of a step is waiting for checkpoints"),
+        ({"split": {"data": 0.31}}, "31% of a step is spent waiting for data: increase data.workers"),
+        ({"split": {"checkpoint": 0.2}}, "20% of a step is spent waiting for checkpoints"),
         ({"first_loss": 2.0, "last_loss": 9.0}, "The loss rose from 2 to 9"),
         ({"skipped": 3}, "3 recorded updates were skipped"),
-        ({"recovery_s": [38.6, 12.0]}, "started again 2x; until the next step it took 38.6 s, 12.0 s"),
+        ({"recovery_s": [38.6, 12.0]}, "restarted 2x; the time until the next step was 38.6 s, 12.0 s"),
     ],
 )
-def test_what_stands_out_is_said(tmp_path: Path, change: dict[str, Any], text: str):
+def test_unusual_figures_become_findings(tmp_path: Path, change: dict[str, Any], text: str):
     summary = summarise(open_run(make_run(tmp_path / "run")))
     split = {**summary["split"], **change.pop("split", {})}
-    found = findings({**summary, "split": split, **change})
-    assert any(text in finding.text for finding in found)
+    findings = list_findings({**summary, "split": split, **change})
+    assert any(text in finding.text for finding in findings)
 
 
 def test_equal_ranks_have_no_straggler(tmp_path: Path):
     (tmp_path / "metrics").mkdir()
     for rank in (0, 1):
         write(tmp_path / "metrics" / f"rank-{rank:05d}.jsonl", [line(step, 0) for step in range(1, 20)])
-    assert not any("median rank" in finding.text for finding in findings(summarise(open_run(tmp_path))))
+    assert not any("median rank" in finding.text for finding in list_findings(summarise(open_run(tmp_path))))

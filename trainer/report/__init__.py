@@ -1,1 +1,1 @@
-"""What became of a run: pictures, a page and a summary, from the files in its folder."""
+"""The report of a run: charts, a page and a summary, made from the files in its folder."""

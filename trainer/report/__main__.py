@@ -1,4 +1,4 @@
-"""`python -m trainer report RUN [--out FOLDER]`: the page, the pictures and a summary of a run."""
+"""`python -m trainer report RUN [--out FOLDER]`: write the page, the charts and the summary of a run."""
 
 from __future__ import annotations
 
@@ -9,48 +9,50 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.report.figures import pictures
-from trainer.report.page import page
-from trainer.report.picture import NoDrawingError
+from trainer.report.figures import draw_pictures
+from trainer.report.page import render_page
+from trainer.report.picture import NoMatplotlibError
 from trainer.report.run_folder import NoRunError, open_run
 from trainer.report.summary import summarise
 
 
 def main(argv: list[str]) -> int:
-    words = _words(argv)
+    """Run the command and return its exit status."""
+    options = _parse(argv)
     try:
-        run = open_run(words.run)
-        drawn = [] if words.no_pictures else pictures(run)
-        out = words.out or words.run / "report"
+        run = open_run(options.run)
+        pictures = [] if options.no_pictures else draw_pictures(run)
+        out = options.out or options.run / "report"
         out.mkdir(parents=True, exist_ok=True)
         summary = summarise(run)
-        for picture in drawn:
+        for picture in pictures:
             (out / f"{picture.name}.png").write_bytes(picture.png)
-        (out / "summary.json").write_text(json.dumps(_strict(summary), indent=2) + "\n", encoding="utf-8")
-        (out / "index.html").write_text(page(run, summary, drawn), encoding="utf-8")
-    except (NoRunError, NoDrawingError, OSError) as error:
+        (out / "summary.json").write_text(json.dumps(_to_json(summary), indent=2) + "\n", encoding="utf-8")
+        (out / "index.html").write_text(render_page(run, summary, pictures), encoding="utf-8")
+    except (NoRunError, NoMatplotlibError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
     print(f"{run.name}: {summary['outcome']} at step {summary['step']}; page: {out / 'index.html'}")
     return 0
 
 
-def _words(argv: list[str]) -> argparse.Namespace:
+def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "python -m trainer report", description="Curves and time split of a run, as a page."
+        "python -m trainer report",
+        description="Write a report of a run: a page with curves and the time split, and a summary.",
     )
-    parser.add_argument("run", type=Path, help="the run's folder")
-    parser.add_argument("--out", type=Path, help="where the report goes; RUN/report if not given")
-    parser.add_argument("--no-pictures", action="store_true", help="figures in words only: needs no matplotlib")
+    parser.add_argument("run", type=Path, help="folder of the run")
+    parser.add_argument("--out", type=Path, help="folder for the report (default: RUN/report)")
+    parser.add_argument("--no-pictures", action="store_true", help="leave out the charts; needs no matplotlib")
     return parser.parse_args(argv)
 
 
-def _strict(value: Any) -> Any:
-    """JSON has no NaN."""
+def _to_json(value: Any) -> Any:
+    """Return the value with NaN and infinities as text, because JSON does not have them."""
     if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_strict(item) for item in value]
+        return [_to_json(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,4 +1,4 @@
-"""Sentences about what stands out in a run, each with what to do about it. Pure."""
+"""Findings about a run: what is unusual and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,78 +9,84 @@ from typing import Any, Literal
 from trainer.config.schema import WatchdogConfig
 
 Level = Literal["bad", "note", "good"]
-DATA_SHARE = 0.05
-COMMUNICATION_SHARE = 0.20
-CHECKPOINT_SHARE = 0.05
-STRAGGLER = WatchdogConfig().straggler
+DATA_SHARE_LIMIT = 0.05
+COMMUNICATION_SHARE_LIMIT = 0.20
+CHECKPOINT_SHARE_LIMIT = 0.05
+DEFAULT_STRAGGLER_FACTOR = WatchdogConfig().straggler
 
 
 @dataclass(frozen=True)
 class Finding:
+    """A sentence about a run and how serious it is."""
+
     level: Level
     text: str
 
 
-def findings(summary: dict[str, Any], straggler: float = STRAGGLER) -> list[Finding]:
-    found = [*_end(summary), *_health(summary), *_split(summary), *_stragglers(summary, straggler)]
-    return sorted(found, key=lambda finding: ("bad", "note", "good").index(finding.level))
+def list_findings(summary: dict[str, Any], straggler: float = DEFAULT_STRAGGLER_FACTOR) -> list[Finding]:
+    """Return the findings about a run, the most serious first."""
+    findings = [*_judge_end(summary), *_judge_health(summary), *_judge_split(summary)]
+    findings += _find_stragglers(summary, straggler)
+    return sorted(findings, key=lambda finding: ("bad", "note", "good").index(finding.level))
 
 
-def _end(summary: dict[str, Any]) -> list[Finding]:
-    found = []
+def _judge_end(summary: dict[str, Any]) -> list[Finding]:
+    findings = []
     name, step, steps = summary["outcome"], summary["step"], summary["steps"]
     if name == "no end recorded":
-        found.append(Finding("note", f"No end is recorded after step {step}: the run still goes on, or was killed."))
+        findings.append(
+            Finding("note", f"No end is recorded after step {step}: the run is still running, or it was killed.")
+        )
     elif name in ("broken", "hang", "bad_input"):
-        found.append(
+        findings.append(
             Finding("bad", f"The run ended as {name} at step {step}: {summary['reason'] or 'no reason given'}.")
         )
     elif name == "finished":
-        found.append(Finding("good", f"All {steps or step} steps are done."))
+        findings.append(Finding("good", f"All {steps or step} steps are complete."))
     recovery = summary["recovery_s"]
     if recovery:
         times = ", ".join(f"{seconds:.1f} s" for seconds in recovery[:8])
         more = f" and {len(recovery) - 8} more" if len(recovery) > 8 else ""  # noqa: PLR2004
-        found.append(
-            Finding("note", f"The run was started again {len(recovery)}x; until the next step it took {times}{more}.")
+        findings.append(
+            Finding("note", f"The run was restarted {len(recovery)}x; the time until the next step was {times}{more}.")
         )
-    return found
+    return findings
 
 
-def _health(summary: dict[str, Any]) -> list[Finding]:
-    found = []
+def _judge_health(summary: dict[str, Any]) -> list[Finding]:
+    findings = []
     if summary["skipped"]:
-        found.append(
+        findings.append(
             Finding(
-                "bad", f"{summary['skipped']} recorded updates were skipped: their gradients had a NaN or an infinity."
+                "bad", f"{summary['skipped']} recorded updates were skipped: their gradients contained NaN or infinity."
             )
         )
     if summary["failed_saves"]:
-        found.append(Finding("bad", f"{summary['failed_saves']} saves failed; see the events for the reasons."))
+        findings.append(Finding("bad", f"{summary['failed_saves']} saves failed; see the events for the reasons."))
     first, last = summary["first_loss"], summary["last_loss"]
     if first is not None and last is not None and last > first:
-        found.append(Finding("bad", f"The loss rose from {first:.4g} to {last:.4g}."))
-    return found
+        findings.append(Finding("bad", f"The loss rose from {first:.4g} to {last:.4g}."))
+    return findings
 
 
-def _split(summary: dict[str, Any]) -> list[Finding]:
-    found = []
+def _judge_split(summary: dict[str, Any]) -> list[Finding]:
+    findings = []
     split = summary["split"]
-    if (split["data"] or 0) > DATA_SHARE:
-        text = f"{split['data']:.0%} of a step is waiting for data: raise data.workers and data.ahead."
-        found.append(Finding("bad", text))
+    if (split["data"] or 0) > DATA_SHARE_LIMIT:
+        text = f"{split['data']:.0%} of a step is spent waiting for data: increase data.workers and data.ahead."
+        findings.append(Finding("bad", text))
     if split["communication"] is None and (summary["ranks"] or 1) > 1:
-        found.append(Finding("note", "Communication was not measured: set metrics.profile_every."))
-    elif (split["communication"] or 0) > COMMUNICATION_SHARE:
-        text = f"{split['communication']:.0%} of a step is communication that compute does not cover: "
-        found.append(Finding("bad", text + "accumulate more micro-batches, or choose another parallel.strategy."))
-    if (split["checkpoint"] or 0) > CHECKPOINT_SHARE:
-        text = f"{split['checkpoint']:.0%} of a step is waiting for checkpoints: raise checkpoint.every."
-        found.append(Finding("bad", text))
-    return found
+        findings.append(Finding("note", "Communication was not measured: set metrics.profile_every."))
+    elif (split["communication"] or 0) > COMMUNICATION_SHARE_LIMIT:
+        text = f"{split['communication']:.0%} of a step is communication that is not hidden by compute: "
+        findings.append(Finding("bad", text + "accumulate more micro-batches, or use another parallel.strategy."))
+    if (split["checkpoint"] or 0) > CHECKPOINT_SHARE_LIMIT:
+        text = f"{split['checkpoint']:.0%} of a step is spent waiting for checkpoints: increase checkpoint.every."
+        findings.append(Finding("bad", text))
+    return findings
 
 
-def _stragglers(summary: dict[str, Any], factor: float) -> list[Finding]:
+def _find_stragglers(summary: dict[str, Any], factor: float) -> list[Finding]:
     times = {rank: seconds for rank, seconds in summary["rank_step_s"].items() if seconds}
     if len(times) < 2:  # noqa: PLR2004
         return []

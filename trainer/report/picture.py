@@ -1,4 +1,4 @@
-"""A picture, drawn once and kept twice: PNG for a slide, SVG for the page."""
+"""Draw a chart with matplotlib, as PNG for slides and as SVG for the page."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ STYLE: dict[Any, Any] = {
     "ytick.color": INK,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
-    # Text stays text: it takes the page's font and can be searched.
+    # Text stays text, so that it has the page's font and can be searched.
     "svg.fonttype": "none",
 }
 
 
-class NoDrawingError(Exception):
-    """matplotlib is not there; the message says how to get it."""
+class NoMatplotlibError(Exception):
+    """Charts were requested, but matplotlib is not installed."""
 
 
 @dataclass(frozen=True)
 class Picture:
+    """A chart with its caption."""
+
     name: str
     title: str
     caption: str
@@ -42,31 +44,31 @@ class Picture:
 
 
 def draw_picture(name: str, title: str, draw: Callable[[Any], str | None]) -> Picture | None:
-    """`draw` fills a figure and returns its caption, or None where there is nothing to show."""
+    """Draw a chart; `draw` fills a figure and returns its caption, or None if there is nothing to show."""
     try:
         import matplotlib  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        needs = "pictures need the package matplotlib, which is not installed"
-        raise NoDrawingError(f"{needs}: pip install matplotlib, or say --no-pictures") from error
+        message = "charts need the package matplotlib: pip install matplotlib, or use --no-pictures"
+        raise NoMatplotlibError(message) from error
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(6.4, 3.2), layout="constrained")
         caption = draw(figure)
         if caption is None:
             return None
-        svg = _svg(figure)  # the page has a heading of its own
+        svg = _render_svg(figure)  # without the title, because the page has its own headings
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
-        return Picture(name, title, caption, _png(figure), svg)
+        return Picture(name, title, caption, _render_png(figure), svg)
 
 
-def _png(figure: Any) -> bytes:
+def _render_png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, facecolor="white")
     return buffer.getvalue()
 
 
-def _svg(figure: Any) -> str:
-    """For a page: no background, and the ink is the page's own, so one picture serves light and dark."""
+def _render_svg(figure: Any) -> str:
+    """Return an SVG without background and in the text colour of the page, for light and dark mode."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()

@@ -1,4 +1,4 @@
-"""A run as its folder tells it, also one that was killed or still goes on."""
+"""Read the folder of a run, even of one that was killed or is still running."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ Line = dict[str, Any]
 
 
 class NoRunError(Exception):
-    """The folder holds nothing to report on; the message says what was looked for."""
+    """The folder is not that of a run; the message says what is missing."""
 
 
 @dataclass
 class Run:
+    """The records of a run."""
+
     folder: Path
     config_text: str = ""
     config: dict[str, Any] = field(default_factory=dict)
@@ -34,7 +36,7 @@ class Run:
 
     @property
     def lines(self) -> list[Line]:
-        """Rank 0's: loss and throughput are the same on all."""
+        """The lines of rank 0: loss and throughput are the same on all ranks."""
         return self.ranks.get(0) or next(iter(self.ranks.values()), [])
 
     @property
@@ -42,35 +44,36 @@ class Run:
         units = ("tokens", "images", "samples")
         return next((unit for unit in units if any(f"{unit}_per_s" in line for line in self.lines[-1:])), "samples")
 
-    def of(self, kind: str) -> list[Line]:
+    def events_of(self, kind: str) -> list[Line]:
         return [event for event in self.events if event.get("event") == kind]
 
 
 def open_run(folder: Path) -> Run:
+    """Read the records of a run, or raise NoRunError."""
     if not folder.is_dir():
-        raise NoRunError(f"{folder} is not a folder; name the run.folder of a run")
-    run = Run(folder, config_text=_text(folder / "config.yaml"))
-    run.config = _mapping(run.config_text)
+        raise NoRunError(f"{folder} is not a folder; give the run.folder of a run")
+    run = Run(folder, config_text=_read_text(folder / "config.yaml"))
+    run.config = _parse_mapping(run.config_text)
     for path in sorted((folder / "metrics").glob("rank-*.jsonl")):
         lines = [line for line in read_lines(path) if isinstance(line.get("step"), int)]
         if lines:
             run.ranks[int(path.stem.removeprefix("rank-"))] = lines
     run.profiles = read_lines(folder / "metrics" / "communication-00000.jsonl")
     run.events = [event for event in read_lines(folder / "events.jsonl") if "time" in event]
-    run.outcome = _mapping(_text(folder / "outcome.json"))
+    run.outcome = _parse_mapping(_read_text(folder / "outcome.json"))
     if not run.ranks and not run.events:
-        raise NoRunError(f"{folder} has neither metrics/rank-*.jsonl nor events.jsonl; name the run.folder of a run")
+        raise NoRunError(f"{folder} has neither metrics/rank-*.jsonl nor events.jsonl; give the run.folder of a run")
     return run
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def _mapping(text: str) -> dict[str, Any]:
-    """JSON is YAML; half a file is no reason to show nothing of the rest."""
+def _parse_mapping(text: str) -> dict[str, Any]:
+    """Return a JSON or YAML mapping; an incomplete file is treated as empty, so that the report can be made."""
     try:
-        found = json.loads(text) if text.startswith("{") else yaml.safe_load(text)
+        tree = json.loads(text) if text.startswith("{") else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return tree if isinstance(tree, dict) else {}

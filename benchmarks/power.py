@@ -18,12 +18,11 @@ sys.path.insert(0, str(REPO))
 
 from benchmarks.figures import Figure, report  # noqa: E402
 from slurm.hostlist import hostlist  # noqa: E402
-from slurm.power.resume import resume  # noqa: E402
-from slurm.power.suspend import suspend  # noqa: E402
+from slurm.power.programs import resume, suspend  # noqa: E402
 from slurm.power.sweep import sweep  # noqa: E402
 from tests import moto_patches  # noqa: E402
 from tests.moto_server import Moto, listening  # noqa: E402
-from tests.slurm.power.cluster import TYPE, Clock, FakeSlurm, make_desk, make_fleet  # noqa: E402
+from tests.slurm.power.cluster import TYPE, Clock, FakeSlurm, make_context, make_fleet  # noqa: E402
 
 # Describe what exists, read the template's interfaces, run, publish the names.
 RESUME_CALLS = 4
@@ -45,17 +44,17 @@ def measure(count: int) -> list[Figure]:
     with listening(server) as server.url, tempfile.TemporaryDirectory() as folder:
         os.environ |= server.environment()
         slurm, clock = FakeSlurm(), Clock(time.time())
-        desk = make_desk(make_fleet(server), Path(folder), slurm, clock)
+        context = make_context(make_fleet(server), Path(folder), slurm, clock)
         nodes = [f"gpu-{number}" for number in range(1, count + 1)]
         job = {"job_id": 1, "nodes_resume": hostlist(nodes), "nodes_alloc": hostlist(nodes)}
         by_name = f"{count + 3} with a CreateTags for each name"
 
-        launched = _calls(server, lambda: resume(desk, nodes, [job]))
+        launched = _calls(server, lambda: resume(context, nodes, [job]))
         slurm.states = dict.fromkeys(nodes, "ALLOCATED+CLOUD")
-        swept = _calls(server, lambda: sweep(desk))
-        ended = _calls(server, lambda: suspend(desk, nodes))
+        swept = _calls(server, lambda: sweep(context))
+        ended = _calls(server, lambda: suspend(context, nodes))
         server.capacity[(TYPE, "us-east-1a")] = count - 1
-        short = _calls(server, lambda: resume(desk, nodes, [job]))
+        short = _calls(server, lambda: resume(context, nodes, [job]))
     return [
         Figure(f"resume of {count} nodes", launched, "calls", by_name, RESUME_CALLS),
         Figure(f"resume of {count} nodes, first zone short of one", short, "calls", by_name, SHORTAGE_CALLS),

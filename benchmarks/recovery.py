@@ -25,6 +25,7 @@ sys.path.insert(0, str(REPO))
 
 from benchmarks.bringup import Cluster, cluster, say  # noqa: E402
 from benchmarks.figures import Figure, report  # noqa: E402
+from slurm.control import jobs  # noqa: E402
 
 SETTINGS = "tiny-llama parallel.strategy=fsdp batch.micro=2 steps=100000 checkpoint.every=10 metrics.every=10"
 JOB = "/shared/muster/slurm/jobs/train.sbatch"
@@ -93,7 +94,7 @@ def start_job(ours: Cluster) -> str:
     """The job's second node: the first one holds the rendezvous and the batch script."""
     number = on(ours, "login", f"cd ~ && RUN_FOLDER={RUN} sbatch --parsable -N 2 {JOB} {SETTINGS}")
     wait_for(lambda: bool(checkpoints(ours)), "the first checkpoint")
-    nodes = on(ours, "login", f"scontrol show hostnames $(squeue -h -o %N -j {number})")
+    nodes = on(ours, "login", jobs.list_hostnames(number))
     return nodes.split()[1]
 
 

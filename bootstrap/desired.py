@@ -11,8 +11,7 @@ from pathlib import Path
 from bootstrap.bundle import Bundle, pack
 from cluster.inventory import Cloud, Inventory
 from cluster.spec import ClusterSpec
-from slurm import render
-from slurm.render import Cgroup, File
+from slurm.config.render import Cgroup, File, render_files
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,9 @@ class Desired:
     cloud: Cloud | None = None
     """Of machines that set themselves up; None where they are set up from outside."""
     fleet: bytes = b""
-    """What the controller may launch."""
+    """What the controller may launch, in the form that the target's launcher reads."""
+    launcher: str = ""
+    """Module of the target's launcher, which Slurm's power programs run."""
     cgroup: Cgroup = "v2"
     """What Slurm can use on all compute nodes; apply and drift set it from the facts."""
 
@@ -62,7 +63,7 @@ class Desired:
 
     @cached_property
     def slurm_files(self) -> dict[str, File]:
-        return render.files(self.inventory, self.spec, cgroup=self.cgroup, db_password=self.secrets.db_password)
+        return render_files(self.inventory, self.spec, cgroup=self.cgroup, db_password=self.secrets.db_password)
 
     @property
     def homes(self) -> str:

@@ -11,7 +11,7 @@ from bootstrap.facts.model import Facts
 from bootstrap.steps import order
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
-from slurm.render import Cgroup
+from slurm.config.render import Cgroup
 
 # On the controller: written where slurmd refused the kind of cgroup that the facts promised.
 CGROUP_MARKER = "cgroup"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 
@@ -9,13 +10,12 @@ from bootstrap.errors import BootstrapError
 from bootstrap.steps.slurm_key import last_words
 from bootstrap.transport.base import Transport, TransportError
 from cluster.inventory import Inventory, Node
-from slurm.node_state import ABSENT, NodeState, parse_nodes
+from slurm.control.nodes import ABSENT, NodeState, parse_nodes, show_nodes, update_nodes
 
 STEP = "nodes"
 DEADLINE_S = 40.0
 PAUSE_S = 0.15
 PROBE_S = 3.0
-SHOW = "scontrol show node -o"
 
 
 def settle(
@@ -26,7 +26,7 @@ def settle(
     resumed: set[str] = set()
     began = probed = time.monotonic()
     while True:
-        states = parse_nodes(controller.run(SHOW, timeout=15).out)
+        states = parse_nodes(controller.run(show_nodes(), timeout=15).out)
         bad = [n for n in inventory.compute if not states.get(n.name, ABSENT).usable]
         if not bad:
             return sorted(resumed)
@@ -34,7 +34,7 @@ def settle(
         if now - began > deadline_s:
             raise _complaint(bad[0], states.get(bad[0].name, ABSENT), open_session)
         if again := {n.name for n in bad if states.get(n.name, ABSENT).resumable} - resumed:
-            controller.run(f"scontrol update nodename={','.join(sorted(again))} state=resume", timeout=15)
+            controller.run(shlex.join(update_nodes(",".join(sorted(again)), "resume")), timeout=15)
             resumed |= again
         if now - probed > PROBE_S:
             for node in bad:

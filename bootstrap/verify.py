@@ -15,8 +15,8 @@ from bootstrap.sessions import Connect, Sessions, finish
 from bootstrap.steps.limits import DAEMONS
 from bootstrap.transport.base import Transport
 from cluster.inventory import Node
-from slurm.node_state import ABSENT, NodeState, parse_nodes
-from slurm.probe import probe
+from slurm.control.accounting import CHECK_ACCOUNTING
+from slurm.control.nodes import ABSENT, NodeState, parse_nodes, probe_nodes, show_nodes
 
 STEP = "verify"
 TIMEOUT_S = 60.0
@@ -86,7 +86,7 @@ def check_script(node: Node, desired: Desired, conf: str) -> str:
     )
     checks.append(f"getent hosts {' '.join(n.address for n in nodes)} | sed 's/  */\\t/; s/^/address\\t/'")
     if node.role == "controller":
-        checks.append('out=$(timeout 20 sacct -a -n -X 2>&1 >/dev/null) || say accounting "sacct: $out"')
+        checks.append(f'out=$(timeout 20 {CHECK_ACCOUNTING} 2>&1 >/dev/null) || say accounting "sacct: $out"')
     if user and peer != node:
         hop = shlex.join(["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", peer.name, "true"])
         checks.append(f'out=$(runuser -u {user} -- {hop} 2>&1) || say ssh "{user} cannot reach {peer.name}: $out"')
@@ -109,7 +109,8 @@ def _look(transport: Transport, node: Node, desired: Desired, conf: str) -> _See
 def _from_controller(desired: Desired) -> str:
     # slurmd renews itself to take over a new configuration; until it listens again a job would find nobody.
     silent = "sed 's/$/\\tdoes not answer on its port/; s/^/silent\\t/'"
-    return f"scontrol show node -o\n{{ {probe(desired.inventory.compute)}\n}} | {silent}\n"
+    probe = probe_nodes({node.name: node.address for node in desired.inventory.compute})
+    return f"{show_nodes()}\n{{ {probe}\n}} | {silent}\n"
 
 
 FIXES = {

@@ -31,6 +31,21 @@ def member(group: str, number: int) -> str:
     return f"{group}-{number}"
 
 
+def members(group: str, count: int) -> tuple[str, ...]:
+    """Return the names of the first `count` nodes of a group."""
+    return tuple(member(group, number) for number in range(1, count + 1))
+
+
+def group_of(node: str) -> str:
+    """Return the group of a compute node."""
+    return node.rpartition("-")[0]
+
+
+def number_of(node: str) -> int:
+    """Return the number of a compute node in its group, counted from 1."""
+    return int(node.rpartition("-")[2])
+
+
 def container(cluster: str, node: str) -> str:
     return f"muster-{cluster}-{node}"
 

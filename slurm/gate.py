@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -13,35 +12,37 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from cluster.inventory import Inventory, Node
-from slurm.node_state import NodeState, parse_nodes
-from slurm.probe import probe
-from slurm.verdict import START, GateError, judge, last_error, unfit
+from slurm.control import config
+from slurm.control.nodes import NodeState, parse_nodes, probe_nodes, show_nodes
+from slurm.gate_verdict import START, GateError, find_error_line, find_unfit_node, judge_job
 
 __all__ = ["GateError", "Ready", "check"]
 
-# What a rank needs with torch in it, and how much of a very small node it may have.
+# What a rank with torch needs, and which share of a very small node it may take.
 RANK_MB = 512
 RANK_SHARE = 0.7
-# Two, where they are free: Slurm puts the ranks of all local nodes on the same first core, where they would take turns.
+# Two if they are free: Slurm puts the ranks of all nodes on one machine on the same first core, where they take turns.
 RANK_CPUS = 2
 POLL_S = 0.2
-# Slurm's words when the nodes that were free a moment ago have been given to another job.
+# What srun prints if nodes that were free a moment ago went to another job.
 _TAKEN = ("Unable to allocate resources: Requested nodes are busy", "Immediate execution impossible")
 _VARIABLES = (
     "PATH=/usr/bin:/bin",
     "OMP_NUM_THREADS=1",
     "PYTHONDONTWRITEBYTECODE=1",
-    # Only the ring that the sum goes round is connected: every rank with every other takes longer than all the rest.
+    # Connect only the ring that the all-reduce uses: connecting every pair takes longer than everything else together.
     "TORCH_GLOO_LAZY_INIT=1",
     "TORCH_CPP_LOG_LEVEL=FATAL",
 )
-# What slurmctld uses where it does not say.
+# Slurm's default, used if slurmctld does not report it.
 _KILL_WAIT_S = 30.0
-_FREE = "wait for the jobs there (`squeue`) to end, or `scancel` them, then `muster up` again"
-_LOOK = "look whether the node runs; `muster up` again heals one that is gone"
+_FREE = "wait for the jobs there (`squeue`) to end, or `scancel` them, then run `muster up` again"
+_LOOK = "check whether the node is running; `muster up` replaces one that is gone"
 
 
 class Completed(Protocol):
+    """The result of a script."""
+
     @property
     def code(self) -> int: ...
     @property
@@ -49,25 +50,29 @@ class Completed(Protocol):
 
 
 Run = Callable[[str], Completed]
+"""Run a script as root on the controller."""
 State = Literal["start", "ok", "skipped", "failed"]
 Report = Callable[[str, State, str], None]
-"""Called with (node, state, detail)."""
+"""Report the state of a node, with details."""
 
 
 @dataclass(frozen=True)
 class Ready:
+    """What the gate proved."""
+
     nodes: list[str]
-    """All of the cluster; each is in exactly one of the next three."""
+    """All compute nodes; each is in exactly one of the next three."""
     tested: list[str]
-    """A job of this run crossed them."""
+    """Nodes that a job of this run crossed."""
     proven_earlier: list[str]
-    """Held by jobs now; they passed before and are the same machines."""
+    """Nodes that jobs hold now; they passed an earlier gate and are the same machines."""
     left_out: dict[str, str]
-    """Taken away by a person, whose reason stands beside the name."""
+    """Nodes that a person took out of service, with the reason."""
     groups: list[str]
     ranks: int
     seconds: float
     at: str
+    """Time of the proof in ISO 8601, UTC."""
 
     def as_output(self) -> dict[str, Any]:
         return asdict(self)
@@ -76,12 +81,12 @@ class Ready:
 def check(  # noqa: PLR0913
     run: Run, inventory: Inventory, env_path: str, user: str, report: Report, *, proven: Collection[str] = ()
 ) -> Ready:
-    """Asks the cluster through `run`, which runs a script as root on the controller.
+    """Return once a job has crossed every node of every group; raise GateError with the node to look at.
 
     Nodes in `proven` passed an earlier gate: while jobs fill them they are left alone.
     """
     began = time.monotonic()
-    groups = _groups(inventory)
+    groups = _group_nodes(inventory)
     gate = _Gate(run, env_path, f"{inventory.mounts[0]}/muster", user, len(inventory.compute), frozenset(proven))
 
     def prove(group: str) -> _Proof:
@@ -93,7 +98,7 @@ def check(  # noqa: PLR0913
         except GateError as error:
             report(error.node, "failed", f"{error.step}: {error.line}")
             raise
-        _tell(proof, report)
+        _report_proof(proof, report)
         return proof
 
     with ThreadPoolExecutor(max_workers=max(1, len(groups))) as pool:
@@ -112,14 +117,14 @@ def check(  # noqa: PLR0913
 
 @dataclass(frozen=True)
 class _Proof:
-    """What became of each node of a group."""
+    """The nodes of a group by what the gate did with them."""
 
     tested: list[str]
     proven_earlier: list[str]
     left_out: dict[str, str]
 
 
-def _tell(proof: _Proof, report: Report) -> None:
+def _report_proof(proof: _Proof, report: Report) -> None:
     for name in proof.tested:
         report(name, "ok", f"sum over {len(proof.tested)} rank{'' if len(proof.tested) == 1 else 's'} is right")
     for name in proof.proven_earlier:
@@ -134,23 +139,24 @@ class _Gate:
     env_path: str
     bundle: str
     user: str
-    nodes_in_all: int
+    total_nodes: int
     proven: frozenset[str]
 
     @property
     def deadline_s(self) -> float:
-        # Importing torch takes a second of CPU per rank, and local nodes share the cores of one machine.
-        return 45 + 3 * self.nodes_in_all
+        # Importing torch takes a second of CPU per rank, and all nodes may share the cores of one machine.
+        return 45 + 3 * self.total_nodes
 
     @property
-    def settle_s(self) -> float:
-        return 15 + 0.5 * self.nodes_in_all
+    def start_s(self) -> float:
+        """How long nodes may take to become usable, in seconds."""
+        return 15 + 0.5 * self.total_nodes
 
     @cached_property
     def kill_wait_s(self) -> float:
-        """How long Slurm lets a job that it has told to end hold its nodes."""
-        said = re.search(r"^KillWait\s*=\s*(\d+)", self.run("scontrol show config 2>&1").out, re.MULTILINE)
-        return float(said[1]) if said else _KILL_WAIT_S
+        """How long a job that Slurm ends may hold its nodes, in seconds."""
+        seconds = config.read_seconds(self.run(f"{shlex.join(config.SHOW_CONFIG)} 2>&1").out, "KillWait")
+        return _KILL_WAIT_S if seconds is None else seconds
 
     def prove(self, group: str, nodes: Sequence[Node]) -> _Proof:
         began = time.monotonic()
@@ -159,74 +165,70 @@ class _Gate:
             states = self._wait_for_nodes(nodes, memory_mb, began)
             patient = time.monotonic() < began + self._patience_s(nodes, states)
             chosen = [
-                n for n in nodes if states[n.name].can_take(memory_mb) and (patient or not self._ending(n, states))
+                n for n in nodes if states[n.name].can_take(memory_mb) and (patient or not self._is_ending(n, states))
             ]
             if not chosen:
-                return _proof(nodes, chosen, states)
+                return _sort_nodes(nodes, chosen, states)
             cpus = min(RANK_CPUS, *(states[n.name].free_cpus for n in chosen))
-            done = self.run(self._script(group, chosen, cpus, memory_mb))
-            if patient and any(words in done.out for words in _TAKEN):
+            done = self.run(self._write_job(group, chosen, cpus, memory_mb))
+            if patient and any(message in done.out for message in _TAKEN):
                 continue
-            problem = judge([n.name for n in chosen], done.code, done.out, self.deadline_s)
+            problem = judge_job([n.name for n in chosen], done.code, done.out, self.deadline_s)
             if problem:
                 raise self._blame(problem, chosen)
-            return _proof(nodes, chosen, states)
+            return _sort_nodes(nodes, chosen, states)
 
     def _wait_for_nodes(self, nodes: Sequence[Node], memory_mb: int, began: float) -> dict[str, NodeState]:
-        """Until every node works and has room, or is full and has passed before, or a person took it away."""
+        """Wait until each node works and has room, or is full and has passed before, or was taken out by a person."""
         while True:
-            states = self._states(nodes)
-            problem = unfit([n.name for n in nodes], states) or self._busy(nodes, states, memory_mb)
+            states = self._read_states(nodes)
+            problem = find_unfit_node([n.name for n in nodes], states) or self._find_busy(nodes, states, memory_mb)
             if problem is None:
                 return states
             if time.monotonic() > began + self._patience_s(nodes, states):
-                raise self._with_log(problem)
+                raise self._add_log_line(problem)
             time.sleep(POLL_S)
 
-    def _busy(self, nodes: Sequence[Node], states: dict[str, NodeState], memory_mb: int) -> GateError | None:
+    def _find_busy(self, nodes: Sequence[Node], states: dict[str, NodeState], memory_mb: int) -> GateError | None:
         for node in nodes:
             state = states[node.name]
             if not (state.left_out or state.can_take(memory_mb) or node.name in self.proven):
-                return GateError(
-                    node.name,
-                    START,
-                    f"jobs have filled it ({state}) before it was tested",
-                    _FREE,
-                )
+                return GateError(node.name, START, f"jobs filled it ({state}) before it was tested", _FREE)
         return None
 
     def _patience_s(self, nodes: Sequence[Node], states: dict[str, NodeState]) -> float:
-        """A job that was killed may hold its nodes for KillWait; nodes that have not passed are worth that wait."""
+        """Return how long to wait: nodes that have not passed are worth the KillWait of a job that is ending there."""
         held = any(n.name not in self.proven and n.name in states and states[n.name].completing for n in nodes)
-        return self.settle_s + (self.kill_wait_s if held else 0)
+        return self.start_s + (self.kill_wait_s if held else 0)
 
-    def _ending(self, node: Node, states: dict[str, NodeState]) -> bool:
-        """A node that has passed is not waited for as long as a killed job may hold it."""
+    def _is_ending(self, node: Node, states: dict[str, NodeState]) -> bool:
+        """Return whether a job is ending on a node that passed earlier, and so need not be waited for."""
         return node.name in self.proven and states[node.name].completing
 
-    def _states(self, nodes: Sequence[Node]) -> dict[str, NodeState]:
-        done = self.run(f"scontrol show node --oneliner {','.join(n.name for n in nodes)} 2>&1")
-        if done.code != 0 and not parse_nodes(done.out):
-            line = last_error(done.out) or f"exit code {done.code}"
-            fix = "`systemctl status slurmctld` on the controller, then `muster up` again"
-            raise GateError("controller", "scontrol show node", line, fix)
-        return parse_nodes(done.out)
+    def _read_states(self, nodes: Sequence[Node]) -> dict[str, NodeState]:
+        done = self.run(f"{show_nodes(n.name for n in nodes)} 2>&1")
+        states = parse_nodes(done.out)
+        if done.code != 0 and not states:
+            line = find_error_line(done.out) or f"exit code {done.code}"
+            fix = "`systemctl status slurmctld` on the controller, then run `muster up` again"
+            raise GateError("controller", "node states", line, fix)
+        return states
 
     def _blame(self, problem: GateError, nodes: Sequence[Node]) -> GateError:
-        """A job that starts nowhere does not say which node held it up; Slurm, or the node's silence, may."""
+        """Name the node that kept a job from starting: srun does not, but its state or its silence may."""
         if problem.step != START:
             return problem
-        bad = unfit([n.name for n in nodes], self._states(nodes))
+        bad = find_unfit_node([n.name for n in nodes], self._read_states(nodes))
         if bad:
             return GateError(bad.node, START, f"{bad.line}; {problem.line}", bad.fix)
-        silent = self.run(probe(nodes)).out.split()
+        silent = self.run(probe_nodes({n.name: n.address for n in nodes})).out.split()
         if silent:
             return GateError(silent[0], START, f"it does not answer; {problem.line}", _LOOK)
-        fix = _FREE if any(words in problem.line for words in _TAKEN) else _LOOK
+        fix = _FREE if any(message in problem.line for message in _TAKEN) else _LOOK
         return GateError(problem.node, START, problem.line, fix)
 
-    def _with_log(self, problem: GateError) -> GateError:
-        """Adds the controller's last word about the node, which says why where the state only says what."""
+    def _add_log_line(self, problem: GateError) -> GateError:
+        """Add slurmctld's last error about the node, which says why; its state only says what."""
         name = shlex.quote(problem.node)
         done = self.run(
             f"grep -hw -- {name} /var/log/slurm/slurmctld.log 2>/dev/null | grep -i 'error\\|not resp' | tail -n 1"
@@ -236,7 +238,7 @@ class _Gate:
             return problem
         return GateError(problem.node, problem.step, f"{problem.line}; slurmctld: {line}", problem.fix)
 
-    def _script(self, group: str, nodes: Sequence[Node], cpus: int, memory_mb: int) -> str:
+    def _write_job(self, group: str, nodes: Sequence[Node], cpus: int, memory_mb: int) -> str:
         names = ",".join(n.name for n in nodes)
         srun = [
             "srun", f"--job-name=ready-{group}", f"--partition={group}", f"--nodes={len(nodes)}", f"--nodelist={names}",
@@ -247,20 +249,20 @@ class _Gate:
         ]  # fmt: skip
         if nodes[0].gpus.count and nodes[0].gpus.kind == "real":
             srun.append("--gpus-per-node=1")
-        # The ranks give up first, so that they can still say what they waited for.
+        # The ranks give up first, so that they can still report what they waited for.
         patience = max(10, self.deadline_s - 10)
         rank = [f"{self.env_path}/bin/python", "-m", "trainer.gate", nodes[0].name, nodes[0].address, f"{patience:g}"]
         limit = ["timeout", "--kill-after=5", f"{self.deadline_s:g}"]
         return shlex.join(["runuser", "-u", self.user, "--", *limit, *srun, *rank]) + " </dev/null 2>&1"
 
 
-def _proof(nodes: Sequence[Node], chosen: Sequence[Node], states: dict[str, NodeState]) -> _Proof:
+def _sort_nodes(nodes: Sequence[Node], chosen: Sequence[Node], states: dict[str, NodeState]) -> _Proof:
     tested = [n.name for n in chosen]
     left_out = {n.name: f"{s} ({s.reason})" for n in nodes if (s := states[n.name]).left_out}
     return _Proof(tested, [n.name for n in nodes if n.name not in {*tested, *left_out}], left_out)
 
 
-def _groups(inventory: Inventory) -> dict[str, list[Node]]:
+def _group_nodes(inventory: Inventory) -> dict[str, list[Node]]:
     groups: dict[str, list[Node]] = {}
     for node in inventory.compute:
         groups.setdefault(node.group or "", []).append(node)

@@ -41,8 +41,8 @@ HOLDERS: dict[str, tuple[str, ...]] = {
     "docker": ("infra.targets.local", "muster", "infra.resources"),
     "paramiko": ("bootstrap.transport",),
     "torch": ("trainer", "benchmarks", "simulator.emulate", "simulator.calibrate"),
-    "boto3": ("infra.targets.aws", "slurm.power"),
-    "botocore": ("infra.targets.aws", "slurm.power"),
+    "boto3": ("infra.targets.aws",),
+    "botocore": ("infra.targets.aws",),
     "pulumi_aws": ("infra.targets.aws",),
 }
 

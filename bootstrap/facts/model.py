@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm.node_state import NodeState
-from slurm.render import Cgroup
+from slurm.config.render import Cgroup
+from slurm.control.nodes import NodeState
 
 
 @dataclass(frozen=True)

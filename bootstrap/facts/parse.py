@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from bootstrap.facts.model import Disk, Facts, FileFact, Home, UserFact
-from slurm.node_state import parse_nodes
-from slurm.render import Cgroup
+from slurm.config.render import Cgroup
+from slurm.control.nodes import parse_nodes
 
 INSTALLED = "installed"
 

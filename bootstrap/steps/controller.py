@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+
 from bootstrap.action import Action, digest, mark, write
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.slurm_key import key, last_words, restart, restart_digest
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
+from slurm.control import accounting, config
 
 CONFS = ("/etc/slurm/slurm.conf", "/etc/slurm/gres.conf", "/etc/slurm/cgroup.conf")
 ACCOUNT = "muster"
 LOG = "/var/log/slurm/slurmctld.log"
 START_S = 60.0
 
-# sacctmgr exits with 1 when there was nothing to do: on a new controller with the accounts of the one before it.
-SACCTMGR = """\
-mgr() {
-  if ! said=$(sacctmgr -i "$@" 2>&1); then
-    case $said in *Nothing*|*[Aa]"lready exist"*) ;; *) echo "sacctmgr: $said" | tail -n 1 >&2; return 1 ;; esac
-  fi
-}
-"""
 WAIT_FOR_DBD = f"""\
 tries=0
-until sacctmgr -n show cluster >/dev/null 2>&1; do
+until {accounting.DATABASE_ANSWERS}; do
   tries=$((tries + 1))
   if [ $tries -gt 300 ]; then {last_words("slurmdbd")}; exit 1; fi
   sleep 0.1
@@ -33,7 +28,7 @@ done
 # systemd hears "ready" before slurmctld answers, and a slurmd that asks too early sleeps for 10 s.
 WAIT_FOR_CONTROLLER = f"""\
 tries=0
-until timeout 5 scontrol ping >/dev/null 2>&1; do
+until timeout 5 {config.PING} 2>&1; do
   tries=$((tries + 1))
   if [ $tries -gt 300 ]; then {last_words("slurmctld")}; exit 1; fi
   sleep 0.1
@@ -49,21 +44,20 @@ def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa
 def _people(facts: Facts, desired: Desired) -> list[Action]:
     cluster, users = desired.inventory.cluster, desired.spec.users
     known = {user for c, account, user in facts.associations if (c, account) == (cluster, ACCOUNT) and user}
-    script = ""
+    changes: list[str] = []
     if (cluster, ACCOUNT, "") not in facts.associations:
-        script += f"mgr add cluster {cluster}\nmgr add account {ACCOUNT} cluster={cluster}\n"
+        changes += accounting.add_account(cluster, ACCOUNT)
     if added := [u for u in users if u not in known]:
-        script += f"mgr add user {','.join(added)} account={ACCOUNT} cluster={cluster}\n"
+        changes.append(accounting.add_users(cluster, ACCOUNT, added))
     for user in users:
         if users[user].admin != (user in facts.admins):
-            script += f"mgr modify user {user} set adminlevel={'administrator' if users[user].admin else 'none'}\n"
+            changes.append(accounting.set_admin(user, admin=users[user].admin))
     for user in sorted(known - set(users)):
-        script += f"scancel -u {user} || true\nmgr delete user {user} account={ACCOUNT} cluster={cluster}\n"
-    if not script:
+        changes += accounting.delete_user(cluster, ACCOUNT, user)
+    if not changes:
         return []
-    return [
-        Action("update accounts", WAIT_FOR_DBD + SACCTMGR + script, timeout=START_S, log="/var/log/slurm/slurmdbd.log")
-    ]
+    script = WAIT_FOR_DBD + accounting.run_all(changes)
+    return [Action("update accounts", script, timeout=START_S, log="/var/log/slurm/slurmdbd.log")]
 
 
 def _daemon(facts: Facts, desired: Desired, changed: bool) -> list[Action]:
@@ -74,7 +68,7 @@ def _daemon(facts: Facts, desired: Desired, changed: bool) -> list[Action]:
         start = f"{restart('slurmctld', desired)}\n{WAIT_FOR_CONTROLLER}{remember}"
         return [Action("start slurmctld", start, timeout=START_S, log=LOG)]
     if changed or facts.markers.get("slurm.conf") != conf:
-        return [Action("reconfigure Slurm", f"scontrol reconfigure\n{remember}", timeout=START_S, log=LOG)]
+        return [Action("reconfigure Slurm", f"{shlex.join(config.RECONFIGURE)}\n{remember}", timeout=START_S, log=LOG)]
     return []
 
 

@@ -49,10 +49,14 @@ def program(root: Path) -> bytes:
     """One file that the node's own Python runs; the same sources give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path in (root / "slurm" / "__init__.py", *sorted((root / "slurm" / "health").glob("*.py"))):
+        for path in (root / "slurm" / "__init__.py", *_sources(root, "control"), *_sources(root, "health")):
             archive.writestr(_entry(str(path.relative_to(root))), path.read_bytes())
         archive.writestr(_entry("__main__.py"), START)
     return buffer.getvalue()
+
+
+def _sources(root: Path, package: str) -> list[Path]:
+    return sorted((root / "slurm" / package).glob("*.py"))
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -10,10 +10,10 @@ from bootstrap.facts.model import Facts
 from bootstrap.steps.at_boot import at_boot
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
-from slurm.power import programs
+from slurm.power import install
 
 SCRIPT = (Path(__file__).parent.parent / "scripts" / "state-volume.sh").read_text()
-PLACES = ("/state", "/var/lib/mysql", "/var/lib/slurm/slurmctld", programs.STATE)
+PLACES = ("/state", "/var/lib/mysql", "/var/lib/slurm/slurmctld", install.STATE)
 WAIT_S = 420.0
 
 # Without the volume they would start with an empty queue, and running jobs would be killed as unknown.

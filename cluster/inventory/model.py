@@ -67,6 +67,8 @@ class Inventory(Part):
     """Compute nodes of targets that launch them by name; empty where `nodes` holds every machine."""
     mounts: tuple[str, ...] = ("/shared",)
     """Shared filesystems, already mounted on every node; the first holds homes, jobs and environments."""
+    single_host: bool = False
+    """Whether all nodes run on one machine, so that Slurm can afford to look for work at short intervals."""
 
     @property
     def controller(self) -> Node:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,6 +25,8 @@ from cluster.spec import ClusterSpec
 from infra.home import Home, StackHome
 from infra.resources.problem import Problem
 from infra.targets.local import docker_engine as engine_client
+from slurm.control import jobs
+from slurm.control.jobs import RunningJob
 
 _ASK_S = 30.0
 # Between TERM and KILL a job has slurm.kill_wait_s, 30 by default.
@@ -33,68 +34,7 @@ _EMPTY_S = 60.0
 _DAEMON = "slurmctld"
 _SLURM_RESOURCE = ":SlurmCluster"
 
-# Nodes that Slurm does not know (a login node, one that never joined) have no jobs and cannot be drained. Every answer
-# goes into a variable first: `set -e` sees a command that fails there, not one in a pipeline or in a `for` list.
-_KNOWN = """set -e
-all=$(sinfo -h -N -o %N)
-known=
-for node in {nodes}; do
-  for one in $all; do
-    if [ "$one" = "$node" ]; then known="$known $node"; break; fi
-  done
-done
-[ -n "$known" ] || exit 0
-"""
-_JOBS = """for node in $known; do
-  jobs=$(squeue -h -t R,S,CF -w "$node" -o %i)
-  for job in $jobs; do echo "$node $job"; done
-done"""
-RUNNING = "squeue -h -t R,S,CF -o '%i|%u|%j'"
-_JOBS_OF_ALL = "squeue -h -t R,S,CF -o '%u %i'"
-# What somebody else has drained keeps its reason and is not ours to resume; what an earlier run of ours drained is.
-_DRAIN = """ours= fresh=
-for node in $known; do
-  shown=$(scontrol -o show node "$node")
-  state=${shown#* State=}
-  case "${state%% *}" in
-    *DRAIN*) case "$shown" in *"Reason=muster: leaving"*) ours="$ours $node" ;; esac ;;
-    *) ours="$ours $node" fresh="$fresh,$node" ;;
-  esac
-done
-[ -z "$fresh" ] || scontrol update nodename="${fresh#,}" state=drain reason="muster: leaving"
-echo $ours"""
-# What somebody has taken away already keeps its reason.
-_SET_ASIDE = """aside() {
-  case " $known " in *" $1 "*) ;; *) return 0 ;; esac
-  shown=$(scontrol -o show node "$1")
-  state=${shown#* State=}
-  case "${state%% *}" in *DRAIN* | *DOWN*) return 0 ;; esac
-  scontrol update nodename="$1" state=drain reason="$2"
-  echo "$1"
-}
-"""
-# Slurm itself would end the jobs of a node that goes, as NODE_FAIL, and not run them again. One that cannot be requeued
-# is ended. The nodes must be empty before they go, or what is left of a job holds its other nodes.
-_REQUEUE = """jobs=
-for node in $known; do jobs="$jobs $(squeue -h -t R,S,CF -w "$node" -o %A)"; done
-for job in $(echo $jobs | tr ' ' '\\n' | sort -un); do
-  scontrol requeue "$job" 2>/dev/null || scancel "$job"
-  echo "$job"
-done
-for try in $(seq {tries}); do
-  left=
-  for node in $known; do left="$left$(squeue -h -t R,S,CF,CG -w "$node" -o %A)"; done
-  [ -n "$left" ] || exit 0
-  sleep 0.5
-done"""
-_RESUME = 'scontrol update nodename="$(echo $known | tr " " ,)" state=resume'
-
-
-@dataclass(frozen=True)
-class RunningJob:
-    id: str
-    user: str
-    name: str
+RUNNING, running_in = jobs.LIST_RUNNING, jobs.parse_running
 
 
 class JobQueue(Protocol):
@@ -180,31 +120,26 @@ class SlurmQueue:
         self._connect = connect
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        return _by_first(self._on(nodes, _JOBS))
+        return jobs.parse_pairs(self._run(jobs.list_on_nodes(nodes)))
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
-        # Everybody's: asked for one user whom the controller does not know, squeue gives no answer at all.
-        everybody = _by_first(self._run(_JOBS_OF_ALL))
+        everybody = jobs.parse_pairs(self._run(jobs.LIST_BY_USER))
         return {user: everybody[user] for user in users if user in everybody}
 
     def running(self) -> tuple[RunningJob, ...]:
         return running_in(self._run(RUNNING))
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self._on(nodes, _DRAIN).split())
+        return tuple(self._run(jobs.drain(nodes)).split())
 
     def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
-        calls = "\n".join(shlex.join(["aside", node, reason]) for node, reason in reasons.items())
-        return tuple(self._on(list(reasons), _SET_ASIDE + calls).split())
+        return tuple(self._run(jobs.set_aside(reasons)).split())
 
     def requeue(self, nodes: Sequence[str]) -> None:
-        self._on(nodes, _REQUEUE.format(tries=int(_EMPTY_S / 0.5)), timeout=_EMPTY_S + _ASK_S)
+        self._run(jobs.requeue(nodes, _EMPTY_S), timeout=_EMPTY_S + _ASK_S)
 
     def resume(self, nodes: Sequence[str]) -> None:
-        self._on(nodes, _RESUME)
-
-    def _on(self, nodes: Sequence[str], script: str, timeout: float = _ASK_S) -> str:
-        return self._run(_KNOWN.format(nodes=shlex.join(nodes)) + script, timeout)
+        self._run(jobs.resume(nodes))
 
     def _run(self, script: str, timeout: float = _ASK_S) -> str:
         try:
@@ -277,12 +212,6 @@ class UnknownQueue:
     def resume(self, nodes: Sequence[str]) -> None: ...
 
 
-def running_in(lines: str) -> tuple[RunningJob, ...]:
-    """What the command RUNNING says."""
-    fields = [line.split("|", 2) for line in lines.splitlines()]
-    return tuple(RunningJob(*one) for one in fields if len(one) == len(RunningJob.__dataclass_fields__))
-
-
 def bootstrapped(state: Path) -> bool:
     """Whether a stack's state holds a Slurm cluster; one that cannot be read may."""
     try:
@@ -292,15 +221,6 @@ def bootstrapped(state: Path) -> bool:
         return False
     except (OSError, ValueError, KeyError):
         return True
-
-
-def _by_first(lines: str) -> dict[str, list[str]]:
-    """Lines of a node or user and one of its jobs."""
-    found: dict[str, list[str]] = {}
-    for line in lines.splitlines():
-        whose, job = line.split()
-        found.setdefault(whose, []).append(job)
-    return found
 
 
 def _no_answer(what: str) -> Problem:

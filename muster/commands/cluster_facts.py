@@ -10,6 +10,8 @@ from cluster.inventory import Inventory, Node
 from infra.home import StackHome
 from muster.commands.known_cluster import known_cluster
 from muster.commands.ssh import inventory
+from slurm.control.jobs import LIST_JOBS, ListedJob, parse_jobs
+from slurm.control.nodes import LIST_NODES, parse_listed
 from slurm.hostlist import expand
 
 DAEMONS = ("slurmctld", "slurmdbd", "mariadb")
@@ -18,8 +20,8 @@ _PARTS = 4
 _MOST_JOBS = 100
 # Nodes that say the same are one line, and the queue has an end: what comes back through Run Command is short.
 SCRIPT = f"""
-sinfo -h -o '%N|%T|%E' 2>&1; echo {_MARK}
-jobs=$(squeue -h -o '%i|%j|%u|%P|%T|%M|%D|%R' 2>&1)
+{LIST_NODES} 2>&1; echo {_MARK}
+jobs=$({LIST_JOBS} 2>&1)
 echo "$jobs" | head -n {_MOST_JOBS}; echo {_MARK}
 echo "$jobs" | wc -l; echo {_MARK}
 for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; done
@@ -43,21 +45,9 @@ class SlurmNode:
 
 
 @dataclass(frozen=True)
-class Job:
-    id: str
-    name: str
-    user: str
-    partition: str
-    state: str
-    time: str
-    nodes: str
-    where: str
-
-
-@dataclass(frozen=True)
 class Slurm:
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[ListedJob, ...] = ()
     more_jobs: int = 0
     """That are not among them."""
     daemons: dict[str, str] = field(default_factory=dict)
@@ -95,10 +85,9 @@ def parse(text: str) -> Slurm:
         return Slurm(problem="its answer is not whole")
     nodes, jobs, total, daemons = parts
     errors = [line for line in (*nodes, *jobs) if "error" in line and "|" not in line]
-    split_jobs = (line.split("|", 7) for line in jobs if line.count("|") >= 7)  # noqa: PLR2004
     return Slurm(
         nodes=dict(_nodes(nodes)),
-        jobs=tuple(Job(*fields) for fields in split_jobs),
+        jobs=parse_jobs(jobs),
         more_jobs=max(0, int("".join(total) or 0) - _MOST_JOBS),
         daemons=dict(line.split("|", 1) for line in daemons if "|" in line),
         problem=errors[0] if errors else "",
@@ -106,8 +95,5 @@ def parse(text: str) -> Slurm:
 
 
 def _nodes(lines: list[str]) -> Iterator[tuple[str, SlurmNode]]:
-    for line in lines:
-        if line.count("|") < 2:  # noqa: PLR2004
-            continue
-        names, state, reason = line.split("|", 2)
-        yield from ((name, SlurmNode(state, "" if reason == "none" else reason)) for name in expand(names))
+    for listed in parse_listed("\n".join(lines)):
+        yield from ((name, SlurmNode(listed.state, listed.reason)) for name in expand(listed.node))

@@ -18,16 +18,16 @@ from infra.resources.job_queue import JobQueue, queue_of
 from infra.targets.aws.shell import check_tools
 from muster.commands import screen
 from muster.commands.fabric_basis import basis
-from muster.commands.fabric_nodes import Listed, chosen, listed
+from muster.commands.fabric_nodes import chosen
 from muster.commands.ssh import inventory, run
 from muster.commands.submit import FOLDER, Followed, follow, send
 from muster.commands.where import running_stack
-from slurm.health.drain import FABRIC, LONGEST
+from slurm.control.nodes import LIST_NODES_BY_PARTITION, ListedNode, parse_listed_by_partition
+from slurm.health.drain import FABRIC_PREFIX, REASON_MAX_CHARS
 from slurm.hostlist import expand, hostlist
 
 JOB = "slurm/jobs/fabric.sbatch"
 _PAIRS = "--export=ALL,FABRIC_PAIRS=always"
-_LIST = "sinfo -h -N -o '%R|%N|%T|%E'"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Proof:
     @property
     def reasons(self) -> dict[str, str]:
         """As Slurm is told."""
-        return {node: f"{FABRIC}{why}"[:LONGEST] for node, why in self.below.items()}
+        return {node: f"{FABRIC_PREFIX}{why}"[:REASON_MAX_CHARS] for node, why in self.below.items()}
 
 
 def fabric(name: str, partition: str | None, nodes: str | None, *, drain: bool) -> None:
@@ -87,11 +87,11 @@ def table(proof: Proof) -> Table:
     return drawn
 
 
-def _nodes(stack: StackHome, login: str) -> list[Listed]:
-    done = _asked(stack, login, _LIST)
+def _nodes(stack: StackHome, login: str) -> list[ListedNode]:
+    done = _asked(stack, login, LIST_NODES_BY_PARTITION)
     if done.returncode != 0:
         raise Stop(f"Slurm does not answer: {done.stderr.strip()}", typed("status", stack.name))
-    return listed(done.stdout)
+    return parse_listed_by_partition(done.stdout)
 
 
 def _prove(stack: StackHome, login: str, partition: str, nodes: Sequence[str]) -> Proof:
@@ -152,4 +152,4 @@ def _what_next(taken: Sequence[str], target: str) -> str:
         return ""
     if target == "aws":
         return "nothing to do: other machines take their names within minutes"
-    return f"mend them, then as root on the controller: scontrol update nodename={hostlist(taken)} state=resume"
+    return f"fix them, then as root on the controller: `scontrol update nodename={hostlist(taken)} state=resume`"

@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields
 
 from infra.engine.stop import BAD_INPUT, Stop
+from slurm.control.nodes import ListedNode
 
-_WORKING = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
-# As sinfo marks nodes that are powered down, on their way, or do not answer.
-_MARKS = "*~#!%$@^-+"
 _FEWEST = 2
 
 
-@dataclass(frozen=True)
-class Listed:
-    partition: str
-    node: str
-    state: str
-    reason: str
-
-    @property
-    def works(self) -> bool:
-        return self.state.rstrip(_MARKS) in _WORKING
-
-    @property
-    def is_up(self) -> bool:
-        return self.state in _WORKING
-
-
-def listed(text: str) -> list[Listed]:
-    """Of `sinfo -N`, one line per partition and node."""
-    rows = (line.split("|", 3) for line in text.splitlines())
-    return [Listed(*row) for row in rows if len(row) == len(fields(Listed))]
-
-
 def chosen(
-    rows: Sequence[Listed], partition: str | None, named: Collection[str]
+    rows: Sequence[ListedNode], partition: str | None, named: Collection[str]
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Nodes by partition, and why others are left out. Only nodes that are named are started for it."""
     _check(rows, partition, named)
@@ -53,7 +28,7 @@ def chosen(
     return {part: nodes for part, nodes in wanted.items() if part not in alone}, left_out
 
 
-def _check(rows: Sequence[Listed], partition: str | None, named: Collection[str]) -> None:
+def _check(rows: Sequence[ListedNode], partition: str | None, named: Collection[str]) -> None:
     partitions, nodes = {one.partition for one in rows}, {one.node for one in rows}
     if partition is not None and partition not in partitions:
         raise Stop(f"partition: there is no '{partition}'", f"choose one of: {_all(partitions)}", BAD_INPUT)
@@ -63,12 +38,12 @@ def _check(rows: Sequence[Listed], partition: str | None, named: Collection[str]
         raise Stop(f"nodes: {'; '.join(away)}", "name others, or give them back to Slurm first", BAD_INPUT)
 
 
-def _away(rows: Sequence[Listed], named: Collection[str]) -> Iterator[str]:
+def _away(rows: Sequence[ListedNode], named: Collection[str]) -> Iterator[str]:
     yield from dict.fromkeys(f"{one.node} is {_why(one)}" for one in rows if one.node in named and not one.works)
 
 
-def _why(one: Listed) -> str:
-    return one.state if one.reason in ("", "none") else f"{one.state} ({one.reason})"
+def _why(one: ListedNode) -> str:
+    return one.state if not one.reason else f"{one.state} ({one.reason})"
 
 
 def _all(names: Collection[str]) -> str:

@@ -1,1 +1,1 @@
-"""Whether this node can do work: quick checks before each job and in between, for what breaks on GPU machines."""
+"""Health checks that run before each job and in between, for what breaks on GPU machines; registry.py lists them."""

@@ -1,4 +1,4 @@
-"""`python3 -m slurm.health prolog`: fails before a job starts; `interval`: takes the node away and gives it back."""
+"""`python3 -m slurm.health prolog` fails before a job starts; `interval` drains the node and returns it to service."""
 
 from __future__ import annotations
 
@@ -7,66 +7,64 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm.health.check import Expected, Problem
-from slurm.health.drain import Decision, Standing, decide
-from slurm.health.run import problems
+from slurm.control import nodes
+from slurm.health.check import Expected, HealthProblem
+from slurm.health.drain import Decision, Service, decide
+from slurm.health.registry import find_problems
 
 EXPECTED = Path("/etc/muster/expected.json")
 ROUNDS = Path("/var/lib/muster/health-rounds")
-# Every job waits for the prolog; slurmd ends a health program after a minute.
+# Every job waits for the prolog; slurmd kills a health program after a minute.
 PROLOG_S = 2.0
 INTERVAL_S = 30.0
 
 
 def main(argv: list[str]) -> int:
+    """Run the checks and return the exit code."""
     if argv == ["prolog"]:
-        return _prolog()
+        return _run_prolog()
     if argv == ["interval"]:
-        return _interval()
+        return _run_interval()
     print("usage: python3 -m slurm.health prolog|interval", file=sys.stderr)
     return 2
 
 
-def _prolog() -> int:
-    """A failing prolog is enough: Slurm drains the node and gives the job back to the queue."""
-    found = problems(Expected.read(EXPECTED), before_job=True, limit_s=PROLOG_S)
-    for problem in found:
+def _run_prolog() -> int:
+    """Fail if there is a problem: Slurm then drains the node and requeues the job."""
+    problems = find_problems(Expected.read(EXPECTED), before_job=True, limit_s=PROLOG_S)
+    for problem in problems:
         print(f"health: {problem}", file=sys.stderr)
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
-def _interval() -> int:
+def _run_interval() -> int:
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    found = problems(Expected.read(EXPECTED), before_job=False, limit_s=INTERVAL_S)
-    # A healthy node that we did not take away needs no question to slurmctld, every time, from every node.
-    if not found and not ROUNDS.exists():
-        return 0
-    _act(node, found)
+    problems = find_problems(Expected.read(EXPECTED), before_job=False, limit_s=INTERVAL_S)
+    # A healthy node that these checks did not drain need not ask slurmctld in every round.
+    if problems or ROUNDS.exists():
+        _act(node, problems)
     return 0
 
 
-def _act(node: str, found: list[Problem]) -> None:
-    decision = decide(found, _standing(node), _good_rounds())
+def _act(node: str, problems: list[HealthProblem]) -> None:
+    decision = decide(problems, _read_service(node), _read_good_rounds())
     if decision.state:
-        reason = [f"reason={decision.reason}"] if decision.reason else []
-        subprocess.run(["scontrol", "update", f"nodename={node}", f"state={decision.state}", *reason], check=True)
-    _remember(found, decision)
+        subprocess.run(nodes.update_nodes(node, decision.state, decision.reason), check=True)
+    _save_good_rounds(problems, decision)
 
 
-def _standing(node: str) -> Standing:
-    line = subprocess.run(
-        ["sinfo", "--noheader", "--nodes", node, "--format", "%T|%E"], check=True, capture_output=True, text=True
-    ).stdout.splitlines()[0]
-    state, _, reason = line.partition("|")
-    return Standing(drained="drain" in state, reason="" if reason == "none" else reason)
+def _read_service(node: str) -> Service:
+    text = subprocess.run(nodes.list_node(node), check=True, capture_output=True, text=True).stdout
+    listed = nodes.parse_listed(text)[0]
+    return Service(listed.drained, listed.reason)
 
 
-def _good_rounds() -> int:
+def _read_good_rounds() -> int:
     return int(ROUNDS.read_text(encoding="ascii")) if ROUNDS.exists() else 0
 
 
-def _remember(found: list[Problem], decision: Decision) -> None:
-    if found or decision.good_rounds:
+def _save_good_rounds(problems: list[HealthProblem], decision: Decision) -> None:
+    if problems or decision.good_rounds:
         ROUNDS.parent.mkdir(parents=True, exist_ok=True)
         ROUNDS.write_text(str(decision.good_rounds), encoding="ascii")
     else:

@@ -1,4 +1,4 @@
-"""A check: commands whose output is judged against what the node should have. Judging is pure."""
+"""What a health check is: a command, and a judgement of its output against what the node should have."""
 
 from __future__ import annotations
 
@@ -14,33 +14,39 @@ class Expected:
 
     gpus: int = 0
     nvlinks: int = 0
-    """Active NVLink links of each GPU; 0 where the machine has none."""
+    """Active NVLink links of each GPU; 0 if the machine has none."""
     efa: int = 0
+    """Number of EFA devices."""
     mounts: Sequence[str] = ()
     software: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By component, the version it had when the node was set up, and the file that says so."""
+    """By component: the version that it had when the node was set up, and the file that shows it."""
     disabled: Sequence[str] = ()
     """Names of checks that are switched off on this cluster."""
 
     @staticmethod
     def read(path: Path) -> Expected:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        return Expected(**{one.name: known[one.name] for one in fields(Expected) if one.name in known})
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Expected(**{key.name: content[key.name] for key in fields(Expected) if key.name in content})
 
 
 @dataclass(frozen=True)
 class Check:
+    """One health check."""
+
     name: str
     applies: Callable[[Expected], bool]
     command: Callable[[Expected], str]
-    """Shell text; what it prints is judged, an exit code other than 0 is a problem by itself."""
+    """Shell script whose output is judged; a non-zero exit code is a problem by itself."""
     judge: Callable[[str, Expected], list[str]]
+    """Return the problems that the output shows."""
     before_jobs: bool = True
-    """Also run in the prolog, where every job waits for it."""
+    """Whether it also runs in the prolog, for which every job waits."""
 
 
 @dataclass(frozen=True)
-class Problem:
+class HealthProblem:
+    """Something that a check reports."""
+
     check: str
     text: str
 
@@ -50,19 +56,22 @@ class Problem:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said, or that it said nothing in time."""
+    """The result of a check's command."""
 
     output: str = ""
     error: str = ""
     code: int | None = None
+    """Exit code; None if the command did not end in time."""
     after_s: float = 0.0
+    """Time limit of the command in seconds."""
 
 
-def judged(check: Check, answer: Answer, expected: Expected) -> list[Problem]:
-    """No answer is a problem: a check that fails open hides exactly the machines it is there for."""
+def judge_answer(check: Check, answer: Answer, expected: Expected) -> list[HealthProblem]:
+    """Return the problems of one check; no answer is one, because it is how the worst machines behave."""
     if answer.code is None:
-        return [Problem(check.name, f"no answer within {answer.after_s:g} s")]
+        return [HealthProblem(check.name, f"no answer within {answer.after_s:g} s")]
     if answer.code != 0:
-        said = (answer.error.strip() or answer.output.strip()).splitlines()
-        return [Problem(check.name, f"exit code {answer.code}" + (f", {said[-1].strip()}" if said else ""))]
-    return [Problem(check.name, text) for text in check.judge(answer.output, expected)]
+        lines = (answer.error.strip() or answer.output.strip()).splitlines()
+        last = f", {lines[-1].strip()}" if lines else ""
+        return [HealthProblem(check.name, f"exit code {answer.code}{last}")]
+    return [HealthProblem(check.name, text) for text in check.judge(answer.output, expected)]

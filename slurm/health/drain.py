@@ -1,48 +1,53 @@
-"""What becomes of a node after its checks: taken away with our reason, given back after some good rounds. Pure."""
+"""Deciding after a round of checks whether a node is drained, returned to service or left as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm.health.check import Problem
+from slurm.health.check import HealthProblem
 
 PREFIX = "health: "
-# Of the fabric proof: what a node's own checks see says nothing of it, and good rounds of theirs do not give it back.
-FABRIC = f"{PREFIX}fabric: "
-# A fault that comes and goes must not give the node back in every pause.
+FABRIC_PREFIX = f"{PREFIX}fabric: "
+"""Reason of nodes that `muster fabric` drained: the node's own checks cannot see that fault, so they never lift it."""
 GOOD_ROUNDS = 3
-# Slurm shows no more of a reason in its tables.
-LONGEST = 200
+"""Rounds without a problem before a node returns: an intermittent fault must not return it in every pause."""
+REASON_MAX_CHARS = 200
+"""Longest reason that Slurm shows in its tables."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How the node stands with Slurm."""
+class Service:
+    """Whether Slurm has the node in service, and if not, why."""
 
     drained: bool
     reason: str = ""
 
     @property
     def ours(self) -> bool:
-        return self.reason.startswith(PREFIX) and not self.reason.startswith(FABRIC)
+        """Whether an earlier round of these checks gave the reason."""
+        return self.reason.startswith(PREFIX) and not self.reason.startswith(FABRIC_PREFIX)
 
 
 @dataclass(frozen=True)
 class Decision:
+    """What to do with the node."""
+
     state: str | None
-    """What scontrol is told; None: leave it."""
+    """State to set with scontrol; None to leave it."""
     reason: str = ""
     good_rounds: int = 0
+    """Consecutive rounds without a problem, to remember for the next one."""
 
 
-def decide(problems: Sequence[Problem], standing: Standing, good_rounds: int) -> Decision:
+def decide(problems: Sequence[HealthProblem], service: Service, good_rounds: int) -> Decision:
+    """Return what to do after a round of checks."""
     if problems:
-        reason = (PREFIX + "; ".join(map(str, problems)))[:LONGEST]
-        # Somebody else's reason stays: whoever gave it wants to find it there.
-        told = reason == standing.reason if standing.drained and standing.ours else standing.drained
-        return Decision(None if told else "drain", reason)
-    if not (standing.drained and standing.ours):
+        reason = (PREFIX + "; ".join(map(str, problems)))[:REASON_MAX_CHARS]
+        # A reason that somebody else gave stays, because they look for it there.
+        up_to_date = reason == service.reason if service.drained and service.ours else service.drained
+        return Decision(None if up_to_date else "drain", reason)
+    if not (service.drained and service.ours):
         return Decision(None)
     if good_rounds + 1 < GOOD_ROUNDS:
         return Decision(None, good_rounds=good_rounds + 1)

@@ -1,1 +1,4 @@
-"""Power saving on AWS: nodes are launched and given back as Slurm asks, and what went wrong in between is put right."""
+"""Power saving: start and end machines as Slurm asks, and repair what went wrong in between.
+
+This package decides when; a target's `Launcher` (launcher.py) does it.
+"""

@@ -1,116 +1,149 @@
-"""Names in, machines out: what exists is taken over, the rest launched, all published; what is missing says why."""
+"""Bringing up requested nodes: take over machines that already start, launch the others, publish their names.
+
+A launch option that had no capacity is skipped for a while, and a shortage is retried before Slurm hears of it.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.inventory import LaunchOption
 from slurm.hostlist import hostlist
-from slurm.power import ceiling, cooldown, dns
-from slurm.power.errors import PASSING
-from slurm.power.instances import Found, Instance
-from slurm.power.launch import Shortage, Unit, group_named, launch
-from slurm.power.node_names import group_of
-from slurm.power.program import Desk, log
-from slurm.power.reasons import BUDGET, REMOVED, capacity
-from slurm.power.terminate import terminate
+from slurm.power import limits
+from slurm.power.context import Context, log
+from slurm.power.launcher import TRANSIENT, Machine, MachineList, Option, Shortage, Unit
+from slurm.power.reasons import BUDGET, REMOVED, no_capacity
+from slurm.power.requests import NodeRequest, list_nodes
 
-# A machine of that age still boots: a program that was killed, or `muster up`, started it for the same request.
+# A machine of that age is still booting: a program that was killed, or `muster up`, launched it for the same request.
 YOUNG_S = 600.0
+COOLDOWN_S = 180.0
+"""How long an option that had no capacity is skipped, as in Karpenter."""
+# Faults that another call within minutes would repeat.
+_COOLED = ("shortage", "quota")
 _COOLDOWN = "cooldown"
 
 
-@dataclass(frozen=True)
-class Want:
-    """Nodes of one group that are of use only together, and the zone where their job already has nodes."""
-
-    unit: Unit
-    zone: str = ""
-    since: float = 0.0
-    """When Slurm asked for them."""
-
-    @property
-    def group(self) -> str:
-        return group_of(self.unit[0])
-
-
 @dataclass
-class Outcome:
-    up: dict[str, Instance] = field(default_factory=dict)
+class BringUpResult:
+    """What became of requested nodes."""
+
+    up: dict[str, Machine] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)
-    """Nodes that cannot be had, with the reason."""
-    passing: set[str] = field(default_factory=set)
-    """Of these, those that a later try may bring."""
+    """Nodes for which there is no machine, with the reason."""
+    retryable: set[str] = field(default_factory=set)
+    """Nodes of `down` for which a later attempt may succeed."""
 
 
-def bring_up(desk: Desk, found: Found, wants: Sequence[Want]) -> Outcome:
-    young = _young(desk, found, wants)
-    outcome = Outcome(up=dict(young))
-    for zone, group in sorted({(want.zone, want.group) for want in wants}):
-        units = [_rest(want, young) for want in wants if (want.zone, want.group) == (zone, group)]
+def bring_up(context: Context, existing: MachineList, requests: Sequence[NodeRequest]) -> BringUpResult:
+    """Bring up the requested nodes, as many requests as possible, each whole."""
+    young = _take_over(context, existing, requests)
+    result = BringUpResult(up=dict(young))
+    for zone, group in sorted({(request.zone, request.group) for request in requests}):
+        units = [
+            _without(request.nodes, young) for request in requests if (request.zone, request.group) == (zone, group)
+        ]
         units = [unit for unit in units if unit]
-        if units and group in found.closed:
-            outcome.down |= dict.fromkeys((name for unit in units for name in unit), REMOVED)
+        if units and group in existing.closed:
+            result.down |= dict.fromkeys((name for unit in units for name in unit), REMOVED)
         elif units:
-            _launch(desk, in_zone_first(group_named(desk.fleet, group).options, zone), units, outcome)
-    for reason in dict.fromkeys(outcome.down.values()):
-        log.info("%s: not launched, %s", hostlist(n for n, why in outcome.down.items() if why == reason), reason)
-    if outcome.up:
-        dns.publish(desk.cloud, desk.fleet, {name: machine.address for name, machine in outcome.up.items()})
-    return outcome
+            _launch(context, prefer_zone(context.launcher.group(group).options, zone), units, result)
+    for reason in dict.fromkeys(result.down.values()):
+        log.info("%s: not launched, %s", hostlist(n for n, why in result.down.items() if why == reason), reason)
+    if result.up:
+        context.launcher.publish_names({name: machine.address for name, machine in result.up.items()})
+    return result
 
 
-def in_zone_first(options: Sequence[LaunchOption], zone: str) -> list[LaunchOption]:
-    """EFA does not cross zones: the rest of a job goes where its first nodes are, if it can."""
+def report_down(context: Context, requests: Sequence[NodeRequest], result: BringUpResult) -> list[NodeRequest]:
+    """Mark nodes without a machine as down and return the requests that are to be retried, for which Slurm waits on."""
+    retried = [
+        request for request in requests if result.retryable.intersection(request.nodes) and _in_time(context, request)
+    ]
+    if retried:
+        log.info("%s: retried for a while", hostlist(sorted(list_nodes(retried))))
+    waiting = list_nodes(retried)
+    mark_down(context, {name: reason for name, reason in result.down.items() if name not in waiting})
+    return retried
+
+
+def mark_down(context: Context, reasons: Mapping[str, str]) -> None:
+    """Mark nodes as down: Slurm then requeues their jobs, and the sweep returns the nodes to Slurm."""
+    for reason in dict.fromkeys(reasons.values()):
+        context.slurmctld.set_nodes([name for name, why in reasons.items() if why == reason], "DOWN", reason)
+
+
+def prefer_zone(options: Sequence[Option], zone: str) -> list[Option]:
+    """Return the options with those in `zone` first: EFA does not cross zones, so a job's nodes should share one."""
     return sorted(options, key=lambda option: option.zone != zone) if zone else list(options)
 
 
-def _young(desk: Desk, found: Found, wants: Sequence[Want]) -> Mapping[str, Instance]:
-    """Takes over machines that still boot; older ones, which Slurm has given up, make room."""
-    named, wanted = found.named(), {name for want in wants for name in want.unit}
-    there = {name: machine for name, machine in named.items() if name in wanted}
-    young = {n: m for n, m in there.items() if m.running and desk.now() - m.launched < YOUNG_S}
-    old = [machine for name, machine in there.items() if name not in young]
+def skip_cooling(options: Sequence[Option], until: Mapping[str, float], now: float) -> list[Option]:
+    """Return the options whose cooldown is over, given its end by option key."""
+    return [option for option in options if until.get(option.key, 0.0) <= now]
+
+
+def update_cooldown(until: Mapping[str, float], shortages: Iterable[Shortage], now: float) -> dict[str, float]:
+    """Return the ends of cooldowns by option key, with the new ones and without those that are over."""
+    fresh = {shortage.option.key: now + COOLDOWN_S for shortage in shortages if shortage.fault.kind in _COOLED}
+    return {option: end for option, end in until.items() if end > now} | fresh
+
+
+def _take_over(context: Context, existing: MachineList, requests: Sequence[NodeRequest]) -> Mapping[str, Machine]:
+    """Return machines of these names that still boot; end older ones, which Slurm has given up."""
+    requested = list_nodes(requests)
+    machines = {name: machine for name, machine in existing.by_name().items() if name in requested}
+    young = {n: m for n, m in machines.items() if m.running and context.now() - m.launched < YOUNG_S}
+    old = [machine for name, machine in machines.items() if name not in young]
     if old:
-        log.info("%s: ended %s, left over from before", hostlist(m.name for m in old), terminate(desk.cloud, old))
+        ended = context.launcher.terminate(old)
+        log.info("%s: ended %s, left from before", hostlist(m.name for m in old), ended)
     if young:
-        log.info("%s: taken over, started already", hostlist(young))
+        log.info("%s: taken over, already starting", hostlist(young))
     return young
 
 
-def _rest(want: Want, young: Mapping[str, Instance]) -> Unit:
-    return tuple(name for name in want.unit if name not in young)
+def _without(unit: Unit, young: Mapping[str, Machine]) -> Unit:
+    return tuple(name for name in unit if name not in young)
 
 
-def _launch(desk: Desk, options: Sequence[LaunchOption], units: Sequence[Unit], outcome: Outcome) -> None:
-    until = desk.memory.load(_COOLDOWN)
-    result = launch(desk.cloud, desk.fleet, cooldown.usable(options, until, desk.now()), units, uuid.uuid4().hex)
-    desk.memory.keep(_COOLDOWN, cooldown.remembered(until, result.failed, desk.now()))
-    for one in result.failed:
-        log.info("%s: %s", one, one.fault)
-    if result.nodes:
-        zones = sorted({machine.zone for machine in result.nodes.values()})
-        log.info("%s: launched in %s", hostlist(result.nodes), ", ".join(zones))
-        outcome.up |= result.nodes
-    if result.missing:
-        names = [name for unit in result.missing for name in unit]
-        reason = _spent(desk, result.failed) or capacity(options[0].instance_type, _said(options, result.failed))
-        outcome.down |= dict.fromkeys(names, reason)
-        # One that was passed over had nothing lately, and may have something in a while.
-        if len(result.failed) < len(options) or any(one.fault.kind in PASSING for one in result.failed):
-            outcome.passing |= set(names)
+def _launch(context: Context, options: Sequence[Option], units: Sequence[Unit], result: BringUpResult) -> None:
+    until = context.memory.load(_COOLDOWN)
+    launched = context.launcher.launch(skip_cooling(options, until, context.now()), units, uuid.uuid4().hex)
+    context.memory.save(_COOLDOWN, update_cooldown(until, launched.shortages, context.now()))
+    for shortage in launched.shortages:
+        log.info("%s: %s", shortage, shortage.fault)
+    if launched.machines:
+        zones = sorted({machine.zone for machine in launched.machines.values()})
+        log.info("%s: launched in %s", hostlist(launched.machines), ", ".join(zones))
+        result.up |= launched.machines
+    if launched.missing:
+        names = [name for unit in launched.missing for name in unit]
+        reason = _over_budget(context, launched.shortages) or no_capacity(
+            options[0].instance_type, _list_availability(options, launched.shortages)
+        )
+        result.down |= dict.fromkeys(names, reason)
+        # An option in its cooldown may have capacity again soon.
+        skipped = len(launched.shortages) < len(options)
+        if skipped or any(shortage.fault.kind in TRANSIENT for shortage in launched.shortages):
+            result.retryable |= set(names)
 
 
-def _spent(desk: Desk, failed: Sequence[Shortage]) -> str:
-    """AWS takes the right to launch away with the money, and then says only that there is no right."""
-    spending = ceiling.known(desk.memory)
-    refused = any(one.fault.kind == "permission" for one in failed)
+def _over_budget(context: Context, shortages: Sequence[Shortage]) -> str:
+    """Return a reason if the spent budget revoked the permission to launch: the target only reports it as missing."""
+    spending = limits.last_spending(context.memory)
+    refused = any(shortage.fault.kind == "permission" for shortage in shortages)
     return f"{BUDGET}{spending}, nothing is launched" if refused and spending and spending.over else ""
 
 
-def _said(options: Sequence[LaunchOption], failed: Sequence[Shortage]) -> list[str]:
-    tried = {cooldown.key(one.option) for one in failed}
-    passed_over = [o for o in options if cooldown.key(o) not in tried]
-    return [*map(str, failed), *(f"{o.zone} {o.purchase} none lately" for o in passed_over)]
+def _list_availability(options: Sequence[Option], shortages: Sequence[Shortage]) -> list[str]:
+    tried = {shortage.option.key for shortage in shortages}
+    skipped = [option for option in options if option.key not in tried]
+    return [*map(str, shortages), *(f"{option.zone} {option.purchase} none recently" for option in skipped)]
+
+
+def _in_time(context: Context, request: NodeRequest) -> bool:
+    """Return whether a shortage may still be retried; half of ResumeTimeout is left for the machine to boot."""
+    limit_s = min(context.launcher.group(request.group).retry_s, context.slurmctld.resume_timeout_s() / 2)
+    return context.now() - request.since < limit_s

@@ -1,30 +1,136 @@
-"""Something that does not agree between Slurm and EC2, and since when. Pure."""
+"""Where Slurm and the cloud disagree: unused machines, nodes that need another machine, nodes that must be started.
+
+A node is replaced by powering it down: Slurm runs SuspendProgram, clears DOWN and DRAIN, and powers it up when a job
+needs it. A static node is started again at once. A node that a person took out of service is left as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from slurm.control.nodes import NodeState
+from slurm.power.bring_up import COOLDOWN_S
+from slurm.power.launcher import Launcher, Machine, MachineList
+from slurm.power.limits import BUDGET_INTERVAL_S
+from slurm.power.reasons import BUDGET, CAPACITY, HEALTH, LOST, NEVER_CAME, SILENT, may_be_replaced, set_up_failed
+
 Rule = Literal["orphan", "lost", "never-came", "failed-set-up", "replace", "start"]
+
+Nodes = Mapping[str, NodeState]
+"""Nodes as Slurm sees them, by name."""
+
+_STOPPED_S = 60.0
+# SuspendProgram may be about to end the machine.
+_SUSPENDED_S = 300.0
+# `muster up` launches static nodes before slurmctld hears of them, and they take a while to boot.
+_STARTING_S = 1800.0
+# The cloud lists a new machine a little after the call that launched it.
+_LOST_S = 60.0
+_NEVER_CAME_S = 180.0
+# An intermittent fault, or a network that was away, returns the node by itself within that.
+_RECOVERY_S = 300.0
+_START_S = 60.0
 
 
 @dataclass(frozen=True)
 class Finding:
+    """A disagreement between Slurm and the cloud."""
+
     rule: Rule
     subject: str
-    """A node's name, or an instance id."""
+    """Name of a node, or id of a machine."""
     why: str
     grace_s: float
-    """Slurm and EC2 learn of a change one after the other: only what stays like this for so long is wrong."""
+    """How long it must last before it is acted on: Slurm and the cloud learn of a change one after the other."""
 
     @property
     def key(self) -> str:
         return f"{self.rule} {self.subject}"
 
 
-def ripe(findings: Iterable[Finding], since: Mapping[str, float], now: float) -> tuple[list[Finding], dict[str, float]]:
-    """Those to act on now, and when each that still stands was seen first."""
-    found = list(findings)
-    first = {one.key: since.get(one.key, now) for one in found}
-    return [one for one in found if now - first[one.key] >= one.grace_s], first
+def select_due(
+    findings: Iterable[Finding], since: Mapping[str, float], now: float
+) -> tuple[list[Finding], dict[str, float]]:
+    """Return the findings to act on now, and when each current finding was first seen, by key."""
+    current = list(findings)
+    first_seen = {finding.key: since.get(finding.key, now) for finding in current}
+    return [finding for finding in current if now - first_seen[finding.key] >= finding.grace_s], first_seen
+
+
+def find_orphans(existing: MachineList, nodes: Nodes, static: Collection[str]) -> Iterator[Finding]:
+    """Yield machines of the cluster that no node uses: they cost money and do no work."""
+    owners = _find_owners(existing, nodes)
+    for machine in existing.machines:
+        node = nodes.get(machine.name)
+        if not machine.running:
+            yield Finding("orphan", machine.id, "it was stopped, and nothing starts it again", _STOPPED_S)
+        elif not machine.name:
+            yield Finding("orphan", machine.id, "it has no name", _SUSPENDED_S)
+        elif node is None:
+            yield Finding("orphan", machine.id, f"Slurm has no node {machine.name}", _STARTING_S)
+        elif owners[machine.name] != machine.id:
+            yield Finding("orphan", machine.id, f"{machine.name} is another machine", _STOPPED_S)
+        elif node.powered_down:
+            grace_s = _STARTING_S if machine.name in static else _SUSPENDED_S
+            yield Finding("orphan", machine.id, f"Slurm has {machine.name} powered down", grace_s)
+
+
+def find_replacements(existing: MachineList, nodes: Nodes, waiting: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield nodes that need another machine, except those in `waiting`, for which one is still being launched."""
+    running = _list_running(existing)
+    for name, node in nodes.items():
+        if node.powered_off or name in waiting:
+            continue
+        if node.out_of_service:
+            if not node.busy and may_be_replaced(node.reason):
+                yield Finding("replace", name, node.reason, _choose_grace(node.reason))
+        elif name not in running and node.powering_up:
+            yield Finding("never-came", name, NEVER_CAME, _NEVER_CAME_S)
+        elif name not in running:
+            yield Finding("lost", name, LOST, _LOST_S)
+
+
+def find_failed_set_ups(launcher: Launcher, existing: MachineList, nodes: Nodes) -> Iterator[Finding]:
+    """Yield nodes whose machine reported that its set-up failed, so that nobody waits for them any longer."""
+    machines = existing.by_name()
+    starting = [n for n, node in nodes.items() if node.powering_up and not node.out_of_service and n in machines]
+    for name, failure in launcher.read_set_up_failures(starting).items():
+        # A report of an earlier machine of that name does not count.
+        if failure.machine == machines[name].id:
+            yield Finding("failed-set-up", name, set_up_failed(failure.step, failure.line), 0.0)
+
+
+def find_to_start(
+    existing: MachineList, nodes: Nodes, static: Collection[str], held_back: Collection[str]
+) -> Iterator[Finding]:
+    """Yield static nodes that are powered down, except those held back by a closed group or the budget."""
+    running = _list_running(existing)
+    for name in sorted(static):
+        node = nodes.get(name)
+        available = node and node.powered_down and not node.out_of_service
+        if available and name not in running and name not in held_back:
+            yield Finding("start", name, "static nodes are always up", _START_S)
+
+
+def _choose_grace(reason: str) -> float:
+    if reason.startswith(CAPACITY):
+        return COOLDOWN_S
+    if reason.startswith(BUDGET):
+        return BUDGET_INTERVAL_S
+    return _RECOVERY_S if reason.startswith((HEALTH, SILENT)) else 0.0
+
+
+def _list_running(existing: MachineList) -> set[str]:
+    return {name for name, machine in existing.by_name().items() if machine.running}
+
+
+def _find_owners(existing: MachineList, nodes: Nodes) -> dict[str, str]:
+    """Return the machine of each node: of two with the same name the one that Slurm talks to, else the older."""
+    owners = {name: machine.id for name, machine in existing.by_name().items()}
+    return owners | {m.name: m.id for m in existing.machines if m.running and _is_address_of_node(m, nodes)}
+
+
+def _is_address_of_node(machine: Machine, nodes: Nodes) -> bool:
+    return machine.name in nodes and bool(machine.address) and nodes[machine.name].address == machine.address

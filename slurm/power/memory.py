@@ -1,4 +1,4 @@
-"""What the programs remember between two runs: small JSON files, and a lock that lets one of them act at a time."""
+"""What the power programs remember between runs: small JSON files, and a lock that lets one program act at a time."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from typing import Any
 
 
 class Memory:
+    """A folder of JSON objects by name."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def load(self, name: str) -> dict[str, Any]:
-        """Empty where nothing was kept. A file that cannot be read is forgotten: it must not stop a launch."""
+        """Return the saved value, or nothing if the file is missing or unreadable: that must not stop a launch."""
         try:
-            kept: dict[str, Any] = json.loads((self.folder / f"{name}.json").read_text())
+            value: dict[str, Any] = json.loads((self.folder / f"{name}.json").read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
-        return kept
+        return value
 
-    def keep(self, name: str, value: dict[str, Any]) -> None:
-        replace(self.folder / f"{name}.json", json.dumps(value, indent=1))
+    def save(self, name: str, value: dict[str, Any]) -> None:
+        replace_file(self.folder / f"{name}.json", json.dumps(value, indent=1))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Held by one program at a time, on one controller; the kernel gives it back when its holder is killed."""
+        """Hold the lock that only one program on the controller has; the kernel releases it if the holder is killed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Read-only: slurmctld's user and root both take it, whoever made it.
+        # Opened for reading, so that both slurmctld's user and root can take it, whichever of them created it.
         descriptor = os.open(self.folder / "lock", os.O_RDONLY | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -40,8 +42,8 @@ class Memory:
             os.close(descriptor)
 
 
-def replace(path: Path, text: str) -> None:
-    """Whole or not at all, also when we are killed."""
+def replace_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all, even if the program is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -1,61 +1,106 @@
-"""The files that put these programs on the controller: what slurm.conf names, and the timer of the sweep."""
+"""The programs that slurmctld runs: ResumeProgram, SuspendProgram and ResumeFailProgram; and their command line.
+
+A target's entry point calls `main` with the way to load its launcher.
+"""
 
 from __future__ import annotations
 
-FOLDER = "/etc/muster/power"
-RESUME = f"{FOLDER}/resume"
-SUSPEND = f"{FOLDER}/suspend"
-RESUME_FAILED = f"{FOLDER}/resume-failed"
-STATE = "/var/lib/muster/power"
-"""Must exist and belong to slurm."""
-TIMER = "muster-sweep.timer"
-SERVICE = "muster-sweep.service"
-_UNITS = "/etc/systemd/system"
+import json
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from slurm.hostlist import expand, hostlist
+from slurm.power import limits
+from slurm.power.bring_up import BringUpResult, bring_up, report_down
+from slurm.power.context import Context, log, log_to_journal
+from slurm.power.install import FLEET, STATE
+from slurm.power.launcher import Launcher
+from slurm.power.memory import Memory
+from slurm.power.requests import group_by_job, journaled
+from slurm.power.slurmctld import Slurmctld
+from slurm.power.sweep import sweep
+
+_USAGE = 2
 
 
-def scripts(python: str, root: str) -> dict[str, str]:
-    """Executables by path. slurm.conf takes a path and no words after it; `root` is where this repository's code is."""
-    modules = {RESUME: "resume", SUSPEND: "suspend", RESUME_FAILED: "resume_failed"}
-    return {path: _script(python, root, module) for path, module in modules.items()}
+def resume(context: Context, nodes: Sequence[str], jobs: Sequence[Mapping[str, Any]]) -> BringUpResult:
+    """Launch the nodes that jobs wait for, whole jobs at a time, and mark those down for which there is no machine."""
+    with context.memory.lock():
+        existing = context.launcher.list_machines()
+        zones, now = {name: machine.zone for name, machine in existing.by_name().items()}, context.now()
+        requests = [replace(request, since=now) for request in group_by_job(nodes, jobs, zones)]
+        with journaled(context.memory, requests) as unfinished:
+            result = bring_up(context, existing, requests)
+            unfinished.extend(report_down(context, requests, result))
+    return result
 
 
-def units(python: str, root: str) -> dict[str, str]:
-    """systemd's files by path; enable and start TIMER."""
-    return {f"{_UNITS}/{SERVICE}": _service(python, root), f"{_UNITS}/{TIMER}": _TIMER}
+def suspend(context: Context, nodes: Collection[str]) -> list[str]:
+    """End the machines of these nodes and return their ids.
+
+    If a name has two machines, both are ended. A machine launched since the program started stays: Slurm may have
+    asked for the node again while this program waited for the lock.
+    """
+    started = context.now()
+    with context.memory.lock():
+        existing = context.launcher.list_machines().machines
+        ended = context.launcher.terminate([m for m in existing if m.name in nodes and m.launched <= started])
+    log.info("%s: ended %s", hostlist(nodes), ", ".join(ended) or "nothing, there was no machine")
+    return ended
 
 
-def _script(python: str, root: str, module: str) -> str:
-    return f'#!/bin/sh\nexport PYTHONPATH={root}\nexec {python} -m slurm.power.{module} "$@"\n'
+def resume_failed(context: Context, nodes: Collection[str]) -> None:
+    """End the machines of nodes that did not come up in time, and count the failures for the breaker."""
+    log.info("%s: not up within ResumeTimeout", hostlist(nodes))
+    suspend(context, nodes)
+    with context.memory.lock():
+        limits.count_failures(context.memory, nodes)
 
 
-def _service(python: str, root: str) -> str:
-    return f"""\
-[Unit]
-Description=muster: nodes and machines agree
-After=slurmctld.service network-online.target
+def main(argv: Sequence[str], load_launcher: Callable[[Path], Launcher]) -> int:
+    """Run the program that the first argument names and return its exit status.
 
-[Service]
-Type=oneshot
-Environment=PYTHONPATH={root}
-ExecStart={python} -m slurm.power.sweep
-TimeoutStartSec=300
-ProtectSystem=strict
-ProtectHome=yes
-PrivateTmp=yes
-NoNewPrivileges=yes
-ReadWritePaths={STATE} /etc/slurm
-"""
+    Slurm only logs the status, so errors are logged here; the sweep finishes what was left undone.
+    """
+    program, listed = (*argv, "", "")[:2]
+    acts: dict[str, Callable[[Context], object]] = {
+        "resume": lambda context: resume(context, nodes, jobs),
+        "suspend": lambda context: suspend(context, nodes),
+        "resume-failed": lambda context: resume_failed(context, nodes),
+        "sweep": sweep,
+    }
+    if program not in acts:
+        print(f"usage: {'|'.join(acts)} [NODES]", file=sys.stderr)
+        return _USAGE
+    log_to_journal(program)
+    # slurmctld removes this file after ten seconds, so it is read before anything else.
+    nodes, jobs = _read_resume_file(listed) if program == "resume" else (expand(listed), [])
+    if jobs:
+        log.info("%d nodes requested by jobs %s", len(nodes), [job.get("job_id") for job in jobs])
+    try:
+        acts[program](_make_context(load_launcher))
+    except Exception:
+        log.exception("%s failed", program)
+        return 1
+    return 0
 
 
-_TIMER = """\
-[Unit]
-Description=muster: nodes and machines agree, every minute
+def _make_context(load_launcher: Callable[[Path], Launcher]) -> Context:
+    root = Path(os.environ.get("MUSTER_ROOT", "/"))
+    launcher = load_launcher(root / FLEET.lstrip("/"))
+    return Context(launcher, Slurmctld(), Memory(root / STATE.lstrip("/")), root / "etc/slurm")
 
-[Timer]
-OnBootSec=60
-OnUnitInactiveSec=60
-AccuracySec=5
 
-[Install]
-WantedBy=timers.target
-"""
+def _read_resume_file(nodes: str) -> tuple[Sequence[str], Sequence[Mapping[str, Any]]]:
+    """Return the nodes and jobs of the file that slurmctld wrote, or the nodes of the command line and no jobs."""
+    path = os.environ.get("SLURM_RESUME_FILE")
+    try:
+        content = json.loads(Path(path).read_text()) if path else {}
+    except (OSError, json.JSONDecodeError) as error:
+        log.warning("%s: %s; every node is launched separately", path, error)
+        content = {}
+    return expand(content.get("all_nodes_resume") or nodes), content.get("jobs", [])

@@ -1,6 +1,8 @@
-"""Why a node is away, in the words that Slurm shows: whoever reads one knows who gave it and what comes next."""
+"""The reasons for which muster takes nodes out of service, as Slurm shows them: who gave them and what comes next."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from slurm.health import drain
 
@@ -8,29 +10,26 @@ HEALTH = drain.PREFIX
 OURS = "muster: "
 CAPACITY = f"{OURS}capacity: "
 REMOVED = f"{OURS}the group is being removed"
-UNWANTED = f"{OURS}nobody waits for it any more"
+UNWANTED = f"{OURS}no job is waiting for it any more"
 LOST = f"{OURS}its machine is gone"
-NEVER_CAME = f"{OURS}its machine went away while it started"
+NEVER_CAME = f"{OURS}its machine disappeared while starting"
 SET_UP = f"{OURS}set-up: "
 BUDGET = f"{OURS}budget: "
-# slurmctld's own words for a node that fell silent or never came.
+# Reasons that slurmctld itself gives to a node that stopped responding or never came up.
 SILENT = "Not responding"
 SLURMS = (SILENT, "ResumeTimeout reached")
 
 
-def given_by_us(reason: str) -> bool:
-    return reason.startswith((OURS, HEALTH))
-
-
 def may_be_replaced(reason: str) -> bool:
-    """A person's reason keeps a node as it is, whatever its state."""
-    return given_by_us(reason) or reason.startswith(SLURMS)
+    """Return whether a node may get another machine: a person's reason leaves it as it is, whatever its state."""
+    return reason.startswith((OURS, HEALTH, *SLURMS))
 
 
 def set_up_failed(step: str, line: str) -> str:
-    return f"{SET_UP}{step}: {' '.join(line.split())}"[: drain.LONGEST]
+    """Return the reason of a node whose set-up failed in a step with this line."""
+    return f"{SET_UP}{step}: {' '.join(line.split())}"[: drain.REASON_MAX_CHARS]
 
 
-def capacity(instance_type: str, found: list[str]) -> str:
-    """`found` says for each zone and purchase what was to be had there."""
-    return f"{CAPACITY}{instance_type}: {', '.join(found)}"[: drain.LONGEST]
+def no_capacity(instance_type: str, availability: Sequence[str]) -> str:
+    """Return the reason of a node for which there was no machine, with what each zone and purchase had."""
+    return f"{CAPACITY}{instance_type}: {', '.join(availability)}"[: drain.REASON_MAX_CHARS]

@@ -1,101 +1,55 @@
-"""What slurmctld says of nodes and partitions, and what it is told."""
+"""slurmctld as the power programs talk to it: nodes, partitions and settings, asked for and changed with scontrol."""
 
 from __future__ import annotations
 
 import math
-import re
 import subprocess
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 
+from slurm.control import config, nodes
+from slurm.control.nodes import NodeState
 from slurm.hostlist import expand, hostlist
-from slurm.node_state import NodeState, parse_nodes
 
-Run = Callable[[list[str]], str]
+Run = Callable[[Sequence[str]], str]
+"""Run a command and return its output."""
 _TIMEOUT_S = 60.0
-_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"})
-_COMING = frozenset({"POWERING_UP", "POWER_UP"})
-_BUSY = frozenset({"ALLOCATED", "MIXED"})
-
-
-@dataclass(frozen=True)
-class PowerNode:
-    name: str
-    is_: NodeState
-    address: str
-    gpus: bool
-
-    @property
-    def off(self) -> bool:
-        """Powered down, or on its way there."""
-        return bool(self.is_.flags & _OFF) and not self.coming
-
-    @property
-    def powered_down(self) -> bool:
-        return "POWERED_DOWN" in self.is_.flags and not self.coming
-
-    @property
-    def coming(self) -> bool:
-        return bool(self.is_.flags & _COMING)
-
-    @property
-    def away(self) -> bool:
-        return self.is_.state == "DOWN" or "DRAIN" in self.is_.flags
-
-    @property
-    def busy(self) -> bool:
-        return self.is_.state in _BUSY or self.is_.completing
-
-    @property
-    def works(self) -> bool:
-        return self.is_.works and not self.off and not self.coming
 
 
 class Slurmctld:
-    def __init__(self, run: Run | None = None) -> None:
-        self._run = run or _scontrol
+    """The controller's daemon; tests pass another way to run commands."""
 
-    def nodes(self) -> dict[str, PowerNode]:
-        return power_nodes(self._run(["show", "node", "--oneliner"]))
+    def __init__(self, run: Run | None = None) -> None:
+        self._run = run or _run_command
+
+    def nodes(self) -> dict[str, NodeState]:
+        return nodes.parse_nodes(self._run(nodes.SHOW_NODES))
 
     def partitions(self) -> dict[str, str]:
-        """Their states by name."""
-        text = self._run(["show", "partition", "--oneliner"])
-        return dict(re.findall(r"PartitionName=(\S+).*?\bState=(\S+)", text))
+        """Return the states of partitions by name."""
+        return nodes.parse_partitions(self._run(nodes.SHOW_PARTITIONS))
 
     def never_suspended(self) -> frozenset[str]:
-        found = re.search(r"^SuspendExcNodes\s*=\s*(\S+)", self._run(["show", "config"]), re.MULTILINE)
-        return frozenset(expand(found[1])) if found and found[1] != "(null)" else frozenset()
+        return frozenset(expand(config.read_nodes(self._run(config.SHOW_CONFIG), "SuspendExcNodes")))
 
     def resume_timeout_s(self) -> float:
-        found = re.search(r"^ResumeTimeout\s*=\s*(\d+)", self._run(["show", "config"]), re.MULTILINE)
-        return float(found[1]) if found else math.inf
+        seconds = config.read_seconds(self._run(config.SHOW_CONFIG), "ResumeTimeout")
+        return math.inf if seconds is None else seconds
 
-    def set_nodes(self, nodes: Iterable[str], state: str, reason: str = "") -> None:
-        listed = hostlist(nodes)
+    def set_nodes(self, names: Iterable[str], state: str, reason: str = "") -> None:
+        listed = hostlist(names)
         if listed:
-            why = [f"reason={reason}"] if reason else []
-            self._run(["update", f"nodename={listed}", f"state={state}", *why])
+            self._run(nodes.update_nodes(listed, state, reason))
 
     def set_partition(self, partition: str, state: str) -> None:
-        self._run(["update", f"partitionname={partition}", f"state={state}"])
+        self._run(nodes.update_partition(partition, state))
 
     def reconfigure(self) -> None:
-        self._run(["reconfigure"])
+        self._run(config.RECONFIGURE)
 
 
-def power_nodes(text: str) -> dict[str, PowerNode]:
-    """Of `scontrol show node --oneliner`."""
-    more = {}
-    for line in text.splitlines():
-        fields = dict(re.findall(r"(\w+)=(\S*)", line.split(" Reason=", 1)[0]))
-        more[fields.get("NodeName", "")] = (fields.get("NodeAddr", ""), "gpu" in fields.get("Gres", ""))
-    return {name: PowerNode(name, state, *more[name]) for name, state in parse_nodes(text).items()}
-
-
-def _scontrol(words: list[str]) -> str:
-    done = subprocess.run(["scontrol", *words], text=True, capture_output=True, timeout=_TIMEOUT_S, check=False)
+def _run_command(command: Sequence[str]) -> str:
+    done = subprocess.run(command, text=True, capture_output=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise RuntimeError(f"scontrol {' '.join(words)} exited with {done.returncode}: {said}")
+        error = (done.stderr or done.stdout).strip()
+        raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}: {error}")
     return done.stdout

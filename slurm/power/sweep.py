@@ -1,155 +1,151 @@
-"""Once a minute: what Slurm believes and what EC2 has are made to agree, and unfinished work is finished."""
+"""The sweep, run every minute: make Slurm and the cloud agree, and finish what other programs left unfinished."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from cluster.names import group_of
+from slurm.config import topology as topology_file
+from slurm.control.nodes import NodeState
 from slurm.hostlist import hostlist
-from slurm.power import breaker, ceiling, journal, topology, topology_file
-from slurm.power.bring_up import Want, bring_up
-from slurm.power.errors import Refused
-from slurm.power.failed_set_up import failed_set_ups
-from slurm.power.findings import Finding, Rule, ripe
-from slurm.power.instances import Found, find
-from slurm.power.node_names import group_of
-from slurm.power.orphans import orphans
-from slurm.power.patience import mark_down, members, settle
-from slurm.power.program import Desk, log, run
+from slurm.power import limits, topology
+from slurm.power.bring_up import bring_up, mark_down, report_down
+from slurm.power.context import Context, log
+from slurm.power.findings import (
+    Finding,
+    Rule,
+    find_failed_set_ups,
+    find_orphans,
+    find_replacements,
+    find_to_start,
+    select_due,
+)
+from slurm.power.launcher import LauncherError, MachineList
 from slurm.power.reasons import BUDGET, UNWANTED
-from slurm.power.replace import replacements, to_start
-from slurm.power.slurmctld import PowerNode
-from slurm.power.terminate import terminate
+from slurm.power.requests import NodeRequest, list_nodes, load_unfinished, replace_unfinished
 
-_SINCE, _WORKING, _TO_READ = "since", "working", "to-read"
+# Names of what is remembered between sweeps.
+_FIRST_SEEN, _WORKING, _TO_READ = "since", "working", "to-read"
 
-Nodes = dict[str, PowerNode]
+Nodes = dict[str, NodeState]
 
 
-def sweep(desk: Desk) -> list[Finding]:
-    """What it acted upon."""
-    with desk.memory.lock():
-        nodes, found = desk.slurmctld.nodes(), find(desk.cloud, desk.fleet)
-        static = desk.slurmctld.never_suspended()
-        waiting = _finish(desk, found, nodes, static)
-        stopped = _hold_the_ceiling(desk, nodes)
-        held_back = stopped | _of_closed_groups(desk, found, nodes)
+def sweep(context: Context) -> list[Finding]:
+    """Sweep once and return the findings that were acted on."""
+    with context.memory.lock():
+        nodes, existing = context.slurmctld.nodes(), context.launcher.list_machines()
+        static = context.slurmctld.never_suspended()
+        waiting = _finish_requests(context, existing, nodes, static)
+        held_back = _enforce_budget(context, nodes) | _list_closed(context, existing, nodes)
         findings = [
-            *orphans(found, nodes, static),
-            *replacements(found, nodes, waiting),
-            *_failed_set_ups(desk, found, nodes),
-            *to_start(found, nodes, static, held_back),
+            *find_orphans(existing, nodes, static),
+            *find_replacements(existing, nodes, waiting),
+            *_read_failed_set_ups(context, existing, nodes),
+            *find_to_start(existing, nodes, static, held_back),
         ]
-        due, since = ripe(findings, desk.memory.load(_SINCE), desk.now())
-        desk.memory.keep(_SINCE, since)
-        _act(desk, found, due)
-        _watch_the_breaker(desk, found, nodes)
-        _keep_topology(desk, found, nodes)
-    # Without the lock: slurmctld first waits for its programs to end, and these wait for the lock.
-    if desk.memory.load(_TO_READ):
-        desk.slurmctld.reconfigure()
-        desk.memory.keep(_TO_READ, {})
+        due, first_seen = select_due(findings, context.memory.load(_FIRST_SEEN), context.now())
+        context.memory.save(_FIRST_SEEN, first_seen)
+        _act(context, existing, due)
+        _update_breaker(context, existing, nodes)
+        _update_topology(context, existing, nodes)
+    # Without the lock: slurmctld waits for its programs to end before it reconfigures, and they wait for the lock.
+    if context.memory.load(_TO_READ):
+        context.slurmctld.reconfigure()
+        context.memory.save(_TO_READ, {})
     return due
 
 
-def _finish(desk: Desk, found: Found, nodes: Nodes, static: Collection[str]) -> Collection[str]:
-    """What a killed resume left, or one that found a shortage; nodes that Slurm no longer waits for are none of it.
-    The names that are still waited for."""
-    coming = {name for name, node in nodes.items() if node.coming and not node.away}
-    left = [replace(one, unit=tuple(n for n in one.unit if n in coming)) for one in journal.unfinished(desk.memory)]
-    wants = [want for want in left if any(nodes[name].busy or name in static for name in want.unit)]
-    # Their jobs were cancelled meanwhile: the dearest machines there are would be launched for nobody.
-    # Down first: Slurm powers no node down that it is powering up.
-    mark_down(desk, dict.fromkeys(sorted(set(members(left)) - set(members(wants))), UNWANTED))
-    again: list[Want] = []
-    if wants:
-        log.info("%s: asked for and not there, launched now", hostlist(members(wants)))
-        again = settle(desk, wants, bring_up(desk, found, wants))
-    journal.rewrite(desk.memory, again)
-    return members(again)
+def _finish_requests(context: Context, existing: MachineList, nodes: Nodes, static: Collection[str]) -> Collection[str]:
+    """Finish requests that a resume left, killed or short of machines; return the nodes that are still waited for."""
+    starting = {name for name, node in nodes.items() if node.powering_up and not node.out_of_service}
+    unfinished = [
+        replace(request, nodes=tuple(name for name in request.nodes if name in starting))
+        for request in load_unfinished(context.memory)
+    ]
+    requests = [request for request in unfinished if any(nodes[name].busy or name in static for name in request.nodes)]
+    # The jobs of the others were cancelled meanwhile: nothing is launched for them. They are marked down first,
+    # because Slurm does not power down a node that it is powering up.
+    mark_down(context, dict.fromkeys(sorted(list_nodes(unfinished) - list_nodes(requests)), UNWANTED))
+    retried: list[NodeRequest] = []
+    if requests:
+        log.info("%s: requested and not there, launched now", hostlist(sorted(list_nodes(requests))))
+        retried = report_down(context, requests, bring_up(context, existing, requests))
+    replace_unfinished(context.memory, retried)
+    return list_nodes(retried)
 
 
-def _hold_the_ceiling(desk: Desk, nodes: Nodes) -> set[str]:
-    """GPU nodes that must not be started just to be there."""
+def _enforce_budget(context: Context, nodes: Nodes) -> set[str]:
+    """Stop idle GPU nodes if the budget is spent; return the nodes that must not be started as static nodes."""
     try:
-        spending = ceiling.spending(desk.cloud, desk.fleet, desk.memory, desk.now())
-    except Refused as refused:
-        # The rest of the sweep is worth more than this look.
-        log.info("the budget could not be read: %s", refused)
+        spending = limits.read_spending(context.launcher, context.memory, context.now())
+    except LauncherError as error:
+        # The other parts of the sweep matter more than this one.
+        log.info("the budget could not be read: %s", error)
         return set()
     if spending is None or not spending.over:
         return set()
-    idle = ceiling.to_stop(nodes.values())
+    idle = limits.list_idle_gpu_nodes(nodes)
     if idle:
         log.info("%s: stopped, idle while %s", hostlist(idle), spending)
-        desk.slurmctld.set_nodes(idle, "POWER_DOWN", f"{BUDGET}{spending}")
+        context.slurmctld.set_nodes(idle, "POWER_DOWN", f"{BUDGET}{spending}")
     return {name for name, node in nodes.items() if node.gpus}
 
 
-def _failed_set_ups(desk: Desk, found: Found, nodes: Nodes) -> list[Finding]:
+def _read_failed_set_ups(context: Context, existing: MachineList, nodes: Nodes) -> list[Finding]:
     try:
-        return list(failed_set_ups(desk.cloud, desk.fleet.cluster, found, nodes))
-    except Refused as refused:
-        log.info("the nodes' reports could not be read: %s", refused)
+        return list(find_failed_set_ups(context.launcher, existing, nodes))
+    except LauncherError as error:
+        log.info("the nodes' reports could not be read: %s", error)
         return []
 
 
-def _of_closed_groups(desk: Desk, found: Found, nodes: Nodes) -> set[str]:
-    counts = desk.memory.load(breaker.NAME)
-    closed = found.closed | {group for group, count in counts.items() if count["closed"]}
+def _list_closed(context: Context, existing: MachineList, nodes: Nodes) -> set[str]:
+    """Return the nodes of groups that are being removed or whose partition the breaker closed."""
+    counts = context.memory.load(limits.BREAKER)
+    closed = existing.closed | {group for group, count in counts.items() if count["closed"]}
     return {name for name in nodes if group_of(name) in closed}
 
 
-def _act(desk: Desk, found: Found, due: Sequence[Finding]) -> None:
+def _act(context: Context, existing: MachineList, due: Sequence[Finding]) -> None:
     for finding in due:
         log.info("%s: %s: %s", finding.rule, finding.subject, finding.why)
-    gone = _subjects(due, "orphan")
-    terminate(desk.cloud, [machine for machine in found.machines if machine.id in gone])
-    failed = [*_subjects(due, "never-came"), *_subjects(due, "failed-set-up")]
+    orphans = _list_subjects(due, "orphan")
+    context.launcher.terminate([machine for machine in existing.machines if machine.id in orphans])
+    failed = [*_list_subjects(due, "never-came"), *_list_subjects(due, "failed-set-up")]
     if failed:
-        breaker.failed(desk.memory, failed)
+        limits.count_failures(context.memory, failed)
     for rule in ("lost", "never-came", "failed-set-up"):
-        mark_down(desk, {one.subject: one.why for one in due if one.rule == rule})
-    desk.slurmctld.set_nodes(_subjects(due, "replace"), "POWER_DOWN")
-    desk.slurmctld.set_nodes(_subjects(due, "start"), "POWER_UP")
+        mark_down(context, {finding.subject: finding.why for finding in due if finding.rule == rule})
+    context.slurmctld.set_nodes(_list_subjects(due, "replace"), "POWER_DOWN")
+    context.slurmctld.set_nodes(_list_subjects(due, "start"), "POWER_UP")
 
 
-def _subjects(due: Sequence[Finding], rule: Rule) -> list[str]:
-    return [one.subject for one in due if one.rule == rule]
+def _list_subjects(due: Sequence[Finding], rule: Rule) -> list[str]:
+    return [finding.subject for finding in due if finding.rule == rule]
 
 
-def _watch_the_breaker(desk: Desk, found: Found, nodes: Nodes) -> None:
-    working = {m.id: m.group for m in found.machines if m.name in nodes and nodes[m.name].works}
-    before = desk.memory.load(_WORKING)
+def _update_breaker(context: Context, existing: MachineList, nodes: Nodes) -> None:
+    working = {m.id: m.group for m in existing.machines if m.name in nodes and nodes[m.name].is_up}
+    before = context.memory.load(_WORKING)
     came_up = {group for machine, group in working.items() if machine not in before}
-    desk.memory.keep(_WORKING, working)
-    partitions = desk.slurmctld.partitions()
-    counts = breaker.settled(
-        desk.memory.load(breaker.NAME), came_up, [name for name, state in partitions.items() if state == "UP"]
-    )
-    for group in breaker.to_close(counts):
-        log.error("%s: closed, %d nodes in a row did not come up", group, counts[group]["failures"])
-        desk.slurmctld.set_partition(group, "DOWN")
-        counts = breaker.closed(counts, group)
-    desk.memory.keep(breaker.NAME, counts)
+    context.memory.save(_WORKING, working)
+    open_partitions = [name for name, state in context.slurmctld.partitions().items() if state == "UP"]
+    counts = limits.reset_counts(context.memory.load(limits.BREAKER), came_up, open_partitions)
+    for group in limits.list_groups_to_close(counts):
+        log.error("%s: partition closed, %d consecutive nodes did not come up", group, counts[group]["failures"])
+        context.slurmctld.set_partition(group, "DOWN")
+        counts = limits.mark_closed(counts, group)
+    context.memory.save(limits.BREAKER, counts)
 
 
-def _keep_topology(desk: Desk, found: Found, nodes: Nodes) -> None:
+def _update_topology(context: Context, existing: MachineList, nodes: Nodes) -> None:
     try:
-        changed = topology.refresh(desk.cloud, desk.memory, desk.etc, found.machines, nodes.keys())
-    except Refused as refused:
-        # The file as it is stays right for the nodes it knows; a daemon that is to read it again must still do so.
-        log.info("the places of the nodes could not be read: %s", refused)
+        changed = topology.refresh(context, existing.machines, nodes.keys())
+    except LauncherError as error:
+        # The file stays right for the nodes in it, and a reconfigure that is still due takes place.
+        log.info("the nodes' places in the network could not be read: %s", error)
         return
     if changed:
-        log.info("topology.conf: written anew")
-        desk.memory.keep(_TO_READ, {topology_file.NAME: True})
-
-
-def main() -> int:
-    return run("sweep", sweep)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        log.info("%s: updated", topology_file.NAME)
+        context.memory.save(_TO_READ, {topology_file.NAME: True})

@@ -1,39 +1,65 @@
-"""Keeps topology.conf in agreement with the machines that exist."""
+"""Keeping topology.conf in agreement with the machines that exist.
+
+`python -m slurm.power.topology NODES` fits the file to other nodes before Slurm reads it together with slurm.conf.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from slurm.power.cloud import Cloud
-from slurm.power.instances import Instance
-from slurm.power.memory import Memory, replace
-from slurm.power.topology_file import NAME, Place, problems, render
+from slurm.config.topology import NAME, check_topology, fit_topology, render_topology
+from slurm.hostlist import expand
+from slurm.power.context import Context
+from slurm.power.install import STATE
+from slurm.power.launcher import Machine, Place
+from slurm.power.memory import Memory, replace_file
 
 _PLACES = "places"
-# As many ids as DescribeInstanceTopology takes.
-_BATCH = 100
 
 
-def refresh(cloud: Cloud, memory: Memory, etc: Path, machines: Iterable[Instance], nodes: Collection[str]) -> bool:
-    """Whether the file changed, and Slurm must read it again. Without a file the plugin is off: nothing to do."""
-    if not (etc / NAME).exists():
+def refresh(context: Context, machines: Iterable[Machine], nodes: Collection[str]) -> bool:
+    """Return whether the file changed and Slurm must read it again; without a file the topology plugin is off."""
+    path = context.etc / NAME
+    if not path.exists():
         return False
     named = {machine.name: machine for machine in machines if machine.running and machine.name in nodes}
-    places = _places(cloud, memory, [machine.id for machine in named.values()])
-    text = render(nodes, {name: places[m.id] for name, m in named.items() if m.id in places})
-    if problems(text, nodes) or text == (etc / NAME).read_text():
+    places = _read_places(context, [machine.id for machine in named.values()])
+    text = render_topology(nodes, {name: places[m.id] for name, m in named.items() if m.id in places})
+    if check_topology(text, nodes) or text == path.read_text():
         return False
-    replace(etc / NAME, text)
+    replace_file(path, text)
     return True
 
 
-def _places(cloud: Cloud, memory: Memory, ids: Sequence[str]) -> dict[str, Place]:
-    """A machine never moves: only new ones are asked for. One that has just started has no place yet."""
-    kept = {one: tuple(place) for one, place in memory.load(_PLACES).items() if one in ids}
-    new = [one for one in ids if one not in kept]
-    for first in range(0, len(new), _BATCH):
-        found = cloud.pages("ec2", "describe_instance_topology", "Instances", InstanceIds=new[first : first + _BATCH])
-        kept |= {one["InstanceId"]: tuple(one["NetworkNodes"]) for one in found if one.get("NetworkNodes")}
-    memory.keep(_PLACES, {one: list(place) for one, place in kept.items()})
-    return kept
+def _read_places(context: Context, ids: Sequence[str]) -> dict[str, Place]:
+    """Return places by machine id; machines never move, so only new ones are asked for."""
+    saved = context.memory.load(_PLACES)
+    places: dict[str, Place] = {machine: tuple(place) for machine, place in saved.items() if machine in ids}
+    new = [machine for machine in ids if machine not in places]
+    if new:
+        places |= context.launcher.read_places(new)
+    context.memory.save(_PLACES, {machine: list(place) for machine, place in places.items()})
+    return places
+
+
+def fit_file(path: Path, memory: Memory, nodes: Collection[str]) -> None:
+    """Make a topology file list exactly these nodes; those that it had stay in their place."""
+    with memory.lock():
+        text = path.read_text()
+        fitted = fit_topology(text, nodes)
+        if fitted != text:
+            replace_file(path, fitted)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Fit the controller's file to the nodes of the first argument."""
+    root = Path(os.environ.get("MUSTER_ROOT", "/"))
+    fit_file(root / "etc/slurm" / NAME, Memory(root / STATE.lstrip("/")), expand(argv[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

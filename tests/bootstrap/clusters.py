@@ -15,7 +15,7 @@ from bootstrap.plan import Plan, plan
 from bootstrap.steps.packages import packages
 from cluster.inventory import Inventory, Node, NodeGpus
 from cluster.spec import ClusterSpec
-from slurm.node_state import NodeState
+from slurm.control.nodes import NodeState
 
 ROOT = Path(__file__).parents[2]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICluster cluster"

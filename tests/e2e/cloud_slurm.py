@@ -16,10 +16,12 @@ from docker.models.containers import Container
 from docker.models.networks import Network
 
 from cluster import names
-from cluster.inventory import Fleet, Inventory, Node, NodeSet
+from cluster.inventory import Inventory, Node, NodeSet
 from cluster.spec import ClusterSpec
-from slurm import render
-from slurm.power import programs
+from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.node.node import LAUNCHER
+from slurm.config.render import render_files
+from slurm.power import install
 from tests.harness import REPO, wait_until
 from tests.moto_server import ENVIRONMENT, Moto, listening
 
@@ -128,17 +130,17 @@ def _write(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint: str)
             },
         }
     )
-    files = render.files(inventory, spec, cgroup="none", db_password="none")
+    files = render_files(inventory, spec, cgroup="none", db_password="none")
     text = {path: file.content for path, file in files.items()}
     variables = " ".join(f"{key}={value}" for key, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}.items())
     site = next(Path(sys.prefix).glob("lib/python3*/site-packages")).relative_to(REPO)
     python = f"env LD_LIBRARY_PATH=/python/lib {variables} /python/bin/{Path(sys.executable).resolve().name}"
-    text |= programs.scripts(python, f"/repo:/repo/{site}")
-    text["/etc/muster/power/sweep"] = text[programs.RESUME].replace("power.resume", "power.sweep")
-    text["/etc/muster/fleet.json"] = fleet.model_dump_json()
+    text |= install.write_scripts(python, f"/repo:/repo/{site}", LAUNCHER)
+    text["/etc/muster/power/sweep"] = text[install.RESUME].replace(f"{LAUNCHER} resume", f"{LAUNCHER} sweep")
+    text[install.FLEET] = fleet.model_dump_json()
     for path, content in text.items():
         target = folder / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content)
-        target.chmod(0o755 if path.startswith(programs.FOLDER) else 0o644)
+        target.chmod(0o755 if path.startswith(install.FOLDER) else 0o644)
     (folder / "etc/slurm/slurm.key").write_bytes(KEY)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cluster.inventory import NodeSet
-from slurm.power.node_names import name_of
+from infra.targets.aws.launcher.node_names import read_node_name
 from tests import harness
 from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm
 from tests.moto_server import Moto, aws, moto
@@ -87,7 +87,7 @@ def _a_job_that_is_cancelled_meanwhile_gets_nothing(aws: Moto, slurm: CloudSlurm
     aws.capacity.clear()
     slurm.run("rm /var/lib/muster/power/cooldown.json")
     slurm.sweep()
-    assert "muster: nobody waits for it any more" in slurm.run("scontrol show node gpu-4 --oneliner")
+    assert "muster: no job is waiting for it any more" in slurm.run("scontrol show node gpu-4 --oneliner")
     _sweep_as_if_long_since(slurm, "replace gpu-4")
     wait_until(lambda: slurm.node("gpu-4") == "IDLE+CLOUD+POWERED_DOWN", "Slurm may ask for gpu-4 again")
     assert "gpu-4" not in _named(aws)
@@ -143,7 +143,7 @@ def _named(aws: Moto) -> dict[str, str]:
     instances = {}
     for machine in machines(aws):
         tags = {tag["Key"]: tag["Value"] for tag in machine["Tags"]}
-        instances[name_of(tags, machine["AmiLaunchIndex"]) or ""] = machine["InstanceId"]
+        instances[read_node_name(tags, machine["AmiLaunchIndex"]) or ""] = machine["InstanceId"]
     return instances
 
 

@@ -15,8 +15,9 @@ from infra.home import Home
 from muster.commands import fabric
 from muster.commands.fabric import Proof, table
 from muster.commands.fabric_basis import basis
-from muster.commands.fabric_nodes import chosen, listed
+from muster.commands.fabric_nodes import chosen
 from muster.commands.submit import Followed
+from slurm.control.nodes import parse_listed_by_partition
 from slurm.power.reasons import may_be_replaced
 
 SINFO = """\
@@ -29,7 +30,7 @@ cpu|cpu-1|idle|none
 
 
 def test_nodes_that_are_up_are_measured_and_none_is_started() -> None:
-    wanted, left_out = chosen(listed(SINFO), None, ())
+    wanted, left_out = chosen(parse_listed_by_partition(SINFO), None, ())
     assert wanted == {"gpu": ["gpu-1", "gpu-2"]}
     assert left_out == [
         "gpu-3 left out: idle~",
@@ -39,7 +40,7 @@ def test_nodes_that_are_up_are_measured_and_none_is_started() -> None:
 
 
 def test_a_node_that_is_named_is_started() -> None:
-    assert chosen(listed(SINFO), "gpu", ("gpu-1", "gpu-3")) == ({"gpu": ["gpu-1", "gpu-3"]}, [])
+    assert chosen(parse_listed_by_partition(SINFO), "gpu", ("gpu-1", "gpu-3")) == ({"gpu": ["gpu-1", "gpu-3"]}, [])
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_a_node_that_is_named_is_started() -> None:
 )
 def test_refused(partition: str | None, named: tuple[str, ...], message: str) -> None:
     with pytest.raises(Stop, match=message):
-        chosen(listed(SINFO), partition, named)
+        chosen(parse_listed_by_partition(SINFO), partition, named)
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_a_node_that_slurm_itself_took_away_is_a_failure():
 
 def test_a_new_node_full_of_jobs_is_not_taken_on_trust():
     controller = Controller({"gpu-2": "State=ALLOCATED CPUAlloc=2"})
-    with pytest.raises(GateError, match="node gpu-2, step job start: jobs have filled it"):
+    with pytest.raises(GateError, match="node gpu-2, step job start: jobs filled it"):
         run_check(controller, proven=("gpu-1",))
 
 
@@ -214,7 +214,7 @@ def test_a_new_node_that_a_killed_job_still_holds_is_waited_for_as_long_as_slurm
 
 def test_a_failed_rank_fails_the_gate():
     controller = Controller(srun=lambda names: Answer(1, f"srun: error: Node failure on {names[-1]}\n"))
-    with pytest.raises(GateError, match=r"Node failure on .*\. Fix: look whether the node runs"):
+    with pytest.raises(GateError, match=r"Node failure on .*\. Fix: check whether the node is running"):
         run_check(controller)
 
 
@@ -238,7 +238,7 @@ def test_a_job_that_starts_nowhere_is_blamed_on_the_node_slurm_has_lost():
 
 def test_a_job_that_starts_nowhere_is_blamed_on_the_node_that_does_not_answer():
     controller = Controller(srun=lambda _: Answer(124, ""), silent=("gpu-2",))
-    with pytest.raises(GateError, match=r"node gpu-2, step job start: it does not answer; nothing more within"):
+    with pytest.raises(GateError, match=r"node gpu-2, step job start: it does not answer; no further output within"):
         run_check(controller)
 
 

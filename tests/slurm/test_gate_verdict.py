@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from slurm.node_state import parse_nodes
-from slurm.verdict import judge, parse_ranks, unfit
+from slurm.control.nodes import parse_nodes
+from slurm.gate_verdict import find_unfit_node, judge_job, parse_ranks
 
 HOSTS = ("gpu-1", "gpu-2")
 IDLE = (
@@ -26,16 +26,16 @@ def passed(host: str, total: float = 3.0) -> str:
 
 
 def test_every_host_passed():
-    assert judge(HOSTS, 0, passed("gpu-1") + passed("gpu-2")) is None
+    assert judge_job(HOSTS, 0, passed("gpu-1") + passed("gpu-2")) is None
 
 
 def test_one_node_is_a_world_too():
-    assert judge(("big-1",), 0, passed("big-1", 1.0)) is None
+    assert judge_job(("big-1",), 0, passed("big-1", 1.0)) is None
 
 
 def test_other_lines_in_between_do_not_matter():
     output = "srun: job 12 queued\n" + passed("gpu-1") + "muster-gate {broken\n0: " + passed("gpu-2")
-    assert judge(HOSTS, 0, output) is None
+    assert judge_job(HOSTS, 0, output) is None
 
 
 CASES = {
@@ -53,7 +53,7 @@ CASES = {
     "a host nobody asked for": (
         0,
         passed("gpu-1") + passed("cpu-9"),
-        "not ready: node cpu-9, step job: ran there although only gpu-1, gpu-2 were asked for.",
+        "not ready: node cpu-9, step job: ran there although only gpu-1, gpu-2 were requested.",
     ),
     "a rank that never started, srun says why": (
         1,
@@ -69,7 +69,7 @@ CASES = {
         + said("gpu-2", "started", "imported")
         + "srun: error: gpu-2: task 1: Terminated\n",
         "not ready: node gpu-2, step joining the fabric: "
-        "no word from it; gpu-1 says: did not join within 25 s: rank 1.",
+        "no report from it; gpu-1 reports: did not join within 25 s: rank 1.",
     ),
     "a rank that cannot reach the first one, which lost patience too": (
         1,
@@ -92,16 +92,16 @@ CASES = {
         "not ready: node gpu-1, gpu-2, step job start: srun: error: Unable to allocate resources: "
         "Invalid account or account/partition combination specified.",
     ),
-    "srun says nothing": (7, "", "not ready: node gpu-1, gpu-2, step job start: srun exited with 7 and said nothing."),
+    "srun says nothing": (7, "", "not ready: node gpu-1, gpu-2, step job start: srun exited with 7 without output."),
     "a hang": (
         124,
         said("gpu-1", "started", "imported", "joined") + said("gpu-2", "started", "imported"),
-        "not ready: node gpu-2, step joining the fabric: nothing more within 35 s.",
+        "not ready: node gpu-2, step joining the fabric: no further output within 35 s.",
     ),
     "a hang before anything was said": (
         124,
         "srun: job 4 queued and waiting for resources\n",
-        "not ready: node gpu-1, step job start: nothing more within 35 s; "
+        "not ready: node gpu-1, step job start: no further output within 35 s; "
         "last line: srun: job 4 queued and waiting for resources.",
     ),
     "a node that dies in the middle": (
@@ -122,7 +122,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_failure_names_node_step_and_line(case: str):
     code, output, message = CASES[case]
-    problem = judge(HOSTS, code, output, deadline_s=35)
+    problem = judge_job(HOSTS, code, output, deadline_s=35)
     assert str(problem) == message
 
 
@@ -135,7 +135,7 @@ def test_the_reason_of_a_node_that_does_not_work_is_said():
     text = (
         f"NodeName=gpu-1 {IDLE}\nNodeName=gpu-2 State=IDLE+DRAIN Weight=1 Reason=Kill task failed [slurm@2026-11-15T03]"
     )
-    problem = unfit(HOSTS, parse_nodes(text))
+    problem = find_unfit_node(HOSTS, parse_nodes(text))
     assert problem is not None
     assert (problem.node, problem.step) == ("gpu-2", "registration")
     assert problem.line == "slurmctld has it as idle+drain (Kill task failed)"
@@ -143,10 +143,10 @@ def test_the_reason_of_a_node_that_does_not_work_is_said():
 
 
 def test_a_node_slurm_does_not_know():
-    problem = unfit(HOSTS, parse_nodes(f"NodeName=gpu-1 {IDLE}\n"))
+    problem = find_unfit_node(HOSTS, parse_nodes(f"NodeName=gpu-1 {IDLE}\n"))
     assert str(problem).startswith("not ready: node gpu-2, step registration: slurmctld does not know it.")
 
 
 def test_a_node_that_a_person_took_away_is_no_failure():
     text = f"NodeName=gpu-1 {IDLE}\nNodeName=gpu-2 State=IDLE+DRAIN Weight=1 Reason=bad fan, row=7 [root@2026-11-15T03]"
-    assert unfit(HOSTS, parse_nodes(text)) is None
+    assert find_unfit_node(HOSTS, parse_nodes(text)) is None

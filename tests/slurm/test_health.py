@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from slurm.health import clock, efa, filesystem, gpu, nvlink, software, xid
-from slurm.health.check import Check, Expected, Problem, judged
-from slurm.health.drain import FABRIC, GOOD_ROUNDS, PREFIX, Decision, Standing, decide
-from slurm.health.run import ALL, ask, problems
+from slurm.health.check import Check, Expected, HealthProblem, judge_answer
+from slurm.health.drain import FABRIC_PREFIX, GOOD_ROUNDS, PREFIX, Decision, Service, decide
+from slurm.health.registry import CHECKS, find_problems, run_scripts
 
 P5 = Expected(gpus=2, nvlinks=3, efa=2, mounts=("/shared",))
 HEALTHY = "0, 0, 0, 0, 0x0000000000000004\n1, 0, 0, 0, 0x0000000000000001\n"
@@ -55,8 +55,8 @@ def test_software_is_still_what_the_node_was_set_up_with(tmp_path: Path) -> None
         expected = Expected(software={name: {"version": had, "file": file} for name, (had, file) in known.items()})
         if not software.CHECK.applies(expected):
             return []
-        (answer,) = ask([software.CHECK.command(expected)], 10.0)
-        return [str(problem) for problem in judged(software.CHECK, answer, expected)]
+        (answer,) = run_scripts([software.CHECK.command(expected)], 10.0)
+        return [str(problem) for problem in judge_answer(software.CHECK, answer, expected)]
 
     assert found(driver=("595.91.07", driver), efa=("3.3.0", module), libfabric=("2.6.0", "")) == []
     assert found(libfabric=("2.6.0", "")) == []
@@ -111,67 +111,67 @@ def test_disk() -> None:
 
 def test_a_mount_that_is_missing_and_one_that_is_there() -> None:
     expected = Expected(mounts=("/", "/nowhere-at-all"))
-    answer = ask([filesystem.MOUNTS.command(expected)], 20)[0]
+    answer = run_scripts([filesystem.MOUNTS.command(expected)], 20)[0]
     assert filesystem.judge_mounts(answer.output, expected) == ["/nowhere-at-all is not mounted"]
 
 
 def test_no_answer_and_a_failing_command_are_problems() -> None:
-    def problem(script: str, limit_s: float) -> list[Problem]:
+    def problem(script: str, limit_s: float) -> list[HealthProblem]:
         check = Check("probe", lambda _: True, lambda _: script, lambda _output, _expected: [])
-        return judged(check, ask([script], limit_s)[0], P5)
+        return judge_answer(check, run_scripts([script], limit_s)[0], P5)
 
     began = time.monotonic()
-    assert problem("sleep 600", 0.2) == [Problem("probe", "no answer within 0.2 s")]
+    assert problem("sleep 600", 0.2) == [HealthProblem("probe", "no answer within 0.2 s")]
     assert time.monotonic() - began < 60
-    assert problem("echo broken >&2; exit 9", 60) == [Problem("probe", "exit code 9, broken")]
+    assert problem("echo broken >&2; exit 9", 60) == [HealthProblem("probe", "exit code 9, broken")]
     assert problem("true", 60) == []
 
 
 def test_checks_run_side_by_side() -> None:
     began = time.monotonic()
-    assert [answer.code for answer in ask(["sleep 1"] * 20, 60)] == [0] * 20
+    assert [answer.code for answer in run_scripts(["sleep 1"] * 20, 60)] == [0] * 20
     assert time.monotonic() - began < 15
 
 
 def test_every_check_can_be_switched_off() -> None:
     expected = Expected(gpus=8, nvlinks=18, efa=32, mounts=("/nowhere",))
-    assert {problem.check for problem in problems(expected, before_job=False, limit_s=20)} >= {"gpu", "mounts"}
-    off = Expected(**{**vars(expected), "disabled": [check.name for check in ALL]})
-    assert problems(off, before_job=False, limit_s=20) == []
+    assert {problem.check for problem in find_problems(expected, before_job=False, limit_s=20)} >= {"gpu", "mounts"}
+    off = Expected(**{**vars(expected), "disabled": [check.name for check in CHECKS]})
+    assert find_problems(off, before_job=False, limit_s=20) == []
 
 
-BAD = [Problem("gpu", "7 GPUs of 8 answer")]
+BAD = [HealthProblem("gpu", "7 GPUs of 8 answer")]
 REASON = PREFIX + "gpu: 7 GPUs of 8 answer"
 
 
 @pytest.mark.parametrize(
-    ("found", "standing", "rounds", "decision"),
+    ("found", "service", "rounds", "decision"),
     [
-        (BAD, Standing(False), 0, Decision("drain", REASON)),
-        (BAD, Standing(True, "maintenance by alice"), 0, Decision(None, REASON)),
-        (BAD, Standing(True, REASON), 2, Decision(None, REASON)),
-        (BAD, Standing(True, PREFIX + "xid: other"), 0, Decision("drain", REASON)),
-        ([], Standing(False), 0, Decision(None)),
-        ([], Standing(True, "maintenance by alice"), 9, Decision(None)),
-        ([], Standing(True, REASON), 0, Decision(None, good_rounds=1)),
-        ([], Standing(True, REASON), GOOD_ROUNDS - 1, Decision("resume")),
-        ([], Standing(True, FABRIC + "slow"), GOOD_ROUNDS - 1, Decision(None)),
-        (BAD, Standing(True, FABRIC + "slow"), 0, Decision(None, REASON)),
+        (BAD, Service(False), 0, Decision("drain", REASON)),
+        (BAD, Service(True, "maintenance by alice"), 0, Decision(None, REASON)),
+        (BAD, Service(True, REASON), 2, Decision(None, REASON)),
+        (BAD, Service(True, PREFIX + "xid: other"), 0, Decision("drain", REASON)),
+        ([], Service(False), 0, Decision(None)),
+        ([], Service(True, "maintenance by alice"), 9, Decision(None)),
+        ([], Service(True, REASON), 0, Decision(None, good_rounds=1)),
+        ([], Service(True, REASON), GOOD_ROUNDS - 1, Decision("resume")),
+        ([], Service(True, FABRIC_PREFIX + "slow"), GOOD_ROUNDS - 1, Decision(None)),
+        (BAD, Service(True, FABRIC_PREFIX + "slow"), 0, Decision(None, REASON)),
     ],
 )
-def test_decision(found: list[Problem], standing: Standing, rounds: int, decision: Decision) -> None:
-    assert decide(found, standing, rounds) == decision
+def test_decision(found: list[HealthProblem], service: Service, rounds: int, decision: Decision) -> None:
+    assert decide(found, service, rounds) == decision
 
 
 def test_the_whole_program_with_tools_of_the_kind_it_meets(tmp_path: Path) -> None:
     """The real program, in its own process, with stand-ins for scontrol and sinfo that remember."""
     tools, state = tmp_path / "bin", tmp_path / "node"
     tools.mkdir()
-    state.write_text("idle|none")
+    state.write_text("gpu-1|idle|none")
     (tools / "sinfo").write_text(f"#!/bin/sh\ncat {state}\n")
     (tools / "scontrol").write_text(
-        f'#!/bin/sh\ncase "$3" in state=drain) printf "drained|%s" "${{4#reason=}}" >{state};; '
-        f'state=resume) printf "idle|none" >{state};; esac\n'
+        f'#!/bin/sh\ncase "$3" in state=drain) printf "gpu-1|drained|%s" "${{4#reason=}}" >{state};; '
+        f'state=resume) printf "gpu-1|idle|none" >{state};; esac\n'
     )
     for tool in tools.iterdir():
         tool.chmod(0o755)
@@ -192,10 +192,10 @@ def test_the_whole_program_with_tools_of_the_kind_it_meets(tmp_path: Path) -> No
     failed = run("prolog", ["/nowhere"])
     assert (failed.returncode, failed.stderr) == (1, "health: mounts: /nowhere is not mounted\n")
     assert run("interval", ["/nowhere"]).returncode == 0
-    assert state.read_text() == "drained|health: mounts: /nowhere is not mounted"
+    assert state.read_text() == "gpu-1|drained|health: mounts: /nowhere is not mounted"
     for _ in range(GOOD_ROUNDS):
         assert "drained" in state.read_text()
         assert run("interval", ["/"]).returncode == 0
-    assert state.read_text() == "idle|none"
+    assert state.read_text() == "gpu-1|idle|none"
     assert not (tmp_path / "rounds").exists()
     assert run("prolog", ["/"]).returncode == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm.node_state import NodeState, parse_nodes
+from slurm.control.nodes import NodeState, parse_nodes
 
 SIZE = "CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.75 RealMemory=1920 AllocMem=0 FreeMem=15238"
 

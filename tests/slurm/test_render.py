@@ -10,9 +10,9 @@ import pytest
 
 from cluster.inventory import Inventory, Node, NodeGpus, NodeSet
 from cluster.spec import ClusterSpec
+from slurm.config.render import Cgroup, render_files
+from slurm.config.topology import check_topology
 from slurm.hostlist import expand, hostlist
-from slurm.power.topology_file import problems
-from slurm.render import Cgroup, files
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
 
@@ -29,6 +29,7 @@ def simulated(count: int) -> NodeGpus:
 LOCAL = Inventory(
     cluster="demo",
     target="local",
+    single_host=True,
     nodes=(
         node("controller", "controller", 2),
         node("login", "login", 3),
@@ -61,6 +62,7 @@ CLOUD = Inventory(
 SMALL = Inventory(
     cluster="tiny",
     target="local",
+    single_host=True,
     nodes=(node("controller", "controller", 2), node("cpu-1", "compute", 3, 1024, group="cpu", cpus=1)),
 )
 L4 = NodeGpus(count=1, kind="real", type="l4")
@@ -116,7 +118,7 @@ CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
 def rendered(case: str) -> dict[str, str]:
     inventory, more, cgroup = CASES[case]
     spec = ClusterSpec.model_validate({"name": inventory.cluster, "target": inventory.target, **more})
-    made = files(inventory, spec, cgroup=cgroup, db_password="golden-password")
+    made = render_files(inventory, spec, cgroup=cgroup, db_password="golden-password")
     return {path.rpartition("/")[2]: file.content for path, file in made.items()}
 
 
@@ -128,7 +130,7 @@ def test_golden_copies(case: str) -> None:
 
 def test_the_database_password_is_in_one_file_that_only_slurm_reads() -> None:
     spec = ClusterSpec.model_validate({"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}})
-    made = files(LOCAL, spec, cgroup="v1", db_password="secret-word")
+    made = render_files(LOCAL, spec, cgroup="v1", db_password="secret-word")
     holders = {path: (file.mode, file.owner) for path, file in made.items() if "secret-word" in file.content}
     assert holders == {"/etc/slurm/slurmdbd.conf": (0o600, "slurm:slurm")}
 
@@ -173,7 +175,7 @@ def test_hostlists_are_expanded(short: str, names: tuple[str, ...]) -> None:
 def test_the_first_topology_holds_every_node_that_slurm_conf_has() -> None:
     made = rendered("launched")
     named = [line.split()[0].partition("=")[2] for line in made["slurm.conf"].splitlines() if line[:9] == "NodeName="]
-    assert problems(made["topology.conf"], [name for short in named for name in expand(short)]) == []
+    assert check_topology(made["topology.conf"], [name for short in named for name in expand(short)]) == []
 
 
 def test_there_is_a_topology_only_where_a_fabric_needs_one() -> None:

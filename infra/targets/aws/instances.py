@@ -13,8 +13,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from cluster import names
 from infra.resources.problem import Problem
 from infra.targets.aws.client import client
-from slurm.power.instances import STATES
-from slurm.power.node_names import name_of
+from infra.targets.aws.launcher.instances import STATES
+from infra.targets.aws.launcher.node_names import read_node_name
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _instance(raw: dict[str, Any]) -> Instance:
     tags = {tag["Key"]: str(tag["Value"]) for tag in raw.get("Tags", [])}
     return Instance(
         id=raw["InstanceId"],
-        name=name_of(tags, raw["AmiLaunchIndex"]) or "",
+        name=read_node_name(tags, raw["AmiLaunchIndex"]) or "",
         role=tags.get(names.ROLE, ""),
         state=raw["State"]["Name"],
         launched=raw["LaunchTime"].astimezone(UTC),

@@ -14,10 +14,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from cluster import names
 from infra.resources.problem import Problem
+from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.leftover_kinds import ec2, names_and_rights, storage
 from infra.targets.aws.leftover_kinds.kind import Account, Found, Kind, tags_of
 from infra.targets.target import Leftover, Leftovers
-from slurm.power.errors import Fault, fault_of
+from slurm.power.launcher import Fault
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ def remove(leftover: Leftover, until: float, *, sleep: Callable[[float], None] =
         try:
             return kind.remove(account, leftover.name)
         except (ClientError, BotoCoreError) as error:
-            fault = fault_of(error)
+            fault = classify_error(error)
             if any(word in fault.code for word in _GONE):
                 return None
             if not _may_pass(fault) or time.monotonic() + wait > until:

@@ -13,10 +13,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from cluster.catalog.prices import Price, instance_price
 from cluster.spec import ClusterSpec
+from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.plan.capacity import purchases
 from infra.targets.aws.preflight.account import Account
 from infra.targets.aws.validate.types import named
-from slurm.power.errors import fault_of
 
 SOURCE = "AWS Price List API"
 SPOT_SOURCE = "EC2 spot price history"
@@ -65,7 +65,7 @@ def live_prices(spec: ClusterSpec, account: Account) -> LivePrices:
             spot = _spot(account.client("ec2"), wanted, now)
     except (ClientError, BotoCoreError) as failure:
         call = f"{failure.operation_name}: " if isinstance(failure, ClientError) else ""
-        problem = f"{call}{fault_of(failure).code}"
+        problem = f"{call}{classify_error(failure).code}"
     except (LookupError, TypeError, ValueError, AttributeError) as odd:
         problem = f"an answer of AWS in another shape: {odd!r}"
     if not problem and (missing := [name for name in types if name not in on_demand]):

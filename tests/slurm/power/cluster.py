@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from cluster.inventory import Fleet, FleetGroup, LaunchOption
+from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.fleet import Fleet, FleetGroup, LaunchOption
+from infra.targets.aws.launcher.launcher import AwsLauncher
 from slurm.hostlist import expand
-from slurm.power.cloud import Cloud
+from slurm.power.context import Context
 from slurm.power.memory import Memory
-from slurm.power.program import Desk
 from slurm.power.slurmctld import Slurmctld
 from tests.moto_server import REGION, Moto
 
@@ -36,7 +37,8 @@ class FakeSlurm:
     told: list[list[str]] = field(default_factory=list)
     when_reconfigured: Callable[[], None] | None = None
 
-    def __call__(self, words: list[str]) -> str:
+    def __call__(self, command: Sequence[str]) -> str:
+        words = list(command[1:])
         if words[:2] == ["show", "node"]:
             return "\n".join(self._line(name) for name in self.states)
         if words[:2] == ["show", "partition"]:
@@ -146,9 +148,10 @@ def make_fleet(
     return Fleet.model_validate(fields)
 
 
-def make_desk(fleet: Fleet, folder: Path, slurm: FakeSlurm, clock: Clock) -> Desk:
-    cloud = Cloud(fleet.region, sleep=clock.sleep, clock=clock.now)
-    return Desk(fleet, cloud, Slurmctld(slurm), Memory(folder / "power"), folder / "slurm", now=clock.now)
+def make_context(fleet: Fleet, folder: Path, slurm: FakeSlurm, clock: Clock) -> Context:
+    api = AwsApi(fleet.region, sleep=clock.sleep, clock=clock.now)
+    launcher = AwsLauncher(fleet, api)
+    return Context(launcher, Slurmctld(slurm), Memory(folder / "power"), folder / "slurm", now=clock.now)
 
 
 def impatient(fleet: Fleet, retry_s: int = 0) -> Fleet:

@@ -1,4 +1,4 @@
-"""AWS for these tests, and what every one of them needs: a fleet, a slurmctld made of answers, a clock, a desk."""
+"""AWS for these tests, and what every one of them needs: a fleet, a slurmctld made of answers, a clock, a context."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.inventory import Fleet
-from slurm.power.program import Desk
+from infra.targets.aws.launcher.fleet import Fleet
+from slurm.power.context import Context
 from tests.moto_server import Moto, aws, moto
-from tests.slurm.power.cluster import Clock, FakeSlurm, make_desk, make_fleet
+from tests.slurm.power.cluster import Clock, FakeSlurm, make_context, make_fleet
 
 __all__ = ["aws", "moto"]
 
@@ -32,5 +32,5 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def desk(fleet: Fleet, tmp_path: Path, slurm: FakeSlurm, clock: Clock) -> Desk:
-    return make_desk(fleet, tmp_path, slurm, clock)
+def context(fleet: Fleet, tmp_path: Path, slurm: FakeSlurm, clock: Clock) -> Context:
+    return make_context(fleet, tmp_path, slurm, clock)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, NoCredentialsError, ReadTimeoutError
 
-from slurm.power import errors
+from infra.targets.aws.launcher.errors import _CODES, FIXES, classify_error
+from slurm.power.launcher import Fault, LauncherError
 
 
 def refusal(code: str) -> ClientError:
@@ -31,23 +32,23 @@ def refusal(code: str) -> ClientError:
     ],
 )
 def test_codes(code: str, kind: str) -> None:
-    assert errors.fault_of(refusal(code)) == errors.Fault(kind, code, "said so")  # type: ignore[arg-type]
+    assert classify_error(refusal(code)) == Fault(kind, code, "said so")  # type: ignore[arg-type]
 
 
 def test_a_code_means_one_thing() -> None:
-    codes = [code for codes in errors._CODES.values() for code in codes]
+    codes = [code for codes in _CODES.values() for code in codes]
     assert len(codes) == len(set(codes))
 
 
 def test_no_answer_is_asked_again_and_no_credentials_are_not() -> None:
     for error in (ConnectTimeoutError(endpoint_url="x"), ReadTimeoutError(endpoint_url="x")):
-        assert errors.fault_of(error).kind == "throttle"
-    assert errors.fault_of(NoCredentialsError()).kind == "broken"
+        assert classify_error(error).kind == "throttle"
+    assert classify_error(NoCredentialsError()).kind == "broken"
 
 
 def test_what_is_refused_says_what_to_do() -> None:
-    said = str(errors.Refused("run_instances", errors.Fault("quota", "VcpuLimitExceeded", "512 vCPUs")))
+    said = str(LauncherError("run_instances", Fault("quota", "VcpuLimitExceeded", "512 vCPUs"), FIXES["quota"]))
     assert said == (
         "run_instances: VcpuLimitExceeded: 512 vCPUs; "
-        "ask for more under Service Quotas, or let the group have fewer nodes"
+        "request a higher quota under Service Quotas, or reduce the group's nodes"
     )

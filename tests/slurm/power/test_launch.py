@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from cluster.inventory import Fleet, LaunchOption
-from slurm.power import launch as launching
-from slurm.power.cloud import Cloud
-from slurm.power.errors import Refused
-from slurm.power.instances import find
-from slurm.power.launch import Unit, chunks, launch, request
-from slurm.power.node_names import name_of, tag_of
-from slurm.power.terminate import terminate
+from infra.targets.aws.launcher import launch as launching
+from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.fleet import Fleet, LaunchOption
+from infra.targets.aws.launcher.instances import list_instances, terminate
+from infra.targets.aws.launcher.launch import build_request, launch, split_into_calls
+from infra.targets.aws.launcher.node_names import read_node_name, write_numbers
+from slurm.power.launcher import LauncherError, Unit
 from tests.moto_server import REGION, Moto
 from tests.slurm.power.cluster import TYPE, Clock, machines, make_fleet
 
 
-def cloud(clock: Clock) -> Cloud:
-    return Cloud(REGION, sleep=clock.sleep, clock=clock.now)
+def cloud(clock: Clock) -> AwsApi:
+    return AwsApi(REGION, sleep=clock.sleep, clock=clock.now)
 
 
 def names(first: int, last: int) -> Unit:
@@ -39,16 +38,16 @@ def option(**changes: Any) -> LaunchOption:
 
 
 def asked(fleet: Fleet, one: LaunchOption) -> dict[str, Any]:
-    return request(fleet, one, names(1, 2), least=2, interfaces=[], token="t")
+    return build_request(fleet, one, names(1, 2), least=2, interfaces=[], token="t")
 
 
 def test_all_nodes_of_a_job_in_one_call_each_with_its_name(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(3, 18)], "t")
     assert aws.count() == {"DescribeLaunchTemplateVersions": 1, "RunInstances": 1}
-    assert set(result.nodes) == set(names(3, 18))
-    assert {machine.zone for machine in result.nodes.values()} == {"us-east-1a"}
-    found = find(cloud(clock), fleet).named()
-    assert {name: machine.id for name, machine in found.items()} == {n: m.id for n, m in result.nodes.items()}
+    assert set(result.machines) == set(names(3, 18))
+    assert {machine.zone for machine in result.machines.values()} == {"us-east-1a"}
+    found = list_instances(cloud(clock), fleet).by_name()
+    assert {name: machine.id for name, machine in found.items()} == {n: m.id for n, m in result.machines.items()}
     assert len({machine.address for machine in found.values()}) == 16
 
 
@@ -65,8 +64,8 @@ def test_the_templates_interfaces_go_into_the_options_subnet(aws: Moto, fleet: F
 def test_a_shortage_in_one_zone_goes_on_to_the_next(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.capacity[(TYPE, "us-east-1a")] = 3
     result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 4)], "t")
-    assert {machine.zone for machine in result.nodes.values()} == {"us-east-1b"}
-    assert [str(one) for one in result.failed] == ["us-east-1a on-demand none"]
+    assert {machine.zone for machine in result.machines.values()} == {"us-east-1b"}
+    assert [str(one) for one in result.shortages] == ["us-east-1a on-demand none"]
     assert len(machines(aws)) == 4
     assert clock.slept == [], "a shortage is not asked about twice"
 
@@ -74,17 +73,17 @@ def test_a_shortage_in_one_zone_goes_on_to_the_next(aws: Moto, fleet: Fleet, clo
 def test_what_is_nowhere_to_be_had_leaves_nothing_behind(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.capacity |= {(TYPE, "us-east-1a"): 1, (TYPE, "us-east-1b"): 0}
     result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 2)], "t")
-    assert (result.nodes, result.missing) == ({}, [names(1, 2)])
-    assert [str(one) for one in result.failed] == ["us-east-1a on-demand none", "us-east-1b on-demand none"]
+    assert (result.machines, result.missing) == ({}, [names(1, 2)])
+    assert [str(one) for one in result.shortages] == ["us-east-1a on-demand none", "us-east-1b on-demand none"]
     assert machines(aws) == []
 
 
 def test_of_several_jobs_those_come_up_that_fit_and_half_a_job_is_ended(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.capacity |= {(TYPE, "us-east-1a"): 3, (TYPE, "us-east-1b"): 0}
     result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 2), names(3, 4)], "t")
-    assert sorted(result.nodes) == ["gpu-1", "gpu-2"]
+    assert sorted(result.machines) == ["gpu-1", "gpu-2"]
     assert result.missing == [names(3, 4)]
-    assert str(result.failed[0]) == "us-east-1a on-demand InsufficientInstanceCapacity (3 only)"
+    assert str(result.shortages[0]) == "us-east-1a on-demand InsufficientInstanceCapacity (3 only)"
     assert len(machines(aws)) == 2
     assert aws.count()["RunInstances"] == 2
 
@@ -92,19 +91,19 @@ def test_of_several_jobs_those_come_up_that_fit_and_half_a_job_is_ended(aws: Mot
 def test_a_lost_answer_starts_nothing_twice(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.lose_answer("RunInstances", times=2)
     result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 3)], "t")
-    assert sorted(result.nodes) == ["gpu-1", "gpu-2", "gpu-3"]
+    assert sorted(result.machines) == ["gpu-1", "gpu-2", "gpu-3"]
     assert len(machines(aws)) == 3
     assert len({call.params["ClientToken"] for call in aws.of("RunInstances")}) == 1
 
 
 def test_throttling_is_waited_out_and_not_for_ever(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.fail("RunInstances", "RequestLimitExceeded", times=3)
-    assert len(launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t").nodes) == 1
+    assert len(launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t").machines) == 1
     assert len(clock.slept) == 3
     began = clock.now()
     aws.fail("DescribeInstances", "RequestLimitExceeded", times=1000)
-    with pytest.raises(Refused, match="describe_instances: RequestLimitExceeded"):
-        find(cloud(clock), fleet)
+    with pytest.raises(LauncherError, match="describe_instances: RequestLimitExceeded"):
+        list_instances(cloud(clock), fleet)
     assert clock.now() - began <= 120
 
 
@@ -114,8 +113,8 @@ def test_throttling_is_waited_out_and_not_for_ever(aws: Moto, fleet: Fleet, cloc
 def test_an_option_that_cannot_be_used_does_not_stop_the_next(aws: Moto, fleet: Fleet, clock: Clock, code: str) -> None:
     aws.fail("RunInstances", code)
     result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t")
-    assert result.nodes["gpu-1"].zone == "us-east-1b"
-    assert str(result.failed[0]) == f"us-east-1a on-demand {code}"
+    assert result.machines["gpu-1"].zone == "us-east-1b"
+    assert str(result.shortages[0]) == f"us-east-1a on-demand {code}"
 
 
 def test_on_demand_spot_reservation_and_block(fleet: Fleet) -> None:
@@ -152,34 +151,34 @@ def test_everything_launched_carries_the_clusters_tags(fleet: Fleet) -> None:
 
 
 def test_calls_are_cut_where_ec2_would_be_slow_and_tags_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "MOST", 4)
-    assert chunks([names(1, 2), names(3, 3)]) == [(list(names(1, 3)), 2)]
-    assert chunks([names(1, 6), names(7, 8)]) == [(list(names(1, 4)), 4), (list(names(5, 8)), 2)]
-    monkeypatch.setattr(launching, "MOST", 500)
+    monkeypatch.setattr(launching, "MAX_PER_CALL", 4)
+    assert split_into_calls([names(1, 2), names(3, 3)]) == [(list(names(1, 3)), 2)]
+    assert split_into_calls([names(1, 6), names(7, 8)]) == [(list(names(1, 4)), 4), (list(names(5, 8)), 2)]
+    monkeypatch.setattr(launching, "MAX_PER_CALL", 500)
     scattered = tuple(f"gpu-{n}" for n in range(1, 1000, 2))
-    assert all(len(tag_of(part)) <= 256 for part, _ in chunks([scattered]))
-    assert [name for part, _ in chunks([scattered]) for name in part] == list(scattered)
+    assert all(len(write_numbers(part)) <= 256 for part, _ in split_into_calls([scattered]))
+    assert [name for part, _ in split_into_calls([scattered]) for name in part] == list(scattered)
 
 
 @pytest.mark.parametrize("members", [names(1, 64), ("gpu-7",), ("gpu-3", "gpu-1", "gpu-2", "gpu-9")])
 def test_a_machine_knows_its_name_by_its_index(members: Unit) -> None:
-    tags = {"muster.group": "gpu", "muster.numbers": tag_of(members)}
-    assert tuple(name_of(tags, index) for index in range(len(members))) == members
-    assert name_of(tags, len(members)) is None
-    assert name_of({"muster.group": "gpu"}, 0) is None
+    tags = {"muster.group": "gpu", "muster.numbers": write_numbers(members)}
+    assert tuple(read_node_name(tags, index) for index in range(len(members))) == members
+    assert read_node_name(tags, len(members)) is None
+    assert read_node_name({"muster.group": "gpu"}, 0) is None
 
 
 def test_nothing_of_another_cluster_is_seen(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     other = make_fleet(aws, cluster="other", stack="other")
     launch(cloud(clock), other, other.groups[0].options, [names(1, 2)], "t")
-    assert find(cloud(clock), fleet).machines == ()
-    assert len(find(cloud(clock), other).machines) == 2
+    assert list_instances(cloud(clock), fleet).machines == ()
+    assert len(list_instances(cloud(clock), other).machines) == 2
 
 
 def test_ending_machines_of_which_one_is_gone_ends_the_others(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 3)], "t")
     aws.fail("TerminateInstances", "InvalidInstanceID.NotFound", times=2)
-    terminate(cloud(clock), result.nodes.values())
-    # Refused: the call with all three, and the one for the machine that is gone.
+    terminate(cloud(clock), result.machines.values())
+    # LauncherError: the call with all three, and the one for the machine that is gone.
     assert len(machines(aws)) == 1
     assert aws.count()["TerminateInstances"] == 4

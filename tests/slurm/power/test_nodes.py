@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pulumi.output import UNKNOWN
 
-from cluster.inventory import Fleet
 from infra.resources.problem import Problem
 from infra.targets.aws.build.nodes import Group, NodesProvider
-from slurm.power.cloud import Cloud
-from slurm.power.instances import find
-from slurm.power.program import Desk
-from slurm.power.resume import resume
+from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.launcher.instances import list_instances
+from slurm.power.context import Context
+from slurm.power.programs import resume
 from tests.moto_server import REGION, Moto
 from tests.slurm.power.cluster import TYPE, ZONES, Clock, machines, records
 
@@ -27,7 +27,7 @@ def inputs(of: Fleet, **changes: object) -> dict[str, object]:
 
 @pytest.fixture
 def group(fleet: Fleet, clock: Clock) -> Group:
-    cloud = Cloud(REGION, sleep=clock.sleep, clock=clock.now)
+    cloud = AwsApi(REGION, sleep=clock.sleep, clock=clock.now)
     return Group(cloud, fleet, "gpu", 2, 8, sleep=clock.sleep, clock=clock.now)
 
 
@@ -82,12 +82,12 @@ def test_what_a_change_means(fleet: Fleet, change: dict[str, object], changes: b
 
 
 def test_what_slurm_started_stays_when_the_group_grows_and_goes_beyond_its_size(
-    aws: Moto, group: Group, desk: Desk
+    aws: Moto, group: Group, context: Context
 ) -> None:
     group.ensure()
-    resume(desk, ["gpu-5", "gpu-8"], [])
+    resume(context, ["gpu-5", "gpu-8"], [])
     replace(group, static=3, count=6).ensure()
-    assert sorted(find(group.cloud, group.fleet).named()) == ["gpu-1", "gpu-2", "gpu-3", "gpu-5"]
+    assert sorted(list_instances(group.api, group.fleet).by_name()) == ["gpu-1", "gpu-2", "gpu-3", "gpu-5"]
 
 
 def test_all_of_them_or_none_and_a_shortage_is_told_by_zone(
@@ -123,23 +123,25 @@ def test_a_shortage_that_ends_is_waited_out(aws: Moto, group: Group, clock: Cloc
 
 def test_what_waiting_cannot_help_is_told_at_once(aws: Moto, group: Group, clock: Clock) -> None:
     aws.fail("RunInstances", "VcpuLimitExceeded", times=2)
-    with pytest.raises(Problem, match=r"VcpuLimitExceeded: injected\. Fix: ask for more under Service Quotas"):
+    with pytest.raises(
+        Problem, match=r"VcpuLimitExceeded: injected\. Fix: request a higher quota under Service Quotas"
+    ):
         group.ensure()
     assert clock.slept == []
 
 
 def test_the_controller_starts_nothing_for_a_group_that_goes(
-    aws: Moto, group: Group, desk: Desk, controller: str
+    aws: Moto, group: Group, context: Context, controller: str
 ) -> None:
     group.ensure()
-    resume(desk, ["gpu-7"], [])
+    resume(context, ["gpu-7"], [])
     group.remove()
-    assert find(group.cloud, group.fleet).closed == {"gpu"}
-    assert resume(desk, ["gpu-7"], []).up == {}
+    assert list_instances(group.api, group.fleet).closed == {"gpu"}
+    assert resume(context, ["gpu-7"], []).up == {}
     assert [machine["InstanceId"] for machine in machines(aws)] == [controller]
     group.ensure()
-    assert find(group.cloud, group.fleet).closed == frozenset()
-    assert sorted(resume(desk, ["gpu-7"], []).up) == ["gpu-7"]
+    assert list_instances(group.api, group.fleet).closed == frozenset()
+    assert sorted(resume(context, ["gpu-7"], []).up) == ["gpu-7"]
 
 
 def test_machines_that_do_not_end_are_named(

@@ -10,16 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from cluster.inventory import Fleet
-from slurm.power import cooldown
-from slurm.power.bring_up import Want
-from slurm.power.program import Desk
-from slurm.power.resume import resume, wanted
-from slurm.power.suspend import suspend
+from infra.targets.aws.launcher.fleet import Fleet
+from slurm.power.bring_up import COOLDOWN_S
+from slurm.power.context import Context
+from slurm.power.programs import resume, suspend
+from slurm.power.requests import NodeRequest, group_by_job
 from slurm.power.sweep import sweep
 from tests.harness import REPO
 from tests.moto_server import Moto
-from tests.slurm.power.cluster import TYPE, ZONES, Clock, FakeSlurm, impatient, machines, make_desk, make_fleet, records
+from tests.slurm.power.cluster import (
+    TYPE,
+    ZONES,
+    Clock,
+    FakeSlurm,
+    impatient,
+    machines,
+    make_context,
+    make_fleet,
+    records,
+)
 
 NODES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
 COMING = "ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP"
@@ -30,167 +39,181 @@ def job(number: int, resumed: str, allocated: str = "") -> dict[str, object]:
     return {"job_id": number, "nodes_resume": resumed, "nodes_alloc": allocated or resumed}
 
 
-def test_256_nodes_take_four_calls(aws: Moto, desk: Desk) -> None:
+def test_256_nodes_take_four_calls(aws: Moto, context: Context) -> None:
     nodes = [f"gpu-{n}" for n in range(1, 257)]
-    outcome = resume(desk, nodes, [job(1, "gpu-[1-256]")])
+    outcome = resume(context, nodes, [job(1, "gpu-[1-256]")])
     assert len(outcome.up) == 256
     assert sorted(aws.count().values()) == [1, 1, 1, 1]
     assert list(aws.count())[:3] == ["DescribeInstances", "DescribeLaunchTemplateVersions", "RunInstances"]
-    assert records(aws, desk.fleet) == {name: machine.address for name, machine in outcome.up.items()}
+    assert records(aws, context.launcher.fleet) == {name: machine.address for name, machine in outcome.up.items()}
 
 
-def test_a_shortage_takes_the_nodes_down_with_what_each_zone_said(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
+def test_a_shortage_takes_the_nodes_down_with_what_each_zone_said(
+    aws: Moto, context: Context, slurm: FakeSlurm
+) -> None:
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
-    desk.fleet = impatient(desk.fleet)
-    resume(desk, NODES[:2], [job(7, "gpu-[1-2]")])
+    context.launcher.fleet = impatient(context.launcher.fleet)
+    resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
     reason = "muster: capacity: p5.48xlarge: us-east-1a on-demand none, us-east-1b on-demand none"
     assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
 
 
 def test_a_shortage_is_retried_for_retry_s_while_slurm_waits(
-    aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm
+    aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm
 ) -> None:
     """A job that may not be requeued would be lost at the first shortage of a minute."""
-    desk.fleet = impatient(desk.fleet, 600)
+    context.launcher.fleet = impatient(context.launcher.fleet, 600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
-    resume(desk, NODES[:2], [job(7, "gpu-[1-2]")])
+    resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
     for _ in range(9):
         clock.t += 60
-        sweep(desk)
+        sweep(context)
     assert slurm.told == []
     assert aws.count()["RunInstances"] == 8, "each zone once in three minutes"
     clock.t += 60
-    sweep(desk)
-    reason = "muster: capacity: p5.48xlarge: us-east-1a on-demand none lately, us-east-1b on-demand none lately"
+    sweep(context)
+    reason = "muster: capacity: p5.48xlarge: us-east-1a on-demand none recently, us-east-1b on-demand none recently"
     assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
-    assert desk.memory.load("journal") == {}
+    assert context.memory.load("journal") == {}
 
 
 def test_a_machine_that_turns_up_while_slurm_waits_is_taken(
-    aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm
+    aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm
 ) -> None:
-    desk.fleet = impatient(desk.fleet, 600)
+    context.launcher.fleet = impatient(context.launcher.fleet, 600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
-    resume(desk, NODES[:2], [job(7, "gpu-[1-2]")])
+    resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
     aws.capacity.clear()
-    clock.t += cooldown.SECONDS
-    sweep(desk)
-    assert sorted(records(aws, desk.fleet)) == ["gpu-1", "gpu-2"]
-    assert (slurm.told, desk.memory.load("journal")) == ([], {})
+    clock.t += COOLDOWN_S
+    sweep(context)
+    assert sorted(records(aws, context.launcher.fleet)) == ["gpu-1", "gpu-2"]
+    assert (slurm.told, context.memory.load("journal")) == ([], {})
 
 
 def test_nothing_is_launched_for_a_job_that_was_cancelled_while_it_waited(
-    aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm
+    aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm
 ) -> None:
-    desk.fleet = impatient(desk.fleet, 600)
+    context.launcher.fleet = impatient(context.launcher.fleet, 600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
-    resume(desk, NODES[:2], [job(7, "gpu-[1-2]")])
+    resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
     slurm.states |= dict.fromkeys(NODES[:2], "IDLE+CLOUD+NOT_RESPONDING+POWERING_UP")
     aws.capacity.clear()
-    clock.t += cooldown.SECONDS
-    sweep(desk)
+    clock.t += COOLDOWN_S
+    sweep(context)
     assert machines(aws) == []
-    reason = "muster: nobody waits for it any more"
+    reason = "muster: no job is waiting for it any more"
     assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
-    sweep(desk)
+    sweep(context)
     assert slurm.states == dict.fromkeys(NODES[:2], OFF)
 
 
-def test_half_of_what_slurm_waits_is_left_to_boot(aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm) -> None:
+def test_half_of_what_slurm_waits_is_left_to_boot(aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm) -> None:
     """Else ResumeTimeout would come first, and the breaker would count a shortage as a node that does not boot."""
-    desk.fleet = impatient(desk.fleet, 3600)
+    context.launcher.fleet = impatient(context.launcher.fleet, 3600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     slurm.states["gpu-1"], slurm.resume_timeout_s = COMING, 240
-    resume(desk, NODES[:1], [job(7, "gpu-1")])
+    resume(context, NODES[:1], [job(7, "gpu-1")])
     clock.t += 119
-    sweep(desk)
+    sweep(context)
     assert slurm.told == []
     clock.t += 1
-    sweep(desk)
+    sweep(context)
     assert slurm.reasons["gpu-1"].startswith("muster: capacity: ")
 
 
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "VcpuLimitExceeded", "InvalidParameterValue"])
-def test_what_no_patience_mends_is_said_at_once(aws: Moto, desk: Desk, slurm: FakeSlurm, code: str) -> None:
-    desk.fleet = impatient(desk.fleet, 600)
+def test_what_no_patience_mends_is_said_at_once(aws: Moto, context: Context, slurm: FakeSlurm, code: str) -> None:
+    context.launcher.fleet = impatient(context.launcher.fleet, 600)
     aws.fail("RunInstances", code, times=2)
-    resume(desk, NODES[:1], [job(1, "gpu-1")])
+    resume(context, NODES[:1], [job(1, "gpu-1")])
     assert code in slurm.reasons["gpu-1"]
-    assert desk.memory.load("journal") == {}
+    assert context.memory.load("journal") == {}
 
 
 def test_an_option_that_had_nothing_is_passed_over_for_a_while(
-    aws: Moto, desk: Desk, clock: Clock, slurm: FakeSlurm
+    aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm
 ) -> None:
-    desk.fleet = impatient(desk.fleet)
+    context.launcher.fleet = impatient(context.launcher.fleet)
     aws.capacity[(TYPE, "us-east-1a")] = 0
-    resume(desk, NODES[:1], [job(1, "gpu-1")])
+    resume(context, NODES[:1], [job(1, "gpu-1")])
     assert aws.count()["RunInstances"] == 2
-    resume(desk, NODES[1:2], [job(2, "gpu-2")])
+    resume(context, NODES[1:2], [job(2, "gpu-2")])
     assert aws.count()["RunInstances"] == 3
     aws.capacity[(TYPE, "us-east-1b")] = 0
-    resume(desk, NODES[2:3], [job(3, "gpu-3")])
-    resume(desk, NODES[3:4], [job(4, "gpu-4")])
+    resume(context, NODES[2:3], [job(3, "gpu-3")])
+    resume(context, NODES[3:4], [job(4, "gpu-4")])
     assert aws.count()["RunInstances"] == 4, "with every option cooling down nothing is asked"
-    assert slurm.reasons["gpu-4"].endswith("us-east-1a on-demand none lately, us-east-1b on-demand none lately")
-    clock.t += cooldown.SECONDS
+    assert slurm.reasons["gpu-4"].endswith("us-east-1a on-demand none recently, us-east-1b on-demand none recently")
+    clock.t += COOLDOWN_S
     aws.capacity.clear()
-    assert resume(desk, NODES[3:4], [job(4, "gpu-4")]).up["gpu-4"].zone == "us-east-1a"
+    assert resume(context, NODES[3:4], [job(4, "gpu-4")]).up["gpu-4"].zone == "us-east-1a"
 
 
-def test_a_machine_of_this_request_is_taken_over_and_an_old_one_makes_room(aws: Moto, desk: Desk, clock: Clock) -> None:
-    first = resume(desk, NODES[:1], [job(1, "gpu-1")]).up["gpu-1"]
-    assert resume(desk, NODES[:1], [job(1, "gpu-1")]).up["gpu-1"] == first
+def test_a_machine_of_this_request_is_taken_over_and_an_old_one_makes_room(
+    aws: Moto, context: Context, clock: Clock
+) -> None:
+    first = resume(context, NODES[:1], [job(1, "gpu-1")]).up["gpu-1"]
+    assert resume(context, NODES[:1], [job(1, "gpu-1")]).up["gpu-1"] == first
     clock.t += 3600
-    assert resume(desk, NODES[:1], [job(2, "gpu-1")]).up["gpu-1"].id != first.id
+    assert resume(context, NODES[:1], [job(2, "gpu-1")]).up["gpu-1"].id != first.id
     assert len(machines(aws)) == 1
 
 
-def test_nothing_is_launched_for_a_group_that_is_being_removed(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
+def test_nothing_is_launched_for_a_group_that_is_being_removed(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     tags = {"muster.cluster": "demo", "muster.stack": "demo", "muster.role": "controller", "muster.closed": "x gpu"}
     specification = [{"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
     aws.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=specification)
-    assert resume(desk, NODES[:1], [job(1, "gpu-1")]).down == {"gpu-1": "muster: the group is being removed"}
+    assert resume(context, NODES[:1], [job(1, "gpu-1")]).down == {"gpu-1": "muster: the group is being removed"}
     assert len(machines(aws)) == 1
 
 
-def test_the_rest_of_a_job_goes_where_its_first_nodes_are(aws: Moto, desk: Desk) -> None:
+def test_the_rest_of_a_job_goes_where_its_first_nodes_are(aws: Moto, context: Context) -> None:
     aws.capacity[(TYPE, "us-east-1a")] = 0
-    resume(desk, NODES[:1], [job(1, "gpu-1")])
+    resume(context, NODES[:1], [job(1, "gpu-1")])
     aws.capacity.clear()
-    desk.memory.keep("cooldown", {})
-    assert resume(desk, NODES[1:2], [job(2, "gpu-2", "gpu-[1-2]")]).up["gpu-2"].zone == "us-east-1b"
+    context.memory.save("cooldown", {})
+    assert resume(context, NODES[1:2], [job(2, "gpu-2", "gpu-[1-2]")]).up["gpu-2"].zone == "us-east-1b"
 
 
 @pytest.mark.parametrize(
     ("jobs", "wants"),
     [
-        ([], [Want(("gpu-1",)), Want(("gpu-2",)), Want(("gpu-3",)), Want(("gpu-4",))]),
-        ([job(1, "gpu-[1-4]")], [Want(NODES)]),
-        ([job(1, "gpu-1"), job(2, "gpu-[2-4]")], [Want(("gpu-1",)), Want(("gpu-2", "gpu-3", "gpu-4"))]),
-        ([job(1, "gpu-[1-2]"), job(2, "gpu-[2-3]")], [Want(("gpu-1", "gpu-2", "gpu-3")), Want(("gpu-4",))]),
-        ([job(1, "gpu-[3-4]", "gpu-[3-4],gpu-9")], [Want(("gpu-3", "gpu-4"), "b"), Want(("gpu-1",)), Want(("gpu-2",))]),
+        ([], [NodeRequest(("gpu-1",)), NodeRequest(("gpu-2",)), NodeRequest(("gpu-3",)), NodeRequest(("gpu-4",))]),
+        ([job(1, "gpu-[1-4]")], [NodeRequest(NODES)]),
+        ([job(1, "gpu-1"), job(2, "gpu-[2-4]")], [NodeRequest(("gpu-1",)), NodeRequest(("gpu-2", "gpu-3", "gpu-4"))]),
+        (
+            [job(1, "gpu-[1-2]"), job(2, "gpu-[2-3]")],
+            [NodeRequest(("gpu-1", "gpu-2", "gpu-3")), NodeRequest(("gpu-4",))],
+        ),
+        (
+            [job(1, "gpu-[3-4]", "gpu-[3-4],gpu-9")],
+            [NodeRequest(("gpu-3", "gpu-4"), "b"), NodeRequest(("gpu-1",)), NodeRequest(("gpu-2",))],
+        ),
     ],
 )
-def test_jobs_come_whole_and_jobs_that_share_a_node_together(jobs: list[dict[str, object]], wants: list[Want]) -> None:
-    assert wanted(NODES, jobs, {"gpu-9": "b"}) == wants
+def test_jobs_come_whole_and_jobs_that_share_a_node_together(
+    jobs: list[dict[str, object]], wants: list[NodeRequest]
+) -> None:
+    assert group_by_job(NODES, jobs, {"gpu-9": "b"}) == wants
 
 
-def test_suspending_ends_what_stands_behind_the_names_and_nothing_else(aws: Moto, desk: Desk, clock: Clock) -> None:
-    resume(desk, NODES, [job(1, "gpu-[1-4]")])
+def test_suspending_ends_what_stands_behind_the_names_and_nothing_else(
+    aws: Moto, context: Context, clock: Clock
+) -> None:
+    resume(context, NODES, [job(1, "gpu-[1-4]")])
     # The clock stood still while a busy machine launched: later than "now" would be a machine started since.
     clock.t += 60
-    assert len(suspend(desk, ["gpu-2", "gpu-3"])) == 2
+    assert len(suspend(context, ["gpu-2", "gpu-3"])) == 2
     assert len(machines(aws)) == 2
-    assert suspend(desk, ["gpu-2"]) == []
+    assert suspend(context, ["gpu-2"]) == []
 
 
-def test_a_machine_started_since_is_not_ended(aws: Moto, desk: Desk, clock: Clock) -> None:
-    resume(desk, NODES[:1], [job(1, "gpu-1")])
+def test_a_machine_started_since_is_not_ended(aws: Moto, context: Context, clock: Clock) -> None:
+    resume(context, NODES[:1], [job(1, "gpu-1")])
     clock.t -= 60
-    assert suspend(desk, ["gpu-1"]) == []
+    assert suspend(context, ["gpu-1"]) == []
 
 
 def test_killed_between_the_launch_and_its_end_the_sweep_finishes_it(
@@ -202,7 +225,9 @@ def test_killed_between_the_launch_and_its_end_the_sweep_finishes_it(
     asked = tmp_path / "resume.json"
     asked.write_text(json.dumps({"all_nodes_resume": "gpu-[1-2]", "jobs": [job(1, "gpu-[1-2]")]}))
     environment = {**os.environ, **aws.environment(), "MUSTER_ROOT": str(tmp_path), "SLURM_RESUME_FILE": str(asked)}
-    program = subprocess.Popen([sys.executable, "-m", "slurm.power.resume", "gpu-[1-2]"], cwd=REPO, env=environment)
+    program = subprocess.Popen(
+        [sys.executable, "-m", "infra.targets.aws.launcher", "resume", "gpu-[1-2]"], cwd=REPO, env=environment
+    )
     aws.when_done("RunInstances", program.kill)
     program.wait(timeout=120)
     assert program.returncode == -9
@@ -210,23 +235,23 @@ def test_killed_between_the_launch_and_its_end_the_sweep_finishes_it(
     assert records(aws, fleet) == {}
 
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
-    desk = make_desk(fleet, tmp_path / "var/lib/muster", slurm, clock)
-    sweep(desk)
+    context = make_context(fleet, tmp_path / "var/lib/muster", slurm, clock)
+    sweep(context)
     assert sorted(records(aws, fleet)) == ["gpu-1", "gpu-2"]
     assert len(machines(aws)) == 2
     assert slurm.told == []
 
 
-def test_killed_before_the_launch_the_sweep_launches(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
-    desk.memory.keep("journal", {"x": [[["gpu-1", "gpu-2"], ""], [["gpu-3"], ""]]})
+def test_killed_before_the_launch_the_sweep_launches(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+    context.memory.save("journal", {"x": [[["gpu-1", "gpu-2"], ""], [["gpu-3"], ""]]})
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING, "gpu-3": OFF}
-    sweep(desk)
-    assert sorted(records(aws, desk.fleet)) == ["gpu-1", "gpu-2"]
-    assert desk.memory.load("journal") == {}
+    sweep(context)
+    assert sorted(records(aws, context.launcher.fleet)) == ["gpu-1", "gpu-2"]
+    assert context.memory.load("journal") == {}
 
 
 def test_two_groups_in_one_request(aws: Moto, tmp_path: Path, slurm: FakeSlurm, clock: Clock) -> None:
-    desk = make_desk(make_fleet(aws, groups=("gpu", "cpu")), tmp_path, slurm, clock)
-    outcome = resume(desk, ("gpu-1", "cpu-1"), [job(1, "gpu-1"), job(2, "cpu-1")])
+    context = make_context(make_fleet(aws, groups=("gpu", "cpu")), tmp_path, slurm, clock)
+    outcome = resume(context, ("gpu-1", "cpu-1"), [job(1, "gpu-1"), job(2, "cpu-1")])
     assert {name: machine.group for name, machine in outcome.up.items()} == {"gpu-1": "gpu", "cpu-1": "cpu"}
     assert sum("rrset" in action for action in aws.count().elements()) == 1

@@ -6,20 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from cluster.inventory import Fleet
-from slurm.node_state import NodeState
-from slurm.power import breaker, ceiling
-from slurm.power.findings import Finding, ripe
-from slurm.power.instances import Found, Instance
-from slurm.power.orphans import orphans
-from slurm.power.program import Desk
-from slurm.power.replace import replacements, to_start
-from slurm.power.resume import resume
-from slurm.power.resume_failed import resume_failed
-from slurm.power.slurmctld import PowerNode, power_nodes
+from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.launcher.launcher import AwsLauncher
+from slurm.control.nodes import NodeState, parse_nodes
+from slurm.power import limits
+from slurm.power.context import Context
+from slurm.power.findings import Finding, find_orphans, find_replacements, find_to_start, select_due
+from slurm.power.launcher import Machine, MachineList, Spending
+from slurm.power.programs import resume, resume_failed
 from slurm.power.sweep import sweep
 from tests.moto_server import Moto
-from tests.slurm.power.cluster import Clock, FakeSlurm, machines, make_desk, make_fleet
+from tests.slurm.power.cluster import Clock, FakeSlurm, machines, make_context, make_fleet
 
 UP, BUSY = "IDLE+CLOUD", "ALLOCATED+CLOUD"
 OFF, COMING = "IDLE+CLOUD+POWERED_DOWN", "ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP"
@@ -27,14 +24,14 @@ DOWN, DRAINED = "DOWN+CLOUD+NOT_RESPONDING", "IDLE+CLOUD+DRAIN"
 NEVER = "DOWN+CLOUD+NOT_RESPONDING+POWERING_UP"
 
 
-def node(state: str, reason: str = "", name: str = "gpu-1", address: str = "") -> PowerNode:
+def node(state: str, reason: str = "", address: str = "gpu-1") -> NodeState:
     base, *flags = state.split("+")
-    return PowerNode(name, NodeState(base, frozenset(flags), reason), address or name, gpus=True)
+    return NodeState(base, frozenset(flags), reason, address=address, gpus=True)
 
 
-def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Instance:
+def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Machine:
     fields = {"zone": "us-east-1a", "address": f"10.0.0.{number}", "launched": float(number), "running": True}
-    return Instance(id=f"i-{number}", name=name, group="gpu", **(fields | changes))  # type: ignore[arg-type]
+    return Machine(id=f"i-{number}", name=name, group="gpu", **(fields | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +57,8 @@ def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Instance
     ],
 )
 def test_which_nodes_need_another_machine(state: str, reason: str, there: bool, rule: str | None) -> None:
-    found = Found((machine(),) if there else ())
-    assert [one.rule for one in replacements(found, {"gpu-1": node(state, reason)})] == ([rule] if rule else [])
+    found = MachineList((machine(),) if there else ())
+    assert [one.rule for one in find_replacements(found, {"gpu-1": node(state, reason)})] == ([rule] if rule else [])
 
 
 @pytest.mark.parametrize(
@@ -72,24 +69,26 @@ def test_which_nodes_need_another_machine(state: str, reason: str, there: bool, 
         (machine(), OFF, "Slurm has gpu-1 powered down"),
         (machine(name=""), UP, "it has no name"),
         (machine(name="gpu-9"), UP, "Slurm has no node gpu-9"),
-        (machine(running=False), UP, "it was stopped, and nobody starts it again"),
+        (machine(running=False), UP, "it was stopped, and nothing starts it again"),
     ],
 )
-def test_which_machines_nobody_uses(one: Instance, state: str, why: str | None) -> None:
-    assert [found.why for found in orphans(Found((one,)), {"gpu-1": node(state)}, ())] == ([why] if why else [])
+def test_which_machines_nobody_uses(one: Machine, state: str, why: str | None) -> None:
+    assert [found.why for found in find_orphans(MachineList((one,)), {"gpu-1": node(state)}, ())] == (
+        [why] if why else []
+    )
 
 
 def test_of_two_machines_with_one_name_that_stays_which_slurm_talks_to() -> None:
-    both = Found((machine(number=1), machine(number=2)))
+    both = MachineList((machine(number=1), machine(number=2)))
     for address, extra in (("10.0.0.2", "i-1"), ("10.0.0.1", "i-2"), ("gpu-1", "i-2")):
-        assert [one.subject for one in orphans(both, {"gpu-1": node(UP, address=address)}, ())] == [extra]
+        assert [one.subject for one in find_orphans(both, {"gpu-1": node(UP, address=address)}, ())] == [extra]
 
 
 def test_a_stopped_machine_does_not_hide_the_one_that_runs() -> None:
-    found = Found((machine(number=1, running=False), machine(number=2)))
+    found = MachineList((machine(number=1, running=False), machine(number=2)))
     nodes = {"gpu-1": node(UP)}
-    assert list(replacements(found, nodes)) == []
-    assert [one.subject for one in orphans(found, nodes, ())] == ["i-1"]
+    assert list(find_replacements(found, nodes)) == []
+    assert [one.subject for one in find_orphans(found, nodes, ())] == ["i-1"]
 
 
 @pytest.mark.parametrize(
@@ -104,94 +103,96 @@ def test_a_stopped_machine_does_not_hide_the_one_that_runs() -> None:
     ],
 )
 def test_what_may_pass_is_given_time(reason: str, grace_s: float) -> None:
-    assert [one.grace_s for one in replacements(Found((machine(),)), {"gpu-1": node(DOWN, reason)})] == [grace_s]
+    assert [one.grace_s for one in find_replacements(MachineList((machine(),)), {"gpu-1": node(DOWN, reason)})] == [
+        grace_s
+    ]
 
 
 def test_what_is_always_there_is_started_unless_it_is_held_back() -> None:
-    nodes = {name: node(OFF, name=name) for name in ("gpu-1", "gpu-2", "gpu-3")}
-    found = Found((machine("gpu-1"),))
-    assert [one.subject for one in to_start(found, nodes, ["gpu-1", "gpu-2", "gpu-3"], ["gpu-3"])] == ["gpu-2"]
+    nodes = {name: node(OFF) for name in ("gpu-1", "gpu-2", "gpu-3")}
+    found = MachineList((machine("gpu-1"),))
+    assert [one.subject for one in find_to_start(found, nodes, ["gpu-1", "gpu-2", "gpu-3"], ["gpu-3"])] == ["gpu-2"]
 
 
 def test_a_finding_counts_when_it_has_stood_for_its_time() -> None:
     one, other = Finding("lost", "gpu-1", "", 60), Finding("orphan", "i-1", "", 300)
-    due, since = ripe([one, other], {}, 1000)
+    due, since = select_due([one, other], {}, 1000)
     assert (due, since) == ([], {"lost gpu-1": 1000, "orphan i-1": 1000})
-    due, since = ripe([one], since, 1060)
+    due, since = select_due([one], since, 1060)
     assert (due, since) == ([one], {"lost gpu-1": 1000}), "what is no longer found is forgotten"
 
 
 def test_machines_that_slurm_does_not_use_are_ended_after_a_while(
-    aws: Moto, desk: Desk, slurm: FakeSlurm, clock: Clock
+    aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
 ) -> None:
-    up = resume(desk, ["gpu-1", "gpu-2", "gpu-9"], []).up
+    up = resume(context, ["gpu-1", "gpu-2", "gpu-9"], []).up
     slurm.states |= {"gpu-1": UP, "gpu-2": OFF}
-    sweep(desk)
+    sweep(context)
     assert len(machines(aws)) == 3
     clock.t += 300
-    sweep(desk)
+    sweep(context)
     clock.t += 1500
-    sweep(desk)
+    sweep(context)
     assert [one["InstanceId"] for one in machines(aws)] == [up["gpu-1"].id]
 
 
 def test_a_node_whose_machine_is_gone_gives_its_job_back_and_is_there_again(
-    aws: Moto, desk: Desk, slurm: FakeSlurm, clock: Clock
+    aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
 ) -> None:
     slurm.states["gpu-1"] = BUSY
-    sweep(desk)
+    sweep(context)
     clock.t += 60
-    sweep(desk)
+    sweep(context)
     assert slurm.reasons["gpu-1"] == "muster: its machine is gone"
-    sweep(desk)
+    sweep(context)
     assert slurm.states["gpu-1"] == OFF
     assert machines(aws) == []
 
 
-def test_nothing_happens_while_all_agree(aws: Moto, desk: Desk, slurm: FakeSlurm, clock: Clock) -> None:
-    resume(desk, ["gpu-1"], [])
+def test_nothing_happens_while_all_agree(aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock) -> None:
+    resume(context, ["gpu-1"], [])
     slurm.states |= {"gpu-1": UP, "gpu-2": OFF}
     aws.calls.clear()
     for _ in range(3):
-        assert sweep(desk) == []
+        assert sweep(context) == []
         clock.t += 3600
     assert slurm.told == []
     assert aws.count() == {"DescribeInstances": 3}
 
 
-def test_the_breaker_closes_a_partition_after_so_many_in_a_row(desk: Desk, slurm: FakeSlurm) -> None:
+def test_the_breaker_closes_a_partition_after_so_many_in_a_row(context: Context, slurm: FakeSlurm) -> None:
     slurm.states |= {f"gpu-{n}": OFF for n in range(1, 13)}
     slurm.static = "gpu-[1-2]"
-    resume_failed(desk, [f"gpu-{n}" for n in range(1, 10)])
-    sweep(desk)
+    resume_failed(context, [f"gpu-{n}" for n in range(1, 10)])
+    sweep(context)
     assert slurm.partitions == {"gpu": "UP"}
-    resume_failed(desk, ["gpu-10"])
-    sweep(desk)
+    resume_failed(context, ["gpu-10"])
+    sweep(context)
     assert slurm.partitions == {"gpu": "DOWN"}
     slurm.partitions["gpu"] = "UP"
-    sweep(desk)
+    sweep(context)
     assert slurm.partitions == {"gpu": "UP"}, "a person's word holds"
-    assert desk.memory.load(breaker.NAME) == {}
+    assert context.memory.load(limits.BREAKER) == {}
 
 
-def test_a_node_that_comes_up_begins_the_count_anew(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
+def test_a_node_that_comes_up_begins_the_count_anew(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     slurm.states |= {"gpu-1": UP}
-    resume_failed(desk, [f"gpu-{n}" for n in range(2, 11)])
-    resume(desk, ["gpu-1"], [])
-    sweep(desk)
-    assert desk.memory.load(breaker.NAME) == {}
-    resume_failed(desk, ["gpu-2"])
-    sweep(desk)
-    assert desk.memory.load(breaker.NAME)["gpu"]["failures"] == 1, "the same machine is no second success"
+    resume_failed(context, [f"gpu-{n}" for n in range(2, 11)])
+    resume(context, ["gpu-1"], [])
+    sweep(context)
+    assert context.memory.load(limits.BREAKER) == {}
+    resume_failed(context, ["gpu-2"])
+    sweep(context)
+    assert context.memory.load(limits.BREAKER)["gpu"]["failures"] == 1, "the same machine is no second success"
 
 
-def test_nodes_that_vanish_while_they_start_count_as_failures(desk: Desk, slurm: FakeSlurm, clock: Clock) -> None:
-    slurm.states |= {f"gpu-{n}": COMING for n in range(1, breaker.LIMIT + 1)}
-    sweep(desk)
+def test_nodes_that_vanish_while_they_start_count_as_failures(context: Context, slurm: FakeSlurm, clock: Clock) -> None:
+    slurm.states |= {f"gpu-{n}": COMING for n in range(1, limits.BREAKER_LIMIT + 1)}
+    sweep(context)
     clock.t += 180
-    sweep(desk)
+    sweep(context)
     assert slurm.partitions == {"gpu": "DOWN"}
-    assert set(slurm.reasons.values()) == {"muster: its machine went away while it started"}
+    assert set(slurm.reasons.values()) == {"muster: its machine disappeared while starting"}
 
 
 def test_over_budget_idle_gpu_nodes_are_stopped_and_stay_so(
@@ -199,50 +200,50 @@ def test_over_budget_idle_gpu_nodes_are_stopped_and_stay_so(
 ) -> None:
     budget = {"BudgetName": "b", "BudgetLimit": {"Amount": "100", "Unit": "USD"}, "TimeUnit": "MONTHLY"}
     aws.client("budgets").create_budget(AccountId="123456789012", Budget={**budget, "BudgetType": "COST"})
-    desk = make_desk(make_fleet(aws, budget_name="b"), tmp_path, slurm, clock)
-    resume(desk, ["gpu-1", "gpu-2", "gpu-3"], [])
+    context = make_context(make_fleet(aws, budget_name="b"), tmp_path, slurm, clock)
+    resume(context, ["gpu-1", "gpu-2", "gpu-3"], [])
     slurm.states |= {"gpu-1": UP, "gpu-2": BUSY, "gpu-3": OFF}
     slurm.static = "gpu-[1,3]"
-    sweep(desk)
+    sweep(context)
     assert slurm.told == []
     # moto never spends anything.
-    monkeypatch.setattr(ceiling, "_ask", lambda *_: {"spent": 130.0, "limit": 100.0})
+    monkeypatch.setattr(AwsLauncher, "read_spending", lambda _: Spending(130.0, 100.0))
     clock.t += 900
-    sweep(desk)
+    sweep(context)
     reason = "muster: budget: 130 of 100 USD spent this month"
     assert slurm.told == [["update", "nodename=gpu-1", "state=POWER_DOWN", f"reason={reason}"]]
     slurm.told.clear()
     for _ in range(3):
         clock.t += 300
-        sweep(desk)
+        sweep(context)
     assert [words for words in slurm.told if "state=POWER_UP" in words] == []
 
 
 def test_a_budget_that_cannot_be_read_does_not_stop_the_sweep(
     aws: Moto, tmp_path: Path, slurm: FakeSlurm, clock: Clock
 ) -> None:
-    desk = make_desk(make_fleet(aws, budget_name="no-such"), tmp_path, slurm, clock)
+    context = make_context(make_fleet(aws, budget_name="no-such"), tmp_path, slurm, clock)
     slurm.states["gpu-1"] = UP
-    sweep(desk)
+    sweep(context)
     clock.t += 60
-    assert [one.rule for one in sweep(desk)] == ["lost"]
+    assert [one.rule for one in sweep(context)] == ["lost"]
     assert aws.count()["DescribeBudget"] == 1, "where nothing answers, each look would hold the lock for minutes"
     clock.t += 900
-    sweep(desk)
+    sweep(context)
     assert aws.count()["DescribeBudget"] == 2
 
 
 def test_launches_that_aws_denies_because_the_money_is_gone_say_so(
     aws: Moto, tmp_path: Path, slurm: FakeSlurm, clock: Clock
 ) -> None:
-    desk = make_desk(make_fleet(aws, budget_name="b"), tmp_path, slurm, clock)
-    desk.memory.keep("ceiling", {"at": clock.t, "spent": 130.0, "limit": 100.0})
+    context = make_context(make_fleet(aws, budget_name="b"), tmp_path, slurm, clock)
+    context.memory.save("ceiling", {"at": clock.t, "spent": 130.0, "limit": 100.0})
     aws.fail("RunInstances", "UnauthorizedOperation", times=2)
-    resume(desk, ["gpu-1"], [])
+    resume(context, ["gpu-1"], [])
     assert slurm.reasons == {"gpu-1": "muster: budget: 130 of 100 USD spent this month, nothing is launched"}
-    desk.memory.keep("ceiling", {"at": clock.t, "spent": 30.0, "limit": 100.0})
+    context.memory.save("ceiling", {"at": clock.t, "spent": 30.0, "limit": 100.0})
     aws.fail("RunInstances", "UnauthorizedOperation", times=2)
-    resume(desk, ["gpu-2"], [])
+    resume(context, ["gpu-2"], [])
     assert "us-east-1a on-demand UnauthorizedOperation" in slurm.reasons["gpu-2"]
 
 
@@ -252,6 +253,6 @@ def test_scontrols_words_are_understood(fleet: Fleet) -> None:
         "NodeName=cpu-1 CPUTot=2 Gres=(null) NodeAddr=cpu-1 State=DOWN+CLOUD+NOT_RESPONDING+POWERING_UP"
         " Reason=muster: capacity: g6.8xlarge: us-east-1a spot none [slurm@2026-11-15T10:24:30]"
     )
-    nodes = power_nodes(text)
+    nodes = parse_nodes(text)
     assert (nodes["gpu-1"].gpus, nodes["gpu-1"].address, nodes["gpu-1"].powered_down) == (True, "10.0.0.4", True)
-    assert (nodes["cpu-1"].gpus, nodes["cpu-1"].coming, nodes["cpu-1"].away) == (False, True, True)
+    assert (nodes["cpu-1"].gpus, nodes["cpu-1"].powering_up, nodes["cpu-1"].out_of_service) == (False, True, True)

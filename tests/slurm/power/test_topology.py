@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm.power.program import Desk
-from slurm.power.resume import resume
+from slurm.config.topology import check_topology, fit_topology, render_topology
+from slurm.power.context import Context
+from slurm.power.programs import resume
 from slurm.power.sweep import sweep
-from slurm.power.terminate import terminate
-from slurm.power.topology_file import fitted, problems, render
 from tests.harness import REPO
 from tests.moto_server import Moto
 from tests.slurm.power.cluster import FakeSlurm
@@ -35,7 +34,7 @@ def test_three_and_four_layers_and_nodes_without_a_place() -> None:
         "gpu-3": ("top", "mid", "leaf-2"),
         "gpu-4": ("top", "mid", "leaf-2", "rack-9"),
     }
-    assert render(NODES, places).splitlines()[1:] == [
+    assert render_topology(NODES, places).splitlines()[1:] == [
         "SwitchName=leaf-1 Nodes=gpu-[1-2]",
         "SwitchName=leaf-2-nodes Nodes=gpu-3",
         "SwitchName=rack-9 Nodes=gpu-4",
@@ -49,114 +48,120 @@ def test_three_and_four_layers_and_nodes_without_a_place() -> None:
 
 @given(PLACES)
 def test_every_tree_of_places_is_one_that_slurm_takes(places: dict[str, tuple[str, ...]]) -> None:
-    assert problems(render(NODES, places), NODES) == []
+    assert check_topology(render_topology(NODES, places), NODES) == []
 
 
 @given(PLACES)
 def test_other_nodes_leave_those_that_stay_where_they_are(places: dict[str, tuple[str, ...]]) -> None:
-    before = render(NODES, places)
-    assert fitted(before, NODES) == before
+    before = render_topology(NODES, places)
+    assert fit_topology(before, NODES) == before
     fewer, more = NODES[:3], [*NODES, "gpu-7"]
-    assert fitted(before, fewer) == render(fewer, {name: place for name, place in places.items() if name in fewer})
-    assert fitted(before, more) == render(more, places)
+    assert fit_topology(before, fewer) == render_topology(
+        fewer, {name: place for name, place in places.items() if name in fewer}
+    )
+    assert fit_topology(before, more) == render_topology(more, places)
 
 
 def test_the_program_fits_the_file_to_the_nodes(tmp_path: Path) -> None:
     path = tmp_path / "etc/slurm/topology.conf"
     path.parent.mkdir(parents=True)
-    path.write_text(render(["gpu-1", "gpu-2"], {"gpu-1": ("top", "leaf")}))
+    path.write_text(render_topology(["gpu-1", "gpu-2"], {"gpu-1": ("top", "leaf")}))
     environment = {**os.environ, "MUSTER_ROOT": str(tmp_path)}
-    subprocess.run(
-        [sys.executable, "-m", "slurm.power.fit_topology", "gpu-[1,3]"], cwd=REPO, env=environment, check=True
-    )
-    assert path.read_text() == render(["gpu-1", "gpu-3"], {"gpu-1": ("top", "leaf")})
+    subprocess.run([sys.executable, "-m", "slurm.power.topology", "gpu-[1,3]"], cwd=REPO, env=environment, check=True)
+    assert path.read_text() == render_topology(["gpu-1", "gpu-3"], {"gpu-1": ("top", "leaf")})
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("SwitchName=all Nodes=gpu-[1-5]", "gpu-6 is missing"),
-        ("SwitchName=all Nodes=gpu-[1-7]", "gpu-7 is no node"),
-        ("SwitchName=a Nodes=gpu-[1-6]\nSwitchName=b Nodes=gpu-6\nSwitchName=all Switches=a,b", "gpu-6 is there twice"),
-        ("SwitchName=a Nodes=gpu-[1-6]\nSwitchName=all Switches=a,b", "switch b is not known"),
-        ("SwitchName=a Nodes=gpu-[1-6]\nSwitchName=all Switches=a\nSwitchName=c Switches=a", "switch a is there twice"),
-        ("SwitchName=a Nodes=gpu-[1-6]", "switch a hangs nowhere"),
+        ("SwitchName=all Nodes=gpu-[1-7]", "gpu-7 is not a node"),
+        (
+            "SwitchName=a Nodes=gpu-[1-6]\nSwitchName=b Nodes=gpu-6\nSwitchName=all Switches=a,b",
+            "gpu-6 is listed twice",
+        ),
+        ("SwitchName=a Nodes=gpu-[1-6]\nSwitchName=all Switches=a,b", "switch b is not defined"),
+        (
+            "SwitchName=a Nodes=gpu-[1-6]\nSwitchName=all Switches=a\nSwitchName=c Switches=a",
+            "switch a is listed twice",
+        ),
+        ("SwitchName=a Nodes=gpu-[1-6]", "switch a is under no other"),
     ],
 )
 def test_files_that_slurm_would_refuse(text: str, problem: str) -> None:
-    assert problem in problems(text, NODES)
+    assert problem in check_topology(text, NODES)
 
 
-def test_contradicting_places_leave_the_file_as_it_is(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
-    up = resume(desk, ["gpu-1", "gpu-2"], []).up
+def test_contradicting_places_leave_the_file_as_it_is(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+    up = resume(context, ["gpu-1", "gpu-2"], []).up
     slurm.states |= {"gpu-1": "IDLE+CLOUD", "gpu-2": "IDLE+CLOUD"}
     aws.place(up["gpu-1"].id, "top", "x", "leaf")
     aws.place(up["gpu-2"].id, "top", "y", "leaf")
-    _switch_on(desk)
-    sweep(desk)
-    assert _file(desk) == render(NODES, {})
+    _switch_on(context)
+    sweep(context)
+    assert _file(context) == render_topology(NODES, {})
     assert slurm.told == []
 
 
-def test_it_follows_the_machines(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
-    up = resume(desk, ["gpu-1", "gpu-2"], []).up
+def test_it_follows_the_machines(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+    up = resume(context, ["gpu-1", "gpu-2"], []).up
     slurm.states |= dict.fromkeys(("gpu-1", "gpu-2"), "IDLE+CLOUD") | {"gpu-3": "IDLE+CLOUD+POWERED_DOWN"}
     aws.place(up["gpu-1"].id, "top", "mid", "leaf-1")
     aws.place(up["gpu-2"].id, "top", "mid", "leaf-2")
-    sweep(desk)
+    sweep(context)
     assert aws.of("DescribeInstanceTopology") == [], "where the plugin is off nothing is asked"
 
-    _switch_on(desk)
-    sweep(desk)
-    assert problems(_file(desk), ["gpu-1", "gpu-2", "gpu-3"]) == []
-    assert "SwitchName=leaf-2 Nodes=gpu-2" in _file(desk)
+    _switch_on(context)
+    sweep(context)
+    assert check_topology(_file(context), ["gpu-1", "gpu-2", "gpu-3"]) == []
+    assert "SwitchName=leaf-2 Nodes=gpu-2" in _file(context)
     assert slurm.told == [["reconfigure"]]
-    sweep(desk)
+    sweep(context)
     assert (len(aws.of("DescribeInstanceTopology")), slurm.told) == (1, [["reconfigure"]])
 
-    terminate(desk.cloud, [up["gpu-2"]])
-    sweep(desk)
-    assert "SwitchName=unplaced Nodes=gpu-[2-3]" in _file(desk)
+    context.launcher.terminate([up["gpu-2"]])
+    sweep(context)
+    assert "SwitchName=unplaced Nodes=gpu-[2-3]" in _file(context)
 
 
-def test_slurm_reads_it_when_no_program_waits_for_the_sweep(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
+def test_slurm_reads_it_when_no_program_waits_for_the_sweep(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     """slurmctld waits for its programs before it reads anything, and they wait for the lock."""
-    resume(desk, ["gpu-1"], [])
+    resume(context, ["gpu-1"], [])
     slurm.states["gpu-1"] = "IDLE+CLOUD"
-    _switch_on(desk)
-    slurm.when_reconfigured = lambda: _raise_if_locked(desk)
-    sweep(desk)
+    _switch_on(context)
+    slurm.when_reconfigured = lambda: _raise_if_locked(context)
+    sweep(context)
     assert slurm.told == [["reconfigure"]]
 
 
-def test_what_slurm_could_not_read_is_tried_again(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
-    resume(desk, ["gpu-1"], [])
+def test_what_slurm_could_not_read_is_tried_again(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+    resume(context, ["gpu-1"], [])
     slurm.states["gpu-1"] = "IDLE+CLOUD"
-    _switch_on(desk)
+    _switch_on(context)
     slurm.when_reconfigured = _refuse
     with pytest.raises(RuntimeError, match="busy"):
-        sweep(desk)
+        sweep(context)
     slurm.when_reconfigured = None
-    sweep(desk)
-    sweep(desk)
+    sweep(context)
+    sweep(context)
     assert slurm.told == [["reconfigure"], ["reconfigure"]]
 
 
-def test_places_that_cannot_be_read_hold_nothing_up(aws: Moto, desk: Desk, slurm: FakeSlurm) -> None:
+def test_places_that_cannot_be_read_hold_nothing_up(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     """A right that is missing, or a machine that has just gone; what slurmctld is still to read is read."""
-    resume(desk, ["gpu-1"], [])
+    resume(context, ["gpu-1"], [])
     slurm.states["gpu-1"] = "IDLE+CLOUD"
-    _switch_on(desk)
+    _switch_on(context)
     slurm.when_reconfigured = _refuse
     with pytest.raises(RuntimeError, match="busy"):
-        sweep(desk)
+        sweep(context)
     slurm.when_reconfigured = None
-    resume(desk, ["gpu-2"], [])
+    resume(context, ["gpu-2"], [])
     slurm.states["gpu-2"] = "IDLE+CLOUD"
-    before = _file(desk)
+    before = _file(context)
     aws.fail("DescribeInstanceTopology", "UnauthorizedOperation")
-    assert sweep(desk) == []
-    assert _file(desk) == before
+    assert sweep(context) == []
+    assert _file(context) == before
     assert slurm.told[-1] == ["reconfigure"]
 
 
@@ -164,15 +169,15 @@ def _refuse() -> None:
     raise RuntimeError("busy")
 
 
-def _raise_if_locked(desk: Desk) -> None:
-    with (desk.memory.folder / "lock").open() as file:
+def _raise_if_locked(context: Context) -> None:
+    with (context.memory.folder / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _switch_on(desk: Desk) -> None:
-    desk.etc.mkdir()
-    (desk.etc / "topology.conf").write_text(render(NODES, {}))
+def _switch_on(context: Context) -> None:
+    context.etc.mkdir()
+    (context.etc / "topology.conf").write_text(render_topology(NODES, {}))
 
 
-def _file(desk: Desk) -> str:
-    return (desk.etc / "topology.conf").read_text()
+def _file(context: Context) -> str:
+    return (context.etc / "topology.conf").read_text()

@@ -12,7 +12,7 @@ from bootstrap.wheels import Architecture, wheels
 from infra.home import Home, private_folder
 
 # What runs on this target's machines, besides what runs on every node. Their packages have no `__init__` there.
-NODE_FOLDERS = ("infra/targets/aws/node",)
+NODE_FOLDERS = ("infra/targets/aws/node", "infra/targets/aws/launcher")
 _ARCHITECTURES: Mapping[str, Architecture] = {"x86_64": "x86_64", "arm64": "aarch64"}
 
 

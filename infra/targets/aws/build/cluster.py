@@ -10,7 +10,7 @@ import pulumi
 
 from bootstrap import node_bundle
 from cluster.catalog.instances import InstanceType
-from cluster.inventory import Cloud, Fleet, Role, parameters
+from cluster.inventory import Cloud, Role, parameters
 from infra.plan import BuildPlan
 from infra.targets.aws.build.bucket import Bucket
 from infra.targets.aws.build.budget import Budget
@@ -32,6 +32,7 @@ from infra.targets.aws.build.provider import provider
 from infra.targets.aws.build.resolved import Resolved, ResolvedArgs
 from infra.targets.aws.build.roles import Roles, scope
 from infra.targets.aws.build.security_groups import SecurityGroups
+from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.plan import capacity, images, machines, network, security
 from infra.targets.aws.plan.iam import NODE_ROLES
 from infra.targets.aws.plan.user_data import user_data

@@ -8,12 +8,11 @@ import pulumi
 import pulumi_aws as aws
 
 from cluster import names
-from cluster.inventory import FleetGroup
-from cluster.inventory.fleet import Purchase
 from cluster.spec import NodeGroup
 from infra.targets.aws.build.network import Network
 from infra.targets.aws.build.part import Part, Site
 from infra.targets.aws.build.placement import Placement
+from infra.targets.aws.launcher.fleet import FleetGroup, Purchase
 from infra.targets.aws.plan import fleet, launch_template, machines
 from infra.targets.aws.plan.fleet import Way
 from infra.targets.aws.plan.interfaces import interfaces

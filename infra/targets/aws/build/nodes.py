@@ -14,16 +14,15 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 
 from bootstrap.progress import Event, State, emit
 from cluster import names
-from cluster.inventory import Fleet
 from infra.resources.problem import Problem
 from infra.resources.properties import Properties, changed
-from slurm.power import dns
-from slurm.power.cloud import Cloud
-from slurm.power.errors import PASSING, TO_DO
-from slurm.power.instances import CLOSED, ENDING, Found, Instance, find
-from slurm.power.launch import Shortage, group_named, launch
-from slurm.power.node_names import number_of
-from slurm.power.terminate import terminate
+from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.errors import FIXES
+from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.launcher.instances import CLOSED_TAG, ENDING, list_instances, terminate
+from infra.targets.aws.launcher.launch import launch
+from infra.targets.aws.launcher.launcher import AwsLauncher
+from slurm.power.launcher import TRANSIENT, Machine, MachineList, Shortage
 
 _AGAIN_S = 30.0
 _FIRST_POLL_S, _POLL_S = 0.5, 5.0
@@ -81,7 +80,7 @@ class Nodes(Resource, module="muster:aws", name="Nodes"):
 class Group:
     """One group's machines; tests give it another clock."""
 
-    cloud: Cloud
+    api: AwsApi
     fleet: Fleet
     name: str
     static: int
@@ -94,34 +93,34 @@ class Group:
         return [names.member(self.name, number) for number in range(1, self.static + 1)]
 
     def missing(self) -> list[str]:
-        return self._missing(find(self.cloud, self.fleet))
+        return self._missing(list_instances(self.api, self.fleet))
 
     def ensure(self) -> Properties:
         """Missing ones are launched, all or none; those beyond the group's size go."""
-        found = find(self.cloud, self.fleet)
+        found = list_instances(self.api, self.fleet)
         self._reopen(found)
-        beyond = [m for m in self._members(found) if m.name and number_of(m.name) > self.count]
+        beyond = [m for m in self._members(found) if m.name and names.number_of(m.name) > self.count]
         if beyond:
             _say((m.name for m in beyond), "remove", "changed")
-            terminate(self.cloud, beyond)
+            terminate(self.api, beyond)
         new = self._launch(self._missing(found))
-        there = {name: machine for name, machine in found.named().items() if name in self.wanted} | new
+        there = {name: machine for name, machine in found.by_name().items() if name in self.wanted} | new
         if there:
-            dns.publish(self.cloud, self.fleet, {name: machine.address for name, machine in there.items()})
+            AwsLauncher(self.fleet, self.api).publish_names({name: machine.address for name, machine in there.items()})
         return {"names": self.wanted, "missing": []}
 
     def remove(self) -> None:
         """Ends every machine of the group, also those that Slurm started, and waits until they are gone: a network
         interface that is still there would hold back the subnet. The controller is told first, or it would start new
         ones."""
-        found = find(self.cloud, self.fleet)
+        found = list_instances(self.api, self.fleet)
         self._close(found)
         deadline, told, pause = self.clock() + _GONE_S, set[str](), _FIRST_POLL_S
-        while machines := self._members(find(self.cloud, self.fleet, ENDING)):
+        while machines := self._members(list_instances(self.api, self.fleet, ENDING)):
             fresh = [machine for machine in machines if machine.id not in told]
             if fresh:
                 _say((machine.name for machine in fresh), "remove", "start")
-                told |= set(terminate(self.cloud, fresh))
+                told |= set(terminate(self.api, fresh))
             if self.clock() > deadline:
                 ids = ", ".join(machine.id for machine in machines)
                 raise Problem(f"groups.{self.name}", f"{ids} did not end in {_GONE_S:g} s", "run it again in a while")
@@ -129,43 +128,43 @@ class Group:
             pause = min(2 * pause, _POLL_S)
         _say(self.wanted, "remove", "changed")
 
-    def _missing(self, found: Found) -> list[str]:
-        there = {name for name, machine in found.named().items() if machine.running}
+    def _missing(self, found: MachineList) -> list[str]:
+        there = {name for name, machine in found.by_name().items() if machine.running}
         return [name for name in self.wanted if name not in there]
 
-    def _members(self, found: Found) -> list[Instance]:
+    def _members(self, found: MachineList) -> list[Machine]:
         return [machine for machine in found.machines if machine.group == self.name]
 
-    def _launch(self, missing: Sequence[str]) -> dict[str, Instance]:
+    def _launch(self, missing: Sequence[str]) -> dict[str, Machine]:
         if not missing:
             return {}
         _say(missing, "launch", "start")
-        entry = group_named(self.fleet, self.name)
+        entry = self.fleet.group(self.name)
         deadline = self.clock() + entry.retry_s
         while True:
-            result = launch(self.cloud, self.fleet, entry.options, [tuple(missing)], uuid.uuid4().hex)
+            result = launch(self.api, self.fleet, entry.options, [tuple(missing)], uuid.uuid4().hex)
             if not result.missing:
-                _say(missing, "launch", "changed", next(iter(result.nodes.values())).zone)
-                return result.nodes
-            said = _told(result.failed)
-            hopeless = all(one.fault.kind not in PASSING for one in result.failed)
+                _say(missing, "launch", "changed", next(iter(result.machines.values())).zone)
+                return result.machines
+            said = _told(result.shortages)
+            hopeless = all(one.fault.kind not in TRANSIENT for one in result.shortages)
             if hopeless or self.clock() + _AGAIN_S > deadline:
                 _say(missing, "launch", "failed", said)
-                raise _none_to_be_had(self.name, len(missing), result.failed, entry.retry_s)
+                raise _none_to_be_had(self.name, len(missing), result.shortages, entry.retry_s)
             _say(missing, "launch", "start", f"{said}; trying again")
             self.sleep(_AGAIN_S)
 
-    def _close(self, found: Found) -> None:
+    def _close(self, found: MachineList) -> None:
         if found.controller and self.name not in found.closed:
             self._mark(found, found.closed | {self.name})
 
-    def _reopen(self, found: Found) -> None:
+    def _reopen(self, found: MachineList) -> None:
         if found.controller and self.name in found.closed:
             self._mark(found, found.closed - {self.name})
 
-    def _mark(self, found: Found, closed: Collection[str]) -> None:
-        tag = {"Key": CLOSED, "Value": " ".join(sorted(closed))}
-        self.cloud.call("ec2", "create_tags", Resources=[found.controller], Tags=[tag])
+    def _mark(self, found: MachineList, closed: Collection[str]) -> None:
+        tag = {"Key": CLOSED_TAG, "Value": " ".join(sorted(closed))}
+        self.api.call("ec2", "create_tags", Resources=[found.controller], Tags=[tag])
 
 
 def _say(nodes: Iterable[str], step: str, state: State, detail: str = "") -> None:
@@ -180,8 +179,8 @@ def _told(failed: Sequence[Shortage]) -> str:
 def _none_to_be_had(group: str, count: int, failed: Sequence[Shortage], retry_s: int) -> Problem:
     kinds = dict.fromkeys(one.fault.kind for one in failed)
     waited = f" within {retry_s} s" if "shortage" in kinds else ""
-    messages = dict.fromkeys(str(one.fault) for one in failed if one.fault.kind not in PASSING)
-    fixes = [TO_DO[kind] for kind in kinds if kind not in PASSING] or [
+    messages = dict.fromkeys(str(one.fault) for one in failed if one.fault.kind not in TRANSIENT)
+    fixes = [FIXES[kind] for kind in kinds if kind not in TRANSIENT] or [
         "name more zones or a fallback under capacity, reserve capacity, or ask for fewer nodes"
     ]
     what = f"{count} machines could not be had{waited}: {_told(failed)}"
@@ -191,7 +190,7 @@ def _none_to_be_had(group: str, count: int, failed: Sequence[Shortage], retry_s:
 def _group(props: Properties) -> Group:
     fleet = _fleet(props)
     # Numbers come back from the engine as floats.
-    return Group(Cloud(fleet.region), fleet, props["group"], int(props["static"]), int(props["count"]))
+    return Group(AwsApi(fleet.region), fleet, props["group"], int(props["static"]), int(props["count"]))
 
 
 def _fleet(props: Properties) -> Fleet:

@@ -10,7 +10,9 @@ from bootstrap.steps.limits import DAEMONS
 from bootstrap.steps.slurm_key import last_words
 from bootstrap.transport.base import Transport
 from cluster.inventory import Node
-from slurm.node_state import ABSENT, parse_nodes
+from slurm.control.accounting import CHECK_ACCOUNTING
+from slurm.control.config import PING
+from slurm.control.nodes import ABSENT, parse_nodes, show_nodes
 
 STEP = "verify"
 PATIENCE_S = 90.0
@@ -34,11 +36,11 @@ def script(node: Node, desired: Desired) -> str:
     controller = desired.inventory.controller.name
     checks.append(f'getent hosts {controller} >/dev/null || say "the name {controller} does not resolve"')
     checks += [f'mountpoint -q {m} || say "{m} is not mounted"' for m in desired.inventory.mounts]
-    checks.append('timeout 10 scontrol ping >/dev/null || say "slurmctld does not answer"')
+    checks.append(f'timeout 10 {PING} || say "slurmctld does not answer"')
     if node.role == "controller":
-        checks.append('out=$(timeout 20 sacct -a -n -X 2>&1 >/dev/null) || say "sacct: $out"')
+        checks.append(f'out=$(timeout 20 {CHECK_ACCOUNTING} 2>&1 >/dev/null) || say "sacct: $out"')
     if node.role == "compute":
-        checks.append(f"timeout 10 scontrol show node -o {node.name}")
+        checks.append(f"timeout 10 {show_nodes([node.name])}")
     return 'say() { printf \'fault\\t%s\\n\' "$(echo "$1" | tail -n 1)"; }\n' + "\n".join(checks) + "\n"
 
 

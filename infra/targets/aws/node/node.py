@@ -27,6 +27,7 @@ from infra.targets.aws.node.check import STEP as VERIFY
 from infra.targets.aws.node.check import check
 
 ROOT = Path(__file__).resolve().parents[4]
+LAUNCHER = "infra.targets.aws.launcher"
 REPORTED = 3
 """Exit code of a failure that was reported already."""
 
@@ -88,7 +89,7 @@ def _desired(me: Node, inventory: Inventory, cloud: Cloud) -> Desired:
     desired = Desired(identity.joined(inventory, me), spec, secrets, ROOT, cloud=cloud)
     if me.role != "controller" or not inventory.sets:
         return desired
-    return replace(desired, fleet=parameters.fleet(cloud))
+    return replace(desired, fleet=parameters.fleet(cloud), launcher=LAUNCHER)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.inventory import FleetGroup, LaunchOption
 from cluster.spec import ClusterSpec, NodeGroup, Purchase
+from infra.targets.aws.launcher.fleet import FleetGroup, LaunchOption
 from infra.targets.aws.plan import capacity
 from infra.targets.aws.plan.network import Place, places_of
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.inventory.fleet import Purchase
+from infra.targets.aws.launcher.fleet import Purchase
 from infra.targets.aws.plan.capacity import RESERVED
 from infra.targets.aws.plan.interfaces import Interface
 

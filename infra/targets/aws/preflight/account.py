@@ -22,7 +22,7 @@ from botocore.session import get_session
 
 from cluster.spec.issue import Issue, error, warning
 from infra.resources.problem import Problem
-from slurm.power.errors import fault_of
+from infra.targets.aws.launcher.errors import classify_error
 
 # Whole calls have to fit into what a person waits for: two tries, each soon given up.
 _SHORT = Config(connect_timeout=3, read_timeout=6, retries={"mode": "standard", "total_max_attempts": 2})
@@ -67,7 +67,7 @@ class Account:
 
     def why_not(self, failure: ClientError | BotoCoreError) -> Iterator[Issue]:
         """What a refused or missing identity means."""
-        fault = fault_of(failure)
+        fault = classify_error(failure)
         if fault.code in _EXPIRED or isinstance(failure, _NO_SESSION):
             yield error(
                 "credentials_expired",

@@ -12,6 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, warning
+from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.preflight import (
     existing_network,
     existing_storage,
@@ -25,7 +26,6 @@ from infra.targets.aws.preflight import (
 )
 from infra.targets.aws.preflight.account import Account, Identity
 from infra.targets.aws.preflight.subject import Running, Subject, running
-from slurm.power.errors import fault_of
 
 DEADLINE_S = 18.0
 
@@ -132,7 +132,7 @@ def _asked(check: Check, subject: Subject) -> list[Issue]:
 
 def _not_judged(check: Check, failure: ClientError | BotoCoreError) -> Issue:
     """The code alone: messages of AWS carry the whole request, encoded."""
-    fault = fault_of(failure)
+    fault = classify_error(failure)
     call = f"{failure.operation_name}: " if isinstance(failure, ClientError) else ""
     fix = _FIXES.get(fault.kind, "look it up yourself; `make up` may fail on it")
     return warning("not_judged", check.where, f"{check.what} could not be judged ({call}{fault.code})", fix)

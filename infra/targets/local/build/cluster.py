@@ -105,4 +105,5 @@ def inventory(plan: BuildPlan, made: Mapping[str, Mapping[str, Any]]) -> Invento
             for node in plan.nodes
         ),
         mounts=tuple(volume.mount for volume in plan.volumes),
+        single_host=True,
     )

@@ -16,7 +16,7 @@ from infra.targets.aws import client as client_module
 from infra.targets.aws import leftovers, names
 from infra.targets.aws.leftover_kinds.kind import Account, Found, Kind
 from infra.targets.target import Leftover
-from slurm.power.errors import Fault
+from slurm.power.launcher import Fault
 from tests.infra.targets.aws.with_engine import moto_gaps
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 

@@ -22,12 +22,13 @@ from bootstrap.bundle import Bundle
 from bootstrap.node_bundle import pack_node
 from bootstrap.wheels import wheels
 from cluster import names
-from cluster.inventory import Cloud, Filesystem, Fleet, FleetGroup, Inventory, Node, NodeSet, Role, parameters
+from cluster.inventory import Cloud, Filesystem, Inventory, Node, NodeSet, Role, parameters
 from cluster.inventory.parameters import Report
 from cluster.spec import ClusterSpec
 from infra.home import Home
 from infra.resources import ssh_key
 from infra.targets.aws.build.bundle import NODE_FOLDERS
+from infra.targets.aws.launcher.fleet import Fleet, FleetGroup
 from infra.targets.aws.plan.user_data import user_data
 from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client

@@ -45,13 +45,17 @@ def test_it_holds_what_a_node_runs_and_nothing_else(shop: Path) -> None:
     assert held >= {
         "infra/targets/aws/node/node.py",
         "slurm/jobs/train.sbatch",
-        "slurm/power/resume.py",
+        "slurm/power/programs.py",
         "cluster/spec/model.py",
     }
     rooms = {"bootstrap", "infra", "simulator", "slurm", "trainer"}
     assert {name.split("/")[0] for name in held} == {*rooms, "cluster", "description", "wheels"}
     assert not any("__pycache__" in name for name in held)
-    assert all(name.startswith("infra/targets/aws/node/") for name in held if name.startswith("infra/"))
+    assert all(
+        name.startswith(("infra/targets/aws/node/", "infra/targets/aws/launcher/"))
+        for name in held
+        if name.startswith("infra/")
+    )
     assert {(m.uid, m.gid, m.mtime) for m in members} == {(0, 0, 0)}
 
 
@@ -63,7 +67,7 @@ def test_a_node_imports_its_part_from_the_bundle_alone(shop: Path, tmp_path: Pat
     pinned = {line.split("==")[0] for line in (ROOT / wheels.LOCK).read_text().splitlines() if "==" in line}
     brought = {"yaml": "pyyaml", "dateutil": "python-dateutil"}
     script = (
-        "import sys, infra.targets.aws.node.node, slurm.power.resume, slurm.power.sweep\n"
+        "import sys, infra.targets.aws.node.node, infra.targets.aws.launcher.launcher, slurm.power.programs\n"
         "files = {n.partition('.')[0]: getattr(m, '__file__', '') or '' for n, m in sys.modules.items()}\n"
         "print(*sorted(name for name, file in files.items() if 'site-packages' in file))"
     )

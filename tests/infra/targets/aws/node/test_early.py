@@ -16,12 +16,12 @@ from botocore.credentials import Credentials
 
 from cluster import names as plan_names
 from cluster.inventory import parameters as names
+from infra.targets.aws.launcher import node_names
 from infra.targets.aws.node import early, imds, objects, parameters, signed
 from infra.targets.aws.node.signed import Ask
 from infra.targets.aws.plan import user_data as module
 from infra.targets.aws.plan.user_data import EARLY, LIMIT, user_data
 from slurm.hostlist import expand
-from slurm.power import node_names
 from tests.infra.targets.aws.node.clusters import cloud
 from tests.infra.targets.aws.node.metadata import Machine, metadata
 from tests.moto_server import REGION, Moto
@@ -87,10 +87,10 @@ def test_a_name_that_is_given_after_the_launch_is_waited_for(machine: Machine, m
 @pytest.mark.parametrize("numbers", ["7", "1-4", "2 5-6 9"])
 def test_a_machine_of_a_large_launch_takes_the_number_at_its_place(machine: Machine, numbers: str) -> None:
     """Under the very rule by which the launching side knows it."""
-    machine.tags = {plan_names.GROUP: "gpu", node_names.NUMBERS: numbers}
+    machine.tags = {plan_names.GROUP: "gpu", node_names.NUMBERS_TAG: numbers}
     count = len(expand(f"gpu-[{numbers.replace(' ', ',')}]"))
     for machine.launch_index in range(count):
-        assert early.name(names.NODE_TAG) == node_names.name_of(machine.tags, machine.launch_index)
+        assert early.name(names.NODE_TAG) == node_names.read_node_name(machine.tags, machine.launch_index)
 
 
 def test_secrets_and_reports_go_through_aws(aws: Moto, machine: Machine) -> None:

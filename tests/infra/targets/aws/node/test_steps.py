@@ -246,7 +246,7 @@ def test_the_first_topology_is_written_and_later_ones_are_the_sweep_s() -> None:
     # A group that has grown: Slurm reads both files at once, right after this step.
     fewer = ubuntu(files=files, markers={"topology": digest("gpu-[1-3]")})
     (action,) = [one for one in power.STEP.actions(fewer, CONTROLLER, desired()) if one.title == fit_it]
-    assert "-m slurm.power.fit_topology 'gpu-[1-4]'" in action.script
+    assert "-m slurm.power.topology 'gpu-[1-4]'" in action.script
     assert order.own("controller").index(power.STEP) < order.own("controller").index(controller.STEP)
 
 

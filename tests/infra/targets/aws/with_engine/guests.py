@@ -15,8 +15,8 @@ from moto.ssm.models import Command, ssm_backends
 
 from cluster.inventory import parameters
 from cluster.inventory.parameters import Report
-from slurm.power.node_names import name_of
-from slurm.verdict import PREFIX
+from infra.targets.aws.launcher.node_names import read_node_name
+from slurm.gate_verdict import PREFIX
 
 _AT = "2026-11-15T12:00:00+00:00"
 
@@ -50,7 +50,7 @@ def booting() -> Iterator[None]:
 def _report(instance: Any, script: str) -> None:
     """As infra.targets.aws.node does at the end, past the server: a machine's own calls are not the engine's."""
     tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
-    name = name_of(tags, instance.ami_launch_index)
+    name = read_node_name(tags, instance.ami_launch_index)
     cluster, digest = _setting("cluster", script), _setting("digest", script)
     said = Report(instance=instance.id, state="ready", step="report", at=_AT, bundle=digest)
     backend = ssm_backends[instance.ec2_backend.account_id][instance.ec2_backend.region_name]

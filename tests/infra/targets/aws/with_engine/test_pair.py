@@ -8,12 +8,13 @@ from base64 import b64decode
 
 import pytest
 
-from cluster.inventory import Fleet, parameters
+from cluster.inventory import parameters
 from infra.engine.environment import BUDGET_JUDGED
 from infra.targets.aws import leftovers, names
+from infra.targets.aws.launcher.api import AwsApi
+from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.launcher.launch import launch
 from infra.targets.target import Leftovers
-from slurm.power.cloud import Cloud
-from slurm.power.launch import launch
 from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
 from tests.infra.targets.aws.with_engine.controller import controller, end
@@ -107,7 +108,7 @@ def test_a_node_that_slurm_launches(pair: CloudStack) -> None:
     bucket = names.bucket(CLUSTER, pair.cloud.account, pair.cloud.region)
     written = pair.cloud.client("s3").get_object(Bucket=bucket, Key=parameters.FLEET)["Body"].read()
     fleet = Fleet.model_validate_json(written)
-    assert not launch(Cloud(pair.cloud.region), fleet, fleet.groups[0].options, [("gpu-1",)], "token").missing
+    assert not launch(AwsApi(pair.cloud.region), fleet, fleet.groups[0].options, [("gpu-1",)], "token").missing
     assert len(machines(pair)) == 2
 
 

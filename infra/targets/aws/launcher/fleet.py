@@ -1,4 +1,4 @@
-"""What may be launched: for each group the ways to get a machine, in the order in which they are tried."""
+"""The fleet: for each node group the ways to launch a machine, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -21,15 +21,23 @@ class LaunchOption(Part):
     reservation: str | None = None
     placement_group: str | None = None
 
+    @property
+    def key(self) -> str:
+        """Return what is short when this option is short; subnets of one zone share it."""
+        return " ".join([self.instance_type, self.purchase, self.zone, self.reservation or ""]).strip()
+
 
 class FleetGroup(Part):
+    """The launch options of one node group."""
+
     name: str
     options: tuple[LaunchOption, ...]
     retry_s: int = 600
+    """How long a shortage is retried before Slurm hears of it, in seconds."""
 
 
 class Fleet(Part):
-    """Everything the launching side needs to know; written once by the engine, read on the controller."""
+    """Everything that launching needs to know; written by the engine, read on the controller."""
 
     cluster: str
     stack: str
@@ -42,3 +50,7 @@ class Fleet(Part):
     tags: dict[str, str]
     groups: tuple[FleetGroup, ...]
     budget_name: str | None = None
+
+    def group(self, name: str) -> FleetGroup:
+        """Return the group called `name`."""
+        return next(group for group in self.groups if group.name == name)

@@ -1,4 +1,4 @@
-"""The only way to AWS: calls that are repeated when AWS asks for it, never for long, never for a shortage."""
+"""AWS API calls with retries for throttling: bounded in time, and never for a shortage of capacity."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from slurm.power.errors import Refused, fault_of
+from infra.targets.aws.launcher.errors import FIXES, classify_error
+from slurm.power.launcher import LauncherError
 
 Answer = dict[str, Any]
-Call = Callable[[], Answer]
 
 DEADLINE_S = 120.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 20.0
-# botocore retries server errors by itself, and a shortage is one in EC2: it would be asked for again and again.
+# botocore would retry server errors by itself, and EC2 reports a shortage as one: it would be requested repeatedly.
 _CONFIG = Config(retries={"total_max_attempts": 1}, connect_timeout=10, read_timeout=60)
 
 
-class Cloud:
+class AwsApi:
+    """The API of one region; tests pass another clock."""
+
     def __init__(
         self,
         region: str,
@@ -36,7 +38,7 @@ class Cloud:
         self._clients: dict[str, Any] = {}
 
     def call(self, service: str, operation: str, **params: Any) -> Answer:
-        """One API call; raises Refused. What may not happen twice carries a client token of the caller's."""
+        """Make one API call; raise LauncherError. Calls that must not happen twice carry a client token."""
         client = self._client(service)
         deadline, wait = self._clock() + self._deadline_s, _FIRST_WAIT_S
         while True:
@@ -44,16 +46,16 @@ class Cloud:
                 answer: Answer = getattr(client, operation)(**params)
                 return answer
             except (ClientError, BotoCoreError) as error:
-                fault = fault_of(error)
-                # Full jitter: many controllers of one account must not come back all at once.
+                fault = classify_error(error)
+                # Jitter: the controllers of one account must not all come back at the same moment.
                 pause = wait * random.uniform(0.5, 1)  # noqa: S311
                 if fault.kind != "throttle" or self._clock() + pause > deadline:
-                    raise Refused(operation, fault) from error
+                    raise LauncherError(operation, fault, FIXES[fault.kind]) from error
                 self._sleep(pause)
                 wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def pages(self, service: str, operation: str, key: str, **params: Any) -> list[Answer]:
-        """The items under `key` of all pages of a call that pages with NextToken."""
+        """Return the items under `key` from all pages of a call that pages with NextToken."""
         items: list[Answer] = []
         token: str | None = None
         while True:

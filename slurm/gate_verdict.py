@@ -1,4 +1,4 @@
-"""What the ready gate saw, judged: which nodes can take the job, how far each rank came, whom to name on failure."""
+"""The ready gate's verdict: which nodes can take the job, how far each rank came, which node to name on failure."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm.node_state import NodeState
+from slurm.control.nodes import NodeState
 
 PREFIX = "muster-gate "
 TIMED_OUT = 124
-"""What `timeout` exits with."""
+"""Exit code of `timeout`."""
 START = "job start"
 
 _STAGES = ("started", "imported", "joined", "passed")
-# Errors that only say that somebody else is gone.
+# Errors that only mean that another rank is gone.
 _SECONDARY = ("did not join", "Connection was likely closed", "Connection closed by peer", "Connection reset by peer")
 
 
 class GateError(Exception):
-    """The cluster is not ready. `str()` is one paragraph: node, step, log line, fix."""
+    """The cluster is not ready; `str()` is one paragraph with node, step, log line and fix."""
 
     def __init__(self, node: str, step: str, line: str, fix: str = "") -> None:
         super().__init__(node, step, line, fix)
@@ -36,7 +36,7 @@ class GateError(Exception):
 
 @dataclass(frozen=True)
 class Rank:
-    """The last a host said: the stage it reached, and the error that ended it."""
+    """The last report of a rank: the stage it reached, and the error that ended it."""
 
     host: str
     rank: int
@@ -46,24 +46,25 @@ class Rank:
 
 
 def parse_ranks(output: str) -> dict[str, Rank]:
+    """Return the last report of each rank by host."""
     ranks: dict[str, Rank] = {}
     for line in output.splitlines():
         start = line.find(PREFIX)
         if start < 0:
             continue
         try:
-            said = json.loads(line[start + len(PREFIX) :])
+            entry = json.loads(line[start + len(PREFIX) :])
         except ValueError:
             continue
-        before = ranks.get(said["host"])
+        before = ranks.get(entry["host"])
         # A failure keeps the stage it happened in.
-        stage = before.stage if said["stage"] == "failed" and before else said["stage"]
-        ranks[said["host"]] = Rank(said["host"], said["rank"], stage, said.get("sum"), said.get("error", ""))
+        stage = before.stage if entry["stage"] == "failed" and before else entry["stage"]
+        ranks[entry["host"]] = Rank(entry["host"], entry["rank"], stage, entry.get("sum"), entry.get("error", ""))
     return ranks
 
 
-def unfit(expected: Sequence[str], nodes: Mapping[str, NodeState]) -> GateError | None:
-    """The first node that no job can run on, although nobody took it away, with what slurmctld says of it."""
+def find_unfit_node(expected: Sequence[str], nodes: Mapping[str, NodeState]) -> GateError | None:
+    """Return an error for the first node that cannot run a job and that no person took out of service."""
     for name in expected:
         node = nodes.get(name)
         if node is None:
@@ -71,18 +72,16 @@ def unfit(expected: Sequence[str], nodes: Mapping[str, NodeState]) -> GateError 
         if not node.works and not node.left_out:
             line = f"slurmctld has it as {node}" + (f" ({node.reason})" if node.reason else "")
             fix = (
-                f"`scontrol update nodename={name} state=resume` once the cause is gone"
+                f"`scontrol update nodename={name} state=resume` once the cause is fixed"
                 if "DRAIN" in node.flags
-                else ""
+                else "`systemctl status slurmd` on the node, then run `muster up` again"
             )
-            return GateError(
-                name, "registration", line, fix or "`systemctl status slurmd` on the node, then `muster up` again"
-            )
+            return GateError(name, "registration", line, fix)
     return None
 
 
-def judge(expected: Sequence[str], code: int, output: str, deadline_s: float = 0) -> GateError | None:
-    """Nothing when every expected host, and no other, summed right and the job ended well; else the host to look at."""
+def judge_job(expected: Sequence[str], code: int, output: str, deadline_s: float = 0) -> GateError | None:
+    """Return None if exactly the expected hosts summed right and the job succeeded; else an error naming a host."""
     ranks = parse_ranks(output)
     right = len(expected) * (len(expected) + 1) / 2
     wrong = next((r for r in ranks.values() if r.sum is not None and r.sum != right), None)
@@ -90,17 +89,19 @@ def judge(expected: Sequence[str], code: int, output: str, deadline_s: float = 0
         return GateError(wrong.host, "all-reduce", f"the sum is {wrong.sum:g} instead of {right:g}")
     strangers = sorted(set(ranks) - set(expected))
     if strangers:
-        return GateError(strangers[0], "job", f"ran there although only {', '.join(expected)} were asked for")
+        return GateError(strangers[0], "job", f"ran there although only {', '.join(expected)} were requested")
     if code == 0 and all(name in ranks and ranks[name].stage == "passed" for name in expected):
         return None
     if not ranks and code != TIMED_OUT:
-        return GateError(", ".join(expected), START, last_error(output) or f"srun exited with {code} and said nothing")
+        return GateError(
+            ", ".join(expected), START, find_error_line(output) or f"srun exited with {code} without output"
+        )
     host = min(expected, key=lambda name: _progress(ranks.get(name)))
     return GateError(host, _step(ranks.get(host)), _line(host, ranks, code, output, deadline_s))
 
 
-def last_error(output: str, host: str = "") -> str:
-    """The line that says most: an error of srun or Slurm that names the host, else the last error there is."""
+def find_error_line(output: str, host: str = "") -> str:
+    """Return the most telling line: an error that names the host, else the last error, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and PREFIX not in line]
     errors = [line for line in lines if re.search(r"error|fail|cannot|denied|no such", line, re.IGNORECASE)]
     # "gpu-2: task 1: Exited with exit code 1" names the host but not the cause.
@@ -112,7 +113,7 @@ def last_error(output: str, host: str = "") -> str:
 def _progress(rank: Rank | None) -> float:
     if rank is None:
         return -1
-    secondary = any(words in rank.error for words in _SECONDARY)
+    secondary = any(message in rank.error for message in _SECONDARY)
     return _STAGES.index(rank.stage) + (0.5 if secondary else 0)
 
 
@@ -132,8 +133,8 @@ def _line(host: str, ranks: Mapping[str, Rank], code: int, output: str, deadline
         return ranks[host].error
     waited = next((r for r in ranks.values() if "did not join" in r.error), None)
     if waited:
-        return f"no word from it; {waited.host} says: {waited.error}"
-    line = last_error(output, host)
+        return f"no report from it; {waited.host} reports: {waited.error}"
+    line = find_error_line(output, host)
     if code == TIMED_OUT:
-        return f"nothing more within {deadline_s:g} s" + (f"; last line: {line}" if line else "")
+        return f"no further output within {deadline_s:g} s" + (f"; last line: {line}" if line else "")
     return line or f"srun exited with {code}"

@@ -1,0 +1,1 @@
+"""Launching, listing and ending EC2 instances for Slurm's power saving; runs on the controller and in the engine."""

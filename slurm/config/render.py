@@ -1,0 +1,150 @@
+"""Rendering the controller's Slurm files from spec and inventory; golden copies are in tests/golden/slurm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from cluster.inventory import Inventory, Node, NodeSet
+from cluster.names import members
+from cluster.spec import ClusterSpec
+from slurm.config import topology
+from slurm.hostlist import hostlist
+from slurm.power import install
+
+Cgroup = Literal["v1", "v2", "none"]
+ETC = "/etc/slurm"
+
+# Memory reserved for systemd, sshd and slurmd: a job that filled the node would get them killed instead of itself.
+RESERVE_MB = 128
+RESERVE_SHARE = 0.05
+# Slurm fills nodes of a lower weight first.
+_STATIC_WEIGHT, _DYNAMIC_WEIGHT = 1, 1000
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to write on the controller."""
+
+    content: str
+    mode: int = 0o644
+    owner: str = "root:root"
+
+
+def render_files(inventory: Inventory, spec: ClusterSpec, *, cgroup: Cgroup, db_password: str) -> dict[str, File]:
+    """Return every file of the controller's /etc/slurm except the key; compute nodes fetch theirs from slurmctld."""
+    context = _make_context(inventory, spec, cgroup)
+    conf = _drop_overridden(_render("slurm.conf", context), spec.slurm.extra)
+    dbd = _render("slurmdbd.conf", {**context, "db_password": db_password})
+    return {
+        f"{ETC}/slurm.conf": File(conf),
+        f"{ETC}/gres.conf": File(_render("gres.conf", context)),
+        f"{ETC}/cgroup.conf": File(_render("cgroup.conf", context)),
+        f"{ETC}/slurmdbd.conf": File(dbd, 0o600, "slurm:slurm"),
+        **_render_first_topology(inventory),
+    }
+
+
+def schedulable_mb(node: Node | NodeSet) -> int:
+    """Return the memory that jobs may use, in MB."""
+    return node.memory_mb - max(RESERVE_MB, int(node.memory_mb * RESERVE_SHARE))
+
+
+def launched_nodes(inventory: Inventory) -> list[str]:
+    """Return the names of all nodes that are launched by name."""
+    return [name for nodes in inventory.sets for name in members(nodes.group, nodes.count)]
+
+
+def _render_first_topology(inventory: Inventory) -> dict[str, File]:
+    """Return the file with no place known, to be written if there is none: afterwards the sweep maintains it."""
+    if not _has_topology(inventory):
+        return {}
+    return {f"{ETC}/{topology.NAME}": File(topology.render_topology(launched_nodes(inventory), {}))}
+
+
+def _has_topology(inventory: Inventory) -> bool:
+    """Return whether a fast fabric makes the distance between two nodes matter."""
+    return any(nodes.fabric != "tcp" and nodes.count for nodes in inventory.sets)
+
+
+def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> dict[str, object]:
+    sizes: list[Node | NodeSet] = [*inventory.compute, *inventory.sets]
+    static = [name for nodes in inventory.sets for name in members(nodes.group, nodes.static)]
+    return {
+        "cluster": inventory.cluster,
+        "controller": inventory.controller,
+        "single_host": inventory.single_host,
+        "cgroup": cgroup,
+        "gpus": any(size.gpus.count for size in sizes),
+        "simulated": any(size.gpus.count and size.gpus.kind == "simulated" for size in sizes),
+        # Every job waits for the prolog: it is for hardware that may break between two rounds of the health checks.
+        "checked": any(size.gpus.count and size.gpus.kind == "real" for size in sizes),
+        "options": spec.slurm,
+        "default": spec.slurm.default_group or next(iter(spec.groups)),
+        "extra": spec.slurm.extra,
+        "nodes": [_describe_node(node) for node in inventory.compute],
+        "cloud": [line for nodes in inventory.sets for line in _describe_set(nodes)],
+        "static": hostlist(static),
+        "programs": install,
+        "topology": _has_topology(inventory),
+        "partitions": [_describe_partition(group, inventory) for group in spec.groups],
+        "gpu_groups": _list_gpu_groups(inventory),
+    }
+
+
+def _describe_node(node: Node) -> dict[str, object]:
+    return {"name": node.name, "address": node.address, **_describe_size(node)}
+
+
+def _describe_set(nodes: NodeSet) -> list[dict[str, object]]:
+    """Return the static nodes and the others; weights make Slurm fill static nodes before it starts others."""
+    names = members(nodes.group, nodes.count)
+    parts = ((names[: nodes.static], _STATIC_WEIGHT), (names[nodes.static :], _DYNAMIC_WEIGHT))
+    return [{"name": hostlist(part), "weight": weight, **_describe_size(nodes)} for part, weight in parts if part]
+
+
+def _describe_size(nodes: Node | NodeSet) -> dict[str, object]:
+    gres = f"gpu:{nodes.gpus.type}:{nodes.gpus.count}" if nodes.gpus.count else ""
+    return {"cpus": nodes.cpus, "memory_mb": schedulable_mb(nodes), "gres": gres}
+
+
+def _describe_partition(group: str, inventory: Inventory) -> dict[str, object]:
+    nodes = [node for node in inventory.compute if node.group == group]
+    sets = [node_set for node_set in inventory.sets if node_set.group == group and node_set.count]
+    names = [*(node.name for node in nodes), *(name for of in sets for name in members(of.group, of.count))]
+    sizes: list[Node | NodeSet] = [*nodes, *sets]
+    per_cpu = [schedulable_mb(size) // size.cpus for size in sizes]
+    return {"name": group, "nodes": hostlist(names), "memory_per_cpu": min(per_cpu, default=0)}
+
+
+def _list_gpu_groups(inventory: Inventory) -> list[dict[str, str]]:
+    """Return the nodes of each kind of GPU and list of devices: the lines of gres.conf."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for node in inventory.compute:
+        if node.gpus.count:
+            groups.setdefault((node.gpus.type, hostlist(node.gpus.devices)), []).append(node.name)
+    for nodes in inventory.sets:
+        if nodes.gpus.count and nodes.count:
+            key = (nodes.gpus.type, hostlist(nodes.gpus.devices))
+            groups.setdefault(key, []).extend(members(nodes.group, nodes.count))
+    return [{"type": kind, "devices": devices, "nodes": hostlist(names)} for (kind, devices), names in groups.items()]
+
+
+def _render(name: str, context: dict[str, object]) -> str:
+    loader = FileSystemLoader(Path(__file__).parent / "templates")
+    # The files are not HTML: there is nothing to escape.
+    environment = Environment(  # noqa: S701
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return environment.get_template(f"{name}.j2").render(context)
+
+
+def _drop_overridden(conf: str, extra: dict[str, str]) -> str:
+    """Drop our own setting of each key that slurm.extra sets: Slurm warns about a key that is set twice."""
+    overridden = {key.lower() for key in extra}
+    head, mark, tail = conf.partition("# slurm.extra of the stack\n")
+    lines = [line for line in head.splitlines(keepends=True) if line.partition("=")[0].lower() not in overridden]
+    return "".join(lines) + mark + tail

@@ -1,0 +1,85 @@
+"""topology.conf: which nodes are under which switch, for exactly the nodes of slurm.conf.
+
+A node whose place is unknown goes under a switch of its own: Slurm refuses every job if a node is missing from the
+file, or is in it but not in slurm.conf. Machine types have three or four layers of switches; the last is the leaf
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-topology-works.html).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from slurm.hostlist import expand, hostlist
+
+NAME = "topology.conf"
+ROOT = "all"
+UNPLACED = "unplaced"
+_NODES = "-nodes"
+
+
+def render_topology(nodes: Collection[str], places: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the file for these nodes; a place lists the switches above a node from the top down."""
+    members: dict[str, list[str]] = defaultdict(list)
+    below: dict[str, set[str]] = defaultdict(set)
+    for name in nodes:
+        path = places.get(name) or (UNPLACED,)
+        members[path[-1]].append(name)
+        for upper, lower in zip((ROOT, *path), path, strict=False):
+            below[upper].add(lower)
+    for switch in [switch for switch in members if switch in below]:
+        # A leaf of one type may be a middle layer of another; a switch of Slurm has either nodes or switches.
+        leaf = f"{switch}{_NODES}"
+        members[leaf] = members.pop(switch)
+        below[switch].add(leaf)
+    leaves = [f"SwitchName={switch} Nodes={hostlist(members[switch])}" for switch in sorted(members)]
+    others = [f"SwitchName={switch} Switches={','.join(sorted(below[switch]))}" for switch in sorted(below)]
+    return "\n".join(["# Written by muster: where the nodes stand.", *leaves, *others, ""])
+
+
+def fit_topology(text: str, nodes: Collection[str]) -> str:
+    """Return the file for other nodes: those that stay keep their place, new ones have none yet."""
+    nodes_of, switches_of = _parse(text)
+    above = {lower: upper for upper, switches in switches_of.items() for lower in switches}
+    places = {name: _find_place(switch, above) for switch, names in nodes_of.items() for name in names}
+    return render_topology(nodes, places)
+
+
+def check_topology(text: str, nodes: Collection[str]) -> list[str]:
+    """Return the reasons why Slurm would refuse the file."""
+    nodes_of, switches_of = _parse(text)
+    listed = [name for names in nodes_of.values() for name in names]
+    joined = [switch for switches in switches_of.values() for switch in switches]
+    switches = {*nodes_of, *switches_of}
+    return [
+        *(f"{name} is missing" for name in sorted(set(nodes) - set(listed))),
+        *(f"{name} is not a node" for name in sorted(set(listed) - set(nodes))),
+        *(f"{name} is listed twice" for name in _list_repeated(listed)),
+        *(f"switch {name} is listed twice" for name in _list_repeated(joined)),
+        *(f"switch {name} has nodes and switches" for name in sorted(set(nodes_of) & set(switches_of))),
+        *(f"switch {name} is not defined" for name in sorted(set(joined) - switches)),
+        *(f"switch {name} is under no other" for name in sorted(switches - set(joined) - {ROOT})),
+    ]
+
+
+def _list_repeated(names: list[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def _find_place(switch: str, above: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the place of nodes under a leaf, as it was rendered."""
+    upper = above.get(switch, ROOT)
+    own = () if switch in (UNPLACED, f"{upper}{_NODES}") else (switch,)
+    return own if upper == ROOT else (*_find_place(upper, above), *own)
+
+
+def _parse(text: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Return the nodes of leaf switches and the switches of the others, by switch."""
+    nodes_of, switches_of = {}, {}
+    for line in text.splitlines():
+        fields = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+        if "Nodes" in fields:
+            nodes_of[fields["SwitchName"]] = expand(fields["Nodes"])
+        elif "Switches" in fields:
+            switches_of[fields["SwitchName"]] = tuple(fields["Switches"].split(","))
+    return nodes_of, switches_of

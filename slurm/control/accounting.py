@@ -1,0 +1,44 @@
+"""Slurm's accounting: whether slurmdbd answers, and the accounts and users that may use the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+CHECK_ACCOUNTING = "sacct -a -n -X"
+"""Shell command that fails if slurmdbd does not answer."""
+DATABASE_ANSWERS = "sacctmgr -n show cluster >/dev/null 2>&1"
+"""Shell command that succeeds once slurmdbd answers."""
+
+# sacctmgr exits with 1 if there was nothing to do, as on a new controller that has its predecessor's accounts.
+_DEFINE = """\
+mgr() {
+  if ! answer=$(sacctmgr -i "$@" 2>&1); then
+    case $answer in *Nothing*|*[Aa]"lready exist"*) ;; *) echo "sacctmgr: $answer" | tail -n 1 >&2; return 1 ;; esac
+  fi
+}
+"""
+
+
+def run_all(changes: Iterable[str]) -> str:
+    """Return a shell script that makes these changes and stops at the first that fails."""
+    return _DEFINE + "".join(f"{change}\n" for change in changes)
+
+
+def add_account(cluster: str, account: str) -> list[str]:
+    """Return the changes that add a cluster and an account in it."""
+    return [f"mgr add cluster {cluster}", f"mgr add account {account} cluster={cluster}"]
+
+
+def add_users(cluster: str, account: str, users: Sequence[str]) -> str:
+    """Return the change that lets users run jobs under an account."""
+    return f"mgr add user {','.join(users)} account={account} cluster={cluster}"
+
+
+def set_admin(user: str, *, admin: bool) -> str:
+    """Return the change that grants or revokes a user's administrator level."""
+    return f"mgr modify user {user} set adminlevel={'administrator' if admin else 'none'}"
+
+
+def delete_user(cluster: str, account: str, user: str) -> list[str]:
+    """Return the changes that cancel a user's jobs and remove the user from an account."""
+    return [f"scancel -u {user} || true", f"mgr delete user {user} account={account} cluster={cluster}"]

@@ -1,0 +1,22 @@
+"""slurmctld itself: whether it answers, reading its configuration again, and the values that it uses."""
+
+from __future__ import annotations
+
+import re
+
+SHOW_CONFIG = ("scontrol", "show", "config")
+RECONFIGURE = ("scontrol", "reconfigure")
+PING = "scontrol ping >/dev/null"
+"""Shell command that succeeds if slurmctld answers."""
+
+
+def read_seconds(config: str, key: str) -> float | None:
+    """Return a duration from the output of SHOW_CONFIG; None if it is not there."""
+    match = re.search(rf"^{key}\s*=\s*(\d+)", config, re.MULTILINE)
+    return float(match[1]) if match else None
+
+
+def read_nodes(config: str, key: str) -> str:
+    """Return a hostlist from the output of SHOW_CONFIG; empty if there is none."""
+    match = re.search(rf"^{key}\s*=\s*(\S+)", config, re.MULTILINE)
+    return match[1] if match and match[1] != "(null)" else ""

@@ -1,0 +1,157 @@
+"""Jobs: which run where and for whom, and how nodes are drained, emptied and returned while jobs run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+_POLL_S = 0.5
+_LEAVING = "muster: leaving"
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """A job that holds nodes."""
+
+    id: str
+    user: str
+    name: str
+
+
+LIST_RUNNING = "squeue -h -t R,S,CF -o '%i|%u|%j'"
+
+
+def parse_running(text: str) -> tuple[RunningJob, ...]:
+    """Parse LIST_RUNNING."""
+    rows = [line.split("|", 2) for line in text.splitlines()]
+    return tuple(RunningJob(*row) for row in rows if len(row) == len(fields(RunningJob)))
+
+
+@dataclass(frozen=True)
+class ListedJob:
+    """A job in the queue, in squeue's words."""
+
+    id: str
+    name: str
+    user: str
+    partition: str
+    state: str
+    time: str
+    nodes: str
+    """Number of nodes."""
+    where: str
+    """Its nodes, or the reason why it waits."""
+
+
+LIST_JOBS = "squeue -h -o '%i|%j|%u|%P|%T|%M|%D|%R'"
+
+
+def parse_jobs(lines: Sequence[str]) -> tuple[ListedJob, ...]:
+    """Parse LIST_JOBS; skip lines of another form."""
+    last = len(fields(ListedJob)) - 1
+    return tuple(ListedJob(*line.split("|", last)) for line in lines if line.count("|") >= last)
+
+
+# Nodes that Slurm does not know (a login node, one that never joined) have no jobs and cannot be drained. Every answer
+# is assigned to a variable first: `set -e` notices a command that fails there, not in a pipeline or in a `for` list.
+_SELECT = """set -e
+all=$(sinfo -h -N -o %N)
+members=
+for node in {nodes}; do
+  for name in $all; do
+    if [ "$name" = "$node" ]; then members="$members $node"; break; fi
+  done
+done
+[ -n "$members" ] || exit 0
+"""
+_LIST_ON_NODES = """for node in $members; do
+  jobs=$(squeue -h -t R,S,CF -w "$node" -o %i)
+  for job in $jobs; do echo "$node $job"; done
+done"""
+# A node that somebody else drained keeps its reason and is not ours to resume; one that an earlier run drained is.
+_DRAIN = f"""ours= fresh=
+for node in $members; do
+  shown=$(scontrol -o show node "$node")
+  state=${{shown#* State=}}
+  case "${{state%% *}}" in
+    *DRAIN*) case "$shown" in *"Reason={_LEAVING}"*) ours="$ours $node" ;; esac ;;
+    *) ours="$ours $node" fresh="$fresh,$node" ;;
+  esac
+done
+[ -z "$fresh" ] || scontrol update nodename="${{fresh#,}}" state=drain reason="{_LEAVING}"
+echo $ours"""
+# A node that is out of service already keeps its reason.
+_SET_ASIDE = """aside() {
+  case " $members " in *" $1 "*) ;; *) return 0 ;; esac
+  shown=$(scontrol -o show node "$1")
+  state=${shown#* State=}
+  case "${state%% *}" in *DRAIN* | *DOWN*) return 0 ;; esac
+  scontrol update nodename="$1" state=drain reason="$2"
+  echo "$1"
+}
+"""
+# Slurm itself would end the jobs of a removed node as NODE_FAIL and not run them again. A job that cannot be requeued
+# is cancelled. The nodes must be empty before they go, or the remains of a job hold its other nodes.
+_REQUEUE = """jobs=
+for node in $members; do jobs="$jobs $(squeue -h -t R,S,CF -w "$node" -o %A)"; done
+for job in $(echo $jobs | tr ' ' '\\n' | sort -un); do
+  scontrol requeue "$job" 2>/dev/null || scancel "$job"
+  echo "$job"
+done
+for try in $(seq {tries}); do
+  left=
+  for node in $members; do left="$left$(squeue -h -t R,S,CF,CG -w "$node" -o %A)"; done
+  [ -n "$left" ] || exit 0
+  sleep {poll_s}
+done"""
+_RESUME = 'scontrol update nodename="$(echo $members | tr " " ,)" state=resume'
+
+
+def list_hostnames(job: str) -> str:
+    """Return a shell command that prints the nodes of a job, one a line."""
+    return f"scontrol show hostnames $(squeue -h -o %N -j {job})"
+
+
+# Jobs of all users: asked for a user whom the controller does not know, squeue returns nothing at all.
+LIST_BY_USER = "squeue -h -t R,S,CF -o '%u %i'"
+
+
+def list_on_nodes(nodes: Sequence[str]) -> str:
+    """Return a script that prints `node job` for every job on these nodes; `parse_pairs` reads it."""
+    return _select(nodes) + _LIST_ON_NODES
+
+
+def drain(nodes: Sequence[str]) -> str:
+    """Return a script that drains nodes that are about to leave and prints those that are drained by muster."""
+    return _select(nodes) + _DRAIN
+
+
+def set_aside(reasons: Mapping[str, str]) -> str:
+    """Return a script that drains each node for its reason and prints those that were in service."""
+    calls = "\n".join(shlex.join(["aside", node, reason]) for node, reason in reasons.items())
+    return _select(list(reasons)) + _SET_ASIDE + calls
+
+
+def requeue(nodes: Sequence[str], wait_s: float) -> str:
+    """Return a script that requeues the jobs on nodes and waits until the nodes are empty."""
+    return _select(nodes) + _REQUEUE.format(tries=int(wait_s / _POLL_S), poll_s=_POLL_S)
+
+
+def resume(nodes: Sequence[str]) -> str:
+    """Return a script that returns drained nodes to service."""
+    return _select(nodes) + _RESUME
+
+
+def parse_pairs(text: str) -> dict[str, list[str]]:
+    """Parse lines of a node or user and the id of one of its jobs."""
+    jobs: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        owner, job = line.split()
+        jobs.setdefault(owner, []).append(job)
+    return jobs
+
+
+def _select(nodes: Sequence[str]) -> str:
+    """Return the lines that set `members` to those of the nodes that Slurm knows, and exit if there are none."""
+    return _SELECT.format(nodes=shlex.join(nodes))

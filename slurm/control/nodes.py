@@ -1,0 +1,231 @@
+"""Nodes as slurmctld sees them: how to ask for and change their state, and which states mean what."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+_WORKING = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+_HARMLESS = frozenset({"COMPLETING", "CLOUD", "DYNAMIC_NORM", "PLANNED", "RESERVED"})
+_BAD = frozenset({"DOWN", "UNKNOWN", "INVALID_REG", "NOT_RESPONDING", "FAIL", "FUTURE", "INVAL"})
+_AWAY = frozenset({"DRAIN", "DOWN", "FAIL", "INVALID_REG"})
+_POWERED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"})
+_POWERING_UP = frozenset({"POWERING_UP", "POWER_UP"})
+_BUSY = frozenset({"ALLOCATED", "MIXED"})
+# Reasons that Slurm itself gives and that a new bootstrap removes.
+_FIXED_BY_BOOTSTRAP = re.compile(r"gres/|Low |Not responding|unexpectedly rebooted|muster")
+_REASON = re.compile(r" Reason=(.*?)(?: \[(\S+)@\S+\])?(?: Comment=.*)?$")
+# The user that slurmctld names for what it does by itself (SlurmUser).
+_SLURM_USER = "slurm"
+# What sinfo prints for a node without a reason.
+_NO_REASON = "none"
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A node's state, with the one rule about nodes that were taken out of service: by whom, and who returns them."""
+
+    state: str
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+    by: str = ""
+    """User who gave the reason."""
+    free_cpus: int = 0
+    free_mb: int = 0
+    address: str = ""
+    gpus: bool = False
+    """Whether the node has GPUs."""
+
+    @property
+    def works(self) -> bool:
+        return self.state in _WORKING and self.flags <= _HARMLESS
+
+    @property
+    def resumable(self) -> bool:
+        """Out of service for a reason that bootstrap removes."""
+        return self._away and bool(_FIXED_BY_BOOTSTRAP.search(self.reason))
+
+    @property
+    def left_alone(self) -> bool:
+        """Out of service for another reason: bootstrap neither returns it nor waits for it."""
+        return self._away and bool(self.reason) and not self.resumable
+
+    @property
+    def left_out(self) -> bool:
+        """Taken out of service by a person: the cluster is ready without it. What Slurm gave up on needs attention."""
+        return self.left_alone and self.by != _SLURM_USER
+
+    @property
+    def usable(self) -> bool:
+        """In the best state that bootstrap can bring it to."""
+        return self.left_alone or not (self._all & _BAD or self.resumable)
+
+    @property
+    def completing(self) -> bool:
+        return "COMPLETING" in self.flags
+
+    @property
+    def busy(self) -> bool:
+        """Holding a job, or what is left of one."""
+        return self.state in _BUSY or self.completing
+
+    @property
+    def out_of_service(self) -> bool:
+        return self.state == "DOWN" or "DRAIN" in self.flags
+
+    @property
+    def powering_up(self) -> bool:
+        return bool(self.flags & _POWERING_UP)
+
+    @property
+    def powered_off(self) -> bool:
+        """Powered down, or about to be."""
+        return bool(self.flags & _POWERED_OFF) and not self.powering_up
+
+    @property
+    def powered_down(self) -> bool:
+        return "POWERED_DOWN" in self.flags and not self.powering_up
+
+    @property
+    def is_up(self) -> bool:
+        """Working and powered on."""
+        return self.works and not self.powered_off and not self.powering_up
+
+    def can_take(self, memory_mb: int) -> bool:
+        return self.works and self.state != "ALLOCATED" and self.free_cpus > 0 and self.free_mb >= memory_mb
+
+    def __str__(self) -> str:
+        return "+".join([self.state, *sorted(self.flags)]).lower()
+
+    @property
+    def _all(self) -> frozenset[str]:
+        return self.flags | {self.state}
+
+    @property
+    def _away(self) -> bool:
+        return bool(self._all & _AWAY)
+
+
+ABSENT = NodeState("UNKNOWN", reason="slurmctld does not know the node")
+
+SHOW_NODES = ("scontrol", "show", "node", "--oneliner")
+"""Command whose output `parse_nodes` reads."""
+
+
+def show_nodes(nodes: Iterable[str] = ()) -> str:
+    """Return the shell command that shows these nodes, or all."""
+    return shlex.join([*SHOW_NODES, *filter(None, [",".join(nodes)])])
+
+
+def parse_nodes(text: str) -> dict[str, NodeState]:
+    """Parse `Key=value` pairs, one node a line; the reason may contain spaces and equal signs."""
+    nodes = {}
+    for line in text.splitlines():
+        fields = dict(re.findall(r"(\w+)=(\S*)", line.split(" Reason=", 1)[0]))
+        if "NodeName" not in fields or "State" not in fields:
+            continue
+        state, *flags = re.sub("[^A-Z_+]", "", fields["State"]).split("+")
+        silent = {"NOT_RESPONDING"} if "*" in fields["State"] else set()
+        reason = _REASON.search(line.rstrip())
+        nodes[fields["NodeName"]] = NodeState(
+            state=state,
+            flags=frozenset(flags) | silent,
+            reason=reason[1].strip() if reason else "",
+            by=(reason[2] or "") if reason else "",
+            free_cpus=int(fields.get("CPUTot", 0)) - int(fields.get("CPUAlloc", 0)),
+            free_mb=int(fields.get("RealMemory", 0)) - int(fields.get("AllocMem", 0)),
+            address=fields.get("NodeAddr", ""),
+            gpus="gpu" in fields.get("Gres", ""),
+        )
+    return nodes
+
+
+def update_nodes(hostlist: str, state: str, reason: str = "") -> list[str]:
+    """Return the command that gives nodes a state."""
+    why = [f"reason={reason}"] if reason else []
+    return ["scontrol", "update", f"nodename={hostlist}", f"state={state}", *why]
+
+
+def update_partition(partition: str, state: str) -> list[str]:
+    """Return the command that opens (UP) or closes (DOWN) a partition."""
+    return ["scontrol", "update", f"partitionname={partition}", f"state={state}"]
+
+
+SHOW_PARTITIONS = ("scontrol", "show", "partition", "--oneliner")
+
+
+def parse_partitions(text: str) -> dict[str, str]:
+    """Return the states of partitions by name."""
+    return dict(re.findall(r"PartitionName=(\S+).*?\bState=(\S+)", text))
+
+
+_LISTED_WORKING = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
+# Marks that sinfo adds to the state of nodes that are powered down, powering up, not responding and so on.
+_LISTED_MARKS = "*~#!%$@^-+"
+
+
+@dataclass(frozen=True)
+class ListedNode:
+    """A line of sinfo."""
+
+    partition: str
+    """Empty if the command did not list partitions."""
+    node: str
+    """A name, or a hostlist of nodes with the same state and reason."""
+    state: str
+    """State in sinfo's words, possibly with marks such as `idle~`."""
+    reason: str = ""
+
+    @property
+    def works(self) -> bool:
+        return self.state.rstrip(_LISTED_MARKS) in _LISTED_WORKING
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in _LISTED_WORKING
+
+    @property
+    def drained(self) -> bool:
+        return "drain" in self.state
+
+
+LIST_NODES = "sinfo -h -o '%N|%T|%E'"
+"""Nodes with the same state and reason share a line."""
+LIST_NODES_BY_PARTITION = "sinfo -h -N -o '%R|%N|%T|%E'"
+"""One line per partition and node."""
+
+
+def list_node(node: str) -> list[str]:
+    """Return the command that lists one node."""
+    return ["sinfo", "--noheader", "--nodes", node, "--format", "%N|%T|%E"]
+
+
+def parse_listed(text: str) -> list[ListedNode]:
+    """Parse LIST_NODES or `list_node`; skip lines of another form."""
+    return parse_listed_by_partition("\n".join(f"|{line}" for line in text.splitlines()))
+
+
+def parse_listed_by_partition(text: str) -> list[ListedNode]:
+    """Parse LIST_NODES_BY_PARTITION; skip lines of another form."""
+    rows = (line.split("|", 3) for line in text.splitlines() if line.count("|") >= 3)  # noqa: PLR2004
+    return [
+        ListedNode(partition, node, state, "" if reason == _NO_REASON else reason)
+        for partition, node, state, reason in rows
+    ]
+
+
+# A hung node still accepts connections; that its sshd sends no banner gives it away.
+_PROBE = """port=$(scontrol show config | sed -n 's/^SlurmdPort *= *//p')
+for node in {nodes}; do
+  address=${{node#*:}}
+  timeout 3 bash -c "</dev/tcp/$address/$port && exec 3<>/dev/tcp/$address/22 && read -r _ <&3" 2>/dev/null ||
+    echo "${{node%%:*}}" &
+done
+wait"""
+
+
+def probe_nodes(addresses: Mapping[str, str]) -> str:
+    """Return a shell script that prints the nodes whose slurmd or sshd does not answer, given addresses by name."""
+    return _PROBE.format(nodes=" ".join(f"{name}:{address}" for name, address in addresses.items()))

@@ -1,0 +1,41 @@
+"""What every power program works with: the target's launcher, slurmctld, a memory and a clock; and their log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from logging.handlers import SysLogHandler
+from pathlib import Path
+
+from slurm.power.launcher import Launcher
+from slurm.power.memory import Memory
+from slurm.power.slurmctld import Slurmctld
+
+log = logging.getLogger("muster-power")
+_SYSLOG = "/dev/log"
+
+
+@dataclass
+class Context:
+    """The surroundings of a power program; tests pass other folders, clocks and answers."""
+
+    launcher: Launcher
+    slurmctld: Slurmctld
+    memory: Memory
+    etc: Path
+    """Folder of Slurm's configuration files."""
+    now: Callable[[], float] = field(default=time.time)
+
+
+def log_to_journal(program: str) -> None:
+    """Send log lines to the journal (`journalctl -t muster-power`): slurmctld discards what its programs print."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if Path(_SYSLOG).exists() and not sys.stderr.isatty():
+        handler = SysLogHandler(_SYSLOG)
+        handler.ident = "muster-power: "
+    handler.setFormatter(logging.Formatter(f"{program}: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)

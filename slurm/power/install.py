@@ -1,0 +1,66 @@
+"""The files that install the power programs on the controller: scripts that slurm.conf names, the sweep's timer."""
+
+from __future__ import annotations
+
+FOLDER = "/etc/muster/power"
+RESUME = f"{FOLDER}/resume"
+SUSPEND = f"{FOLDER}/suspend"
+RESUME_FAILED = f"{FOLDER}/resume-failed"
+FLEET = "/etc/muster/fleet.json"
+"""What the target's launcher may launch, in a form that only the launcher knows."""
+STATE = "/var/lib/muster/power"
+"""Folder of the programs' memory; it must exist and belong to slurm."""
+TIMER = "muster-sweep.timer"
+SERVICE = "muster-sweep.service"
+_UNITS = "/etc/systemd/system"
+
+
+def write_scripts(python: str, root: str, module: str) -> dict[str, str]:
+    """Return the programs by path, because slurm.conf takes a path without arguments.
+
+    `root` is the folder of this repository's code, `module` the entry point of the target's launcher.
+    """
+    programs = {RESUME: "resume", SUSPEND: "suspend", RESUME_FAILED: "resume-failed"}
+    return {path: _write_script(python, root, module, program) for path, program in programs.items()}
+
+
+def write_units(python: str, root: str, module: str) -> dict[str, str]:
+    """Return systemd's unit files by path; TIMER is to be enabled and started."""
+    return {f"{_UNITS}/{SERVICE}": _write_service(python, root, module), f"{_UNITS}/{TIMER}": _TIMER}
+
+
+def _write_script(python: str, root: str, module: str, program: str) -> str:
+    return f'#!/bin/sh\nexport PYTHONPATH={root}\nexec {python} -m {module} {program} "$@"\n'
+
+
+def _write_service(python: str, root: str, module: str) -> str:
+    return f"""\
+[Unit]
+Description=muster: make Slurm's nodes and the machines agree
+After=slurmctld.service network-online.target
+
+[Service]
+Type=oneshot
+Environment=PYTHONPATH={root}
+ExecStart={python} -m {module} sweep
+TimeoutStartSec=300
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+NoNewPrivileges=yes
+ReadWritePaths={STATE} /etc/slurm
+"""
+
+
+_TIMER = """\
+[Unit]
+Description=muster: make Slurm's nodes and the machines agree, every minute
+
+[Timer]
+OnBootSec=60
+OnUnitInactiveSec=60
+AccuracySec=5
+
+[Install]
+WantedBy=timers.target
+"""

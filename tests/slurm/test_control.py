@@ -1,0 +1,104 @@
+"""Slurm's commands are spelled in slurm/control alone, and its parsers read what they print."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm.control.config import read_nodes, read_seconds
+from slurm.control.jobs import ListedJob, RunningJob, parse_jobs, parse_pairs, parse_running
+from slurm.control.nodes import parse_listed, parse_listed_by_partition, parse_partitions, show_nodes, update_nodes
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup", "benchmarks")
+NAMES = "squeue|sinfo|scontrol|sacct|sacctmgr"
+# A string that begins with a command, or a shell word with an argument after it.
+COMMAND = re.compile(rf"^({NAMES})(?![\w.:/-])|(?<![\w./-])({NAMES})\s+\S")
+# Messages recommend a command in backticks.
+MESSAGE = re.compile("`[^`]*`")
+FILES = [
+    path
+    for room in ROOMS
+    for path in sorted((ROOT / room).rglob("*.py"))
+    if ROOT / "slurm" / "control" not in path.parents
+]
+
+
+def find_commands(source: str) -> Iterator[str]:
+    """Yield the string constants of a file that contain a command of Slurm, except docstrings and messages."""
+    tree = ast.parse(source)
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    pieces = {id(piece) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for piece in node.values}
+    for node in ast.walk(tree):
+        if id(node) in documentation | pieces:
+            continue
+        text = read_text(node)
+        if COMMAND.search(MESSAGE.sub("", text)):
+            yield text
+
+
+def read_text(node: ast.AST) -> str:
+    """Return the text of a string, with `{}` for the values of an f-string; empty for any other node."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(read_text(piece) or "{}" for piece in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_slurm_control_spells_slurms_commands(path: Path) -> None:
+    assert list(find_commands(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "commands"),
+    [
+        ('run(["scontrol", "show"])', ["scontrol"]),
+        ('run("timeout 10 sinfo -h")', ["timeout 10 sinfo -h"]),
+        ('run(f"squeue -j {job}")', ["squeue -j {}"]),
+        ('fix = f"run `scontrol show node {name}` there"', []),
+        ('description = "for sbatch and squeue"', []),
+        ('"""Wait for scontrol."""', []),
+        ('path = "/var/log/sacct.log"', []),
+    ],
+)
+def test_commands_are_told_from_messages(source: str, commands: list[str]) -> None:
+    assert list(find_commands(source)) == commands
+
+
+def test_command_lines() -> None:
+    assert show_nodes() == "scontrol show node --oneliner"
+    assert show_nodes(["gpu-1", "gpu-2"]) == "scontrol show node --oneliner gpu-1,gpu-2"
+    assert update_nodes("gpu-[1-2]", "drain", "it's slow") == [
+        *("scontrol", "update", "nodename=gpu-[1-2]", "state=drain", "reason=it's slow")
+    ]
+
+
+def test_lists_of_nodes() -> None:
+    (first, second) = parse_listed("gpu-[1-2]|idle~|none\nslurm_load_partitions: error\ngpu-3|drained|a|b\n")
+    assert (first.node, first.state, first.reason) == ("gpu-[1-2]", "idle~", "")
+    assert (first.works, first.is_up, first.drained) == (True, False, False)
+    assert (second.node, second.reason, second.drained) == ("gpu-3", "a|b", True)
+    (row,) = parse_listed_by_partition("gpu|gpu-1|idle|none\n")
+    assert (row.partition, row.node, row.is_up) == ("gpu", "gpu-1", True)
+    assert parse_partitions("PartitionName=gpu Nodes=x State=UP TotalCPUs=2") == {"gpu": "UP"}
+
+
+def test_lists_of_jobs() -> None:
+    assert parse_running("7|ann|a|b\nnonsense\n") == (RunningJob("7", "ann", "a|b"),)
+    assert parse_jobs(["7|a|ann|gpu|RUNNING|1:00|2|gpu-[1-2]", "error"]) == (
+        ListedJob("7", "a", "ann", "gpu", "RUNNING", "1:00", "2", "gpu-[1-2]"),
+    )
+    assert parse_pairs("gpu-1 7\ngpu-1 8\ngpu-2 7\n") == {"gpu-1": ["7", "8"], "gpu-2": ["7"]}
+
+
+def test_values_of_the_configuration() -> None:
+    config = "KillWait                = 30 sec\nSuspendExcNodes         = (null)\nResumeTimeout           = 600 sec\n"
+    assert (read_seconds(config, "KillWait"), read_seconds(config, "SuspendTime")) == (30.0, None)
+    assert read_nodes(config, "SuspendExcNodes") == ""
+    assert read_nodes("SuspendExcNodes = gpu-[1-2]", "SuspendExcNodes") == "gpu-[1-2]"

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from cluster.inventory import Inventory
 from muster.commands import screen, status
-from muster.commands.cluster_facts import Facts, Job, Machine, Slurm, SlurmNode
+from muster.commands.cluster_facts import Facts, Machine, Slurm, SlurmNode
+from slurm.control.jobs import ListedJob
 
 REASON = "slurmd on the node has been silent for 300 s and the health check before that said that its disk is full"
 
@@ -43,7 +44,7 @@ def test_a_broken_node_squeezes_no_column() -> None:
 
 
 def test_only_the_reason_of_a_job_gives_way() -> None:
-    job = Job("1234567", "pretraining-run", "alice", "training", "PENDING", "10-12:00:00", "128", f"({REASON})")
+    job = ListedJob("1234567", "pretraining-run", "alice", "training", "PENDING", "10-12:00:00", "128", f"({REASON})")
     text = drawn(status.queue_table(Slurm(jobs=(job,))))
     for cell in ("1234567", "pretraining-run", "alice", "training", "pending", "10-12:00:00", "128"):
         assert cell in text.splitlines()[2]

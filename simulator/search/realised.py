@@ -30,17 +30,17 @@ def settings(question: Question, one: Option) -> tuple[dict[str, Any], list[str]
 def edits(question: Question, one: Option, stack: Path) -> list[Edit]:
     wanted = {"instance": one.instance, "nodes": one.nodes, "purchase": one.purchase, "fabric": fabric(one.nodes)}
     found = [
-        *stack_edit.edits(question.spec, question.group, wanted),
+        *stack_edit.list_edits(question.spec, question.group, wanted),
         *filesystem.edits(stacks.spec_of(stack), question.spec),
     ]
-    return [*found, *stack_edit.raised(question.spec, _most_per_hour(stack, found))]
+    return [*found, *stack_edit.raise_budget(question.spec, _most_per_hour(stack, found))]
 
 
 def told(question: Question, one: Option, stack: Path) -> str:
     tree, problems = settings(question, one)
     settled = json.dumps({key: tree[key] for key in ("batch", "parallel", "checkpoint")}) if tree else ""
     trainer = f"no trainer config: {problems[0]}" if problems else f"trainer: {settled}"
-    return f"{trainer}\nstack: {stack_edit.told(edits(question, one, stack))}"
+    return f"{trainer}\nstack: {stack_edit.describe_edits(edits(question, one, stack))}"
 
 
 def write(plan: Plan, stack: Path, folder: Path) -> list[Path]:
@@ -52,7 +52,7 @@ def write(plan: Plan, stack: Path, folder: Path) -> list[Path]:
         tree, problems = settings(plan.question, one)
         if not problems:
             (place / "train.yaml").write_text(trainer_config.text(tree, sentence(one)))
-        changed = stack_edit.edited(stack.read_text(encoding="utf-8"), edits(plan.question, one, stack))
+        changed = stack_edit.apply_edits(stack.read_text(encoding="utf-8"), edits(plan.question, one, stack))
         (place / stack.name).write_text(changed, encoding="utf-8")
         written.append(place)
     (folder / "plan.json").write_text(json.dumps(as_json(plan, stack), indent=2) + "\n")
@@ -97,11 +97,11 @@ def _row(plan: Plan, number: int, one: Option, stack: Path) -> dict[str, Any]:
         "kwh": one.kwh,
         "trainer": tree or None,
         "trainer_problems": problems,
-        "stack_edit": stack_edit.told(edits(plan.question, one, stack)),
+        "stack_edit": stack_edit.describe_edits(edits(plan.question, one, stack)),
     }
 
 
 def _most_per_hour(stack: Path, changes: list[Edit]) -> float:
     """Of the edited stack, every node up and each bought in the dearest way that it allows."""
-    changed = stack_edit.edited(stack.read_text(encoding="utf-8"), changes)
+    changed = stack_edit.apply_edits(stack.read_text(encoding="utf-8"), changes)
     return cost(stack_edit.loaded(changed)).usd_per_hour

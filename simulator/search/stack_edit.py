@@ -1,86 +1,111 @@
-"""The stack file that realises a plan: values changed where they stand, comments and order kept."""
+"""Edit a stack file so that it describes a planned cluster; comments, order and quotes stay as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from math import ceil
 from typing import Any
 
 import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from cluster.spec import ClusterSpec
 from cluster.spec.load import load
 from cluster.spec.stack_file import CONFIG_KEY, Loader
 
-Edit = tuple[Sequence[str], str | int]
-"""The path of a value below the cluster, and what it becomes."""
+Edit = tuple[Sequence[str], str | int | list[str]]
+"""The path of a value below the cluster, and its new value."""
 ROOT = ("config", CONFIG_KEY)
+UNLIMITED_WIDTH = 1_000_000
+"""Columns after which ruamel.yaml would wrap a line."""
 
 
-def edits(spec: ClusterSpec, group: str, wanted: Mapping[str, Any]) -> list[Edit]:
-    """`wanted`: nodes, instance, purchase, fabric."""
+def list_edits(spec: ClusterSpec, group: str, planned: Mapping[str, Any]) -> list[Edit]:
+    """Return the edits that make a node group as planned: `nodes`, `instance`, `purchase` and `fabric`."""
     old = spec.groups[group]
     where = ("groups", group)
-    found: list[Edit] = []
-    if old.instance_type != wanted["instance"]:
-        found.append(((*where, "instance_type"), wanted["instance"]))
-    counted = "count" if old.count is not None else "max"
-    if getattr(old, counted) != wanted["nodes"]:
-        found.append(((*where, counted), wanted["nodes"]))
-    if old.min is not None and old.min > wanted["nodes"]:
-        found.append(((*where, "min"), wanted["nodes"]))
-    if old.fabric != wanted["fabric"]:
-        found.append(((*where, "fabric"), wanted["fabric"]))
-    if old.capacity.kind != wanted["purchase"]:
-        found.append(((*where, "capacity", "kind"), wanted["purchase"]))
+    edits: list[Edit] = []
+    if old.instance_type != planned["instance"]:
+        edits.append(((*where, "instance_type"), planned["instance"]))
+    size_field = "count" if old.count is not None else "max"
+    if getattr(old, size_field) != planned["nodes"]:
+        edits.append(((*where, size_field), planned["nodes"]))
+    if old.min is not None and old.min > planned["nodes"]:
+        edits.append(((*where, "min"), planned["nodes"]))
+    if old.fabric != planned["fabric"]:
+        edits.append(((*where, "fabric"), planned["fabric"]))
+    if old.capacity.kind != planned["purchase"]:
+        edits.append(((*where, "capacity", "kind"), planned["purchase"]))
         if old.capacity.fallback:
-            found.append(((*where, "capacity", "fallback"), "[]"))
-    return found
+            edits.append(((*where, "capacity", "fallback"), []))
+    return edits
 
 
-def raised(spec: ClusterSpec, usd_per_hour: float) -> list[Edit]:
-    """A budget that the plan breaks becomes what it takes."""
+def raise_budget(spec: ClusterSpec, usd_per_hour: float) -> list[Edit]:
+    """Return the edit that raises a budget that the plan exceeds."""
     allowed = spec.budget.usd_per_hour
     return [(("budget", "usd_per_hour"), ceil(usd_per_hour))] if allowed is not None and allowed < usd_per_hour else []
 
 
-def told(changes: Sequence[Edit]) -> str:
-    return ", ".join(f"{'.'.join(path)}: {value}" for path, value in changes) or "as it is"
+def describe_edits(edits: Sequence[Edit]) -> str:
+    """Return the edits as one line of text."""
+    return ", ".join(f"{'.'.join(path)}: {value}" for path, value in edits) or "unchanged"
 
 
-def edited(text: str, changes: Sequence[Edit]) -> str:
-    for path, value in changes:
-        text = _set(text, (*ROOT, *path), str(value))
-    return text
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
+    """Return the text of a stack file with the edits applied and everything else as it was."""
+    if not edits:
+        return text
+    editor = YAML(typ="rt")
+    editor.preserve_quotes = True
+    editor.width = UNLIMITED_WIDTH
+    editor.explicit_start = text.startswith("---")
+    document = editor.load(text)
+    offset = next(_list_offsets(document), 0)
+    editor.indent(mapping=document[ROOT[0]].lc.col, sequence=offset + 2, offset=offset)
+    for path, value in edits:
+        _set(document, (*ROOT, *path), value)
+    output = StringIO()
+    editor.dump(document, output)
+    return output.getvalue()
 
 
 def loaded(text: str) -> ClusterSpec:
+    """Return the description in the text of a stack file."""
     document = yaml.load(text, Loader=Loader)  # noqa: S506  # a safe loader that reads numbers as Pulumi does
     return load(document[ROOT[0]][ROOT[1]])
 
 
-def _set(text: str, path: Sequence[str], value: str) -> str:
-    """Replaces the scalar at `path`, or adds what is missing of the path to the deepest mapping that is there."""
-    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
-    for depth, key in enumerate(path):
-        inner = next((below for name, below in node.value if name.value == key), None)
-        if inner is None:
-            return _add(text, node, path[depth:], value)
-        if not isinstance(inner, yaml.MappingNode):
-            start, end = inner.start_mark.index, inner.end_mark.index
-            # A list of lines ends where the next key begins.
-            return text[:start] + value + text[start + len(text[start:end].rstrip()) :]
-        node = inner
-    raise ValueError(f"{'.'.join(path)} is a mapping")
+def _list_offsets(mapping: CommentedMap) -> Iterator[int]:
+    """Yield how far the dashes of each block list are indented below its key."""
+    for value in mapping.values():
+        if isinstance(value, CommentedSeq) and not value.fa.flow_style():
+            yield value.lc.col - mapping.lc.col
+        elif isinstance(value, CommentedMap):
+            yield from _list_offsets(value)
 
 
-def _add(text: str, parent: yaml.MappingNode, path: Sequence[str], value: str) -> str:
-    *above, last = path
-    entry = f"{last}: {value}"
-    for key in reversed(above):
-        entry = f"{key}: {{{entry}}}"
-    if parent.flow_style:
-        end = parent.end_mark.index - 1
-        return f"{text[:end].rstrip()}{', ' if parent.value else ''}{entry}{text[end:]}"
-    first = parent.value[0][0].start_mark
-    return f"{text[: first.index]}{entry}\n{' ' * first.column}{text[first.index :]}"
+def _set(document: CommentedMap, path: Sequence[str], value: object) -> None:
+    """Set the value at `path`; mappings on the way that are missing are added in flow style."""
+    *parents, last = path
+    mapping = document
+    for key in parents:
+        if mapping.get(key) is None:
+            inner = CommentedMap()
+            inner.fa.set_flow_style()
+            _add(mapping, key, inner)
+        mapping = mapping[key]
+    if last in mapping:
+        mapping[last] = value
+    else:
+        _add(mapping, last, value)
+
+
+def _add(mapping: CommentedMap, key: str, value: object) -> None:
+    if mapping.fa.flow_style():
+        mapping[key] = value
+    else:
+        # First, because comments after the last key may belong to what follows the mapping.
+        mapping.insert(0, key, value)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from difflib import ndiff
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -259,11 +261,63 @@ def test_an_edit_changes_what_it_says_and_nothing_else(stack: str, nodes: int) -
     group = stacks.group_of(before, None)
     field = "count" if before.groups[group].count is not None else "max"
     changes = [(("groups", group, field), nodes), (("slurm", "kill_wait_s"), 45)]
-    after = stack_edit.loaded(stack_edit.edited(text, changes))
+    after = stack_edit.loaded(stack_edit.apply_edits(text, changes))
     assert getattr(after.groups[group], field) == nodes
     assert after.slurm.kill_wait_s == 45
     same = {"groups": before.groups, "slurm": before.slurm}
     assert after.model_copy(update=same) == before
+
+
+@pytest.mark.parametrize("file", sorted(STACKS.glob("*.yaml")), ids=lambda file: file.name)
+def test_edits_leave_every_other_line_of_a_stack_file_as_it_was(file: Path) -> None:
+    text = file.read_text()
+    group = next(iter(yaml.safe_load(text)["config"]["muster:cluster"]["groups"]))
+    edits = [(("groups", group, "count"), 77), (("slurm", "kill_wait_s"), 45)]
+    edited = stack_edit.apply_edits(text, edits)
+    removed = [line[2:] for line in ndiff(text.splitlines(), edited.splitlines()) if line.startswith("- ")]
+    added = [line[2:] for line in ndiff(text.splitlines(), edited.splitlines()) if line.startswith("+ ")]
+    assert all("count:" in line or "kill_wait_s:" in line for line in removed + added), (removed, added)
+    assert len(added) == len(edits)
+    assert len(removed) <= len(edits)
+
+
+BY_HAND = """\
+---
+config:
+    muster:cluster:
+        name: "quoted" # and a comment
+        slurm: {default_time: 1:00:00, max_time: no}
+        groups:
+            gpu: # a group
+                # above the first key
+                count: 2
+                users:
+                - in block style
+
+        # about the storage
+        storage: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "before", "after"),
+    [
+        (("groups", "gpu", "count"), 3, "                count: 2\n", "                count: 3\n"),
+        (
+            ("groups", "gpu", "max"),
+            3,
+            "                count: 2\n",
+            "                max: 3\n                count: 2\n",
+        ),
+        (("slurm", "kill_wait_s"), 3, "max_time: no}", "max_time: no, kill_wait_s: 3}"),
+        (("storage", "shared", "size_gb"), 3, "storage: {}", "storage: {shared: {size_gb: 3}}"),
+        (("budget", "usd_per_hour"), 3, '        name: "', '        budget: {usd_per_hour: 3}\n        name: "'),
+        (("name",), "other", 'name: "quoted" #', "name: other    #"),
+    ],
+)
+def test_an_edit_follows_the_style_of_the_file(path: tuple[str, ...], value: int, before: str, after: str) -> None:
+    assert BY_HAND.count(before) == 1
+    assert stack_edit.apply_edits(BY_HAND, [(path, value)]) == BY_HAND.replace(before, after)
 
 
 def test_a_filesystem_that_is_too_slow_is_named_with_the_size_that_is_not() -> None:

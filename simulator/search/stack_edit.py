@@ -93,9 +93,7 @@ def _set(document: CommentedMap, path: Sequence[str], value: object) -> None:
     mapping = document
     for key in parents:
         if mapping.get(key) is None:
-            inner = CommentedMap()
-            inner.fa.set_flow_style()
-            _add(mapping, key, inner)
+            _add(mapping, key, CommentedMap())
         mapping = mapping[key]
     if last in mapping:
         mapping[last] = value
@@ -104,6 +102,8 @@ def _set(document: CommentedMap, path: Sequence[str], value: object) -> None:
 
 
 def _add(mapping: CommentedMap, key: str, value: object) -> None:
+    if not mapping:
+        mapping.fa.set_flow_style()
     if mapping.fa.flow_style():
         mapping[key] = value
     else:

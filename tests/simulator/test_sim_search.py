@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import ndiff
 from functools import cache
 from itertools import pairwise
-from difflib import ndiff
 from pathlib import Path
 
 import pytest
@@ -312,7 +312,7 @@ config:
         (("slurm", "kill_wait_s"), 3, "max_time: no}", "max_time: no, kill_wait_s: 3}"),
         (("storage", "shared", "size_gb"), 3, "storage: {}", "storage: {shared: {size_gb: 3}}"),
         (("budget", "usd_per_hour"), 3, '        name: "', '        budget: {usd_per_hour: 3}\n        name: "'),
-        (("name",), "other", 'name: "quoted" #', "name: other    #"),
+        (("name",), "other", 'name: "quoted" #', 'name: "other"  #'),
     ],
 )
 def test_an_edit_follows_the_style_of_the_file(path: tuple[str, ...], value: int, before: str, after: str) -> None:

@@ -12,9 +12,15 @@ from pathlib import Path
 
 import yaml
 
-from simulator.collectives.constants import Constants, constants, fitted
-from simulator.fit.collective_cross_validation import errors_of, grouped, left_out, measured, table
-from simulator.fit.collectives import Measured, fit
+from simulator.collectives.constants import Constants, load_fitted_constants, parse_constants
+from simulator.fit.collective_errors import (
+    cross_validate,
+    cross_validation_table,
+    errors_with_constants,
+    group_by,
+    group_measured_rows,
+)
+from simulator.fit.collectives import MeasuredCollective, fit_constants
 from simulator.rows.tables import read_table
 
 DATA = Path(__file__).parents[1] / "simulator" / "data"
@@ -26,22 +32,22 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="fit anew and print the constants")
     parser.add_argument("--later", action="store_true", help="the systems that were collected after the model stood")
     asked = parser.parse_args()
-    first, later = (measured(read_table(DATA / name)) for name in ("collectives.csv", "new_collectives.csv"))
+    first, later = (group_measured_rows(read_table(DATA / name)) for name in ("collectives.csv", "new_collectives.csv"))
     every = first + later
     if asked.fit:
-        print(yaml.safe_dump(fit(every)))
+        print(yaml.safe_dump(fit_constants(every)))
         return
     if asked.later:
-        known = constants(fit(first))
-        seen, unseen = (_errors(grouped(later), one) for one in (fitted(), known))
-        print(table(seen, unseen))
+        known = parse_constants(fit_constants(first))
+        seen, unseen = (_errors(group_by(later), one) for one in (load_fitted_constants(), known))
+        print(cross_validation_table(seen, unseen))
         return
-    unseen = left_out(every, _progress, asked.by)
-    print(table(_errors(grouped(every, asked.by), fitted()), unseen, asked.by))
+    unseen = cross_validate(every, _progress, asked.by)
+    print(cross_validation_table(_errors(group_by(every, asked.by), load_fitted_constants()), unseen, asked.by))
 
 
-def _errors(groups: dict[str, list[Measured]], known: Constants) -> dict[str, list[float]]:
-    return {name: errors_of(rows, known) for name, rows in groups.items()}
+def _errors(groups: dict[str, list[MeasuredCollective]], known: Constants) -> dict[str, list[float]]:
+    return {name: errors_with_constants(rows, known) for name, rows in groups.items()}
 
 
 def _progress(text: str) -> None:

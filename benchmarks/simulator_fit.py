@@ -18,14 +18,18 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figures import Figure, report
-from simulator.collectives.constants import constants
-from simulator.fit import collective_cross_validation as collectives
-from simulator.fit import run_cross_validation
-from simulator.fit.collective_errors import errors_by_system
-from simulator.fit.collectives import fit
-from simulator.fit.run_errors import Compared, compared, errors_by_source, rankings
+from simulator.collectives.constants import parse_constants
+from simulator.fit.collective_errors import errors_by_system, errors_with_constants, group_by, group_measured_rows
+from simulator.fit.collectives import fit_constants
+from simulator.fit.run_errors import (
+    RunComparison,
+    compare_runs,
+    errors_by_source,
+    predict_without_own_source,
+    rank_layouts,
+)
 from simulator.rows.measured import DATA as RUNS
-from simulator.rows.measured import Measured, measured_runs
+from simulator.rows.measured import MeasuredRun, load_measured_runs
 from simulator.rows.tables import read_table
 
 TABLE = RUNS.with_name("error_table.json")
@@ -119,7 +123,7 @@ def in_use() -> Table:
     collective_errors = errors_by_system(read_table(FIRST_COLLECTIVES))
     held_out = errors_by_system(read_table(HELD_OUT_COLLECTIVES))
     return {
-        "runs_in_use": run_groups(compared(timed_runs())),
+        "runs_in_use": run_groups(compare_runs(timed_runs())),
         "collectives_in_use": {name: collective_group(vars(errors)) for name, errors in collective_errors.items()},
         "collectives_held_out": {
             **{name: collective_group(vars(errors)) for name, errors in held_out.items()},
@@ -130,18 +134,18 @@ def in_use() -> Table:
 
 def left_out() -> Table:
     """Return the errors on sources and systems that took no part in a fit: one fit for each, minutes."""
-    rows = run_cross_validation.without_its_source(timed_runs(), _print_progress)
-    first = collectives.measured(read_table(FIRST_COLLECTIVES))
+    rows = predict_without_own_source(timed_runs(), _print_progress)
+    first = group_measured_rows(read_table(FIRST_COLLECTIVES))
     unseen = {}
     for system in SYSTEMS_LEFT_OUT:
         _print_progress(f"collectives without {system}")
-        refitted = constants(fit([row for row in first if row.system.name != system]))
-        unseen[system] = spread(collectives.errors_of(collectives.grouped(first)[system], refitted))
+        refitted = parse_constants(fit_constants([row for row in first if row.system.name != system]))
+        unseen[system] = spread(errors_with_constants(group_by(first)[system], refitted))
     _print_progress("collectives collected later")
-    refitted = constants(fit(first))
+    refitted = parse_constants(fit_constants(first))
     later = {
-        system: collectives.errors_of(own, refitted)
-        for system, own in collectives.grouped(collectives.measured(read_table(LATER_COLLECTIVES))).items()
+        system: errors_with_constants(own, refitted)
+        for system, own in group_by(group_measured_rows(read_table(LATER_COLLECTIVES))).items()
     }
     return {
         "runs_left_out": run_groups(rows),
@@ -158,18 +162,18 @@ def left_out() -> Table:
     }
 
 
-def timed_runs() -> list[Measured]:
+def timed_runs() -> list[MeasuredRun]:
     """Return the published runs with a measured step."""
-    return [run for run in measured_runs() if run.step_s > 0]
+    return [run for run in load_measured_runs() if run.step_s > 0]
 
 
-def of_first_table(rows: Iterable[Compared]) -> list[Compared]:
+def of_first_table(rows: Iterable[RunComparison]) -> list[RunComparison]:
     """Return the rows whose source is in runs.csv; the sources that came later are harder."""
-    sources = {run.source for run in measured_runs(RUNS)}
+    sources = {run.source for run in load_measured_runs(RUNS)}
     return [row for row in rows if row.run.source in sources]
 
 
-def run_groups(rows: Sequence[Compared]) -> Groups:
+def run_groups(rows: Sequence[RunComparison]) -> Groups:
     """Return the errors of each source, of all, of the first table, and the coverage of larger sources."""
     by_source = errors_by_source(rows)
     names = ("rows", "median", "p90", "bias", "covered")
@@ -181,9 +185,9 @@ def run_groups(rows: Sequence[Compared]) -> Groups:
     return groups
 
 
-def ranking_group(rows: Sequence[Compared]) -> Group:
+def ranking_group(rows: Sequence[RunComparison]) -> Group:
     """Return how well the order of layouts is predicted."""
-    ranked = rankings(rows)
+    ranked = rank_layouts(rows)
     return {
         "rows": len(ranked),
         "median_tau": _rounded(median(ranking.tau for ranking in ranked)),

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.figures import Figure, report
-from simulator.hardware.gpus import gpu, gpu_names, link_gb_s
+from simulator.hardware.gpus import link_gb_s, list_gpu_names, load_gpu
 from simulator.hardware.system import System
 from simulator.job import Job
 from simulator.machines.profile import read
@@ -76,9 +76,9 @@ def _compare(folder: Path, name: str, words: list[str]) -> list[Figure]:
 
 
 def _sheet(device: str) -> System:
-    name = next(name for name in sorted(gpu_names(), key=len, reverse=True) if name in device.lower())
+    name = next(name for name in sorted(list_gpu_names(), key=len, reverse=True) if name in device.lower())
     return System(
-        name=name, gpu=gpu(name), gpus_per_node=1, nodes=1, intra_gb_s=link_gb_s(name), inter_gb_s=0.0
+        name=name, gpu=load_gpu(name), gpus_per_node=1, nodes=1, intra_gb_s=link_gb_s(name), inter_gb_s=0.0
     )  # fmt: skip
 
 

@@ -18,10 +18,10 @@ import sys
 from dataclasses import dataclass, replace
 from statistics import median
 
-from simulator.hardware.gpus import gpu, link_gb_s
+from simulator.hardware.gpus import link_gb_s, load_gpu
 from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.models import named
+from simulator.models import find_model
 from simulator.parameters import checkpoint_gb
 from simulator.search.best import best
 from simulator.search.space import Batch, Space
@@ -82,10 +82,10 @@ TRAINED = (
 
 def hours(one: Trained) -> float:
     """GPU-hours as predicted."""
-    model = named(one.model).model
+    model = find_model(one.model).model
     system = System(
         name=one.gpu,
-        gpu=gpu(one.gpu, one.memory_gb),
+        gpu=load_gpu(one.gpu, one.memory_gb),
         gpus_per_node=8,
         nodes=one.gpus // 8,
         intra_gb_s=link_gb_s(one.gpu),

@@ -13,7 +13,7 @@ import time
 
 from benchmarks.figures import Figure, report
 from simulator.machines import stacks
-from simulator.models import named
+from simulator.models import find_model
 from simulator.search import question
 from simulator.search.plan import plan
 from simulator.search.question import Question
@@ -28,7 +28,7 @@ CALCULON_PER_S = 267
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="llama-70b")
-    model = named(parser.parse_args().model)
+    model = find_model(parser.parse_args().model)
     spec = stacks.spec_of(stacks.find(STACK))
     asked = Question(
         named=model,

@@ -12,13 +12,12 @@ from itertools import product
 from statistics import median
 
 from benchmarks.figures import Figure, report
-from simulator.fit.run_cross_validation import without_its_source
-from simulator.fit.run_errors import errors_by_source, rankings, table
+from simulator.fit.run_errors import errors_by_source, predict_without_own_source, rank_layouts, run_error_table
 from simulator.layout import Layout
 from simulator.machines.instances import system
-from simulator.memory.peak import memory
-from simulator.models import named
-from simulator.rows.measured import measured_runs
+from simulator.memory.peak import predict_memory
+from simulator.models import find_model
+from simulator.rows.measured import load_measured_runs
 from simulator.step.prediction import predict
 
 LEAST_PER_S = 10_000
@@ -28,11 +27,11 @@ CALCULON_PER_S = 267
 
 def main() -> int:
     began = time.process_time()
-    found = without_its_source([run for run in measured_runs() if run.step_s > 0])
+    found = predict_without_own_source([run for run in load_measured_runs() if run.step_s > 0])
     took = time.process_time() - began
-    errors, orders = errors_by_source(found), rankings(found)
+    errors, orders = errors_by_source(found), rank_layouts(found)
     whole, core_s = errors["all"], _core_s()
-    print(table(errors), "\n")
+    print(run_error_table(errors), "\n")
     figures = [
         Figure("step time of sources left out, median error", 100 * whole.median, "%", "Calculon 3.5 to 30 %", 8),
         Figure("the same, 90th percentile", 100 * whole.p90, "%", "Calculon 6 to 70 %", 22),
@@ -46,13 +45,13 @@ def main() -> int:
 
 
 def _core_s() -> float:
-    model, machines = named("llama-70b").model, system("p5en.48xlarge", 16)
+    model, machines = find_model("llama-70b").model, system("p5en.48xlarge", 16)
     sizes = product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4), ("none", "full"), (0, 1, 3))
     layouts = [
         Layout(dp=128 // (tp * pp), tp=tp, pp=pp, micro_batch=micro, global_batch=2048, recompute=recompute, zero=zero)  # type: ignore[arg-type]
         for tp, pp, micro, recompute, zero in sizes
     ]
-    layouts = [one for one in layouts if memory(model, one, machines).fits]
+    layouts = [one for one in layouts if predict_memory(model, one, machines).fits]
     again = [replace(one, global_batch=1024 * (2 + number)) for number in range(20) for one in layouts]
     began = time.process_time()
     for one in again:

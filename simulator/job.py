@@ -7,7 +7,8 @@ from functools import cached_property
 
 from simulator.layout import Layout
 from simulator.model import Model
-from simulator.models import model_of
+from simulator.models import build_model
+from trainer.config.layout import resolve_layout
 from trainer.config.schema import Config
 from trainer.models.shape import shape_of
 
@@ -21,7 +22,7 @@ class Job:
 
     @cached_property
     def model(self) -> Model:
-        return model_of(self.config.model, self.config.data.seq_len)
+        return build_model(self.config.model, self.config.data.seq_len)
 
     @property
     def unit(self) -> str:
@@ -51,3 +52,28 @@ class Job:
         share = batch // ranks
         micro = next(size for size in range(min(self.micro, share), 0, -1) if share % size == 0)
         return Job(self.config, micro, share)
+
+
+def layout_from_config(config: Config, ranks: int, per_node: int, micro: int) -> Layout:
+    """ConfigError where so many ranks cannot be arranged as the settings ask."""
+    asked = config.parallel
+    axes = resolve_layout(asked, ranks, per_node)
+    sharded = asked.strategy in ("fsdp", "hsdp")
+    return Layout(
+        dp=axes.dp_size,
+        tp=axes.tensor,
+        pp=axes.pipeline,
+        virtual_stages=asked.virtual_stages if axes.pipeline > 1 and asked.schedule == "interleaved" else 1,
+        schedule=asked.schedule,
+        micro_batch=micro,
+        global_batch=config.batch.size,
+        zero=asked.zero if sharded else 0,
+        shard=axes.shard if asked.strategy == "hsdp" else 0,
+        sequence_parallel=axes.tensor > 1,
+        recompute=asked.recompute,
+        dtype=config.precision,
+        offload=asked.offload,
+        compiled=config.compile.mode != "none",
+        prefetch=asked.prefetch,
+        bucket_mb=asked.bucket_mb,
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Recompute = Literal["none", "selective", "full"]
-TUNED = 1024
+PIPELINE_TUNED_MIN_GPUS = 1024
 """GPUs of a run whose pipeline somebody has seen to."""
 Loss = Literal["plain", "compiled", "chunked", "fused"]
 """Of plain modules: torch's own, compiled into few passes, by pieces of the logits, or with the head by pieces."""
@@ -27,9 +27,9 @@ Trainer = Literal[
     "unknown",
     "sparing",
 ]
-OURS: tuple[Trainer, ...] = ("", "muster")
+OWN_TRAINERS: tuple[Trainer, ...] = ("", "muster")
 """Of a layout that is planned, or that the project's own trainer runs."""
-Told = Literal["", "peak", "reserved", "device"]
+MemoryFigure = Literal["", "peak", "reserved", "device"]
 """What tensors held, what the allocator took, or what nvidia-smi shows; empty where the trainer's habit decides."""
 
 
@@ -67,7 +67,7 @@ class Layout:
     trainer: Trainer = ""
     """Whose habits of memory: data/trainers.yaml."""
     loss: Loss = "plain"
-    told: Told = ""
+    told: MemoryFigure = ""
     """The figure of memory that is reported."""
     early_flash: bool = False
     """Attention by the kernels of before FlashAttention 2."""

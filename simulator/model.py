@@ -20,7 +20,7 @@ class Experts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Latent:
+class LatentAttention:
     """Multi-head latent attention: queries, keys and values come out of narrow vectors."""
 
     query: int
@@ -50,13 +50,13 @@ class Transformer:
     head_width: int = 0
     """Of one head; 0 is hidden / heads."""
     experts: Experts | None = None
-    latent: Latent | None = None
+    latent: LatentAttention | None = None
     flash: bool = True
     """Attention never writes its seq x seq matrix."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
+class SequentialModel:
     """Anything that is no transformer (ResNet, MLP): one entry per layer."""
 
     layers: tuple[Layer, ...]
@@ -76,4 +76,4 @@ class Layer:
     """Numbers read and written beside the product, per sample: norms, activations, additions."""
 
 
-Model = Transformer | Stack
+Model = Transformer | SequentialModel

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from simulator.model import Experts, Latent, Model, Transformer
-from simulator.plain_layers import stack
+from simulator.model import Experts, LatentAttention, Model, Transformer
+from simulator.sequential_models import build_sequential_model
 from trainer.config import load
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.schema import Config, Gpt2Config, LlamaConfig, MlpConfig, ModelConfig, ResNetConfig
@@ -20,37 +20,41 @@ DATA = Path(__file__).with_name("data") / "models.yaml"
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedModel:
     name: str
     model: Transformer
     preset: Config | None
     """What the trainer runs, where it can."""
 
 
-def named(name: str) -> Named:
+def find_model(name: str) -> NamedModel:
     """The transformer of that name, or a ConfigError with the nearest names."""
     if name in load.list_presets():
         config = load.load(name, [])
-        return Named(name, transformer(config.model, config.data.seq_len), config)
+        return NamedModel(name, build_transformer(config.model, config.data.seq_len), config)
     if name in _table():
-        return Named(name, _from_table(_table()[name]), None)
-    near = get_close_matches(name, names(), n=3, cutoff=0.4)
+        return NamedModel(name, _from_table(_table()[name]), None)
+    near = get_close_matches(name, list_model_names(), n=3, cutoff=0.4)
     fix = f"did you mean {' or '.join(near)}?" if near else "choose one of them"
-    raise ConfigError([ConfigProblem("model", f"{name!r} is not known; allowed: {', '.join(names())}", fix)])
+    raise ConfigError([ConfigProblem("model", f"{name!r} is not known; allowed: {', '.join(list_model_names())}", fix)])
 
 
-def names() -> list[str]:
+def list_model_names() -> list[str]:
     """Presets that are no transformer have no tokens to count, and are left out."""
     presets = [name for name in load.list_presets() if isinstance(load.load(name, []).model, LlamaConfig | Gpt2Config)]
     return sorted({*presets, *_table()})
 
 
-def model_of(config: ModelConfig, seq_len: int = 0) -> Model:
+def build_model(config: ModelConfig, seq_len: int = 0) -> Model:
     """Any model of the trainer; `seq_len` as for `transformer`."""
-    return stack(config) if isinstance(config, MlpConfig | ResNetConfig) else transformer(config, seq_len)
+    return (
+        build_sequential_model(config)
+        if isinstance(config, MlpConfig | ResNetConfig)
+        else build_transformer(config, seq_len)
+    )
 
 
-def transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
+def build_transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
     """`seq_len` 0 is the model's own."""
     if isinstance(config, LlamaConfig):
         ffn, kv_heads, gated = config.ffn, config.kv_heads, True
@@ -58,7 +62,7 @@ def transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
         ffn, kv_heads, gated = 4 * config.dim, config.heads, False
     else:
         message = f"{config.family} has no tokens to plan by"
-        raise ConfigError([ConfigProblem("model", message, f"choose one of {', '.join(names())}")])
+        raise ConfigError([ConfigProblem("model", message, f"choose one of {', '.join(list_model_names())}")])
     return Transformer(
         layers=config.layers,
         hidden=config.dim,
@@ -73,7 +77,9 @@ def transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
 
 
 def _from_table(entry: dict[str, Any]) -> Transformer:
-    parts = {key: kind(**entry[key]) for key, kind in (("experts", Experts), ("latent", Latent)) if key in entry}
+    parts = {
+        key: kind(**entry[key]) for key, kind in (("experts", Experts), ("latent", LatentAttention)) if key in entry
+    }
     return Transformer(**{**entry, **parts})
 
 

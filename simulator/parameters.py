@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from simulator.model import Experts, Layer, Model, Stack, Transformer
+from simulator.model import Experts, Layer, Model, SequentialModel, Transformer
 
-STATE_BYTES = {"adamw": 12, "sgd": 8}
+TRAINING_STATE_BYTES = {"adamw": 12, "sgd": 8}
 """Of each parameter, by optimizer: the weight and its moments in fp32."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters:
+class ParameterCounts:
     attention: int
     """Of one layer, with its norms."""
     dense: int
@@ -40,22 +40,23 @@ def head_width(model: Transformer) -> int:
     return model.head_width or model.hidden // model.heads
 
 
-def matrices(model: Transformer) -> int:
+def feed_forward_matrices(model: Transformer) -> int:
     """Matrices of a feed-forward part."""
     return 3 if model.gated else 2
 
 
 @lru_cache(maxsize=256)
-def parameters(model: Model) -> Parameters:
-    if isinstance(model, Stack):
+def count_parameters(model: Model) -> ParameterCounts:
+    if isinstance(model, SequentialModel):
         return _of_stack(model.layers)
     experts = model.experts or Experts(count=0, per_token=0, ffn=0, dense_layers=model.layers)
     mixtures = max(0, model.layers - experts.dense_layers)
-    return Parameters(
+    return ParameterCounts(
         attention=_attention(model) + 2 * model.hidden,
-        dense=matrices(model) * model.hidden * model.ffn,
-        shared=experts.count * model.hidden + experts.shared * matrices(model) * model.hidden * experts.ffn,
-        expert=matrices(model) * model.hidden * experts.ffn,
+        dense=feed_forward_matrices(model) * model.hidden * model.ffn,
+        shared=experts.count * model.hidden
+        + experts.shared * feed_forward_matrices(model) * model.hidden * experts.ffn,
+        expert=feed_forward_matrices(model) * model.hidden * experts.ffn,
         embedding=model.vocab * model.hidden,
         head=0 if model.tied else model.vocab * model.hidden,
         layers=model.layers,
@@ -64,7 +65,7 @@ def parameters(model: Model) -> Parameters:
     )
 
 
-def projections(model: Transformer) -> list[tuple[int, int, bool]]:
+def list_projections(model: Transformer) -> list[tuple[int, int, bool]]:
     """(inputs, outputs, split by columns) of the matrices around attention; the last is split by rows."""
     if model.latent is None:
         width = head_width(model)
@@ -83,14 +84,14 @@ def projections(model: Transformer) -> list[tuple[int, int, bool]]:
 
 
 def checkpoint_gb(model: Model, optimizer: str = "adamw") -> float:
-    return 1e-9 * STATE_BYTES[optimizer] * parameters(model).total
+    return 1e-9 * TRAINING_STATE_BYTES[optimizer] * count_parameters(model).total
 
 
 def _attention(model: Transformer) -> int:
-    return sum(inputs * outputs for inputs, outputs, _ in projections(model))
+    return sum(inputs * outputs for inputs, outputs, _ in list_projections(model))
 
 
-def _of_stack(layers: tuple[Layer, ...]) -> Parameters:
+def _of_stack(layers: tuple[Layer, ...]) -> ParameterCounts:
     each = sum(layer.weights for layer in layers)
     nothing = {"dense": 0, "shared": 0, "expert": 0, "embedding": 0, "head": 0, "mixtures": 0, "experts": 0}
-    return Parameters(attention=each, layers=1, **nothing)
+    return ParameterCounts(attention=each, layers=1, **nothing)

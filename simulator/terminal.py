@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from trainer.config.errors import ConfigProblem
 from trainer.table import table
 
-PIPED = 116
+DEFAULT_COLUMNS = 116
 """Columns where there is no terminal to ask."""
 LEAST = 40
 INDENT = "  "
@@ -23,11 +23,11 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Heads and rows; the first column says which row it is."""
 
 
-def width() -> int:
-    return max(LEAST, shutil.get_terminal_size(fallback=(PIPED, 24)).columns)
+def terminal_width() -> int:
+    return max(LEAST, shutil.get_terminal_size(fallback=(DEFAULT_COLUMNS, 24)).columns)
 
 
-def fitted(columns: int, *ways: Table) -> str:
+def render_table(columns: int, *ways: Table) -> str:
     """The first way that fits; where none does, the first with the columns that are too much below the others."""
     for heads, rows in ways:
         if _wide(text := table(heads, rows)) <= columns:
@@ -35,18 +35,18 @@ def fitted(columns: int, *ways: Table) -> str:
     return "\n\n".join(_stacked(columns, *ways[0]))
 
 
-def wrapped(text: str, columns: int) -> str:
+def wrap_text(text: str, columns: int) -> str:
     """Each line for itself; words such as names of machines stay whole."""
     return "\n".join(_wrap(line, columns) for line in text.split("\n"))
 
 
-def problem(found: ConfigProblem, columns: int) -> str:
+def format_problem(found: ConfigProblem, columns: int) -> str:
     """A list of what is allowed that is longer than a line comes last, after the advice."""
     message, listed, names = found.message.partition(ALLOWED)
     if not (listed and found.fix) or len(found.message) <= columns:
-        return wrapped(f"simulator: {found}", columns)
+        return wrap_text(f"simulator: {found}", columns)
     advice = ConfigProblem(found.where, message, found.fix)
-    return wrapped(f"simulator: {advice}\n{INDENT}allowed: {names}", columns)
+    return wrap_text(f"simulator: {advice}\n{INDENT}allowed: {names}", columns)
 
 
 def _stacked(columns: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

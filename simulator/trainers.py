@@ -14,7 +14,7 @@ DATA = Path(__file__).with_name("data") / "trainers.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Habits:
+class TrainerBehavior:
     weight_bytes: int = 0
     """Of the weights that the update works on; 0 where a run chooses."""
     deferred: bool = False
@@ -49,16 +49,16 @@ class Habits:
     """Memory that is reported where a run does not say which: `Told` of simulator/layout.py."""
 
 
-USUAL = Habits()
+USUAL = TrainerBehavior()
 DATE = re.compile(r"(?<!\d)(20[12]\d)-?(0[1-9]|1[0-2])(?!\d{3})")
 NOW = 999999
 
 
-def habits(trainer: str) -> Habits:
+def trainer_behavior(trainer: str) -> TrainerBehavior:
     return _table().get(trainer, USUAL)
 
 
-def trainer_of(words: str) -> str:
+def identify_trainer(words: str) -> str:
     """The trainer that a row's words name, as it was then (a year and month in them); empty where none is known."""
     dated = DATE.search(words)
     month = int(dated[1] + dated[2]) if dated else NOW
@@ -69,9 +69,12 @@ def trainer_of(words: str) -> str:
 
 
 @cache
-def _table() -> dict[str, Habits]:
+def _table() -> dict[str, TrainerBehavior]:
     told = ("words", "until")
-    return {name: Habits(**{key: v for key, v in entry.items() if key not in told}) for name, entry in _read().items()}
+    return {
+        name: TrainerBehavior(**{key: v for key, v in entry.items() if key not in told})
+        for name, entry in _read().items()
+    }
 
 
 @cache

@@ -15,7 +15,7 @@ DATA = Path(__file__).parents[1] / "data" / "collective_constants.yaml"
 
 
 @dataclass(frozen=True)
-class Wait:
+class LatencyMix:
     power: float
     most: float = float("inf")
 
@@ -51,12 +51,12 @@ class Constants:
     many_nvls_share: float
     all_to_all_share: float
     channel_gb_s: float
-    waits: dict[str, Wait]
+    waits: dict[str, LatencyMix]
     links: dict[str, Link]
     networks: dict[str, Network]
 
 
-SHARED = (
+SHARED_CONSTANTS = (
     "launch_us",
     "peer_us",
     "ll128_share",
@@ -67,20 +67,20 @@ SHARED = (
     "channel_gb_s",
 )
 """Constants that every collective may come from."""
-ADDS_UP = Wait(1.0)
-HIDES = Wait(2.0)
+ADDITIVE = LatencyMix(1.0)
+OVERLAPPED = LatencyMix(2.0)
 """The host starts everything at once and then waits: a long start and a long transfer hide each other."""
 
 
 @cache
-def fitted() -> Constants:
-    return constants(yaml.safe_load(DATA.read_text()))
+def load_fitted_constants() -> Constants:
+    return parse_constants(yaml.safe_load(DATA.read_text()))
 
 
-def constants(read: dict[str, Any]) -> Constants:
+def parse_constants(read: dict[str, Any]) -> Constants:
     return Constants(
-        **{name: read[name] for name in SHARED},
-        waits={name: Wait(**values) for name, values in read["waits"].items()},
+        **{name: read[name] for name in SHARED_CONSTANTS},
+        waits={name: LatencyMix(**values) for name, values in read["waits"].items()},
         links={name: Link(**values) for name, values in read["links"].items()},
         networks={name: _network(**values) for name, values in read["networks"].items()},
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from simulator.collectives.constants import ADDS_UP, HIDES, Constants, Wait
+from simulator.collectives.constants import ADDITIVE, OVERLAPPED, Constants, LatencyMix
 from simulator.collectives.group import Group
 from simulator.collectives.nccl import PROTOCOLS
 from simulator.hardware.system import System
@@ -54,23 +54,23 @@ class Fabric:
     protocols: tuple[str, ...]
     without: tuple[str, ...]
     """Algorithms that are not used."""
-    in_ring: Wait
-    in_switch: Wait
-    out_tree: Wait
-    out_ring: Wait
+    in_ring: LatencyMix
+    in_switch: LatencyMix
+    out_tree: LatencyMix
+    out_ring: LatencyMix
 
     @property
     def ranks(self) -> int:
         return self.nodes * self.per_node
 
 
-def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
-    per_node, nodes = _per_node(group, system), nodes_of(group, system)
-    link, kind = link_kind(group, system), network_kind(system, fitted)
+def build_fabric(group: Group, system: System, fitted: Constants) -> Fabric:
+    per_node, nodes = _per_node(group, system), count_domains(group, system)
+    link, kind = classify_link(group, system), classify_network(system, fitted)
     network, waits, cards = fitted.networks[kind], fitted.waits, _cards_gb_s(group, system, group.per_node)
     # Without a switch, every GPU has its own wires to its neighbours.
     switched = link not in ("nvlink2", "pcie")
-    hides = {"tcpx": HIDES, "loopback": ADDS_UP}.get(kind)
+    hides = {"tcpx": OVERLAPPED, "loopback": ADDITIVE}.get(kind)
     return Fabric(
         nodes=nodes,
         per_node=per_node,
@@ -85,25 +85,25 @@ def fabric_of(group: Group, system: System, fitted: Constants) -> Fabric:
         hop_us=system.network_us or network.hop_us,
         protocols=network.protocols if nodes > 1 else PROTOCOLS,
         without=network.without if nodes > 1 else (),
-        in_ring=waits["in_ring"] if switched else ADDS_UP,
+        in_ring=waits["in_ring"] if switched else ADDITIVE,
         in_switch=waits["in_switch"],
         out_tree=hides or waits["out_tree"],
         out_ring=hides or waits["out_ring"],
     )
 
 
-def nodes_of(group: Group, system: System) -> int:
+def count_domains(group: Group, system: System) -> int:
     """Domains of fast links that the group spans."""
     return ceil(group.ranks / _per_node(group, system))
 
 
-def link_kind(group: Group, system: System) -> str:
+def classify_link(group: Group, system: System) -> str:
     joined = system.intra_gb_s > PCIE_MOST_GB_S and not 0 < system.nvlink_domain < _per_node(group, system)
     # A generation without NVLink (Ada) has none, whatever rate somebody gives its links.
     return NVLINK.get(system.gpu.generation, "pcie") if joined else "pcie"
 
 
-def network_kind(system: System, fitted: Constants) -> str:
+def classify_network(system: System, fitted: Constants) -> str:
     if system.network == "efa":
         card = system.inter_gb_s / system.cards if system.cards else 0.0
         return EFA_CARD_GB_S.get(card) or EFA.get(system.gpu.generation, "efa1")

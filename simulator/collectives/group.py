@@ -22,3 +22,30 @@ class Group:
                 raise ValueError(f"group.{name}: {getattr(self, name)}; allowed: 1 or more")
         if self.ranks % self.per_node and self.ranks > self.per_node:
             raise ValueError(f"group.per_node: {self.per_node}; allowed: a divisor of the group's {self.ranks} ranks")
+
+
+EACH_US = 3.0
+"""Of each GPU, before the kernels of all of them begin together."""
+EACH_APART_US = 5.6
+"""Of each GPU where none waits for the others: the host is done with the next round while they work on this one."""
+TOGETHER = ("volta", "turing", "ampere", "ada")
+
+
+@dataclass(frozen=True)
+class LaunchOverhead:
+    before_us: float = 0.0
+    least_us: float = 0.0
+    """The host's own time of one round: the GPUs cannot be quicker."""
+
+    def time_us(self, collective_us: float) -> float:
+        return max(self.least_us, self.before_us + collective_us)
+
+
+PROCESS_PER_GPU = LaunchOverhead()
+"""One process for each GPU."""
+
+
+def single_process_launch(gpus: int, generation: str) -> LaunchOverhead:
+    if generation in TOGETHER:
+        return LaunchOverhead(before_us=EACH_US * gpus)
+    return LaunchOverhead(least_us=EACH_APART_US * gpus)

@@ -10,14 +10,14 @@ from simulator.hardware.system import System
 from simulator.layout import Layout
 
 
-def domain(system: System) -> int:
+def fast_domain_gpus(system: System) -> int:
     """GPUs that reach each other without the network: those of a node, or of a rack that is one NVLink domain."""
     return max(system.nvlink_domain, system.gpus_per_node)
 
 
-def group(ranks: int, stride: int, total: int, system: System) -> Group:
+def group_of_ranks(ranks: int, stride: int, total: int, system: System) -> Group:
     """`ranks` that are `stride` apart: neighbours in a node are tensor, then context, data, pipeline ones."""
-    return _group(ranks, stride, min(domain(system), total))
+    return _group(ranks, stride, min(fast_domain_gpus(system), total))
 
 
 @cache
@@ -28,35 +28,35 @@ def _group(ranks: int, stride: int, fast: int) -> Group:
     return Group(ranks=ranks, per_node=inside, sharing=max(1, fast // inside))
 
 
-def tensor(layout: Layout, system: System) -> Group:
-    return group(layout.tp, 1, layout.gpus, system)
+def tensor_group(layout: Layout, system: System) -> Group:
+    return group_of_ranks(layout.tp, 1, layout.gpus, system)
 
 
-def context(layout: Layout, system: System) -> Group:
-    return group(layout.cp, layout.tp, layout.gpus, system)
+def context_group(layout: Layout, system: System) -> Group:
+    return group_of_ranks(layout.cp, layout.tp, layout.gpus, system)
 
 
-def experts(layout: Layout, system: System) -> Group:
-    return group(layout.ep, layout.tp, layout.gpus, system)
+def expert_group(layout: Layout, system: System) -> Group:
+    return group_of_ranks(layout.ep, layout.tp, layout.gpus, system)
 
 
-def data(layout: Layout, system: System) -> Group:
+def data_group(layout: Layout, system: System) -> Group:
     """Ranks that hold the same weights, as far as `shard` goes."""
     ranks = layout.dp * layout.cp
-    return group(min(layout.shard or ranks, ranks), layout.tp, layout.gpus, system)
+    return group_of_ranks(min(layout.shard or ranks, ranks), layout.tp, layout.gpus, system)
 
 
-def replicas(layout: Layout, system: System) -> Group:
+def replica_group(layout: Layout, system: System) -> Group:
     """Across the shards of HSDP."""
     ranks = layout.dp * layout.cp
     shard = min(layout.shard or ranks, ranks)
-    return group(ranks // shard, layout.tp * shard, layout.gpus, system)
+    return group_of_ranks(ranks // shard, layout.tp * shard, layout.gpus, system)
 
 
-def expert_data(layout: Layout, system: System) -> Group:
-    return group(max(1, layout.dp * layout.cp // layout.ep), layout.tp * layout.ep, layout.gpus, system)
+def expert_data_group(layout: Layout, system: System) -> Group:
+    return group_of_ranks(max(1, layout.dp * layout.cp // layout.ep), layout.tp * layout.ep, layout.gpus, system)
 
 
-def pipeline(layout: Layout, system: System) -> Group:
+def pipeline_group(layout: Layout, system: System) -> Group:
     """Two neighbouring stages."""
-    return group(2, layout.tp * layout.cp * layout.dp, layout.gpus, system)
+    return group_of_ranks(2, layout.tp * layout.cp * layout.dp, layout.gpus, system)

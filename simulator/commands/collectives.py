@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from simulator.collectives import Group, Op, choice
+from simulator.collectives import Group, Op, choose_algorithm
 from simulator.commands.refused import refused
 from simulator.hardware.system import System
 from simulator.machines.instances import system
@@ -29,7 +29,7 @@ def main(words: list[str]) -> int:
     print(f"{asked.op} of {group.ranks} ranks on {machines.nodes} x {machines.name}{beside}")
     print(f"{'bytes':>12} {'us':>11} {'bus GB/s':>9}  way")
     for size in SIZES:
-        way = choice(asked.op, size, group, machines)
+        way = choose_algorithm(asked.op, size, group, machines)
         time_us = way.time_us(size)
         sent = size * (ROUNDS[asked.op] * (group.ranks - 1) / group.ranks if asked.op in ROUNDS else 1)
         print(f"{size:12} {time_us:11.1f} {sent / time_us / 1e3:9.2f}  {way.algorithm} {way.protocol}")

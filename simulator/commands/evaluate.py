@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from simulator.fit.error_tables import Table, aligned, markdown
+from simulator.fit.error_tables import TableRenderer, aligned_table, markdown_table
 from simulator.rows.tables import TableError, read_table
 
 TWO = 2
@@ -29,7 +29,7 @@ def main(words: list[str]) -> int:
         if not set(MEASURED) & set(rows[0]):
             return _refused(_without(MEASURED[0], f"one of {', '.join(MEASURED)} at least", asked.files[0], "runs"))
         left_out = "source" if asked.cross_validate is True else asked.cross_validate
-        return _runs(rows, left_out, markdown if asked.markdown else aligned)
+        return _runs(rows, left_out, markdown_table if asked.markdown else aligned_table)
     return _refused(
         f"columns: {', '.join(rows[0])}; allowed: those of simulator/data/runs.csv or collectives.csv; name such a file"
     )
@@ -60,54 +60,61 @@ def _rows(files: list[Path]) -> list[dict[str, str]]:
 
 
 def _collectives(rows: list[dict[str, str]]) -> int:
-    from simulator.fit.collective_errors import errors_by_system, table  # noqa: PLC0415 only what is asked for is read
+    # Imports here and below: loading the fit takes longer than a usage error should.
+    from simulator.fit.collective_errors import collective_error_table, errors_by_system  # noqa: PLC0415
 
     found = errors_by_system(rows)
     if not found["all"].rows:
         return _refused("rows: none of 1 MB or more with a time_us; allowed: one or more; fill time_us in")
-    print(table(found))
+    print(collective_error_table(found))
     return 0
 
 
 def _collectives_left_out(rows: list[dict[str, str]], word: str | bool) -> int:
-    from simulator.collectives.constants import fitted  # noqa: PLC0415
-    from simulator.fit.collective_cross_validation import By, errors_of, grouped, left_out, measured, table  # noqa: PLC0415
+    from simulator.collectives.constants import load_fitted_constants  # noqa: PLC0415
+    from simulator.fit.collective_errors import (  # noqa: PLC0415
+        GroupKey,
+        cross_validate,
+        cross_validation_table,
+        errors_with_constants,
+        group_by,
+        group_measured_rows,
+    )
 
-    by: By = "source" if word == "source" else "system"
-    every = grouped(known := measured(rows), by)
+    by: GroupKey = "source" if word == "source" else "system"
+    every = group_by(collectives := group_measured_rows(rows), by)
     if len(every) < TWO:
         return _refused(f"{by}s: {len(every)} with measured times; allowed: two or more, one is left out in turn")
     _progress(f"each {by} predicted by constants that were fitted to the others")
-    unseen = left_out(known, _progress, by)
-    print(table({name: errors_of(one, fitted()) for name, one in every.items()}, unseen, by))
+    unseen = cross_validate(collectives, _progress, by)
+    seen = {name: errors_with_constants(own, load_fitted_constants()) for name, own in every.items()}
+    print(cross_validation_table(seen, unseen, by))
     return 0
 
 
-def _runs(rows: list[dict[str, str]], left_out: str | None, written: Table) -> int:
-    from simulator.fit.run_errors import compared, errors_by_source, ranking_lines, rankings, table  # noqa: PLC0415
-    from simulator.rows.measured import measured  # noqa: PLC0415
+def _runs(rows: list[dict[str, str]], left_out: str | None, written: TableRenderer) -> int:
+    from simulator.fit import run_errors  # noqa: PLC0415
+    from simulator.rows.measured import select_measured_runs  # noqa: PLC0415
 
-    runs = [run for run in measured(rows) if run.step_s > 0 or run.memory_gib > 0]
+    runs = [run for run in select_measured_runs(rows) if run.step_s > 0 or run.memory_gib > 0]
     if not runs:
         return _refused(
             "rows: none with a measured time or memory that can be true; allowed: one or more; fill step_time_s in,"
             " or ask `predict --runs` what is wrong with each"
         )
     if left_out:
-        from simulator.fit import run_cross_validation  # noqa: PLC0415
-
-        if len(names := run_cross_validation.names(runs, left_out)) < TWO:
+        if len(names := run_errors.list_timed_names(runs, left_out)) < TWO:
             return _refused(
                 f"{left_out}s: {len(names)} with measured rows; allowed: two or more, one is left out in turn"
             )
         _progress(f"each {left_out} predicted by constants that were fitted to the others")
-        each = {"source": run_cross_validation.without_its_source, "system": run_cross_validation.without_its_system}
-        found = each[left_out](runs, _progress)
+        by_source, by_system = run_errors.predict_without_own_source, run_errors.predict_without_own_system
+        found = (by_source if left_out == "source" else by_system)(runs, _progress)
     else:
-        found = compared(runs)
-    print(table(errors_by_source(found), written))
+        found = run_errors.compare_runs(runs)
+    print(run_errors.run_error_table(run_errors.errors_by_source(found), written))
     print(f"\n{len(rows) - len(runs)} of {len(rows)} rows left out: failed, doubted by their source, or impossible\n")
-    print(ranking_lines(rankings(found), written))
+    print(run_errors.ranking_table(run_errors.rank_layouts(found), written))
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 from simulator.layout import Layout
 from simulator.model import Transformer
-from simulator.rows.run import divides
+from simulator.rows.run import check_divisibility
 from simulator.rows.values import RowError
 from trainer.config.errors import ConfigError, ConfigProblem
 
@@ -48,7 +48,7 @@ def check(model: Transformer, one: Layout) -> None:
             [ConfigProblem(f"{WHERE} ep", f"{one.ep}; allowed: 1, the model has no experts", "leave it out")]
         )
     try:
-        divides(model, one)
+        check_divisibility(model, one)
     except RowError as bad:
         raise ConfigError([ConfigProblem("", f"{WHERE} {bad}")]) from None
 

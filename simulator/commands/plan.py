@@ -15,13 +15,13 @@ from simulator import terminal
 from simulator.commands import outputs
 from simulator.commands.progress import progress
 from simulator.machines import profile, stacks
-from simulator.models import named
+from simulator.models import find_model
 from simulator.search import filesystem, picture, question, realised, words
 from simulator.search.option import Option
 from simulator.search.plan import Plan, on, plan
 from simulator.search.question import Question
-from simulator.step import timeline_file
-from simulator.step.timeline import timeline
+from simulator.step import timeline_output
+from simulator.step.timeline import build_timeline
 from trainer.config.errors import ConfigError, ConfigProblem
 
 BAD_INPUT = 2
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     except ConfigError as bad:
         progress("")
         for problem in bad.problems:
-            print(terminal.problem(problem, terminal.width()), file=sys.stderr)
+            print(terminal.format_problem(problem, terminal.terminal_width()), file=sys.stderr)
         return BAD_INPUT
     return 0
 
@@ -77,8 +77,8 @@ def _parser() -> argparse.ArgumentParser:
 def _check_outputs(asked: argparse.Namespace) -> None:
     """Nobody waits for a search whose answer has no place to go to."""
     if asked.trace:
-        timeline_file.check("--trace", asked.trace)
-        outputs.check_file("--trace", asked.trace, timeline_file.KINDS)
+        timeline_output.check_output("--trace", asked.trace)
+        outputs.check_file("--trace", asked.trace, timeline_output.KINDS)
     if asked.picture:
         outputs.check_file("--picture", asked.picture, picture.KINDS)
     if asked.write:
@@ -90,7 +90,7 @@ def _question(asked: argparse.Namespace, stack: Path) -> Question:
     if asked.shared_gb is not None:
         spec = filesystem.resized(spec, asked.shared_gb)
     group = stacks.group_of(spec, asked.group)
-    model = named(asked.model)
+    model = find_model(asked.model)
     own = spec.groups[group]
     return Question(
         named=model,
@@ -123,10 +123,10 @@ def _tell(answer: Plan, asked: argparse.Namespace, stack: Path, seconds: float) 
     if asked.json:
         print(json.dumps(realised.as_json(answer, stack), indent=2))
     else:
-        columns = terminal.width()
+        columns = terminal.terminal_width()
         print(words.told(answer, columns))
         if answer.chosen:
-            print(terminal.wrapped(realised.told(answer.question, answer.chosen, stack), columns))
+            print(terminal.wrap_text(realised.told(answer.question, answer.chosen, stack), columns))
         counts = answer.counts
         print(f"{counts.considered:,} layouts considered, {counts.timed:,} of them timed, in {seconds:.1f} s")
     sys.stdout.flush()
@@ -145,7 +145,9 @@ def _write(answer: Plan, asked: argparse.Namespace, stack: Path) -> None:
 def _traced(asked: Question, chosen: Option, out: Path) -> str:
     machines = on(asked, chosen.instance, chosen.nodes)
     title = f"{asked.named.name} on {chosen.nodes} x {chosen.instance}: {words.layout_words(chosen.layout)}"
-    return timeline_file.write(out, title, timeline(asked.named.model, chosen.layout, machines.system, machines.rates))
+    return timeline_output.write_timeline(
+        out, title, build_timeline(asked.named.model, chosen.layout, machines.system, machines.rates)
+    )
 
 
 def _nearest(answer: Plan) -> ConfigProblem:

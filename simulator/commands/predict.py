@@ -97,7 +97,9 @@ def _one(asked: argparse.Namespace) -> int:
     found = forecast(config, requested.on(wanted))
     # Whoever closes a pipe has read enough.
     with suppress(BrokenPipeError):
-        print(json.dumps(as_json.as_json(found), indent=2) if asked.json else words.told(found, terminal.width()))
+        print(
+            json.dumps(as_json.as_json(found), indent=2) if asked.json else words.told(found, terminal.terminal_width())
+        )
         sys.stdout.flush()
     return refused(ConfigError([found.problem])) if found.problem else 0
 

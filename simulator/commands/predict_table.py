@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from simulator.rows.tables import TableError, read_table, unread, write_table
+from simulator.rows.tables import TableError, describe_unread_columns, read_table, write_table
 
 MODULES = {"runs": "simulator.rows.run_table", "collectives": "simulator.rows.collective_table"}
-"""By kind of row: where `columns()` and `predicted(rows) -> rows with more columns` are."""
+"""By kind of row: where `list_columns()` and `predict_rows(rows) -> rows with more columns` are."""
 NOTHING = 1
 
 
@@ -18,9 +18,9 @@ def main(kind: str, file: Path, out: Path) -> int:
     module: Any = import_module(MODULES[kind])
     try:
         given = read_table(file)
-        for said in unread(given[0], module.columns()):
+        for said in describe_unread_columns(given[0], module.list_columns()):
             print(f"simulator: {said}", file=sys.stderr)
-        rows: list[dict[str, str]] = module.predicted(given)
+        rows: list[dict[str, str]] = module.predict_rows(given)
         write_table(out, rows)
     except TableError as bad:
         print(f"simulator: {bad}", file=sys.stderr)

@@ -15,7 +15,7 @@ ENDLESS = 1_000_000
 def refused(bad: ConfigError, *, whole: bool = False) -> int:
     """The exit status. `whole`: a line for each problem also on a terminal, for programs that read it."""
     wrap = not whole and (sys.stderr.isatty() or "COLUMNS" in os.environ)
-    columns = terminal.width() if wrap else ENDLESS
+    columns = terminal.terminal_width() if wrap else ENDLESS
     for problem in bad.problems:
-        print(terminal.problem(problem, columns), file=sys.stderr)
+        print(terminal.format_problem(problem, columns), file=sys.stderr)
     return BAD_INPUT

@@ -77,5 +77,5 @@ def _told(found: Comparison) -> str:
     first = [f"change first: {one.text}" for one in found.largest.changes[:1]]
     below = "\n".join([*(f"note: {note}" for note in found.notes), *first])
     # Lines of a log are for programs that look for words.
-    columns = terminal.width() if sys.stdout.isatty() or "COLUMNS" in os.environ else len(below) + 1
-    return "\n".join(filter(None, [table(heads, rows), terminal.wrapped(below, columns)]))
+    columns = terminal.terminal_width() if sys.stdout.isatty() or "COLUMNS" in os.environ else len(below) + 1
+    return "\n".join(filter(None, [table(heads, rows), terminal.wrap_text(below, columns)]))

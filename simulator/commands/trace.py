@@ -11,10 +11,10 @@ from simulator.layout import Layout
 from simulator.machines import profile
 from simulator.machines.profile_fit import RatedSystem
 from simulator.machines.sources import InstanceMachines, find_machines
-from simulator.memory.peak import memory
-from simulator.models import named
-from simulator.step import timeline_file
-from simulator.step.timeline import timeline
+from simulator.memory.peak import predict_memory
+from simulator.models import find_model
+from simulator.step import timeline_output
+from simulator.step.timeline import build_timeline
 from trainer.config.errors import ConfigError, ConfigProblem
 
 USUAL = "p5.48xlarge"
@@ -48,23 +48,23 @@ def _arguments(words: list[str]) -> argparse.Namespace:
 
 
 def _trace(asked: argparse.Namespace) -> None:
-    timeline_file.check("--out", asked.out)
+    timeline_output.check_output("--out", asked.out)
     known = profile.read(asked.profile) if asked.profile else None
     wanted = layout_option.layout(asked.layout, known.worlds[0].get("precision", "bf16") if known else "bf16")
-    model = named(asked.model).model
+    model = find_model(asked.model).model
     layout_option.check(model, wanted)
     _drawable(wanted)
     machines = _on(asked, known, wanted)
-    events = timeline(model, wanted, machines.system, machines.rates)
+    events = build_timeline(model, wanted, machines.system, machines.rates)
     on = f"ranks of {asked.profile.name}" if known else f"GPUs of {asked.system or USUAL}"
     title = f"{asked.model} on {wanted.gpus} {on}: {asked.layout}"
-    reason = memory(model, wanted, machines.system).reason
+    reason = predict_memory(model, wanted, machines.system).reason
     if reason:
         print(f"DOES NOT FIT: {reason}")
         title += " (DOES NOT FIT)"
     if said := layout_option.uneven(model, wanted):
         print(said)
-    print(timeline_file.write(asked.out, title, events))
+    print(timeline_output.write_timeline(asked.out, title, events))
 
 
 def _drawable(wanted: Layout) -> None:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
-from simulator.collectives import Group, time_s
+from simulator.collectives import Group, collective_time_s
 from simulator.job import Job
 from simulator.machines.sources import MachineSource
 from simulator.step.prediction import Prediction, predict
@@ -63,7 +63,9 @@ class PredictedCosts:
         if ranks == 1:
             return 0.0
         group = Group(ranks, self._machines.per_node(ranks))
-        return self._machines.rates(ranks).links * time_s("all_reduce", size, group, self._machines.system(ranks))
+        return self._machines.rates(ranks).links * collective_time_s(
+            "all_reduce", size, group, self._machines.system(ranks)
+        )
 
 
 @dataclass(frozen=True)

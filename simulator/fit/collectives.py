@@ -1,4 +1,8 @@
-"""Fitting the constants of collectives to measured ones: one constant at a time, as long as it helps."""
+"""Fit the constants of collectives to measured ones by coordinate descent, starting from prior estimates.
+
+The loss is an absolute error with a ceiling, weighted by system, and the times are minima over algorithms: it has no
+useful gradient, so a least-squares solver does not apply.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,31 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
-from simulator.collectives.candidates import candidates
-from simulator.collectives.constants import Constants, constants
-from simulator.collectives.fabric import fabric_of, link_kind, network_kind, nodes_of
-from simulator.collectives.group import Group, Op
-from simulator.collectives.launch import APART, Launch
+from simulator.collectives.algorithms import list_candidates
+from simulator.collectives.constants import Constants, parse_constants
+from simulator.collectives.fabric import build_fabric, classify_link, classify_network, count_domains
+from simulator.collectives.group import PROCESS_PER_GPU, Group, LaunchOverhead, Op
 from simulator.hardware.system import System
 
-WORST = 0.4
-"""An error that is larger counts as this: a broken machine says nothing about the others."""
-CURVE = 4
-"""Rows with which a system counts half of what it would with a long curve."""
-STEPS = (0.12, 0.05, 0.02)
-SHARES = ("share", "ring", "nvls", "power")
-"""The last words of names whose values stay below MOST_SHARE."""
-MOST_SHARE = 0.98
-"""Every packet has a header."""
-DOUBT = {"us": 0.7, "most": 0.5}
-"""How far a constant may be from what was believed, by the last word of its name, in logarithms; others: a share."""
-SHARE_DOUBT = 0.1
-BELIEF = 0.06
-"""What a constant that is off by its doubt costs, in errors of one system: few rows do not move it far."""
-BELIEVED: dict[str, Any] = {
+MAX_ERROR = 0.4
+"""Larger errors count as this much: a broken machine says nothing about the others."""
+HALF_WEIGHT_ROWS = 4
+"""Rows with which a system has half the weight of one with a long curve."""
+STEP_SIZES = (0.12, 0.05, 0.02)
+"""Relative changes of a constant that are tried, coarse to fine."""
+SHARE_SUFFIXES = ("share", "ring", "nvls", "power")
+"""Last words of the names whose values stay below MAX_SHARE."""
+MAX_SHARE = 0.98
+"""No link delivers its whole rate: every packet has a header."""
+PRIOR_SPREAD = {"us": 0.7, "most": 0.5}
+"""Standard deviation of a constant around its prior, in logarithms, by the last word of its name."""
+SHARE_PRIOR_SPREAD = 0.1
+"""The same for constants that PRIOR_SPREAD does not list."""
+PRIOR_WEIGHT = 0.06
+"""Cost of a constant that is one standard deviation off its prior, in errors of one system: a few rows do not
+move it far.
+"""
+PRIOR_CONSTANTS: dict[str, Any] = {
     "launch_us": 5,
     "peer_us": 2,
     "ll128_share": 0.92,
@@ -68,11 +75,9 @@ BELIEVED: dict[str, Any] = {
         "loopback": {"share": 1, "hop_us": 40},
     },
 }
-"""Before any collective was measured: data sheets, round figures of NCCL's authors and of the plugins."""
-
-
-ALWAYS = ("launch_us", "ll128_share")
-OF_OP: dict[Op, tuple[str, ...]] = {
+"""Values assumed before any measurement: data sheets and round figures of NCCL's and the plugins' authors."""
+CONSTANTS_OF_EVERY_OP = ("launch_us", "ll128_share")
+CONSTANTS_BY_OP: dict[Op, tuple[str, ...]] = {
     "all_reduce": ("nvls_tree_share", "many_tree_share", "many_nvls_share"),
     "all_gather": ("channel_gb_s",),
     "reduce_scatter": ("channel_gb_s",),
@@ -80,92 +85,105 @@ OF_OP: dict[Op, tuple[str, ...]] = {
     "reduce": ("channel_gb_s",),
     "all_to_all": ("peer_us", "all_to_all_share"),
 }
-"""Constants of SHARED that not every collective comes from."""
-Known = dict[tuple[Hashable, ...], list[float]]
-"""Errors of a collective by the constants that they come from."""
+"""The shared constants that only some collectives depend on."""
+ErrorCache = dict[tuple[Hashable, ...], list[float]]
+"""Errors of a collective by the values of the constants that it depends on."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCollective:
+    """A curve of measured times: one collective of one group on one system."""
+
     op: Op
     group: Group
     system: System
     sizes: tuple[float, ...]
+    """Bytes of the full array, per point."""
     times_us: tuple[float, ...]
-    launch: Launch = APART
+    launch: LaunchOverhead = PROCESS_PER_GPU
     source: str = ""
 
 
-def fit(measured: Sequence[Measured], start: dict[str, Any] = BELIEVED) -> dict[str, Any]:
-    """The constants, from `start`, that are nearest to what was measured; many rows count little more than a curve."""
-    found = deepcopy(start)
-    known: Known = {}
-    best = _cost(measured, found, start, known)
-    for step in STEPS:
-        better = True
-        while better:
-            better = False
-            for holder, name in _leaves(found):
+def fit_constants(collectives: Sequence[MeasuredCollective], start: dict[str, Any] = PRIOR_CONSTANTS) -> dict[str, Any]:
+    """Return the constants with the least cost on the measured collectives, searched from `start`."""
+    values = deepcopy(start)
+    cache: ErrorCache = {}
+    best = _cost(collectives, values, start, cache)
+    for step in STEP_SIZES:
+        improved = True
+        while improved:
+            improved = False
+            for holder, name in _constants_in(values):
                 for factor in (1 + step, 1 / (1 + step)):
                     before = holder[name]
                     holder[name] = _bounded(name, before * factor)
-                    tried = _cost(measured, found, start, known)
-                    if tried < best - 1e-5:
-                        best, better = tried, True
+                    cost = _cost(collectives, values, start, cache)
+                    if cost < best - 1e-5:
+                        best, improved = cost, True
                         break
                     holder[name] = before
-    return found
+    return values
 
 
-def _cost(measured: Sequence[Measured], found: dict[str, Any], start: dict[str, Any], known: Known) -> float:
-    pairs = zip(_leaves(found), _leaves(start), strict=True)
-    moved = sum((log(now[name] / before[name]) / _doubt(name)) ** 2 for (now, name), (before, _) in pairs)
-    return loss(measured, constants(found), known) + BELIEF * moved / len({one.system.name for one in measured})
+def _cost(
+    collectives: Sequence[MeasuredCollective], values: dict[str, Any], start: dict[str, Any], cache: ErrorCache
+) -> float:
+    pairs = zip(_constants_in(values), _constants_in(start), strict=True)
+    moved = sum((log(now[name] / before[name]) / _prior_spread(name)) ** 2 for (now, name), (before, _) in pairs)
+    systems = len({measured.system.name for measured in collectives})
+    return loss(collectives, parse_constants(values), cache) + PRIOR_WEIGHT * moved / systems
 
 
-def loss(measured: Sequence[Measured], fitted: Constants, known: Known | None = None) -> float:
-    """`known` keeps what is computed: a constant of one network leaves the others' collectives as they were."""
-    kept = {} if known is None else known
+def loss(collectives: Sequence[MeasuredCollective], constants: Constants, cache: ErrorCache | None = None) -> float:
+    """Return the mean absolute log error over systems.
+
+    `cache` reuses errors between calls: a constant of one network does not affect collectives on the others.
+    """
+    cache = {} if cache is None else cache
     by_system: dict[str, list[float]] = defaultdict(list)
-    for number, one in enumerate(measured):
-        key = (number, *_behind(one, fitted))
-        if key not in kept:
-            kept[key] = [min(WORST, abs(log(1 + error))) for error in errors(one, fitted)]
-        by_system[one.system.name] += kept[key]
-    weights = {system: len(wrong) / (len(wrong) + CURVE) for system, wrong in by_system.items()}
-    means = ((weights[system], sum(wrong) / len(wrong)) for system, wrong in by_system.items())
+    for number, measured in enumerate(collectives):
+        key = (number, *_constants_behind(measured, constants))
+        if key not in cache:
+            cache[key] = [min(MAX_ERROR, abs(log(1 + error))) for error in collective_errors(measured, constants)]
+        by_system[measured.system.name] += cache[key]
+    weights = {system: len(errors) / (len(errors) + HALF_WEIGHT_ROWS) for system, errors in by_system.items()}
+    means = ((weights[system], sum(errors) / len(errors)) for system, errors in by_system.items())
     return sum(weight * mean for weight, mean in means) / sum(weights.values())
 
 
-def _behind(one: Measured, fitted: Constants) -> tuple[Hashable, ...]:
-    """Every constant that the times of this collective come from."""
-    own = (getattr(fitted, name) for name in (*ALWAYS, *OF_OP.get(one.op, ())))
-    link = fitted.links[link_kind(one.group, one.system)]
-    if nodes_of(one.group, one.system) == 1:
-        return *own, fitted.waits["in_ring"], fitted.waits["in_switch"], link
-    network = fitted.networks[network_kind(one.system, fitted)]
-    return *own, fitted.waits["out_ring"], fitted.waits["out_tree"], link, network
+def _constants_behind(measured: MeasuredCollective, constants: Constants) -> tuple[Hashable, ...]:
+    """Return every constant that the times of this collective depend on."""
+    shared = (getattr(constants, name) for name in (*CONSTANTS_OF_EVERY_OP, *CONSTANTS_BY_OP.get(measured.op, ())))
+    link = constants.links[classify_link(measured.group, measured.system)]
+    if count_domains(measured.group, measured.system) == 1:
+        return *shared, constants.waits["in_ring"], constants.waits["in_switch"], link
+    network = constants.networks[classify_network(measured.system, constants)]
+    return *shared, constants.waits["out_ring"], constants.waits["out_tree"], link, network
 
 
-def errors(measured: Measured, fitted: Constants) -> list[float]:
-    """Relative, above 0 where the model is slower."""
-    ways = candidates(measured.op, fabric_of(measured.group, measured.system, fitted), fitted)
-    known = zip(measured.sizes, measured.times_us, strict=True)
-    modelled = [(min(way.time_us(size) for way in ways), time_us) for size, time_us in known]
-    return [measured.launch.time_us(model_us) / time_us - 1 for model_us, time_us in modelled]
+def collective_errors(measured: MeasuredCollective, constants: Constants) -> list[float]:
+    """Return the relative error of each point: above 0 the model is slower than the measurement."""
+    fabric = build_fabric(measured.group, measured.system, constants)
+    candidates = list_candidates(measured.op, fabric, constants)
+    errors = []
+    for size, time_us in zip(measured.sizes, measured.times_us, strict=True):
+        predicted_us = measured.launch.time_us(min(candidate.time_us(size) for candidate in candidates))
+        errors.append(predicted_us / time_us - 1)
+    return errors
 
 
-def _leaves(holder: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    for name, value in holder.items():
+def _constants_in(values: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each numeric constant as the dictionary that holds it and its name; zeros are not fitted."""
+    for name, value in values.items():
         if isinstance(value, dict):
-            yield from _leaves(value)
+            yield from _constants_in(value)
         elif value and not isinstance(value, list):
-            yield holder, name
+            yield values, name
 
 
-def _doubt(name: str) -> float:
-    return DOUBT.get(name.rpartition("_")[2], SHARE_DOUBT)
+def _prior_spread(name: str) -> float:
+    return PRIOR_SPREAD.get(name.rpartition("_")[2], SHARE_PRIOR_SPREAD)
 
 
 def _bounded(name: str, value: float) -> float:
-    return min(value, MOST_SHARE) if name.rpartition("_")[2] in SHARES else value
+    return min(value, MAX_SHARE) if name.rpartition("_")[2] in SHARE_SUFFIXES else value

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 Row = Sequence[str]
-Table = Callable[[Row, Sequence[Row]], str]
+TableRenderer = Callable[[Row, Sequence[Row]], str]
 
 
-def aligned(heads: Row, rows: Sequence[Row]) -> str:
+def aligned_table(heads: Row, rows: Sequence[Row]) -> str:
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return "\n".join(_line(row, widths) for row in (heads, *rows))
 
 
-def markdown(heads: Row, rows: Sequence[Row]) -> str:
+def markdown_table(heads: Row, rows: Sequence[Row]) -> str:
     rule = "|---|" + "---:|" * (len(heads) - 1)
     return "\n".join([_cells(heads), rule, *map(_cells, rows)])
 

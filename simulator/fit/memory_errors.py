@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
-from simulator.memory.peak import GIB, memory
-from simulator.rows.run import run
+from simulator.memory.peak import GIB, predict_memory
+from simulator.rows.run import parse_run_row
 from simulator.rows.tables import TableError, read_table
 from simulator.rows.values import RowError
 
@@ -20,7 +20,7 @@ FILES = (DATA / "runs.csv", DATA / "memory.csv", DATA / "memory_new.csv")
 
 
 @dataclass(frozen=True)
-class Errors:
+class MemoryErrors:
     """Relative, with their sign."""
 
     source: str
@@ -37,7 +37,7 @@ class Errors:
 
 
 @dataclass
-class Judged:
+class CapacityVerdicts:
     """Runs by what happened and what is predicted."""
 
     ran_fits: int = 0
@@ -46,7 +46,7 @@ class Judged:
     failed_not: int = 0
 
 
-def errors(rows: Iterable[Mapping[str, str]], *, hidden: bool = False) -> list[Errors]:
+def memory_errors_by_source(rows: Iterable[Mapping[str, str]], *, hidden: bool = False) -> list[MemoryErrors]:
     """Rows that their source doubts or that cannot be true are left out; the last entry is all of them."""
     found: dict[str, list[float]] = defaultdict(list)
     for row in rows:
@@ -54,31 +54,31 @@ def errors(rows: Iterable[Mapping[str, str]], *, hidden: bool = False) -> list[E
         if not measured or row.get("quality", "ok") not in ("ok", "") or row.get("fits") == "0":
             continue
         try:
-            described = run(row, known=not hidden)
+            described = parse_run_row(row, known=not hidden)
         except RowError:
             continue
-        said = memory(described.model, described.layout, described.system).printed / GIB
+        said = predict_memory(described.model, described.layout, described.system).reported / GIB
         found[row.get("source") or "unnamed"].append(said / measured - 1)
-    each = [Errors(source, tuple(values)) for source, values in sorted(found.items())]
-    return [*each, Errors("all", tuple(error for one in each for error in one.each))]
+    each = [MemoryErrors(source, tuple(values)) for source, values in sorted(found.items())]
+    return [*each, MemoryErrors("all", tuple(error for one in each for error in one.each))]
 
 
-def judged(rows: Iterable[Mapping[str, str]]) -> Judged:
-    found = Judged()
+def judge_capacity(rows: Iterable[Mapping[str, str]]) -> CapacityVerdicts:
+    found = CapacityVerdicts()
     for row in rows:
         if row.get("fits") not in ("0", "1"):
             continue
         try:
-            described = run(row)
+            described = parse_run_row(row)
         except RowError:
             continue
-        fits = memory(described.model, described.layout, described.system).fits
+        fits = predict_memory(described.model, described.layout, described.system).fits
         name = ("ran" if row["fits"] == "1" else "failed") + ("_fits" if fits else "_not")
         setattr(found, name, getattr(found, name) + 1)
     return found
 
 
-def table(each: list[Errors]) -> str:
+def memory_error_table(each: list[MemoryErrors]) -> str:
     lines = ["| source | rows | median | p90 | bias |", "|---|---:|---:|---:|---:|"]
     lines += [
         f"| {one.source} | {len(one.each)} | {one.median:.1%} | {one.p90:.1%} | {median(one.each):+.1%} |"
@@ -87,21 +87,21 @@ def table(each: list[Errors]) -> str:
     return "\n".join(lines)
 
 
-def read(paths: Iterable[Path]) -> list[dict[str, str]]:
+def read_tables(paths: Iterable[Path]) -> list[dict[str, str]]:
     return [row for path in paths for row in read_table(path)]
 
 
 def main(words: list[str]) -> int:
     asked = _arguments(words)
     try:
-        rows = read(asked.files or FILES)
+        rows = read_tables(asked.files or FILES)
     except TableError as bad:
         return _refused(str(bad))
-    each = errors(rows, hidden=asked.unknown)
+    each = memory_errors_by_source(rows, hidden=asked.unknown)
     if not each[-1].each:
         return _refused("rows: none with a measured memory_gb; allowed: one or more; fill memory_gb in")
-    print(table(each))
-    found = judged(rows)
+    print(memory_error_table(each))
+    found = judge_capacity(rows)
     print(f"\nran: {found.ran_fits} predicted to fit, {found.ran_not} not")
     print(f"out of memory: {found.failed_not} predicted so, {found.failed_fits} predicted to fit")
     return 0

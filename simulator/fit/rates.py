@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.hardware.rates import DATA, Rates, bounds
-from simulator.rows.measured import Measured, measured_runs
-from simulator.step.prediction import Estimate
+from simulator.hardware.rates import DATA, Rates, rate_bounds
+from simulator.rows.measured import MeasuredRun, load_measured_runs
+from simulator.step.prediction import TransformerStep
 
 ROUNDS = 6
 INNER_ROUNDS = 12
@@ -30,11 +30,11 @@ TINY = 1e-12
 ENOUGH = 1e-3
 """Share of the cost below which a round's gain ends the search."""
 
-NAMES = tuple(one.name for one in fields(Rates) if one.metadata)
+RATE_NAMES = tuple(one.name for one in fields(Rates) if one.metadata)
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def fit(runs: Sequence[Measured], near: Rates | None = None) -> Rates:
+def fit_rates(runs: Sequence[MeasuredRun], near: Rates | None = None) -> Rates:
     """Least squares on log errors with few outliers' say, one offset per source, and what was believed before.
 
     `near` is where the search begins; it has no say in where it ends.
@@ -60,19 +60,19 @@ def fit(runs: Sequence[Measured], near: Rates | None = None) -> Rates:
     return _rates(here)
 
 
-def step_s(run: Measured, rates: Rates) -> float:
-    return sum(Estimate(run.run.model, run.run.system, rates).parts(run.run.layout).values())
+def step_s(run: MeasuredRun, rates: Rates) -> float:
+    return sum(TransformerStep(run.run.model, run.run.system, rates).parts(run.run.layout).values())
 
 
 class _Problem:
-    def __init__(self, runs: Sequence[Measured]) -> None:
+    def __init__(self, runs: Sequence[MeasuredRun]) -> None:
         self.runs = _spread(runs)
         sources = sorted({run.source for run in self.runs})
         self.share: Array = np.array([[float(run.source == source) for source in sources] for run in self.runs])
         each = np.minimum(1.0, SAY / self.share.sum(axis=0))
         self.say: Array = self.share @ each / NOISE**2
         self.start = _values(Rates())
-        self.low, self.high = np.array([bounds(name) for name in NAMES]).T
+        self.low, self.high = np.array([rate_bounds(name) for name in RATE_NAMES]).T
         self.scale: Array = (self.high - self.low) * BELIEF
         self.measured: Array = np.log([run.step_s for run in self.runs])
         self.asked: np.ndarray[Any, np.dtype[np.bool_]] = np.array([_asked(run) for run in self.runs])
@@ -159,14 +159,14 @@ class _Listening:
         return found
 
 
-def _asked(run: Measured) -> list[bool]:
+def _asked(run: MeasuredRun) -> list[bool]:
     listening = _Listening()
     step_s(run, listening)  # type: ignore[arg-type]  # it has all that a Rates has
-    return [name in listening.names for name in NAMES]
+    return [name in listening.names for name in RATE_NAMES]
 
 
-def _spread(runs: Sequence[Measured]) -> list[Measured]:
-    found: list[Measured] = []
+def _spread(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    found: list[MeasuredRun] = []
     for source in sorted({run.source for run in runs}):
         own = [run for run in runs if run.source == source and run.step_s > 0]
         found += [own[index * len(own) // min(MOST, len(own))] for index in range(min(MOST, len(own)))]
@@ -174,19 +174,19 @@ def _spread(runs: Sequence[Measured]) -> list[Measured]:
 
 
 def _values(rates: Rates) -> Array:
-    return np.array([getattr(rates, name) for name in NAMES])
+    return np.array([getattr(rates, name) for name in RATE_NAMES])
 
 
 def _rates(values: Array) -> Rates:
-    return Rates(**{name: float(value) for name, value in zip(NAMES, values, strict=True)})
+    return Rates(**{name: float(value) for name, value in zip(RATE_NAMES, values, strict=True)})
 
 
 def main() -> None:
-    rates = fit(measured_runs())
+    rates = fit_rates(load_measured_runs())
     lines = [
         "# Written by `python -m simulator.fit` from data/*runs.csv; meanings and bounds are in hardware/rates.py.",
         "rates:",
     ]
-    lines += [f"  {name}: {getattr(rates, name):.5g}" for name in NAMES]
+    lines += [f"  {name}: {getattr(rates, name):.5g}" for name in RATE_NAMES]
     DATA.write_text("\n".join(lines) + "\n")
     print(DATA.read_text(), end="")

@@ -9,9 +9,9 @@ from simulator.forecast.nearest_fit import nearest_fit
 from simulator.forecast.settle import Settled, settle
 from simulator.forecast.whole_run import WholeRun, whole_run
 from simulator.machines.requested import On
-from simulator.memory.peak import GIB, fits
+from simulator.memory.peak import GIB, fits_in_memory
 from simulator.model import Model
-from simulator.models import model_of
+from simulator.models import build_model
 from simulator.step.prediction import Prediction, predict
 from trainer.config.check import check_world
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -55,7 +55,7 @@ class Forecast:
 
     @property
     def fits(self) -> bool:
-        return fits(self.prediction.memory, self.on.is_gpu)
+        return fits_in_memory(self.prediction.memory, self.on.is_gpu)
 
     @cached_property
     def memory_gib(self) -> dict[str, float]:
@@ -68,11 +68,11 @@ class Forecast:
     @property
     def taken_gib(self) -> float:
         needed = self.prediction.memory
-        return (needed.taken if self.on.is_gpu else needed.total) / GIB
+        return (needed.on_device if self.on.is_gpu else needed.total) / GIB
 
     @property
     def room_gib(self) -> float:
-        return self.prediction.memory.room / GIB
+        return self.prediction.memory.capacity / GIB
 
     @property
     def problem(self) -> ConfigProblem | None:
@@ -99,6 +99,6 @@ def forecast(config: Config, on: On) -> Forecast:
     if problems := check_world(config, on.ranks, on.per_node):
         raise ConfigError(problems)
     settled = settle(config, on)
-    model: Model = model_of(config.model, config.data.seq_len)
+    model: Model = build_model(config.model, config.data.seq_len)
     prediction = predict(model, settled.layout, on.system, on.rates)
     return Forecast(settled, on, prediction, whole_run(settled.config, on, prediction))

@@ -8,10 +8,10 @@ from dataclasses import replace
 from simulator.forecast.settle import Settled
 from simulator.layout import Layout
 from simulator.machines.requested import On
-from simulator.memory.nearest import changes
-from simulator.memory.peak import fits, memory
+from simulator.memory.nearest import list_layout_changes
+from simulator.memory.peak import fits_in_memory, predict_memory
 from simulator.model import Transformer
-from simulator.models import model_of
+from simulator.models import build_model
 from simulator.search.trainer_config import parallel, unsupported
 from trainer.config.check import check, check_world
 from trainer.config.schema import Config
@@ -19,9 +19,9 @@ from trainer.config.schema import Config
 
 def nearest_fit(found: Settled, on: On) -> str:
     """Empty where nothing near it fits."""
-    config, model = found.config, model_of(found.config.model, found.config.data.seq_len)
-    for _, changed in changes(model, found.layout):
-        if not _there_are(changed.gpus, on) or not fits(memory(model, changed, on.system), on.is_gpu):
+    config, model = found.config, build_model(found.config.model, found.config.data.seq_len)
+    for _, changed in list_layout_changes(model, found.layout):
+        if not _there_are(changed.gpus, on) or not fits_in_memory(predict_memory(model, changed, on.system), on.is_gpu):
             continue
         if isinstance(model, Transformer) and unsupported(model, changed):
             continue

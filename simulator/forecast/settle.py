@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.hardware.system import System
+from simulator.job import layout_from_config
 from simulator.layout import Layout
 from simulator.machines.requested import On
 from simulator.machines.stack_names import MAX_NODES as MOST_NODES
-from simulator.memory.peak import fits, memory
-from simulator.models import model_of
+from simulator.memory.peak import fits_in_memory, predict_memory
+from simulator.models import build_model
 from simulator.search import settled as searched
 from simulator.search.best import LEFT_ALONE, Found
 from simulator.search.trainer_config import parallel
-from simulator.trainer_layout import layout
 from trainer.auto.choose import list_candidates, list_micro_sizes
 from trainer.config.errors import ConfigError
 from trainer.config.layout import resolve_layout
@@ -79,8 +79,8 @@ def _is_open(config: Config) -> bool:
 
 
 def _is_roomy(found: Settled, on: On) -> bool:
-    needed = memory(model_of(found.config.model, found.config.data.seq_len), found.layout, on.system)
-    return needed.total <= (1 - LEFT_ALONE) * needed.room and fits(needed, on.is_gpu)
+    needed = predict_memory(build_model(found.config.model, found.config.data.seq_len), found.layout, on.system)
+    return needed.total <= (1 - LEFT_ALONE) * needed.capacity and fits_in_memory(needed, on.is_gpu)
 
 
 def _with(config: Config, changes: dict[str, Any], micro: int, on: On) -> Settled:
@@ -92,4 +92,4 @@ def _with(config: Config, changes: dict[str, Any], micro: int, on: On) -> Settle
     chosen = {f"parallel.{name}": value for name, value in kept.items() if getattr(before, name) != value}
     if config.batch.micro == "auto":
         chosen["batch.micro"] = micro
-    return Settled(after, layout(after, on.ranks, on.per_node, micro), chosen)
+    return Settled(after, layout_from_config(after, on.ranks, on.per_node, micro), chosen)

@@ -9,7 +9,7 @@ from datetime import date
 from cluster.catalog.prices import instance_price
 from cluster.spec import ClusterSpec, NodeGroup
 from simulator.machines.requested import On
-from simulator.models import model_of
+from simulator.models import build_model
 from simulator.parameters import checkpoint_gb
 from simulator.search.option import busy, conditions
 from simulator.step.prediction import Prediction
@@ -47,7 +47,7 @@ class WholeRun:
 
 
 def whole_run(config: Config, on: On, prediction: Prediction) -> WholeRun:
-    gb = checkpoint_gb(model_of(config.model, config.data.seq_len), config.optimizer.name)
+    gb = checkpoint_gb(build_model(config.model, config.data.seq_len), config.optimizer.name)
     work = Work(steps=config.steps, step_s=prediction.step_s, low_s=prediction.low_s, high_s=prediction.high_s)
     meets = _conditions(on, gb, prediction.step_s)
     # Without any checkpoint a failure costs all that was done.

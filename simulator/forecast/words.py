@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from simulator.forecast.forecast import Forecast
 from simulator.search.words import PARTS, bottleneck, duration, layout_words, money
-from simulator.terminal import wrapped
+from simulator.terminal import wrap_text
 from simulator.whole_run import failures
 from trainer.table import table
 
@@ -28,7 +28,7 @@ SMALL = 100.0
 def told(found: Forecast, columns: int) -> str:
     lines = [f"{name:{LABEL}}{text}" for name, text in _lines(found)]
     body = "\n".join(_hanging(line, columns) for line in lines)
-    parts = [wrapped(_title(found), columns), body, _tables(found, columns)]
+    parts = [wrap_text(_title(found), columns), body, _tables(found, columns)]
     # Of a run that cannot be made there is no whole.
     return "\n\n".join([*parts, _whole(found, columns)] if found.fits else parts)
 
@@ -133,5 +133,5 @@ def _hanging(line: str, columns: int) -> str:
     """What does not fit goes on below its own column."""
     if len(line) <= columns:
         return line
-    first, *rest = wrapped(line[LABEL:], columns - LABEL).split("\n")
+    first, *rest = wrap_text(line[LABEL:], columns - LABEL).split("\n")
     return "\n".join([line[:LABEL] + first, *(" " * LABEL + one.strip() for one in rest)])

@@ -22,7 +22,7 @@ PCIE_GB_S = 25.0
 
 
 @cache
-def gpu(name: str, memory_gb: float = 0.0) -> Gpu:
+def load_gpu(name: str, memory_gb: float = 0.0) -> Gpu:
     """`memory_gb` picks the variant where one name has several; KeyError names the GPUs that there are."""
     sheets = _sheets()
     key = name.lower()
@@ -46,17 +46,17 @@ def gpu(name: str, memory_gb: float = 0.0) -> Gpu:
     return replace(found, memory_gb=memory_gb) if memory_gb > 0 else found
 
 
-def gpu_names() -> tuple[str, ...]:
+def list_gpu_names() -> tuple[str, ...]:
     return tuple(_sheets())
 
 
-def gpu_name(words: str) -> str:
+def parse_gpu_name(words: str) -> str:
     """`NVIDIA H100-SXM5-80GB` is an h100."""
     plain = words.lower().strip()
     found = re.fullmatch(
         r"(?:nvidia[ _-])?(?:tesla[ _-])?([a-z]+\d+[a-z]?)(?:[ _-](?:sxm\d?|hgx|nvl\d*|hbm\d?e?|\d+ ?gb))*", plain
     )
-    return found[1] if found and plain not in gpu_names() else plain
+    return found[1] if found and plain not in list_gpu_names() else plain
 
 
 def link_gb_s(name: str) -> float:

@@ -23,7 +23,7 @@ class Gpu:
     """Share of the peak that the best matmul shape reaches."""
     products: ProductCurve | None = None
     """Matrix products as measured on it; None goes by the data sheet."""
-    runs_ahead: bool = True
+    launches_ahead: bool = True
     """Works beside the host that launches; a CPU does one after the other."""
 
 

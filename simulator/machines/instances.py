@@ -6,7 +6,7 @@ from functools import cache
 
 from cluster.catalog.instances import InstanceType, UnknownInstanceType, UnverifiedInstanceType, all_types, instance
 from cluster.catalog.prices import instance_price
-from simulator.hardware.gpus import gpu, link_gb_s
+from simulator.hardware.gpus import link_gb_s, load_gpu
 from simulator.hardware.system import System
 from trainer.config.errors import ConfigError, ConfigProblem
 
@@ -30,7 +30,7 @@ def system(name: str, nodes: int, fabric: str = "efa", region: str = "us-east-1"
         message = f"'{name}' has no GPU that the simulator knows; allowed: {', '.join(with_gpus())}"
         raise ConfigError([ConfigProblem("instance", message, "choose one of them")])
     try:
-        sheet = gpu(kind.gpus.type, kind.gpus.memory_mb / 1024)
+        sheet = load_gpu(kind.gpus.type, kind.gpus.memory_mb / 1024)
     except KeyError:
         message = f"there is no data sheet of {kind.gpus.name} ('{name}'); allowed: {', '.join(with_gpus())}"
         raise ConfigError([ConfigProblem("instance", message, "choose one of them")]) from None
@@ -74,7 +74,7 @@ def _fix(name: str) -> str:
 
 def _has_sheet(name: str) -> bool:
     try:
-        gpu(name)
+        load_gpu(name)
     except KeyError:
         return False
     return True

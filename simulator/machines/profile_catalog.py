@@ -9,8 +9,8 @@ from math import log
 from statistics import median
 from typing import Any
 
-from simulator.collectives import Group, time_s
-from simulator.hardware.rates import Rates, fitted
+from simulator.collectives import Group, collective_time_s
+from simulator.hardware.rates import Rates, load_fitted_rates
 from simulator.hardware.system import Gpu, System
 from simulator.machines.profile import CALIBRATE, Profile
 from simulator.machines.profile_fit import RatedSystem, rate_system
@@ -83,7 +83,7 @@ def _gpu(sheet: Gpu, measured: Gpu) -> Gpu:
 
 def _unmeasured_rates(rates: Rates, world: dict[str, Any], machines: System) -> Rates:
     """Return rates for an unmeasured number of ranks; what a single rank cannot show is taken from published runs."""
-    published = fitted()
+    published = load_fitted_rates()
     unseen = {} if world["nodes"] * world["per_node"] > 1 else {"slowed": published.slowed, "jitter": published.jitter}
     return replace(rates, links=published.links * _network_slowdown(world, machines), **unseen)
 
@@ -94,7 +94,7 @@ def _network_slowdown(world: dict[str, Any], machines: System) -> float:
     rows = [row for row in world["collectives"] if row["size"] >= BANDWIDTH_MIN_BYTES]
     across = [row for row in rows if row["ranks"] > row["per_node"]]
     ratios = [
-        row["seconds"] / time_s(row["op"], row["size"], Group(row["ranks"], row["per_node"]), measured_on)
+        row["seconds"] / collective_time_s(row["op"], row["size"], Group(row["ranks"], row["per_node"]), measured_on)
         for row in across or rows
     ]
     return median(ratios) if ratios else 1.0

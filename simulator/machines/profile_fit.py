@@ -7,12 +7,12 @@ from math import log, sqrt
 from typing import Any
 
 from simulator.hardware.curves import ExchangeCurve, ProductCurve
-from simulator.hardware.rates import Rates, fitted
+from simulator.hardware.rates import Rates, load_fitted_rates
 from simulator.hardware.system import Gpu, System
 from simulator.layout import Layout
 from simulator.machines.nonnegative import solve_quiet
 from simulator.model import Transformer
-from simulator.step.compute import Compute
+from simulator.step.compute import ComputeTimes
 from simulator.step.prediction import predict
 
 HOST_TIMES = 2.5
@@ -44,7 +44,7 @@ def rate_system(machine: dict[str, Any], world: dict[str, Any]) -> RatedSystem:
         # A rank that is late leaves its core to the others, so that nobody waits for the slowest rank.
         world = {**_slow_down(world, threads), "spread": 0.0}
     system = _system(machine, world)
-    rates = replace(_initial_rates(world), memory=COPY_SHARE if system.gpu.runs_ahead else 1.0)
+    rates = replace(_initial_rates(world), memory=COPY_SHARE if system.gpu.launches_ahead else 1.0)
     rates = _fit_head(system.gpu, rates, world)
     rates = _fit_attention(system.gpu, rates, world)
     rates = _fit_layers(system.gpu, rates, world)
@@ -94,7 +94,7 @@ def _system(machine: dict[str, Any], world: dict[str, Any]) -> System:
         watts=INFINITE,
         reached=1.0,
         products=ProductCurve(products),
-        runs_ahead=on_gpu,
+        launches_ahead=on_gpu,
     )
     return System(
         name=f"{machine['device']} as measured",
@@ -127,7 +127,7 @@ def _initial_rates(world: dict[str, Any]) -> Rates:
         "logits": 1.0,
     }
     neutral["slowed"] = world.get("slowed") or 0.0
-    return replace(fitted(), **neutral)
+    return replace(load_fitted_rates(), **neutral)
 
 
 def _fit_head(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
@@ -138,19 +138,21 @@ def _fit_head(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
     """
     rows, targets = [], []
     for layer in world["layers"]:
-        whole = _seconds(Compute(_model(layer), gpu, rates).head(_layout(layer, world)))
-        product = _seconds(Compute(_model(layer), gpu, replace(rates, memory=INFINITE)).head(_layout(layer, world)))
+        whole = _seconds(ComputeTimes(_model(layer), gpu, rates).head(_layout(layer, world)))
+        product = _seconds(
+            ComputeTimes(_model(layer), gpu, replace(rates, memory=INFINITE)).head(_layout(layer, world))
+        )
         rows.append([whole - product, 1.0])
         targets.append(max(layer["head_s"] - product, 0.1 * layer["head_s"]))
     times, _ = solve_quiet(rows, targets)
-    if gpu.runs_ahead:
+    if gpu.launches_ahead:
         return replace(rates, logits=times)
     return replace(rates, memory=1 / times if times else INFINITE)
 
 
 def _fit_attention(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
     layers = world["layers"]
-    works = [Compute(_model(layer), gpu, rates).layer(_layout(layer, world), mixture=False) for layer in layers]
+    works = [ComputeTimes(_model(layer), gpu, rates).layer(_layout(layer, world), mixture=False) for layer in layers]
     rows = [[_seconds(work.attention), 1.0] for work in works]
     times, _ = solve_quiet(rows, [layer["attention_s"] for layer in layers])
     share = 1 / times if times else INFINITE
@@ -159,23 +161,25 @@ def _fit_attention(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
 
 def _fit_layers(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
     least = min(layer["layer_s"] for layer in world["layers"])
-    large = [layer for layer in world["layers"] if not gpu.runs_ahead or layer["layer_s"] > COMPUTE_BOUND * least]
+    large = [layer for layer in world["layers"] if not gpu.launches_ahead or layer["layer_s"] > COMPUTE_BOUND * least]
     rows, targets = [], []
     for layer in large or world["layers"]:
-        work = Compute(_model(layer), gpu, rates).layer(_layout(layer, world), mixture=False)
-        rows.append([_seconds(work.rest), 0.0 if gpu.runs_ahead else 1.0])
+        work = ComputeTimes(_model(layer), gpu, rates).layer(_layout(layer, world), mixture=False)
+        rows.append([_seconds(work.rest), 0.0 if gpu.launches_ahead else 1.0])
         explained = _seconds(work.products) + _seconds(work.attention)
         targets.append(max(layer["layer_s"] - explained, 0.1 * layer["layer_s"]))
     passes, host = solve_quiet(rows, targets)
-    host = least if gpu.runs_ahead else host
+    host = least if gpu.launches_ahead else host
     # Only layers of Llama were measured; published runs say how layers of other models compare.
-    others = passes * fitted().passes_torch / fitted().passes_gated if gpu.runs_ahead else passes
+    others = (
+        passes * load_fitted_rates().passes_torch / load_fitted_rates().passes_gated if gpu.launches_ahead else passes
+    )
     return replace(rates, passes_gated=passes, passes_torch=others, host_torch_us=1e6 * host / HOST_TIMES)
 
 
 def _fit_update(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
     model = _model(world["layers"][0])
-    compute = Compute(model, gpu, rates)
+    compute = ComputeTimes(model, gpu, rates)
     rows = [[compute.update(update["parameters"], Layout()), 1.0] for update in world["updates"]]
     times, _ = solve_quiet(rows, [update["seconds"] for update in world["updates"]])
     return replace(rates, update=times)
@@ -217,7 +221,7 @@ def _unexplained(system: System, rates: Rates, world: dict[str, Any], run: dict[
 
 
 def _scale_compiled(rates: Rates) -> Rates:
-    published = fitted()
+    published = load_fitted_rates()
     ratios = {name: getattr(rates, plain) / getattr(published, plain) for name, plain in COMPILED.items()}
     return replace(rates, **{name: getattr(published, name) * ratio for name, ratio in ratios.items()})
 

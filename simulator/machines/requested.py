@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.spec import ClusterSpec, NodeGroup, Purchase
-from simulator.hardware.rates import Rates, fitted
+from simulator.hardware.rates import Rates, load_fitted_rates
 from simulator.hardware.system import System
 from simulator.machines import stacks
 from simulator.machines.instances import system
@@ -58,7 +58,7 @@ class On:
 
     @property
     def is_gpu(self) -> bool:
-        return self.system.gpu.runs_ahead
+        return self.system.gpu.launches_ahead
 
     @property
     def told(self) -> str:
@@ -125,7 +125,7 @@ def _measured(asked: Asked, profile: Profile, nodes: int = 0) -> On:
 
 
 def _joined(asked: Asked, sheet: System, per_node: int, spec: ClusterSpec | None = None, group: str = "") -> On:
-    found = joined(asked.profile, sheet, per_node) if asked.profile else RatedSystem(sheet, fitted())
+    found = joined(asked.profile, sheet, per_node) if asked.profile else RatedSystem(sheet, load_fitted_rates())
     purchase = spec.groups[group].capacity.kind if spec else "on-demand"
     return On(
         system=found.system,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from simulator.hardware.rates import Rates, fitted
+from simulator.hardware.rates import Rates, load_fitted_rates
 from simulator.hardware.system import System
 from simulator.machines import stack_names
 from simulator.machines.instances import system, with_gpus
@@ -72,7 +72,9 @@ class InstanceMachines:
         key = nodes, per_node
         if key not in self._cache:
             sheet = self.sheet(nodes)
-            self._cache[key] = joined(self.profile, sheet, per_node) if self.profile else RatedSystem(sheet, fitted())
+            self._cache[key] = (
+                joined(self.profile, sheet, per_node) if self.profile else RatedSystem(sheet, load_fitted_rates())
+            )
         return self._cache[key]
 
     def system(self, ranks: int) -> System:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from simulator.layout import Layout
 from simulator.memory.state import WEIGHTS
-from simulator.model import Stack, Transformer
+from simulator.model import SequentialModel, Transformer
 from simulator.parameters import head_width
-from simulator.trainers import habits
+from simulator.trainers import trainer_behavior
 
 FUSED_LOGIT = 6
 """Bytes of one logit at the loss, with fused kernels."""
@@ -20,15 +20,15 @@ RECOMPUTED_STACK = 0.3
 """Share of what convolutions keep that is left where blocks are computed again."""
 
 
-def activations(model: Transformer, layout: Layout, mixtures: float, *, first: bool) -> tuple[float, float]:
+def activation_bytes(model: Transformer, layout: Layout, mixtures: float, *, first: bool) -> tuple[float, float]:
     """Kept until backward comes to it, and alive beside that while one layer is in backward."""
     layers = model.layers / layout.pp
     count = tokens(model, layout) * _width(layout)
     dense = count * _layer(model, layout, layout.recompute, mixture=False)
     mixed = count * _layer(model, layout, layout.recompute, mixture=True) if mixtures else 0.0
-    sent = count * 2 * model.hidden if layout.pp > 1 and habits(layout.trainer).keeps_outputs else 0.0
+    sent = count * 2 * model.hidden if layout.pp > 1 and trainer_behavior(layout.trainer).keeps_outputs else 0.0
     kept = (dense * (layers - mixtures) + mixed * mixtures + sent) * _in_flight(layout, first=first)
-    if layout.recompute == "full" and layout.zero == WEIGHTS and habits(layout.trainer).inputs_on_host:
+    if layout.recompute == "full" and layout.zero == WEIGHTS and trainer_behavior(layout.trainer).inputs_on_host:
         kept = 0.0
     mixture = mixtures > 0
     whole = count * _layer(model, layout, "none", mixture=mixture)
@@ -38,11 +38,11 @@ def activations(model: Transformer, layout: Layout, mixtures: float, *, first: b
     return kept, whole - (mixed if mixture else dense) + count * inside
 
 
-def logits(model: Transformer, layout: Layout) -> float:
+def logit_bytes(model: Transformer, layout: Layout) -> float:
     count = tokens(model, layout)
     if not _plain(layout):
         return FUSED_LOGIT * count * model.vocab / layout.tp
-    ways = habits(layout.trainer)
+    ways = trainer_behavior(layout.trainer)
     size = LOSSES.get(layout.loss, ways.logit_bytes)
     if layout.tp == 1 or ways.whole_vocabulary:
         return size * count * model.vocab
@@ -55,13 +55,13 @@ def tokens(model: Transformer, layout: Layout) -> float:
     return layout.micro_batch * model.seq / layout.cp
 
 
-def stack_activations(model: Stack, layout: Layout) -> float:
+def sequential_activation_bytes(model: SequentialModel, layout: Layout) -> float:
     kept = sum(layer.kept for layer in model.layers) * layout.micro_batch * _width(layout)
     return 2.0 * kept * (RECOMPUTED_STACK if layout.recompute == "full" else 1.0)
 
 
 def _plain(layout: Layout) -> bool:
-    return layout.framework == "torch" or habits(layout.trainer).plain
+    return layout.framework == "torch" or trainer_behavior(layout.trainer).plain
 
 
 def _width(layout: Layout) -> float:
@@ -91,9 +91,9 @@ def _plain_layer(model: Transformer, layout: Layout, recompute: str, mixture: bo
         attended = 2.0 * model.heads * head_width(model) / tp
         products = (_attention(model) + 2 * into * inside) / tp - attended + 4 * model.hidden / share
         fused = 2 * model.hidden / share if layout.compiled else 0.0
-        return 2 * model.hidden / share + attended + habits(layout.trainer).kept_products * products - fused
+        return 2 * model.hidden / share + attended + trainer_behavior(layout.trainer).kept_products * products - fused
     # What the norms make is gathered for the products of all ranks, and kept so.
-    gathered = share if habits(layout.trainer).gathers_again else 1
+    gathered = share if trainer_behavior(layout.trainer).gathers_again else 1
     wide = (6 if model.gated else 4) * model.hidden / share + 4 * model.hidden / gathered
     made = into + (1 if layout.compiled or not model.gated else 2)
     return wide + (_attention(model) + 2 * made * inside) / tp + routed

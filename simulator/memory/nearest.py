@@ -16,7 +16,7 @@ MOST = 64
 """Times more GPUs that are still near."""
 
 
-def changes(model: Model, layout: Layout) -> Iterator[tuple[str, Layout]]:
+def list_layout_changes(model: Model, layout: Layout) -> Iterator[tuple[str, Layout]]:
     """What is changed, in words, and the changed layout: one thing, then all of them, then on more GPUs."""
     for changed in _single(layout):
         yield _words(layout, changed), changed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.layout import Layout
-from simulator.parameters import Parameters
-from simulator.trainers import Habits, habits
+from simulator.parameters import ParameterCounts
+from simulator.trainers import TrainerBehavior, trainer_behavior
 
 WORKING = 3.4
 """Bytes per parameter of one layer that backward needs beside everything else, with fused kernels."""
@@ -19,7 +19,7 @@ ADAPTERS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StageParameters:
     """Parameters of one rank of a stage before ZeRO splits them."""
 
     plain: float
@@ -34,25 +34,25 @@ class Held:
     """Layers of the stage whose feed-forward part is a mixture."""
 
 
-def stage(held: Parameters, layout: Layout, *, first: bool, last: bool) -> Held:
+def stage_parameters(held: ParameterCounts, layout: Layout, *, first: bool, last: bool) -> StageParameters:
     layers = held.layers / layout.pp
     mixtures = min(held.mixtures, layers) if last else _first_mixtures(held, layout)
     inner = layers * held.attention + (layers - mixtures) * held.dense + mixtures * held.shared
     embedding = held.embedding if first else 0
     head = (held.head or held.embedding) if last and (layout.pp > 1 or held.head) else 0
-    whole = 1 if habits(layout.trainer).whole_vocabulary else layout.tp
+    whole = 1 if trainer_behavior(layout.trainer).whole_vocabulary else layout.tp
     ends = embedding / whole + head / layout.tp
     layer: float = held.attention + (held.shared if held.mixtures else held.dense)
     if layout.zero == WEIGHTS and held.mixtures:
         layer += held.experts * held.expert / layout.ep
     routed = mixtures * held.experts * held.expert / layout.ep / layout.tp
-    return Held(inner / layout.tp + ends, routed, layer / layout.tp, ends, mixtures)
+    return StageParameters(inner / layout.tp + ends, routed, layer / layout.tp, ends, mixtures)
 
 
-def state(held: Held, layout: Layout) -> dict[str, float]:
+def state_bytes(held: StageParameters, layout: Layout) -> dict[str, float]:
     """Bytes of a parameter: https://arxiv.org/abs/1910.02054, with what frameworks do in their own way."""
-    ways = habits(layout.trainer)
-    split = share(held, layout)
+    ways = trainer_behavior(layout.trainer)
+    split = sharded_parameters(held, layout)
     whole = held.plain + held.routed
     learned = ADAPTERS if layout.adapters else 1.0
     narrow = layout.weight_bytes == NARROW
@@ -61,17 +61,17 @@ def state(held: Held, layout: Layout) -> dict[str, float]:
         "gradients": learned * (_gradients(layout, ways, whole, split) + _left_out(layout, whole)),
         "optimizer": learned * (split if layout.zero >= OPTIMIZER else whole) * _optimizer_bytes(layout, narrow),
     }
-    return found | dict.fromkeys(offloaded(layout), 0.0)
+    return found | dict.fromkeys(list_offloaded(layout), 0.0)
 
 
-def share(held: Held, layout: Layout) -> float:
+def sharded_parameters(held: StageParameters, layout: Layout) -> float:
     """Parameters of one rank after ZeRO has split them."""
     ranks = layout.dp * layout.cp
     shard = min(layout.shard or ranks, ranks) if layout.zero else 1
     return held.plain / shard + held.routed / max(1, shard // layout.ep)
 
 
-def offloaded(layout: Layout) -> list[str]:
+def list_offloaded(layout: Layout) -> list[str]:
     """What the host holds: the optimizer, and with it what ZeRO has split."""
     if not layout.offload:
         return []
@@ -83,7 +83,7 @@ def offloaded(layout: Layout) -> list[str]:
     return names
 
 
-def unreduced(held: Held, layout: Layout) -> float:
+def working_bytes(held: StageParameters, layout: Layout) -> float:
     """Weights that are gathered and gradients that are not yet reduced, while a layer is computed."""
     reduced = (2 + layout.gradient_bytes) * held.layer
     if layout.zero == WEIGHTS:
@@ -94,17 +94,21 @@ def unreduced(held: Held, layout: Layout) -> float:
     return reduced if layout.zero else layout.bucket_mb * 2e6
 
 
-def vocabulary(held: Held, layout: Layout) -> float:
+def gathered_vocabulary_bytes(held: StageParameters, layout: Layout) -> float:
     """What is gathered beside the state while the loss is computed."""
-    return 2 * (held.ends + held.layer) if layout.zero == WEIGHTS and not stays_whole(layout) else 0.0
+    return 2 * (held.ends + held.layer) if layout.zero == WEIGHTS and not keeps_weights_gathered(layout) else 0.0
 
 
-def buffered(layout: Layout) -> bool:
+def has_gradient_buffers(layout: Layout) -> bool:
     """Gradients have a place of their own from the first step to the last."""
-    return layout.framework != "torch" or (layout.zero == 0 and layout.dp * layout.cp > 1) or stays_whole(layout)
+    return (
+        layout.framework != "torch"
+        or (layout.zero == 0 and layout.dp * layout.cp > 1)
+        or keeps_weights_gathered(layout)
+    )
 
 
-def stays_whole(layout: Layout) -> bool:
+def keeps_weights_gathered(layout: Layout) -> bool:
     """Plain modules in a pipeline keep what they gathered, and gradients, until the last micro-batch."""
     return layout.framework == "torch" and layout.zero == WEIGHTS and layout.pp > 1
 
@@ -126,9 +130,9 @@ def _cast(layout: Layout) -> bool:
     return layout.weight_bytes > NARROW and layout.dtype not in ("fp32", "tf32")
 
 
-def _gradients(layout: Layout, ways: Habits, whole: float, split: float) -> float:
+def _gradients(layout: Layout, ways: TrainerBehavior, whole: float, split: float) -> float:
     accumulates = layout.micro_batches > 1
-    if stays_whole(layout) or (ways.deferred and layout.zero >= GRADIENTS and accumulates):
+    if keeps_weights_gathered(layout) or (ways.deferred and layout.zero >= GRADIENTS and accumulates):
         return layout.gradient_bytes * whole
     size = 2 if layout.weight_bytes == NARROW else 4
     if ways.narrow_copies and layout.dtype == "bf16":
@@ -149,6 +153,6 @@ def _optimizer_bytes(layout: Layout, narrow: bool) -> int:
     return 8 if layout.framework == "torch" or layout.zero == WEIGHTS else 12
 
 
-def _first_mixtures(held: Parameters, layout: Layout) -> float:
+def _first_mixtures(held: ParameterCounts, layout: Layout) -> float:
     layers = held.layers / layout.pp
     return max(0.0, layers - (held.layers - held.mixtures)) if held.mixtures else 0.0

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from simulator.job import Job
-from simulator.parameters import parameters
+from simulator.parameters import count_parameters
 from simulator.report.advice import Change, list_changes
 from simulator.report.machines import MachineLookup, RunMachine, describe_difference
 from simulator.report.measured import PARTS, MeasuredRun
@@ -174,7 +174,7 @@ def _name(run: MeasuredRun, runs: Sequence[MeasuredRun]) -> str:
     others = {_kind(other) for other in runs if other.name == run.name}
     if len(others) == 1:
         return run.name
-    count = parameters(Job(run.config, run.micro, run.micro).model).total
+    count = count_parameters(Job(run.config, run.micro, run.micro).model).total
     return f"{run.name} ({count / 1e6:,.3g} M, {run.config.precision})"
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.job import Job
-from simulator.memory.peak import fits
+from simulator.job import Job, layout_from_config
+from simulator.memory.peak import fits_in_memory
 from simulator.parameters import checkpoint_gb
 from simulator.report.machines import RunMachine
 from simulator.report.measured import MeasuredRun
 from simulator.step.prediction import Prediction, predict
-from simulator.trainer_layout import layout
 from trainer.config.schema import Config
 
 COMMUNICATION = ("tensor", "context", "experts", "gather", "pipeline bubble", "data", "jitter")
@@ -32,14 +31,14 @@ class PredictedRun:
 def predict_run(run: MeasuredRun, machine: RunMachine, config: Config | None = None, micro: int = 0) -> PredictedRun:
     """Return the prediction for the run as it was, or with other settings."""
     config, micro = config or run.config, micro or run.micro
-    run_layout = layout(config, run.ranks, run.per_node, micro)
+    run_layout = layout_from_config(config, run.ranks, run.per_node, micro)
     model = Job(config, micro, config.batch.size // run_layout.dp).model
     prediction = predict(model, run_layout, machine.system, machine.rates)
     split = _split(prediction, machine)
     split["checkpoint"] = _checkpoint_s(config, machine, checkpoint_gb(model, config.optimizer.name), prediction.step_s)
     step = sum(split.values())
     stretch = step / prediction.step_s
-    is_fitting = fits(prediction.memory, machine.system.gpu.runs_ahead)
+    is_fitting = fits_in_memory(prediction.memory, machine.system.gpu.launches_ahead)
     low_s, high_s = prediction.low_s * stretch, prediction.high_s * stretch
     return PredictedRun(step, low_s, high_s, split, prediction.parts, is_fitting)
 

@@ -8,13 +8,13 @@ from math import ceil
 from pathlib import Path
 from typing import get_args
 
-from simulator.collectives import Group, Op, time_s
-from simulator.collectives.launch import APART, Launch, one_process
-from simulator.hardware.gpus import gpu, gpu_name, link_gb_s
+from simulator.collectives import Group, Op, collective_time_s
+from simulator.collectives.group import PROCESS_PER_GPU, LaunchOverhead, single_process_launch
+from simulator.hardware.gpus import link_gb_s, load_gpu, parse_gpu_name
 from simulator.hardware.system import System
-from simulator.rows.network import network
-from simulator.rows.tables import header
-from simulator.rows.values import RowError, Values
+from simulator.rows.network import parse_network
+from simulator.rows.tables import read_header
+from simulator.rows.values import RowCells, RowError
 
 DATA = Path(__file__).parents[1] / "data" / "collectives.csv"
 ADDED = ("predicted_time_us", "inferred", "error")
@@ -23,32 +23,32 @@ LARGEST = 2**50
 
 
 @dataclass(frozen=True)
-class Question:
+class CollectiveQuery:
     op: Op
     size: float
     group: Group
     system: System
     inferred: tuple[str, ...]
-    launch: Launch = APART
+    launch: LaunchOverhead = PROCESS_PER_GPU
 
     @property
     def time_us(self) -> float:
-        return self.launch.time_us(time_s(self.op, self.size, self.group, self.system) * 1e6)
+        return self.launch.time_us(collective_time_s(self.op, self.size, self.group, self.system) * 1e6)
 
 
-def columns() -> tuple[str, ...]:
+def list_columns() -> tuple[str, ...]:
     """That a table of collectives may have."""
-    return (*header(DATA), *ADDED)
+    return (*read_header(DATA), *ADDED)
 
 
-def predicted(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+def predict_rows(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """The rows with what the model says of each; an error instead where a row is impossible."""
     return [{**row, **dict(zip(ADDED, _answer(row), strict=True))} for row in rows]
 
 
 def _answer(row: Mapping[str, str]) -> tuple[str, str, str]:
     try:
-        asked = question(row)
+        asked = parse_collective_row(row)
         found = asked.time_us
     except RowError as impossible:
         return "", "", str(impossible)
@@ -58,9 +58,9 @@ def _answer(row: Mapping[str, str]) -> tuple[str, str, str]:
     return f"{found:.6g}", "; ".join(asked.inferred), ""
 
 
-def question(row: Mapping[str, str]) -> Question:
+def parse_collective_row(row: Mapping[str, str]) -> CollectiveQuery:
     """RowError where the row cannot be true, or leaves out what nobody can infer."""
-    values = Values(row)
+    values = RowCells(row)
     values.required("op")
     op = _op(values)
     size = values.whole("bytes", None, high=LARGEST)
@@ -69,11 +69,11 @@ def question(row: Mapping[str, str]) -> Question:
     system = _system(values, ranks, per_node)
     # Benchmarks of one node are mostly run as one process.
     alone = ranks <= per_node and "process per gpu" not in values.text("note").lower()
-    launch = one_process(ranks, system.gpu.generation) if alone else APART
-    return Question(op, size, Group(ranks, min(ranks, per_node)), system, tuple(values.inferred), launch)
+    launch = single_process_launch(ranks, system.gpu.generation) if alone else PROCESS_PER_GPU
+    return CollectiveQuery(op, size, Group(ranks, min(ranks, per_node)), system, tuple(values.inferred), launch)
 
 
-def _op(values: Values) -> Op:
+def _op(values: RowCells) -> Op:
     """As nccl-tests, torch or a paper write it: all_reduce, AllReduce, all-reduce, sendrecv."""
     word = values.text("op").lower().replace("-", "").replace("_", "").replace(" ", "")
     known: dict[str, Op] = {name.replace("_", ""): name for name in get_args(Op)}
@@ -82,7 +82,7 @@ def _op(values: Values) -> Op:
     raise RowError(f"op: {values.text('op')!r}; allowed: {', '.join(get_args(Op))}; choose one")
 
 
-def _per_node(values: Values, ranks: int) -> int:
+def _per_node(values: RowCells, ranks: int) -> int:
     nodes = values.whole("nodes", 0, quiet=True)
     per_node = values.whole("gpus_per_node", ceil(ranks / nodes) if nodes else GPUS_PER_NODE)
     used = min(ranks, per_node)
@@ -93,14 +93,14 @@ def _per_node(values: Values, ranks: int) -> int:
     return per_node
 
 
-def _system(values: Values, ranks: int, per_node: int) -> System:
-    name = gpu_name(values.required("gpu_type"))
+def _system(values: RowCells, ranks: int, per_node: int) -> System:
+    name = parse_gpu_name(values.required("gpu_type"))
     try:
-        found = gpu(name)
+        found = load_gpu(name)
     except KeyError as unknown:
         raise RowError(f"{unknown.args[0]}; write one of them") from None
     words = values.text("interconnect")
-    net = network(words, per_node)
+    net = parse_network(words, per_node)
     inter = values.number("inter_gb_s", net.gb_s, quiet=True)
     if ranks > per_node and not inter:
         raise RowError("inter_gb_s: blank; allowed: GB/s of a node's network cards; fill it in")

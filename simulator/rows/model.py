@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from functools import cache
 
 from simulator.model import Transformer
-from simulator.models import named, names
-from simulator.parameters import parameters
-from simulator.rows.values import RowError, Values
+from simulator.models import find_model, list_model_names
+from simulator.parameters import count_parameters
+from simulator.rows.values import RowCells, RowError
 
 SHAPES = (
     (12, 768),
@@ -30,7 +30,7 @@ SURE, CLEARLY = 0.02, 3.0
 """Parameters that are this near to what a row says, and so many times nearer than otherwise, settle a doubt."""
 
 
-def row_model(values: Values) -> Transformer:
+def model_from_row(values: RowCells) -> Transformer:
     seq = values.whole("seq", None)
     if values.text("layers") and values.text("hidden") and (values.text("ffn") or values.text("heads")):
         known = _known(values.text("model"))
@@ -44,12 +44,12 @@ def row_model(values: Values) -> Transformer:
     if values.text("params_b"):
         return _by_parameters(values, seq)
     raise RowError(
-        f"model: {values.text('model')!r}; allowed: {', '.join(names())}; "
+        f"model: {values.text('model')!r}; allowed: {', '.join(list_model_names())}; "
         "write one, or layers, hidden, heads, ffn and vocab"
     )
 
 
-def _by_sizes(values: Values, seq: int) -> Transformer:
+def _by_sizes(values: RowCells, seq: int) -> Transformer:
     hidden = values.whole("hidden", None)
     heads = values.whole("heads", max(1, hidden // 128))
     gated = bool(values.whole("gated_mlp", 0, low=0, high=1))
@@ -72,16 +72,16 @@ def _by_sizes(values: Values, seq: int) -> Transformer:
     return _tied(values, found)
 
 
-def _tied(values: Values, usual: Transformer) -> Transformer:
+def _tied(values: RowCells, usual: Transformer) -> Transformer:
     """Whether the head is the embedding, by the number of parameters where that decides it."""
     if not values.text("params_b"):
         return usual
     told, other = values.number("params_b", 0.0) * 1e9, replace(usual, tied=not usual.tied)
-    off, otherwise = (abs(parameters(one).total / told - 1) for one in (usual, other))
+    off, otherwise = (abs(count_parameters(one).total / told - 1) for one in (usual, other))
     return other if otherwise < SURE and off > CLEARLY * otherwise else usual
 
 
-def _reduced(values: Values, known: Transformer, seq: int) -> Transformer:
+def _reduced(values: RowCells, known: Transformer, seq: int) -> Transformer:
     """Fewer layers of a known mixture of experts: the first of them stays plain."""
     layers = values.whole("layers", None)
     values.infer("model", "experts and attention of its public configuration")
@@ -99,24 +99,25 @@ def _known(name: str) -> Transformer | None:
     table = _table()
     for key in (plain, re.sub(r"llama3[1-3]?(?=\d+b)", "llama", plain), sizeless):
         if key in table:
-            return named(table[key]).model
+            return find_model(table[key]).model
     near = get_close_matches(plain, [key for key in table if not key.startswith("tiny")], n=1, cutoff=0.93)
-    return named(table[near[0]]).model if near and near[0][-3:] == plain[-3:] else None
+    return find_model(table[near[0]]).model if near and near[0][-3:] == plain[-3:] else None
 
 
 @cache
 def _table() -> dict[str, str]:
-    return {_plain(one): one for one in names()}
+    return {_plain(one): one for one in list_model_names()}
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name)
 
 
-def _by_parameters(values: Values, seq: int) -> Transformer:
+def _by_parameters(values: RowCells, seq: int) -> Transformer:
     wanted = values.number("params_b", 0.0) * 1e9
     best = min(
-        (_styled(layers, hidden, seq) for layers, hidden in SHAPES), key=lambda one: abs(parameters(one).total - wanted)
+        (_styled(layers, hidden, seq) for layers, hidden in SHAPES),
+        key=lambda one: abs(count_parameters(one).total - wanted),
     )
     values.infer("model", f"{best.layers}x{best.hidden}")
     return best

@@ -20,7 +20,7 @@ MANY = r"(\d+) ?x ?(\d+) ?gb(?:ps|/s|it)"
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkDescription:
     kind: str
     gb_s: float
     """Of one node and direction; 0 where the words do not say."""
@@ -28,11 +28,11 @@ class Network:
     """Of one node; 0 where the words do not say."""
 
 
-def network(words: str, gpus_per_node: int) -> Network:
+def parse_network(words: str, gpus_per_node: int) -> NetworkDescription:
     low = words.lower()
     kind = next((kind for kind, signs in KINDS if any(sign in low for sign in signs)), "infiniband")
     many = re.search(MANY, low)
-    return Network(kind, _gb_s(low, gpus_per_node), int(many[1]) if many else 0)
+    return NetworkDescription(kind, _gb_s(low, gpus_per_node), int(many[1]) if many else 0)
 
 
 def _gb_s(words: str, gpus_per_node: int) -> float:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any
 
-from simulator.hardware.gpus import gpu, gpu_name, link_gb_s
+from simulator.hardware.gpus import link_gb_s, load_gpu, parse_gpu_name
 from simulator.hardware.system import System
-from simulator.layout import TUNED, Layout
-from simulator.memory.peak import memory
+from simulator.layout import PIPELINE_TUNED_MIN_GPUS, Layout
+from simulator.memory.peak import predict_memory
 from simulator.model import Transformer
-from simulator.rows.habits import failed, roomy, with_habits
-from simulator.rows.model import row_model
-from simulator.rows.network import USUAL_GB_S, network
-from simulator.rows.software import Software, software
-from simulator.rows.values import RowError, Values
+from simulator.rows.model import model_from_row
+from simulator.rows.network import USUAL_GB_S, parse_network
+from simulator.rows.software import Software, parse_software
+from simulator.rows.trainer import failed, roomy, with_habits
+from simulator.rows.values import RowCells, RowError
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
@@ -33,7 +33,7 @@ FULL_TOKENS = 16384
 
 
 @dataclass(frozen=True)
-class Run:
+class ParsedRun:
     model: Transformer
     layout: Layout
     system: System
@@ -41,14 +41,14 @@ class Run:
     """property=value of what the row does not say."""
 
 
-def run(row: Mapping[str, str], *, known: bool = True) -> Run:
+def parse_run_row(row: Mapping[str, str], *, known: bool = True) -> ParsedRun:
     """RowError where the row cannot be true. `known` False: as if no trainer's habits were known."""
-    values = Values(row)
+    values = RowCells(row)
     system = _system(values)
-    model = row_model(values)
+    model = model_from_row(values)
     dtype = values.choice("dtype", DTYPES, "bf16")
     tp, pp, cp = (values.whole(name, 1) for name in ("tp", "pp", "cp"))
-    words = software(
+    words = parse_software(
         values.text("software") or values.text("model"),
         values.text("note"),
         narrow=dtype == "fp16",
@@ -63,10 +63,10 @@ def run(row: Mapping[str, str], *, known: bool = True) -> Run:
     layout, widths = with_habits(values, layout, known=known)
     layout = _fill(values, model, layout, system, widths)
     layout = _interleaved(values, model, layout, older=words.older)
-    return Run(model, layout, system, tuple(values.inferred))
+    return ParsedRun(model, layout, system, tuple(values.inferred))
 
 
-def divides(model: Transformer, layout: Layout) -> None:
+def check_divisibility(model: Transformer, layout: Layout) -> None:
     """RowError where the layout cannot be laid over the model."""
     tp, pp, ep, virtual, ranks = layout.tp, layout.pp, layout.ep, layout.virtual_stages, layout.dp * layout.cp
     if model.heads % tp:
@@ -87,10 +87,10 @@ def divides(model: Transformer, layout: Layout) -> None:
         raise RowError(f"ep: {ep}; allowed: divisors of experts = {model.experts.count}; choose one")
 
 
-def _system(values: Values) -> System:
-    name = gpu_name(values.required("gpu_type"))
+def _system(values: RowCells) -> System:
+    name = parse_gpu_name(values.required("gpu_type"))
     try:
-        found = gpu(name, values.number("gpu_memory_gb", 0.0, quiet=True))
+        found = load_gpu(name, values.number("gpu_memory_gb", 0.0, quiet=True))
     except KeyError as error:
         raise RowError(f"gpu_type: {name!r}; {str(error.args[0]).split('; ')[1]}; write one of them") from None
     gpus = values.whole("gpus", None)
@@ -101,7 +101,7 @@ def _system(values: Values) -> System:
     if gpus > per_node * nodes:
         raise RowError(f"gpus: {gpus}; allowed: at most gpus_per_node * nodes = {per_node * nodes}; set nodes")
     domain = values.whole("nvlink_domain", min(72, gpus) if name in ("gb200", "gb300") else per_node)
-    net = network(words, per_node)
+    net = parse_network(words, per_node)
     said = net.gb_s or USUAL_GB_S[found.generation] * per_node / 8
     inter = values.number("inter_gb_s", said if nodes > 1 else 0.0, quiet=nodes == 1)
     return System(
@@ -116,7 +116,7 @@ def _system(values: Values) -> System:
     )
 
 
-def _layout(values: Values, model: Transformer, words: Software, begun: Layout) -> Layout:
+def _layout(values: RowCells, model: Transformer, words: Software, begun: Layout) -> Layout:
     tp, pp, cp = begun.tp, begun.pp, begun.cp
     gpus = values.whole("gpus", None)
     if gpus % (tp * pp * cp):
@@ -147,11 +147,11 @@ def _layout(values: Values, model: Transformer, words: Software, begun: Layout) 
         overlaps=words.overlaps,
         deduplicates=words.deduplicates,
     )
-    divides(model, found)
+    check_divisibility(model, found)
     return found
 
 
-def _usual_zero(values: Values, words: Software, ranks: int) -> int:
+def _usual_zero(values: RowCells, words: Software, ranks: int) -> int:
     if ranks == 1:
         return 0
     if words.framework == "torch":
@@ -159,7 +159,7 @@ def _usual_zero(values: Values, words: Software, ranks: int) -> int:
     return 1
 
 
-def _fill(values: Values, model: Transformer, layout: Layout, system: System, widths: tuple[int, ...]) -> Layout:
+def _fill(values: RowCells, model: Transformer, layout: Layout, system: System, widths: tuple[int, ...]) -> Layout:
     """Batch and recomputation, which decide whether it fits: a run that is reported did."""
     recompute: Any = values.choice("recompute", RECOMPUTE, "", blank=True)
     per_forward = values.hint("micro_batch", r"\bMBS (\d+)", r"micro[_ ]batch[ =](\d+)")
@@ -177,7 +177,7 @@ def _fill(values: Values, model: Transformer, layout: Layout, system: System, wi
     tries = _tries(layout, sizes, [recompute] if recompute else list(RECOMPUTE), batch, widths)
     wide = [one for one in tries if one.weight_bytes == tries[0].weight_bytes]
     # Where nothing fits, what needs the least with usual weights.
-    fitting = () if failed(values) else (one for one in tries if memory(model, one, system).fits)
+    fitting = () if failed(values) else (one for one in tries if predict_memory(model, one, system).fits)
     found = next(iter(fitting), wide[-1])
     if not per_forward:
         values.infer("micro_batch", found.micro_batch)
@@ -190,11 +190,11 @@ def _fill(values: Values, model: Transformer, layout: Layout, system: System, wi
     return roomy(model, found, system)
 
 
-def _interleaved(values: Values, model: Transformer, layout: Layout, *, older: bool) -> Layout:
+def _interleaved(values: RowCells, model: Transformer, layout: Layout, *, older: bool) -> Layout:
     """As many turns as keep the stages busy, where somebody has seen to it and does not say."""
     if layout.pp == 1 or values.text("virtual_stages"):
         return layout
-    if older or not (layout.overlaps or layout.gpus >= TUNED):
+    if older or not (layout.overlaps or layout.gpus >= PIPELINE_TUNED_MIN_GPUS):
         values.infer("virtual_stages", layout.virtual_stages)
         return layout
     each = max(1, model.layers // layout.pp)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.layout import Loss, Told
+from simulator.layout import Loss, MemoryFigure
 
 Framework = Literal["torch", "megatron", "deepspeed"]
 MEGATRON = ("megatron", "nemo", "transformerengine", "transformer engine", "mcore", "nanotron", "picotron")
@@ -46,7 +46,7 @@ class Software:
     """Where tensor ranks are, unless somebody says otherwise; nothing that Megatron-DeepSpeed ever had."""
 
 
-def software(name: str, note: str, *, narrow: bool, spread: bool, sharded: bool) -> Software:
+def parse_software(name: str, note: str, *, narrow: bool, spread: bool, sharded: bool) -> Software:
     """`narrow`: fp16, by which one knows older releases; `spread`: layers or stages are split; `sharded`: ZeRO-3."""
     words = name.lower()
     framework = _framework(words, note, spread)
@@ -85,19 +85,19 @@ def _compiled(words: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    told: Told = ""
+class MemoryTerms:
+    told: MemoryFigure = ""
     loss: Loss = "plain"
     weight_bytes: int = 0
     """0 where nothing is said."""
 
 
-def said(words: str) -> Said:
+def parse_memory_terms(words: str) -> MemoryTerms:
     words = words.lower()
-    return Said(_told(words), _loss(words), 2 if NARROW.search(words) else 0)
+    return MemoryTerms(_told(words), _loss(words), 2 if NARROW.search(words) else 0)
 
 
-def _told(words: str) -> Told:
+def _told(words: str) -> MemoryFigure:
     if DEVICE.search(words):
         return "device"
     if RESERVED.search(words):

@@ -36,12 +36,12 @@ def read_table(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def header(path: Path) -> list[str]:
+def read_header(path: Path) -> list[str]:
     with path.open(newline="", encoding="utf-8") as lines:
         return next(csv.reader(lines))
 
 
-def unread(names: Collection[str], known: Sequence[str]) -> list[str]:
+def describe_unread_columns(names: Collection[str], known: Sequence[str]) -> list[str]:
     """A sentence for every column that nothing reads, with the nearest of those that are not there."""
     found = []
     absent = [name for name in known if name not in names]

@@ -10,7 +10,7 @@ class RowError(ValueError):
     """property: value; allowed; fix."""
 
 
-class Values:
+class RowCells:
     def __init__(self, row: Mapping[str, str]) -> None:
         self._row = row
         self.inferred: list[str] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.layout import Layout
-from simulator.memory.peak import memory
-from simulator.parameters import STATE_BYTES, parameters
+from simulator.memory.peak import predict_memory
+from simulator.parameters import TRAINING_STATE_BYTES, count_parameters
 from simulator.search.space import MICRO, RECOMPUTE, Passes, Shape, Space, Zero
 from simulator.search.trainer_config import unsupported
 from simulator.step.prediction import Prediction, predict
@@ -14,7 +14,7 @@ from simulator.step.prediction import Prediction, predict
 GIB = 2**30
 LEFT_ALONE = 0.07
 """Share of the memory that no layout is planned into: about what the memory model is wrong by."""
-ADAMW = STATE_BYTES["adamw"]
+ADAMW = TRAINING_STATE_BYTES["adamw"]
 """In memory as in a checkpoint."""
 
 
@@ -77,7 +77,7 @@ def _first_that_fits(space: Space, shape: Shape, sharding: tuple[Zero, int], pas
     for left, recompute in zip(reversed(range(len(allowed))), allowed, strict=True):
         space.counts.considered += 1
         layout = space.layout(shape, sharding, passes, recompute)
-        needed = memory(space.model, layout, space.system)
+        needed = predict_memory(space.model, layout, space.system)
         # What CUDA takes beside the tensors weighs more on small GPUs than the share that is left alone.
         if needed.total > _room(space) or not needed.fits:
             continue
@@ -95,5 +95,5 @@ def _too_large(space: Space, shape: Shape, sharding: tuple[Zero, int]) -> bool:
     """Whether not even weights and optimizer fit: cheaper to say than the whole memory."""
     zero, shard = sharding
     ranks = (shard or shape.dp * shape.cp) if zero else 1
-    held = parameters(space.model).total / (shape.tp * shape.pp * max(1, shape.ep))
+    held = count_parameters(space.model).total / (shape.tp * shape.pp * max(1, shape.ep))
     return ADAMW * held / ranks > _room(space)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.hardware.rates import fitted
+from simulator.hardware.rates import load_fitted_rates
 from simulator.machines.instances import system
 from simulator.machines.profile_catalog import joined
 from simulator.machines.profile_fit import RatedSystem
@@ -65,7 +65,7 @@ def fabric(nodes: int) -> str:
 def on(question: Question, instance: str, nodes: int) -> RatedSystem:
     """Machines and rates, by the catalog or as measured; ConfigError where the profile is of another GPU."""
     machines = system(instance, nodes, fabric(nodes), question.region)
-    return joined(question.profile, machines) if question.profile else RatedSystem(machines, fitted())
+    return joined(question.profile, machines) if question.profile else RatedSystem(machines, load_fitted_rates())
 
 
 def _space(question: Question, instance: str, nodes: int, counts: Counts) -> Space:

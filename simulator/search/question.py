@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cluster.spec import ClusterSpec, Purchase
 from simulator.machines.profile import Profile
 from simulator.machines.stack_names import MAX_NODES as MOST_NODES
-from simulator.models import Named
+from simulator.models import NamedModel
 from simulator.search.space import Batch
 from trainer.config.errors import ConfigError, ConfigProblem
 
@@ -24,7 +24,7 @@ LEAST_SHARE = 0.75
 
 @dataclass(frozen=True)
 class Question:
-    named: Named
+    named: NamedModel
     tokens: float
     spec: ClusterSpec
     group: str
@@ -99,7 +99,7 @@ def node_count(word: str) -> int:
     return int(word)
 
 
-def batch(word: str | None, named: Named) -> Batch:
+def batch(word: str | None, named: NamedModel) -> Batch:
     """`512`: exactly; `256..1024`: the largest in it that divides; None: what the preset has, or a little less."""
     if word is None:
         usual = named.preset.batch.size if named.preset else max(1, STEP_TOKENS // named.model.seq)

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.hardware.rates import Rates
 from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.models import transformer
+from simulator.models import build_transformer
 from simulator.search.best import Found, best
 from simulator.search.space import Batch, Fixed, Space
 from simulator.search.trainer_config import parallel
@@ -53,7 +53,7 @@ def dear(config: Config, system: System, found: Found) -> dict[str, Found]:
 
 
 def _fastest(config: Config, system: System, fixed: Fixed, rates: Rates | None = None) -> Found | None:
-    model, size = transformer(config.model, config.data.seq_len), config.batch.size
+    model, size = build_transformer(config.model, config.data.seq_len), config.batch.size
     return best(Space(model, system, Batch(size, size), config.precision, fixed=fixed, rates=rates)).runnable
 
 

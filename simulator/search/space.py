@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from simulator.collectives.layout_groups import domain
+from simulator.collectives.layout_groups import fast_domain_gpus
 from simulator.hardware.rates import Rates
 from simulator.hardware.system import System
 from simulator.layout import Layout, Recompute
@@ -144,7 +144,7 @@ class Space:
 
     def _tensor(self) -> Iterator[int]:
         """Within a node; what the model's parts divide by."""
-        model, most = self.model, domain(self.system)
+        model, most = self.model, fast_domain_gpus(self.system)
         inner = model.experts.ffn if model.experts else model.ffn
         parts = (model.heads, model.kv_heads, inner, model.seq, self.system.gpus)
         for tp in _divisors(most):

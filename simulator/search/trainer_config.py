@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.layout import Layout
 from simulator.model import Transformer
-from simulator.models import Named
+from simulator.models import NamedModel
 from trainer.config import load
 from trainer.config.check import check, check_world
 from trainer.config.errors import ConfigError
@@ -23,7 +23,7 @@ LONGEST_WARM_UP = 0.25
 class Job:
     """What a run is besides its layout."""
 
-    named: Named
+    named: NamedModel
     tokens: float
     checkpoint_every: int
 

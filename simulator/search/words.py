@@ -10,7 +10,7 @@ from simulator.search import filesystem
 from simulator.search.option import Option
 from simulator.search.plan import Plan
 from simulator.step.prediction import Prediction
-from simulator.terminal import fitted, wrapped
+from simulator.terminal import render_table, wrap_text
 from simulator.whole_run import failures
 
 DAY, HOUR, MINUTE = 86400.0, 3600.0, 60.0
@@ -44,7 +44,7 @@ PARTS = {
 def told(plan: Plan, columns: int) -> str:
     """Within so many columns, where names allow it."""
     marked = [(_marked(number, one, plan), one) for number, one in numbered(plan)]
-    return f"{_front(marked, columns)}\n\n{_layouts(marked, columns)}\n\n{wrapped(_below(plan), columns)}"
+    return f"{_front(marked, columns)}\n\n{_layouts(marked, columns)}\n\n{wrap_text(_below(plan), columns)}"
 
 
 def numbered(plan: Plan) -> list[tuple[int, Option]]:
@@ -109,12 +109,12 @@ def _front(marked: Sequence[tuple[str, Option]], columns: int) -> str:
     """Electricity is the first to go, then digits of the money, then the share of useful time."""
     full, brief = ([_row(mark, one, sum_) for mark, one in marked] for sum_ in (money, _millions))
     ways = ((full, 6), (full, 5), (brief, 6), (brief, 5), (brief, 4))
-    return fitted(columns, *((HEADS[:kept], [row[:kept] for row in rows]) for rows, kept in ways))
+    return render_table(columns, *((HEADS[:kept], [row[:kept] for row in rows]) for rows, kept in ways))
 
 
 def _layouts(marked: Sequence[tuple[str, Option]], columns: int) -> str:
     ways = ([_layout_row(mark, one, parts) for mark, one in marked] for parts in (2, 1))
-    return fitted(columns, *((LAYOUT_HEADS, rows) for rows in ways))
+    return render_table(columns, *((LAYOUT_HEADS, rows) for rows in ways))
 
 
 def _millions(usd: float) -> str:

@@ -7,7 +7,7 @@ from math import ceil
 from simulator.layout import Layout
 from simulator.model import Transformer
 from simulator.parameters import head_width
-from simulator.step.kernels import Kernels, Seconds, plain
+from simulator.step.kernels import Kernels, PassSeconds, non_fp8_dtype
 
 SINCE_HOPPER = ("hopper", "blackwell")
 BLOCK = 128
@@ -21,7 +21,7 @@ SCORE_BYTES = 12
 """Read and written per score beside the products, forward: scale, mask, softmax, dropout."""
 
 
-def attention(model: Transformer, layout: Layout, kernels: Kernels) -> Seconds:
+def attention_seconds(model: Transformer, layout: Layout, kernels: Kernels) -> PassSeconds:
     tokens, heads = layout.micro_batch * model.seq / layout.cp, model.heads / layout.tp
     if model.latent is None:
         widths = 2.0 * head_width(model)
@@ -31,17 +31,17 @@ def attention(model: Transformer, layout: Layout, kernels: Kernels) -> Seconds:
     if not model.flash:
         return _through_memory(layout, kernels, full, tokens * model.seq * heads)
     share = _flash_share(layout, kernels) * _filled(model, layout, kernels, widths / 2)
-    causal = 0.5 * full / (kernels.peak(plain(layout.dtype)) * share)
+    causal = 0.5 * full / (kernels.peak(non_fp8_dtype(layout.dtype)) * share)
     if layout.cp > 1:
         causal *= kernels.rates.ring
-    return Seconds(causal, 2.5 * causal)
+    return PassSeconds(causal, 2.5 * causal)
 
 
-def _through_memory(layout: Layout, kernels: Kernels, operations: float, scores: float) -> Seconds:
+def _through_memory(layout: Layout, kernels: Kernels, operations: float, scores: float) -> PassSeconds:
     """Batched products, and passes over the seq x seq scores in memory."""
-    products = operations / (BATCHED * kernels.peak(plain(layout.dtype)))
+    products = operations / (BATCHED * kernels.peak(non_fp8_dtype(layout.dtype)))
     passes = kernels.moved(SCORE_BYTES * scores)
-    return Seconds(products + passes, 2 * products + 1.2 * passes)
+    return PassSeconds(products + passes, 2 * products + 1.2 * passes)
 
 
 def _flash_share(layout: Layout, kernels: Kernels) -> float:

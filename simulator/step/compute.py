@@ -9,10 +9,10 @@ from simulator.hardware.rates import Rates
 from simulator.hardware.system import Gpu
 from simulator.layout import Layout
 from simulator.model import Experts, Transformer
-from simulator.parameters import head_width, matrices, projections
-from simulator.step.attention import attention
-from simulator.step.kernels import SCALED, Kernels, Seconds, plain
-from simulator.trainers import habits
+from simulator.parameters import feed_forward_matrices, head_width, list_projections
+from simulator.step.attention import attention_seconds
+from simulator.step.kernels import SCALED, Kernels, PassSeconds, non_fp8_dtype
+from simulator.trainers import trainer_behavior
 
 SMALL_KERNELS = {"plain": 20, "fused": 12, "compiled": 6}
 """Launched beside the products of one layer forward."""
@@ -26,9 +26,9 @@ UPDATE_BYTES, UPDATE_BYTES_NARROW = 30, 14
 class LayerWork:
     """One layer on one rank for one micro-batch."""
 
-    products: Seconds
-    attention: Seconds
-    rest: Seconds
+    products: PassSeconds
+    attention: PassSeconds
+    rest: PassSeconds
     again: float
     """Forward work repeated in backward."""
 
@@ -41,14 +41,14 @@ class LayerWork:
         return self.products.backward + self.attention.backward + self.rest.backward + self.again
 
 
-class Compute:
+class ComputeTimes:
     """Work of one model on one kind of GPU; results are kept, since a search asks for the same shapes again."""
 
     def __init__(self, model: Transformer, gpu: Gpu, rates: Rates) -> None:
         self.model, self.rates = model, rates
         self.kernels = Kernels(gpu, rates)
         self._layers: dict[tuple[object, ...], LayerWork] = {}
-        self._heads: dict[tuple[object, ...], Seconds] = {}
+        self._heads: dict[tuple[object, ...], PassSeconds] = {}
 
     def layer(self, layout: Layout, mixture: bool) -> LayerWork:
         key = (
@@ -61,7 +61,7 @@ class Compute:
             found = self._layers[key] = self._layer(layout, mixture)
         return found
 
-    def head(self, layout: Layout) -> Seconds:
+    def head(self, layout: Layout) -> PassSeconds:
         """The product with the vocabulary and the loss."""
         key = (layout.micro_batch, layout.tp, layout.cp, layout.dtype, layout.framework, layout.compiled)
         found = self._heads.get(key)
@@ -81,26 +81,26 @@ class Compute:
         """Bytes read and written once."""
         return self.kernels.moved(2 * size)
 
-    def _head(self, layout: Layout) -> Seconds:
+    def _head(self, layout: Layout) -> PassSeconds:
         tokens, vocabulary = self.tokens(layout), self.model.vocab / layout.tp
-        product = self.kernels.product(tokens, self.model.hidden, ceil(vocabulary), plain(layout.dtype))
-        each = LOGIT_BYTES if habit(layout) == "plain" else LOGIT_BYTES_FUSED
+        product = self.kernels.product(tokens, self.model.hidden, ceil(vocabulary), non_fp8_dtype(layout.dtype))
+        each = LOGIT_BYTES if kernel_style(layout) == "plain" else LOGIT_BYTES_FUSED
         loss = self.kernels.moved(each * self.rates.logits * tokens * vocabulary)
-        return product + Seconds(loss / 2, loss / 2)
+        return product + PassSeconds(loss / 2, loss / 2)
 
     def _layer(self, layout: Layout, mixture: bool) -> LayerWork:
         products = self._projections(layout)
         experts = self.model.experts if mixture else None
         products += self._mixture(layout, experts) if experts else self._feed_forward(layout)
-        scores = attention(self.model, layout, self.kernels)
+        scores = attention_seconds(self.model, layout, self.kernels)
         rest = self._rest(layout, mixture)
         if layout.adapters:
             products = replace(products, weights_back=0.0)
         return LayerWork(products, scores, rest, _again(layout, products, scores, rest))
 
-    def _projections(self, layout: Layout) -> Seconds:
-        tokens, total, dtype = self.tokens(layout), Seconds(), product_dtype(layout)
-        for index, (inputs, outputs, by_columns) in enumerate(projections(self.model)):
+    def _projections(self, layout: Layout) -> PassSeconds:
+        tokens, total, dtype = self.tokens(layout), PassSeconds(), product_dtype(layout)
+        for index, (inputs, outputs, by_columns) in enumerate(list_projections(self.model)):
             if by_columns:
                 total += self.kernels.product(tokens, inputs, outputs // layout.tp, dtype)
             elif index == 0:
@@ -109,27 +109,27 @@ class Compute:
                 total += self.kernels.product(tokens, inputs // layout.tp, outputs, dtype)
         return total
 
-    def _feed_forward(self, layout: Layout) -> Seconds:
+    def _feed_forward(self, layout: Layout) -> PassSeconds:
         return self._two_products(self.tokens(layout), self.model.ffn // layout.tp, product_dtype(layout))
 
-    def _mixture(self, layout: Layout, experts: Experts) -> Seconds:
+    def _mixture(self, layout: Layout, experts: Experts) -> PassSeconds:
         tokens = self.tokens(layout)
         mine = experts.count // layout.ep
-        fullest = 1.0 if habits(layout.trainer).routes_evenly else self.rates.imbalance
+        fullest = 1.0 if trainer_behavior(layout.trainer).routes_evenly else self.rates.imbalance
         each = ceil(tokens * experts.per_token * layout.ep / experts.count * fullest)
         routed = self._two_products(each, experts.ffn // layout.tp, product_dtype(layout), together=mine)
         shared = self._two_products(tokens, experts.shared * experts.ffn // layout.tp, product_dtype(layout))
-        router = self.kernels.product(tokens, self.model.hidden, experts.count, plain(layout.dtype))
+        router = self.kernels.product(tokens, self.model.hidden, experts.count, non_fp8_dtype(layout.dtype))
         return routed + shared + router
 
-    def _two_products(self, tokens: float, ffn: int, dtype: str, together: int = 1) -> Seconds:
+    def _two_products(self, tokens: float, ffn: int, dtype: str, together: int = 1) -> PassSeconds:
         if ffn == 0:
-            return Seconds()
-        into = (matrices(self.model) - 1) * ffn
+            return PassSeconds()
+        into = (feed_forward_matrices(self.model) - 1) * ffn
         up = self.kernels.product(tokens, self.model.hidden, into, dtype, together)
         return up + self.kernels.product(tokens, ffn, self.model.hidden, dtype, together)
 
-    def _rest(self, layout: Layout, mixture: bool) -> Seconds:
+    def _rest(self, layout: Layout, mixture: bool) -> PassSeconds:
         model, rates = self.model, self.rates
         share = layout.tp if layout.sequence_parallel else 1
         wide = 12 * model.hidden / share + 2 * (model.heads + model.kv_heads) * head_width(model) / layout.tp
@@ -141,13 +141,13 @@ class Compute:
             routed = rates.permute * model.experts.per_token * model.hidden
             if layout.deduplicates:
                 routed /= 2
-        kind = habit(layout)
+        kind = kernel_style(layout)
         by_hand = rates.passes_gated if model.gated else rates.passes_torch
         passes = {"plain": by_hand, "compiled": rates.passes_compiled, "fused": rates.passes_megatron}[kind]
         moved = self.kernels.moved(2 * self.tokens(layout) * ((wide + inside) * passes + routed))
         measured = self.kernels.gpu.products is not None
         floor = 0.0 if measured else SMALL_KERNELS[kind] * rates.kernel_us * 1e-6
-        return Seconds(moved + floor, 2 * (moved + floor))
+        return PassSeconds(moved + floor, 2 * (moved + floor))
 
 
 def product_dtype(layout: Layout) -> str:
@@ -155,14 +155,14 @@ def product_dtype(layout: Layout) -> str:
     return SCALED if layout.dtype == "fp8" and layout.framework == "torch" else layout.dtype
 
 
-def habit(layout: Layout) -> str:
+def kernel_style(layout: Layout) -> str:
     """Whose memory-bound kernels: of plain modules, of a compiler, or fused by hand."""
     if layout.compiled:
         return "compiled"
     return "plain" if layout.framework == "torch" else "fused"
 
 
-def _again(layout: Layout, products: Seconds, scores: Seconds, rest: Seconds) -> float:
+def _again(layout: Layout, products: PassSeconds, scores: PassSeconds, rest: PassSeconds) -> float:
     if layout.recompute == "none":
         return 0.0
     if layout.recompute == "full":

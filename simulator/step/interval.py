@@ -44,7 +44,7 @@ SLOWER = 1.15
 """Something goes wrong more often than it goes well."""
 
 
-def spread(
+def interval_factors(
     parts: Mapping[str, float], step: float, system: System, gpus: int, inferred: Sequence[str] = ()
 ) -> tuple[float, float]:
     """The ends of the interval over the prediction; `gpus` of the run, `inferred` as property=value."""

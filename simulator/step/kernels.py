@@ -29,7 +29,7 @@ THROTTLED = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
+class PassSeconds:
     """Of a GPU, forward and backward."""
 
     forward: float = 0.0
@@ -41,8 +41,8 @@ class Seconds:
     def backward(self) -> float:
         return self.inputs_back + self.weights_back
 
-    def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(
+    def __add__(self, other: PassSeconds) -> PassSeconds:
+        return PassSeconds(
             self.forward + other.forward, self.inputs_back + other.inputs_back, self.weights_back + other.weights_back
         )
 
@@ -54,9 +54,9 @@ class Kernels:
         self.gpu, self.rates = gpu, rates
         self._cooled = self._share_when_hot()
         self._bytes_per_s = gpu.memory_gb_s * 1e9 * rates.memory
-        self._products: dict[tuple[int, int, int, int, str], Seconds] = {}
+        self._products: dict[tuple[int, int, int, int, str], PassSeconds] = {}
 
-    def product(self, rows: float, inputs: int, outputs: int, dtype: str, together: int = 1) -> Seconds:
+    def product(self, rows: float, inputs: int, outputs: int, dtype: str, together: int = 1) -> PassSeconds:
         """Forward, and both products of backward; `together` equal ones run as one kernel."""
         rows = max(1, ceil(rows))
         key = (rows, inputs, outputs, together, dtype)
@@ -68,7 +68,7 @@ class Kernels:
             if dtype in CAST_BYTES:
                 forward += self.moved(CAST_BYTES[dtype] * together * rows * inputs)
                 inputs_back += self.moved(CAST_BYTES[dtype] * together * rows * outputs)
-            found = self._products[key] = Seconds(forward, inputs_back, weights_back)
+            found = self._products[key] = PassSeconds(forward, inputs_back, weights_back)
         return found
 
     def moved(self, size: float) -> float:
@@ -113,6 +113,6 @@ def _tilings(m: int, n: int, k: int, together: int, multiprocessors: int) -> tup
     return tuple(found)
 
 
-def plain(dtype: str) -> str:
+def non_fp8_dtype(dtype: str) -> str:
     """What stays out of fp8: attention, the head, the router."""
     return "bf16" if dtype == "fp8" else dtype

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from math import ceil, log, sqrt
 from typing import Protocol
 
-from simulator.hardware.rates import Rates, fitted
+from simulator.hardware.rates import Rates, load_fitted_rates
 from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.memory.peak import Memory, memory
-from simulator.model import Model, Stack, Transformer
-from simulator.parameters import parameters
-from simulator.step.compute import Compute, habit
-from simulator.step.interval import spread
-from simulator.step.kernels import Seconds
+from simulator.memory.peak import MemoryPeak, predict_memory
+from simulator.model import Model, SequentialModel, Transformer
+from simulator.parameters import count_parameters
+from simulator.step.compute import ComputeTimes, kernel_style
+from simulator.step.interval import interval_factors
+from simulator.step.kernels import PassSeconds
 from simulator.step.offload import offload_s
-from simulator.step.plain_step import stack_parts
-from simulator.step.traffic import SHARDED, Traffic
+from simulator.step.sequential_step import sequential_step_parts
+from simulator.step.traffic import SHARDED, ExchangeTimes
 
 LAUNCHES = 2.5
 """Host time of a layer forward and backward over that of forward alone."""
@@ -33,7 +33,7 @@ class Prediction:
     """The true time lies between low and high in four of five runs."""
     parts: dict[str, float] = field(repr=False)
     """Seconds by what they are spent on; what is hidden behind something else is not in it."""
-    memory: Memory = field(repr=False)
+    memory: MemoryPeak = field(repr=False)
 
     @property
     def fits(self) -> bool:
@@ -50,31 +50,31 @@ class Prediction:
 
 
 def predict(
-    model: Model, layout: Layout, system: System, rates: Rates | None = None, needed: Memory | None = None
+    model: Model, layout: Layout, system: System, rates: Rates | None = None, needed: MemoryPeak | None = None
 ) -> Prediction:
     """`needed` is what `memory` says of the same layout, for those who have asked it already."""
-    parts = _estimate(model, system, rates or fitted()).parts(layout)
+    parts = _estimate(model, system, rates or load_fitted_rates()).parts(layout)
     if layout.offload:
         # The host holds the optimizer's state, so it makes the update.
         parts |= {"optimizer": 0.0, "offload": offload_s(model, layout, system)}
     step = sum(parts.values())
-    low, high = spread(parts, step, system, layout.gpus)
-    needed = needed or memory(model, layout, system)
+    low, high = interval_factors(parts, step, system, layout.gpus)
+    needed = needed or predict_memory(model, layout, system)
     return Prediction(step, step * low, step * high, parts, needed)
 
 
-class Parts(Protocol):
+class StepEstimator(Protocol):
     def parts(self, layout: Layout) -> dict[str, float]: ...
 
 
-class Estimate:
+class TransformerStep:
     """One transformer on one system: what does not change with the layout, and what was computed before."""
 
     def __init__(self, model: Transformer, system: System, rates: Rates) -> None:
         self.system, self.rates = system, rates
-        self.held = parameters(model)
-        self.compute = Compute(model, system.gpu, rates)
-        self.traffic = Traffic(model, system, rates, self.held, self.compute.kernels)
+        self.held = count_parameters(model)
+        self.compute = ComputeTimes(model, system.gpu, rates)
+        self.traffic = ExchangeTimes(model, system, rates, self.held, self.compute.kernels)
 
     def parts(self, layout: Layout) -> dict[str, float]:
         count = max(1, layout.micro_batches)
@@ -85,7 +85,7 @@ class Estimate:
             parts["gather"] = stage.pop("gather")
         parts["pipeline bubble"] = self._pipeline(layout, stage, count)
         parts["data"] = self.traffic.gradients(layout, backward)
-        parts["optimizer"] = self.compute.update(self.traffic.on_rank(layout) / split, layout)
+        parts["optimizer"] = self.compute.update(self.traffic.parameters_on_rank(layout) / split, layout)
         parts["step"] = self._step(layout)
         busy = sum(parts.values())
         parts["jitter"] = busy * self.rates.jitter * sqrt(2 * log(layout.gpus)) if layout.gpus > 1 else 0.0
@@ -119,24 +119,24 @@ class Estimate:
             "experts": mixtures * self.traffic.experts(layout),
             "gather": self.traffic.gather(layout, layers, sum(n * work.forward for n, work in works), backward),
         }
-        device = sum(stage.values()) if self.system.gpu.runs_ahead else 0.0
+        device = sum(stage.values()) if self.system.gpu.launches_ahead else 0.0
         stage["host"] = max(0.0, self._host(layout, layers, mixtures) - device)
         return stage, backward + head.backward
 
-    def _head(self, layout: Layout, layer: float) -> Seconds:
+    def _head(self, layout: Layout, layer: float) -> PassSeconds:
         """What it adds to the last stage: where layers do not divide evenly, that stage has one less."""
         head = self.compute.head(layout)
         if layout.pp == 1 or self.held.layers % layout.pp == 0:
             return head
         whole = head.forward + head.backward
         left = max(0.0, whole - layer) / whole
-        return Seconds(left * head.forward, left * head.inputs_back, left * head.weights_back)
+        return PassSeconds(left * head.forward, left * head.inputs_back, left * head.weights_back)
 
     def _host(self, layout: Layout, layers: float, mixtures: float) -> float:
         """Seconds that launching takes."""
         rates = self.rates
         kinds = {"plain": rates.host_torch_us, "compiled": rates.host_compiled_us, "fused": rates.host_megatron_us}
-        each = kinds[habit(layout)]
+        each = kinds[kernel_style(layout)]
         if layout.tp > 1:
             each += rates.host_tensor_us
         launched = each * LAUNCHES
@@ -157,27 +157,31 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class StackEstimate:
-    model: Stack
+class SequentialStep:
+    model: SequentialModel
     system: System
     rates: Rates
 
     def parts(self, layout: Layout) -> dict[str, float]:
-        return stack_parts(self.model, layout, self.system, self.rates)
+        return sequential_step_parts(self.model, layout, self.system, self.rates)
 
 
-_kept: dict[tuple[int, int, int], tuple[Parts, object]] = {}
+_kept: dict[tuple[int, int, int], tuple[StepEstimator, object]] = {}
 KEEP = 64
 
 
-def _estimate(model: Model, system: System, rates: Rates) -> Parts:
+def _estimate(model: Model, system: System, rates: Rates) -> StepEstimator:
     """By identity: hashing a model and a system costs more than a prediction may."""
     key = (id(model), id(system), id(rates))
     found = _kept.get(key)
     if found is None:
         if len(_kept) >= KEEP:
             _kept.clear()
-        made: Parts = (StackEstimate if isinstance(model, Stack) else Estimate)(model, system, rates)  # type: ignore[arg-type]
+        made: StepEstimator
+        if isinstance(model, SequentialModel):
+            made = SequentialStep(model, system, rates)
+        else:
+            made = TransformerStep(model, system, rates)
         # What the key names must live as long as the key does.
         found = _kept[key] = made, (model, system, rates)
     return found[0]

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal
 
-from simulator.collectives import Op, layout_groups, time_s
+from simulator.collectives import Op, collective_time_s, layout_groups
 from simulator.collectives.group import Group
-from simulator.hardware.rates import Rates, fitted
+from simulator.hardware.rates import Rates, load_fitted_rates
 from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.model import Model, Transformer
-from simulator.parameters import parameters
-from simulator.step.compute import Compute
+from simulator.parameters import count_parameters
+from simulator.step.compute import ComputeTimes
 from simulator.step.prediction import Prediction, predict
 
 Stream = Literal["compute", "intra-node", "inter-node"]
@@ -36,12 +36,12 @@ class Event:
     """Seconds since the step began."""
 
 
-def timeline(model: Model, layout: Layout, system: System, rates: Rates | None = None) -> list[Event]:
+def build_timeline(model: Model, layout: Layout, system: System, rates: Rates | None = None) -> list[Event]:
     """Ends where `predict` says the step does: a part that is exposed moves the clock, one that is hidden does not."""
-    return _Drawing(model, layout, system, rates or fitted()).events()
+    return _Drawing(model, layout, system, rates or load_fitted_rates()).events()
 
 
-def to_chrome(events: Iterable[Event]) -> dict[str, Any]:
+def to_chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
     """For chrome://tracing and ui.perfetto.dev: a complete event each, in microseconds."""
     rows: list[dict[str, Any]] = [
         {"ph": "M", "pid": 0, "tid": number, "name": "thread_name", "args": {"name": stream}}
@@ -66,7 +66,7 @@ class _Drawing:
         self.model, self.layout, self.system, self.rates = model, layout, system, rates
         self.found: Prediction = predict(model, layout, system, rates)
         self.left = dict(self.found.parts)
-        self.layers = max(1, round(parameters(model).layers / layout.pp))
+        self.layers = max(1, round(count_parameters(model).layers / layout.pp))
         self.count = max(1, layout.micro_batches)
         self.now = 0.0
         self.drawn: list[Event] = []
@@ -122,7 +122,7 @@ class _Drawing:
     def _forward_shares(self) -> dict[str, float]:
         if not isinstance(self.model, Transformer):
             return {}
-        compute = Compute(self.model, self.system.gpu, self.rates)
+        compute = ComputeTimes(self.model, self.system.gpu, self.rates)
         work, head = compute.layer(self.layout, mixture=self.model.experts is not None), compute.head(self.layout)
         pairs = {
             "compute": work.products,
@@ -150,8 +150,8 @@ class _Drawing:
         is_kept = self.layout.keeps_gathered and (way, micro) != ("forward", 0)
         if self.layout.zero != 3 or is_kept:  # noqa: PLR2004
             return
-        group = layout_groups.data(self.layout, self.system)
-        held = parameters(self.model)
+        group = layout_groups.data_group(self.layout, self.system)
+        held = count_parameters(self.model)
         size = 2 * (held.total - held.embedding - held.head) / held.layers / self.layout.tp
         hidden = min(self._time("all_gather", size, group), self.now - begins - 1e-12)
         self._draw(self._over(group), f"all-gather {layer} {way} {micro}", begins, begins + hidden)
@@ -160,8 +160,8 @@ class _Drawing:
         """Buckets leave during the last backward; they end where the exposed part does."""
         if not exposed:
             return
-        group = layout_groups.data(self.layout, self.system)
-        held = parameters(self.model).total / (self.layout.tp * self.layout.pp)
+        group = layout_groups.data_group(self.layout, self.system)
+        held = count_parameters(self.model).total / (self.layout.tp * self.layout.pp)
         size = self.layout.gradient_bytes * held * self.layout.compression
         op: Op = "all_reduce" if self.layout.zero == 0 else "reduce_scatter"
         whole = max(exposed, min(self._time(op, size, group), exposed + self.now - began))
@@ -178,7 +178,9 @@ class _Drawing:
 
     def _wait(self, name: str, seconds: float) -> None:
         if seconds:
-            self._draw(self._over(layout_groups.pipeline(self.layout, self.system)), name, self.now, self.now + seconds)
+            self._draw(
+                self._over(layout_groups.pipeline_group(self.layout, self.system)), name, self.now, self.now + seconds
+            )
         self.now += seconds
 
     def _exchange(self, label: str, name: str, seconds: float) -> None:
@@ -193,14 +195,14 @@ class _Drawing:
         return "intra-node" if group.ranks <= group.per_node else "inter-node"
 
     def _time(self, op: Op, size: float, group: Group) -> float:
-        return self.rates.links * time_s(op, size, group, self.system)
+        return self.rates.links * collective_time_s(op, size, group, self.system)
 
 
 _SENT: dict[str, Any] = {
-    "tensor": layout_groups.tensor,
-    "context": layout_groups.context,
-    "experts": layout_groups.experts,
-    "gather": layout_groups.data,
+    "tensor": layout_groups.tensor_group,
+    "context": layout_groups.context_group,
+    "experts": layout_groups.expert_group,
+    "gather": layout_groups.data_group,
 }
 """Exposed exchanges of every layer, by their part of the prediction."""
 

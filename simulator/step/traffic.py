@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from simulator.collectives import Group, Op, layout_groups, time_s
+from simulator.collectives import Group, Op, collective_time_s, layout_groups
 from simulator.hardware.rates import Rates
 from simulator.hardware.system import System
-from simulator.layout import OURS, Layout
+from simulator.layout import OWN_TRAINERS, Layout
 from simulator.model import Transformer
-from simulator.parameters import Parameters, head_width
+from simulator.parameters import ParameterCounts, head_width
 from simulator.step.kernels import Kernels
-from simulator.trainers import habits
+from simulator.trainers import trainer_behavior
 
 SPLIT_GRADIENTS = 2
 """ZeRO stage that splits the gradients; the next splits the weights too."""
@@ -23,15 +23,17 @@ RING_SHOWN = 0.1
 """Share of context exchanges that shows although attention takes longer."""
 
 
-class Traffic:
-    def __init__(self, model: Transformer, system: System, rates: Rates, held: Parameters, kernels: Kernels) -> None:
+class ExchangeTimes:
+    def __init__(
+        self, model: Transformer, system: System, rates: Rates, held: ParameterCounts, kernels: Kernels
+    ) -> None:
         self.model, self.system, self.rates, self.held, self.kernels = model, system, rates, held, kernels
 
     def tensor(self, layout: Layout) -> float:
         """Of one layer and micro-batch."""
         if layout.tp == 1:
             return 0.0
-        group = layout_groups.tensor(layout, self.system)
+        group = layout_groups.tensor_group(layout, self.system)
         size = 2 * self._tokens(layout) * self.model.hidden
         times = 6.0 if layout.recompute == "full" else 4.0
         if layout.overlaps:
@@ -47,7 +49,7 @@ class Traffic:
         if layout.cp == 1:
             return 0.0
         size = 4 * self._tokens(layout) * self.model.kv_heads * head_width(self.model) / layout.tp * layout.cp
-        moved = 3 * self._time("all_gather", size, layout_groups.context(layout, self.system))
+        moved = 3 * self._time("all_gather", size, layout_groups.context_group(layout, self.system))
         return max(0.0, moved - attention) + RING_SHOWN * min(moved, attention)
 
     def experts(self, layout: Layout) -> float:
@@ -55,15 +57,15 @@ class Traffic:
         experts = self.model.experts
         if layout.ep == 1 or experts is None:
             return 0.0
-        group = layout_groups.experts(layout, self.system)
+        group = layout_groups.expert_group(layout, self.system)
         places = _places(layout, group)
-        if habits(layout.trainer).routes_evenly:
+        if trainer_behavior(layout.trainer).routes_evenly:
             copies = max(1.0, experts.per_token * places / experts.count)
         else:
             copies = _copies(experts.per_token, places)
         size = 2 * self._tokens(layout) * self.model.hidden * copies / layout.tp
         times = 6 if layout.recompute == "full" else 4
-        return times * self.rates.dispatch * time_s("all_to_all", size, group, self.system)
+        return times * self.rates.dispatch * collective_time_s("all_to_all", size, group, self.system)
 
     def gather(self, layout: Layout, layers: float, forward: float, backward: float) -> float:
         """What weights and gradients on the way add to one micro-batch under ZeRO-3; the seconds are of all layers."""
@@ -72,7 +74,7 @@ class Traffic:
         gather, reduce, summed = self._layer_exchange(layout)
         every = self._gathered(layout, layers, (forward, backward), gather, reduce + summed)
         count = max(1, layout.micro_batches)
-        if not summed or count == 1 or layout.trainer not in OURS or layout.pp > 1:
+        if not summed or count == 1 or layout.trainer not in OWN_TRAINERS or layout.pp > 1:
             return every
         # Ours sums replicas after the last micro-batch (its parallel/fsdp.py).
         usual = self._gathered(layout, layers, (forward, backward), gather, reduce)
@@ -110,37 +112,42 @@ class Traffic:
         """Activations and their gradients between stages, over a step."""
         split = layout.tp if layout.sequence_parallel or layout.framework == "megatron" else 1
         size = 2 * self._tokens(layout) * self.model.hidden / split
-        each = self._time("send", size, layout_groups.pipeline(layout, self.system))
+        each = self._time("send", size, layout_groups.pipeline_group(layout, self.system))
         if not layout.overlaps:
             each += 1e-3 * self.rates.handover_ms
         return 2 * each * (count + layout.pp - 1) * layout.virtual_stages
 
-    def on_rank(self, layout: Layout) -> float:
+    def parameters_on_rank(self, layout: Layout) -> float:
         """Parameters of one rank of the fullest stage before ZeRO splits them."""
         return sum(self._stage_parameters(layout))
 
     def _shown(self, layout: Layout, reduce: float, backward: float) -> float:
         """What is left of one reduction behind `backward`, in buckets."""
-        size = layout.gradient_bytes * layout.compression * self.on_rank(layout)
-        last = self._time("all_reduce", min(size, layout.bucket_mb * 2**20), layout_groups.data(layout, self.system))
+        size = layout.gradient_bytes * layout.compression * self.parameters_on_rank(layout)
+        last = self._time(
+            "all_reduce", min(size, layout.bucket_mb * 2**20), layout_groups.data_group(layout, self.system)
+        )
         shown = max(last, reduce - BEHIND_BACKWARD * backward)
         # A processor that sends does not compute: there other ranks are slowed by what this one shows, too.
-        beside = max(0.0, reduce - shown) if self.system.gpu.runs_ahead else reduce
+        beside = max(0.0, reduce - shown) if self.system.gpu.launches_ahead else reduce
         return shown + self.rates.slowed * beside
 
     def _reduced(self, layout: Layout) -> tuple[float, float, float]:
         """Reducing all gradients of a rank, summing them over replicas, gathering weights that others updated."""
         every, routed = self._stage_parameters(layout)
         each = layout.gradient_bytes * layout.compression
-        shard, over = layout_groups.data(layout, self.system), layout_groups.expert_data(layout, self.system)
+        shard, over = (
+            layout_groups.data_group(layout, self.system),
+            layout_groups.expert_data_group(layout, self.system),
+        )
         if layout.zero == 0:
             whole = self._time("all_reduce", each * every, shard) + self._time("all_reduce", each * routed, over)
             return whole, 0.0, 0.0
         reduce = self._time("reduce_scatter", each * every, shard) + self._time("reduce_scatter", each * routed, over)
-        copies, summed = layout_groups.replicas(layout, self.system), 0.0
+        copies, summed = layout_groups.replica_group(layout, self.system), 0.0
         if copies.ranks > 1:
             summed = self._time("all_reduce", each * every / shard.ranks, copies)
-        if habits(layout.trainer).broadcasts_parts:
+        if trainer_behavior(layout.trainer).broadcasts_parts:
             every_one = shard.ranks * self._time("broadcast", 2 * every / shard.ranks, shard)
             return reduce, summed, every_one + over.ranks * self._time("broadcast", 2 * routed / over.ranks, over)
         gather = self._time("all_gather", 2 * every, shard) + self._time("all_gather", 2 * routed, over)
@@ -157,20 +164,23 @@ class Traffic:
 
     def _layer_exchange(self, layout: Layout) -> tuple[float, float, float]:
         """Gathering one layer's weights, reducing its gradients, and summing those over replicas of HSDP."""
-        shard, over = layout_groups.data(layout, self.system), layout_groups.expert_data(layout, self.system)
+        shard, over = (
+            layout_groups.data_group(layout, self.system),
+            layout_groups.expert_data_group(layout, self.system),
+        )
         each, routed = self._layer_parameters(layout)
         gather = self._time("all_gather", 2 * each, shard) + self._time("all_gather", 2 * routed, over)
         if layout.adapters:
             return gather, 0.0, 0.0
         wide = layout.gradient_bytes
         reduce = self._time("reduce_scatter", wide * each, shard) + self._time("reduce_scatter", wide * routed, over)
-        copies = layout_groups.replicas(layout, self.system)
+        copies = layout_groups.replica_group(layout, self.system)
         if copies.ranks == 1:
             return gather, reduce, 0.0
         return gather, reduce, self._time("all_reduce", wide * (each + routed) / shard.ranks, copies)
 
     def _vocabulary_exchange(self, layout: Layout) -> float:
-        shard = layout_groups.data(layout, self.system)
+        shard = layout_groups.data_group(layout, self.system)
         size = (self.held.embedding + self.held.head) / layout.tp
         gather = self._time("all_gather", 2 * size, shard)
         return gather + self._time("reduce_scatter", layout.gradient_bytes * size, shard)
@@ -186,7 +196,7 @@ class Traffic:
         return layout.micro_batch * self.model.seq / layout.cp
 
     def _time(self, op: Op, size: float, group: Group) -> float:
-        return self.rates.links * time_s(op, size, group, self.system)
+        return self.rates.links * collective_time_s(op, size, group, self.system)
 
 
 def _reductions(layout: Layout) -> int:
@@ -194,7 +204,7 @@ def _reductions(layout: Layout) -> int:
 
     Stages of a pipeline do so after the last one.
     """
-    each = layout.trainer in OURS and layout.zero == SPLIT_GRADIENTS and layout.pp == 1
+    each = layout.trainer in OWN_TRAINERS and layout.zero == SPLIT_GRADIENTS and layout.pp == 1
     return max(1, layout.micro_batches) if each else 1
 
 

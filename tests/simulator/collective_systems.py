@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from simulator.hardware.gpus import gpu
+from simulator.hardware.gpus import load_gpu
 from simulator.hardware.system import System
 
 
 def h100(nodes: int, network: str = "infiniband") -> System:
     return System(
         name="h100",
-        gpu=gpu("h100"),
+        gpu=load_gpu("h100"),
         gpus_per_node=8,
         nodes=nodes,
         intra_gb_s=450,
@@ -20,14 +20,20 @@ def h100(nodes: int, network: str = "infiniband") -> System:
 
 def v100(nodes: int = 1) -> System:
     return System(
-        name="v100", gpu=gpu("v100"), gpus_per_node=8, nodes=nodes, intra_gb_s=150, inter_gb_s=50, network="infiniband"
+        name="v100",
+        gpu=load_gpu("v100"),
+        gpus_per_node=8,
+        nodes=nodes,
+        intra_gb_s=150,
+        inter_gb_s=50,
+        network="infiniband",
     )
 
 
 def laptop(nodes: int, gb_s: float = 1.5, network_us: float = 60.0) -> System:
     return System(
         name="local",
-        gpu=gpu("l4"),
+        gpu=load_gpu("l4"),
         gpus_per_node=1,
         nodes=nodes,
         intra_gb_s=gb_s,

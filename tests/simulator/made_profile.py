@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from simulator.hardware.curves import ExchangeCurve, ProductCurve
-from simulator.hardware.rates import Rates, fitted
+from simulator.hardware.rates import Rates, load_fitted_rates
 from simulator.hardware.system import Gpu, System
 from simulator.layout import Layout
 from simulator.machines.profile import SCHEMA
 from simulator.model import Transformer
-from simulator.step.compute import Compute
+from simulator.step.compute import ComputeTimes
 from simulator.step.prediction import predict
 
 GFLOPS, COPY_GB_S, CORES = 50.0, 10.0, 8
@@ -29,7 +29,7 @@ MACHINE = {"device": "cpu", "memory_gb": 16.0, "multiprocessors": 1, "cpu": "mad
 
 
 def rates() -> Rates:
-    return replace(fitted(), **TRUE)
+    return replace(load_fitted_rates(), **TRUE)
 
 
 def system(ranks: int) -> System:
@@ -44,7 +44,7 @@ def system(ranks: int) -> System:
         watts=1e9,
         reached=1.0,
         products=ProductCurve({"fp32": rows}),
-        runs_ahead=False,
+        launches_ahead=False,
     )
     curve = ExchangeCurve.of(collectives(ranks))
     return System(name="made", gpu=gpu, gpus_per_node=ranks, nodes=1, intra_gb_s=1.0, inter_gb_s=0.0, exchanges=curve)
@@ -87,7 +87,7 @@ def world(ranks: int) -> dict[str, Any]:
 
 def layer(ranks: int, samples: int, seq: int, dim: int, heads: int, ffn: int, vocab: int) -> dict[str, Any]:  # noqa: PLR0913, PLR0917
     model = transformer(1, dim, heads, ffn, vocab, seq)
-    compute = Compute(model, system(ranks).gpu, rates())
+    compute = ComputeTimes(model, system(ranks).gpu, rates())
     layout = Layout(micro_batch=samples, global_batch=samples, dtype="fp32")
     work, head = compute.layer(layout, mixture=False), compute.head(layout)
     attention = work.attention.forward + work.attention.backward
@@ -99,7 +99,7 @@ def layer(ranks: int, samples: int, seq: int, dim: int, heads: int, ffn: int, vo
 
 def update(ranks: int, parameters: int) -> dict[str, Any]:
     model = transformer(1, 64, 4, 160, 256, 64)
-    seconds = Compute(model, system(ranks).gpu, rates()).update(parameters, Layout())
+    seconds = ComputeTimes(model, system(ranks).gpu, rates()).update(parameters, Layout())
     return {"tensors": 1, "parameters": parameters, "seconds": seconds}
 
 

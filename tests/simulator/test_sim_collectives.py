@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.collectives import Group, Op, choice, time_s
-from simulator.collectives.candidates import Candidate, candidates
-from simulator.collectives.constants import Constants, Network, fitted
-from simulator.collectives.fabric import fabric_of
+from simulator.collectives import Group, Op, choose_algorithm, collective_time_s
+from simulator.collectives.algorithms import Candidate, list_candidates
+from simulator.collectives.constants import Constants, Network, load_fitted_constants
+from simulator.collectives.fabric import build_fabric
 from tests.simulator.collective_systems import h100, laptop, v100
 
 PLAIN: Constants = replace(
-    fitted(),
+    load_fitted_constants(),
     launch_us=0.0,
-    networks={**fitted().networks, **dict.fromkeys(("infiniband", "infiniband_edr"), Network(share=1.0, hop_us=0.0))},
+    networks={
+        **load_fitted_constants().networks,
+        **dict.fromkeys(("infiniband", "infiniband_edr"), Network(share=1.0, hop_us=0.0)),
+    },
 )
 """NCCL's own table: nothing measured is added to it."""
 NODE = Group(8, 8)
@@ -23,7 +26,7 @@ PAIR = Group(16, 8)
 
 
 def way(op: Op, group: Group, algorithm: str, protocol: str) -> Candidate:
-    found = candidates(op, fabric_of(group, h100(group.ranks // group.per_node), PLAIN), PLAIN)
+    found = list_candidates(op, build_fabric(group, h100(group.ranks // group.per_node), PLAIN), PLAIN)
     return next(one for one in found if (one.algorithm, one.protocol) == (algorithm, protocol))
 
 
@@ -60,7 +63,7 @@ def test_start_up_is_that_of_nccls_table(op: Op, group: Group, algorithm: str, p
 @pytest.mark.parametrize(("op", "rounds"), [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)])
 def test_a_ring_sends_its_share_of_the_array(op: Op, rounds: int, ranks: int) -> None:
     ring = way(op, Group(ranks, ranks), "ring", "Simple")
-    bus_gb_s = fitted().links["nvlink4"].ring * 450
+    bus_gb_s = load_fitted_constants().links["nvlink4"].ring * 450
     assert ring.us_per_byte * 1e3 * bus_gb_s == pytest.approx(rounds * (ranks - 1) / ranks)
     whole = way("broadcast", Group(ranks, ranks), "ring", "Simple")
     assert whole.us_per_byte * 1e3 * bus_gb_s == pytest.approx(1)
@@ -71,13 +74,13 @@ def test_two_nodes_send_the_array_once_and_more_nodes_twice() -> None:
     cost = [
         next(
             one.us_per_byte
-            for one in candidates("all_reduce", fabric_of(Group(8 * nodes, 8), slow, PLAIN), PLAIN)
+            for one in list_candidates("all_reduce", build_fabric(Group(8 * nodes, 8), slow, PLAIN), PLAIN)
             if one.algorithm == "tree" and one.protocol == "Simple"
         )
         for nodes in (2, 4)
     ]
     assert cost[0] == pytest.approx(1e-3 / 40)
-    assert cost[1] == pytest.approx(2e-3 / 40 / fitted().many_tree_share)
+    assert cost[1] == pytest.approx(2e-3 / 40 / load_fitted_constants().many_tree_share)
 
 
 @pytest.mark.parametrize(
@@ -92,61 +95,61 @@ def test_two_nodes_send_the_array_once_and_more_nodes_twice() -> None:
     ],
 )
 def test_the_way_that_is_chosen(size: int, group: Group, expected: tuple[str, str]) -> None:
-    found = choice("all_reduce", size, group, h100(group.ranks // group.per_node))
+    found = choose_algorithm("all_reduce", size, group, h100(group.ranks // group.per_node))
     assert (found.algorithm, found.protocol) == expected
 
 
 def test_the_choice_takes_the_time_that_is_told() -> None:
     for size in (2**10, 2**20, 2**30):
-        assert choice("all_reduce", size, PAIR, h100(2)).time_us(size) * 1e-6 == time_s(
+        assert choose_algorithm("all_reduce", size, PAIR, h100(2)).time_us(size) * 1e-6 == collective_time_s(
             "all_reduce", size, PAIR, h100(2)
         )
 
 
 def test_groups_that_share_cards_slow_each_other() -> None:
-    alone = time_s("all_reduce", 2**30, Group(16, 8), h100(2, "efa"))
-    assert time_s("all_reduce", 2**30, Group(16, 8, sharing=4), h100(2, "efa")) > 2 * alone
+    alone = collective_time_s("all_reduce", 2**30, Group(16, 8), h100(2, "efa"))
+    assert collective_time_s("all_reduce", 2**30, Group(16, 8, sharing=4), h100(2, "efa")) > 2 * alone
 
 
 def test_groups_with_cards_of_their_own_do_not() -> None:
     """Data parallel across nodes with tensor parallel inside: each GPU has its card."""
-    alone = time_s("all_reduce", 2**28, Group(16, 1), h100(16))
-    assert time_s("all_reduce", 2**28, Group(16, 1, sharing=8), h100(16)) == alone
+    alone = collective_time_s("all_reduce", 2**28, Group(16, 1), h100(16))
+    assert collective_time_s("all_reduce", 2**28, Group(16, 1, sharing=8), h100(16)) == alone
 
 
 def test_fewer_cards_than_gpus_are_shared() -> None:
     system = replace(h100(2), cards=4, inter_gb_s=80)
-    alone = time_s("send", 2**30, Group(2, 1), system)
-    assert time_s("send", 2**30, Group(2, 1, sharing=8), system) == pytest.approx(2 * alone, rel=0.01)
+    alone = collective_time_s("send", 2**30, Group(2, 1), system)
+    assert collective_time_s("send", 2**30, Group(2, 1, sharing=8), system) == pytest.approx(2 * alone, rel=0.01)
 
 
 def test_all_to_all_across_nodes_is_bound_by_the_cards() -> None:
     size = 2**30
     bound = 8 * size * 8 / 16 / 400e9
-    assert bound < time_s("all_to_all", size, PAIR, h100(2)) < 1.3 * bound
+    assert bound < collective_time_s("all_to_all", size, PAIR, h100(2)) < 1.3 * bound
 
 
 def test_a_cube_of_v100_has_few_rings_among_five() -> None:
-    five, four = (time_s("all_reduce", 2**30, Group(n, n), v100()) for n in (5, 4))
+    five, four = (collective_time_s("all_reduce", 2**30, Group(n, n), v100()) for n in (5, 4))
     assert five > 2 * four
 
 
 def test_a_rack_is_one_domain() -> None:
     rack = replace(h100(18), gpus_per_node=4, nvlink_domain=72)
-    assert choice("all_reduce", 2**33, Group(72, 4), rack).algorithm == "nvls"
+    assert choose_algorithm("all_reduce", 2**33, Group(72, 4), rack).algorithm == "nvls"
 
 
 def test_a_measured_loopback_gives_its_own_rate_and_latency() -> None:
     group, size = Group(2, 1), 2**28
-    assert time_s("send", size, group, laptop(2)) == pytest.approx(size / 1.5e9, rel=0.01)
-    slow, quick = (time_s("send", 8, group, laptop(2, network_us=us)) for us in (500.0, 50.0))
+    assert collective_time_s("send", size, group, laptop(2)) == pytest.approx(size / 1.5e9, rel=0.01)
+    slow, quick = (collective_time_s("send", 8, group, laptop(2, network_us=us)) for us in (500.0, 50.0))
     assert slow - quick == pytest.approx(450e-6)
 
 
 def test_one_rank_exchanges_nothing() -> None:
-    assert time_s("all_reduce", 2**30, Group(1, 1), h100(1)) == 0
+    assert collective_time_s("all_reduce", 2**30, Group(1, 1), h100(1)) == 0
     with pytest.raises(ValueError, match=r"group.ranks: 1; allowed: 2 or more"):
-        choice("all_reduce", 8, Group(1, 1), h100(1))
+        choose_algorithm("all_reduce", 8, Group(1, 1), h100(1))
 
 
 @pytest.mark.parametrize(
@@ -165,4 +168,4 @@ def test_groups_that_cannot_be(numbers: tuple[int, ...], message: str) -> None:
 
 def test_an_unknown_network_is_named_with_those_that_are_known() -> None:
     with pytest.raises(ValueError, match=r"system.network: 'carrier pigeon'; allowed: efa, efa1, .*loopback"):
-        time_s("all_reduce", 8, PAIR, h100(2, "carrier pigeon"))
+        collective_time_s("all_reduce", 8, PAIR, h100(2, "carrier pigeon"))

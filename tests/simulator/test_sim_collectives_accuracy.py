@@ -8,9 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
-from simulator.collectives.constants import constants
-from simulator.fit.collective_cross_validation import errors_of, grouped, left_out, measured, table
-from simulator.fit.collectives import BELIEVED, fit
+from simulator.collectives.constants import parse_constants
+from simulator.fit.collective_errors import (
+    cross_validate,
+    cross_validation_table,
+    errors_with_constants,
+    group_by,
+    group_measured_rows,
+)
+from simulator.fit.collectives import PRIOR_CONSTANTS, fit_constants
 from simulator.rows.tables import read_table
 
 DATA = Path(__file__).parents[2] / "simulator" / "data" / "collectives.csv"
@@ -35,20 +41,23 @@ def test_no_point_that_is_held_out_is_in_a_fit_by_another_name() -> None:
 
 
 def test_what_nothing_was_measured_of_stays_as_believed() -> None:
-    found = fit(measured(read_table(DATA))[:1])
-    assert found["networks"]["ethernet"] == BELIEVED["networks"]["ethernet"]
+    found = fit_constants(group_measured_rows(read_table(DATA))[:1])
+    assert found["networks"]["ethernet"] == PRIOR_CONSTANTS["networks"]["ethernet"]
 
 
 def test_systems_are_left_out_one_after_the_other() -> None:
-    every = [one for one in measured(read_table(DATA)) if one.system.name in ("nebius_h100", "runai_h200")]
+    every = [one for one in group_measured_rows(read_table(DATA)) if one.system.name in ("nebius_h100", "runai_h200")]
     told: list[str] = []
-    unseen = left_out(every, told.append)
+    unseen = cross_validate(every, told.append)
     assert {system: len(wrong) for system, wrong in unseen.items()} == {"nebius_h100": 10, "runai_h200": 5}
     # Two clusters of the same kind: each is told by the other.
     assert all(median(map(abs, wrong)) < 0.05 for wrong in unseen.values())
     assert told == ["without runai_h200 (1 of 2)", "without nebius_h100 (2 of 2)", ""]
-    seen = {system: errors_of(rows, constants(BELIEVED)) for system, rows in grouped(every).items()}
-    assert [line.split()[:2] for line in table(seen, unseen).splitlines()[2:]] == [
+    seen = {
+        system: errors_with_constants(rows, parse_constants(PRIOR_CONSTANTS))
+        for system, rows in group_by(every).items()
+    }
+    assert [line.split()[:2] for line in cross_validation_table(seen, unseen).splitlines()[2:]] == [
         ["nebius_h100", "10"],
         ["runai_h200", "5"],
         ["all", "15"],
@@ -57,10 +66,14 @@ def test_systems_are_left_out_one_after_the_other() -> None:
 
 def test_sources_are_left_out_one_after_the_other() -> None:
     """A host of many is no source: there, each file is one."""
-    few = [one for one in measured(read_table(DATA)) if one.system.name in ("nebius_h100", "runai_h200", "oci_h200")]
-    unseen = left_out(few, by="source")
+    few = [
+        one
+        for one in group_measured_rows(read_table(DATA))
+        if one.system.name in ("nebius_h100", "runai_h200", "oci_h200")
+    ]
+    unseen = cross_validate(few, by="source")
     assert sorted(map(len, unseen.values())) == [5, 5, 10]
     assert "skypilot-org/skypilot" in unseen
-    lines = table(unseen, unseen, "source").splitlines()
+    lines = cross_validation_table(unseen, unseen, "source").splitlines()
     assert lines[1].split()[0] == "source"
     assert len({len(line) for line in lines[1:]}) == 1

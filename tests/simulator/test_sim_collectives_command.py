@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.__main__ import main
-from simulator.collectives import Group, time_s
+from simulator.collectives import Group, collective_time_s
 from simulator.machines.instances import system
 
 P5 = ["collectives", "--instance", "p5.48xlarge", "--nodes"]
@@ -25,7 +25,7 @@ def test_rows_are_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> Non
     found = rows([*P5, "4"], capsys)
     machines = system("p5.48xlarge", 4)
     for size, (time_us, bus, _) in found.items():
-        assert time_us == pytest.approx(1e6 * time_s("all_reduce", size, Group(32, 8), machines), abs=0.1)
+        assert time_us == pytest.approx(1e6 * collective_time_s("all_reduce", size, Group(32, 8), machines), abs=0.1)
         assert bus == pytest.approx(2 * 31 / 32 * size / time_us / 1e3, rel=0.001)
     assert {way.split()[0] for _, _, way in found.values()} <= {"ring", "tree", "nvls_tree"}
 

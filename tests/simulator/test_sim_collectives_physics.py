@@ -6,13 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.collectives import Group, Op, choice, time_s
-from simulator.collectives.constants import SHARED, constants, fitted
-from simulator.collectives.fabric import network_kind
-from simulator.fit.collectives import ALWAYS, BELIEVED, OF_OP, Known, Measured, loss
-from simulator.hardware.gpus import gpu
+from simulator.collectives import Group, Op, choose_algorithm, collective_time_s
+from simulator.collectives.constants import SHARED_CONSTANTS, load_fitted_constants, parse_constants
+from simulator.collectives.fabric import classify_network
+from simulator.fit.collectives import (
+    CONSTANTS_BY_OP,
+    CONSTANTS_OF_EVERY_OP,
+    PRIOR_CONSTANTS,
+    ErrorCache,
+    MeasuredCollective,
+    loss,
+)
+from simulator.hardware.gpus import load_gpu
 from simulator.hardware.system import System
-from simulator.rows.network import network
+from simulator.rows.network import parse_network
 from tests.simulator.collective_systems import h100
 
 LARGE = 2**34
@@ -22,7 +29,7 @@ PAIR = Group(16, 8)
 def a100(inter_gb_s: float, network: str = "infiniband", cards: int = 8) -> System:
     return System(
         name="a100",
-        gpu=gpu("a100"),
+        gpu=load_gpu("a100"),
         gpus_per_node=8,
         nodes=2,
         intra_gb_s=300,
@@ -34,7 +41,7 @@ def a100(inter_gb_s: float, network: str = "infiniband", cards: int = 8) -> Syst
 
 def bus_gb_s(op: Op, group: Group, system: System) -> float:
     rounds = 2 if op == "all_reduce" else 1
-    return LARGE * rounds * (group.ranks - 1) / group.ranks / time_s(op, LARGE, group, system) / 1e9
+    return LARGE * rounds * (group.ranks - 1) / group.ranks / collective_time_s(op, LARGE, group, system) / 1e9
 
 
 def test_one_round_across_nodes_is_bound_by_nccls_channels() -> None:
@@ -48,9 +55,9 @@ def test_one_round_across_nodes_is_bound_by_nccls_channels() -> None:
 def test_two_nodes_of_a100_with_quick_cards_take_a_ring() -> None:
     """Published: 188 GB/s on eight cards of 200 Gbit/s, in a ring; a tree where the cards are slow."""
     quick, slow = a100(200), a100(50, "efa", 4)
-    assert choice("all_reduce", LARGE, PAIR, quick).algorithm == "ring"
+    assert choose_algorithm("all_reduce", LARGE, PAIR, quick).algorithm == "ring"
     assert bus_gb_s("all_reduce", PAIR, quick) == pytest.approx(188, rel=0.05)
-    assert choice("all_reduce", LARGE, PAIR, slow).algorithm == "tree"
+    assert choose_algorithm("all_reduce", LARGE, PAIR, slow).algorithm == "tree"
     # Above what the cards carry: of two nodes, each sends the array only once.
     assert bus_gb_s("all_reduce", PAIR, slow) > 70
 
@@ -66,39 +73,44 @@ def test_two_nodes_of_a100_with_quick_cards_take_a_ring() -> None:
     ],
 )
 def test_cards_tell_the_slot_that_they_sit_in(inter_gb_s: float, cards: int, kind: str) -> None:
-    assert network_kind(a100(inter_gb_s, cards=cards), fitted()) == kind
+    assert classify_network(a100(inter_gb_s, cards=cards), load_fitted_constants()) == kind
 
 
 def test_older_slots_take_more() -> None:
-    shares = [fitted().networks[kind].share for kind in ("infiniband", "infiniband_hdr", "infiniband_edr")]
+    shares = [
+        load_fitted_constants().networks[kind].share for kind in ("infiniband", "infiniband_hdr", "infiniband_edr")
+    ]
     assert shares == sorted(shares, reverse=True)
 
 
 def test_what_an_owner_turns_off_is_not_chosen() -> None:
     """Google's settings: rings on TCPX; no adding up in the switch on TCPXO."""
-    assert choice("all_reduce", LARGE, PAIR, h100(2)).algorithm == "nvls_tree"
+    assert choose_algorithm("all_reduce", LARGE, PAIR, h100(2)).algorithm == "nvls_tree"
     for size in (2**20, 2**26, LARGE):
-        assert choice("all_reduce", size, PAIR, replace(h100(2, "tcpx"), inter_gb_s=100, cards=4)).algorithm == "ring"
-    assert choice("all_reduce", LARGE, PAIR, replace(h100(2, "tcpxo"), inter_gb_s=200)).algorithm == "tree"
-    assert choice("all_reduce", LARGE, Group(8, 8), h100(1, "tcpx")).algorithm == "nvls"
+        assert (
+            choose_algorithm("all_reduce", size, PAIR, replace(h100(2, "tcpx"), inter_gb_s=100, cards=4)).algorithm
+            == "ring"
+        )
+    assert choose_algorithm("all_reduce", LARGE, PAIR, replace(h100(2, "tcpxo"), inter_gb_s=200)).algorithm == "tree"
+    assert choose_algorithm("all_reduce", LARGE, Group(8, 8), h100(1, "tcpx")).algorithm == "nvls"
 
 
 def test_a_message_to_another_node_has_one_gpus_card_and_two_channels() -> None:
     """Published: 25 GB/s of a card of 400 Gbit/s, with one GPU of ten nodes and with four."""
-    sent = [LARGE / time_s("send", LARGE, Group(10 * gpus, gpus), h100(10)) / 1e9 for gpus in (1, 4)]
+    sent = [LARGE / collective_time_s("send", LARGE, Group(10 * gpus, gpus), h100(10)) / 1e9 for gpus in (1, 4)]
     assert sent == pytest.approx([25, 25], rel=0.05)
     slow = replace(h100(10), inter_gb_s=100)
-    assert LARGE / time_s("send", LARGE, Group(80, 8), slow) / 1e9 < 12.5
+    assert LARGE / collective_time_s("send", LARGE, Group(80, 8), slow) / 1e9 < 12.5
 
 
 def test_a_message_inside_a_node_begins_on_few_channels() -> None:
     """Published for eight B200: 85 GB/s up to 64 MiB, the same time up to 256 MiB, then the links' rate."""
-    node = replace(h100(1), gpu=gpu("b200"), intra_gb_s=900)
-    times = {size: time_s("send", size * 2**20, Group(8, 8), node) * 1e6 for size in (16, 64, 256, 16384)}
+    node = replace(h100(1), gpu=load_gpu("b200"), intra_gb_s=900)
+    times = {size: collective_time_s("send", size * 2**20, Group(8, 8), node) * 1e6 for size in (16, 64, 256, 16384)}
     assert times[64] == pytest.approx(793, rel=0.1)
     assert times[256] == pytest.approx(times[64], rel=0.05)
     assert times[16384] == pytest.approx(25904, rel=0.05)
-    assert time_s("send", 2**24, Group(2, 2), node) < times[16] * 1e-6 / 2
+    assert collective_time_s("send", 2**24, Group(2, 2), node) < times[16] * 1e-6 / 2
 
 
 def test_all_to_all_across_nodes_loses_a_tenth_of_the_cards() -> None:
@@ -108,29 +120,37 @@ def test_all_to_all_across_nodes_loses_a_tenth_of_the_cards() -> None:
 
 
 def test_slingshot_is_a_network_of_its_own() -> None:
-    assert network("Slingshot 4x200Gbps/node", 4).kind == "slingshot"
+    assert parse_network("Slingshot 4x200Gbps/node", 4).kind == "slingshot"
     alps = System(
-        name="alps", gpu=gpu("gh200"), gpus_per_node=4, nodes=16, intra_gb_s=450, inter_gb_s=100, network="slingshot"
+        name="alps",
+        gpu=load_gpu("gh200"),
+        gpus_per_node=4,
+        nodes=16,
+        intra_gb_s=450,
+        inter_gb_s=100,
+        network="slingshot",
     )
     assert bus_gb_s("all_reduce", Group(64, 4), alps) == pytest.approx(92, rel=0.05)
 
 
 def test_a_single_row_counts_less_than_a_curve() -> None:
-    curve = Measured("all_reduce", Group(8, 8), h100(1), (2e9,) * 12, (7700.0,) * 12)
+    curve = MeasuredCollective("all_reduce", Group(8, 8), h100(1), (2e9,) * 12, (7700.0,) * 12)
     off = replace(curve, system=replace(h100(1), name="off"), times_us=(9000.0,) * 12)
-    known = constants(BELIEVED)
+    known = parse_constants(PRIOR_CONSTANTS)
     one = replace(off, sizes=off.sizes[:1], times_us=off.times_us[:1])
     assert loss([curve], known) < loss([curve, one], known) < loss([curve, off], known)
 
 
 def test_every_constant_is_looked_at_by_the_fit() -> None:
     """One that were forgotten would leave errors as they were, whatever its value."""
-    assert {*ALWAYS, *(name for names in OF_OP.values() for name in names)} == set(SHARED)
-    for name in SHARED:
-        op: Op = next((op for op, names in OF_OP.items() if name in names), "all_reduce")
+    assert {*CONSTANTS_OF_EVERY_OP, *(name for names in CONSTANTS_BY_OP.values() for name in names)} == set(
+        SHARED_CONSTANTS
+    )
+    for name in SHARED_CONSTANTS:
+        op: Op = next((op for op, names in CONSTANTS_BY_OP.items() if name in names), "all_reduce")
         group = Group(64, 8)
-        measured = [Measured(op, group, h100(8), (1e6, 1e8, 1e10), (100.0, 1e3, 1e5))]
-        known: Known = {}
-        loss(measured, fitted(), known)
-        loss(measured, replace(fitted(), **{name: getattr(fitted(), name) * 0.9}), known)
+        measured = [MeasuredCollective(op, group, h100(8), (1e6, 1e8, 1e10), (100.0, 1e3, 1e5))]
+        known: ErrorCache = {}
+        loss(measured, load_fitted_constants(), known)
+        loss(measured, replace(load_fitted_constants(), **{name: getattr(load_fitted_constants(), name) * 0.9}), known)
         assert len(known) == 2, name

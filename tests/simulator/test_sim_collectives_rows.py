@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulator.__main__ import main
-from simulator.rows.collective_table import predicted, question
+from simulator.rows.collective_table import parse_collective_row, predict_rows
 from simulator.rows.values import RowError
 
 ROW = {
@@ -29,16 +29,16 @@ DATA = Path(__file__).parents[2] / "simulator" / "data" / "collectives.csv"
 
 
 def test_a_whole_row_infers_nothing() -> None:
-    asked = question(ROW)
+    asked = parse_collective_row(ROW)
     assert (asked.op, asked.size, asked.group.ranks, asked.group.per_node) == ("all_reduce", 2**30, 16, 8)
     assert (asked.system.network, asked.system.cards, asked.inferred) == ("infiniband", 8, ())
 
 
 def test_what_a_row_leaves_out_is_inferred_and_listed() -> None:
     bare = {**ROW, "gpus_per_node": "", "intra_gb_s": "", "inter_gb_s": "", "nvlink_domain": ""}
-    asked = question(bare)
+    asked = parse_collective_row(bare)
     assert asked.inferred == ("gpus_per_node=8", "inter_gb_s=400", "intra_gb_s=450")
-    assert asked.time_us == question(ROW).time_us
+    assert asked.time_us == parse_collective_row(ROW).time_us
 
 
 @pytest.mark.parametrize(
@@ -54,20 +54,25 @@ def test_what_a_row_leaves_out_is_inferred_and_listed() -> None:
     ],
 )
 def test_a_collective_has_many_spellings(word: str, op: str) -> None:
-    assert question({**ROW, "op": word}).op == op
+    assert parse_collective_row({**ROW, "op": word}).op == op
 
 
 @pytest.mark.parametrize("word", ["H100", "NVIDIA H100 80GB HBM3", "H100-SXM5-80GB", "nvidia_h100"])
 def test_a_gpu_is_known_as_the_driver_calls_it(word: str) -> None:
-    assert question({**ROW, "gpu_type": word}).time_us == question(ROW).time_us
+    assert parse_collective_row({**ROW, "gpu_type": word}).time_us == parse_collective_row(ROW).time_us
 
 
 def test_a_network_that_is_not_named_is_listed() -> None:
-    assert question({**ROW, "interconnect": ""}).inferred == ("interconnect=infiniband",)
+    assert parse_collective_row({**ROW, "interconnect": ""}).inferred == ("interconnect=infiniband",)
 
 
 def test_columns_that_a_file_does_not_have_are_blank() -> None:
-    assert question({name: ROW[name] for name in ("gpu_type", "gpus", "op", "bytes", "interconnect")}).group.ranks == 16
+    assert (
+        parse_collective_row(
+            {name: ROW[name] for name in ("gpu_type", "gpus", "op", "bytes", "interconnect")}
+        ).group.ranks
+        == 16
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,23 +80,23 @@ def test_columns_that_a_file_does_not_have_are_blank() -> None:
     [{"gpu_type": "v100", "intra_gb_s": "150", "nvlink_domain": "64"}, {"gpu_type": "l40s", "intra_gb_s": "450"}],
 )
 def test_no_row_ends_the_others(changes: dict[str, str]) -> None:
-    odd, usual = predicted([{**ROW, **changes}, ROW])
+    odd, usual = predict_rows([{**ROW, **changes}, ROW])
     assert bool(odd["error"]) != bool(odd["predicted_time_us"])
     assert usual["predicted_time_us"]
 
 
 def test_one_process_launches_on_one_gpu_after_the_other() -> None:
     node = {**ROW, "gpu_type": "a100", "gpus": "8", "nodes": "1", "bytes": "8"}
-    apart = question({**node, "note": "one process per GPU"})
-    assert question(node).time_us == pytest.approx(apart.time_us + 24)
+    apart = parse_collective_row({**node, "note": "one process per GPU"})
+    assert parse_collective_row(node).time_us == pytest.approx(apart.time_us + 24)
 
 
 def test_launches_hide_behind_the_work_where_gpus_do_not_wait_for_each_other() -> None:
     """Eight H100 in one process show 46 us from 1 to 4 MiB, then the times of eight processes."""
     node = {**ROW, "gpus": "8", "nodes": "1"}
     small, large = ({**node, "bytes": size} for size in ("8", "1073741824"))
-    assert question(small).time_us == pytest.approx(44.8)
-    assert question(large).time_us == question({**large, "note": "one process per GPU"}).time_us
+    assert parse_collective_row(small).time_us == pytest.approx(44.8)
+    assert parse_collective_row(large).time_us == parse_collective_row({**large, "note": "one process per GPU"}).time_us
 
 
 @pytest.mark.parametrize(
@@ -123,9 +128,9 @@ def test_launches_hide_behind_the_work_where_gpus_do_not_wait_for_each_other() -
 )
 def test_a_row_that_cannot_be_is_refused(change: dict[str, str], message: str) -> None:
     with pytest.raises(RowError) as refused:
-        question({**ROW, **change})
+        parse_collective_row({**ROW, **change})
     assert str(refused.value).startswith(message)
-    answered = predicted([{**ROW, **change}])[0]
+    answered = predict_rows([{**ROW, **change}])[0]
     assert answered["predicted_time_us"] == ""
     assert answered["error"] == str(refused.value)
 

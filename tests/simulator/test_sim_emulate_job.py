@@ -9,7 +9,7 @@ import pytest
 from simulator.job import Job
 from simulator.layout import Layout
 from simulator.model import Transformer
-from simulator.plain_layers import stack
+from simulator.sequential_models import build_sequential_model
 from trainer.config.load import load
 from trainer.config.schema import MlpConfig, ResNetConfig
 from trainer.models.shape import shape_of
@@ -19,7 +19,7 @@ from trainer.models.shape import shape_of
 def test_layers_hold_the_model_s_weights_and_products(preset: str) -> None:
     model = load(preset, []).model
     assert isinstance(model, MlpConfig | ResNetConfig)
-    layers, shape = stack(model).layers, shape_of(model)
+    layers, shape = build_sequential_model(model).layers, shape_of(model)
     assert sum(layer.weights for layer in layers) == shape.params
     assert sum(layer.rows * layer.inner * layer.columns for layer in layers) == shape.products
 

@@ -16,9 +16,9 @@ from benchmarks.simulator_fit import (
     in_use,
     left_out,
 )
-from simulator.collectives.constants import constants
-from simulator.fit.collective_cross_validation import measured
-from simulator.fit.collectives import BELIEVED, fit, loss
+from simulator.collectives.constants import parse_constants
+from simulator.fit.collective_errors import group_measured_rows
+from simulator.fit.collectives import PRIOR_CONSTANTS, fit_constants, loss
 from simulator.rows.tables import read_table
 
 HINT = "after a change of the model, the data or the constants run `python -m benchmarks.simulator_fit --write`"
@@ -58,5 +58,5 @@ def test_refits_reproduce_the_errors_on_what_was_left_out() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("system", SYSTEMS_LEFT_OUT)
 def test_a_fit_of_collectives_is_better_than_the_first_guess(system: str) -> None:
-    others = [row for row in measured(read_table(FIRST_COLLECTIVES)) if row.system.name != system]
-    assert loss(others, constants(fit(others))) < loss(others, constants(BELIEVED))
+    others = [row for row in group_measured_rows(read_table(FIRST_COLLECTIVES)) if row.system.name != system]
+    assert loss(others, parse_constants(fit_constants(others))) < loss(others, parse_constants(PRIOR_CONSTANTS))

@@ -13,37 +13,39 @@ from statistics import median
 import pytest
 
 from simulator.__main__ import main
-from simulator.fit.rates import NAMES, fit, step_s
-from simulator.fit.run_errors import compared
-from simulator.hardware.rates import Rates, bounds, fitted
-from simulator.rows.measured import DATA, MORE, Measured, measured_runs
+from simulator.fit.rates import RATE_NAMES, fit_rates, step_s
+from simulator.fit.run_errors import compare_runs
+from simulator.hardware.rates import Rates, load_fitted_rates, rate_bounds
+from simulator.rows.measured import DATA, NEW_DATA, MeasuredRun, load_measured_runs
 
 
 @cache
-def runs() -> tuple[Measured, ...]:
-    return tuple(run for run in measured_runs() if run.step_s > 0)
+def runs() -> tuple[MeasuredRun, ...]:
+    return tuple(run for run in load_measured_runs() if run.step_s > 0)
 
 
 def test_the_constants_in_use_are_those_of_the_fit() -> None:
-    used = asdict(fitted())
+    used = asdict(load_fitted_rates())
     assert used != asdict(Rates())
-    assert all(bounds(name)[0] <= used[name] <= bounds(name)[1] for name in NAMES)
-    assert {name: used[name] for name in used if name not in NAMES} == {"step_layer_us": 0.0}, "only profiles tell it"
+    assert all(rate_bounds(name)[0] <= used[name] <= rate_bounds(name)[1] for name in RATE_NAMES)
+    assert {name: used[name] for name in used if name not in RATE_NAMES} == {"step_layer_us": 0.0}, (
+        "only profiles tell it"
+    )
 
 
 def test_constants_move_towards_what_runs_show() -> None:
     true = replace(Rates(), matmul=0.8, flash_early=0.3)
     made = [replace(run, step_s=step_s(run, true)) for run in runs()[::8]]
-    found = fit(made)
+    found = fit_rates(made)
     # Part of it may as well be the sources' own: constants and offsets share what all runs have in common.
     assert 0.8 < found.matmul < 0.9 < Rates().matmul
     assert found.flash_early < Rates().flash_early
-    before, after = (median(abs(one.error) for one in compared(made, rates)) for rates in (Rates(), found))
+    before, after = (median(abs(one.error) for one in compare_runs(made, rates)) for rates in (Rates(), found))
     assert after < 0.6 * before
 
 
 def test_without_runs_everything_stays_as_believed() -> None:
-    single = fit(runs()[:1])
+    single = fit_rates(runs()[:1])
     assert single.fp8 == Rates().fp8
     assert single.host_torch_us == Rates().host_torch_us
 
@@ -96,7 +98,7 @@ def test_the_command_tells_which_source_it_is_at(tmp_path: Path, capsys: pytest.
 
 
 def test_the_command_takes_several_tables_of_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(DATA), str(MORE)]) == 0
+    assert main(["evaluate", str(DATA), str(NEW_DATA)]) == 0
     assert {"mosaicml", "torchtitan"} <= {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
     assert main(["evaluate", str(DATA), str(DATA.with_name("collectives.csv"))]) == 2
     assert "files: runs and collectives; allowed: one kind at a time" in capsys.readouterr().err

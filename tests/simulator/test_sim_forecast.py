@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from simulator.forecast.forecast import Forecast, forecast
+from simulator.job import layout_from_config
 from simulator.machines.instances import system
 from simulator.machines.profile import read
 from simulator.machines.profile_catalog import joined
 from simulator.machines.requested import Asked, on
 from simulator.memory.peak import GIB
-from simulator.models import model_of
+from simulator.models import build_model
 from simulator.search import settled
 from simulator.step.prediction import predict
-from simulator.trainer_layout import layout
 from tests.simulator import made_profile
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
@@ -45,13 +45,13 @@ def ask(words: str, **where: object) -> Forecast:
 def test_definite_settings_are_predicted_as_they_are(words: str, ranks: int) -> None:
     found = ask(words, instance=P5EN, ranks=ranks)
     config = found.config
-    wanted = layout(config, ranks, min(8, ranks), config.batch.micro)  # type: ignore[arg-type]
-    said = predict(model_of(config.model, config.data.seq_len), wanted, system(P5EN, -(-ranks // 8)))
+    wanted = layout_from_config(config, ranks, min(8, ranks), config.batch.micro)  # type: ignore[arg-type]
+    said = predict(build_model(config.model, config.data.seq_len), wanted, system(P5EN, -(-ranks // 8)))
     step = found.prediction
     assert (step.step_s, step.low_s, step.high_s) == (said.step_s, said.low_s, said.high_s)
     assert found.settled.chosen == {}
     assert sum(found.memory_gib.values()) == pytest.approx(found.taken_gib)
-    assert found.taken_gib * GIB == pytest.approx(said.memory.taken)
+    assert found.taken_gib * GIB == pytest.approx(said.memory.on_device)
 
 
 def test_throughput_and_utilisation_follow_from_the_step() -> None:
@@ -83,7 +83,7 @@ def test_an_open_micro_batch_is_the_largest_that_leaves_room(words: str) -> None
     assert share % micro == 0
     if micro < min(share, 64):
         larger = ask(f"{words} batch.micro={2 * micro}", instance="p5.48xlarge")
-        assert larger.prediction.memory.total > 0.93 * larger.prediction.memory.room
+        assert larger.prediction.memory.total > 0.93 * larger.prediction.memory.capacity
 
 
 BIG = [
@@ -143,8 +143,8 @@ def test_measured_machines_are_predicted_as_measured(tmp_path: Path) -> None:
     profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2, 4))))
     found = ask("tiny-llama batch.micro=2 parallel.strategy=ddp", profile=profile, ranks=4)
     there = profile.of(1, 4)
-    wanted = layout(found.config, 4, 4, 2)
-    said = predict(model_of(found.config.model), wanted, there.system, there.rates)
+    wanted = layout_from_config(found.config, 4, 4, 2)
+    said = predict(build_model(found.config.model), wanted, there.system, there.rates)
     assert found.prediction.step_s == pytest.approx(said.step_s)
     assert (found.run.money, found.run.kwh) == (None, None)
     assert found.fits
@@ -157,7 +157,9 @@ def test_a_measured_gpu_in_machines_of_a_stack(tmp_path: Path) -> None:
     profile = read(made_profile.write(tmp_path / "p.json", made_profile.of_gpu()))
     found = ask("llama-1b batch.micro=4", stack=STACK, nodes=1, profile=profile)
     there = joined(profile, system(P5EN, 1))
-    said = predict(model_of(found.config.model), layout(found.config, 8, 8, 4), there.system, there.rates)
+    said = predict(
+        build_model(found.config.model), layout_from_config(found.config, 8, 8, 4), there.system, there.rates
+    )
     assert found.prediction.step_s == pytest.approx(said.step_s)
     assert found.run.money is not None
     assert found.peak_tflops == pytest.approx(system(P5EN, 1).gpu.peak_tflops["bf16"]), "MFU is of the data sheet"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.collectives import Group, layout_groups, time_s
+from simulator.collectives import Group, collective_time_s, layout_groups
 from simulator.layout import Layout
 from simulator.machines.instances import system
 
@@ -12,22 +12,24 @@ from simulator.machines.instances import system
 @pytest.mark.parametrize("instance", ["p5.48xlarge", "g6e.48xlarge"])
 def test_ranks_of_a_node_are_together_with_and_without_nvlink(instance: str) -> None:
     machines = system(instance, 2)
-    assert layout_groups.data(Layout(dp=16, global_batch=16), machines) == Group(16, 8)
-    assert layout_groups.tensor(Layout(dp=2, tp=8, global_batch=2), machines) == Group(8, 8)
+    assert layout_groups.data_group(Layout(dp=16, global_batch=16), machines) == Group(16, 8)
+    assert layout_groups.tensor_group(Layout(dp=2, tp=8, global_batch=2), machines) == Group(8, 8)
 
 
 def test_groups_that_cross_the_network_at_once_share_its_cards() -> None:
     machines = system("p5.48xlarge", 4)
-    across = layout_groups.data(Layout(dp=4, tp=8, global_batch=4), machines)
+    across = layout_groups.data_group(Layout(dp=4, tp=8, global_batch=4), machines)
     assert across == Group(4, 1, sharing=8)
-    pairs = layout_groups.data(Layout(dp=8, tp=4, global_batch=8), machines)
+    pairs = layout_groups.data_group(Layout(dp=8, tp=4, global_batch=8), machines)
     assert pairs == Group(8, 2, sharing=4)
     # Each of the eight has an eighth of the cards: together they are as fast as one group over all of them.
     size = 2**32
-    assert time_s("all_gather", size / 8, across, machines) > 0.7 * time_s("all_gather", size, Group(32, 8), machines)
+    assert collective_time_s("all_gather", size / 8, across, machines) > 0.7 * collective_time_s(
+        "all_gather", size, Group(32, 8), machines
+    )
 
 
 def test_neighbouring_stages_of_all_ranks_send_at_once() -> None:
-    assert layout_groups.pipeline(Layout(tp=8, pp=4, global_batch=4), system("p5.48xlarge", 4)) == Group(
+    assert layout_groups.pipeline_group(Layout(tp=8, pp=4, global_batch=4), system("p5.48xlarge", 4)) == Group(
         2, 1, sharing=8
     )

@@ -6,29 +6,29 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.hardware.gpus import gpu
+from simulator.hardware.gpus import load_gpu
 from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.memory.nearest import changes
-from simulator.memory.peak import GIB, memory, nearest
+from simulator.memory.nearest import list_layout_changes
+from simulator.memory.peak import GIB, predict_memory, suggest_change
 from simulator.model import Model
-from simulator.models import named
-from simulator.parameters import parameters
-from simulator.trainers import habits, trainer_of
+from simulator.models import find_model
+from simulator.parameters import count_parameters
+from simulator.trainers import identify_trainer, trainer_behavior
 
-H100 = System(name="h100", gpu=gpu("h100"), gpus_per_node=8, nodes=128, intra_gb_s=450, inter_gb_s=400)
-SMALL = replace(H100, name="a10g", gpu=gpu("a10g"))
-LLAMA = named("llama-8b").model
+H100 = System(name="h100", gpu=load_gpu("h100"), gpus_per_node=8, nodes=128, intra_gb_s=450, inter_gb_s=400)
+SMALL = replace(H100, name="a10g", gpu=load_gpu("a10g"))
+LLAMA = find_model("llama-8b").model
 EIGHT = Layout(dp=8, micro_batch=1, global_batch=8, zero=3, recompute="full")
 
 
 def parts(layout: Layout, model: Model = LLAMA) -> dict[str, float]:
-    return memory(model, layout, H100).parts
+    return predict_memory(model, layout, H100).parts
 
 
 def test_state_of_fp32_adam_is_sixteen_bytes_a_parameter_over_the_ranks_of_zero_3() -> None:
     held = parts(EIGHT)
-    assert held["weights"] + held["gradients"] + held["optimizer"] == 16 * parameters(LLAMA).total / 8
+    assert held["weights"] + held["gradients"] + held["optimizer"] == 16 * count_parameters(LLAMA).total / 8
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_hybrid_sharding_splits_over_its_own_ranks_only() -> None:
 
 
 def test_plain_modules_in_a_pipeline_hold_weights_and_gradients_whole() -> None:
-    stage = parameters(LLAMA).total / 4
+    stage = count_parameters(LLAMA).total / 4
     held = parts(replace(EIGHT, dp=2, pp=4, global_batch=16))
-    assert held["gradients"] > 4 * 0.9 * (stage - parameters(LLAMA).embedding / 2)
+    assert held["gradients"] > 4 * 0.9 * (stage - count_parameters(LLAMA).embedding / 2)
 
 
 def test_offload_leaves_what_is_gathered_and_activations() -> None:
@@ -69,7 +69,7 @@ def test_offload_without_split_weights_moves_the_optimizer_alone() -> None:
 
 def test_gradients_that_wait_for_the_last_micro_batch_are_whole() -> None:
     waits = replace(EIGHT, trainer="kempnerforge", global_batch=32)
-    assert parts(waits)["gradients"] == pytest.approx(4 * parameters(LLAMA).total)
+    assert parts(waits)["gradients"] == pytest.approx(4 * count_parameters(LLAMA).total)
     assert parts(replace(waits, global_batch=8))["gradients"] < parts(waits)["gradients"] / 4
 
 
@@ -85,10 +85,10 @@ def test_logits_are_split_by_tensor_ranks_unless_the_trainer_gathers_them() -> N
 
 
 def test_reserved_memory_is_printed_where_a_trainer_prints_that() -> None:
-    peak = memory(LLAMA, EIGHT, H100)
-    taken = memory(LLAMA, replace(EIGHT, trainer="torchtitan"), H100)
-    assert peak.printed == peak.total
-    assert taken.printed > taken.total == peak.total
+    peak = predict_memory(LLAMA, EIGHT, H100)
+    taken = predict_memory(LLAMA, replace(EIGHT, trainer="torchtitan"), H100)
+    assert peak.reported == peak.total
+    assert taken.reported > taken.total == peak.total
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_reserved_memory_is_printed_where_a_trainer_prints_that() -> None:
     ],
 )
 def test_trainers_are_known_by_their_names(words: str, trainer: str) -> None:
-    assert trainer_of(words) == trainer
-    assert (habits(trainer) == habits("")) is (trainer == "")
+    assert identify_trainer(words) == trainer
+    assert (trainer_behavior(trainer) == trainer_behavior("")) is (trainer == "")
 
 
 def test_what_fits_has_no_reason() -> None:
-    assert memory(LLAMA, EIGHT, H100).reason == ""
+    assert predict_memory(LLAMA, EIGHT, H100).reason == ""
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_fits_has_no_reason() -> None:
     ],
 )
 def test_the_reason_names_the_largest_part_and_the_nearest_change(seq: int, layout: Layout, fix: str) -> None:
-    found = memory(replace(LLAMA, seq=seq), layout, H100)
+    found = predict_memory(replace(LLAMA, seq=seq), layout, H100)
     assert not found.fits
     largest = max(found.parts, key=lambda name: found.parts[name])
     assert f"allowed: {H100.gpu.memory_gb:.0f} GiB; largest: {largest} " in found.reason
@@ -130,27 +130,27 @@ def test_the_reason_names_the_largest_part_and_the_nearest_change(seq: int, layo
 
 def test_the_change_that_is_named_does_fit_and_none_before_it_does() -> None:
     layout = Layout(dp=8, micro_batch=8, global_batch=64)
-    words = nearest(LLAMA, layout, H100)
+    words = suggest_change(LLAMA, layout, H100)
     tried = []
-    for name, changed in changes(LLAMA, layout):
+    for name, changed in list_layout_changes(LLAMA, layout):
         if name == words:
-            assert memory(LLAMA, changed, H100).fits
+            assert predict_memory(LLAMA, changed, H100).fits
             break
-        tried.append(memory(LLAMA, changed, H100).fits)
+        tried.append(predict_memory(LLAMA, changed, H100).fits)
     assert tried
     assert not any(tried)
 
 
 def test_a_model_that_no_near_layout_holds_says_so() -> None:
-    model = named("llama-405b").model
+    model = find_model("llama-405b").model
     long = replace(model, seq=1_000_000)
-    assert nearest(long, Layout(global_batch=1), SMALL) == ""
-    assert "nothing near it fits" in memory(long, Layout(global_batch=1), SMALL).reason
+    assert suggest_change(long, Layout(global_batch=1), SMALL) == ""
+    assert "nothing near it fits" in predict_memory(long, Layout(global_batch=1), SMALL).reason
 
 
 def test_printed_figures_are_gibibytes() -> None:
-    found = memory(LLAMA, Layout(global_batch=8), H100)
-    assert f"{found.taken / GIB:.1f} GiB" in found.reason
+    found = predict_memory(LLAMA, Layout(global_batch=8), H100)
+    assert f"{found.on_device / GIB:.1f} GiB" in found.reason
 
 
 def test_inputs_of_recomputed_layers_on_the_host_leave_one_layer() -> None:
@@ -163,4 +163,4 @@ def test_inputs_of_recomputed_layers_on_the_host_leave_one_layer() -> None:
 def test_compression_keeps_what_it_did_not_send() -> None:
     layout = replace(EIGHT, zero=0)
     more = parts(replace(layout, compression=0.1))["gradients"] - parts(layout)["gradients"]
-    assert more == pytest.approx(4 * parameters(LLAMA).total)
+    assert more == pytest.approx(4 * count_parameters(LLAMA).total)

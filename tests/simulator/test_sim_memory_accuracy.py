@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.fit.memory_errors import DATA, FILES, errors, judged, main, read
+from simulator.fit.memory_errors import DATA, FILES, judge_capacity, main, memory_errors_by_source, read_tables
 from simulator.layout import Layout
-from simulator.memory.activations import activations, logits
+from simulator.memory.activations import activation_bytes, logit_bytes
 from simulator.model import Transformer
 
 LLAMA = Transformer(
@@ -38,19 +38,19 @@ def test_kept_activations_of_the_trainers_models(
     model: Transformer, recompute: str, compiled: bool, measured: float
 ) -> None:
     layout = Layout(recompute=recompute, compiled=compiled)  # type: ignore[arg-type]
-    kept, _ = activations(model, layout, 0, first=True)
+    kept, _ = activation_bytes(model, layout, 0, first=True)
     assert kept / model.seq / model.layers == pytest.approx(measured, rel=0.03)
 
 
 def test_logits_at_the_loss_of_the_trainer() -> None:
     """16,384 tokens: 28.73 GB at the peak with 2.98 GB of weights, of which two layers' inputs are 0.3 GB."""
-    held = logits(LLAMA, Layout(micro_batch=4, global_batch=4))
+    held = logit_bytes(LLAMA, Layout(micro_batch=4, global_batch=4))
     assert held == pytest.approx(28.73e9 - 2.98e9 - 0.3e9, rel=0.03)
 
 
 def test_published_memory_is_met() -> None:
     """The figures of docs/simulator.md; the last is all sources together."""
-    found = {one.source: one for one in errors(read(FILES))}
+    found = {one.source: one for one in memory_errors_by_source(read_tables(FILES))}
     assert found["simumax"].median <= 0.01
     assert found["torchtitan"].median <= 0.03
     assert found["kempnerforge_h200"].median <= 0.05
@@ -60,7 +60,7 @@ def test_published_memory_is_met() -> None:
 
 
 def test_memory_of_sources_that_came_after_the_model_is_met() -> None:
-    found = {one.source: one for one in errors(read([NEW]))}
+    found = {one.source: one for one in memory_errors_by_source(read_tables([NEW]))}
     assert len(found["all"].each) >= 80
     assert found["all"].median <= 0.03
     assert found["all"].p90 <= 0.10
@@ -69,14 +69,14 @@ def test_memory_of_sources_that_came_after_the_model_is_met() -> None:
 
 
 def test_memory_of_runs_that_were_collected_for_their_step_times_is_met() -> None:
-    found = {one.source: one for one in errors(read([DATA / "new_runs.csv"]))}
+    found = {one.source: one for one in memory_errors_by_source(read_tables([DATA / "new_runs.csv"]))}
     assert found["all"].median <= 0.05
     assert found["bigscience_a100"].median <= 0.06
     assert found["nanotron"].median <= 0.08
 
 
 def test_memory_is_met_where_no_trainer_is_known() -> None:
-    found = {one.source: one for one in errors(read(FILES), hidden=True)}
+    found = {one.source: one for one in memory_errors_by_source(read_tables(FILES), hidden=True)}
     assert found["all"].median <= 0.05
     assert found["all"].p90 <= 0.25
     assert found["torchtitan"].median <= 0.05
@@ -103,28 +103,28 @@ def test_the_command_prints_each_source_and_all_of_them(capsys: pytest.CaptureFi
 
 
 def test_memory_of_megatron_by_its_own_paper() -> None:
-    from simulator.memory.peak import GIB, memory  # noqa: PLC0415
-    from simulator.rows.run import run  # noqa: PLC0415
+    from simulator.memory.peak import GIB, predict_memory  # noqa: PLC0415
+    from simulator.rows.run import parse_run_row  # noqa: PLC0415
 
-    for row in read(FILES):
+    for row in read_tables(FILES):
         if not row["memory_activations_gb"]:
             continue
-        described = run(row)
-        kept, _ = activations(described.model, described.layout, 0, first=True)
+        described = parse_run_row(row)
+        kept, _ = activation_bytes(described.model, described.layout, 0, first=True)
         assert kept / GIB == pytest.approx(float(row["memory_activations_gb"]), rel=0.01)
         if row["memory_weights_gb"]:
-            parts = memory(described.model, described.layout, described.system).parts
+            parts = predict_memory(described.model, described.layout, described.system).parts
             state = parts["weights"] + parts["gradients"] + parts["optimizer"]
             assert state / GIB == pytest.approx(float(row["memory_weights_gb"]), rel=0.09)
 
 
 def test_runs_that_ran_out_of_memory_are_all_seen_and_few_others() -> None:
-    found = judged(read(FILES[:2]))
+    found = judge_capacity(read_tables(FILES[:2]))
     assert found.failed_fits == 0
     assert found.ran_not <= 0.05 * (found.ran_not + found.ran_fits)
 
 
 def test_of_new_runs_that_ran_out_of_memory_most_are_seen() -> None:
     """One of four is not: 16 samples of GPT-2 XL where 15 took 77 of 80 GiB."""
-    found = judged(read([NEW]))
+    found = judge_capacity(read_tables([NEW]))
     assert (found.failed_not, found.failed_fits) == (3, 1)

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.hardware.gpus import gpu
+from simulator.hardware.gpus import load_gpu
 from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.memory.peak import memory
-from simulator.memory.state import offloaded
-from simulator.models import named
-from simulator.parameters import parameters
+from simulator.memory.peak import predict_memory
+from simulator.memory.state import list_offloaded
+from simulator.models import find_model
+from simulator.parameters import count_parameters
 from simulator.step.offload import offload_s
 from simulator.step.prediction import predict
 
-H100 = System(name="h100", gpu=gpu("h100"), gpus_per_node=8, nodes=2, intra_gb_s=450, inter_gb_s=400)
-LLAMA = named("llama-8b").model
+H100 = System(name="h100", gpu=load_gpu("h100"), gpus_per_node=8, nodes=2, intra_gb_s=450, inter_gb_s=400)
+LLAMA = find_model("llama-8b").model
 EIGHT = Layout(dp=8, micro_batch=1, global_batch=8, zero=3, recompute="full", offload=True)
 
 
@@ -32,9 +32,9 @@ EIGHT = Layout(dp=8, micro_batch=1, global_batch=8, zero=3, recompute="full", of
 )
 def test_what_zero_splits_goes_to_the_host(zero: int, names: list[str]) -> None:
     layout = replace(EIGHT, zero=zero)
-    assert offloaded(layout) == names
-    assert offloaded(replace(layout, offload=False)) == []
-    held = memory(LLAMA, layout, H100).parts
+    assert list_offloaded(layout) == names
+    assert list_offloaded(replace(layout, offload=False)) == []
+    held = predict_memory(LLAMA, layout, H100).parts
     assert [name for name in ("optimizer", "gradients", "weights") if held[name] == 0] == names
 
 
@@ -44,7 +44,7 @@ def test_without_offload_it_costs_nothing() -> None:
 
 def test_every_pass_fetches_the_weights_again() -> None:
     one, two = (offload_s(LLAMA, replace(EIGHT, global_batch=8 * count), H100) for count in (1, 2))
-    share = parameters(LLAMA).total / 8
+    share = count_parameters(LLAMA).total / 8
     assert two - one == pytest.approx(2 * 4 * share / (H100.host_gb_s * 1e9))
 
 

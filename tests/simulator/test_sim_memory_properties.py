@@ -7,14 +7,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.hardware.gpus import gpu
+from simulator.hardware.gpus import load_gpu
 from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.memory.nearest import changes
-from simulator.memory.peak import memory
+from simulator.memory.nearest import list_layout_changes
+from simulator.memory.peak import predict_memory
 from simulator.model import Transformer
 
-H100 = System(name="h100", gpu=gpu("h100"), gpus_per_node=8, nodes=128, intra_gb_s=450, inter_gb_s=400)
+H100 = System(name="h100", gpu=load_gpu("h100"), gpus_per_node=8, nodes=128, intra_gb_s=450, inter_gb_s=400)
 SIZES = st.sampled_from([1, 2, 4, 8])
 
 
@@ -58,7 +58,7 @@ def layouts(draw: st.DrawFn) -> Layout:
 
 
 def total(model: Transformer, layout: Layout) -> float:
-    return memory(model, layout, H100).total * (1 + 1e-9)
+    return predict_memory(model, layout, H100).total * (1 + 1e-9)
 
 
 @settings(deadline=None)
@@ -72,20 +72,20 @@ def test_a_larger_micro_batch_needs_more(model: Transformer, layout: Layout) -> 
 @given(models(), layouts())
 def test_more_data_ranks_never_need_more(model: Transformer, layout: Layout) -> None:
     more = replace(layout, dp=2 * layout.dp, global_batch=2 * layout.global_batch)
-    assert memory(model, more, H100).total <= total(model, layout)
+    assert predict_memory(model, more, H100).total <= total(model, layout)
 
 
 @settings(deadline=None)
 @given(models(), layouts())
 def test_more_tensor_ranks_never_need_more(model: Transformer, layout: Layout) -> None:
     if layout.tp > 1 and 2 * layout.tp <= model.heads:
-        assert memory(model, replace(layout, tp=2 * layout.tp), H100).total <= total(model, layout)
+        assert predict_memory(model, replace(layout, tp=2 * layout.tp), H100).total <= total(model, layout)
 
 
 @settings(deadline=None)
 @given(models(), layouts())
 def test_recomputing_all_needs_the_least(model: Transformer, layout: Layout) -> None:
-    least = memory(model, replace(layout, recompute="full"), H100).total
+    least = predict_memory(model, replace(layout, recompute="full"), H100).total
     assert least <= total(model, replace(layout, recompute="selective"))
     assert least <= total(model, replace(layout, recompute="none"))
 
@@ -94,7 +94,7 @@ def test_recomputing_all_needs_the_least(model: Transformer, layout: Layout) -> 
 @given(models(), layouts())
 def test_every_stage_of_zero_holds_no_more_state(model: Transformer, layout: Layout) -> None:
     """What is gathered on the way comes on top: of few large layers that is as much as the last stage saves."""
-    parts = [memory(model, replace(layout, zero=zero), H100).parts for zero in (0, 1, 2, 3)]
+    parts = [predict_memory(model, replace(layout, zero=zero), H100).parts for zero in (0, 1, 2, 3)]
     state = [sum(part[name] for name in ("weights", "gradients", "optimizer")) for part in parts]
     if layout.pp > 1 and layout.framework == "torch":
         state.pop()
@@ -104,23 +104,23 @@ def test_every_stage_of_zero_holds_no_more_state(model: Transformer, layout: Lay
 @settings(deadline=None)
 @given(models(), layouts())
 def test_offload_never_needs_more(model: Transformer, layout: Layout) -> None:
-    assert memory(model, replace(layout, offload=True), H100).total <= total(model, layout)
+    assert predict_memory(model, replace(layout, offload=True), H100).total <= total(model, layout)
 
 
 @settings(deadline=None)
 @given(models(), layouts())
 def test_the_peak_is_no_more_than_all_parts_and_no_less_than_any(model: Transformer, layout: Layout) -> None:
-    found = memory(model, layout, H100)
+    found = predict_memory(model, layout, H100)
     assert max(found.parts.values()) <= found.total * (1 + 1e-9)
     assert found.total <= sum(found.parts.values()) * (1 + 1e-9)
     assert min(found.parts.values()) >= 0
-    assert found.taken > found.total
+    assert found.on_device > found.total
 
 
 @settings(deadline=None)
 @given(models(), layouts())
 def test_changes_keep_the_batch_divided_and_the_gpus_or_say_how_many(model: Transformer, layout: Layout) -> None:
-    for words, changed in changes(model, layout):
+    for words, changed in list_layout_changes(model, layout):
         assert changed.micro_batches >= 1
         assert changed.global_batch % (changed.micro_batch * changed.dp) == 0
         assert changed.gpus == layout.gpus or f"{changed.gpus} GPUs" in words

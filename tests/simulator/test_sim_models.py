@@ -6,47 +6,49 @@ import re
 
 import pytest
 
-from simulator.model import Stack, Transformer
-from simulator.models import model_of, named, names
-from simulator.parameters import parameters
+from simulator.model import SequentialModel, Transformer
+from simulator.models import build_model, find_model, list_model_names
+from simulator.parameters import count_parameters
 from trainer.config import load
 from trainer.config.errors import ConfigError
 from trainer.models.shape import shape_of
 
 BILLIONS = re.compile(r"-(\d+(?:\.\d+)?)b$")
-PUBLISHED = sorted(one for one in set(names()) - set(load.list_presets()) if BILLIONS.search(one))
+PUBLISHED = sorted(one for one in set(list_model_names()) - set(load.list_presets()) if BILLIONS.search(one))
 
 
 @pytest.mark.parametrize("name", load.list_presets())
 def test_presets_have_as_many_weights_as_the_trainer_counts(name: str) -> None:
     config = load.load(name, []).model
-    model = model_of(config)
+    model = build_model(config)
     counted = shape_of(config).params
     # Positions, biases and the last norm of a language model are left out: a hundredth of the smallest.
-    assert parameters(model).total == pytest.approx(counted, rel=0.0 if isinstance(model, Stack) else 0.15)
+    assert count_parameters(model).total == pytest.approx(
+        counted, rel=0.0 if isinstance(model, SequentialModel) else 0.15
+    )
     if counted > 1e8 and isinstance(model, Transformer):
-        assert parameters(model).total == pytest.approx(counted, rel=0.01)
+        assert count_parameters(model).total == pytest.approx(counted, rel=0.01)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_models_weigh_what_their_names_say(name: str) -> None:
     found = BILLIONS.search(name)
     assert found
-    assert parameters(named(name).model).total / 1e9 == pytest.approx(float(found[1]), rel=0.13)
+    assert count_parameters(find_model(name).model).total / 1e9 == pytest.approx(float(found[1]), rel=0.13)
 
 
 def test_mixtures_count_every_expert() -> None:
-    assert parameters(named("mixtral-8x7b").model).total / 1e9 == pytest.approx(46.7, rel=0.02)
-    assert parameters(named("deepseek-v3").model).total / 1e9 == pytest.approx(671, rel=0.02)
+    assert count_parameters(find_model("mixtral-8x7b").model).total / 1e9 == pytest.approx(46.7, rel=0.02)
+    assert count_parameters(find_model("deepseek-v3").model).total / 1e9 == pytest.approx(671, rel=0.02)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"llama-8b.*did you mean"):
-        named("lama-8b")
+        find_model("lama-8b")
 
 
 @pytest.mark.parametrize("name", ["resnet50", "mlp"])
 def test_models_without_tokens_cannot_be_planned_by_tokens(name: str) -> None:
-    assert name not in names()
+    assert name not in list_model_names()
     with pytest.raises(ConfigError, match="no tokens to plan by"):
-        named(name)
+        find_model(name)

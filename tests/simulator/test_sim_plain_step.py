@@ -8,25 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.hardware.gpus import gpu
+from simulator.hardware.gpus import load_gpu
 from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.memory.peak import GIB
-from simulator.model import Model, Stack
-from simulator.models import model_of
-from simulator.parameters import parameters
+from simulator.model import Model, SequentialModel
+from simulator.models import build_model
+from simulator.parameters import count_parameters
 from simulator.step.prediction import predict
 from trainer.config import load
 from trainer.config.schema import MlpConfig, ResNetConfig
 from trainer.models.shape import shape_of
 
-H200 = System(name="h200", gpu=gpu("h200"), gpus_per_node=8, nodes=4, intra_gb_s=450, inter_gb_s=400)
-A100 = System(name="a100", gpu=gpu("a100"), gpus_per_node=8, nodes=1, intra_gb_s=300, inter_gb_s=0)
+H200 = System(name="h200", gpu=load_gpu("h200"), gpus_per_node=8, nodes=4, intra_gb_s=450, inter_gb_s=400)
+A100 = System(name="a100", gpu=load_gpu("a100"), gpus_per_node=8, nodes=1, intra_gb_s=300, inter_gb_s=0)
 PRESETS = ("resnet18", "resnet50", "mlp", "tiny-mlp", "tiny-resnet")
 
 
 def preset(name: str) -> Model:
-    return model_of(load.load(name, []).model)
+    return build_model(load.load(name, []).model)
 
 
 def alone(batch: int, dtype: str = "bf16", compiled: bool = False) -> Layout:
@@ -46,7 +46,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("depth", "layout", "step_ms", "held"), MEASURED)
 def test_residual_networks_on_one_h200(depth: int, layout: Layout, step_ms: float, held: float) -> None:
-    found = predict(model_of(ResNetConfig(depth=depth)), layout, H200)  # type: ignore[arg-type]
+    found = predict(build_model(ResNetConfig(depth=depth)), layout, H200)  # type: ignore[arg-type]
     assert found.step_s * 1e3 == pytest.approx(step_ms, rel=0.15)
     assert found.memory.total / GIB == pytest.approx(held, rel=0.15)
 
@@ -62,12 +62,12 @@ def test_resnet50_in_tf32_as_published(ranks: int, images_per_s: float) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_trainers_presets_are_predicted(name: str) -> None:
     config = load.load(name, [])
-    model = model_of(config.model)
+    model = build_model(config.model)
     layout = Layout(dp=8, micro_batch=4, global_batch=32, dtype=config.precision)
     found = predict(model, layout, H200)
     assert found.fits
     assert 0 < found.low_s < found.step_s < found.high_s
-    assert parameters(model).total == shape_of(config.model).params
+    assert count_parameters(model).total == shape_of(config.model).params
 
 
 def test_a_batch_that_does_not_fit_says_what_does() -> None:
@@ -79,18 +79,18 @@ def test_a_batch_that_does_not_fit_says_what_does() -> None:
 
 SIZES = st.sampled_from([16, 64, 256])
 MODELS = st.one_of(
-    st.builds(ResNetConfig, depth=st.sampled_from([18, 50, 101])).map(model_of),
+    st.builds(ResNetConfig, depth=st.sampled_from([18, 50, 101])).map(build_model),
     st.builds(
         MlpConfig,
         inputs=st.sampled_from([64, 784]),
         hidden=st.lists(st.sampled_from([64, 4096]), min_size=1).map(tuple),
-    ).map(model_of),
+    ).map(build_model),
 )
 
 
 @settings(deadline=None)
 @given(MODELS, SIZES)
-def test_more_samples_take_longer_and_more_memory(model: Stack, batch: int) -> None:
+def test_more_samples_take_longer_and_more_memory(model: SequentialModel, batch: int) -> None:
     small, large = (predict(model, alone(size), H200) for size in (batch, 4 * batch))
     assert small.step_s <= large.step_s * (1 + 1e-9) <= 4 * small.step_s
     assert small.memory.total < large.memory.total
@@ -98,7 +98,7 @@ def test_more_samples_take_longer_and_more_memory(model: Stack, batch: int) -> N
 
 @settings(deadline=None)
 @given(MODELS, SIZES, st.sampled_from([0, 1, 3]))
-def test_more_ranks_never_do_more_each(model: Stack, batch: int, zero: int) -> None:
+def test_more_ranks_never_do_more_each(model: SequentialModel, batch: int, zero: int) -> None:
     one = predict(model, alone(batch), H200)
     many = predict(model, replace(alone(batch), dp=16, global_batch=16 * batch, zero=zero), H200)
     rest = ("compute", "memory bound", "host")
@@ -109,7 +109,7 @@ def test_more_ranks_never_do_more_each(model: Stack, batch: int, zero: int) -> N
 
 @settings(deadline=None)
 @given(MODELS, SIZES)
-def test_recomputing_costs_time(model: Stack, batch: int) -> None:
+def test_recomputing_costs_time(model: SequentialModel, batch: int) -> None:
     kept, again = (predict(model, replace(alone(batch), recompute=mode), H200) for mode in ("none", "full"))
     assert again.step_s > kept.step_s
     assert again.memory.total <= kept.memory.total
@@ -117,6 +117,6 @@ def test_recomputing_costs_time(model: Stack, batch: int) -> None:
 
 @settings(deadline=None)
 @given(MODELS, SIZES)
-def test_compressed_gradients_take_no_longer(model: Stack, batch: int) -> None:
+def test_compressed_gradients_take_no_longer(model: SequentialModel, batch: int) -> None:
     plain = replace(alone(batch), dp=32, global_batch=32 * batch)
     assert predict(model, replace(plain, compression=0.25), H200).step_s <= predict(model, plain, H200).step_s

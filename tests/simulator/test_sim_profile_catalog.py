@@ -11,25 +11,25 @@ from typing import Any
 import pytest
 
 from simulator.__main__ import main
-from simulator.collectives import Group, time_s
+from simulator.collectives import Group, collective_time_s
 from simulator.emulate.clock import PredictedCosts
 from simulator.emulate.scaling import predict_scaling
-from simulator.hardware.rates import fitted
+from simulator.hardware.rates import load_fitted_rates
 from simulator.job import Job
 from simulator.layout import Layout
 from simulator.machines.instances import system
 from simulator.machines.profile import Profile, read
 from simulator.machines.profile_catalog import check, joined, same_gpu
 from simulator.machines.sources import InstanceMachines, ProfileMachines, find_machines, named_machines
-from simulator.models import named
-from simulator.step.compute import Compute
+from simulator.models import find_model
+from simulator.step.compute import ComputeTimes
 from simulator.step.prediction import predict
 from tests.simulator import made_profile
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
 
 P5EN = "p5en.48xlarge"
-LLAMA = named("llama-1b").model
+LLAMA = find_model("llama-1b").model
 PLAN = ["plan", "--model", "llama-8b", "--tokens", "1e11", "--stack", "aws-p5en-lustre", "--nodes", "1,4"]
 
 
@@ -55,10 +55,10 @@ def test_other_numbers_have_the_catalog_s_network_by_as_much_slower_as_was_measu
     rows = [
         {"op": "all_reduce", "ranks": 8, "per_node": 8, "size": size, "seconds": slower * seconds}
         for size in (2**10, 2**22, 2**26)
-        if (seconds := time_s("all_reduce", size, Group(8, 8), system(P5EN, 1)))
+        if (seconds := collective_time_s("all_reduce", size, Group(8, 8), system(P5EN, 1)))
     ]
     on = joined(made(tmp_path, collectives=rows), system(P5EN, 4))
-    assert on.rates.links == pytest.approx(slower * fitted().links)
+    assert on.rates.links == pytest.approx(slower * load_fitted_rates().links)
     assert on.system.exchanges is None
     assert on.system.inter_gb_s == system(P5EN, 4).inter_gb_s
 
@@ -66,7 +66,11 @@ def test_other_numbers_have_the_catalog_s_network_by_as_much_slower_as_was_measu
 def test_what_one_rank_cannot_show_is_as_elsewhere(tmp_path: Path) -> None:
     content = made_profile.of_gpu((1,))
     on = joined(read(made_profile.write(tmp_path / "p.json", content)), system(P5EN, 2))
-    assert (on.rates.slowed, on.rates.jitter, on.rates.links) == (fitted().slowed, fitted().jitter, fitted().links)
+    assert (on.rates.slowed, on.rates.jitter, on.rates.links) == (
+        load_fitted_rates().slowed,
+        load_fitted_rates().jitter,
+        load_fitted_rates().links,
+    )
 
 
 def test_power_and_generation_stay_the_catalog_s(tmp_path: Path) -> None:
@@ -116,7 +120,7 @@ def test_a_plan_goes_by_the_profile_and_says_so(tmp_path: Path, capsys: pytest.C
     row = next(one for one in found["front"] if one["nodes"] == 1)
     on = joined(profile, system(P5EN, 1, "tcp"))
     layout = Layout(**row["layout"])
-    assert row["step_s"][1] == pytest.approx(predict(named("llama-8b").model, layout, on.system, on.rates).step_s)
+    assert row["step_s"][1] == pytest.approx(predict(find_model("llama-8b").model, layout, on.system, on.rates).step_s)
     assert row["kwh"] < 1e7, "electricity goes by the catalog's watts"
     assert main([*PLAN, "--profile", str(profile.path)]) == 0
     assert "rates of NVIDIA H200 as measured on 1 x 8 ranks (profile.json)" in capsys.readouterr().out
@@ -195,7 +199,7 @@ def test_compiled_kernels_stand_to_plain_ones_as_elsewhere(tmp_path: Path, name:
     plain, compiled = {"passes": ("passes_torch", "passes_compiled"), "host": ("host_torch_us", "host_compiled_us")}[
         name
     ]
-    rates, usual = made(tmp_path).of(1, 8).rates, fitted()
+    rates, usual = made(tmp_path).of(1, 8).rates, load_fitted_rates()
     assert getattr(rates, compiled) / getattr(rates, plain) == pytest.approx(
         getattr(usual, compiled) / getattr(usual, plain)
     )
@@ -207,6 +211,6 @@ def test_passes_over_logits_are_the_gpu_s_own_not_times_those_of_others(tmp_path
     for row in rows:
         model = made_profile.transformer(1, *(row[name] for name in ("dim", "heads", "ffn", "vocab", "seq")))
         layout = Layout(micro_batch=row["samples"], global_batch=row["samples"], dtype="fp32")
-        head = Compute(model, on.system.gpu, replace(on.rates, logits=2.0)).head(layout)
+        head = ComputeTimes(model, on.system.gpu, replace(on.rates, logits=2.0)).head(layout)
         row["head_s"] = head.forward + head.backward
     assert made(tmp_path, layers=rows).of(1, 8).rates.logits == pytest.approx(2.0, rel=0.01)

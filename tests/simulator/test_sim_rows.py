@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.__main__ import main
-from simulator.rows.run import run
-from simulator.rows.run_table import ADDED, predicted
+from simulator.rows.run import parse_run_row
+from simulator.rows.run_table import ADDED, predict_rows
 from tests.harness import REPO
 
 ROW = {
@@ -25,7 +25,7 @@ ROW = {
 
 
 def answer(**changes: str) -> dict[str, str]:
-    return predicted([{**ROW, **changes}])[0]
+    return predict_rows([{**ROW, **changes}])[0]
 
 
 def test_a_full_row_is_predicted_with_its_interval_and_memory() -> None:
@@ -110,13 +110,13 @@ def test_a_node_wider_than_its_domain_of_fast_links_is_predicted() -> None:
     [("H100", "h100"), ("NVIDIA H100-SXM5-80GB", "h100"), ("b200", "b200"), ("a100-40gb", "a100-40gb")],
 )
 def test_a_gpu_by_the_names_that_sources_have_for_it(words: str, name: str) -> None:
-    assert run({**ROW, "gpu_type": words}).system.gpu.name == name
+    assert parse_run_row({**ROW, "gpu_type": words}).system.gpu.name == name
 
 
 @pytest.mark.parametrize("name", ["Llama 3.1 8B", "llama3_8b", "Llama-3-8B"])
 def test_a_model_by_the_names_that_sources_have_for_it(name: str) -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "gated_mlp", "vocab"), "")
-    found = run({**ROW, **blank, "model": name})
+    found = parse_run_row({**ROW, **blank, "model": name})
     assert (found.model.layers, found.model.hidden) == (32, 4096)
     assert "model=32x4096" in found.inferred
 

@@ -18,9 +18,9 @@ from infra.validate import validate
 from simulator.layout import Layout
 from simulator.machines import stacks
 from simulator.machines.instances import system
-from simulator.memory.peak import memory
-from simulator.models import named
-from simulator.parameters import parameters
+from simulator.memory.peak import predict_memory
+from simulator.models import find_model
+from simulator.parameters import count_parameters
 from simulator.search import filesystem, question, realised, stack_edit, trainer_config
 from simulator.search.best import LEFT_ALONE, best
 from simulator.search.front import chosen, front
@@ -38,7 +38,7 @@ LUSTRE = STACKS / "Pulumi.aws-p5en-lustre.yaml"
 
 
 def asked(**changes: object) -> Question:
-    model = named("llama-8b")
+    model = find_model("llama-8b")
     spec = read(LUSTRE)
     usual = Question(
         named=model,
@@ -70,7 +70,7 @@ def layouts(space: Space) -> list[Layout]:
 
 @pytest.mark.parametrize(("model", "nodes"), [("llama-8b", 3), ("llama-405b", 128), ("mixtral-8x7b", 8)])
 def test_everything_enumerated_divides(model: str, nodes: int) -> None:
-    sizes = named(model).model
+    sizes = find_model(model).model
     found = layouts(Space(sizes, system("p5.48xlarge", nodes), Batch(768, 1536)))
     assert found
     assert len(set(found)) == len(found)
@@ -86,11 +86,11 @@ def test_everything_enumerated_divides(model: str, nodes: int) -> None:
 
 def test_the_best_layout_is_the_best_of_all_that_fit() -> None:
     """Ruling out before timing loses nothing: every layout of a small space, timed."""
-    model, machines = named("llama-3b").model, system("p5.48xlarge", 2)
+    model, machines = find_model("llama-3b").model, system("p5.48xlarge", 2)
     space = Space(model, machines, Batch(64, 64))
     every = [replace(one, recompute=how) for one in layouts(space) for how in ("none", "selective", "full")]
     room = machines.gpu.memory_gb * 2**30 * (1 - LEFT_ALONE)
-    needs = [(one, memory(model, one, machines)) for one in every]
+    needs = [(one, predict_memory(model, one, machines)) for one in every]
     fitting = [one for one, needed in needs if needed.total <= room and needed.fits]
     quickest = min(predict(model, one, machines).step_s / one.global_batch for one in fitting)
     found = best(space)
@@ -107,7 +107,7 @@ def test_what_is_chosen_leaves_memory_alone() -> None:
     ("model", "instance", "nodes"), [("llama-1b", "g6.48xlarge", 2), ("llama-8b", "p4d.24xlarge", 16)]
 )
 def test_what_is_chosen_fits_as_predict_sees_it(model: str, instance: str, nodes: int) -> None:
-    found = best(Space(named(model).model, system(instance, nodes), Batch(1024, 1024)))
+    found = best(Space(find_model(model).model, system(instance, nodes), Batch(1024, 1024)))
     assert found.any
     assert found.runnable
     assert found.any.prediction.fits
@@ -115,7 +115,7 @@ def test_what_is_chosen_fits_as_predict_sees_it(model: str, instance: str, nodes
 
 
 def test_context_parallelism_is_not_for_the_trainer() -> None:
-    found = best(Space(named("llama-8b").model, system("p5.48xlarge", 4), Batch(512, 512)))
+    found = best(Space(find_model("llama-8b").model, system("p5.48xlarge", 4), Batch(512, 512)))
     assert found.runnable
     assert found.runnable.layout.cp == 1
     assert found.any
@@ -184,7 +184,7 @@ def test_a_row_by_hand() -> None:
 
 
 def test_a_checkpoint_of_llama_8b_weighs_twelve_bytes_a_weight() -> None:
-    assert parameters(named("llama-8b").model).total == pytest.approx(8.03e9, rel=0.002)
+    assert count_parameters(find_model("llama-8b").model).total == pytest.approx(8.03e9, rel=0.002)
 
 
 @pytest.mark.parametrize("row", range(4))
@@ -204,8 +204,8 @@ def test_every_row_has_settings_that_the_trainer_takes(row: int, tmp_path: Path)
 
 @pytest.mark.parametrize("model", ["llama-405b", "gpt3-175b", "tinyllama-1.1b", "gpt2-xl", "qwen2.5-7b"])
 def test_models_without_a_preset_get_a_whole_config(model: str, tmp_path: Path) -> None:
-    found = named(model)
-    nodes = (64,) if "b" in model and parameters(found.model).total > 1e11 else (1,)
+    found = find_model(model)
+    nodes = (64,) if "b" in model and count_parameters(found.model).total > 1e11 else (1,)
     answered = plan(asked(named=found, nodes=nodes, purchases=("on-demand",), batch=question.batch(None, found)))
     tree, problems = realised.settings(answered.question, answered.front[0])
     assert problems == []
@@ -216,13 +216,13 @@ def test_models_without_a_preset_get_a_whole_config(model: str, tmp_path: Path) 
 
 
 def test_a_short_run_does_not_spend_its_time_warming_up() -> None:
-    job = trainer_config.Job(named("llama-8b"), 1e10, 100)
+    job = trainer_config.Job(find_model("llama-8b"), 1e10, 100)
     tree = trainer_config.settings(job, Layout(dp=8, global_batch=512, zero=3))
     assert tree["schedule"]["warmup"] < 0.05 * tree["steps"]
 
 
 def test_a_mixture_of_experts_is_planned_but_has_no_config() -> None:
-    found = named("mixtral-8x7b")
+    found = find_model("mixtral-8x7b")
     answered = plan(asked(named=found, nodes=(8,), purchases=("on-demand",), batch=question.batch(None, found)))
     assert answered.front
     assert all(one.unsupported for one in answered.front)
@@ -333,12 +333,12 @@ def test_a_filesystem_that_is_too_slow_is_named_with_the_size_that_is_not() -> N
 
 def test_nothing_fits_is_said_with_a_way_out() -> None:
     with pytest.raises(ConfigError, match=r"nodes: no layout of llama-405b fits .*; take more nodes"):
-        plan(asked(named=named("llama-405b"), nodes=(1,)))
+        plan(asked(named=find_model("llama-405b"), nodes=(1,)))
 
 
 def test_a_batch_that_nothing_divides_is_said() -> None:
     with pytest.raises(ConfigError, match=r"batch: 7 to 7 samples cannot be shared .* 16 nodes"):
-        plan(asked(named=named("tiny-llama"), nodes=(16,), batch=Batch(7, 7)))
+        plan(asked(named=find_model("tiny-llama"), nodes=(16,), batch=Batch(7, 7)))
 
 
 def test_no_price_is_said() -> None:

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from simulator.machines import stacks
-from simulator.models import named
+from simulator.models import find_model
 from simulator.search import picture, question
 from simulator.search.plan import Plan, plan
 from simulator.search.question import Question
@@ -17,7 +17,7 @@ from simulator.search.question import Question
 
 @pytest.fixture(scope="module")
 def answer() -> Plan:
-    model, spec = named("llama-8b"), stacks.spec_of(stacks.find("aws-p5en-lustre"))
+    model, spec = find_model("llama-8b"), stacks.spec_of(stacks.find("aws-p5en-lustre"))
     return plan(
         Question(
             named=model,

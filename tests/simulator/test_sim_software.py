@@ -8,19 +8,19 @@ from typing import get_args
 import pytest
 import yaml
 
-from simulator.hardware.gpus import gpu
+from simulator.hardware.gpus import load_gpu
 from simulator.hardware.system import System
 from simulator.layout import Layout, Trainer
-from simulator.memory.peak import OUTSIDE, RESERVED, memory
-from simulator.models import named
-from simulator.rows.model import row_model
-from simulator.rows.run import run
-from simulator.rows.software import said
-from simulator.rows.values import Values
-from simulator.trainers import DATA, habits, trainer_of
+from simulator.memory.peak import CUDA_CONTEXT_BYTES, RESERVED_FACTOR, predict_memory
+from simulator.models import find_model
+from simulator.rows.model import model_from_row
+from simulator.rows.run import parse_run_row
+from simulator.rows.software import parse_memory_terms
+from simulator.rows.values import RowCells
+from simulator.trainers import DATA, identify_trainer, trainer_behavior
 
-H200 = System(name="h200", gpu=gpu("h200"), gpus_per_node=8, nodes=1, intra_gb_s=450, inter_gb_s=0)
-LLAMA = named("llama-8b").model
+H200 = System(name="h200", gpu=load_gpu("h200"), gpus_per_node=8, nodes=1, intra_gb_s=450, inter_gb_s=0)
+LLAMA = find_model("llama-8b").model
 EIGHT = Layout(dp=8, micro_batch=1, global_batch=8, zero=3, recompute="full")
 ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "micro_batch": "1", "global_batch": "8"}
 
@@ -40,7 +40,7 @@ ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "
     ],
 )
 def test_words_say_the_figure_the_loss_and_the_width(words: str, told: str, loss: str, width: int) -> None:
-    found = said(words)
+    found = parse_memory_terms(words)
     assert (found.told, found.loss, found.weight_bytes) == (told, loss, width)
 
 
@@ -57,7 +57,7 @@ def test_words_say_the_figure_the_loss_and_the_width(words: str, told: str, loss
     ],
 )
 def test_a_trainer_is_known_as_it_was_then(words: str, trainer: str) -> None:
-    assert trainer_of(words) == trainer
+    assert identify_trainer(words) == trainer
 
 
 def test_every_trainer_of_the_table_may_be_named_in_a_layout_and_no_other() -> None:
@@ -66,56 +66,61 @@ def test_every_trainer_of_the_table_may_be_named_in_a_layout_and_no_other() -> N
 
 def test_newer_torchtitan_compiles_its_loss_with_the_layers() -> None:
     old, new = (
-        run(ROW | {"software": f"torchtitan {month}, torch.compile"}).layout for month in ("2024-12", "2025-06")
+        parse_run_row(ROW | {"software": f"torchtitan {month}, torch.compile"}).layout
+        for month in ("2024-12", "2025-06")
     )
     assert (old.loss, new.loss) == ("plain", "compiled")
-    assert memory(LLAMA, new, H200).parts["logits"] < memory(LLAMA, old, H200).parts["logits"] / 2
+    assert predict_memory(LLAMA, new, H200).parts["logits"] < predict_memory(LLAMA, old, H200).parts["logits"] / 2
 
 
 def test_a_trainer_nobody_knows_lets_gradients_wait_where_there_is_room() -> None:
     one = ROW | {"gpu_type": "h200", "global_batch": "32", "zero_stage": "3", "recompute": "full", "software": "FSDP2"}
-    assert run(one).layout.trainer == "unknown"
-    assert habits("unknown").deferred
+    assert parse_run_row(one).layout.trainer == "unknown"
+    assert trainer_behavior("unknown").deferred
     tight = one | {"gpu_type": "a10g", "model": "llama3.2-3b"}
-    assert run(tight).layout.trainer == "sparing"
+    assert parse_run_row(tight).layout.trainer == "sparing"
 
 
 def test_a_run_that_failed_is_not_made_to_fit() -> None:
     one = ROW | {"gpu_type": "l40s", "gpus": "4", "global_batch": "4", "fits": "0", "software": "FSDP2"}
     one |= {"recompute": "full"}
-    assert run(one).layout.weight_bytes == 4
-    assert run(one | {"fits": "1"}).layout.weight_bytes == 2
+    assert parse_run_row(one).layout.weight_bytes == 4
+    assert parse_run_row(one | {"fits": "1"}).layout.weight_bytes == 2
 
 
 def test_what_lasts_is_not_fragmented_and_the_device_holds_more_than_the_allocator() -> None:
     layout = replace(EIGHT, framework="megatron", zero=1)
-    found = {told: memory(LLAMA, replace(layout, told=told), H200) for told in ("peak", "reserved", "device")}
+    found = {told: predict_memory(LLAMA, replace(layout, told=told), H200) for told in ("peak", "reserved", "device")}
     parts = found["peak"].parts
     comes = found["peak"].total - parts["weights"] - parts["gradients"] - parts["optimizer"]
-    assert found["peak"].printed == found["peak"].total
-    assert found["reserved"].printed - found["peak"].printed == pytest.approx((RESERVED - 1) * comes)
-    assert found["device"].printed - found["reserved"].printed == pytest.approx(OUTSIDE)
+    assert found["peak"].reported == found["peak"].total
+    assert found["reserved"].reported - found["peak"].reported == pytest.approx((RESERVED_FACTOR - 1) * comes)
+    assert found["device"].reported - found["reserved"].reported == pytest.approx(CUDA_CONTEXT_BYTES)
 
 
 def test_gradients_are_not_there_at_the_loss_unless_they_are_summed_or_have_buckets() -> None:
     one = Layout(micro_batch=2, global_batch=2, recompute="selective")
-    found = memory(LLAMA, one, H200)
-    summed = memory(LLAMA, replace(one, global_batch=8), H200)
+    found = predict_memory(LLAMA, one, H200)
+    summed = predict_memory(LLAMA, replace(one, global_batch=8), H200)
     assert summed.total - found.total == pytest.approx(found.parts["gradients"])
-    spread = memory(LLAMA, replace(one, dp=2, global_batch=4), H200)
+    spread = predict_memory(LLAMA, replace(one, dp=2, global_batch=4), H200)
     assert spread.total == pytest.approx(sum(spread.parts.values()))
 
 
 def test_buckets_are_a_second_copy_of_gradients_where_torch_is_not_told_otherwise() -> None:
     layout = Layout(dp=4, micro_batch=1, global_batch=4)
-    ours, theirs = (memory(LLAMA, replace(layout, trainer=name), H200).parts["gradients"] for name in ("", "unknown"))
+    ours, theirs = (
+        predict_memory(LLAMA, replace(layout, trainer=name), H200).parts["gradients"] for name in ("", "unknown")
+    )
     assert theirs == 2 * ours
 
 
 def test_deepspeeds_pipeline_keeps_what_a_stage_sent_and_bf16_gradients_beside_their_sums() -> None:
     model = replace(LLAMA, vocab=1024)
     layout = Layout(dp=2, pp=4, micro_batch=1, global_batch=16, zero=1, recompute="full", framework="megatron")
-    plain, theirs = (memory(model, replace(layout, trainer=name), H200).parts for name in ("", "megatron-deepspeed"))
+    plain, theirs = (
+        predict_memory(model, replace(layout, trainer=name), H200).parts for name in ("", "megatron-deepspeed")
+    )
     sent = 2 * model.seq * model.hidden
     assert theirs["activations"] - plain["activations"] == pytest.approx(layout.pp * sent)
     assert theirs["gradients"] == pytest.approx(1.5 * plain["gradients"])
@@ -123,8 +128,8 @@ def test_deepspeeds_pipeline_keeps_what_a_stage_sent_and_bf16_gradients_beside_t
 
 def test_nanotron_gathers_again_what_plain_modules_keep() -> None:
     layout = Layout(tp=4, micro_batch=1, global_batch=1, sequence_parallel=True)
-    ours = memory(LLAMA, layout, H200).parts["activations"]
-    theirs = memory(LLAMA, replace(layout, framework="megatron", trainer="nanotron"), H200).parts["activations"]
+    ours = predict_memory(LLAMA, layout, H200).parts["activations"]
+    theirs = predict_memory(LLAMA, replace(layout, framework="megatron", trainer="nanotron"), H200).parts["activations"]
     assert theirs < ours
 
 
@@ -132,10 +137,10 @@ def test_nanotron_gathers_again_what_plain_modules_keep() -> None:
 def test_the_number_of_parameters_says_whether_the_head_is_the_embedding(params: str, tied: bool) -> None:
     sizes = {"layers": "28", "hidden": "3072", "heads": "24", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
     row = sizes | {"gated_mlp": "1", "seq": "4096", "params_b": params}
-    assert row_model(Values(row)).tied is tied
+    assert model_from_row(RowCells(row)).tied is tied
 
 
 def test_megatron_deepspeed_has_no_sequence_parallel_unless_a_row_says_so() -> None:
     row = ROW | {"tp": "4", "software": "Megatron-DeepSpeed", "dtype": "bf16", "gpus": "8"}
-    assert not run(row).layout.sequence_parallel
-    assert run(row | {"software": "Megatron-LM"}).layout.sequence_parallel
+    assert not parse_run_row(row).layout.sequence_parallel
+    assert parse_run_row(row | {"software": "Megatron-LM"}).layout.sequence_parallel

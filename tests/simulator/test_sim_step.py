@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.hardware.gpus import gpu
-from simulator.hardware.rates import fitted
+from simulator.hardware.gpus import load_gpu
+from simulator.hardware.rates import load_fitted_rates
 from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.model import Experts, Layer, Stack, Transformer
+from simulator.model import Experts, Layer, SequentialModel, Transformer
 from simulator.step.prediction import predict
 
 MODEL = Transformer(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, gated=True, vocab=128256, seq=4096)
@@ -22,7 +22,7 @@ MIXTURE = replace(MODEL, experts=Experts(count=64, per_token=8, ffn=1408, shared
 def system(nodes: int = 1, name: str = "h100") -> System:
     return System(
         name="made",
-        gpu=gpu(name),
+        gpu=load_gpu(name),
         gpus_per_node=8,
         nodes=nodes,
         intra_gb_s=450.0,
@@ -35,7 +35,7 @@ def layout(**changes: object) -> Layout:
     return replace(Layout(dp=8, micro_batch=1, global_batch=64, zero=3), **changes)  # type: ignore[arg-type]
 
 
-def seconds(one: Layout, nodes: int = 1, model: Transformer | Stack = MODEL, name: str = "h100") -> float:
+def seconds(one: Layout, nodes: int = 1, model: Transformer | SequentialModel = MODEL, name: str = "h100") -> float:
     return predict(model, one, system(nodes, name)).step_s
 
 
@@ -52,7 +52,8 @@ def test_compute_that_exchanges_slow_down_makes_no_step_shorter(zero: int) -> No
     """One bucket holds all gradients of a small model: nothing is reduced beside compute."""
     small = replace(MODEL, layers=1, hidden=256, heads=2, kv_heads=2, ffn=512, vocab=512)
     steps = [
-        predict(small, layout(zero=zero), system(), replace(fitted(), slowed=slowed)).step_s for slowed in (0.0, 0.4)
+        predict(small, layout(zero=zero), system(), replace(load_fitted_rates(), slowed=slowed)).step_s
+        for slowed in (0.0, 0.4)
     ]
     assert steps[0] <= steps[1]
 
@@ -136,7 +137,9 @@ def test_intervals_are_wider_where_less_is_known() -> None:
 
 
 def test_what_is_no_transformer_is_timed_layer_by_layer() -> None:
-    stack = Stack(layers=(Layer(rows=1, inner=4096, columns=4096, weights=4096 * 4097, kept=4096, moved=24576),) * 8)
+    stack = SequentialModel(
+        layers=(Layer(rows=1, inner=4096, columns=4096, weights=4096 * 4097, kept=4096, moved=24576),) * 8
+    )
     one = Layout(dp=1, micro_batch=4096, global_batch=4096)
     assert seconds(one, model=stack) < seconds(replace(one, micro_batch=8192, global_batch=8192), model=stack)
     spread = predict(stack, replace(one, dp=8, global_batch=8 * 4096), system())

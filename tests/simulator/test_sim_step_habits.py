@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.hardware.gpus import gpu
+from simulator.hardware.gpus import load_gpu
 from simulator.hardware.rates import Rates
 from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.model import Experts, Transformer
-from simulator.rows.run import run
-from simulator.step.compute import Compute
+from simulator.rows.run import parse_run_row
+from simulator.step.compute import ComputeTimes
 from simulator.step.kernels import SCALED, Kernels
 from simulator.step.prediction import predict
 
@@ -27,7 +27,7 @@ ROW = {
 
 def parts(model: Transformer = MODEL, nodes: int = 1, **changes: object) -> dict[str, float]:
     one = replace(Layout(dp=8 * nodes, micro_batch=1, global_batch=64, framework="megatron"), **changes)  # type: ignore[arg-type]
-    on = System(name="made", gpu=gpu("h100"), gpus_per_node=8, nodes=nodes, intra_gb_s=450.0, inter_gb_s=400.0)
+    on = System(name="made", gpu=load_gpu("h100"), gpus_per_node=8, nodes=nodes, intra_gb_s=450.0, inter_gb_s=400.0)
     return predict(model, one, on).parts
 
 
@@ -40,7 +40,7 @@ def test_overlap_hides_most_of_what_tensor_and_data_ranks_exchange() -> None:
 
 
 def test_casts_leave_fp8_less_than_twice_as_fast_where_rows_are_narrow() -> None:
-    kernels = Kernels(gpu("h100"), Rates())
+    kernels = Kernels(load_gpu("h100"), Rates())
 
     def gain(width: int, dtype: str) -> float:
         wide, narrow = (kernels.product(8192, width, width, one) for one in ("bf16", dtype))
@@ -51,7 +51,7 @@ def test_casts_leave_fp8_less_than_twice_as_fast_where_rows_are_narrow() -> None
 
 
 def test_sides_that_128_does_not_divide_are_slower() -> None:
-    kernels = Kernels(gpu("a100"), Rates())
+    kernels = Kernels(load_gpu("a100"), Rates())
     each = {width: kernels.product(4096, width, width, "bf16").forward / width**2 for width in (14336, 14400)}
     assert each[14400] > 1.08 * each[14336]
 
@@ -93,7 +93,7 @@ def test_whether_stages_gather_again_is_told_by_the_trainer_and_the_size_of_its_
     software: str, gpus: int, again: bool
 ) -> None:
     wide = {"gpus": str(gpus), "nodes": str(gpus // 8), "dp": str(gpus // 8), "global_batch": str(2 * gpus)}
-    assert run({**ROW, **wide, "zero_stage": "3", "software": software}).layout.regathers is again
+    assert parse_run_row({**ROW, **wide, "zero_stage": "3", "software": software}).layout.regathers is again
 
 
 def test_our_replicas_are_summed_once_in_a_step_and_scattered_gradients_every_time() -> None:
@@ -122,8 +122,8 @@ def test_a_last_stage_with_a_layer_less_hides_the_head() -> None:
 
 
 def test_ranks_that_pass_keys_on_attend_slower() -> None:
-    alone = Compute(MODEL, gpu("h100"), Rates()).layer(Layout(micro_batch=1), False).attention.forward
-    split = Compute(replace(MODEL, seq=8192), gpu("h100"), Rates()).layer(Layout(micro_batch=1, cp=2), False)
+    alone = ComputeTimes(MODEL, load_gpu("h100"), Rates()).layer(Layout(micro_batch=1), False).attention.forward
+    split = ComputeTimes(replace(MODEL, seq=8192), load_gpu("h100"), Rates()).layer(Layout(micro_batch=1, cp=2), False)
     # Half of the tokens of twice the sequence see twice as much each.
     assert split.attention.forward > 1.1 * 2 * alone
 
@@ -146,28 +146,28 @@ def test_gradients_of_experts_meet_only_those_of_the_same_experts() -> None:
 
 
 def test_a_pipeline_that_does_not_say_is_fed_with_small_micro_batches() -> None:
-    described = run({**ROW, "software": "Megatron-LM"})
+    described = parse_run_row({**ROW, "software": "Megatron-LM"})
     assert described.layout.micro_batch == 1
     assert described.layout.virtual_stages == 1
     assert not described.layout.overlaps
 
 
 def test_recipes_that_overlap_also_deal_layers_out_in_turns() -> None:
-    described = run({**ROW, "software": "NeMo Megatron-Core"})
+    described = parse_run_row({**ROW, "software": "NeMo Megatron-Core"})
     assert described.layout.overlaps
     assert described.layout.virtual_stages == 2
     assert "virtual_stages=2" in described.inferred
-    said = run({**ROW, "software": "NeMo Megatron-Core", "virtual_stages": "1"})
+    said = parse_run_row({**ROW, "software": "NeMo Megatron-Core", "virtual_stages": "1"})
     assert said.layout.virtual_stages == 1
 
 
 def test_embedding_and_loss_may_have_places_in_a_pipeline() -> None:
     said = {**ROW, "layers": "126", "pp": "8", "dp": "4", "virtual_stages": "16", "software": "NeMo Megatron-Core"}
-    assert run(said).layout.virtual_stages == 16
+    assert parse_run_row(said).layout.virtual_stages == 16
 
 
 def test_the_h100_of_96_gb_has_less_power_and_bandwidth() -> None:
-    usual, other = (run({**ROW, "gpu_memory_gb": size}).system.gpu for size in ("80", "96"))
+    usual, other = (parse_run_row({**ROW, "gpu_memory_gb": size}).system.gpu for size in ("80", "96"))
     assert (other.watts, other.memory_gb_s) == (500, 2400)
     assert usual.watts == 700
     peaks = [Kernels(one, Rates()).peak("bf16") for one in (usual, other)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.commands.plan import main
-from simulator.terminal import PIPED, fitted, problem, width, wrapped
+from simulator.terminal import DEFAULT_COLUMNS, format_problem, render_table, terminal_width, wrap_text
 from trainer.config.errors import ConfigProblem
 
 FULL = (("row", "what", "time", "more"), [("1", "a machine", "3 days", "99 %"), ("2", "another", "4 days", "98 %")])
@@ -18,13 +18,13 @@ SHORT = (("row", "what", "time"), [("1", "a machine", "3 days"), ("2", "another"
 
 
 def test_the_first_way_that_fits_is_taken() -> None:
-    assert "99 %" in fitted(80, FULL, SHORT)
-    assert "99 %" not in fitted(23, FULL, SHORT)
-    assert "3 days" in fitted(23, FULL, SHORT)
+    assert "99 %" in render_table(80, FULL, SHORT)
+    assert "99 %" not in render_table(23, FULL, SHORT)
+    assert "3 days" in render_table(23, FULL, SHORT)
 
 
 def test_where_nothing_fits_columns_go_on_below_and_nothing_is_lost() -> None:
-    found = fitted(17, FULL, SHORT)
+    found = render_table(17, FULL, SHORT)
     assert max(map(len, found.splitlines())) <= 17
     assert [line.split()[0] for line in found.splitlines() if line] == ["row", "---", "1", "2"] * 2
     for word in ("another", "4 days", "98 %"):
@@ -33,7 +33,7 @@ def test_where_nothing_fits_columns_go_on_below_and_nothing_is_lost() -> None:
 
 @given(st.lists(st.text("abc,.-/:", min_size=1, max_size=20), max_size=60), st.integers(40, 120))
 def test_wrapped_text_has_the_same_words(words: list[str], columns: int) -> None:
-    found = wrapped(" ".join(words), columns)
+    found = wrap_text(" ".join(words), columns)
     assert found.split() == words
     assert all(len(line) <= columns for line in found.splitlines())
 
@@ -41,12 +41,14 @@ def test_wrapped_text_has_the_same_words(words: list[str], columns: int) -> None
 @pytest.mark.parametrize("columns", range(40, 60))
 def test_figures_keep_their_units(columns: int) -> None:
     text = "it takes 2.6 d (2.3 d to 3.0 d) and costs 256,108 USD with a checkpoint of 96 GB every 6.9 min at 1.2 GB/s"
-    assert not [line for line in wrapped(text, columns).splitlines() if line.rstrip()[-1].isdecimal()]
+    assert not [line for line in wrap_text(text, columns).splitlines() if line.rstrip()[-1].isdecimal()]
 
 
 def test_a_long_list_of_what_is_allowed_comes_after_the_advice() -> None:
     names = ", ".join(f"model-{n}" for n in range(60))
-    lines = problem(ConfigProblem("model", f"'x' is not known; allowed: {names}", "did you mean y?"), 100).splitlines()
+    lines = format_problem(
+        ConfigProblem("model", f"'x' is not known; allowed: {names}", "did you mean y?"), 100
+    ).splitlines()
     assert lines[0] == "simulator: model: 'x' is not known; did you mean y?"
     assert lines[1].startswith("  allowed: model-0, model-1, ")
     assert max(map(len, lines)) <= 100
@@ -55,15 +57,15 @@ def test_a_long_list_of_what_is_allowed_comes_after_the_advice() -> None:
 
 def test_a_short_problem_stays_as_it_is() -> None:
     short = ConfigProblem("model", "'x' is not known; allowed: y, z", "choose one of them")
-    assert problem(short, 100) == f"simulator: {short}"
+    assert format_problem(short, 100) == f"simulator: {short}"
 
 
 def test_the_width_is_the_terminals_or_one_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "93")
-    assert width() == 93
+    assert terminal_width() == 93
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr(os, "get_terminal_size", lambda _: (_ for _ in ()).throw(OSError))
-    assert width() == PIPED < 120
+    assert terminal_width() == DEFAULT_COLUMNS < 120
 
 
 def test_large_sums_lose_digits_before_the_share_of_useful_time_goes(

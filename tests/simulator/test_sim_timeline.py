@@ -13,10 +13,10 @@ from simulator.commands.layout_option import layout
 from simulator.layout import Layout
 from simulator.machines.instances import system
 from simulator.machines.profile import read
-from simulator.models import named
+from simulator.models import find_model
 from simulator.step.prediction import predict
-from simulator.step.timeline import STREAMS, Event, timeline, to_chrome
-from simulator.step.timeline_picture import COLOURS, LEGEND, ROWS
+from simulator.step.timeline import STREAMS, Event, build_timeline, to_chrome_trace
+from simulator.step.timeline_output import COLOURS, LEGEND, ROWS
 from tests.simulator import made_profile
 from trainer.config.errors import ConfigError
 
@@ -36,8 +36,8 @@ def events_of(case: str) -> tuple[list[Event], float]:
     model, words = CASES[case]
     wanted = layout(words)
     on = system("p5.48xlarge", -(-wanted.gpus // 8))
-    shape = named(model).model
-    return timeline(shape, wanted, on), predict(shape, wanted, on).step_s
+    shape = find_model(model).model
+    return build_timeline(shape, wanted, on), predict(shape, wanted, on).step_s
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,7 +87,7 @@ def test_gpipe_runs_everything_forward_first() -> None:
 
 def test_chrome_events_name_their_streams() -> None:
     events, _ = events_of("ddp in a node")
-    rows = to_chrome(events)["traceEvents"]
+    rows = to_chrome_trace(events)["traceEvents"]
     assert [row["args"]["name"] for row in rows if row["ph"] == "M"] == list(STREAMS)
     assert sum(row["ph"] == "X" for row in rows) == len(events)
     assert max(row["ts"] + row["dur"] for row in rows if row["ph"] == "X") == pytest.approx(
@@ -182,7 +182,7 @@ def test_a_profile_stands_for_the_machines(capsys: pytest.CaptureFixture[str], t
     assert main([*words, "dp=2,micro_batch=4"]) == 0
     on = read(profile).of(1, 2)
     wanted = Layout(dp=2, micro_batch=4, global_batch=8, dtype="fp32")
-    step_s = predict(named("tiny-llama").model, wanted, on.system, on.rates).step_s
+    step_s = predict(find_model("tiny-llama").model, wanted, on.system, on.rates).step_s
     assert f"events of a step of {1000 * step_s:,.1f} ms" in capsys.readouterr().out
     assert main([*words, "dp=8"]) == 2
     assert f"dp x tp x pp x cp: 8, not measured by {profile}; allowed: 1, 2; calibrate" in capsys.readouterr().err

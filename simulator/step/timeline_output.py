@@ -1,12 +1,45 @@
-"""A step's timeline as a picture: one row for each stream, forward and backward told apart by colour."""
+"""The timeline of a step as a file: JSON for a trace viewer, PNG to look at."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.step.timeline import STREAMS, Event
+from simulator.step.timeline import STREAMS, Event, to_chrome_trace
+from trainer.config.errors import ConfigError, ConfigProblem
+
+KINDS = (".json", ".png")
+
+
+def check_output(where: str, out: Path) -> None:
+    """Raises ConfigError where nothing could be written there; before anything is computed for it."""
+    if out.suffix not in KINDS:
+        message = f"{out.name!r}; allowed: a name that ends with {' or '.join(KINDS)}"
+        raise ConfigError([ConfigProblem(where, message, "json is for ui.perfetto.dev, png to look at")])
+    if not out.parent.is_dir():
+        message = f"{out}; allowed: a file in a folder that exists"
+        raise ConfigError([ConfigProblem(where, message, f"make {out.parent} first, or name another")])
+
+
+def write_timeline(out: Path, title: str, events: Sequence[Event]) -> str:
+    """What was written, in words; ConfigError where it cannot be."""
+    try:
+        _write(out, title, events)
+    except OSError as bad:
+        message = f"{out} ({bad.strerror}); allowed: a file that can be written"
+        raise ConfigError([ConfigProblem("out", message, "name another")]) from bad
+    step = max(event.end for event in events)
+    return f"{len(events)} events of a step of {1000 * step:,.1f} ms: {out}"
+
+
+def _write(out: Path, title: str, events: Sequence[Event]) -> None:
+    if out.suffix == ".png":
+        _draw(out, title, events)
+    else:
+        out.write_text(json.dumps(to_chrome_trace(events)), encoding="utf-8")
+
 
 COLOURS = {"forward": "#3b82c4", "backward": "#1a9e77", "wait": "#d8dee4", "bucket": "#e69f00", "optimizer": "#b0659d"}
 OTHER = "#9aa3ad"
@@ -23,7 +56,7 @@ ROWS = {"compute": "compute", "intra-node": "sent inside\nthe node", "inter-node
 MILLI = 1e3
 
 
-def draw(path: Path, title: str, events: Sequence[Event]) -> None:
+def _draw(path: Path, title: str, events: Sequence[Event]) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415  # slow to import
 
     figure = Figure(figsize=(11, 3.2), layout="constrained")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import log, sqrt
 
-from simulator.collectives import layout_groups, time_s
+from simulator.collectives import collective_time_s, layout_groups
 from simulator.hardware.rates import Rates
 from simulator.hardware.system import System
 from simulator.layout import Layout
-from simulator.model import Layer, Stack
-from simulator.step.kernels import Kernels, Seconds, plain
+from simulator.model import Layer, SequentialModel
+from simulator.step.kernels import Kernels, PassSeconds, non_fp8_dtype
 
 LAUNCHED = 0.33
 """Host time of one such layer over that of a transformer's: a product, a norm, an activation; measured on one H200."""
@@ -25,13 +25,13 @@ STEP_S = 0.5e-3
 SHARDED = 3
 
 
-def stack_parts(model: Stack, layout: Layout, system: System, rates: Rates) -> dict[str, float]:
+def sequential_step_parts(model: SequentialModel, layout: Layout, system: System, rates: Rates) -> dict[str, float]:
     kernels = Kernels(system.gpu, rates)
     count = max(1, layout.micro_batches)
     products, rest = _work(model, layout, kernels)
     launching = len(model.layers) * LAUNCHED * LAUNCHES * _launch_us(layout, rates) * 1e-6
     busy = products.forward + products.backward + rest
-    host = max(0.0, launching - (busy if system.gpu.runs_ahead else 0.0))
+    host = max(0.0, launching - (busy if system.gpu.launches_ahead else 0.0))
     weights = sum(layer.weights for layer in model.layers)
     again = products.forward + rest / 3 if layout.recompute == "full" else 0.0
     parts = {
@@ -47,8 +47,8 @@ def stack_parts(model: Stack, layout: Layout, system: System, rates: Rates) -> d
     return parts
 
 
-def _work(model: Stack, layout: Layout, kernels: Kernels) -> tuple[Seconds, float]:
-    products, moved = Seconds(), 0.0
+def _work(model: SequentialModel, layout: Layout, kernels: Kernels) -> tuple[PassSeconds, float]:
+    products, moved = PassSeconds(), 0.0
     for layer in model.layers:
         rows = layer.rows * layout.micro_batch
         products += kernels.product(rows, layer.inner, layer.columns, _dtype(layout, layer, kernels))
@@ -59,7 +59,11 @@ def _work(model: Stack, layout: Layout, kernels: Kernels) -> tuple[Seconds, floa
 def _dtype(layout: Layout, layer: Layer, kernels: Kernels) -> str:
     """Torch lets convolutions of fp32 use tf32 where a GPU has it; products it does not."""
     convolved = layer.rows > 1
-    return "tf32" if convolved and layout.dtype == "fp32" and "tf32" in kernels.gpu.peak_tflops else plain(layout.dtype)
+    return (
+        "tf32"
+        if convolved and layout.dtype == "fp32" and "tf32" in kernels.gpu.peak_tflops
+        else non_fp8_dtype(layout.dtype)
+    )
 
 
 def _launch_us(layout: Layout, rates: Rates) -> float:
@@ -70,16 +74,17 @@ def _exchanged(layout: Layout, system: System, rates: Rates, weights: float, win
     """Gradients on their way behind backward, in buckets; weights too where they are split."""
     if layout.dp == 1:
         return 0.0
-    group = layout_groups.data(layout, system)
+    group = layout_groups.data_group(layout, system)
     size = layout.gradient_bytes * weights * layout.compression
     if layout.zero == 0:
         total, last = (
-            (time_s("all_reduce", part, group, system)) for part in (size, min(size, layout.bucket_mb * 2**20))
+            (collective_time_s("all_reduce", part, group, system))
+            for part in (size, min(size, layout.bucket_mb * 2**20))
         )
     else:
         gathers = 2 if layout.zero == SHARDED else 1
-        gather = time_s("all_gather", 2 * weights, group, system)
-        total = time_s("reduce_scatter", size, group, system) + gathers * gather
+        gather = collective_time_s("all_gather", 2 * weights, group, system)
+        total = collective_time_s("reduce_scatter", size, group, system) + gathers * gather
         last = gather / gathers if layout.zero == SHARDED else gather
     shown = max(rates.links * last, rates.links * total - window)
     return shown + rates.slowed * (rates.links * total - shown)

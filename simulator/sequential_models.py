@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from simulator.model import Layer, Stack
+from simulator.model import Layer, SequentialModel
 from trainer.config.schema import MlpConfig, ResNetConfig
 from trainer.models.shape import BlockPlan, is_bottleneck, plan_blocks
 
@@ -23,11 +23,11 @@ _POOLED = 5
 """Kept numbers of two bytes for each output of the pool behind the stem: itself, and its origin in eight bytes."""
 
 
-def stack(config: MlpConfig | ResNetConfig) -> Stack:
+def build_sequential_model(config: MlpConfig | ResNetConfig) -> SequentialModel:
     if isinstance(config, MlpConfig):
         widths = (config.inputs, *config.hidden, config.classes)
-        return Stack(layers=tuple(_linear(inputs, outputs) for inputs, outputs in pairwise(widths)))
-    return Stack(layers=tuple(_resnet(config)))
+        return SequentialModel(layers=tuple(_linear(inputs, outputs) for inputs, outputs in pairwise(widths)))
+    return SequentialModel(layers=tuple(_resnet(config)))
 
 
 def _resnet(config: ResNetConfig) -> Iterator[Layer]:

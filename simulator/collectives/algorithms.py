@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from math import ceil, log2
 
-from simulator.collectives.constants import ADDS_UP, Constants, Wait
-from simulator.collectives.fabric import Fabric
-from simulator.collectives.group import Op
+from simulator.collectives.constants import ADDITIVE, Constants, LatencyMix, load_fitted_constants
+from simulator.collectives.fabric import Fabric, build_fabric
+from simulator.collectives.group import Group, Op
 from simulator.collectives.nccl import (
     BASE_US,
     CHANNELS,
@@ -26,6 +27,7 @@ from simulator.collectives.nccl import (
     Algorithm,
     Protocol,
 )
+from simulator.hardware.system import System
 
 US_PER_GB_S = 1e-3
 """Microseconds that a byte takes at one GB/s."""
@@ -47,7 +49,7 @@ class Candidate:
     protocol: Protocol
     start_us: float
     us_per_byte: float
-    wait: Wait
+    wait: LatencyMix
     part_us_per_byte: float = 0.0
     """Of a message on the channels that it begins with, and the longest that it stays on them."""
     part_most_us: float = 0.0
@@ -57,7 +59,7 @@ class Candidate:
         return self.wait.time_us(self.start_us, moved)
 
 
-def candidates(op: Op, fabric: Fabric, fitted: Constants) -> tuple[Candidate, ...]:
+def list_candidates(op: Op, fabric: Fabric, fitted: Constants) -> tuple[Candidate, ...]:
     allowed = (way for way in _all(op, fabric, fitted) if way.algorithm not in fabric.without)
     return tuple(way for way in allowed if way.protocol in fabric.protocols)
 
@@ -165,11 +167,11 @@ def _direct(fabric: Fabric, fitted: Constants, cost: float, extra_us: float = 0.
         yield Candidate("direct", protocol, start, cost * US_PER_GB_S / share, wait)
 
 
-def _wait(fabric: Fabric, protocol: Protocol, across: Wait) -> Wait:
+def _wait(fabric: Fabric, protocol: Protocol, across: LatencyMix) -> LatencyMix:
     """Inside a node LL and LL128 send a flag with every line: nothing waits for a chunk."""
     if fabric.nodes > 1:
         return across
-    return fabric.in_ring if protocol == "Simple" else ADDS_UP
+    return fabric.in_ring if protocol == "Simple" else ADDITIVE
 
 
 def _narrowest(fabric: Fabric) -> float:
@@ -194,3 +196,25 @@ def _ll_most(fabric: Fabric) -> float:
     if fabric.nodes == 1:
         return LL_MOST_GB_S.get(fabric.generation, LL_MOST_GB_S["volta"])
     return LL_MOST_GB_S_ACROSS[min(fabric.nodes, MANY)]
+
+
+@lru_cache(maxsize=1 << 17)
+def collective_time_s(op: Op, size: float, group: Group, system: System) -> float:
+    """`size`: bytes of the full array, as nccl-tests count; of an all-gather what comes out, of a send what is sent."""
+    if group.ranks == 1 or size <= 0:
+        return 0.0
+    if system.exchanges is not None:
+        return system.exchanges.seconds(op, size, group.ranks, group.per_node)
+    return min(way.time_us(size) for way in _ways(op, group, system)) * 1e-6
+
+
+def choose_algorithm(op: Op, size: float, group: Group, system: System) -> Candidate:
+    """The algorithm and protocol behind `time_s`."""
+    if group.ranks == 1:
+        raise ValueError("group.ranks: 1; allowed: 2 or more, one rank exchanges nothing")
+    return min(_ways(op, group, system), key=lambda way: way.time_us(size))
+
+
+@cache
+def _ways(op: Op, group: Group, system: System) -> tuple[Candidate, ...]:
+    return list_candidates(op, build_fabric(group, system, load_fitted_constants()), load_fitted_constants())

@@ -121,7 +121,7 @@ def main() -> int:
             if number % 2 == 0:
                 ours.append(trainer_loop(config))
     extra = median(ours) / median(bare) - 1
-    tokens = config.batch.size * config.model.seq_len
+    tokens = config.batch.size * config.model.seq_len  # type: ignore[union-attr]  # tiny-llama has one
     figures = [
         Figure("bare torch loop", median(bare) * 1000, "ms"),
         Figure("trainer, everything on", median(ours) * 1000, "ms", f"bare {median(bare) * 1000:.1f} ms"),

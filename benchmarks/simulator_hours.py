@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 from simulator.hardware.gpus import link_gb_s, load_gpu
 from simulator.hardware.system import System
@@ -51,8 +52,8 @@ class Trained:
     """Of the filesystem; a guess where nobody says, and it hardly counts below a thousand GPUs."""
 
 
-RSC = {"gpu": "a100", "inter_gb_s": 200.0, "network": "infiniband"}
-GRAND_TETON = {"gpu": "h100", "inter_gb_s": 400.0, "network": "roce", "write_gb_s": 2000.0}
+RSC: dict[str, Any] = {"gpu": "a100", "inter_gb_s": 200.0, "network": "infiniband"}
+GRAND_TETON: dict[str, Any] = {"gpu": "h100", "inter_gb_s": 400.0, "network": "roce", "write_gb_s": 2000.0}
 LLAMA_1, LLAMA_2 = "arXiv 2302.13971 table 15", "arXiv 2307.09288 table 2"
 TRAINED = (
     Trained("llama-7b", 1.0e12, 2048, 1024, hours=82_432, source=LLAMA_1, **RSC),

@@ -37,5 +37,5 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeMachines]:
         return built
 
     yield machines
-    for machines in stacks:
-        machines.remove_by_label()
+    for built in stacks:
+        built.remove_by_label()

@@ -32,7 +32,7 @@ def trainer(tmp_path: Path) -> Iterator[Trainer]:
 
 
 def test_the_buffer_is_memory_that_the_gpu_knows(trainer: Trainer) -> None:
-    stage = trainer.checkpoints._stage
+    stage = trainer.checkpoints._channel._buffer
     assert stage is not None
     assert stage._image.is_pinned()
     assert stage._image.numel() > 3 * 4 * LAYERS * WIDTH**2

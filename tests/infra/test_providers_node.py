@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -24,13 +25,13 @@ def refusal(status: HTTPStatus) -> APIError:
 def test_a_name_that_was_taken_meanwhile_is_looked_at_again(
     monkeypatch: pytest.MonkeyPatch, late: dict[str, Any] | None
 ) -> None:
-    answers = iter([refusal(HTTPStatus.CONFLICT), NODE])
+    answers: Iterator[Any] = iter([refusal(HTTPStatus.CONFLICT), NODE])
 
     def make(_api: object, _props: object) -> dict[str, Any]:
         answer = next(answers)
         if isinstance(answer, APIError):
             raise answer
-        return answer
+        return dict(answer)
 
     monkeypatch.setattr(docker_node, "_make", make)
     monkeypatch.setattr(docker_node, "_adopt", lambda *_: late)

@@ -18,8 +18,13 @@ def test_only_a_run_pulls_the_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_look: bool, expected: str
 ) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(image, "can_pull_base", lambda: not calls.append("can_pull_base"))
-    monkeypatch.setattr(image, "pull_base", lambda _: not calls.append("pull_base"))
+
+    def record(name: str) -> bool:
+        calls.append(name)
+        return True
+
+    monkeypatch.setattr(image, "can_pull_base", lambda: record("can_pull_base"))
+    monkeypatch.setattr(image, "pull_base", lambda _: record("pull_base"))
     monkeypatch.setattr(engine, "inspect_engine", lambda: Engine("running"))
     monkeypatch.setattr(image, "is_current", lambda _: False)
     # Without root there is no fallback to debootstrap, so the base is probed.

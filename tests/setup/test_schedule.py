@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ def test_the_graph_names_every_phase_and_has_no_cycle(facts: Facts) -> None:
     graph = dependencies(facts)
     assert set(graph) == set(NAMES)
     order: list[str] = []
-    assert run_concurrently({phase.name: lambda name=phase.name: order.append(name) for phase in PHASES}, graph) == {}
+    assert run_concurrently({phase.name: partial(order.append, phase.name) for phase in PHASES}, graph) == {}
     assert order.index("docker") < order.index("image") < order.index("env")
     assert order.index("venv") < order.index("env")
 

@@ -102,7 +102,7 @@ def save_as(path: Path, layout: str, step: int) -> list[str]:
     checkpoints.save(step, tensors, {"step": step}, own={"mine": dist.get_rank()})
     checkpoints.before_update()
     assert checkpoints.wait(240)
-    kinds = [event.kind for event in checkpoints.poll()]
+    kinds: list[str] = [event.kind for event in checkpoints.poll()]
     checkpoints.close()
     return kinds
 

@@ -79,7 +79,7 @@ def profile(step: int) -> dict[str, Any]:
 def events(steps: int, finished: bool) -> list[dict[str, Any]]:
     peak = {"formula": "MFU = ...", "peak": 989.4e12, "source": "data sheet of NVIDIA H200", "achieved": 791e12}
     hosts = ["node-1", "node-2"]
-    first = [
+    first: list[tuple[float, str, Any]] = [
         (3.0, "started", {"began": BEGAN, "attempt": "0.0"}),
         (3.1, "imported", {}),
         (6.4, "joined", {"world_size": 4, "hosts": hosts}),
@@ -90,7 +90,7 @@ def events(steps: int, finished: bool) -> list[dict[str, Any]]:
         (40.0, "save_published", {"step": 200, "message": "", "seconds": 2.1}),
         (41.5, "straggler", {"rank": 2, "host": "node-2", "message": "rank 2 on node-2 works 85 ms per step <script>"}),
     ]
-    second = [
+    second: list[tuple[float, str, Any]] = [
         (66.0, "started", {"began": BEGAN + 63.2, "attempt": "1.0"}),
         (66.1, "imported", {}),
         (69.0, "joined", {"world_size": 2, "hosts": hosts[:1]}),
@@ -100,5 +100,7 @@ def events(steps: int, finished: bool) -> list[dict[str, Any]]:
         (81.0, "peak", peak),
         (90.0, "save_failed", {"step": 300, "message": "No space left on device", "seconds": 0.0}),
     ]
-    last = [(101.0, "ended", {"outcome": "finished", "reason": "done", "step": steps})] if finished else []
+    last: list[tuple[float, str, Any]] = (
+        [(101.0, "ended", {"outcome": "finished", "reason": "done", "step": steps})] if finished else []
+    )
     return [{"time": BEGAN + seconds, "event": kind, **fields} for seconds, kind, fields in (*first, *second, *last)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from trainer.config.schema import Config, DataConfig, Gpt2Config, LlamaConfig, MlpConfig, ResNetConfig
 from trainer.data.registry import open_source
 
-MODELS = {
+MODELS: dict[str, Any] = {
     "llama": LlamaConfig(vocab_size=512, seq_len=32),
     "gpt2": Gpt2Config(vocab_size=100, seq_len=32),
     "resnet": ResNetConfig(image_size=32, classes=10),

@@ -1,1 +1,1 @@
-"""Slurm: its configuration, its jobs, and the gate that says a cluster is ready."""
+"""Slurm: its commands and configuration, the ready gate, health checks, the fabric proof, power saving and jobs."""

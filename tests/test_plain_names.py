@@ -23,7 +23,6 @@ NOT_YET_CLEAN = (
     "infra",
     "muster",
     "simulator",
-    "slurm",
     "tests/bootstrap",
     "tests/cluster/catalog",
     "tests/gpu",

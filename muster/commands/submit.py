@@ -19,7 +19,7 @@ from infra.targets.aws.shell import check_tools
 from muster.commands import job_layout, screen
 from muster.commands.ssh import inventory, run, unattended
 from muster.commands.where import running_stack
-from slurm.job_environment import findings, settings
+from slurm.job_environment import check_settings, parse_settings
 
 FOLDER = "jobs"
 _CONTROL = b"\x1e"
@@ -99,7 +99,8 @@ def job_file(job: str, home: Home) -> Path:
 def warnings(job: str, known: Inventory) -> list[str]:
     """Of variables that NCCL no longer needs or is harmed by, on the fabrics this cluster has."""
     fabrics = sorted({node.fabric for node in known.compute} | {nodes.fabric for nodes in known.sets})
-    return list(dict.fromkeys(str(found) for fabric in fabrics for found in findings(settings(job), fabric)))
+    findings = (finding for fabric in fabrics for finding in check_settings(parse_settings(job), fabric))
+    return list(dict.fromkeys(map(str, findings)))
 
 
 def send(stack: StackHome, login: str, file: Path, arguments: list[str], options: Sequence[str] = ()) -> str:

@@ -1,1 +1,1 @@
-"""Proof that a job used the fabric it was given: what NCCL said, what the devices moved, how fast it was."""
+"""Proof that a job used the fabric of its nodes: the network NCCL chose, the bytes devices sent, the bandwidth."""

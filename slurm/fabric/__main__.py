@@ -1,4 +1,4 @@
-"""`python3 -m slurm.fabric`: the parts of the fabric job that are no shell: counters, the verdict, the nodes below."""
+"""`python3 -m slurm.fabric COMMAND FOLDER ...`: the parts of the fabric job that are not shell."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm.fabric import counters, pairs
-from slurm.fabric.below import Below, Measured, below, slow_pairs
-from slurm.fabric.nccl_log import Network, network
-from slurm.fabric.verdict import Evidence, Finding, Wanted, findings
+from slurm.fabric.evidence import Network, list_idle_devices, parse_nccl_log, read_counters, subtract_counters
+from slurm.fabric.pairs import Blame, Pair, PairSpeed, blame_nodes, list_slow_pairs, plan_rounds
+from slurm.fabric.verdict import Evidence, ExpectedFabric, Finding, compare
 
 EXPECTED = Path("/etc/muster/expected.json")
 RESULT = "result.json"
 # Less than this in a run of gigabytes is management traffic.
-_LEAST = 2**20
-BAD = 1
+_MIN_BYTES = 2**20
+FAILED = 1
 
 
 def main(argv: list[str]) -> int:
+    """Run a command and return its exit code."""
     command, *arguments = argv or [""]
     if command not in _COMMANDS:
         print(f"usage: python3 -m slurm.fabric {'|'.join(_COMMANDS)} FOLDER ...", file=sys.stderr)
@@ -30,115 +30,118 @@ def main(argv: list[str]) -> int:
 
 
 def _count(folder: Path, arguments: list[str]) -> int:
-    """On every node, before and after: `count FOLDER before`."""
+    """Save this node's counters; the argument is `before` or `after`."""
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    (folder / f"{node}.{arguments[0]}.json").write_text(json.dumps(counters.read()))
+    (folder / f"{node}.{arguments[0]}.json").write_text(json.dumps(read_counters()))
     return 0
 
 
 def _judge(folder: Path, _arguments: list[str]) -> int:
-    found = _findings(folder)
-    for finding in found:
+    """Print what is not as expected in the run across all nodes."""
+    findings = _list_findings(folder)
+    for finding in findings:
         print(f"fabric: {finding}")
-    return BAD if found else 0
+    return FAILED if findings else 0
 
 
 def _rounds(_folder: Path, nodes: list[str]) -> int:
-    """One line per round, its pairs as `a,b`."""
-    for part in pairs.rounds(nodes):
-        print(" ".join(",".join(pair) for pair in part))
+    """Print a line per round, its pairs as `a,b`."""
+    for pairs in plan_rounds(nodes):
+        print(" ".join(",".join(pair) for pair in pairs))
     return 0
 
 
 def _suspects(folder: Path, _arguments: list[str]) -> int:
-    """Slow pairs, one a line: these are measured again before anybody is blamed."""
-    for pair in slow_pairs(_pairs(folder), _wanted()):
+    """Print slow pairs, one a line: they are measured again before a node is blamed."""
+    for pair in list_slow_pairs(_read_pairs(folder), _read_expected()):
         print(",".join(pair.nodes))
     return 0
 
 
 def _result(folder: Path, _arguments: list[str]) -> int:
-    """For whoever may take nodes away, and in words."""
-    found, measured, wanted = _findings(folder), _pairs(folder), _wanted()
-    judged = below(found, measured, wanted)
-    for pair in measured:
-        print(f"fabric: {' and '.join(pair.nodes)}: {pair.speed(wanted):.2f} GB/s")
-    for node, reason in judged.reasons.items():
+    """Print the result, and write it to a file for `muster fabric`, which may drain nodes."""
+    findings, pairs, expected = _list_findings(folder), _read_pairs(folder), _read_expected()
+    blame = blame_nodes(findings, pairs, expected)
+    for pair in pairs:
+        print(f"fabric: {' and '.join(pair.nodes)}: {pair.speed(expected):.2f} GB/s")
+    for node, reason in blame.reasons.items():
         print(f"fabric: below: {node}: {reason}")
-    if judged.unclear:
-        print(f"fabric: {judged.unclear}")
-    (folder / RESULT).write_text(json.dumps(_as_result(judged, found, measured, wanted, _evidence(folder).networks)))
-    return BAD if judged.reasons or judged.unclear else 0
+    if blame.unclear:
+        print(f"fabric: {blame.unclear}")
+    result = _as_result(blame, findings, pairs, expected, _read_evidence(folder).networks)
+    (folder / RESULT).write_text(json.dumps(result))
+    return FAILED if blame.reasons or blame.unclear else 0
 
 
 _COMMANDS = {"count": _count, "judge": _judge, "rounds": _rounds, "suspects": _suspects, "result": _result}
 
 
 def _as_result(
-    judged: Below, found: list[Finding], measured: list[Measured], wanted: Wanted, networks: Mapping[str, Network]
+    blame: Blame,
+    findings: list[Finding],
+    pairs: list[PairSpeed],
+    expected: ExpectedFabric,
+    networks: Mapping[str, Network],
 ) -> dict[str, Any]:
     return {
-        "fabric": wanted.fabric,
+        "fabric": expected.fabric,
         "networks": {node: used.name for node, used in networks.items()},
-        "findings": [str(finding) for finding in found],
+        "findings": [str(finding) for finding in findings],
         "pairs": [
-            {"nodes": list(one.nodes), "gb_per_s": one.speed(wanted), "expected": one.expected(wanted)}
-            for one in measured
+            {"nodes": list(pair.nodes), "gb_per_s": pair.speed(expected), "expected": pair.expected(expected)}
+            for pair in pairs
         ],
-        "below": dict(judged.reasons),
-        "unclear": judged.unclear,
+        "below": dict(blame.reasons),
+        "unclear": blame.unclear,
     }
 
 
-def _findings(folder: Path) -> list[Finding]:
-    """One that failed as a whole has no figures; pairs tell then with whom."""
+def _list_findings(folder: Path) -> list[Finding]:
+    """Return the findings of the run across all nodes; if it failed there are no figures, and pairs show where."""
     if not (folder / "all.json").exists():
         return [Finding("", "the run across all nodes failed")]
-    return findings(_evidence(folder), _wanted())
+    return compare(_read_evidence(folder), _read_expected())
 
 
-def _pairs(folder: Path) -> list[Measured]:
-    """Of what was measured twice the better counts: somebody else may have been busy the first time."""
-    best: dict[pairs.Pair, Measured] = {}
+def _read_pairs(folder: Path) -> list[PairSpeed]:
+    """Return the better measurement of each pair: something else may have used the nodes during the other one."""
+    best: dict[Pair, PairSpeed] = {}
     for file in sorted(folder.glob("pair.*.json")):
         first, second = file.name.split(".")[1].split(",")
-        found = Measured((first, second), _busbw(file))
-        known = best.get(found.nodes)
-        best[found.nodes] = found if known is None or found.fastest > known.fastest else known
+        pair = PairSpeed((first, second), _read_busbw(file))
+        earlier = best.get(pair.nodes)
+        best[pair.nodes] = pair if earlier is None or pair.fastest > earlier.fastest else earlier
     return list(best.values())
 
 
-def _evidence(folder: Path) -> Evidence:
+def _read_evidence(folder: Path) -> Evidence:
     networks: dict[str, Network] = {}
     for file in sorted(folder.glob("nccl.*")):
-        found = network(file.read_text(errors="replace"))
+        network = parse_nccl_log(file.read_text(errors="replace"))
         node = file.name.split(".")[1]
-        # One log per process; the first that names its network speaks for the node.
+        # Each process has a log; the first that names its network counts for the node.
         if node not in networks or not networks[node].name:
-            networks[node] = found
+            networks[node] = network
     idle = {}
     for file in sorted(folder.glob("*.after.json")):
         before = folder / file.name.replace(".after.", ".before.")
-        sent = counters.moved(_json(before) if before.exists() else {}, _json(file))
-        idle[file.name.split(".")[0]] = counters.idle(sent, _LEAST)
-    whole = folder / "all.json"
-    return Evidence(
-        networks, idle, {int(size): speed for size, speed in (_json(whole) if whole.exists() else {}).items()}
-    )
+        sent = subtract_counters(_read_json(before) if before.exists() else {}, _read_json(file))
+        idle[file.name.split(".")[0]] = list_idle_devices(sent, _MIN_BYTES)
+    return Evidence(networks, idle, _read_busbw(folder / "all.json"))
 
 
-def _wanted() -> Wanted:
-    known = _json(EXPECTED)
-    busbw = {int(size): speed for size, speed in known.get("busbw", {}).items()}
-    return Wanted(known["fabric"], known.get("efa", 0), busbw)
+def _read_expected() -> ExpectedFabric:
+    content = _read_json(EXPECTED)
+    busbw = {int(size): speed for size, speed in content.get("busbw", {}).items()}
+    return ExpectedFabric(content["fabric"], content.get("efa", 0), busbw)
 
 
-def _busbw(file: Path) -> dict[int, float]:
-    """GB/s by size; none where the run failed."""
-    return {int(size): float(speed) for size, speed in (_json(file) if file.exists() else {}).items()}
+def _read_busbw(file: Path) -> dict[int, float]:
+    """Return GB/s by message size in bytes; nothing if the run failed."""
+    return {int(size): float(speed) for size, speed in (_read_json(file) if file.exists() else {}).items()}
 
 
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -1,38 +1,110 @@
-"""Which node is the slow one, found by measuring pairs: in two rounds every node meets two others. Pure."""
+"""Finding slow nodes by measuring pairs: every node meets two others, and a node with only slow pairs is slow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm.fabric.verdict import TOLERANCE, ExpectedFabric, Finding, choose_size
 
 Pair = tuple[str, str]
 # A pair is slow below this share of what the better quarter of the pairs reach; one bad node spoils two pairs.
-# Over TCP the processors of the nodes count as well, and who else uses them.
-SLOW = {"efa": 0.85, "infiniband": 0.85, "tcp": 0.5}
-FEWEST = 3
+# Over TCP the nodes' processors matter as well, and what else runs on them.
+SLOW_SHARE = {"efa": 0.85, "infiniband": 0.85, "tcp": 0.5}
+MIN_NODES = 3
 """Nodes that it takes to tell which of two is the slow one."""
 _QUARTER = 4
 
 
-def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
-    """Pairs of neighbours on a ring; pairs of one round share no node, so they run at the same time."""
-    if len(nodes) < FEWEST:
-        return [[(nodes[0], nodes[1])]] if len(nodes) == FEWEST - 1 else []
-    # Each in the order of its nodes, which is the order in which Slurm numbers them within the pair.
-    ring = [*zip(nodes, nodes[1:]), (nodes[0], nodes[-1])]  # noqa: B905, RUF007  # the nodes' own Python may be 3.9
+@dataclass(frozen=True)
+class PairSpeed:
+    """The measurement of two nodes."""
+
+    nodes: Pair
+    busbw: Mapping[int, float]
+    """Bus bandwidth in GB/s by message size in bytes; empty if the nodes could not connect."""
+
+    @property
+    def fastest(self) -> float:
+        return max(self.busbw.values(), default=0.0)
+
+    def expected(self, expected: ExpectedFabric) -> float | None:
+        """Return what such machines should reach, in GB/s; None if nobody has measured them."""
+        size = choose_size(self.busbw, expected)
+        return expected.busbw[size] if size else None
+
+    def speed(self, expected: ExpectedFabric) -> float:
+        """Return the speed at the message size that can be compared, in GB/s."""
+        size = choose_size(self.busbw, expected)
+        return self.busbw[size] if size else self.fastest
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The nodes to drain."""
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """By node, why it is to be drained."""
+    unclear: str = ""
+    """What is wrong if no single node can be blamed for it."""
+
+
+def plan_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
+    """Return pairs of neighbours on a ring, in rounds whose pairs share no node and can run at the same time."""
+    if len(nodes) < MIN_NODES:
+        return [[(nodes[0], nodes[1])]] if len(nodes) == MIN_NODES - 1 else []
+    # Each pair is in the order of the nodes, which is the order in which Slurm numbers them within the pair.
+    ring = [*zip(nodes, nodes[1:]), (nodes[0], nodes[-1])]  # noqa: B905, RUF007  # The node's own Python may be 3.9.
     even, odd = ring[0 : len(nodes) - len(nodes) % 2 : 2], ring[1::2]
-    # With an odd number of nodes the last pair of the ring meets the first of both rounds.
-    left = [ring[-1]] if len(nodes) % 2 else []
-    return [part for part in (even, odd, left) if part]
+    # With an odd number of nodes the last pair of the ring shares nodes with both rounds.
+    last = [ring[-1]] if len(nodes) % 2 else []
+    return [pairs for pairs in (even, odd, last) if pairs]
 
 
-def usual(busbw: Mapping[Pair, float]) -> float:
-    """What the better quarter of the pairs reach."""
-    return sorted(busbw.values(), reverse=True)[len(busbw) // _QUARTER]
+def list_slow_pairs(pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> list[PairSpeed]:
+    """Return the pairs that are slower than the others, or than the machine should be."""
+    return [pair for pair in pairs if _is_slow(pair, pairs, expected)]
 
 
-def slow_nodes(slow: Mapping[Pair, bool]) -> list[str]:
-    """Nodes all of whose pairs are slow; with fewer than three nodes a pair cannot tell which of its two it is."""
-    nodes = list(dict.fromkeys(node for pair in slow for node in pair))
-    if len(nodes) < FEWEST:
+def blame_nodes(findings: Sequence[Finding], pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> Blame:
+    """Return the nodes to drain after a fabric job, or why none of them can be blamed."""
+    nodes = list(dict.fromkeys(node for pair in pairs for node in pair.nodes))
+    slow = list_slow_pairs(pairs, expected)
+    reasons = {node: _describe_slow(node, pairs, expected) for node in _list_slow_nodes(nodes, pairs, slow)} | {
+        finding.node: finding.text for finding in findings if finding.node
+    }
+    if len(reasons) * 2 > len(nodes):
+        return Blame(
+            unclear=f"{len(reasons)} of {len(nodes)} nodes are below ({', '.join(reasons)}): not a fault of single "
+            "nodes; look at what they have in common, such as driver, plugin, image and job environment"
+        )
+    if reasons:
+        return Blame(reasons)
+    if slow and len(nodes) < MIN_NODES:
+        return Blame(unclear=f"{' or '.join(nodes)} is slow: two nodes cannot tell which; measure them with a third")
+    between = [f"{' and '.join(pair.nodes)} are slow with each other, not with others" for pair in slow]
+    return Blame(unclear="; ".join([*map(str, findings), *between]))
+
+
+def _list_slow_nodes(nodes: Sequence[str], pairs: Sequence[PairSpeed], slow: Sequence[PairSpeed]) -> list[str]:
+    """Return the nodes all of whose pairs are slow; one pair cannot tell which of its two nodes it is."""
+    if len(nodes) < MIN_NODES:
         return []
-    return [node for node in nodes if all(is_slow for pair, is_slow in slow.items() if node in pair)]
+    return [node for node in nodes if all(pair in slow for pair in pairs if node in pair.nodes)]
+
+
+def _is_slow(pair: PairSpeed, pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> bool:
+    speed, target = pair.speed(expected), pair.expected(expected)
+    if target is not None and speed < TOLERANCE * target:
+        return True
+    return speed < SLOW_SHARE[expected.fabric] * _usual_speed(pairs, expected)
+
+
+def _usual_speed(pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> float:
+    """Return what the better quarter of the pairs reach, in GB/s."""
+    return sorted((pair.speed(expected) for pair in pairs), reverse=True)[len(pairs) // _QUARTER]
+
+
+def _describe_slow(node: str, pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> str:
+    best = max(pair.speed(expected) for pair in pairs if node in pair.nodes)
+    return f"{best:.2f} GB/s at best with its neighbours, others reach {_usual_speed(pairs, expected):.2f}"

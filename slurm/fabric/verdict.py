@@ -1,85 +1,90 @@
-"""Whether what a job showed of the fabric is what the machine should give. Pure."""
+"""Comparing what a job shows of the fabric with what the machine should give."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm.fabric.nccl_log import Network
+from slurm.fabric.evidence import Network
 
 # Published figures were measured on quiet machines; a healthy pair stays well above this share of them.
 TOLERANCE = 0.85
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedFabric:
+    """What the fabric of these machines should give."""
+
     fabric: str
-    """tcp, efa or infiniband."""
+    """`tcp`, `efa` or `infiniband`."""
     devices: int = 0
-    """RDMA devices of each node; 0: not known."""
+    """RDMA devices of each node; 0 if unknown."""
     busbw: Mapping[int, float] = field(default_factory=dict)
-    """GB/s of bus bandwidth by message size in bytes; empty where nobody has measured the machine."""
+    """Bus bandwidth in GB/s by message size in bytes; empty if nobody has measured the machine."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one job showed."""
+    """What one job across all nodes showed."""
 
     networks: Mapping[str, Network]
-    """By node, from NCCL's log; empty where the job did not use NCCL."""
+    """By node, from NCCL's log; empty if the job did not use NCCL."""
     idle: Mapping[str, Sequence[str]]
-    """By node: devices that moved nothing."""
+    """By node: devices that sent nothing."""
     busbw: Mapping[int, float]
-    """GB/s by message size in bytes."""
+    """Bus bandwidth in GB/s by message size in bytes."""
 
 
 @dataclass(frozen=True)
 class Finding:
+    """A way in which the fabric is not as expected."""
+
     node: str
-    """Empty: the whole set of nodes."""
+    """Empty if it concerns all nodes together."""
     text: str
 
     def __str__(self) -> str:
         return f"{self.node}: {self.text}" if self.node else self.text
 
 
-def findings(evidence: Evidence, wanted: Wanted) -> list[Finding]:
-    return [*_used(evidence, wanted), *_idle(evidence), *_slow(evidence, wanted)]
+def compare(evidence: Evidence, expected: ExpectedFabric) -> list[Finding]:
+    """Return everything that is not as expected."""
+    return [*_compare_networks(evidence, expected), *_list_idle(evidence), *_compare_speed(evidence, expected)]
 
 
-def size_to_judge(busbw: Mapping[int, float], wanted: Wanted) -> int | None:
-    """The largest that both know: small messages measure latency."""
-    return max((size for size in wanted.busbw if size in busbw), default=None)
+def choose_size(busbw: Mapping[int, float], expected: ExpectedFabric) -> int | None:
+    """Return the largest message size that was measured and is expected: small messages measure latency."""
+    return max((size for size in expected.busbw if size in busbw), default=None)
 
 
-def _used(evidence: Evidence, wanted: Wanted) -> list[Finding]:
-    """On TCP there is nothing to fall back to. Elsewhere no word in the log is as bad as the wrong one."""
-    if wanted.fabric == "tcp":
+def _compare_networks(evidence: Evidence, expected: ExpectedFabric) -> list[Finding]:
+    """Return nodes on which NCCL used another network; TCP has no slower one, and an unknown network is as bad."""
+    if expected.fabric == "tcp":
         return []
     if not evidence.networks:
-        return [Finding("", f"no node says which network NCCL used; expected {wanted.fabric}")]
-    found = []
+        return [Finding("", f"no node reports which network NCCL used; expected {expected.fabric}")]
+    findings = []
     for node, network in evidence.networks.items():
-        if network.name != wanted.fabric:
+        if network.name != expected.fabric:
+            used = network.name or "an unknown network"
             why = f" ({network.complaints[0]})" if network.complaints else ""
-            found.append(Finding(node, f"NCCL used {network.name or 'an unknown network'}, not {wanted.fabric}{why}"))
-        elif wanted.devices and network.devices != wanted.devices:
-            found.append(Finding(node, f"NCCL found {network.devices} of {wanted.devices} devices"))
-    return found
+            findings.append(Finding(node, f"NCCL used {used}, not {expected.fabric}{why}"))
+        elif expected.devices and network.devices != expected.devices:
+            findings.append(Finding(node, f"NCCL found {network.devices} of {expected.devices} devices"))
+    return findings
 
 
-def _idle(evidence: Evidence) -> list[Finding]:
-    return [Finding(node, f"{', '.join(devices)} moved nothing") for node, devices in evidence.idle.items() if devices]
+def _list_idle(evidence: Evidence) -> list[Finding]:
+    return [Finding(node, f"{', '.join(devices)} sent nothing") for node, devices in evidence.idle.items() if devices]
 
 
-def _slow(evidence: Evidence, wanted: Wanted) -> list[Finding]:
-    size = size_to_judge(evidence.busbw, wanted)
+def _compare_speed(evidence: Evidence, expected: ExpectedFabric) -> list[Finding]:
+    size = choose_size(evidence.busbw, expected)
     if size is None:
         return []
-    got, expected = evidence.busbw[size], wanted.busbw[size]
-    if got >= TOLERANCE * expected:
+    speed, target = evidence.busbw[size], expected.busbw[size]
+    if speed >= TOLERANCE * target:
         return []
-    share = got / expected
     return [
-        Finding("", f"{got:.1f} GB/s at {size // 2**20} MiB is {share:.0%} of the {expected:.1f} that it should be")
+        Finding("", f"{speed:.1f} GB/s at {size // 2**20} MiB is {speed / target:.0%} of the expected {target:.1f}")
     ]

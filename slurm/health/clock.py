@@ -1,4 +1,4 @@
-"""clock: the node's time is that of the others; a credential from another time is refused."""
+"""clock: the node's clock agrees with the others'; Slurm refuses credentials from another time."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import re
 
 from slurm.health.check import Check, Expected
 
-# Slurm refuses credentials that seem to come from the future or are too old; long before that logs cannot be compared.
-MOST_S = 1.0
+# Slurm refuses credentials from the future and old ones; long before that, logs cannot be compared.
+MAX_OFFSET_S = 1.0
 _OFFSET = re.compile(r"^System time\s*:\s*([\d.]+) seconds (slow|fast)", re.MULTILINE)
 
 
 def judge(output: str, _expected: Expected) -> list[str]:
+    """Return the offset if it is too large."""
     if "absent" in output.split():
         return []
     match = _OFFSET.search(output)
     if match is None:
-        return [f"cannot read chronyc's answer {output.strip()[:60]!r}"]
-    off = float(match[1])
-    return [f"{off:.1f} s {match[2]}"] if off > MOST_S else []
+        return [f"cannot parse the output of chronyc: {output.strip()[:60]!r}"]
+    offset_s = float(match[1])
+    return [f"{offset_s:.1f} s {match[2]}"] if offset_s > MAX_OFFSET_S else []
 
 
 CHECK = Check(
     "clock",
     applies=lambda _: True,
-    # Containers share the clock of their machine and run no chronyd.
+    # Containers share the clock of their host and run no chronyd.
     command=lambda _: "if systemctl -q is-active chrony; then chronyc -n tracking; else echo absent; fi",
     judge=judge,
     before_jobs=False,

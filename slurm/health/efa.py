@@ -1,17 +1,18 @@
-"""efa: the machine shows as many EFA devices as its type has, each with an active port."""
+"""efa: the machine has all EFA devices of its type, each with an active port."""
 
 from __future__ import annotations
 
 from slurm.health.check import Check, Expected
 
-# Amazon's PCI vendor id: other RDMA devices do not count.
-_AMAZON = "0x1d0f"
+# PCI vendor id of EFA devices: other RDMA devices do not count.
+_EFA_VENDOR = "0x1d0f"
 
 
 def judge(output: str, expected: Expected) -> list[str]:
+    """Return missing devices and ports that are not active."""
     rows = [line.split(None, 2) for line in output.splitlines() if line.strip()]
-    devices = {row[0]: row[2] for row in rows if len(row) == 3 and row[1] == _AMAZON}  # noqa: PLR2004
-    problems = [] if len(devices) == expected.efa else [f"{len(devices)} devices of {expected.efa} are there"]
+    devices = {row[0]: row[2] for row in rows if len(row) == 3 and row[1] == _EFA_VENDOR}  # noqa: PLR2004
+    problems = [] if len(devices) == expected.efa else [f"{len(devices)} of {expected.efa} devices are present"]
     return problems + [
         f"port of {name} is {state.split(':')[-1].strip()}"
         for name, state in devices.items()

@@ -1,4 +1,4 @@
-"""filesystem: shared filesystems are mounted and answer; the node's own disks have room."""
+"""mounts and disk: shared filesystems are mounted and answer; the node's own disks have free space."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import shlex
 
 from slurm.health.check import Check, Expected
 
-# With less free space than both of these daemons begin to fail in ways that look like something else.
-LEAST_SHARE = 0.02
-LEAST_KB = 2 * 1024 * 1024
+# With less free space than both of these, daemons begin to fail in misleading ways.
+MIN_FREE_SHARE = 0.02
+MIN_FREE_KB = 2 * 1024 * 1024
 
 
 def judge_mounts(output: str, expected: Expected) -> list[str]:
+    """Return the mounts that are missing."""
     mounted = set(output.split())
     return [f"{mount} is not mounted" for mount in expected.mounts if mount not in mounted]
 
 
 def judge_disk(output: str, _expected: Expected) -> list[str]:
-    """`df -P`: Filesystem 1024-blocks Used Available Capacity Mounted-on."""
+    """Return the disks of `df -P` that are nearly full."""
     problems = []
     for line in output.splitlines()[1:]:
         _device, size, _used, free, _share, mount = line.split(None, 5)
-        if int(free) < min(LEAST_KB, LEAST_SHARE * int(size)):
-            problems.append(f"{mount} has {int(free) // 1024} MB left of {int(size) // 1024}")
+        if int(free) < min(MIN_FREE_KB, MIN_FREE_SHARE * int(size)):
+            problems.append(f"{mount} has {int(free) // 1024} MB free of {int(size) // 1024}")
     return problems
 
 
-def _ask(expected: Expected) -> str:
-    """`stat -f` asks the server: where that is gone nothing answers, and the time limit makes it a problem."""
+def _write_script(expected: Expected) -> str:
+    """Return a script that asks each server: `stat -f` hangs if it is gone, and the time limit reports that."""
     return "\n".join(
         f"if mountpoint -q {quoted}; then stat -f {quoted} >/dev/null || exit 1; echo {quoted}; fi"
         for quoted in map(shlex.quote, expected.mounts)
     )
 
 
-MOUNTS = Check("mounts", applies=lambda expected: bool(expected.mounts), command=_ask, judge=judge_mounts)
+MOUNTS = Check("mounts", applies=lambda expected: bool(expected.mounts), command=_write_script, judge=judge_mounts)
 DISK = Check(
     "disk",
     applies=lambda _: True,

@@ -1,4 +1,4 @@
-"""gpu: all GPUs answer, none has uncorrectable memory errors, none is slowed by its hardware."""
+"""gpu: all GPUs answer, none has uncorrectable memory errors, none is throttled by its hardware."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ FIELDS = (
     "remapped_rows.failure",
     "clocks_throttle_reasons.active",
 )
-# Bits of the throttle reasons that hardware sets: slowdown, thermal slowdown, power brake.
+# Bits of the throttle reasons that the hardware sets: slowdown, thermal slowdown, power brake.
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
 _SLOWED = {0x8: "hardware slowdown", 0x40: "thermal slowdown", 0x80: "power brake"}
-_NONE = ("[N/A]", "N/A", "[Not Supported]")
+_NOT_AVAILABLE = ("[N/A]", "N/A", "[Not Supported]")
 
 
 def judge(output: str, expected: Expected) -> list[str]:
+    """Return missing GPUs and what is wrong with the others."""
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.strip()]
-    problems = [] if len(rows) == expected.gpus else [f"{len(rows)} GPUs of {expected.gpus} answer"]
+    problems = [] if len(rows) == expected.gpus else [f"{len(rows)} of {expected.gpus} GPUs answer"]
     for row in rows:
         if len(row) != len(FIELDS):
-            problems.append(f"cannot read {', '.join(row)!r}")
+            problems.append(f"cannot parse {', '.join(row)!r}")
             continue
-        problems += [f"GPU {row[0]} {trouble}" for trouble in _troubles(row)]
+        problems += [f"GPU {row[0]} {fault}" for fault in _list_faults(row)]
     return problems
 
 
-def _troubles(row: list[str]) -> list[str]:
+def _list_faults(row: list[str]) -> list[str]:
     _index, uncorrected, pending, failed, reasons = row
-    found = []
-    if uncorrected not in ("0", *_NONE):
-        found.append(f"has {uncorrected} uncorrectable memory errors")
-    if pending not in ("0", "No", *_NONE):
-        found.append("waits for a reset to replace bad memory rows")
-    if failed not in ("0", "No", *_NONE):
-        found.append("could not replace bad memory rows")
-    if reasons not in _NONE:
+    faults = []
+    if uncorrected not in ("0", *_NOT_AVAILABLE):
+        faults.append(f"has {uncorrected} uncorrectable memory errors")
+    if pending not in ("0", "No", *_NOT_AVAILABLE):
+        faults.append("needs a reset to replace bad memory rows")
+    if failed not in ("0", "No", *_NOT_AVAILABLE):
+        faults.append("could not replace bad memory rows")
+    if reasons not in _NOT_AVAILABLE:
         active = int(reasons, 16)
-        found += [f"runs slow: {word}" for bit, word in _SLOWED.items() if active & bit]
-    return found
+        faults += [f"runs slow: {cause}" for bit, cause in _SLOWED.items() if active & bit]
+    return faults
 
 
 CHECK = Check(

@@ -1,4 +1,4 @@
-"""nvlink: every GPU has all its links to the others."""
+"""nvlink: every GPU has all its links to other GPUs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _LINK = re.compile(r"^\s+Link \d+: [\d.]+ GB/s")
 
 
 def judge(output: str, expected: Expected) -> list[str]:
+    """Return GPUs that are not listed or lack links."""
     links: dict[int, int] = {}
     current = None
     for line in output.splitlines():

@@ -1,4 +1,4 @@
-"""software: driver and kernel modules are still those that the node was set up with."""
+"""software: driver and kernel modules have the versions that the node was set up with."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from slurm.health.check import Check, Expected
 
 
 def judge(output: str, expected: Expected) -> list[str]:
-    found = [line.partition("\t")[::2] for line in output.splitlines()]
+    """Return the components whose file no longer shows the version, given `file<tab>line` for each line."""
+    lines = [line.partition("\t")[::2] for line in output.splitlines()]
     return [
-        f"{name} is no longer {known['version']}: {path} says {_said(path, found)}"
-        for name, known in expected.software.items()
-        if (path := known["file"]) and not _there(known["version"], path, found)
+        f"{name} is no longer {component['version']}: {path} says {_quote_first(path, lines)}"
+        for name, component in expected.software.items()
+        if (path := component["file"]) and not _shows_version(component["version"], path, lines)
     ]
 
 
-def _there(version: str, path: str, found: list[tuple[str, str]]) -> bool:
-    """As a whole: 2.5 is not in 2.5.2."""
-    whole = re.compile(rf"(?<![\d.]){re.escape(version)}(?!\.?\d)")
-    return any(file == path and whole.search(line) for file, line in found)
+def _shows_version(version: str, path: str, lines: list[tuple[str, str]]) -> bool:
+    """Return whether a line of the file has exactly this version: 2.5 is not in 2.5.2."""
+    exact = re.compile(rf"(?<![\d.]){re.escape(version)}(?!\.?\d)")
+    return any(file == path and exact.search(line) for file, line in lines)
 
 
-def _said(path: str, found: list[tuple[str, str]]) -> str:
-    return next((f"'{line}'" for file, line in found if file == path), "nothing")
+def _quote_first(path: str, lines: list[tuple[str, str]]) -> str:
+    return next((f"'{line}'" for file, line in lines if file == path), "nothing")
 
 
-def _files(expected: Expected) -> list[str]:
-    return [known["file"] for known in expected.software.values() if known["file"]]
+def _list_files(expected: Expected) -> list[str]:
+    return [component["file"] for component in expected.software.values() if component["file"]]
 
 
 CHECK = Check(
     "software",
-    applies=lambda expected: bool(_files(expected)),
+    applies=lambda expected: bool(_list_files(expected)),
     command=lambda expected: (
-        f"for file in {shlex.join(_files(expected))}; do "
+        f"for file in {shlex.join(_list_files(expected))}; do "
         '[ -r "$file" ] && head -n 20 "$file" | sed "s|^|$file\\t|"; done; true'
     ),
     judge=judge,

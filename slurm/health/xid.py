@@ -1,4 +1,4 @@
-"""xid: the kernel log since boot has no GPU error after which the GPU cannot be trusted."""
+"""xid: the kernel log since boot shows no error after which a GPU cannot be trusted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 from slurm.health.check import Check, Expected
 
-# https://docs.nvidia.com/deploy/xid-errors: those whose remedy is a reset, a reboot or a new machine, with the reason.
-# Not here: what a faulty program causes (13, 31, 43, 45, 68) and contained memory errors (92, 94).
+# https://docs.nvidia.com/deploy/xid-errors: errors that need a reset, a reboot or a new machine, with the reason.
+# Not here: errors that a faulty program causes (13, 31, 43, 45, 68) and contained memory errors (92, 94).
 FATAL = {
     46: "GPU stopped processing",
     48: "uncorrectable memory error",
@@ -30,13 +30,14 @@ _LINE = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)")
 
 
 def judge(output: str, _expected: Expected) -> list[str]:
-    seen: dict[tuple[str, int], int] = {}
+    """Return the fatal errors by device."""
+    counts: dict[tuple[str, int], int] = {}
     for match in _LINE.finditer(output):
         key = (match["device"].removeprefix("PCI:"), int(match["number"]))
-        seen[key] = seen.get(key, 0) + 1
+        counts[key] = counts.get(key, 0) + 1
     return [
         f"Xid {number} on {device}: {FATAL[number]}" + (f" ({count} times)" if count > 1 else "")
-        for (device, number), count in seen.items()
+        for (device, number), count in counts.items()
         if number in FATAL
     ]
 
@@ -44,7 +45,7 @@ def judge(output: str, _expected: Expected) -> list[str]:
 CHECK = Check(
     "xid",
     applies=lambda expected: expected.gpus > 0,
-    # grep says 1 where there is nothing, which is good news; dmesg's own failure must not be hidden by it.
+    # grep exits with 1 if there are no lines, which is good news; a failure of dmesg must not be hidden by it.
     command=lambda _: 'log=$(dmesg --color=never) || exit $?; printf "%s\\n" "$log" | grep -F "NVRM: Xid" || true',
     judge=judge,
 )

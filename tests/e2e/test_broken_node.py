@@ -49,6 +49,6 @@ def test_below_what_the_machine_should_reach_pairs_are_measured_and_the_job_fail
         out = cluster.ssh("login", f"cd ~; sbatch --wait -J slow /shared/muster/{FABRIC} || true; cat slow-*.out")
     finally:
         cluster.ssh("gpu-1", RESTORE, user="root")
-    assert "GB/s at 64 MiB is 0% of the 900.0 that it should be" in out
+    assert "GB/s at 64 MiB is 0% of the expected 900.0" in out
     assert "fabric: gpu-1 and gpu-2: " in out
     assert "fabric: FAILED" in out

@@ -80,7 +80,7 @@ def test_a_copied_job_is_warned_about_on_the_fabrics_that_the_cluster_has() -> N
     assert submit.warnings(job, local) == [tuner]
     sets = (NodeSet(group="gpu", count=2, static=2, cpus=8, memory_mb=1024, fabric="efa"),)
     cloud = Inventory(cluster="c", target="aws", nodes=(), sets=sets)
-    tcp = "harmful  line 1: NCCL_NET=Socket: the job would run over TCP although the nodes have a faster fabric"
+    tcp = "harmful  line 1: NCCL_NET=Socket: the job would use TCP even though the nodes have a faster fabric"
     assert submit.warnings(job, cloud) == [tcp, tuner]
 
 

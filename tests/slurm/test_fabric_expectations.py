@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm.fabric import counters
-from slurm.fabric.below import Below, Measured, below
-from slurm.fabric.nccl_log import Network, network
-from slurm.fabric.pairs import rounds
-from slurm.fabric.verdict import Evidence, Finding, Wanted, findings
+from slurm.fabric.evidence import Network, list_idle_devices, parse_nccl_log, read_counters, subtract_counters
+from slurm.fabric.pairs import Blame, PairSpeed, blame_nodes, plan_rounds
+from slurm.fabric.verdict import Evidence, ExpectedFabric, Finding, compare
 
 EFA_LOG = """\
 gpu-1:4021:4021 [0] NCCL INFO NET/Plugin: Loaded net plugin Libfabric (v10)
@@ -28,18 +26,18 @@ GIB = 2**30
 
 
 def test_efa_with_its_devices() -> None:
-    assert network(EFA_LOG) == Network("efa", 16)
+    assert parse_nccl_log(EFA_LOG) == Network("efa", 16)
 
 
 def test_silent_fall_back_to_tcp_is_seen_with_its_cause() -> None:
-    found = network(TCP_LOG)
+    found = parse_nccl_log(TCP_LOG)
     assert (found.name, found.devices) == ("socket", 0)
     assert "No plugin found" in found.complaints[0]
 
 
 def test_infiniband_and_an_empty_log() -> None:
-    assert network(IB_LOG) == Network("infiniband", 2)
-    assert network("") == Network("")
+    assert parse_nccl_log(IB_LOG) == Network("infiniband", 2)
+    assert parse_nccl_log("") == Network("")
 
 
 def test_counters_of_both_kinds_are_read(tmp_path: Path) -> None:
@@ -49,15 +47,15 @@ def test_counters_of_both_kinds_are_read(tmp_path: Path) -> None:
     (efa / "tx_bytes").write_text("100\n")
     (efa / "rdma_write_bytes").write_text("23\n")
     (mlx / "port_xmit_data").write_text("5\n")
-    before = counters.read(tmp_path)
+    before = read_counters(tmp_path)
     assert before == {"rdmap86s0": 123, "mlx5_0": 20}
     (efa / "tx_bytes").write_text("1100\n")
-    sent = counters.moved(before, counters.read(tmp_path))
+    sent = subtract_counters(before, read_counters(tmp_path))
     assert sent == {"rdmap86s0": 1000, "mlx5_0": 0}
-    assert counters.idle(sent, least=1) == ["mlx5_0"]
+    assert list_idle_devices(sent, min_bytes=1) == ["mlx5_0"]
 
 
-P5EN = Wanted("efa", devices=16, busbw={GIB: 437.0, 128 * 2**20: 289.0})
+P5EN = ExpectedFabric("efa", devices=16, busbw={GIB: 437.0, 128 * 2**20: 289.0})
 GOOD = {"gpu-1": Network("efa", 16), "gpu-2": Network("efa", 16)}
 
 
@@ -65,26 +63,26 @@ GOOD = {"gpu-1": Network("efa", 16), "gpu-2": Network("efa", 16)}
     ("evidence", "wanted", "said"),
     [
         (Evidence(GOOD, {}, {GIB: 430.0}), P5EN, []),
-        (Evidence({**GOOD, "gpu-2": network(TCP_LOG)}, {}, {GIB: 8.0}), P5EN, [
+        (Evidence({**GOOD, "gpu-2": parse_nccl_log(TCP_LOG)}, {}, {GIB: 8.0}), P5EN, [
             "gpu-2: NCCL used socket, not efa (gpu-2:77:77 [0] NCCL INFO NET/Plugin: No plugin found (libnccl-net.so), "
             "using internal implementation)",
-            "8.0 GB/s at 1024 MiB is 2% of the 437.0 that it should be"]),
+            "8.0 GB/s at 1024 MiB is 2% of the expected 437.0"]),
         (Evidence({**GOOD, "gpu-1": Network("efa", 1)}, {}, {GIB: 430.0}), P5EN, ["gpu-1: NCCL found 1 of 16 devices"]),
-        (Evidence(GOOD, {"gpu-2": ["rdmap86s0"]}, {}), P5EN, ["gpu-2: rdmap86s0 moved nothing"]),
-        (Evidence({}, {}, {}), P5EN, ["no node says which network NCCL used; expected efa"]),
+        (Evidence(GOOD, {"gpu-2": ["rdmap86s0"]}, {}), P5EN, ["gpu-2: rdmap86s0 sent nothing"]),
+        (Evidence({}, {}, {}), P5EN, ["no node reports which network NCCL used; expected efa"]),
         (Evidence(GOOD, {}, {128 * 2**20: 200.0, GIB: 360.0}), P5EN,
-         ["360.0 GB/s at 1024 MiB is 82% of the 437.0 that it should be"]),
-        (Evidence({}, {}, {GIB: 1.0}), Wanted("tcp"), []),
+         ["360.0 GB/s at 1024 MiB is 82% of the expected 437.0"]),
+        (Evidence({}, {}, {GIB: 1.0}), ExpectedFabric("tcp"), []),
     ],
 )  # fmt: skip
-def test_verdict(evidence: Evidence, wanted: Wanted, said: list[str]) -> None:
-    assert [str(finding) for finding in findings(evidence, wanted)] == said
+def test_verdict(evidence: Evidence, wanted: ExpectedFabric, said: list[str]) -> None:
+    assert [str(finding) for finding in compare(evidence, wanted)] == said
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 33])
 def test_every_node_meets_others_and_no_round_uses_a_node_twice(count: int) -> None:
     nodes = [f"gpu-{number}" for number in range(1, count + 1)]
-    planned = rounds(nodes)
+    planned = plan_rounds(nodes)
     assert all(nodes.index(first) < nodes.index(second) for part in planned for first, second in part)
     for part in planned:
         taken = [node for pair in part for node in pair]
@@ -94,60 +92,60 @@ def test_every_node_meets_others_and_no_round_uses_a_node_twice(count: int) -> N
     assert set(met.values()) == ({1} if count == 2 else {2})
 
 
-EFA, TCP = Wanted("efa"), Wanted("tcp")
+EFA, TCP = ExpectedFabric("efa"), ExpectedFabric("tcp")
 
 
-def ring(count: int, speed: Callable[[set[str]], float], size: int = GIB) -> list[Measured]:
+def ring(count: int, speed: Callable[[set[str]], float], size: int = GIB) -> list[PairSpeed]:
     nodes = [f"gpu-{number}" for number in range(1, count + 1)]
-    return [Measured(pair, {size: speed(set(pair))}) for part in rounds(nodes) for pair in part]
+    return [PairSpeed(pair, {size: speed(set(pair))}) for part in plan_rounds(nodes) for pair in part]
 
 
 @pytest.mark.parametrize(("bad", "count"), [("gpu-1", 5), ("gpu-4", 5), ("gpu-5", 5), ("gpu-2", 3), ("gpu-4", 4)])
 def test_the_slow_node_is_named(bad: str, count: int) -> None:
-    judged = below([], ring(count, lambda pair: 200.0 if bad in pair else 440.0), EFA)
-    assert judged == Below({bad: "200.00 GB/s at best with its neighbours, others reach 440.00"})
+    judged = blame_nodes([], ring(count, lambda pair: 200.0 if bad in pair else 440.0), EFA)
+    assert judged == Blame({bad: "200.00 GB/s at best with its neighbours, others reach 440.00"})
 
 
 def test_a_node_that_nobody_gets_through_to_is_named() -> None:
-    pairs = [Measured(one.nodes, {} if "gpu-2" in one.nodes else one.busbw) for one in ring(4, lambda _: 440.0)]
-    judged = below([Finding("", "the run across all nodes failed")], pairs, EFA)
+    pairs = [PairSpeed(one.nodes, {} if "gpu-2" in one.nodes else one.busbw) for one in ring(4, lambda _: 440.0)]
+    judged = blame_nodes([Finding("", "the run across all nodes failed")], pairs, EFA)
     assert judged.reasons == {"gpu-2": "0.00 GB/s at best with its neighbours, others reach 440.00"}
 
 
 def test_equal_ones_are_fine_and_tcp_may_differ_more() -> None:
-    assert below([], ring(3, lambda pair: 430.0 + 10 * ("gpu-1" in pair)), EFA) == Below()
+    assert blame_nodes([], ring(3, lambda pair: 430.0 + 10 * ("gpu-1" in pair)), EFA) == Blame()
     uneven = ring(3, lambda pair: 0.6 if "gpu-1" in pair else 1.0)
-    assert below([], uneven, TCP) == Below()
-    assert list(below([], uneven, EFA).reasons) == ["gpu-1"]
+    assert blame_nodes([], uneven, TCP) == Blame()
+    assert list(blame_nodes([], uneven, EFA).reasons) == ["gpu-1"]
 
 
 def test_what_a_node_says_of_itself_counts_also_between_two() -> None:
     finding = Finding("gpu-2", "NCCL found 1 of 16 devices")
-    assert below([finding], ring(2, lambda _: 430.0), P5EN) == Below({"gpu-2": "NCCL found 1 of 16 devices"})
+    assert blame_nodes([finding], ring(2, lambda _: 430.0), P5EN) == Blame({"gpu-2": "NCCL found 1 of 16 devices"})
 
 
 def test_one_bad_link_is_nobodys_fault() -> None:
-    judged = below([], ring(4, lambda pair: 9.0 if pair == {"gpu-1", "gpu-4"} else 440.0), EFA)
-    assert judged == Below(unclear="gpu-1 and gpu-4 are slow with each other, not with others")
+    judged = blame_nodes([], ring(4, lambda pair: 9.0 if pair == {"gpu-1", "gpu-4"} else 440.0), EFA)
+    assert judged == Blame(unclear="gpu-1 and gpu-4 are slow with each other, not with others")
 
 
 def test_two_nodes_cannot_tell() -> None:
-    judged = below([], ring(2, lambda _: 100.0), P5EN)
-    assert judged == Below(unclear="gpu-1 or gpu-2 is slow: two nodes cannot tell which; measure them with a third")
+    judged = blame_nodes([], ring(2, lambda _: 100.0), P5EN)
+    assert judged == Blame(unclear="gpu-1 or gpu-2 is slow: two nodes cannot tell which; measure them with a third")
 
 
 def test_most_nodes_are_never_taken_away() -> None:
-    judged = below([], ring(4, lambda _: 100.0), P5EN)
+    judged = blame_nodes([], ring(4, lambda _: 100.0), P5EN)
     assert not judged.reasons
-    assert judged.unclear.startswith("4 of 4 nodes are below (gpu-1, gpu-2, gpu-3, gpu-4): no fault of single nodes")
+    assert judged.unclear.startswith("4 of 4 nodes are below (gpu-1, gpu-2, gpu-3, gpu-4): not a fault of single nodes")
 
 
 def test_slow_as_a_whole_with_equal_pairs_is_no_nodes_fault() -> None:
-    whole = Finding("", "300.0 GB/s at 1024 MiB is 69% of the 437.0 that it should be")
-    assert below([whole], ring(4, lambda _: 430.0), P5EN) == Below(unclear=str(whole))
+    whole = Finding("", "300.0 GB/s at 1024 MiB is 69% of the expected 437.0")
+    assert blame_nodes([whole], ring(4, lambda _: 430.0), P5EN) == Blame(unclear=str(whole))
 
 
 def test_judged_at_the_largest_size_that_was_published() -> None:
-    pair = Measured(("a", "b"), {4096: 900.0, 128 * 2**20: 280.0})
+    pair = PairSpeed(("a", "b"), {4096: 900.0, 128 * 2**20: 280.0})
     assert (pair.speed(P5EN), pair.expected(P5EN)) == (280.0, 289.0)
     assert (pair.speed(TCP), pair.expected(TCP)) == (900.0, None)

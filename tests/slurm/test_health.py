@@ -31,15 +31,15 @@ DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 10143
     ("output", "found"),
     [
         (HEALTHY, []),
-        ("0, 0, 0, 0, 0x0\n", ["1 GPUs of 2 answer"]),
+        ("0, 0, 0, 0, 0x0\n", ["1 of 2 GPUs answer"]),
         ("0, 3, 0, 0, 0x0\n1, 0, 0, 0, 0x0\n", ["GPU 0 has 3 uncorrectable memory errors"]),
-        ("0, 0, 1, 0, 0x0\n1, 0, 0, 1, 0x0\n", ["GPU 0 waits for a reset to replace bad memory rows",
+        ("0, 0, 1, 0, 0x0\n1, 0, 0, 1, 0x0\n", ["GPU 0 needs a reset to replace bad memory rows",
                                                 "GPU 1 could not replace bad memory rows"]),
         ("0, 0, 0, 0, 0x48\n1, 0, 0, 0, 0x80\n", ["GPU 0 runs slow: hardware slowdown",
                                                   "GPU 0 runs slow: thermal slowdown", "GPU 1 runs slow: power brake"]),
         ("0, [N/A], [N/A], [N/A], 0x0\n1, [N/A], [N/A], [N/A], 0x0\n", []),
-        ("No devices were found\n", ["1 GPUs of 2 answer", "cannot read 'No devices were found'"]),
-        ("", ["0 GPUs of 2 answer"]),
+        ("No devices were found\n", ["1 of 2 GPUs answer", "cannot parse 'No devices were found'"]),
+        ("", ["0 of 2 GPUs answer"]),
     ],
 )  # fmt: skip
 def test_gpu(output: str, found: list[str]) -> None:
@@ -94,7 +94,7 @@ def test_efa_counts_amazons_devices() -> None:
     assert efa.judge(good.replace("rdmap87s0 0x1d0f 4: ACTIVE", "rdmap87s0 0x1d0f 1: DOWN"), P5) == [
         "port of rdmap87s0 is DOWN"
     ]
-    assert efa.judge("", P5) == ["0 devices of 2 are there"]
+    assert efa.judge("", P5) == ["0 of 2 devices are present"]
 
 
 def test_clock() -> None:
@@ -106,7 +106,7 @@ def test_clock() -> None:
 
 def test_disk() -> None:
     assert filesystem.judge_disk(DF.format(50_000_000, 51_000_000), P5) == []
-    assert filesystem.judge_disk(DF.format(101_000_000, 430_960), P5) == ["/ has 420 MB left of 99053"]
+    assert filesystem.judge_disk(DF.format(101_000_000, 430_960), P5) == ["/ has 420 MB free of 99053"]
 
 
 def test_a_mount_that_is_missing_and_one_that_is_there() -> None:
@@ -140,8 +140,8 @@ def test_every_check_can_be_switched_off() -> None:
     assert find_problems(off, before_job=False, limit_s=20) == []
 
 
-BAD = [HealthProblem("gpu", "7 GPUs of 8 answer")]
-REASON = PREFIX + "gpu: 7 GPUs of 8 answer"
+BAD = [HealthProblem("gpu", "7 of 8 GPUs answer")]
+REASON = PREFIX + "gpu: 7 of 8 GPUs answer"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.job_environment import RULES, Fabric, Setting, findings, from_environment, settings
+from slurm.job_environment import RULES, Fabric, Setting, check_settings, parse_settings, read_environment
 
 JOBS = Path(__file__).parents[2] / "slurm" / "jobs"
 JOB = """\
@@ -21,7 +21,7 @@ echo NCCL_ALGO=ring
 
 
 def test_what_a_job_file_sets_is_found_with_its_line() -> None:
-    assert list(settings(JOB)) == [
+    assert list(parse_settings(JOB)) == [
         Setting("FI_PROVIDER", "efa", 4),
         Setting("FI_EFA_USE_DEVICE_RDMA", "1", 4),
         Setting("NCCL_PROTO", "simple", 5),
@@ -31,11 +31,11 @@ def test_what_a_job_file_sets_is_found_with_its_line() -> None:
 
 
 def test_the_findings_of_a_job_that_was_copied_around() -> None:
-    assert [str(finding) for finding in findings(settings(JOB), "efa")] == [
-        "obsolete line 4: FI_EFA_USE_DEVICE_RDMA=1: libfabric does so by itself since 1.18",
+    assert [str(finding) for finding in check_settings(parse_settings(JOB), "efa")] == [
+        "obsolete line 4: FI_EFA_USE_DEVICE_RDMA=1: libfabric does this by itself since 1.18",
         "harmful  line 5: NCCL_PROTO=simple: switches the tuner off; was needed by EFA plugins up to 1.5",
-        "needless line 5: NCCL_DEBUG=INFO: fills every rank's log; for finding faults only",
-        "harmful  line 6: NCCL_SOCKET_IFNAME=^docker,lo,eth: leaves out what ranks find each other by",
+        "needless line 5: NCCL_DEBUG=INFO: fills every rank's log; use it only to debug",
+        "harmful  line 6: NCCL_SOCKET_IFNAME=^docker,lo,eth: excludes the interface that ranks use to meet",
     ]
 
 
@@ -60,7 +60,7 @@ def test_the_findings_of_a_job_that_was_copied_around() -> None:
     ],
 )
 def test_verdict(variable: str, value: str, fabric: Fabric, verdicts: list[str]) -> None:
-    assert [finding.verdict for finding in findings(from_environment({variable: value}), fabric)] == verdicts
+    assert [finding.verdict for finding in check_settings(read_environment({variable: value}), fabric)] == verdicts
 
 
 def test_no_rule_stands_twice() -> None:
@@ -72,4 +72,4 @@ def test_no_rule_stands_twice() -> None:
 def test_our_own_jobs_pass(job: Path, fabric: Fabric) -> None:
     """The fabric job alone reads NCCL's log: finding faults is what it is for."""
     wanted = ["NCCL_DEBUG"] if job.name == "fabric.sbatch" else []
-    assert [found.setting.variable for found in findings(settings(job.read_text()), fabric)] == wanted
+    assert [found.setting.variable for found in check_settings(parse_settings(job.read_text()), fabric)] == wanted

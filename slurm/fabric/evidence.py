@@ -1,0 +1,81 @@
+"""What a job shows of the fabric: the network that NCCL's log names, and the bytes that each RDMA device sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<name>[\w;-]+).*?\(found (?P<nics>\d+) nics\)")
+_INFINIBAND = re.compile(r"NET/IB\s*: Using (?P<devices>(?:\[\d+\]\S+\s*)+)")
+_USING = re.compile(
+    r"(?:Using network|Assigned NET plugin|Initialized NET plugin) (?P<name>[\w /-]+?)(?: to comm|\s*$)", re.M
+)
+# Each of these means that a plugin was tried and something slower is used, or nothing.
+_COMPLAINTS = (
+    "No plugin found",
+    "Failed to initialize NET plugin",
+    "Failed to initialize any NET plugin",
+    "version 'EFA_",
+    "NET/OFI No eligible providers",
+    "NET/OFI Unable to find a provider",
+)
+DEVICES = Path("/sys/class/infiniband")
+# Counters of the EFA driver (Linux drivers/infiniband/hw/efa/efa_verbs.c); InfiniBand ports count words of 4 bytes.
+_EFA_BYTES = ("tx_bytes", "rdma_read_bytes", "rdma_write_bytes")
+_PORT_WORDS = ("port_xmit_data",)
+_BYTES_PER_WORD = 4
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network that NCCL chose on a node."""
+
+    name: str
+    """`efa`, `infiniband`, `socket`, or empty if the log does not name one."""
+    devices: int = 0
+    complaints: tuple[str, ...] = ()
+    """Lines about plugins that could not be used."""
+
+
+def parse_nccl_log(log: str) -> Network:
+    """Return the network that a log with NCCL_DEBUG=INFO names."""
+    complaints = tuple(dict.fromkeys(line.strip() for line in log.splitlines() if any(c in line for c in _COMPLAINTS)))
+    if match := _PROVIDER.search(log):
+        return Network("efa" if match["name"].startswith("efa") else match["name"], int(match["nics"]), complaints)
+    if match := _INFINIBAND.search(log):
+        return Network("infiniband", len(match["devices"].split()), complaints)
+    if "NET/Socket" in log or any(match["name"].strip() == "Socket" for match in _USING.finditer(log)):
+        return Network("socket", complaints=complaints)
+    return Network("", complaints=complaints)
+
+
+def read_counters(devices: Path = DEVICES) -> dict[str, int]:
+    """Return the bytes that each device of this node sent since boot."""
+    return {device.name: _read_sent(device) for device in sorted(devices.glob("*"))}
+
+
+def subtract_counters(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes that each device sent between two readings."""
+    return {device: after[device] - before.get(device, 0) for device in after}
+
+
+def list_idle_devices(sent: Mapping[str, int], min_bytes: int) -> list[str]:
+    """Return the devices that sent less than `min_bytes`."""
+    return [device for device, count in sent.items() if count < min_bytes]
+
+
+def _read_sent(device: Path) -> int:
+    port = device / "ports" / "1"
+    words = _sum_files(port / "counters" / name for name in _PORT_WORDS)
+    return _sum_files(port / "hw_counters" / name for name in _EFA_BYTES) + _BYTES_PER_WORD * words
+
+
+def _sum_files(files: Iterable[Path]) -> int:
+    total = 0
+    for file in files:
+        with suppress(OSError, ValueError):
+            total += int(file.read_text(encoding="ascii"))
+    return total

@@ -25,8 +25,10 @@ from bootstrap.transport.base import TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
 from bootstrap.verify import PATIENCE_S, verify
 from cluster.inventory import Inventory, Node
+from cluster.spec import ClusterSpec
 from cluster.spec.issue import SpecError
-from cluster.spec.load import read
+from cluster.spec.load import load
+from cluster.spec.stack_file import cluster_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -102,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _desired(options: argparse.Namespace, key: str, connect: Connect) -> Desired:
     inventory = Inventory.model_validate_json(options.inventory.read_text())
-    spec = read(options.spec)
+    spec = load(cluster_of(options.spec), ClusterSpec)
     slurm_key = options.slurm_key.read_bytes() if options.slurm_key else None
     return Desired(inventory, spec, _secrets(inventory.controller, connect, public_key(key), slurm_key), ROOT)
 

@@ -7,29 +7,27 @@ import os
 import pulumi
 
 from cluster.spec.issue import SpecError
-from cluster.spec.load import load
 from infra.engine.environment import BUDGET_JUDGED
+from infra.guard import ChangeGuard
 from infra.home import Home
-from infra.plan import plan
-from infra.resources.guard import ChangeGuard
 from infra.resources.secrets import ClusterSecrets
-from infra.targets.aws.validate.budget import BY_PRICE
-from infra.targets.registry import target
-from infra.targets.target import Context
+from infra.targets.registry import load_spec, target_of
+from infra.targets.target import Budgeted, Context
 from infra.validate import validate
 
 stack = pulumi.get_stack()
 repo = Home.of(os.environ).stack(stack).home.repo
 
-spec = load(pulumi.Config("muster").require_object("cluster"))
+spec = load_spec(pulumi.Config("muster").require_object("cluster"))
 issues = validate(spec, root=repo)
-settled = BY_PRICE if os.environ.get(BUDGET_JUDGED) else frozenset()
-if any(issue.level == "error" and issue.code not in settled for issue in issues):
+target = target_of(spec)
+judged = target.price_issues if isinstance(target, Budgeted) and os.environ.get(BUDGET_JUDGED) else frozenset()
+if any(issue.level == "error" and issue.code not in judged for issue in issues):
     raise SpecError(issues)
 
 guard = ChangeGuard("guard", spec=spec.model_dump_json(), stack=stack)
 secrets = ClusterSecrets("secrets", cluster=spec.name, opts=pulumi.ResourceOptions(depends_on=[guard]))
-built = target(spec.target).build(plan(spec), Context(stack, guard, spec, secrets))
+built = target.build(target.plan(spec), Context(stack, guard, spec, secrets))
 ready = built.start()
 
 pulumi.export("cluster", spec.name)

@@ -30,7 +30,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CacheEntry:
     """A cache: made once, used by every cluster, not part of any."""
 
     what: str
@@ -45,7 +45,7 @@ class Receipt:
     at: str
     seconds: float
     items: tuple[Item, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[CacheEntry, ...] = ()
     drop_command: str = "make clean-cache"
     notes: tuple[str, ...] = field(default=())
     unseen: tuple[str, ...] = ()

@@ -12,13 +12,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from cluster.catalog.instances import InstanceType, all_types
-from cluster.spec import ClusterSpec
 from cluster.spec.fields import expected, part_of, policy_of, slot_of, walk
-from cluster.spec.load import read
 from cluster.spec.written import inline
-from infra.plan import plan
 from infra.targets.aws import page as aws_page
 from infra.targets.aws.plan.interfaces import Interface, interfaces
+from infra.targets.registry import plan_of, read_spec, spec_model
 
 SCHEMA = Path("docs/cluster.schema.json")
 STACK_SCHEMA = Path("docs/stack.schema.json")
@@ -65,7 +63,7 @@ def documents(root: Path) -> dict[Path, str]:
 
 def schema() -> str:
     """The JSON schema of what stands under `muster:cluster`."""
-    return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **ClusterSpec.model_json_schema()})
+    return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **spec_model().model_json_schema()})
 
 
 def stack_schema() -> str:
@@ -80,14 +78,14 @@ def table() -> str:
     head = ["| field | allowed | default | change | meaning |", "|---|---|---|---|---|"]
     rows = (
         f"| `{path}` | {_allowed(info)} | {_default(info)} | {_policy(info)} | {info.description} |"
-        for path, info in walk()
+        for path, info in walk(spec_model())
     )
     return "\n".join([*head, *rows])
 
 
 def _plans(stacks: Path) -> Iterator[tuple[str, str]]:
     for name in EXAMPLES:
-        yield name, _json(plan(read(stacks / f"Pulumi.{name}.yaml")).model_dump(mode="json"))
+        yield name, _json(plan_of(read_spec(stacks / f"Pulumi.{name}.yaml")).model_dump(mode="json"))
 
 
 def _for_compute(found: InstanceType) -> bool:

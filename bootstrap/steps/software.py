@@ -76,8 +76,7 @@ def _said(wrong: list[Fault]) -> str:
 
 
 def _fix(desired: Desired) -> str:
-    given = desired.spec.aws.ami if desired.spec.aws else None
-    image = f"remove `aws.ami: {given}` to get AWS's own image" if given else "name an image that has them as `aws.ami`"
+    image = desired.cloud.image_fix if desired.cloud else "choose a machine image that has them"
     return f"{image}, then `make up`; cluster/catalog/data/software.yaml has what is allowed"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+HOURS_PER_MONTH = 730
 DATA = Path(__file__).with_name("data")
 
 
@@ -26,6 +27,11 @@ class Price:
     """False: nobody could look it up, it is known from experience."""
     region: str
     """The region it holds for; may be another one than was asked for."""
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Return the price of an hour; monthly prices are spread over the hours of a month."""
+        return self.usd if self.unit == "hour" else self.usd / HOURS_PER_MONTH
 
 
 def instance_price(name: str, region: str, *, spot: bool = False) -> Price | None:

@@ -30,3 +30,5 @@ class Cloud(Part):
     state_volume: str | None = None
     """Id of the volume that outlives the controller: the queue and the accounts are on it."""
     filesystems: tuple[Filesystem, ...] = ()
+    image_fix: str = ""
+    """How a person chooses another machine image, as an error message says it."""

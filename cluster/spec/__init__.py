@@ -2,7 +2,6 @@
 
 from cluster.spec.issue import Issue, SpecError
 from cluster.spec.model import (
-    Aws,
     Budget,
     Capacity,
     ClusterSpec,
@@ -17,12 +16,11 @@ from cluster.spec.model import (
     SlurmOptions,
     Software,
     Storage,
-    Target,
     User,
+    with_sections,
 )
 
 __all__ = [
-    "Aws",
     "Budget",
     "Capacity",
     "ClusterSpec",
@@ -39,6 +37,6 @@ __all__ = [
     "Software",
     "SpecError",
     "Storage",
-    "Target",
     "User",
+    "with_sections",
 ]

@@ -26,7 +26,7 @@ class Slot:
     example: Any = None
 
 
-def walk(model: type[Part] = ClusterSpec, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def walk(model: type[Part], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every field with its path; the names of groups, storages and users appear as `<name>`."""
     for name, info in model.model_fields.items():
         path = prefix + name
@@ -38,14 +38,14 @@ def walk(model: type[Part] = ClusterSpec, prefix: str = "") -> Iterator[tuple[st
             yield from walk(item_part, f"{path}.<name>.")
 
 
-def slot(location: Sequence[str | int]) -> Slot | None:
+def slot(model: type[ClusterSpec], location: Sequence[str | int]) -> Slot | None:
     """The place that `location` (keys from the top of a spec) leads to, if there is one.
 
     pydantic marks a finding about a key, not about what the key holds, by one more element: `[key]`.
     """
-    if location[-1:] == KEY and (mapping := slot(location[:-2])) and item_of(mapping.annotation):
+    if location[-1:] == KEY and (mapping := slot(model, location[:-2])) and item_of(mapping.annotation):
         return _annotated_slot(get_args(bare(mapping.annotation))[0])
-    here: Slot | None = Slot(ClusterSpec)
+    here: Slot | None = Slot(model)
     for key in location:
         here = _step(here, key) if here else None
     return here
@@ -95,7 +95,7 @@ def expected(place: Slot) -> str:
     if kind in NUMBERS:
         return NUMBERS[kind] + _range_words(place.limits)
     if kind is str:
-        return PATTERN_WORDS.get(_limit(place.limits, "pattern"), "text")
+        return str(_limit(place.limits, "words") or PATTERN_WORDS.get(_limit(place.limits, "pattern"), "text"))
     return _WORDS[get_origin(kind) or kind](kind, place.limits)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
@@ -12,65 +11,71 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 from cluster.spec.fields import KEY, Slot, bare, example_part, expected, part_of, slot
 from cluster.spec.issue import Issue, SpecError, error
 from cluster.spec.model import ClusterSpec, Part
-from cluster.spec.stack_file import cluster_of
 from cluster.spec.written import Location, entry, path, shown
 
 
-def read(stack_file: Path) -> ClusterSpec:
-    """The cluster of a stack file; raises SpecError."""
-    return load(cluster_of(stack_file))
-
-
-def load(data: Any) -> ClusterSpec:
-    """The cluster that `data` describes; raises SpecError with all its problems."""
+def load(data: Any, model: type[ClusterSpec]) -> ClusterSpec:
+    """Return the cluster that `data` describes; raise SpecError with every problem in it."""
     try:
-        return ClusterSpec.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as bad:
+        raise SpecError(_Problems(model).issues(bad)) from None
+
+
+class _Problems:
+    """Turns what pydantic found into issues, with the words and places of one model."""
+
+    def __init__(self, model: type[ClusterSpec]) -> None:
+        self._model = model
+
+    def issues(self, bad: ValidationError) -> list[Issue]:
+        """Return one issue per problem; a misspelt key is reported once, not also as missing."""
         details = bad.errors(include_url=False)
-        meant = {_meant(detail) for detail in details}
-        told = [one for one in details if one["type"] != "missing" or one["loc"] not in meant]
-        raise SpecError([_issue(one) for one in told]) from None
+        misspelt = {self._meant(detail) for detail in details}
+        reported = [detail for detail in details if detail["type"] != "missing" or detail["loc"] not in misspelt]
+        return [self._issue(detail) for detail in reported]
 
+    def _meant(self, detail: ErrorDetails) -> Location:
+        """Where a misspelt key belongs: what is missing there is not missing, and one problem is told once."""
+        if detail["type"] != "extra_forbidden":
+            return ()
+        near = self._nearest(self._as_written(detail["loc"]))
+        return (*detail["loc"][:-1], *near)
 
-def _meant(detail: ErrorDetails) -> Location:
-    """Where a misspelt key belongs: what is missing there is not missing, and one problem is told once."""
-    if detail["type"] != "extra_forbidden":
-        return ()
-    near = _nearest(_as_written(detail["loc"]))
-    return (*detail["loc"][:-1], *near)
+    def _issue(self, detail: ErrorDetails) -> Issue:
+        location = self._as_written(detail["loc"])
+        place = slot(self._model, location)
+        if detail["type"] in ("extra_forbidden", "invalid_key"):
+            return self._unknown(location)
+        if place is None:
+            return error("wrong_value", path(location), detail["msg"], "see docs/spec.md for what may stand there")
+        if detail["type"] == "missing":
+            message = f"required, but missing; expected {expected(place)}"
+            return error("missing", path(location), message, f"add `{_example(location, place)}`")
+        if location[-1:] == KEY:
+            message = f"the key {shown(detail['input'])} is not {expected(place)}"
+            return error("wrong_key", path(location[:-1]), message, "rename it")
+        return _wrong(location, place, detail)
 
+    def _unknown(self, location: Location) -> Issue:
+        allowed, near = self._keys(location), self._nearest(location)
+        fix = f"rename it to `{near[0]}`" if near else "remove it, or use one of the allowed keys"
+        return error("unknown_key", path(location), f"unknown key; allowed: {', '.join(allowed)}", fix)
 
-def _issue(detail: ErrorDetails) -> Issue:
-    location = _as_written(detail["loc"])
-    place = slot(location)
-    if detail["type"] in ("extra_forbidden", "invalid_key"):
-        return _unknown(location)
-    if place is None:
-        return error("wrong_value", path(location), detail["msg"], "see docs/spec.md for what may stand there")
-    if detail["type"] == "missing":
-        message = f"required, but missing; expected {expected(place)}"
-        return error("missing", path(location), message, f"add `{_example(location, place)}`")
-    if location[-1:] == KEY:
-        message = f"the key {shown(detail['input'])} is not {expected(place)}"
-        return error("wrong_key", path(location[:-1]), message, "rename it")
-    return _wrong(location, place, detail)
+    def _keys(self, location: Location) -> list[str]:
+        """Those that may stand where this one does."""
+        holder = slot(self._model, location[:-1])
+        part: type[Part] = (part_of(holder.annotation) if holder else None) or self._model
+        return sorted(part.model_fields)
 
+    def _nearest(self, location: Location) -> list[str]:
+        return get_close_matches(str(location[-1]), self._keys(location), n=1)
 
-def _unknown(location: Location) -> Issue:
-    allowed, near = _keys(location), _nearest(location)
-    fix = f"rename it to `{near[0]}`" if near else "remove it, or use one of the allowed keys"
-    return error("unknown_key", path(location), f"unknown key; allowed: {', '.join(allowed)}", fix)
-
-
-def _keys(location: Location) -> list[str]:
-    """Those that may stand where this one does."""
-    holder = slot(location[:-1])
-    part: type[Part] = (part_of(holder.annotation) if holder else None) or ClusterSpec
-    return sorted(part.model_fields)
-
-
-def _nearest(location: Location) -> list[str]:
-    return get_close_matches(str(location[-1]), _keys(location), n=1)
+    def _as_written(self, location: Location) -> Location:
+        """Numbers are kept only where they count the entries of a list; a key of a mapping may be a number too."""
+        places = [slot(self._model, location[:depth]) for depth in range(len(location))]
+        lists = [place is not None and get_origin(bare(place.annotation)) is tuple for place in places]
+        return tuple(key if in_list else str(key) for key, in_list in zip(location, lists, strict=True))
 
 
 def _wrong(location: Location, place: Slot, detail: ErrorDetails) -> Issue:
@@ -99,10 +104,3 @@ def _example(location: Location, place: Slot) -> str:
     part = part_of(place.annotation)
     example = place.example if place.example is not None else example_part(part) if part else "text"
     return entry(location, to_jsonable_python(example, exclude_none=True))
-
-
-def _as_written(location: Location) -> Location:
-    """Numbers are kept only where they count the entries of a list; a key of a mapping may be a number too."""
-    places = [slot(location[:depth]) for depth in range(len(location))]
-    lists = [place is not None and get_origin(bare(place.annotation)) is tuple for place in places]
-    return tuple(key if in_list else str(key) for key, in_list in zip(location, lists, strict=True))

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 Policy = Literal["safe", "drain", "replace", "forbidden"]
 Fabric = Literal["tcp", "efa", "infiniband"]
-Target = Literal["local", "aws", "hosts"]
 Purchase = Literal["on-demand", "spot", "reservation", "block"]
 
 NAME = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
 USER_NAME = r"^[a-z][a-z0-9_-]{0,30}$"
-REGION = r"^[a-z]{2}(-[a-z]+)+-[0-9]$"
 MOUNT = r"^(/[a-z0-9][a-z0-9_-]*)+$"
 PATTERN_WORDS = {
     NAME: "a name (lower-case letters, digits and '-', from a letter to a letter or digit, at most 20 characters)",
     USER_NAME: "a user name (lower-case letters, digits, '_' and '-', at most 31 characters, beginning with a letter)",
-    REGION: "an AWS region, such as us-east-1",
     MOUNT: "an absolute path of lower-case letters, digits, '_' and '-'",
 }
 
@@ -34,6 +34,16 @@ def field(description: str, policy: Policy, **limits: Any) -> Any:
 
 class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+PartT = TypeVar("PartT", bound=Part)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What values of a field are, as an error message says it; stands in `Annotated`."""
+
+    words: str
 
 
 class Size(Part):
@@ -234,48 +244,17 @@ class Budget(Part):
     )
 
 
-class Aws(Part):
-    """Where on AWS, and under whose rules."""
-
-    region: str = field("AWS region", "forbidden", pattern=REGION, examples=["us-east-1"])
-    zones: tuple[str, ...] = field(
-        "availability zones of the private subnets; by default one that offers every instance type",
-        "forbidden",
-        default=(),
-        strict=False,
-        examples=[["us-east-1a"]],
-    )
-    ami: str | None = field(
-        "image of GPU nodes; by default AWS's deep learning image, looked up once and kept",
-        "replace",
-        default=None,
-        examples=["ami-0123456789abcdef0"],
-    )
-    plain_ami: str | None = field(
-        "image of controller, login and groups without GPUs; by default Ubuntu 22.04, looked up once and kept",
-        "replace",
-        default=None,
-        examples=["ami-0123456789abcdef1"],
-    )
-    permissions_boundary: str | None = field(
-        "ARN of a policy that bounds every role made here",
-        "safe",
-        default=None,
-        examples=["arn:aws:iam::123456789012:policy/boundary"],
-    )
-    kms_key: str | None = field(
-        "ARN of the key that encrypts disks, files and secrets; by default one of the cluster's own",
-        "forbidden",
-        default=None,
-        examples=["arn:aws:kms:us-east-1:123456789012:key/0123abcd-..."],
-    )
-
-
 class ClusterSpec(Part):
-    """One cluster, whole."""
+    """One cluster, whole.
+
+    A target may have a section of its own, under its name. This class keeps such a section as it is; `with_sections`
+    returns the model that also checks them.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     name: Name = field("cluster name", "forbidden", examples=["demo"])
-    target: Target = field("where the machines come from", "forbidden", examples=["local"])
+    target: str = field("where the machines come from", "forbidden", examples=["local"])
     groups: dict[Name, NodeGroup] = field(
         "node groups by name; each becomes one Slurm partition",
         "drain",
@@ -298,9 +277,6 @@ class ClusterSpec(Part):
     )
     slurm: SlurmOptions = field("scheduler settings", "safe", default=SlurmOptions())
     software: Software = field("pinned versions", "replace", default=Software())
-    aws: Aws | None = field(
-        "where on AWS, for target aws", "forbidden", default=None, examples=[{"region": "us-east-1"}]
-    )
     tags: dict[str, str] = field(
         "labels put on everything created from then on", "safe", default={}, examples=[{"owner": "research"}]
     )
@@ -311,3 +287,31 @@ class ClusterSpec(Part):
     def _by_name(cls, mapping: dict[str, Any]) -> dict[str, Any]:
         """Pulumi hands mappings over sorted by key: the order in the file cannot mean anything, so it never does."""
         return dict(sorted(mapping.items()))
+
+    def section(self, name: str, model: type[PartT]) -> PartT | None:
+        """Return the section called `name`, or None where the spec has none."""
+        value = getattr(self, name, None)
+        return value if value is None or isinstance(value, model) else model.model_validate_json(json.dumps(value))
+
+
+def with_sections(targets: Sequence[str], sections: Mapping[str, type[Part]]) -> type[ClusterSpec]:
+    """Return the model of a stack file: `target` is one of `targets`, and only their sections are allowed besides."""
+    known_target = Literal[*targets]  # type: ignore[valid-type]
+    fields: dict[str, Any] = {
+        "target": (known_target, field("where the machines come from", "forbidden", examples=["local"])),
+        **{name: _section_field(name, section) for name, section in sections.items()},
+    }
+    return create_model("ClusterSpec", __base__=_CheckedSpec, **fields)
+
+
+class _CheckedSpec(ClusterSpec):
+    """A spec in which every key has to be one that the model has."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def _section_field(name: str, section: type[Part]) -> tuple[Any, Any]:
+    required = {key: info for key, info in section.model_fields.items() if info.is_required()}
+    example = {key: info.examples[0] for key, info in required.items() if info.examples}
+    description = f"{(section.__doc__ or '').rstrip('.')}, for target {name}"
+    return section | None, field(description, "forbidden", default=None, examples=[example])

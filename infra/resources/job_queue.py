@@ -7,31 +7,19 @@ yet (its first `up` was stopped). Else jobs may go on without slurmctld, and onl
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import Literal, Protocol
 
-import docker
-from docker.errors import APIError, NotFound
-
 from bootstrap.transport.base import Completed, TransportError
-from bootstrap.transport.ssh import SshTransport
-from cluster import names
-from cluster.inventory import Inventory
-from cluster.spec import ClusterSpec
-from infra.home import Home, StackHome
 from infra.resources.problem import Problem
-from infra.targets.local import docker_engine as engine_client
 from slurm.control import jobs
 from slurm.control.jobs import RunningJob
 
-_ASK_S = 30.0
+ASK_TIMEOUT_S = 30.0
 # Between TERM and KILL a job has slurm.kill_wait_s, 30 by default.
 _EMPTY_S = 60.0
-_DAEMON = "slurmctld"
 _SLURM_RESOURCE = ":SlurmCluster"
 
 RUNNING, running_in = jobs.LIST_RUNNING, jobs.parse_running
@@ -85,27 +73,6 @@ def verdict(seen: Seen) -> Literal["ask", "idle", "unknown"]:
     return "unknown" if seen.controller and seen.compute and seen.bootstrapped else "idle"
 
 
-def queue_of(spec: ClusterSpec, stack: str) -> JobQueue:
-    """The queue of the cluster that `spec` made, as far as it can be asked."""
-    if spec.target == "aws":
-        # Loaded where it is needed: the libraries of a cloud take longer than a local change.
-        from infra.targets.aws.queue import queue  # noqa: PLC0415
-
-        return queue(spec, stack)
-    home = Home.of(os.environ).stack(stack)
-    found = verdict(_look(spec, home))
-    if found == "idle":
-        return NoQueue()
-    if found == "unknown":
-        return UnknownQueue(f"no {_DAEMON} runs on the controller")
-    try:
-        inventory = Inventory.model_validate_json(home.inventory.read_text())
-        private_key = (home.folder / "id_ed25519").read_text()
-    except FileNotFoundError as missing:
-        return UnknownQueue(f"{missing.filename} is missing")
-    return SlurmQueue(lambda: SshTransport.connect(inventory.controller, private_key, deadline_s=_ASK_S))
-
-
 class Shell(Protocol):
     """As much of a transport as a question takes."""
 
@@ -136,12 +103,12 @@ class SlurmQueue:
         return tuple(self._run(jobs.set_aside(reasons)).split())
 
     def requeue(self, nodes: Sequence[str]) -> None:
-        self._run(jobs.requeue(nodes, _EMPTY_S), timeout=_EMPTY_S + _ASK_S)
+        self._run(jobs.requeue(nodes, _EMPTY_S), timeout=_EMPTY_S + ASK_TIMEOUT_S)
 
     def resume(self, nodes: Sequence[str]) -> None:
         self._run(jobs.resume(nodes))
 
-    def _run(self, script: str, timeout: float = _ASK_S) -> str:
+    def _run(self, script: str, timeout: float = ASK_TIMEOUT_S) -> str:
         try:
             transport = self._connect()
             try:
@@ -225,28 +192,3 @@ def bootstrapped(state: Path) -> bool:
 
 def _no_answer(what: str) -> Problem:
     return Problem("controller", f"the job queue does not answer: {what}", "look with `make status`, or use `FORCE=1`")
-
-
-def _look(spec: ClusterSpec, home: StackHome) -> Seen:
-    with engine_client.asking("controller") as api:
-        processes = _processes(api, names.container(spec.name, names.CONTROLLER))
-        wanted = {"label": [f"{names.CLUSTER}={spec.name}", f"{names.STACK}={home.name}", f"{names.ROLE}=compute"]}
-        return Seen(
-            controller=processes is not None,
-            daemon=any(_DAEMON in field for process in processes or [] for field in process),
-            compute=bool(api.containers(filters=wanted)),
-            bootstrapped=bootstrapped(home.state),
-        )
-
-
-def _processes(api: docker.APIClient, container: str) -> list[list[str]] | None:
-    """None where there is no such container; none in one that does not run."""
-    try:
-        found: list[list[str]] = api.top(container)["Processes"]
-    except NotFound:
-        return None
-    except APIError as refused:
-        if refused.status_code != HTTPStatus.CONFLICT:
-            raise
-        return []
-    return found

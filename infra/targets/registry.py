@@ -1,33 +1,83 @@
-"""The targets that a spec can name, each in its own folder."""
+"""The targets that a spec can name, and the model of a stack file that follows from them.
+
+A target of another package is found by its entry point in the group `muster.targets`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    # Only for the type: it loads Pulumi, which takes longer than most commands run.
-    from infra.targets.target import Target
+from cluster.spec import ClusterSpec, with_sections
+from cluster.spec.load import load
+from cluster.spec.stack_file import cluster_of
+from infra.plan import BuildPlan
+from infra.targets.target import Target
 
-# Imported only when asked for: the libraries of one cloud take longer to load than most commands run.
-_TARGETS: Mapping[str, str] = {"local": "LocalTarget", "aws": "AwsTarget"}
+ENTRY_POINTS = "muster.targets"
+# Module and class of each target. To add one, add its folder and its line here.
+_TARGETS: Mapping[str, str] = {
+    "aws": "infra.targets.aws.target:AwsTarget",
+    "local": "infra.targets.local.target:LocalTarget",
+}
 
 
-def target(name: str) -> Target:
+@cache
+def targets() -> Mapping[str, Target]:
+    """Return every target by the name that a spec uses."""
+    references = {**_TARGETS, **{entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}}
+    return {name: _load(references[name]) for name in sorted(references)}
+
+
+def get_target(name: str) -> Target:
     """Return the target that a spec calls `name`."""
-    if name not in _TARGETS:
-        raise ValueError(f"target: {name} is not available. Allowed: {', '.join(sorted(_TARGETS))}")
-    loaded: Target = getattr(import_module(f"infra.targets.{name}.target"), _TARGETS[name])()
-    return loaded
+    if name not in targets():
+        raise ValueError(f"target: {name} is not available. Allowed: {', '.join(targets())}")
+    return targets()[name]
+
+
+def target_of(spec: ClusterSpec) -> Target:
+    """Return the target of a spec."""
+    return get_target(spec.target)
+
+
+def plan_of(spec: ClusterSpec) -> BuildPlan:
+    """Return the build plan of a valid spec."""
+    return target_of(spec).plan(spec)
 
 
 def setup_phases(name: str) -> tuple[str, ...]:
-    """Return the phases of set-up (docs/setup.md) that this machine needs to run the target; none means all.
+    """Return the phases of set-up (docs/setup.md) that a target needs on this machine; none means all."""
+    return targets()[name].setup_phases if name in targets() else ()
 
-    A target names them as SETUP_PHASES in its package, which loads none of its libraries.
-    """
-    if name not in _TARGETS:
-        return ()
-    phases: tuple[str, ...] = getattr(import_module(f"infra.targets.{name}"), "SETUP_PHASES", ())
-    return phases
+
+@cache
+def spec_model() -> type[ClusterSpec]:
+    """Return the model of a stack file's cluster, with the section of every target."""
+    sections = {name: target.section for name, target in targets().items() if target.section}
+    return with_sections(tuple(targets()), sections)
+
+
+def load_spec(data: Any) -> ClusterSpec:
+    """Return the cluster that `data` describes; raise SpecError with every problem in it."""
+    return load(data, spec_model())
+
+
+def read_spec(stack_file: Path) -> ClusterSpec:
+    """Return the cluster of a stack file; raise SpecError."""
+    return load_spec(cluster_of(stack_file))
+
+
+def parse_spec(text: str) -> ClusterSpec:
+    """Return a spec that was written as JSON."""
+    return spec_model().model_validate_json(text)
+
+
+def _load(reference: str) -> Target:
+    module, _, name = reference.partition(":")
+    target: Target = getattr(import_module(module), name)()
+    return target

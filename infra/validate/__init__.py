@@ -1,7 +1,6 @@
 """One validator per rule: what a spec asks for, against what can be."""
 
 from cluster.spec.issue import Issue, render
-from infra.targets.local.host import EngineFacts
 from infra.validate.rules import validate
 
-__all__ = ["EngineFacts", "Issue", "render", "validate"]
+__all__ = ["Issue", "render", "validate"]

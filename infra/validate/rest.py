@@ -9,8 +9,8 @@ from typing import Any
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, SpecError
-from cluster.spec.load import load
-from infra.targets.local.host import EngineFacts
+from infra.targets.registry import load_spec
+from infra.targets.target import HostFacts
 from infra.validate.rules import validate
 
 # What stands in for a section that has no default.
@@ -19,15 +19,13 @@ STAND_IN: dict[str, Any] = {"name": "unread", "groups": {"unread": {"count": 1}}
 LOOKS_AT = {"no_such_group": "groups"}
 
 
-def rest(
-    data: Any, problems: Sequence[Issue], engine: EngineFacts | None = None, root: Path | None = None
-) -> list[Issue]:
+def rest(data: Any, problems: Sequence[Issue], host: HostFacts | None = None, root: Path | None = None) -> list[Issue]:
     """Issues of the sections of `data` in which `problems` found nothing; none where the target itself is unknown."""
     bad = {section(problem.where) for problem in problems}
     spec = _readable(data, bad)
     if spec is None:
         return []
-    found = validate(spec, engine, root)
+    found = validate(spec, host, root)
     return [i for i in found if section(i.where) not in bad and LOOKS_AT.get(i.code) not in bad]
 
 
@@ -40,6 +38,6 @@ def _readable(data: Any, bad: set[str]) -> ClusterSpec | None:
         return None
     kept = {key: value for key, value in data.items() if key not in bad}
     try:
-        return load({key: value for key, value in STAND_IN.items() if key in bad} | kept)
+        return load_spec({key: value for key, value in STAND_IN.items() if key in bad} | kept)
     except SpecError:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from cluster.spec import ClusterSpec
-from cluster.spec.issue import Issue, error, warning
+from cluster.spec.issue import Issue, error
 
 NAME, MOUNT = "shared", "/shared"
 SYSTEM = "/bin /boot /dev /etc /home /lib /lib64 /proc /root /run /sbin /sys /tmp /usr /var"
@@ -39,13 +39,6 @@ def nested_mounts(spec: ClusterSpec) -> Iterator[Issue]:
             yield _nested(second, two.mount, first, one.mount)
         elif f"{one.mount}/".startswith(f"{two.mount}/"):
             yield _nested(first, one.mount, second, two.mount)
-
-
-def sizes(spec: ClusterSpec) -> Iterator[Issue]:
-    for name, storage in spec.storage.items():
-        if storage.kind == "volume" and storage.size_gb is not None:
-            message = f"{storage.size_gb} has no effect: a Docker volume is as large as the disk it lies on"
-            yield warning("size_ignored", f"storage.{name}.size_gb", message, "remove it")
 
 
 def _nested(name: str, mount: str, outer: str, outer_mount: str) -> Issue:

@@ -3,66 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from cluster.spec import ClusterSpec, Machine
-from cluster.spec.issue import Issue, error
-from infra.validate.capabilities import TARGETS, having, offering
-
-
-def available(spec: ClusterSpec) -> Iterator[Issue]:
-    if not TARGETS[spec.target].available:
-        message = f"target '{spec.target}' is not available in this version; available: {having('available')}"
-        first = having("available").partition(",")[0]
-        yield error("target_unavailable", "target", message, f"write for example `target: {first}`")
+from cluster.spec import Budget, ClusterSpec, Issue, Machine, Network, NodeGroup, Storage
+from cluster.spec.issue import error
+from cluster.spec.model import Part
+from infra.targets.registry import target_of, targets
+from infra.targets.target import Launches
 
 
-def machines(spec: ClusterSpec) -> Iterator[Issue]:
-    """`size` belongs to targets that cut nodes out of a machine, `instance_type` to those that rent them."""
-    offered = TARGETS[spec.target].machine
+def check_machines(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse `size` on targets that rent machines, and `instance_type` on those that do not."""
+    offered = target_of(spec).capabilities.machine
     for where, machine in _machines(spec).items():
         for name in ("size", "instance_type"):
             if name not in offered and getattr(machine, name) is not None:
-                message = f"target '{spec.target}' has no `{name}`; targets that have it: {offering('machine', name)}"
-                fix = f"remove it, or say `{_listed(offered)}` instead" if offered else "remove it"
+                message = f"target '{spec.target}' has no `{name}`; targets that have it: {_offering('machine', name)}"
+                fix = f"remove it, or write `{_listed(offered)}` instead" if offered else "remove it"
                 yield error("machine_field", f"{where}.{name}", message, fix)
 
 
-def fabrics(spec: ClusterSpec) -> Iterator[Issue]:
-    offered = TARGETS[spec.target].fabrics
+def check_fabrics(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse a fabric that the target does not have."""
+    offered = target_of(spec).capabilities.fabrics
     for name, group in spec.groups.items():
         if group.fabric not in offered:
-            owners = offering("fabrics", group.fabric)
+            owners = _offering("fabrics", group.fabric)
             message = f"target '{spec.target}' has no fabric '{group.fabric}'; targets that have it: {owners}"
             yield error("fabric", f"groups.{name}.fabric", message, f"choose from: {_listed(offered)}")
 
 
-def gpus(spec: ClusterSpec) -> Iterator[Issue]:
-    offered = TARGETS[spec.target].gpus
+def check_gpus(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse a kind of GPU that the target does not have."""
+    offered = target_of(spec).capabilities.gpus
     for name, group in spec.groups.items():
         if group.gpus.count and group.gpus.kind not in offered:
-            owners = offering("gpus", group.gpus.kind)
+            owners = _offering("gpus", group.gpus.kind)
             message = f"target '{spec.target}' has no {group.gpus.kind} GPUs; targets that have them: {owners}"
             yield error("gpu_kind", f"groups.{name}.gpus.kind", message, f"write `kind: {_listed(offered)}`")
 
 
-def autoscaling(spec: ClusterSpec) -> Iterator[Issue]:
-    if TARGETS[spec.target].power_saving:
+def check_autoscaling(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse `min` and `max` on a target whose nodes Slurm cannot start."""
+    if isinstance(target_of(spec), Launches):
         return
+    owners = ", ".join(name for name, target in targets().items() if isinstance(target, Launches)) or "none"
     for name, group in spec.groups.items():
         if group.count is None and group.min is not None and group.max is not None:
-            message = (
-                f"target '{spec.target}' cannot scale between min and max; targets that can: {having('power_saving')}"
-            )
+            message = f"target '{spec.target}' cannot scale between min and max; targets that can: {owners}"
             yield error("autoscaling", f"groups.{name}", message, f"write `count: {group.max}` instead of min and max")
 
 
-def storage_kinds(spec: ClusterSpec) -> Iterator[Issue]:
-    offered = TARGETS[spec.target].storage
+def check_storage_kinds(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse a kind of filesystem that the target does not have."""
+    offered = target_of(spec).capabilities.storage
     for name, storage in spec.storage.items():
         if storage.kind not in offered:
-            owners = offering("storage", storage.kind)
+            owners = _offering("storage", storage.kind)
             message = f"target '{spec.target}' has no storage '{storage.kind}'; targets that have it: {owners}"
             yield error("storage_kind", f"storage.{name}.kind", message, f"choose from: {_listed(offered)}")
+
+
+def check_fields(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse fields and sections that only other targets can use; here they would do nothing."""
+    for name, target in targets().items():
+        if name != spec.target and target.section and getattr(spec, name, None) is not None:
+            yield _refuse(spec, name, [name])
+    usable = target_of(spec).capabilities.fields
+    every = frozenset(field for target in targets().values() for field in target.capabilities.fields)
+    for path, where, part, kind in _parts(spec):
+        for field in sorted(every - usable):
+            holder, _, key = field.partition(".")
+            if holder == path and getattr(part, key) != kind.model_fields[key].default:
+                owners = [name for name, target in targets().items() if field in target.capabilities.fields]
+                yield _refuse(spec, f"{where}.{key}", owners)
+
+
+def _parts(spec: ClusterSpec) -> Iterator[tuple[str, str, Any, type[Part]]]:
+    """Yield the parts whose fields may belong to some targets only: path, path with names, value, model."""
+    for name, group in spec.groups.items():
+        yield "groups", f"groups.{name}", group, NodeGroup
+    yield "network", "network", spec.network, Network
+    for name, storage in spec.storage.items():
+        yield "storage", f"storage.{name}", storage, Storage
+    yield "budget", "budget", spec.budget, Budget
+
+
+def _refuse(spec: ClusterSpec, where: str, owners: list[str]) -> Issue:
+    message = f"target '{spec.target}' cannot use it; targets that can: {', '.join(owners)}"
+    return error("target_field", where, message, f"remove it, or write `target: {owners[0]}`")
+
+
+def _offering(capability: str, value: str) -> str:
+    """Return the targets that have `value` among the values of one capability, as a message lists them."""
+    return ", ".join(n for n, t in targets().items() if value in getattr(t.capabilities, capability)) or "none"
 
 
 def _machines(spec: ClusterSpec) -> dict[str, Machine]:

@@ -16,8 +16,7 @@ from cluster.spec.fields import item_of, part_of, policy_of
 from cluster.spec.issue import error
 from cluster.spec.model import Part, Policy
 from cluster.spec.written import shown
-from infra.plan import plan, resolved
-from infra.targets.aws.validate import update as aws_update
+from infra.targets.registry import plan_of, target_of
 
 
 class Running(Protocol):
@@ -42,25 +41,22 @@ class Change:
 
 def changes(old: ClusterSpec, new: ClusterSpec) -> list[Change]:
     """Every field that differs; writing a default out is no difference."""
-    return list(_in_part("", resolved(old), resolved(new)))
+    return list(_in_part("", target_of(old).resolve(old), target_of(new).resolve(new)))
 
 
 def affected(old: ClusterSpec, new: ClusterSpec) -> tuple[str, ...]:
     """Nodes of the old cluster that will go or be replaced, in the order of its plan."""
-    existing = [node.name for node in plan(old).members]
-    staying = {node.name for node in plan(new).members}
+    existing = [node.name for node in plan_of(old).members]
+    staying = {node.name for node in plan_of(new).members}
     replaced = {name for c in changes(old, new) if c.policy == "replace" for name in _concerned(c.path, old)}
-    if new.target == "aws":
-        # Stopped and started as another type at most, with address, queue and accounts.
-        replaced -= {names.CONTROLLER, names.LOGIN}
+    replaced -= target_of(new).stable_nodes
     return tuple(name for name in existing if name not in staying or name in replaced)
 
 
 def violations(old: ClusterSpec, new: ClusterSpec, running: Running, *, force: bool = False) -> list[Issue]:
     """Why the change may not be made now; `force` overrides everything but what is forbidden."""
     forbidden = [_forbidden(change) for change in changes(old, new) if change.policy == "forbidden"]
-    if new.target == "aws":
-        forbidden += aws_update.shrunk(old, new)
+    forbidden += target_of(new).change_issues(old, new)
     if force:
         return forbidden
     return [*forbidden, *_users_in_the_way(old, new, running), *_nodes_in_the_way(old, new, running)]
@@ -97,13 +93,14 @@ def _directed(policy: Policy, old: Any, new: Any) -> Policy:
 
 def _concerned(path: str, spec: ClusterSpec) -> Iterator[str]:
     """The nodes a field speaks about: those of its group, its one machine, or all."""
-    if aws_update.is_image(path):
-        yield from (node.name for node in plan(spec).members if aws_update.has_image(path, spec, node.group))
+    concerned = target_of(spec).nodes_concerned(path, spec)
+    if concerned is not None:
+        yield from concerned
         return
     top, _, rest = path.partition(".")
     group = rest.partition(".")[0]
     everyone = top not in ("groups", names.CONTROLLER, names.LOGIN)
-    for node in plan(spec).members:
+    for node in plan_of(spec).members:
         if everyone or top == node.role or (top == "groups" and node.group == group):
             yield node.name
 
@@ -142,7 +139,7 @@ def _nodes_in_the_way(old: ClusterSpec, new: ClusterSpec, running: Running) -> I
         yield from _busy(running.jobs(going), old, new)
         return
     yield _controller_replaced()
-    yield from _busy(running.jobs([node.name for node in plan(old).members]), old, new)
+    yield from _busy(running.jobs([node.name for node in plan_of(old).members]), old, new)
 
 
 def _controller_replaced() -> Issue:
@@ -152,8 +149,8 @@ def _controller_replaced() -> Issue:
 
 
 def _busy(jobs: dict[str, list[str]], old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
-    groups = {node.name: node.group for node in plan(old).members}
-    staying = {node.name for node in plan(new).members}
+    groups = {node.name: node.group for node in plan_of(old).members}
+    staying = {node.name for node in plan_of(new).members}
     going = affected(old, new)
     for node, ids in jobs.items():
         fate = "lose its controller" if node not in going else "be replaced" if node in staying else "be removed"

@@ -14,13 +14,14 @@ from bootstrap.progress import Event, emit
 from bootstrap.transport.base import TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
 from cluster.inventory import Inventory
-from cluster.spec import ClusterSpec
 from infra.engine import lock, pulumi
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.engine.typed import retyped, typed
 from infra.home import StackHome
+from infra.shell import read_inventory, target_of_inventory
+from infra.targets.registry import parse_spec
+from infra.targets.target import Pushes
 from muster.commands import screen
-from muster.commands.ssh import inventory
 from muster.commands.where import running_stack
 
 RESOURCE = "SlurmCluster"
@@ -28,8 +29,9 @@ RESOURCE = "SlurmCluster"
 
 def bootstrap(name: str) -> None:
     stack = running_stack(name)
-    if (target := inventory(stack).target) != "local":
-        what = f"bootstrap: nodes on target {target} fetch what they become, nothing is pushed to them"
+    inventory = read_inventory(stack)
+    if not isinstance(target_of_inventory(inventory), Pushes):
+        what = f"bootstrap: nodes on target {inventory.target} fetch what they become, nothing is pushed to them"
         raise Stop(what, f"`{typed('up', name)}` gives them what has changed", BAD_INPUT)
     made_from = inputs(pulumi.resources(stack), name)
     with lock.held(stack, "bootstrap", wait=False, say=screen.say):
@@ -61,7 +63,7 @@ def desired(stack: StackHome, made_from: dict[str, str]) -> Desired:
     )
     return Desired(
         Inventory.model_validate_json(made_from["inventory"]),
-        ClusterSpec.model_validate_json(made_from["spec"]),
+        parse_spec(made_from["spec"]),
         secrets,
         stack.home.repo,
     )

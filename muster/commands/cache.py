@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 
 from infra.home import Home
-from infra.receipt import Kept
-from infra.targets.local.caches import caches, drop
+from infra.receipt import CacheEntry
+from infra.targets.registry import targets
+from infra.targets.target import OnThisMachine
 from muster.commands import screen
 
 
 def list_caches() -> None:
-    found = caches(Home.of(os.environ))
+    found = tuple(entry for host in _hosts() for entry in host.caches(Home.of(os.environ)))
     if not found:
         screen.good("no caches")
         return
@@ -20,13 +21,17 @@ def list_caches() -> None:
 
 
 def drop_caches() -> None:
-    gone = drop(Home.of(os.environ))
+    gone = tuple(entry for host in _hosts() for entry in host.drop_caches(Home.of(os.environ)))
     if gone:
         _show(gone)
     screen.good(f"dropped {len(gone)} caches" if gone else "no caches")
 
 
-def _show(found: tuple[Kept, ...]) -> None:
+def _hosts() -> list[OnThisMachine]:
+    return [target for target in targets().values() if isinstance(target, OnThisMachine)]
+
+
+def _show(found: tuple[CacheEntry, ...]) -> None:
     table = screen.table("cache", "name", "size", right=["size"])
     for kept in found:
         table.add_row(kept.what, kept.name, screen.size(kept.size) if kept.size is not None else "?")

@@ -1,4 +1,4 @@
-"""`muster check`: the validators, and where there is an account to ask, the pre-flight; starts nothing."""
+"""`muster check`: the validators and, where there is an account to ask, the pre-flight; starts nothing."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from cluster.spec.issue import render
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.plan import plan
 from infra.resources.problem import Problem
-from infra.targets.aws.account import NONE, looked_at
-from infra.targets.aws.plan import budget
-from infra.targets.aws.state import made
-from infra.validate import EngineFacts, render
+from infra.targets.registry import target_of
+from infra.targets.target import Budgeted, HostFacts, OnThisMachine, Preflight
 from muster.commands import screen
 from muster.commands.cost import sentence
 from muster.commands.sizes import machines
-from muster.commands.spec import engine_facts, examined, name_is_free, on_this_machine
+from muster.commands.spec import check_name_free, examined, host_target
 from muster.commands.where import existing_stack
 
 
 def check(name: str) -> None:
+    """Print what is wrong with a stack file, or what it describes and costs."""
     stack = existing_stack(name)
-    engine = _facts_if_any() if on_this_machine(stack) else None
-    spec, issues = examined(stack, engine)
-    flight = looked_at(spec, issues, made(stack.state)) if spec and spec.target == "aws" else None
+    host = host_target(stack)
+    host_facts = _facts_if_any(host) if host else None
+    spec, issues = examined(stack, host_facts)
+    target = target_of(spec) if spec else None
+    flight = target.preflight(spec, issues, stack, screen) if spec and isinstance(target, Preflight) else None
     issues = flight.issues if flight else issues
-    if spec is None or any(issue.level == "error" for issue in issues):
+    if spec is None or target is None or any(issue.level == "error" for issue in issues):
         what = "is well written, but cannot be built with this account" if flight else "cannot be used"
         raise Stop(f"{stack.file.name} {what}\n{render(issues)}", code=BAD_INPUT)
     if issues:
         screen.out().print(render(issues), markup=False)
-    if spec.target == "aws" and flight is None:
-        screen.say(f"{NONE}: quotas, zones, capacity, images, rights and today's prices are not checked")
-    if engine is not None:
-        name_is_free(spec, name)
-    if words := budget.sentence(spec):
-        screen.say(words)
-    price = sentence(spec, flight.priced.cost if flight and flight.priced else None)
-    screen.good(f"{stack.file.name}: cluster {spec.name}, {machines(plan(spec))}, {price}")
+    if isinstance(target, Preflight) and flight is None:
+        screen.say(target.not_checked)
+    if host_facts is not None:
+        check_name_free(spec, name)
+    if isinstance(target, Budgeted) and (note := target.budget_note(spec)):
+        screen.say(note)
+    price = sentence(spec, flight.quote.cost if flight and flight.quote else None)
+    screen.good(f"{stack.file.name}: cluster {spec.name}, {machines(target.plan(spec))}, {price}")
 
 
 def check_files(paths: Sequence[Path]) -> None:
@@ -60,9 +61,9 @@ def check_files(paths: Sequence[Path]) -> None:
         raise Stop("", code=BAD_INPUT)
 
 
-def _facts_if_any() -> EngineFacts | None:
+def _facts_if_any(host: OnThisMachine) -> HostFacts | None:
     try:
-        return engine_facts()
+        return host.host_facts()
     except Problem:
         screen.say("no Docker engine answers: what this machine can hold is not checked")
         return None

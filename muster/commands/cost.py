@@ -4,43 +4,35 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from cluster.catalog.prices import HOURS_PER_MONTH
 from cluster.spec import ClusterSpec
-from infra.resources.problem import Problem
-from infra.targets.aws.account import NONE, account
-from infra.targets.aws.cost import HOURS_PER_MONTH, NOT_INCLUDED, Cost, Line
-from infra.targets.aws.cost import cost as aws_cost
-from infra.targets.aws.priced import Priced, by_aws, by_table
-from infra.targets.aws.validate.budget import BY_PRICE
+from infra.targets.cost import Cost, Line
+from infra.targets.registry import target_of
 from muster.commands import screen
-from muster.commands.spec import examined, usable
+from muster.commands.spec import examined, price_issues, usable
 from muster.commands.where import existing_stack
 
 
 def cost(name: str) -> None:
+    """Print the cost table of a stack."""
     stack = existing_stack(name)
     spec, issues = examined(stack, None)
-    # What costs too much is shown all the same: here is where to look which part it is.
-    spec = usable(stack, spec, [issue for issue in issues if spec is None or issue.code not in BY_PRICE])
-    if spec.target != "aws":
-        screen.out().print(sentence(spec), markup=False)
-        return
-    priced = _priced(spec)
-    screen.out().print(parts_table(priced.cost), "")
-    for note in [f"{priced.source}; a month has {HOURS_PER_MONTH} hours", *footnotes(priced.cost)]:
-        screen.say(note)
-    screen.out().print()
-    screen.out().print(sentence(spec, priced.cost), markup=False)
+    # What is too expensive is shown all the same: this is where one sees which part it is.
+    spec = usable(stack, spec, [issue for issue in issues if spec is None or issue.code not in price_issues(spec)])
+    quote = target_of(spec).quote(spec, screen)
+    if quote.cost.lines:
+        screen.out().print(parts_table(quote.cost), "")
+        for note in [f"{quote.source}; a month has {HOURS_PER_MONTH} hours", *footnotes(quote.cost)]:
+            screen.say(note)
+        screen.out().print()
+    screen.out().print(sentence(spec, quote.cost), markup=False)
 
 
-def sentence(spec: ClusterSpec, priced: Cost | None = None) -> str:
-    """One line for all targets; prices of AWS are data, so that its libraries are not loaded to say them."""
-    if spec.target == "aws":
-        priced = priced or aws_cost(spec)
-        at_least = "at least " if priced.unpriced else ""
-        return f"{at_least}{usd(priced)} USD per hour on target aws"
-    from infra.targets.registry import target  # noqa: PLC0415  # Pulumi takes longer to load than this command runs
-
-    return f"{target(spec.target).usd_per_hour(spec):.2f} USD per hour on target {spec.target}"
+def sentence(spec: ClusterSpec, cost: Cost | None = None) -> str:
+    """Return the cost of a spec in one line, by the dated table where no `cost` is given."""
+    cost = cost or target_of(spec).cost(spec)
+    at_least = "at least " if cost.unpriced else ""
+    return f"{at_least}{usd(cost)} USD per hour on target {spec.target}"
 
 
 def usd(priced: Cost) -> str:
@@ -64,15 +56,7 @@ def footnotes(priced: Cost) -> list[str]:
         notes.append("unverified: from experience, not looked up; ask aws.amazon.com/pricing where it matters")
     if priced.unpriced:
         notes.append(f"no price known: {', '.join(line.what for line in priced.unpriced)}; the total is too low by it")
-    return [*notes, f"not included: {'; '.join(NOT_INCLUDED)}"]
-
-
-def _priced(spec: ClusterSpec) -> Priced:
-    try:
-        found = account(spec)
-    except Problem as bad:
-        return by_table(spec, f"were not asked for: {bad}")
-    return by_aws(spec, found) if found else by_table(spec, f"were not asked for: {NONE}")
+    return [*notes, f"not included: {'; '.join(priced.not_included)}"]
 
 
 def _count(line: Line) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
 from infra.home import StackHome
+from infra.shell import read_inventory, run, unattended
 from muster.commands import screen
-from muster.commands.ssh import inventory, run, unattended
 from muster.commands.submit import submit
 from muster.commands.where import running_stack
 
@@ -24,7 +24,7 @@ SHARDS = "data/torch-source"
 def train(name: str) -> dict[str, float]:
     """Seconds by what they went to."""
     stack = running_stack(name)
-    login = inventory(stack).login.name
+    login = read_inventory(stack).login.name
     home = run(stack, login, "pwd").stdout.strip()
     folder = f"{home}/runs/demo-{time.strftime('%Y%m%dT%H%M%S')}"
     began = time.monotonic()

@@ -10,18 +10,18 @@ from typing import Any
 
 from rich.table import Table
 
-from cluster.spec.load import read
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
 from infra.engine.typed import typed
 from infra.home import StackHome
-from infra.resources.job_queue import JobQueue, queue_of
-from infra.targets.aws.shell import check_tools
+from infra.resources.job_queue import JobQueue
+from infra.shell import read_inventory, run, target_of_inventory
+from infra.targets.target import Launches
 from muster.commands import screen
 from muster.commands.fabric_basis import basis
 from muster.commands.fabric_nodes import chosen
-from muster.commands.ssh import inventory, run
 from muster.commands.submit import FOLDER, Followed, follow, send
 from muster.commands.where import running_stack
+from muster.deployments import find_deployment
 from slurm.control.nodes import LIST_NODES_BY_PARTITION, ListedNode, parse_listed_by_partition
 from slurm.health.drain import FABRIC_PREFIX, REASON_MAX_CHARS
 from slurm.hostlist import expand, hostlist
@@ -51,8 +51,8 @@ class Proof:
 
 def fabric(name: str, partition: str | None, nodes: str | None, *, drain: bool) -> None:
     stack = running_stack(name)
-    known = inventory(stack)
-    check_tools(known)
+    known = read_inventory(stack)
+    target_of_inventory(known).check_shell_tools()
     login = known.login.name
     named = expand(nodes) if nodes else ()
     wanted, left_out = chosen(_nodes(stack, login), partition, named)
@@ -131,25 +131,23 @@ def _conclude(stack: StackHome, proofs: Sequence[Proof], *, drain: bool) -> None
     for node, why in reasons.items():
         screen.bad(f"{node} {'drained' if node in taken else 'left as it is'}: {why}")
     what = [*unclear, *([f"below: {', '.join(reasons)}"] if reasons else [])]
-    raise Stop("; ".join(what), _what_next(taken, inventory(stack).target), FAILED)
+    raise Stop(
+        "; ".join(what),
+        _what_next(taken, replaced=isinstance(target_of_inventory(read_inventory(stack)), Launches)),
+        FAILED,
+    )
 
 
 def _queue(stack: StackHome) -> JobQueue:
-    """Of what was made; the stack file may have been changed since."""
-    from muster.commands.known_cluster import known_cluster  # noqa: PLC0415  # loads Pulumi's libraries
-
-    known = known_cluster(stack)
-    if known is None or known.on_this_machine:
-        return queue_of(read(stack.file), stack.name)
-    from infra.targets.aws.queue import queue_at  # noqa: PLC0415  # loads AWS's libraries
-
-    known.check_account()
-    return queue_at(known.region, known.name, known.stack)
+    """Return the queue of the cluster that was created; the stack file may have been changed since."""
+    target, deployment = find_deployment(stack)
+    target.check_access(deployment)
+    return target.queue(deployment)
 
 
-def _what_next(taken: Sequence[str], target: str) -> str:
+def _what_next(taken: Sequence[str], *, replaced: bool) -> str:
     if not taken:
         return ""
-    if target == "aws":
+    if replaced:
         return "nothing to do: other machines take their names within minutes"
     return f"fix them, then as root on the controller: `scontrol update nodename={hostlist(taken)} state=resume`"

@@ -11,10 +11,9 @@ import subprocess
 import sys
 
 from infra.home import StackHome
+from infra.targets.target import Target
 from muster.commands import screen
 
-PLANNED = ("aws",)
-"""Targets whose machines the simulator knows."""
 TRAINS = "-m trainer"
 AUTO = "parallel.strategy=auto"
 LEFT = "layout: left to the trainer, which chooses by the memory it finds"
@@ -22,14 +21,14 @@ NOTHING = "nothing to choose"
 TIMEOUT_S = 60.0
 
 
-def settled(stack: StackHome, target: str, job: str, arguments: list[str]) -> list[str]:
+def settled(stack: StackHome, target: Target, job: str, arguments: list[str]) -> list[str]:
     """The words for a job file with this text; those that were given, where there is nothing to settle."""
     words = question(job, arguments)
     if words is None:
         return arguments
-    if target not in PLANNED:
+    if not target.capabilities.rents_machines:
         if AUTO in arguments:
-            screen.say(f"{LEFT}: the simulator does not know the machines of target {target}")
+            screen.say(f"{LEFT}: the simulator does not know the machines of target {target.name}")
         return arguments
     line = [sys.executable, "-m", "simulator", "auto", "--stack", str(stack.file), *words]
     try:

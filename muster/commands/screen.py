@@ -10,6 +10,7 @@ from functools import cache
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +34,11 @@ def err() -> Console:
 def say(text: str) -> None:
     """One quiet line of progress."""
     out().print(f"[dim]{escape(text)}[/dim]")
+
+
+def status(text: str) -> Status:
+    """Show a spinner with `text` while the block runs; in a pipe nothing is shown."""
+    return out().status(text)
 
 
 def good(text: str) -> None:

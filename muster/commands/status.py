@@ -12,16 +12,17 @@ from rich.table import Table
 from cluster.inventory import Node
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import SpecError
-from cluster.spec.load import read
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
 from infra.home import StackHome
-from infra.targets.aws.cost import cost
-from infra.targets.local import docker_engine as engine_client
-from muster.commands import cluster_facts, outcome, screen
-from muster.commands.cluster_facts import DAEMONS, Facts, Machine, Slurm
+from infra.shell import read_inventory
+from infra.targets.facts import DAEMONS, Facts, Machine, Slurm
+from infra.targets.registry import read_spec, target_of
+from infra.targets.target import OnThisMachine
+from muster.commands import outcome, screen
 from muster.commands.cost import sentence, usd
 from muster.commands.where import known_stack
+from muster.deployments import find_deployment
 from slurm.hostlist import hostlist
 
 _FINE = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
@@ -36,7 +37,7 @@ def status(name: str) -> None:
         _not_up(stack)
         return
     with screen.out().status("asking for the machines and the controller"):
-        facts = cluster_facts.gather(stack)
+        facts = gather(stack)
     screen.out().print(f"[bold]{facts.inventory.cluster}[/bold]  stack {name}, target {facts.inventory.target}\n")
     nodes, broken = nodes_table(facts)
     screen.out().print(nodes, "")
@@ -48,6 +49,14 @@ def status(name: str) -> None:
             f"{_things(len(broken))} wrong: {'; '.join(broken)}",
             f"`{typed('up', name)}` puts it right; it changes only what differs",
         )
+
+
+def gather(stack: StackHome) -> Facts:
+    """Ask the target for the machines and the controller for the rest."""
+    inventory = read_inventory(stack)
+    target, deployment = find_deployment(stack)
+    target.check_access(deployment)
+    return target.facts(inventory, stack, deployment)
 
 
 def node_state(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
@@ -162,10 +171,10 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
 
 def _cost(stack: StackHome, facts: Facts) -> str:
     try:
-        spec = read(stack.file)
+        spec = read_spec(stack.file)
     except SpecError:
         return f"unknown: {stack.file.name} cannot be read"
-    return sentence(spec) if spec.target != "aws" else f"{sentence(spec)}; {cost_now(spec, facts)}"
+    return f"{sentence(spec)}; {cost_now(spec, facts)}" if target_of(spec).cost(spec).lines else sentence(spec)
 
 
 def cost_now(spec: ClusterSpec, facts: Facts) -> str:
@@ -174,7 +183,7 @@ def cost_now(spec: ClusterSpec, facts: Facts) -> str:
     up = Counter(node.group for node in facts.nodes if node.role == "compute" and node.name in has_one)
     sizes = {name: {"count": up[name], "min": None, "max": None} for name in spec.groups}
     groups = {name: group.model_copy(update=sizes[name]) for name, group in spec.groups.items()}
-    now = usd(cost(spec.model_copy(update={"groups": groups})))
+    now = usd(target_of(spec).cost(spec.model_copy(update={"groups": groups})))
     return f"{now} now, with {up.total()} compute {'node' if up.total() == 1 else 'nodes'} up"
 
 
@@ -185,8 +194,9 @@ def _things(number: int) -> str:
 def _not_up(stack: StackHome) -> None:
     last = outcome.read(stack)
     if last is None:
-        if _is_local(stack):
-            engine_client.connect()
+        if host := _host(stack):
+            # Without its engine nobody can say whether something of the stack exists.
+            host.host_facts()
         screen.out().print(f"stack {stack.name} is not up")
         screen.next_steps([(typed("up", stack.name), "create it")])
         return
@@ -196,8 +206,9 @@ def _not_up(stack: StackHome) -> None:
     )
 
 
-def _is_local(stack: StackHome) -> bool:
+def _host(stack: StackHome) -> OnThisMachine | None:
     try:
-        return read(stack.file).target == "local"
+        target = target_of(read_spec(stack.file))
     except SpecError:
-        return True
+        return None
+    return target if isinstance(target, OnThisMachine) else None

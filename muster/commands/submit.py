@@ -15,9 +15,8 @@ from cluster.inventory import Inventory
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
 from infra.engine.typed import typed
 from infra.home import Home, StackHome
-from infra.targets.aws.shell import check_tools
+from infra.shell import read_inventory, run, target_of_inventory, unattended
 from muster.commands import job_layout, screen
-from muster.commands.ssh import inventory, run, unattended
 from muster.commands.where import running_stack
 from slurm.job_environment import check_settings, parse_settings
 
@@ -68,14 +67,14 @@ class Followed:
 def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) -> None:
     file = job_file(job, Home.of(os.environ))
     stack = running_stack(name)
-    known = inventory(stack)
-    check_tools(known)
+    known = read_inventory(stack)
+    target_of_inventory(known).check_shell_tools()
     login = known.login.name
     text = file.read_text(errors="replace")
     for warning in warnings(text, known):
         screen.say(f"{file.name}: {warning}")
     options = [f"--nodes={nodes}"] if nodes else []
-    arguments = job_layout.settled(stack, known.target, job_layout.with_options(text, options), arguments)
+    arguments = job_layout.settled(stack, target_of_inventory(known), job_layout.with_options(text, options), arguments)
     began = time.monotonic()
     followed = Followed(send(stack, login, file, arguments, options))
     screen.out().print(f"job [bold]{followed.job}[/bold] submitted: {file.name}")

@@ -10,11 +10,12 @@ from cluster.inventory import Inventory
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
 from infra.home import StackHome
-from infra.resources.job_queue import RUNNING, RunningJob, running_in
+from infra.resources.job_queue import RUNNING, running_in
 from infra.resources.problem import Problem
+from infra.shell import read_inventory, unattended
+from infra.targets.target import Deployment, OnThisMachine, Target
 from muster.commands.failure import explained
-from muster.commands.known_cluster import KnownCluster
-from muster.commands.ssh import inventory, unattended
+from slurm.control.jobs import RunningJob
 
 _ASK_S = 5.0
 _SHOWN = 5
@@ -50,14 +51,15 @@ class Jobs:
         return (f"{_counted(self.running, 'running ')} ended: {', '.join(self.running)}",)
 
 
-def running_jobs(stack: StackHome, known: KnownCluster) -> Jobs:
-    return _on_this_machine(stack) if known.on_this_machine else _in_cloud(stack, known)
+def running_jobs(stack: StackHome, target: Target, deployment: Deployment) -> Jobs:
+    """Return the jobs of a cluster, or why nobody can say whether any run."""
+    return _on_this_machine(stack) if isinstance(target, OnThisMachine) else _in_cloud(stack, target, deployment)
 
 
 def _on_this_machine(stack: StackHome) -> Jobs:
     """Those of a cluster that answers soon; one that does not is no reason to keep it."""
     try:
-        known = inventory(stack)
+        known = read_inventory(stack)
         line = unattended(stack, known.controller.name, "root", [RUNNING])
         done = subprocess.run(
             line, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=_ASK_S, check=False
@@ -67,17 +69,15 @@ def _on_this_machine(stack: StackHome) -> Jobs:
     return Jobs(_told(running_in(done.stdout), known)) if done.returncode == 0 else Jobs()
 
 
-def _in_cloud(stack: StackHome, known: KnownCluster) -> Jobs:
-    """Days of many machines may be in a job there: who cannot be asked is not idle."""
-    from infra.targets.aws.queue import queue_at  # noqa: PLC0415  # loads AWS's libraries
-
+def _in_cloud(stack: StackHome, target: Target, deployment: Deployment) -> Jobs:
+    """Ask the queue. Days of many machines may be in a job there: a cluster that cannot be asked is not idle."""
     try:
-        found = queue_at(known.region, known.name, known.stack).running()
+        found = target.queue(deployment).running()
     except Problem as problem:
         stop = explained(problem)
         return Jobs(unknown=stop.what if stop else str(problem))
     try:
-        return Jobs(_told(found, inventory(stack)))
+        return Jobs(_told(found, read_inventory(stack)))
     except (OSError, ValueError):
         return Jobs(_told(found, None))
 

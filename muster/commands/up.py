@@ -12,17 +12,15 @@ from infra.engine.events import Failure, Result
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.engine.typed import retyped, typed
 from infra.home import StackHome
-from infra.plan import BuildPlan, plan
-from infra.targets.aws import account
-from infra.targets.aws import plugin as aws_plugin
-from infra.targets.aws.priced import Priced, by_table
-from infra.targets.aws.refusals import way_on
-from infra.targets.aws.state import made
+from infra.plan import BuildPlan
+from infra.targets.cost import Quote
+from infra.targets.registry import target_of
+from infra.targets.target import Preflight, Target
 from muster.commands import outcome, screen
 from muster.commands.cost import sentence
 from muster.commands.outcome import Outcome
 from muster.commands.sizes import always, machines
-from muster.commands.spec import engine_facts, examined, name_is_free, on_this_machine, usable
+from muster.commands.spec import check_name_free, examined, host_target, usable
 from muster.commands.watch import nodes_table, watching
 from muster.commands.where import existing_stack
 
@@ -32,23 +30,25 @@ _CANCELLED = "update canceled"
 
 def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> Outcome:
     stack = existing_stack(name)
-    spec, issues = examined(stack, engine_facts() if on_this_machine(stack) else None)
+    host = host_target(stack)
+    spec, issues = examined(stack, host.host_facts() if host else None)
     how = How(force=force)
     flight = None
-    if spec and spec.target == "aws":
-        flight = account.cleared(spec, issues, made(stack.state), preflight=preflight)
+    if spec and isinstance(preflighted := target_of(spec), Preflight):
+        flight = preflighted.clear(spec, issues, stack, screen, full=preflight)
         issues, how = flight.issues, How(force=force, budget_judged=flight.by_todays_prices)
     spec = usable(stack, spec, issues)
-    name_is_free(spec, name)
+    target = target_of(spec)
+    check_name_free(spec, name)
     if flight:
-        screen.say(price_line(name, spec, flight.priced))
-        aws_plugin.ensure(stack.home, screen.say)
+        screen.say(price_line(name, target, spec, flight.quote))
+    target.prepare(stack.home, screen)
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)
-        return _run(stack, plan(spec), held, how)
+        return _run(stack, target, target.plan(spec), held, how)
 
 
-def _run(stack: StackHome, built: BuildPlan, held: int, how: How) -> Outcome:
+def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, how: How) -> Outcome:
     began, at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     outcome.write(stack, Outcome("running", at))
     try:
@@ -64,7 +64,7 @@ def _run(stack: StackHome, built: BuildPlan, held: int, how: How) -> Outcome:
     ended = Outcome(word, at, round(seconds, 1), result.changed, phases, created)
     outcome.write(stack, ended)
     if code:
-        raise failed(stack, result)
+        raise failed(stack, target, result)
     if not result.changed:
         screen.good(f"nothing to change: {machines(built)} as described ({seconds:.1f} s)")
         return ended
@@ -75,10 +75,18 @@ def _run(stack: StackHome, built: BuildPlan, held: int, how: How) -> Outcome:
     return ended
 
 
-def price_line(name: str, spec: ClusterSpec, priced: Priced | None) -> str:
-    """Said before anything is made; by the dated table where no budget asked for today's prices."""
-    known = priced or by_table(spec, "were not asked for")
-    return f"{sentence(spec, known.cost)} ({known.source}); `{typed('cost', name)}` shows each part"
+def price_line(name: str, target: Target, spec: ClusterSpec, quote: Quote | None) -> str:
+    """Return the price as it is printed before anything is created.
+
+    Without a budget nobody asked for today's prices: then it is the price by the dated table.
+    """
+    cost = quote.cost if quote else target.cost(spec)
+    source = (
+        quote.source
+        if quote
+        else f"instance prices of {cost.priced_on}, {target.region(spec)}; today's were not asked for"
+    )
+    return f"{sentence(spec, cost)} ({source}); `{typed('cost', name)}` shows each part"
 
 
 def what_next(name: str) -> list[tuple[str, str]]:
@@ -90,11 +98,11 @@ def what_next(name: str) -> list[tuple[str, str]]:
     ]
 
 
-def failed(stack: StackHome, result: Result) -> Stop:
+def failed(stack: StackHome, target: Target, result: Result) -> Stop:
     if _was_cancelled(result):
         return interrupted(stack)
     head = f"up failed: {_count(result.failures)}"
-    blocks = [retyped(_block(failure, typed("up", stack.name)), stack.name) for failure in result.failures]
+    blocks = [retyped(_block(target, failure, typed("up", stack.name)), stack.name) for failure in result.failures]
     return Stop("\n".join([head, *blocks, f"everything Pulumi said: {stack.log('up')}"]), code=FAILED)
 
 
@@ -113,8 +121,8 @@ def _count(failures: tuple[Failure, ...]) -> str:
     return ", ".join(names) if names else "the program stopped"
 
 
-def _block(failure: Failure, again: str) -> str:
-    said = way_on(failure.message, again)
-    whole = f"{failure.message} Fix: {said}" if said else failure.message
+def _block(target: Target, failure: Failure, again: str) -> str:
+    fix = "" if " Fix: " in failure.message else target.explain_failure(failure.message, again)
+    whole = f"{failure.message} Fix: {fix}" if fix else failure.message
     text = whole.replace(" Log: ", "\nlog: ").replace(" Fix: ", "\nfix: ")
     return "\n".join(f"  {line}" for line in text.splitlines())

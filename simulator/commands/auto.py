@@ -10,6 +10,7 @@ import argparse
 import shlex
 import sys
 
+from infra.targets.registry import target_of
 from simulator.commands.refused import refused
 from simulator.machines import stacks
 from simulator.machines.instances import system
@@ -48,7 +49,7 @@ def _chosen(asked: argparse.Namespace) -> list[str]:
         return []
     spec = stacks.spec_of(stacks.find(asked.stack))
     group = spec.groups[stacks.group_of(spec, asked.group or spec.slurm.default_group or next(iter(spec.groups)))]
-    machines = system(group.instance_type or "", count, group.fabric, spec.aws.region if spec.aws else "")
+    machines = system(group.instance_type or "", count, group.fabric, target_of(spec).region(spec))
     chosen, found = settled(config, machines)
     better = dear(config, machines, found)
     step, where = found.prediction, f"{layout_words(found.layout)} on {count} x {machines.name}"

@@ -18,7 +18,7 @@ from simulator.whole_run.goodput import Conditions, Outlook, Work
 from trainer.config.schema import Config
 
 HOUR = 3600.0
-PLAIN = ClusterSpec(name="plain", target="aws", groups={"gpu": NodeGroup(count=1)})
+PLAIN = ClusterSpec(name="plain", target="", groups={"gpu": NodeGroup(count=1)})
 """Where no stack is named: a filesystem of which nothing is known, and the usual timeouts."""
 
 

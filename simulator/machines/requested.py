@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.spec import ClusterSpec, NodeGroup, Purchase
+from infra.targets.registry import target_of
 from simulator.hardware.rates import Rates, load_fitted_rates
 from simulator.hardware.system import System
 from simulator.machines import stacks
@@ -14,8 +15,6 @@ from simulator.machines.profile_catalog import joined
 from simulator.machines.profile_fit import RatedSystem
 from simulator.machines.stack_names import MAX_NODES as MOST_NODES
 from trainer.config.errors import ConfigError, ConfigProblem
-
-CLOUD = "aws"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +81,10 @@ def _of_stack(asked: Asked) -> On:
     spec = stacks.any_spec_of(stacks.find(asked.stack))
     name = stacks.group_of(spec, asked.group or spec.slurm.default_group or next(iter(spec.groups)))
     group = spec.groups[name]
-    if spec.target != CLOUD:
+    if not target_of(spec).capabilities.rents_machines:
         return _own(asked, spec, group)
     nodes, per_node = _counted(asked, group.instance_type or "", usual=_count(group))
-    machines = system(group.instance_type or "", nodes, group.fabric, spec.aws.region if spec.aws else "")
+    machines = system(group.instance_type or "", nodes, group.fabric, target_of(spec).region(spec))
     return _joined(asked, machines, per_node, spec, name)
 
 

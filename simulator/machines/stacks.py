@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cluster.spec import ClusterSpec, SpecError
-from cluster.spec.load import read
+from infra.targets.registry import read_spec, target_of, targets
 from simulator.machines.stack_names import file_of, names, similar
 from trainer.config.errors import ConfigError, ConfigProblem
 
@@ -23,7 +23,7 @@ def find(word: str) -> Path:
 def any_spec_of(file: Path) -> ClusterSpec:
     """Return the description in a stack file of any target; raise ConfigError if it is invalid."""
     try:
-        return read(file)
+        return read_spec(file)
     except SpecError as bad:
         raise ConfigError(
             [ConfigProblem(f"stack: {issue.where}", issue.message, issue.fix) for issue in bad.issues]
@@ -33,9 +33,10 @@ def any_spec_of(file: Path) -> ClusterSpec:
 def spec_of(file: Path) -> ClusterSpec:
     """Return the description in a stack file whose machines are in the catalog; raise ConfigError for others."""
     spec = any_spec_of(file)
-    if spec.target != "aws" or spec.aws is None:
-        message = f"target {spec.target} has neither instance types nor prices; allowed: aws"
-        raise ConfigError([ConfigProblem("stack", message, "name a stack with target aws")])
+    if not target_of(spec).capabilities.rents_machines or not target_of(spec).region(spec):
+        allowed = ", ".join(name for name, target in targets().items() if target.capabilities.rents_machines)
+        message = f"target {spec.target} has neither instance types nor prices; allowed: {allowed}"
+        raise ConfigError([ConfigProblem("stack", message, f"name a stack with target {allowed}")])
     return spec
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from math import ceil
 
+from cluster.catalog import lustre
 from cluster.catalog.prices import service_price
 from cluster.spec import ClusterSpec, Storage
-from infra.targets.aws.cost import hourly
-from infra.targets.aws.plan import storage
 from trainer.config.errors import ConfigError, ConfigProblem
 
 SHARED = "/shared"
@@ -34,10 +33,10 @@ def advice(spec: ClusterSpec, checkpoint_gb: float) -> str:
     if found is None or checkpoint_gb / _rate(found[1]) <= ENOUGH_S:
         return ""
     name, one = found
-    speed = storage.throughput(one)
+    speed = lustre.throughput(one)
     least = checkpoint_gb / ENOUGH_S * MB_PER_GB / speed * GIB_PER_TIB
-    size = ceil(least / storage.STEP_GB) * storage.STEP_GB
-    usd = (size - storage.size(one)) * hourly(service_price(f"fsx-lustre-{speed}"))
+    size = ceil(least / lustre.STEP_GB) * lustre.STEP_GB
+    usd = (size - lustre.size_gb(one)) * service_price(f"fsx-lustre-{speed}").usd_per_hour
     return f"storage.{name}.size_gb: {size} takes it in 5 min, for {usd:,.0f} USD more an hour"
 
 
@@ -52,7 +51,7 @@ def resized(spec: ClusterSpec, size_gb: int) -> ClusterSpec:
     if not 1 <= size_gb <= MOST_GB:
         message = f"{size_gb}; allowed: 1200, or a multiple of 2400, up to {MOST_GB}"
         raise ConfigError([ConfigProblem("shared-gb", message, "choose one of them")])
-    if problems := [message for _, message in storage.lustre_problems(larger)]:
+    if problems := [message for _, message in lustre.find_problems(larger)]:
         raise ConfigError([ConfigProblem("shared-gb", problems[0], "choose one of them")])
     return spec.model_copy(update={"storage": {**spec.storage, name: larger}})
 
@@ -69,4 +68,4 @@ def _shared(spec: ClusterSpec) -> tuple[str, Storage] | None:
 
 
 def _rate(one: Storage) -> float:
-    return storage.size(one) / GIB_PER_TIB * storage.throughput(one) / MB_PER_GB
+    return lustre.size_gb(one) / GIB_PER_TIB * lustre.throughput(one) / MB_PER_GB

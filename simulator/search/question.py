@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from cluster.spec import ClusterSpec, Purchase
+from infra.targets.registry import target_of
 from simulator.machines.profile import Profile
 from simulator.machines.stack_names import MAX_NODES as MOST_NODES
 from simulator.models import NamedModel
@@ -43,7 +44,7 @@ class Question:
 
     @property
     def region(self) -> str:
-        return self.spec.aws.region if self.spec.aws else ""
+        return target_of(self.spec).region(self.spec)
 
 
 def tokens(word: str) -> float:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from infra.targets.aws.cost import cost
+from infra.targets.registry import target_of
 from simulator.machines import stacks
 from simulator.search import filesystem, stack_edit, trainer_config
 from simulator.search.option import Option
@@ -104,4 +104,5 @@ def _row(plan: Plan, number: int, one: Option, stack: Path) -> dict[str, Any]:
 def _most_per_hour(stack: Path, changes: list[Edit]) -> float:
     """Of the edited stack, every node up and each bought in the dearest way that it allows."""
     changed = stack_edit.apply_edits(stack.read_text(encoding="utf-8"), changes)
-    return cost(stack_edit.loaded(changed)).usd_per_hour
+    spec = stack_edit.loaded(changed)
+    return target_of(spec).cost(spec).usd_per_hour

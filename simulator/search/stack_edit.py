@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from cluster.spec import ClusterSpec
-from cluster.spec.load import load
 from cluster.spec.stack_file import CONFIG_KEY, Loader
+from infra.targets.registry import load_spec
 
 Edit = tuple[Sequence[str], str | int | list[str]]
 """The path of a value below the cluster, and its new value."""
@@ -75,7 +75,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
 def loaded(text: str) -> ClusterSpec:
     """Return the description in the text of a stack file."""
     document = yaml.load(text, Loader=Loader)  # noqa: S506  # a safe loader that reads numbers as Pulumi does
-    return load(document[ROOT[0]][ROOT[1]])
+    return load_spec(document[ROOT[0]][ROOT[1]])
 
 
 def _list_offsets(mapping: CommentedMap) -> Iterator[int]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
-from cluster.catalog.prices import service_price
+from cluster.catalog.prices import HOURS_PER_MONTH, instances_priced_on, service_price
 from cluster.spec import Capacity, ClusterSpec, Purchase
-from infra.targets.aws.cost import HOURS_PER_MONTH, Line, cost
+from infra.targets.cost import Line
+from infra.targets.registry import target_of
 
 DATA = Path(__file__).parents[1] / "data" / "blocks.yaml"
 HOUR, DAY = 3600.0, 86400.0
@@ -42,7 +43,7 @@ def tariff(spec: ClusterSpec, group: str, instance: str, purchase: Purchase) -> 
     """Of this stack with another type in one group, bought this way, and no other group; None without a price."""
     capacity = Capacity(kind=purchase)
     only = spec.groups[group].model_copy(update={"instance_type": instance, "capacity": capacity, **_ONE})
-    priced = cost(spec.model_copy(update={"groups": {group: only}}))
+    priced = target_of(spec).cost(spec.model_copy(update={"groups": {group: only}}))
     nodes = [line for line in priced.lines if line.part == f"groups.{group}"]
     rest = [line for line in priced.lines if line.part != f"groups.{group}"]
     if purchase != "block" and any(line.open and not line.usd_per_hour for line in nodes):
@@ -52,7 +53,7 @@ def tariff(spec: ClusterSpec, group: str, instance: str, purchase: Purchase) -> 
         return None
     # What is paid now; the most that spot can rise to is for budgets.
     each = sum(line.least for line in nodes) + block
-    on = _blocks()["date"] if purchase == "block" else priced.priced_on
+    on = _blocks()["date"] if purchase == "block" else priced.priced_on or instances_priced_on()
     return Tariff(each, sum(line.usd_per_hour for line in rest), purchase, on, _notes([*nodes, *rest]))
 
 

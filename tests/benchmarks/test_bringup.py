@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bringup import Cluster, arguments
-from cluster.spec.load import load
+from infra.targets.registry import load_spec as load
 
 
 def test_sizes_are_sorted_and_each_counts_once():

@@ -19,7 +19,7 @@ import yaml
 
 from infra.engine.environment import environment, prepare
 from infra.home import Home
-from infra.targets.registry import target
+from infra.targets.registry import get_target as target
 
 PROGRAM = Path(__file__).parent / "program"
 Spec = dict[str, Any]

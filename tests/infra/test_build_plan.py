@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cluster import names
-from cluster.spec.load import load
-from infra.plan import plan
+from infra.targets.registry import load_spec as load
+from infra.targets.registry import plan_of as plan
 from tests.infra.bad_spec_table import good
 
 

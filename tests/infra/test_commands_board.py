@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from bootstrap.progress import Event
-from infra.plan import plan
+from infra.targets.registry import plan_of as plan
 from muster.commands.board import Board, Row, parse, phase_line, visible
 from muster.commands.sizes import always
 from muster.commands.watch import Lines, LiveTable, Tail

@@ -14,17 +14,19 @@ from requests.exceptions import ReadTimeout
 
 from cluster.inventory import Node
 from cluster.spec import ClusterSpec
-from infra import targets
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home
-from infra.plan import plan
 from infra.receipt import Receipt
 from infra.resources.problem import Problem
+from infra.targets.cost import Cost, Line
+from infra.targets.facts import Machine, Slurm, SlurmNode, parse
 from infra.targets.local import caches as kept_caches
+from infra.targets.local.target import LocalTarget
+from infra.targets.registry import plan_of as plan
 from infra.targets.target import Leftover
-from muster.commands import bootstrap, cost, demo, known_cluster, screen, status, teardown, where
-from muster.commands.cluster_facts import Machine, Slurm, SlurmNode, parse
+from muster.commands import bootstrap, cost, demo, screen, status, teardown, where
 from muster.commands.failure import explained
+from muster.deployments import without_others
 from tests.harness import small_spec
 
 REPO = Path(__file__).parents[2]
@@ -129,7 +131,7 @@ def test_the_time_of_set_up_comes_from_its_record_where_there_is_one(tmp_path: P
 
 def test_what_another_stack_owns_is_left_alone() -> None:
     ours, nobodys, theirs = (Leftover("container", n, stack=s) for n, s in (("a", "mine"), ("b", ""), ("c", "other")))
-    assert known_cluster.own([ours, nobodys, theirs], "mine") == [ours, nobodys]
+    assert without_others([ours, nobodys, theirs], "mine") == [ours, nobodys]
 
 
 def test_secrets_of_an_exported_state_are_unwrapped() -> None:
@@ -242,11 +244,10 @@ def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
 
 
 def test_an_hour_costs_what_the_target_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dear:
-        def usd_per_hour(self, spec: ClusterSpec) -> float:
-            return 1.5 * len(plan(spec).nodes)
+    def by_node(_target: LocalTarget, spec: ClusterSpec) -> Cost:
+        return Cost((Line("groups", "nodes", 1, 1.5 * len(plan(spec).nodes)),))
 
     spec = ClusterSpec.model_validate(small_spec(name="dear"))
     assert cost.sentence(spec) == "0.00 USD per hour on target local"
-    monkeypatch.setattr(targets, "target", lambda _name: Dear())
+    monkeypatch.setattr(LocalTarget, "cost", by_node)
     assert cost.sentence(spec) == "6.00 USD per hour on target local"

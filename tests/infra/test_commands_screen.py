@@ -9,8 +9,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from cluster.inventory import Inventory
+from infra.targets.facts import Facts, Machine, Slurm, SlurmNode
 from muster.commands import screen, status
-from muster.commands.cluster_facts import Facts, Machine, Slurm, SlurmNode
 from slurm.control.jobs import ListedJob
 
 REASON = "slurmd on the node has been silent for 300 s and the health check before that said that its disk is full"

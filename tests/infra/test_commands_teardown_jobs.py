@@ -10,15 +10,17 @@ import pytest
 
 from cluster.inventory import NodeSet
 from infra.home import Home, StackHome
+from infra.targets.aws.target import AwsTarget
+from infra.targets.local.target import LocalTarget
+from infra.targets.target import Deployment
 from muster.commands import teardown_jobs
-from muster.commands.known_cluster import KnownCluster
 from muster.commands.teardown_jobs import Jobs, running_jobs
 from tests.infra.targets.aws.build.test_job_queue import SPEC, report, start
 from tests.infra.test_commands_parts import fake_ssh, node
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
-LOCAL = KnownCluster("c", "s", "local")
-AWS = KnownCluster(SPEC.name, "s", "aws", REGION)
+LOCAL = (LocalTarget(), Deployment("c", "s"))
+AWS = (AwsTarget(), Deployment(SPEC.name, "s", REGION))
 SQUEUE = "squeue -h -t R,S,CF -o '%i|%u|%j'"
 
 
@@ -49,22 +51,22 @@ def test_a_local_cluster_is_asked_and_waited_for_by_nobody(
 ) -> None:
     fake_ssh(tmp_path, monkeypatch, body)
     monkeypatch.setattr(teardown_jobs, "_ASK_S", 0.5)
-    assert running_jobs(stack, LOCAL) == Jobs(jobs)
+    assert running_jobs(stack, *LOCAL) == Jobs(jobs)
 
 
 def test_a_stack_without_access_files_has_no_jobs_to_ask_for(tmp_path: Path) -> None:
-    assert running_jobs(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), LOCAL) == Jobs()
+    assert running_jobs(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), *LOCAL) == Jobs()
 
 
 def test_on_aws_the_controller_says_what_runs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
     start(aws, "controller")
     start(aws, "compute")
     report(aws, "ready")
-    assert running_jobs(stack, AWS) == Jobs()
+    assert running_jobs(stack, *AWS) == Jobs()
     aws.answer(SQUEUE, "30|alice|train\n7|muster|ready-h200\n31_2|bob|a|b\n")
-    assert running_jobs(stack, AWS) == Jobs(("30 train (alice)", "31_2 a|b (bob)"))
+    assert running_jobs(stack, *AWS) == Jobs(("30 train (alice)", "31_2 a|b (bob)"))
     stack.inventory.unlink()
-    assert "7 ready-h200 (muster)" in running_jobs(stack, AWS).running
+    assert "7 ready-h200 (muster)" in running_jobs(stack, *AWS).running
 
 
 def test_on_aws_a_queue_that_gives_no_answer_is_not_idle(aws: Moto, stack: StackHome) -> None:  # noqa: F811
@@ -72,21 +74,21 @@ def test_on_aws_a_queue_that_gives_no_answer_is_not_idle(aws: Moto, stack: Stack
     start(aws, "compute")
     report(aws, "ready")
     aws.answer(SQUEUE, "", code=1, err="slurm_load_jobs error: Unable to contact slurm controller")
-    assert running_jobs(stack, AWS).unknown == (
+    assert running_jobs(stack, *AWS).unknown == (
         "controller: the job queue does not answer: slurm_load_jobs error: Unable to contact slurm controller"
     )
     aws.answer(SQUEUE, "30|alice|train\n" * 2000)
-    assert "longer than the 24000 characters" in running_jobs(stack, AWS).unknown
+    assert "longer than the 24000 characters" in running_jobs(stack, *AWS).unknown
     aws.client("ec2").stop_instances(InstanceIds=[controller])
-    assert running_jobs(stack, AWS).unknown == "whether jobs run cannot be asked: the controller is stopped"
+    assert running_jobs(stack, *AWS).unknown == "whether jobs run cannot be asked: the controller is stopped"
     aws.fail("DescribeInstances", "UnauthorizedOperation")
     refused = f"the job queue cannot be asked in {REGION}: UnauthorizedOperation"
-    assert running_jobs(stack, AWS).unknown == refused
+    assert running_jobs(stack, *AWS).unknown == refused
 
 
 def test_a_cluster_without_compute_nodes_or_reports_has_no_jobs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
     start(aws, "controller")
-    assert running_jobs(stack, AWS) == Jobs()
+    assert running_jobs(stack, *AWS) == Jobs()
     assert aws.of("SendCommand") == []
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from bootstrap.progress import Event
 from cluster.spec import ClusterSpec
-from cluster.spec.load import read
 from infra.engine.environment import How
 from infra.engine.events import Failure, Result
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
-from infra.plan import plan
+from infra.targets.registry import plan_of as plan
+from infra.targets.registry import read_spec as read
 from muster.commands import outcome, output, sizes, up
 from tests.harness import small_spec
 

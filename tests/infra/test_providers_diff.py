@@ -10,7 +10,7 @@ from pulumi.output import Unknown
 
 from cluster.spec import ClusterSpec
 from infra import plan as build_plan
-from infra.resources.guard import ChangeGuardProvider
+from infra.guard import ChangeGuardProvider
 from infra.resources.properties import Properties
 from infra.targets.local.build import node_container
 from infra.targets.local.build.cluster import mounts

@@ -12,9 +12,10 @@ from requests import Response
 
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
-from infra.resources import guard, job_queue
+from infra import guard
 from infra.resources.job_queue import NoQueue, Seen, SlurmQueue, UnknownQueue, bootstrapped, verdict
 from infra.resources.problem import Problem
+from infra.targets.local import queue as local_queue
 
 SINFO = "printf 'gpu-1\\ngpu-2\\ngpu-2\\ngpu-10\\n'"
 SQUEUE = """case "$*" in
@@ -239,7 +240,7 @@ class FakeEngine:
 
 
 def test_only_a_missing_or_stopped_container_counts_as_not_running() -> None:
-    assert job_queue._processes(FakeEngine(404), "c") is None
-    assert job_queue._processes(FakeEngine(409), "c") == []
+    assert local_queue._processes(FakeEngine(404), "c") is None
+    assert local_queue._processes(FakeEngine(409), "c") == []
     with pytest.raises(APIError):
-        job_queue._processes(FakeEngine(500), "c")
+        local_queue._processes(FakeEngine(500), "c")

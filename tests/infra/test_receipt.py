@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.receipt import Item, Kept, Receipt, save, settle
+from infra.receipt import CacheEntry, Item, Receipt, save, settle
 
 BORN, NOW = "2026-01-01T10:00:00+00:00", "2026-01-01T11:30:00+00:00"
 
@@ -30,7 +30,7 @@ def test_how_long_a_thing_lived(created: str, lived: float | None) -> None:
 
 def test_a_receipt_is_kept_as_json(tmp_path: Path) -> None:
     items = (Item("container", "a", BORN, removed=True), Item("volume", "v"))
-    receipt = Receipt("local", "demo", NOW, 3.2, items, (Kept("node image", "muster-node:24.11", 913),))
+    receipt = Receipt("local", "demo", NOW, 3.2, items, (CacheEntry("node image", "muster-node:24.11", 913),))
     path = save(receipt, tmp_path / "receipts")
     assert path.name == "local-20260101T113000Z.json"
     saved = json.loads(path.read_text())

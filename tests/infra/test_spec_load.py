@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.spec import ClusterSpec, SpecError
-from cluster.spec.load import load, read
+from infra.targets.registry import load_spec as load
+from infra.targets.registry import read_spec as read
 from tests.infra.bad_spec_table import Bad, bad_specs, good
 
 TABLE = bad_specs("test_spec_bad.yaml")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.spec import SpecError
-from cluster.spec.load import read
+from infra.targets.registry import read_spec as read
 
 GOOD = "config:\n  muster:cluster:\n    name: x\n    target: local\n    groups: {a: {count: 1}}\n"
 START = (

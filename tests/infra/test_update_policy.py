@@ -10,7 +10,7 @@ import pytest
 from cluster.spec import ClusterSpec
 from cluster.spec.fields import policy_of, walk
 from cluster.spec.issue import render
-from cluster.spec.load import load
+from infra.targets.registry import load_spec as load
 from infra.validate.update import affected, changes, violations
 from tests.infra.bad_spec_table import good
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.spec.issue import SpecError
-from cluster.spec.load import load
+from infra.targets.registry import load_spec as load
 from infra.validate.rest import rest
 
 GOOD: dict[str, Any] = {"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}}

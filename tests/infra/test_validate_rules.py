@@ -8,15 +8,17 @@ import pytest
 
 from cluster import names
 from cluster.spec.issue import render
-from cluster.spec.load import load, read
-from infra.validate import EngineFacts, validate
+from infra.targets.registry import load_spec as load
+from infra.targets.registry import read_spec as read
+from infra.targets.target import HostFacts
+from infra.validate import validate
 from infra.validate.slurm_options import seconds
 from muster.documents import EXAMPLES
 from tests.infra.bad_spec_table import Bad, bad_specs, good
 
 ROOT = Path(__file__).parents[2]
 TABLE = bad_specs("test_validate_bad.yaml")
-BIG = EngineFacts(cpus=64, memory_mb=500_000)
+BIG = HostFacts(cpus=64, memory_mb=500_000)
 
 
 @pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.title)
@@ -49,7 +51,7 @@ def test_all_rules_speak_at_once() -> None:
 
 def test_more_cpus_than_the_machine_has() -> None:
     spec = load({**good(), "groups": {"gpu": {"count": 2, "size": {"cpus": 8}}}})
-    assert render(validate(spec, EngineFacts(cpus=4, memory_mb=16_000))) == (
+    assert render(validate(spec, HostFacts(cpus=4, memory_mb=16_000))) == (
         "error    groups.gpu.size.cpus\n"
         "         8 is more CPUs than this machine has; allowed: 1 to 4\n"
         "         fix: write `size: {cpus: 4}`\n"
@@ -59,13 +61,13 @@ def test_more_cpus_than_the_machine_has() -> None:
 
 
 def test_default_sizes_count_too() -> None:
-    issues = validate(load(good()), EngineFacts(cpus=1, memory_mb=16_000))
+    issues = validate(load(good()), HostFacts(cpus=1, memory_mb=16_000))
     assert {issue.where for issue in issues} == {"controller.size.cpus", "login.size.cpus", "groups.gpu.size.cpus"}
 
 
 def test_more_memory_than_the_machine_has() -> None:
     spec = load({**good(), "controller": {"size": {"memory_mb": 32_000}}})
-    issues = validate(spec, EngineFacts(cpus=4, memory_mb=16_000))
+    issues = validate(spec, HostFacts(cpus=4, memory_mb=16_000))
     assert [(i.level, i.where, i.message) for i in issues] == [
         ("error", "controller.size.memory_mb", "32000 is more MiB than this machine has; allowed: 512 to 16000"),
         ("warning", "groups", "the limits of 4 nodes add up to 37120 MiB; this machine has 16000 MiB"),
@@ -74,7 +76,7 @@ def test_more_memory_than_the_machine_has() -> None:
 
 def test_the_machine_matters_to_local_clusters_only() -> None:
     spec = load({**good(), "target": "hosts", "storage": {"shared": {"kind": "existing"}}})
-    assert [i.code for i in validate(spec, EngineFacts(cpus=1, memory_mb=512))] == ["target_unavailable"]
+    assert [i.code for i in validate(spec, HostFacts(cpus=1, memory_mb=512))] == ["target_unavailable"]
 
 
 def test_lock_file_must_exist(tmp_path: Path) -> None:

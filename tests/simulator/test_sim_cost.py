@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.catalog.prices import instance_price
-from cluster.spec.load import read
 from infra.targets.aws.cost import cost
+from infra.targets.registry import read_spec as read
 from simulator.machines.instances import system
 from simulator.whole_run import energy
 from simulator.whole_run.cost import DAY, HOUR, Tariff, block_s, stored_usd, tariff

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.spec.load import read
+from infra.targets.registry import read_spec as read
 from infra.validate import validate
 from simulator.layout import Layout
 from simulator.machines import stacks

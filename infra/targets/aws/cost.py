@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date
 from typing import Protocol
 
+from cluster.catalog import lustre
 from cluster.catalog.prices import Price, instance_price, instances_priced_on, service_price
 from cluster.spec import ClusterSpec, NodeGroup, Purchase, Storage
-from infra.targets.aws.plan import launch_template, machines, network, storage
+from infra.targets.aws.plan import launch_template, machines, network
 from infra.targets.aws.plan.capacity import purchases
+from infra.targets.aws.spec import aws_section, region_of
+from infra.targets.cost import Cost, Line
 
-HOURS_PER_MONTH = 730
 # A gp3 volume has these for nothing (docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html).
 FREE_IOPS, FREE_MBS = 3000, 125
 
@@ -34,60 +35,10 @@ class Prices(Protocol):
     def __call__(self, name: str, region: str, *, spot: bool = False) -> Price | None: ...
 
 
-@dataclass(frozen=True)
-class Line:
-    part: str
-    """The property it comes from, as in the stack file."""
-    what: str
-    count: int
-    """The most there can be."""
-    usd_per_hour: float
-    """At most."""
-    note: str = ""
-    count_min: int | None = None
-    """Fewer than count where the queue decides how many there are."""
-    usd_per_hour_min: float | None = None
-    """Where it differs from the most."""
-    open: bool = False
-    """The price is unknown or unverified, as the note says."""
-
-    @property
-    def least(self) -> float:
-        return self.usd_per_hour if self.usd_per_hour_min is None else self.usd_per_hour_min
-
-
-@dataclass(frozen=True)
-class Cost:
-    lines: tuple[Line, ...]
-    priced_on: date
-
-    @property
-    def usd_per_hour(self) -> float:
-        """At most: every autoscaled node there, each bought in the dearest way that is allowed."""
-        return sum(line.usd_per_hour for line in self.lines)
-
-    @property
-    def usd_per_hour_min(self) -> float:
-        return sum(line.least for line in self.lines)
-
-    @property
-    def usd_per_month(self) -> float:
-        return self.usd_per_hour * HOURS_PER_MONTH
-
-    @property
-    def usd_per_month_min(self) -> float:
-        return self.usd_per_hour_min * HOURS_PER_MONTH
-
-    @property
-    def unpriced(self) -> tuple[Line, ...]:
-        """What costs money, but nobody knows how much."""
-        return tuple(line for line in self.lines if line.open and not line.usd_per_hour)
-
-
 def cost(spec: ClusterSpec, prices: Prices = instance_price, priced_on: date | None = None) -> Cost:
     """Of a spec for target aws that has a region and known instance types."""
     lines = (*_fixed(spec, prices), *_groups(spec, prices), *_storages(spec), *_network(spec), *_rest(spec))
-    return Cost(lines, priced_on or instances_priced_on())
+    return Cost(lines, priced_on or instances_priced_on(), NOT_INCLUDED)
 
 
 def _fixed(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
@@ -167,7 +118,7 @@ def _storage(part: str, one: Storage, spec: ClusterSpec) -> Line:
         return Line(part, "existing filesystem", 1, 0.0, "paid for already")
     if one.kind == "efs":
         return Line(part, "EFS", 1, 0.0, f"{service_price('efs').usd:.2f} USD per GB and month of what is stored")
-    size, speed = storage.size(one), storage.throughput(one)
+    size, speed = lustre.size_gb(one), lustre.throughput(one)
     what = f"FSx for Lustre, {size} GB at {speed} MB/s per TiB"
     return _service(part, what, spec, {service_price(f"fsx-lustre-{speed}"): size})
 
@@ -184,7 +135,8 @@ def _network(spec: ClusterSpec) -> Iterator[Line]:
 
 
 def _rest(spec: ClusterSpec) -> Iterator[Line]:
-    if spec.aws and not spec.aws.kms_key:
+    section = aws_section(spec)
+    if section and not section.kms_key:
         yield _service("aws", "encryption key", spec, {service_price("kms-key"): 1.0})
     yield _service("aws", "private name zone", spec, {service_price("route53-zone"): 1.0})
 
@@ -194,18 +146,14 @@ def _service(
 ) -> Line:
     """A line of equal things, at least and at most so many, each made of so much of what the prices are for."""
     least, most = counts
-    usd = sum(hourly(price) * amount for price, amount in each.items())
+    usd = sum(price.usd_per_hour * amount for price, amount in each.items())
     elsewhere = [f"price of {price.region}" for price in each if price.region != _region(spec)]
     notes = [*elsewhere[:1], *(["unverified"] if not all(price.verified for price in each) else [])]
     return Line(part, what, most, usd * most, ", ".join(notes), least, usd * least, bool(notes))
 
 
-def hourly(price: Price) -> float:
-    return price.usd if price.unit == "hour" else price.usd / HOURS_PER_MONTH
-
-
 def _region(spec: ClusterSpec) -> str:
-    return spec.aws.region if spec.aws else ""
+    return region_of(spec)
 
 
 def _no_price(region: str) -> str:

@@ -10,7 +10,7 @@ from cluster.inventory import Inventory, Node, NodeSet
 from cluster.names import member
 from infra.targets.aws import run_command
 from infra.targets.aws.instances import Instance, asking, instances
-from muster.commands.cluster_facts import SCRIPT, Facts, Machine, Slurm, parse
+from infra.targets.facts import SCRIPT, Facts, Machine, Slurm, parse
 
 _ASK_S = 30.0
 _RUNNING = "running"

@@ -10,15 +10,10 @@ from bootstrap.transport.base import Completed
 from cluster import names
 from cluster.inventory import parameters
 from cluster.inventory.parameters import Report
-from cluster.spec import ClusterSpec
 from infra.resources.job_queue import JobQueue, NoQueue, Seen, SlurmQueue, UnknownQueue, verdict
 from infra.targets.aws import run_command
 from infra.targets.aws.client import client
 from infra.targets.aws.instances import asking, instances
-
-
-def queue(spec: ClusterSpec, stack: str) -> JobQueue:
-    return queue_at(spec.aws.region if spec.aws else "", spec.name, stack)
 
 
 def queue_at(region: str, cluster: str, stack: str) -> JobQueue:

@@ -12,6 +12,7 @@ from cluster.spec import ClusterSpec
 from infra.targets.aws.plan.budget import stops
 from infra.targets.aws.plan.capacity import options
 from infra.targets.aws.plan.network import endpoints, zones
+from infra.targets.aws.spec import aws_section
 
 Condition = Callable[[ClusterSpec], bool]
 
@@ -59,7 +60,8 @@ def _private_endpoints(spec: ClusterSpec) -> bool:
 
 
 def _own_key(spec: ClusterSpec) -> bool:
-    return not (spec.aws and spec.aws.kms_key)
+    section = aws_section(spec)
+    return not (section and section.kms_key)
 
 
 def _monthly(spec: ClusterSpec) -> bool:

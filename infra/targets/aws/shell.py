@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 
-from cluster.inventory import Inventory, NodeSet
-from cluster.names import member
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
-from infra.home import StackHome
+from infra.targets.aws.instances import asking, instances
+from infra.targets.aws.session_manager import through_session_manager
+from infra.targets.target import Deployment
 
 # Without them ssh says "Connection closed by UNKNOWN port 65535".
 _TOOLS = {
@@ -19,39 +18,27 @@ _TOOLS = {
 }
 
 
-def check_tools(known: Inventory) -> None:
-    """Stops where something is missing that SSH through Session Manager needs."""
-    missing = [tool for tool in _TOOLS if shutil.which(tool) is None] if known.target == "aws" else []
+def check_tools() -> None:
+    """Raise Stop where a program that SSH through Session Manager needs is missing."""
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         what = f"nodes on AWS are reached through Session Manager, and this machine has no {' and no '.join(missing)}"
         raise Stop(what, "; ".join(_TOOLS[tool] for tool in missing))
 
 
-def launched(sets: Sequence[NodeSet], node: str) -> bool:
-    """Whether it is a node of a group that is launched by name."""
-    return any(node == member(one.group, number) for one in sets for number in range(1, one.count + 1))
-
-
-def way_to(stack: StackHome, node: str) -> list[str]:
-    """Options of ssh: which machine has the name now is EC2's to say."""
-    from infra.targets.aws.build.access import through_session_manager  # noqa: PLC0415
-    from infra.targets.aws.instances import asking, instances  # noqa: PLC0415
-    from muster.commands.known_cluster import known_cluster  # noqa: PLC0415  # these load AWS's libraries, and Pulumi's
-
-    placed = known_cluster(stack)
-    if placed is None:
-        raise Stop(f"nothing says where stack {stack.name} is", typed("status", stack.name))
-    with asking("machines", placed.region):
-        found = {one.name: one for one in instances(placed.region, placed.name, placed.stack)}
-    machine = found.get(node)
+def ssh_options(deployment: Deployment, node: str) -> list[str]:
+    """Return options of ssh for a node that is launched by name: EC2 says which machine has the name now."""
+    with asking("machines", deployment.region):
+        every = instances(deployment.region, deployment.cluster, deployment.stack)
+    machine = next((instance for instance in reversed(every) if instance.name == node), None)
     if machine is None or machine.state != "running":
         what = (
             f"node {node} has no machine now" if machine is None else f"the machine of node {node} is {machine.state}"
         )
-        raise Stop(what, f"a job brings it up: `{typed('ssh', stack.name, then=f'srun -w {node} true')}`")
+        raise Stop(what, f"a job brings it up: `{typed('ssh', deployment.stack, then=f'srun -w {node} true')}`")
     chosen = {
         "HostName": machine.id,
         "HostKeyAlias": node,
-        "ProxyCommand": through_session_manager(placed.region),
+        "ProxyCommand": through_session_manager(deployment.region),
     }
     return [part for key, value in chosen.items() for part in ("-o", f"{key}={value}")]

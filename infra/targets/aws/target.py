@@ -1,28 +1,167 @@
-"""The AWS target put together: what it builds, costs, leaves behind."""
+"""The AWS target: machines, networking and storage of an account, and a launcher that Slurm calls."""
 
+# ruff: noqa: PLC0415
+# AWS's and Pulumi's libraries are imported inside methods: every command imports every target's class.
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cluster.spec import ClusterSpec
+from cluster import names
+from cluster.inventory import Inventory
+from cluster.spec import ClusterSpec, Issue
+from infra.engine.stop import Stop
+from infra.home import Home, StackHome
 from infra.plan import BuildPlan
-from infra.targets.aws import leftovers
-from infra.targets.aws.build.cluster import AwsCluster
-from infra.targets.aws.build.start import start
+from infra.targets.aws import refusals, state
 from infra.targets.aws.cost import cost
-from infra.targets.target import Built, Context, Leftover, Leftovers
+from infra.targets.aws.plan import budget, build_plan, machines
+from infra.targets.aws.spec import CAPABILITIES, Aws, region_of
+from infra.targets.aws.validate import registry, update
+from infra.targets.aws.validate.budget import BY_PRICE
+from infra.targets.cost import Cost, Quote
+from infra.targets.target import (
+    Budgeted,
+    Built,
+    Console,
+    Context,
+    Deployment,
+    Flight,
+    Launches,
+    Leftover,
+    Leftovers,
+    ManagedStorage,
+    Preflight,
+    Target,
+)
+
+if TYPE_CHECKING:
+    from infra.resources.job_queue import JobQueue
+    from infra.targets.facts import Facts
 
 
-class AwsTarget:
+class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
+    """Nodes are EC2 instances; compute nodes come with the queue."""
+
+    name = "aws"
+    capabilities = CAPABILITIES
+    section = Aws
+    setup_phases = ("apt", "venv", "pulumi")
+    # Opening a connection includes the Session Manager session: the AWS CLI begins it, the machine's agent takes it up.
+    connect_timeout_s = 15
+    # These are stopped and started as another type at most, and keep their address, queue and accounts.
+    stable_nodes = frozenset({names.CONTROLLER, names.LOGIN})
+    not_checked = "no AWS credentials found: quotas, zones, capacity, images, rights and today's prices are not checked"
+    price_issues = BY_PRICE
+    storage_removal = "delete the filesystems in AWS by hand"
+
+    def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:
+        return registry.validate(spec, root)
+
+    def plan(self, spec: ClusterSpec) -> BuildPlan:
+        return build_plan.plan(spec)
+
+    def resolve(self, spec: ClusterSpec) -> ClusterSpec:
+        return machines.typed(spec)
+
+    def cost(self, spec: ClusterSpec) -> Cost:
+        return cost(spec)
+
+    def quote(self, spec: ClusterSpec, console: Console) -> Quote:
+        from infra.targets.aws import account
+
+        return account.quote(spec, console)
+
+    def region(self, spec: ClusterSpec) -> str:
+        return region_of(spec)
+
+    def budget_note(self, spec: ClusterSpec) -> str:
+        return budget.sentence(spec)
+
+    def preflight(self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console) -> Flight | None:
+        from infra.targets.aws import account
+
+        return account.preflight(spec, issues, state.made(stack.state), console)
+
+    def clear(
+        self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console, *, full: bool
+    ) -> Flight:
+        from infra.targets.aws import account
+
+        return account.clear(spec, issues, state.made(stack.state), console, full=full)
+
     def build(self, plan: BuildPlan, context: Context) -> Built:
-        built = AwsCluster(plan, context)
-        return Built(built.inventory, built.addresses, partial(start, plan, built, context))
+        from infra.targets.aws.build.cluster import AwsCluster
+        from infra.targets.aws.build.start import start
 
-    def usd_per_hour(self, spec: ClusterSpec) -> float:
-        return cost(spec).usd_per_hour
+        cluster = AwsCluster(plan, context)
+        return Built(cluster.inventory, cluster.addresses, partial(start, plan, cluster, context))
 
-    def leftovers(self, cluster: str, region: str = "") -> Leftovers:
-        return leftovers.find(cluster, region)
+    def prepare(self, home: Home, console: Console) -> None:
+        from infra.targets.aws import plugin
+
+        plugin.ensure(home, console.say)
+
+    def explain_failure(self, message: str, again: str) -> str:
+        return refusals.way_on(message, again)
+
+    def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:
+        return update.shrunk(old, new)
+
+    def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:
+        if not update.is_image(path):
+            return None
+        return [node.name for node in self.plan(spec).members if update.has_image(path, spec, node.group)]
+
+    def deployment(self, stack: StackHome, cluster: str, spec: ClusterSpec | None) -> Deployment:
+        """Return the place that the state names; the stack file may have been changed since."""
+        in_state = state.made(stack.state)
+        region = (in_state and in_state.region) or (region_of(spec) if spec else "")
+        if not cluster or not region:
+            what = "which cluster it is" if not cluster else f"in which region cluster {cluster} is"
+            raise Stop(f"nothing says {what}", f"put {stack.file} back")
+        return Deployment(cluster, stack.name, region, in_state.account if in_state else "")
+
+    def deployment_in_state(self, stack: StackHome, spec: ClusterSpec | None) -> Deployment | None:
+        in_state = state.made(stack.state)
+        if in_state is None:
+            return None
+        return self.deployment(stack, in_state.cluster or (spec.name if spec else ""), spec)
+
+    def check_access(self, deployment: Deployment) -> None:
+        if deployment.account:
+            from infra.targets.aws.caller import check_account
+
+            check_account(deployment.cluster, deployment.account, deployment.region)
+
+    def queue(self, deployment: Deployment) -> JobQueue:
+        from infra.targets.aws.queue import queue_at
+
+        return queue_at(deployment.region, deployment.cluster, deployment.stack)
+
+    def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:
+        from infra.targets.aws.facts import gather
+
+        return gather(inventory, deployment.region, stack.name)
+
+    def check_shell_tools(self) -> None:
+        from infra.targets.aws.shell import check_tools
+
+        check_tools()
+
+    def ssh_options(self, deployment: Deployment, node: str) -> list[str]:
+        from infra.targets.aws.shell import ssh_options
+
+        return ssh_options(deployment, node)
+
+    def leftovers(self, deployment: Deployment) -> Leftovers:
+        from infra.targets.aws import leftovers
+
+        return leftovers.find(deployment.cluster, deployment.region)
 
     def remove(self, leftover: Leftover, until: float) -> None:
+        from infra.targets.aws import leftovers
+
         leftovers.remove(leftover, until)

@@ -11,7 +11,7 @@ from typing import Any
 from cluster import names
 from infra.engine.stop import Stop
 from infra.home import Home
-from infra.receipt import Kept
+from infra.receipt import CacheEntry
 from infra.targets.local import docker_engine as engine_client
 
 # What set-up puts into MUSTER_CACHE, which may be a folder that others use too. Its lock and the process id of an
@@ -19,12 +19,12 @@ from infra.targets.local import docker_engine as engine_client
 _OURS = ("pulumi", "tmp", "logs", "env.json")
 
 
-def caches(home: Home) -> tuple[Kept, ...]:
+def caches(home: Home) -> tuple[CacheEntry, ...]:
     with engine_client.asking("caches") as api:
         return (*_images(api), *_volumes(api), *_folders(home))
 
 
-def drop(home: Home) -> tuple[Kept, ...]:
+def drop(home: Home) -> tuple[CacheEntry, ...]:
     """Removes them all; refuses while a cluster uses one."""
     with engine_client.asking("caches") as api:
         users = [c["Names"][0].lstrip("/") for c in api.containers(all=True, filters={"label": names.CLUSTER})]
@@ -51,21 +51,21 @@ def remove_tools(home: Home) -> None:
         home.cache.rmdir()
 
 
-def _images(api: Any) -> list[Kept]:
+def _images(api: Any) -> list[CacheEntry]:
     found = {tag: image["Size"] for image in api.images() for tag in image["RepoTags"] or []}
     wanted = {names.IMAGE: "node image", names.BASE_IMAGE: "base image"}
-    return [Kept(what, name, found[name]) for name, what in wanted.items() if name in found]
+    return [CacheEntry(what, name, found[name]) for name, what in wanted.items() if name in found]
 
 
-def _volumes(api: Any) -> list[Kept]:
+def _volumes(api: Any) -> list[CacheEntry]:
     """Docker measures volumes only with everything else, in seconds: the files are measured instead."""
     found = [v for v in api.volumes()["Volumes"] or [] if v["Name"] == names.ENV_CACHE_VOLUME]
-    return [Kept("training environment volume", v["Name"], _tree_size(Path(v["Mountpoint"]))) for v in found]
+    return [CacheEntry("training environment volume", v["Name"], _tree_size(Path(v["Mountpoint"]))) for v in found]
 
 
-def _folders(home: Home) -> list[Kept]:
+def _folders(home: Home) -> list[CacheEntry]:
     tools = _tools(home)
-    return [Kept("tools folder", str(home.cache), _tree_size(*tools))] if tools else []
+    return [CacheEntry("tools folder", str(home.cache), _tree_size(*tools))] if tools else []
 
 
 def _tools(home: Home) -> list[Path]:

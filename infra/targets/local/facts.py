@@ -12,9 +12,9 @@ from docker.errors import NotFound
 from cluster import names
 from cluster.inventory import Inventory
 from infra.home import StackHome
+from infra.shell import TIMEOUT_S, run
+from infra.targets.facts import SCRIPT, Facts, Machine, Slurm, parse
 from infra.targets.local import docker_engine as engine_client
-from muster.commands.cluster_facts import SCRIPT, Facts, Machine, Slurm, parse
-from muster.commands.ssh import TIMEOUT_S, run
 
 
 def gather(known: Inventory, stack: StackHome) -> Facts:

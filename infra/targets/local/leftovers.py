@@ -31,6 +31,15 @@ def find(cluster: str) -> list[Leftover]:
     ]
 
 
+def clusters_of(stack: str) -> list[str]:
+    """Return the clusters whose containers, networks or volumes carry the label of a stack."""
+    filters = {"label": f"{names.STACK}={stack}"}
+    with engine_client.asking(f"stack {stack}") as api:
+        resources = [*api.containers(all=True, filters=filters), *api.networks(filters=filters)]
+        resources += api.volumes(filters=filters)["Volumes"] or []
+    return sorted({resource["Labels"][names.CLUSTER] for resource in resources})
+
+
 def remove(leftover: Leftover) -> None:
     with engine_client.asking(f"{leftover.kind} {leftover.name}") as api:
         _REMOVERS[leftover.kind](api, leftover.name)

@@ -1,27 +1,117 @@
-"""The local target put together: what it builds, costs, leaves behind."""
+"""The local target: containers of the Docker engine on this machine, for nothing."""
 
+# ruff: noqa: PLC0415
+# Docker's and Pulumi's libraries are imported inside methods: every command imports every target's class.
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cluster.spec import ClusterSpec
+from cluster.inventory import Inventory
+from cluster.spec import ClusterSpec, Issue
+from infra.home import Home, StackHome
 from infra.plan import BuildPlan
-from infra.targets.local import leftovers
-from infra.targets.local.build import start as slurm
-from infra.targets.local.build.cluster import LocalCluster
-from infra.targets.target import Built, Context, Leftover, Leftovers
+from infra.targets.cost import Cost
+from infra.targets.local import plan, validate
+from infra.targets.target import (
+    Built,
+    Capabilities,
+    Context,
+    Deployment,
+    HostFacts,
+    Leftover,
+    Leftovers,
+    OnThisMachine,
+    Pushes,
+    Target,
+)
+
+if TYPE_CHECKING:
+    from infra.engine.stop import Stop
+    from infra.receipt import CacheEntry
+    from infra.resources.job_queue import JobQueue
+    from infra.targets.facts import Facts
 
 
-class LocalTarget:
+class LocalTarget(Target, OnThisMachine, Pushes):
+    """Nodes are containers that run systemd and sshd; GPUs are simulated."""
+
+    name = "local"
+    capabilities = Capabilities(
+        machine=frozenset({"size"}), gpus=frozenset({"simulated"}), storage=frozenset({"volume"})
+    )
+
+    def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:  # noqa: ARG002
+        return [issue for rule in validate.SPEC_RULES for issue in rule(spec)]
+
+    def plan(self, spec: ClusterSpec) -> BuildPlan:
+        return plan.plan(spec)
+
+    def resolve(self, spec: ClusterSpec) -> ClusterSpec:
+        return plan.resolve(spec)
+
+    def cost(self, spec: ClusterSpec) -> Cost:  # noqa: ARG002  # this machine costs the same whatever runs on it
+        return Cost()
+
     def build(self, plan: BuildPlan, context: Context) -> Built:
-        built = LocalCluster(plan, context)
-        return Built(built.inventory, built.addresses, partial(slurm.start, built.inventory, context))
+        from infra.targets.local.build import start
+        from infra.targets.local.build.cluster import LocalCluster
 
-    def usd_per_hour(self, spec: ClusterSpec) -> float:  # noqa: ARG002  # one's own machine, whatever runs on it
-        return 0.0
+        cluster = LocalCluster(plan, context)
+        return Built(cluster.inventory, cluster.addresses, partial(start.start, cluster.inventory, context))
 
-    def leftovers(self, cluster: str, region: str = "") -> Leftovers:  # noqa: ARG002  # one machine has none
-        return Leftovers(leftovers.find(cluster))
+    def labelled_clusters(self, stack: str) -> Sequence[str]:
+        from infra.targets.local import leftovers
+
+        return leftovers.clusters_of(stack)
+
+    def queue(self, deployment: Deployment) -> JobQueue:
+        from infra.targets.local.queue import queue
+
+        return queue(deployment)
+
+    def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:  # noqa: ARG002
+        from infra.targets.local.facts import gather
+
+        return gather(inventory, stack)
+
+    def leftovers(self, deployment: Deployment) -> Leftovers:
+        from infra.targets.local import leftovers
+
+        return Leftovers(leftovers.find(deployment.cluster))
 
     def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # Docker waits by itself
+        from infra.targets.local import leftovers
+
         leftovers.remove(leftover)
+
+    def host_facts(self) -> HostFacts:
+        from infra.targets.local import docker_engine
+
+        info = docker_engine.connect().info()
+        return HostFacts(cpus=int(info["NCPU"]), memory_mb=int(info["MemTotal"]) // 2**20)
+
+    def validate_host(self, spec: ClusterSpec, host: HostFacts) -> Iterable[Issue]:
+        return [issue for rule in validate.HOST_RULES for issue in rule(spec, host)]
+
+    def check_name_free(self, spec: ClusterSpec, stack: str) -> None:
+        from infra.targets.local.build.docker_network import check_name_free
+
+        check_name_free(spec.name, stack)
+
+    def explain_error(self, failure: Exception) -> Stop | None:
+        from infra.targets.local.errors import explain
+
+        return explain(failure)
+
+    def caches(self, home: Home) -> tuple[CacheEntry, ...]:
+        from infra.targets.local.caches import caches
+
+        return caches(home)
+
+    def drop_caches(self, home: Home) -> tuple[CacheEntry, ...]:
+        from infra.targets.local.caches import drop
+
+        return drop(home)

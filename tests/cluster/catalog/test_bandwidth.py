@@ -6,7 +6,7 @@ import pytest
 
 from cluster.catalog.bandwidth import GIB, expected, floor
 from cluster.catalog.instances import all_types, instance
-from infra.plan import plan
+from infra.targets.registry import plan_of as plan
 from tests.infra.targets.aws.specs import group, spec
 from trainer import bandwidth as measured
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pulumi
 
 from cluster.spec import ClusterSpec
-from infra.plan import plan
-from infra.resources.guard import ChangeGuard
+from infra.guard import ChangeGuard
 from infra.resources.secrets import ClusterSecrets
-from infra.targets.registry import target
+from infra.targets.registry import get_target as target
+from infra.targets.registry import plan_of as plan
 from infra.targets.target import Context
 
 spec = ClusterSpec.model_validate(pulumi.Config("muster").require_object("cluster"))

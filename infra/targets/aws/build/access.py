@@ -14,11 +14,9 @@ from cluster.spec import ClusterSpec
 from infra.home import Home
 from infra.resources import access
 from infra.resources.properties import Properties, changed
+from infra.targets.aws.session_manager import through_session_manager
 
 _INPUTS = ("inventory", "spec", "stack", "region", "ssh_private_key")
-_SSM = (
-    "aws ssm start-session --target %h --document-name AWS-StartSSHSession --parameters portNumber=%p --region {region}"
-)
 
 
 class AccessProvider(ResourceProvider):
@@ -76,11 +74,6 @@ def files(folder: Path, props: Properties) -> access.Files:
     launched = "".join(f"{one.group}-* {one.host_key}\n" for one in inventory.sets)
     hosts, mode = made["known_hosts"]
     return made | {"ssh_config": (text, made["ssh_config"][1]), "known_hosts": (hosts + launched, mode)}
-
-
-def through_session_manager(region: str) -> str:
-    """For ssh's ProxyCommand; the host's name is the id of a machine."""
-    return _SSM.format(region=region)
 
 
 def _hosts(folder: Path, inventory: Inventory, spec: ClusterSpec, region: str) -> Iterator[str]:

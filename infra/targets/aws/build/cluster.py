@@ -36,6 +36,7 @@ from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.plan import capacity, images, machines, network, security
 from infra.targets.aws.plan.iam import NODE_ROLES
 from infra.targets.aws.plan.user_data import user_data
+from infra.targets.aws.spec import aws_section, region_of
 from infra.targets.target import Context
 
 
@@ -58,10 +59,11 @@ class AwsCluster(pulumi.ComponentResource):
     """What has to outlive every node: without its way out, its rights or its controller one cannot even end well."""
 
     def __init__(self, plan: BuildPlan, context: Context) -> None:
+        section = aws_section(context.spec)
         made_with = provider(context.spec, context.stack, context.guard)
         super().__init__("muster:aws:Cluster", plan.cluster, None, pulumi.ResourceOptions(providers=[made_with]))
         self._plan, self._context = plan, context
-        self.cluster, self.region = plan.cluster, context.spec.aws.region if context.spec.aws else ""
+        self.cluster, self.region = plan.cluster, section.region if section else ""
         after_guard = pulumi.ResourceOptions(parent=self, depends_on=[context.guard])
         resolved = Resolved("resolved", _asked(context), after_guard)
         self._host_keys = HostKeys("host-keys", cluster=plan.cluster, roles=NODE_ROLES, opts=after_guard)
@@ -139,6 +141,7 @@ class AwsCluster(pulumi.ComponentResource):
             domain=self._zone.domain,
             state_volume=known["volume"],
             filesystems=filesystems(known["mounted"]),
+            image_fix=images.image_fix(self._site.aws),
         )
         files = {
             node_bundle.SPEC: spec.model_dump_json(),
@@ -237,7 +240,7 @@ def _asked(context: Context) -> ResolvedArgs:
     types += [machines.compute(group) for group in spec.groups.values()]
     chosen = not spec.network.vpc_id and network.zones(spec) == (network.AUTO,)
     return ResolvedArgs(
-        region=spec.aws.region if spec.aws else "",
+        region=region_of(spec),
         parameters=images.parameters(spec),
         instance_types=sorted({one.name for one in types}) if chosen else [],
         vpc_id=spec.network.vpc_id,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pulumi
 
-from cluster.spec import Aws, ClusterSpec
+from cluster.spec import ClusterSpec
 from infra.targets.aws import names
 from infra.targets.aws.build.resolved import Resolved
+from infra.targets.aws.spec import Aws, aws_section
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,10 @@ class Site:
 
     @property
     def aws(self) -> Aws:
-        if self.spec.aws is None:
+        section = aws_section(self.spec)
+        if section is None:
             raise ValueError("aws: missing. Fix: write `aws: {region: ...}` for target aws")
-        return self.spec.aws
+        return section
 
     @property
     def tags(self) -> dict[str, str]:

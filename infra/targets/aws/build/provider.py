@@ -9,6 +9,7 @@ import pulumi_aws as aws
 
 from cluster.spec import ClusterSpec
 from infra.targets.aws import names
+from infra.targets.aws.spec import aws_section
 
 _ENDPOINT = "AWS_ENDPOINT_URL"
 # With its own 25 the provider repeats a launch that finds no capacity for 50 minutes, without a word and whatever its
@@ -18,11 +19,12 @@ _RETRIES = 8
 
 def provider(spec: ClusterSpec, stack: str, guard: pulumi.Resource) -> aws.Provider:
     """The provider itself asks whatever AWS_ENDPOINT_URL names; a server of one's own has no host name per bucket."""
-    assert spec.aws  # noqa: S101  # validators refuse target aws without it
+    section = aws_section(spec)
+    assert section  # noqa: S101  # validators refuse target aws without it
     own_server = bool(os.environ.get(_ENDPOINT))
     return aws.Provider(
         "aws",
-        region=spec.aws.region,
+        region=section.region,
         max_retries=_RETRIES,
         default_tags={"tags": names.cluster_tags(spec.name, stack, spec.tags)},
         s3_use_path_style=own_server or None,

@@ -10,7 +10,6 @@ from typing import Any
 from cluster import names
 from cluster.catalog.prices import service_price
 from infra.targets.aws.client import client
-from infra.targets.aws.cost import hourly
 
 
 class Account:
@@ -84,7 +83,7 @@ def belongs(tags: Mapping[str, str], cluster: str) -> bool:
 
 def usd_per_hour(price: str, amount: float = 1.0) -> float:
     """USD per hour of so much of it."""
-    return hourly(service_price(price)) * amount
+    return service_price(price).usd_per_hour * amount
 
 
 def batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

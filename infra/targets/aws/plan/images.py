@@ -8,6 +8,7 @@ from __future__ import annotations
 from cluster.catalog.instances import InstanceType
 from cluster.spec import ClusterSpec
 from infra.targets.aws.plan import machines
+from infra.targets.aws.spec import Aws, aws_section
 
 GPU, PLAIN = "gpu", "plain"
 FIELDS = {GPU: "ami", PLAIN: "plain_ami"}
@@ -30,7 +31,8 @@ def parameters(spec: ClusterSpec) -> dict[str, str]:
 
 
 def given(spec: ClusterSpec, machine: InstanceType) -> str | None:
-    named: str | None = getattr(spec.aws, field(machine)) if spec.aws else None
+    section = aws_section(spec)
+    named: str | None = getattr(section, field(machine)) if section else None
     return named
 
 
@@ -46,3 +48,10 @@ def _path(machine: InstanceType) -> str:
     if machine.gpus.count:
         return _GPU_PATH.format(architecture=machine.architecture)
     return _PLAIN_PATH.format(architecture=_CANONICAL[machine.architecture])
+
+
+def image_fix(section: Aws) -> str:
+    """Return how a person chooses another image for GPU nodes, as an error message says it."""
+    if section.ami:
+        return f"remove `aws.ami: {section.ami}` to get AWS's own image"
+    return "name an image that has them as `aws.ami`"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from cluster.spec import ClusterSpec, NodeGroup
+from infra.targets.aws.spec import aws_section
 
 AUTO = "auto"
 """Stands for the one zone that offers every instance type, which only AWS can name."""
@@ -44,16 +45,18 @@ class Place:
 
 def zones(spec: ClusterSpec) -> tuple[str, ...]:
     """Of a VPC of its own, in the order of the spec; the first one also has controller, login and storage."""
-    assert spec.aws  # noqa: S101  # validators refuse target aws without it
+    section = aws_section(spec)
+    assert section  # noqa: S101  # validators refuse target aws without it
     wanted = (zone for group in spec.groups.values() for zone in group.capacity.zones)
-    return spec.aws.zones or tuple(dict.fromkeys(wanted)) or (AUTO,)
+    return section.zones or tuple(dict.fromkeys(wanted)) or (AUTO,)
 
 
 def places(spec: ClusterSpec) -> tuple[Place, ...]:
     """In an existing VPC the zone of a subnet is known only to AWS, unless the spec names zones in the same order."""
+    section = aws_section(spec)
     if not spec.network.vpc_id:
         return tuple(Place(zone) for zone in zones(spec))
-    known = spec.aws.zones if spec.aws and len(spec.aws.zones) == len(spec.network.subnet_ids) else ()
+    known = section.zones if section and len(section.zones) == len(spec.network.subnet_ids) else ()
     return tuple(
         Place(known[number] if known else AUTO, subnet) for number, subnet in enumerate(spec.network.subnet_ids)
     )

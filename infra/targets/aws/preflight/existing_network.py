@@ -11,6 +11,7 @@ from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.offerings import sold
 from infra.targets.aws.preflight.subject import Subject
+from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.network import addresses_needed
 from infra.targets.aws.validate.types import named
 
@@ -21,6 +22,7 @@ _MISSING = ("InvalidVpcID.NotFound", "InvalidSubnetID.NotFound")
 
 
 def usable(subject: Subject) -> Iterator[Issue]:
+    section = aws_section(subject.spec)
     spec, vpc = subject.spec, subject.spec.network.vpc_id
     if not vpc:
         return
@@ -43,16 +45,17 @@ def usable(subject: Subject) -> Iterator[Issue]:
             continue
         yield from judge(spec, number, subnet, routes_of(one, tables))
         yield from room(spec, number, subnet, sum(r.addresses for r in subject.running if r.subnet == one))
-    if not (spec.aws and spec.aws.zones):
+    if not (section and section.zones):
         yield from _offered(subject, {subnet["AvailabilityZone"] for subnet in found.values() if subnet})
 
 
 def judge(spec: ClusterSpec, number: int, subnet: Subnet, routes: list[Mapping[str, Any]]) -> Iterator[Issue]:
+    section = aws_section(spec)
     where, name = f"network.subnet_ids[{number}]", subnet["SubnetId"]
     if subnet["VpcId"] != spec.network.vpc_id:
         message = f"'{name}' belongs to {subnet['VpcId']}, not to {spec.network.vpc_id}"
         yield error("subnet_of_other_vpc", where, message, "name a subnet of the same VPC")
-    wanted = spec.aws.zones[number] if spec.aws and number < len(spec.aws.zones) else None
+    wanted = section.zones[number] if section and number < len(section.zones) else None
     if wanted and subnet["AvailabilityZone"] != wanted:
         message = f"'{name}' is in {subnet['AvailabilityZone']}, but aws.zones says {wanted}"
         yield error("subnet_zone", where, message, f"write `{subnet['AvailabilityZone']}` at that place of aws.zones")

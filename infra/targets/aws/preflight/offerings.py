@@ -9,23 +9,26 @@ from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.offerings import sold
 from infra.targets.aws.plan.network import AUTO, zones
 from infra.targets.aws.preflight.subject import Subject
+from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import named
 
 Offered = Mapping[str, Sequence[str]]
 
 
 def offered(subject: Subject) -> Iterator[Issue]:
-    if subject.spec.network.vpc_id and not (subject.spec.aws and subject.spec.aws.zones):
+    section = aws_section(subject.spec)
+    if subject.spec.network.vpc_id and not (section and section.zones):
         # The zones are those of the subnets, which are looked at elsewhere.
         return
     yield from judge(subject.spec, sold(subject.client("ec2"), sorted(set(named(subject.spec).values()))))
 
 
 def judge(spec: ClusterSpec, found: Offered) -> Iterator[Issue]:
+    section = aws_section(spec)
     nowhere = [name for name, there in found.items() if not there]
     for where, name in named(spec).items():
         if name in nowhere:
-            message = f"{name} is sold in no zone of {spec.aws.region if spec.aws else ''}"
+            message = f"{name} is sold in no zone of {section.region if section else ''}"
             yield error("not_offered", f"{where}.instance_type", message, "choose another type, or another region")
     if nowhere:
         return

@@ -11,6 +11,7 @@ from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.resource_table import actions
+from infra.targets.aws.spec import aws_section
 
 _WHERE = "aws"
 # IAM takes no more at once than fit into its answer.
@@ -38,10 +39,11 @@ def allowed(subject: Subject) -> Iterator[Issue]:
 
 def given(subject: Subject) -> Iterator[Issue]:
     """What the spec names by ARN exists: the key, and the policy that bounds the roles."""
-    if subject.spec.aws and subject.spec.aws.kms_key:
-        yield from _key(subject, subject.spec.aws.kms_key)
-    if subject.spec.aws and subject.spec.aws.permissions_boundary:
-        yield from _boundary(subject, subject.spec.aws.permissions_boundary)
+    section = aws_section(subject.spec)
+    if section and section.kms_key:
+        yield from _key(subject, section.kms_key)
+    if section and section.permissions_boundary:
+        yield from _boundary(subject, section.permissions_boundary)
 
 
 def judge(identity: Identity, results: Iterable[Result]) -> Iterator[Issue]:

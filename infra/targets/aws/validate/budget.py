@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cluster.catalog.lustre import THROUGHPUTS
 from cluster.spec import Budget, ClusterSpec
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.aws.cost import Cost, cost
-from infra.targets.aws.plan.storage import THROUGHPUTS
+from infra.targets.aws.cost import cost
+from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import complete, known
+from infra.targets.cost import Cost
 
 # What depends on prices: those of today, where there are any, have the last word.
 BY_PRICE = frozenset({"over_budget", "no_price"})
@@ -81,10 +83,11 @@ def _monthly(spec: ClusterSpec, price: Cost) -> Iterator[Issue]:
 
 
 def _unknown(spec: ClusterSpec, price: Cost) -> Iterator[Issue]:
-    if spec.aws is None or not price.unpriced:
+    section = aws_section(spec)
+    if section is None or not price.unpriced:
         return
     what = "; ".join(dict.fromkeys(line.what for line in price.unpriced))
-    message = f"no price of {what} is known in {spec.aws.region}: the cost shown is too low"
+    message = f"no price of {what} is known in {section.region}: the cost shown is too low"
     if spec.budget == Budget():
         yield warning("no_price", "budget", message, "look at aws.amazon.com/ec2/pricing before `make up`")
     else:
@@ -93,9 +96,10 @@ def _unknown(spec: ClusterSpec, price: Cost) -> Iterator[Issue]:
 
 def _price(spec: ClusterSpec) -> Cost | None:
     """None where something has no price because it cannot be bought at all: other rules say so."""
-    if not spec.aws or not complete(spec) or not _sold(spec):
+    section = aws_section(spec)
+    if not section or not complete(spec) or not _sold(spec):
         return None
-    return cost(spec) if all(spec.aws.region in found.regions for found in known(spec).values()) else None
+    return cost(spec) if all(section.region in found.regions for found in known(spec).values()) else None
 
 
 def _sold(spec: ClusterSpec) -> bool:

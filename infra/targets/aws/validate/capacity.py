@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan.capacity import RESERVED, purchases
+from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import groups, most
 
 RESERVATION = re.compile(r"cr-([0-9a-f]{8}|[0-9a-f]{17})")
@@ -44,6 +45,7 @@ def reservation_named(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def reservation_format(spec: ClusterSpec) -> Iterator[Issue]:
+    section = aws_section(spec)
     for name, group in spec.groups.items():
         named, where = group.capacity.reservation, f"groups.{name}.capacity.reservation"
         if named is None:
@@ -54,8 +56,8 @@ def reservation_format(spec: ClusterSpec) -> Iterator[Issue]:
                 f"'{named}' is no reservation; allowed: cr- and 17 hexadecimal digits, or the ARN of a resource group"
             )
             yield error("reservation_format", where, message, "write for example `reservation: cr-0123456789abcdef0`")
-        elif arn and spec.aws and arn[1] != spec.aws.region:
-            message = f"the resource group is in region {arn[1]}; allowed: one in {spec.aws.region}"
+        elif arn and section and arn[1] != section.region:
+            message = f"the resource group is in region {arn[1]}; allowed: one in {section.region}"
             yield error("reservation_region", where, message, "name a resource group of the same region")
         elif arn and "block" in purchases(group):
             message = "a capacity block is named by its own id, not by a resource group"
@@ -74,8 +76,9 @@ def reservation_shared(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def reservation_zones(spec: ClusterSpec) -> Iterator[Issue]:
+    section = aws_section(spec)
     for name, group in spec.groups.items():
-        named, zones = group.capacity.reservation, group.capacity.zones or (spec.aws.zones if spec.aws else ())
+        named, zones = group.capacity.reservation, group.capacity.zones or (section.zones if section else ())
         if named and named.startswith("cr-") and len(zones) > 1:
             message = f"a reservation is in one zone, but {', '.join(zones)} are tried"
             fix = "write `zones:` with the zone of the reservation"
@@ -117,8 +120,9 @@ def placement(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def placement_zones(spec: ClusterSpec) -> Iterator[Issue]:
+    section = aws_section(spec)
     for name, group in spec.groups.items():
-        zones = group.capacity.zones or (spec.aws.zones if spec.aws else ())
+        zones = group.capacity.zones or (section.zones if section else ())
         if group.capacity.placement == "cluster" and len(zones) > 1 and group.fabric != "efa":
             message = f"machines close together are in one zone, but {', '.join(zones)} are tried"
             where = f"groups.{name}.capacity.placement"

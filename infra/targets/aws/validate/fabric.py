@@ -9,6 +9,7 @@ from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan.capacity import RESERVED, purchases
 from infra.targets.aws.plan.network import zones
+from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import groups, most
 
 
@@ -23,7 +24,7 @@ def supported(spec: ClusterSpec) -> Iterator[Issue]:
 
 def one_zone(spec: ClusterSpec) -> Iterator[Issue]:
     """EFA traffic does not leave its zone: a job on nodes of two zones would fail when it starts."""
-    if spec.aws is None or spec.network.vpc_id:
+    if aws_section(spec) is None or spec.network.vpc_id:
         return
     for name, group in spec.groups.items():
         usable = group.capacity.zones or zones(spec)

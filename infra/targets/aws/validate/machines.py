@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cluster.catalog.instances import InstanceType, UnknownInstanceType, UnverifiedInstanceType, instance
 from cluster.spec import ClusterSpec, Gpus
 from cluster.spec.issue import Issue, error, warning
+from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import groups, known, most, named, regions
 
 # slurmctld, slurmdbd and its database on an otherwise empty Linux.
@@ -51,12 +52,13 @@ def in_catalog(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def offered(spec: ClusterSpec) -> Iterator[Issue]:
-    if spec.aws is None or spec.aws.region not in regions():
+    section = aws_section(spec)
+    if section is None or section.region not in regions():
         return
     for where, found in known(spec).items():
-        if spec.aws.region not in found.regions:
+        if section.region not in found.regions:
             places = ", ".join(sorted(found.regions))
-            message = f"'{found.name}' is not offered in {spec.aws.region}; offered in: {places}"
+            message = f"'{found.name}' is not offered in {section.region}; offered in: {places}"
             fix = "choose another type, or another region (a cluster cannot move later)"
             yield error("not_offered", f"{where}.instance_type", message, fix)
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
+from cluster.catalog.lustre import size_gb
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan import images
 from infra.targets.aws.plan.interfaces import NoEfa, addresses
 from infra.targets.aws.plan.network import AUTO, NoRoom, Subnet, cidr, endpoints, subnets
-from infra.targets.aws.plan.storage import size
+from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import groups, known, most
 
 VPC = re.compile(r"vpc-([0-9a-f]{8}|[0-9a-f]{17})")
@@ -53,8 +54,9 @@ def formats(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def zones_of_subnets(spec: ClusterSpec) -> Iterator[Issue]:
-    if spec.aws and spec.network.subnet_ids and spec.aws.zones:
-        given, named = len(spec.network.subnet_ids), len(spec.aws.zones)
+    section = aws_section(spec)
+    if section and spec.network.subnet_ids and section.zones:
+        given, named = len(spec.network.subnet_ids), len(section.zones)
         if given != named:
             message = f"subnets: {given}, zones: {named}; allowed: one zone for each, in the same order, or none"
             yield error("zones_and_subnets", "aws.zones", message, "name the zone of each subnet, or remove zones")
@@ -69,7 +71,7 @@ def range_size(spec: ClusterSpec) -> Iterator[Issue]:
 
 def room(spec: ClusterSpec) -> Iterator[Issue]:
     """Every interface with an address takes one out of its subnet: what counts is the layout, not the node."""
-    if spec.aws is None or _range(spec) is None:
+    if aws_section(spec) is None or _range(spec) is None:
         return
     try:
         private = [subnet for subnet in subnets(spec) if not subnet.public]
@@ -103,7 +105,7 @@ def addresses_needed(spec: ClusterSpec, zone: str, *, first: bool) -> int:
 
 def images_offline(spec: ClusterSpec) -> Iterator[Issue]:
     """AWS's images have neither Slurm nor the Python that set-up needs; without a way out nothing brings them."""
-    if spec.aws is None or spec.network.egress or spec.network.vpc_id:
+    if aws_section(spec) is None or spec.network.egress or spec.network.vpc_id:
         return
     starting: dict[str, str] = {}
     for where, found in known(spec).items():
@@ -144,7 +146,7 @@ def _called(subnet: Subnet) -> str:
 
 
 def _lustre_servers(spec: ClusterSpec) -> int:
-    sizes = [size(one) for one in spec.storage.values() if one.kind == "fsx-lustre"]
+    sizes = [size_gb(one) for one in spec.storage.values() if one.kind == "fsx-lustre"]
     return sum(1 + -(-gb // LUSTRE_SERVER_GB) for gb in sizes)
 
 

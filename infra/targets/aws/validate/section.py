@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error
 from infra.targets.aws.plan import images
+from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import regions
 
 AMI = re.compile(r"ami-([0-9a-f]{8}|[0-9a-f]{17})")
@@ -17,59 +18,63 @@ KEY = re.compile(r"arn:aws[a-z-]*:kms:([a-z0-9-]+):\d{12}:key/[0-9a-f-]{36}")
 
 
 def present(spec: ClusterSpec) -> Iterator[Issue]:
-    if spec.aws is None:
+    if aws_section(spec) is None:
         message = "required with target aws, but missing; expected a mapping with the key region"
         yield error("aws_missing", "aws", message, "add `aws: {region: us-east-1}`")
 
 
 def region(spec: ClusterSpec) -> Iterator[Issue]:
-    if spec.aws is None or spec.aws.region in regions():
+    section = aws_section(spec)
+    if section is None or section.region in regions():
         return
-    near = _nearest(spec.aws.region)
-    message = f"'{spec.aws.region}' is not a region the catalog knows; known: {', '.join(regions())}"
+    near = _nearest(section.region)
+    message = f"'{section.region}' is not a region the catalog knows; known: {', '.join(regions())}"
     yield error("aws_region", "aws.region", message, f"write for example `region: {near}`")
 
 
 def zones(spec: ClusterSpec) -> Iterator[Issue]:
     """A zone is its region and a letter; a local zone has a part between them and none of the services needed here."""
-    if spec.aws is None:
+    section = aws_section(spec)
+    if section is None:
         return
-    places = {"aws.zones": spec.aws.zones} | {
+    places = {"aws.zones": section.zones} | {
         f"groups.{n}.capacity.zones": g.capacity.zones for n, g in spec.groups.items()
     }
     for where, named in places.items():
         for index, zone in enumerate(named):
-            if not re.fullmatch(re.escape(spec.aws.region) + "[a-z]", zone):
-                message = f"'{zone}' is not a zone of region {spec.aws.region}; allowed: the region and one letter"
-                yield error("zone_region", f"{where}[{index}]", message, f"write for example `{spec.aws.region}a`")
+            if not re.fullmatch(re.escape(section.region) + "[a-z]", zone):
+                message = f"'{zone}' is not a zone of region {section.region}; allowed: the region and one letter"
+                yield error("zone_region", f"{where}[{index}]", message, f"write for example `{section.region}a`")
             elif zone in named[:index]:
                 yield error("zone_twice", f"{where}[{index}]", f"'{zone}' is named twice", "remove one of the two")
 
 
 def group_zones(spec: ClusterSpec) -> Iterator[Issue]:
     """Nodes can only be where the network has a subnet."""
-    if spec.aws is None or not spec.aws.zones:
+    section = aws_section(spec)
+    if section is None or not section.zones:
         return
     for name, group in spec.groups.items():
         for index, zone in enumerate(group.capacity.zones):
-            if zone not in spec.aws.zones:
-                message = f"'{zone}' has no subnet; allowed: {', '.join(spec.aws.zones)} (aws.zones)"
+            if zone not in section.zones:
+                message = f"'{zone}' has no subnet; allowed: {', '.join(section.zones)} (aws.zones)"
                 where = f"groups.{name}.capacity.zones[{index}]"
                 yield error("zone_without_subnet", where, message, "add it to aws.zones, or name one of these")
 
 
 def ids(spec: ClusterSpec) -> Iterator[Issue]:
-    if spec.aws is None:
+    section = aws_section(spec)
+    if section is None:
         return
     for field in images.FIELDS.values():
-        image = getattr(spec.aws, field)
+        image = getattr(section, field)
         if image is not None and not AMI.fullmatch(image):
             yield _format(field, image, "ami- and 8 or 17 hexadecimal digits", "ami-0123456789abcdef0")
-    boundary = spec.aws.permissions_boundary
+    boundary = section.permissions_boundary
     if boundary is not None and not POLICY.fullmatch(boundary):
         example = "arn:aws:iam::123456789012:policy/boundary"
         yield _format("permissions_boundary", boundary, "the ARN of an IAM policy", example)
-    yield from _key(spec.aws.kms_key, spec.aws.region)
+    yield from _key(section.kms_key, section.region)
 
 
 def _key(key: str | None, region: str) -> Iterator[Issue]:

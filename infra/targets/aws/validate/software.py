@@ -9,13 +9,14 @@ from cluster.catalog import software as table
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan import images
+from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.types import groups
 from infra.validate import software
 
 
 def fetched(spec: ClusterSpec) -> Iterator[Issue]:
     """Only AWS's image of GPU machines is known to have EFA's software; others fetch it while they are set up."""
-    if spec.aws is None or spec.network.egress or spec.network.vpc_id:
+    if aws_section(spec) is None or spec.network.egress or spec.network.vpc_id:
         return
     own = {images.field(f): images.given(spec, f) for group, f in groups(spec).values() if group.fabric == "efa"}
     for field, image in own.items():

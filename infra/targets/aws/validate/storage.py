@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cluster.catalog.lustre import EFA_SMALLEST_GB, SMALLEST_GB, STEP_GB, find_problems, size_gb, throughput
 from cluster.spec import ClusterSpec, Storage
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan.network import zones
-from infra.targets.aws.plan.storage import EFA_SMALLEST_GB, SMALLEST_GB, STEP_GB, lustre_problems, size, throughput
+from infra.targets.aws.spec import aws_section
 
 LUSTRE = "fsx-lustre"
 # Which kinds have which field; `mount`, `kind` and `keep` belong to all.
@@ -41,7 +42,7 @@ def lustre(spec: ClusterSpec) -> Iterator[Issue]:
     for name, storage in spec.storage.items():
         if storage.kind != LUSTRE:
             continue
-        for field, message in lustre_problems(storage):
+        for field, message in find_problems(storage):
             yield error(f"lustre_{field}", f"storage.{name}.{field}", message, _fix(storage, field))
 
 
@@ -49,9 +50,9 @@ def lustre_efa_step(spec: ClusterSpec) -> Iterator[Issue]:
     """docs.aws.amazon.com/fsx/latest/LustreGuide/increase-storage-capacity.html"""
     for name, storage in spec.storage.items():
         step = EFA_SMALLEST_GB.get(throughput(storage))
-        if storage.kind == LUSTRE and storage.efa and step and size(storage) > step and size(storage) % step:
-            message = f"{size(storage)} is not sold with EFA at {throughput(storage)}; allowed: a multiple of {step}"
-            nearest = -(-size(storage) // step) * step
+        if storage.kind == LUSTRE and storage.efa and step and size_gb(storage) > step and size_gb(storage) % step:
+            message = f"{size_gb(storage)} is not sold with EFA at {throughput(storage)}; allowed: a multiple of {step}"
+            nearest = -(-size_gb(storage) // step) * step
             yield error("lustre_efa_step", f"storage.{name}.size_gb", message, f"write `size_gb: {nearest}`")
 
 
@@ -66,7 +67,7 @@ def lustre_efa_clients(spec: ClusterSpec) -> Iterator[Issue]:
 
 def lustre_zone(spec: ClusterSpec) -> Iterator[Issue]:
     """A Lustre filesystem lies in one zone, that of the controller."""
-    if spec.aws is None or spec.network.vpc_id:
+    if aws_section(spec) is None or spec.network.vpc_id:
         return
     first = zones(spec)[0]
     others = {zone for group in spec.groups.values() for zone in group.capacity.zones or zones(spec)} - {first}
@@ -119,7 +120,7 @@ def _fix(storage: Storage, field: str) -> str:
     if field == "throughput":
         return "write for example `throughput: 250`"
     smallest = EFA_SMALLEST_GB[throughput(storage)] if storage.efa else SMALLEST_GB
-    return f"write for example `size_gb: {max(smallest, -(-size(storage) // STEP_GB) * STEP_GB)}`"
+    return f"write for example `size_gb: {max(smallest, -(-size_gb(storage) // STEP_GB) * STEP_GB)}`"
 
 
 def _said(storage: Storage, field: str) -> str:

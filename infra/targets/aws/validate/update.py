@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cluster.catalog.lustre import size_gb
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error
 from infra.targets.aws.plan import images, machines
-from infra.targets.aws.plan.storage import size
 
 LUSTRE = "fsx-lustre"
 _SECTION = "aws."
@@ -18,10 +18,10 @@ def shrunk(old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
     docs.aws.amazon.com/fsx/latest/LustreGuide/managing-storage-capacity.html"""
     for name, storage in new.storage.items():
         before = old.storage.get(name)
-        if before is None or (before.kind, storage.kind) != (LUSTRE, LUSTRE) or size(storage) >= size(before):
+        if before is None or (before.kind, storage.kind) != (LUSTRE, LUSTRE) or size_gb(storage) >= size_gb(before):
             continue
-        message = f"{size(storage)} is less than the {size(before)} GB that the filesystem has; it can only grow"
-        fix = f"write `size_gb: {size(before)}` or more, or `make teardown` and then `make up`"
+        message = f"{size_gb(storage)} is less than the {size_gb(before)} GB that the filesystem has; it can only grow"
+        fix = f"write `size_gb: {size_gb(before)}` or more, or `make teardown` and then `make up`"
         yield error("storage_shrunk", f"storage.{name}.size_gb", message, fix)
 
 

@@ -80,6 +80,15 @@ class DockerNetwork(Resource, module="muster", name="DockerNetwork"):
         super().__init__(DockerNetworkProvider(), name, {**vars(args), **outputs}, opts)
 
 
+def check_name_free(cluster: str, stack: str) -> None:
+    """Raise Problem where a network of another owner has the cluster's name."""
+    name = names.network(cluster)
+    with engine_client.asking("name") as api:
+        networks = [network for network in api.networks(names=[name]) if network["Name"] == name]
+    for network in networks:
+        engine_client.check_owner("network", name, network["Labels"], cluster, stack)
+
+
 def remove(api: docker.APIClient, name: str) -> None:
     """What another home has made under this name stays. Takes off what is attached: Docker would keep the network."""
     found = _inspect(api, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.spec import ClusterSpec
-from cluster.spec.load import load
+from infra.targets.registry import load_spec as load
 
 
 def good(**changes: Any) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.catalog.prices import instance_price, service_price
-from cluster.spec.load import read
-from infra.targets.aws.cost import HOURS_PER_MONTH, Cost, Line, cost
+from cluster.catalog.prices import HOURS_PER_MONTH, instance_price, service_price
+from infra.targets.aws.cost import cost
 from infra.targets.aws.plan import launch_template, machines
+from infra.targets.cost import Cost, Line
+from infra.targets.registry import read_spec as read
 from muster.commands import cost as command
 from tests.infra.targets.aws.specs import group, spec
 from tests.infra.test_commands_screen import drawn

@@ -13,8 +13,8 @@ from cluster.inventory import Inventory, NodeSet
 from infra.resources.problem import Problem
 from infra.targets.aws.cost import cost
 from infra.targets.aws.facts import gather
+from infra.targets.facts import Facts, Machine, Slurm
 from muster.commands import status
-from muster.commands.cluster_facts import Facts, Machine, Slurm
 from tests.infra.targets.aws.specs import spec
 from tests.infra.test_commands_parts import node
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures

@@ -12,9 +12,10 @@ from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.resources.problem import Problem
 from infra.targets.aws.state import Made, made
-from infra.targets.target import Leftover, Leftovers
+from infra.targets.aws.target import AwsTarget
+from infra.targets.target import Deployment, Leftover, Leftovers
 from muster.commands import teardown
-from muster.commands.known_cluster import KnownCluster, known_cluster
+from muster.deployments import search_deployment
 from tests.infra.targets.aws.test_facts import start
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
@@ -73,24 +74,28 @@ def test_a_cluster_is_known_without_a_readable_stack_file(stack: StackHome, file
     if file is not None:
         stack.file.parent.mkdir()
         stack.file.write_text(file)
-    assert known_cluster(stack) == KnownCluster("pair", "s", "aws", "eu-west-1", "111122223333")
+    existing = search_deployment(stack)
+    assert existing is not None
+    target, deployment = existing
+    assert (target.name, deployment) == ("aws", Deployment("pair", "s", "eu-west-1", "111122223333"))
 
 
 def test_a_state_that_does_not_say_which_cluster_is_not_forgotten(stack: StackHome) -> None:
     keep(stack, {"type": "pulumi:providers:aws", "inputs": {"region": "eu-west-1"}})
     with pytest.raises(Stop, match="nothing says which cluster it is"):
-        known_cluster(stack)
+        search_deployment(stack)
 
 
 def test_nothing_is_concluded_in_another_account(aws: Moto) -> None:  # noqa: F811
-    KnownCluster("pair", "s", "aws", REGION).check_account()
-    KnownCluster("pair", "s", "aws", REGION, ACCOUNT).check_account()
-    other = KnownCluster("pair", "s", "aws", REGION, "111122223333")
+    target = AwsTarget()
+    target.check_access(Deployment("pair", "s", REGION))
+    target.check_access(Deployment("pair", "s", REGION, ACCOUNT))
+    other = Deployment("pair", "s", REGION, "111122223333")
     with pytest.raises(Problem, match=f"cluster pair is in account 111122223333, but the credentials are of {ACCOUNT}"):
-        other.check_account()
+        target.check_access(other)
     aws.fail("GetCallerIdentity", "ExpiredToken")
     with pytest.raises(Problem, match=f"the account cannot be asked in {REGION}: ExpiredToken"):
-        other.check_account()
+        target.check_access(other)
 
 
 def test_teardown_with_credentials_of_another_account_forgets_nothing(
@@ -132,7 +137,7 @@ def test_what_this_home_has_not_made_is_not_removed_by_its_name(
     stack.file.write_text(f"config: {{'muster:cluster': {spec % REGION}}}\n")
     start(aws, "gpu-1", "compute", **{"muster.cluster": "pair"})
     monkeypatch.setattr(teardown, "stack_home", lambda _name: stack)
-    with pytest.raises(Stop, match=r"1 things in us-east-1 carry the names .* nothing was removed") as stopped:
+    with pytest.raises(Stop, match=r"1 resources in us-east-1 carry the names .* nothing was removed") as stopped:
         teardown.teardown("s", yes=True, force=False)
     assert "`make teardown FORCE=1 STACK=s`" in stopped.value.fix
     assert "TerminateInstances" not in aws.count()
@@ -148,4 +153,4 @@ def test_what_this_home_has_not_made_is_not_removed_by_its_name(
 )
 def test_a_price_of_another_region_is_said_to_be_one(region: str, kind: str, said: list[str]) -> None:
     left = Leftovers([Leftover(kind, "x", usd_per_hour=1.0), Leftover("role", "y")])
-    assert list(teardown._elsewhere(KnownCluster("pair", "s", "aws", region), left)) == said
+    assert list(teardown._price_notes(Deployment("pair", "s", region), left)) == said

@@ -18,12 +18,12 @@ from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks
 
 from cluster.spec import ClusterSpec
-from cluster.spec.load import read
-from infra.plan import plan
-from infra.resources.guard import ChangeGuard
+from infra.guard import ChangeGuard
 from infra.resources.secrets import ClusterSecrets
 from infra.targets.aws.build import bundle
-from infra.targets.registry import target
+from infra.targets.registry import get_target as target
+from infra.targets.registry import plan_of as plan
+from infra.targets.registry import read_spec as read
 from infra.targets.target import Context
 
 ROOT = Path(__file__).resolve().parents[5]

@@ -11,12 +11,12 @@ import pytest
 from bootstrap.transport.base import Completed
 from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec
-from cluster.spec.load import read
-from infra.plan import plan
 from infra.targets.aws import run_command
 from infra.targets.aws.build import gate
 from infra.targets.aws.build.access import AccessProvider
 from infra.targets.aws.build.inventory import inventory, static_names, with_static
+from infra.targets.registry import plan_of as plan
+from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 

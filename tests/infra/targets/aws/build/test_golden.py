@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from cluster.spec.load import load, read
+from infra.targets.registry import load_spec as load
+from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build import golden
 from tests.infra.targets.aws.build.capture import ROOT, SECRETS, STACKS, capture, example
 from tests.infra.targets.aws.build.golden import FOLDER, SECRET

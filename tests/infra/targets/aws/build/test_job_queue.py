@@ -10,10 +10,11 @@ import pytest
 from bootstrap.transport.base import Completed
 from cluster.inventory import parameters
 from cluster.inventory.parameters import Report
-from cluster.spec.load import read
-from infra.resources.job_queue import NoQueue, SlurmQueue, UnknownQueue, queue_of
+from infra.resources.job_queue import NoQueue, SlurmQueue, UnknownQueue
 from infra.resources.problem import Problem
 from infra.targets.aws import run_command
+from infra.targets.aws.queue import queue_at
+from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT
 from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
 
@@ -36,20 +37,20 @@ def report(aws: Moto, state: Any) -> None:  # noqa: F811
 
 
 def test_where_nothing_exists_nothing_runs(aws: Moto) -> None:  # noqa: F811
-    assert isinstance(queue_of(SPEC, "s"), NoQueue)
+    assert isinstance(queue_at("us-east-1", SPEC.name, "s"), NoQueue)
 
 
 def test_machines_of_another_stack_are_not_ours(aws: Moto) -> None:  # noqa: F811
     start(aws, "controller", "another")
     report(aws, "ready")
-    assert isinstance(queue_of(SPEC, "s"), NoQueue)
+    assert isinstance(queue_at("us-east-1", SPEC.name, "s"), NoQueue)
 
 
 def test_a_controller_that_broke_is_not_idle(aws: Moto) -> None:  # noqa: F811
     start(aws, "controller")
     start(aws, "compute")
     report(aws, "failed")
-    queue = queue_of(SPEC, "s")
+    queue = queue_at("us-east-1", SPEC.name, "s")
     assert isinstance(queue, UnknownQueue)
     with pytest.raises(Problem, match="whether jobs run on h200-1 cannot be asked"):
         queue.jobs(["h200-1"])
@@ -59,12 +60,12 @@ def test_a_controller_that_is_gone_left_its_queue(aws: Moto) -> None:  # noqa: F
     start(aws, "compute")
     report(aws, "ready")
     with pytest.raises(Problem, match="whether jobs run on h200-1 cannot be asked: the controller is gone"):
-        queue_of(SPEC, "s").jobs(["h200-1"])
+        queue_at("us-east-1", SPEC.name, "s").jobs(["h200-1"])
 
 
 def test_one_that_never_came_up_has_no_jobs(aws: Moto) -> None:  # noqa: F811
     start(aws, "controller")
-    assert isinstance(queue_of(SPEC, "s"), NoQueue)
+    assert isinstance(queue_at("us-east-1", SPEC.name, "s"), NoQueue)
 
 
 def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -78,7 +79,7 @@ def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pyt
         return Completed(0, "h200-1 17\n", "")
 
     monkeypatch.setattr(run_command, "run", answer)
-    queue = queue_of(SPEC, "s")
+    queue = queue_at("us-east-1", SPEC.name, "s")
     assert isinstance(queue, SlurmQueue)
     assert queue.jobs(["h200-1"]) == {"h200-1": ["17"]}
     assert asked == [("us-east-1", controller)]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cluster.spec.load import read
+from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT, SECRETS, STACKS, Made, capture, example, named, of_type, strings
 
 LUSTRE, EFS = "aws:fsx/lustreFileSystem:LustreFileSystem", "aws:efs/fileSystem:FileSystem"

@@ -10,9 +10,9 @@ import pytest
 from bootstrap import node_bundle
 from bootstrap.steps.ssh import known_hosts
 from cluster.inventory import Inventory
-from cluster.spec.load import read
 from infra.targets.aws.build import cluster
 from infra.targets.aws.build.bundle import Packed
+from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT, STACKS, capture
 
 

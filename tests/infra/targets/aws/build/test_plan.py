@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.spec import ClusterSpec, Storage
-from cluster.spec.load import load, read
 from infra.targets.aws.plan import fleet, iam, images, launch_template, network, storage
 from infra.targets.aws.plan.iam import Scope, Statement
 from infra.targets.aws.plan.interfaces import Interface
+from infra.targets.registry import load_spec as load
+from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT, STACKS
 
 SCOPE = Scope("aws", "us-east-1", "1", "demo", "arn:aws:s3:::b", "arn:aws:kms:us-east-1:1:key/k", zone_id="Z1")

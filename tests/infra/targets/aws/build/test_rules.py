@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cluster.spec.load import read
 from infra.targets.aws.plan import security
+from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT, STACKS, capture, example, of_type
 from tests.infra.targets.aws.build.rule import Rule
 from tests.infra.targets.aws.build.rules import RULES, findings

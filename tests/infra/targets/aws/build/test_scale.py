@@ -6,7 +6,7 @@ import time
 import tracemalloc
 
 from cluster.spec import ClusterSpec
-from cluster.spec.load import load
+from infra.targets.registry import load_spec as load
 from tests.infra.targets.aws.build.capture import Made, capture
 
 NODES = (("a", 256), ("b", 128), ("c", 128))

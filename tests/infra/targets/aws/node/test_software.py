@@ -18,9 +18,10 @@ from bootstrap.facts.parse import parse
 from bootstrap.plan import plan
 from bootstrap.steps import health, software
 from cluster.inventory import Filesystem, Node, NodeGpus, NodeSet
-from cluster.spec import Aws
 from infra.targets.aws.node.early import LINE
 from infra.targets.aws.node.identity import joined, place
+from infra.targets.aws.plan.images import image_fix
+from infra.targets.aws.spec import Aws
 from tests.bootstrap.clusters import desired as local
 from tests.cluster.catalog.software_output import CLOSED_DRIVER, GOOD, OPEN_DRIVER
 from tests.infra.targets.aws.node.clusters import LUSTRE, desired, fixed, inventory, ubuntu
@@ -37,7 +38,8 @@ FACTS = ubuntu(software=GOOD)
 
 def wanted(*filesystems: Filesystem, ami: str | None = None) -> Desired:
     made = replace(desired(*filesystems), inventory=joined(KNOWN, GPU))
-    return replace(made, spec=made.spec.model_copy(update={"aws": Aws(region="us-east-1", ami=ami)}))
+    assert made.cloud is not None
+    return replace(made, cloud=made.cloud.model_copy(update={"image_fix": image_fix(Aws(region="us-east-1", ami=ami))}))
 
 
 def test_a_machine_that_has_it_all_is_left_alone() -> None:

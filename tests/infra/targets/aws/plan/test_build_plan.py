@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from infra.plan import plan, resolved
+from infra.targets.aws.plan.build_plan import plan
+from infra.targets.aws.plan.machines import typed as resolved
 from infra.validate.update import affected, changes
 from tests.infra.targets.aws.specs import group, spec
 

@@ -89,7 +89,7 @@ def test_without_credentials_nothing_is_asked(
     for name in ("HOME", "MUSTER_STACKS", "MUSTER_HOME"):
         monkeypatch.setenv(name, str(stacks))
     monkeypatch.setattr("socket.socket.connect", _no_network)
-    assert account.account(spec()) is None
+    assert account.find_account(spec()) is None
     check("pair")
     assert (
         "no AWS credentials found: quotas, zones, capacity, images, rights and today's prices are not checked"

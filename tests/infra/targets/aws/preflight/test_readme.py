@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cluster.spec.load import read
+from infra.targets.registry import read_spec as read
 from muster.commands.cost import sentence
 
 ROOT = Path(__file__).parents[5]

@@ -10,8 +10,8 @@ import pytest
 
 from cluster.catalog.prices import service_price
 from cluster.spec import ClusterSpec
-from cluster.spec.load import read
 from infra.targets.aws.resource_table import KINDS, actions, kinds
+from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.specs import spec
 
 ROOT = Path(__file__).parents[5]

@@ -12,6 +12,7 @@ from cluster.spec import ClusterSpec
 from infra.engine.stop import BAD_INPUT
 from infra.targets.aws import account
 from infra.validate import validate
+from muster.commands import screen
 from tests.infra.targets.aws.preflight.conftest import Answered
 from tests.infra.targets.aws.preflight.test_command import muster, stacks
 from tests.infra.targets.aws.preflight.test_live_prices import product
@@ -35,7 +36,7 @@ def test_what_the_account_lacks_ends_it_before_anything_is_made(stacks: Path, aw
 
 
 def test_without_preflight_nothing_is_asked_but_who_is_asking(aws: Moto, capsys: pytest.CaptureFixture[str]) -> None:
-    flight = account.cleared(dear(usd=6), [], preflight=False)
+    flight = account.clear(dear(usd=6), [], None, screen, full=False)
     assert (flight.issues, flight.by_todays_prices) == ([], False)
     assert set(aws.count()) == {"GetCallerIdentity", "DescribeInstances"}
     assert "no pre-flight: quotas, zones, capacity, images, rights and today's prices" in capsys.readouterr().out
@@ -79,10 +80,10 @@ def test_the_table_judges_where_aws_tells_no_prices(answered: Answered, asked: A
 
 @pytest.fixture
 def asked(answered: Answered, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    monkeypatch.setattr(account, "account", lambda _spec: answered.account)
+    monkeypatch.setattr(account, "find_account", lambda _spec: answered.account)
 
     def ask(described: ClusterSpec, issues: list[Any]) -> tuple[account.Flight, str]:
-        flight = account.cleared(described, issues, preflight=True)
+        flight = account.clear(described, issues, None, screen, full=True)
         return flight, capsys.readouterr().out
 
     return ask

@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
-from cluster.spec.load import load
 from infra.engine import project
 from infra.engine.environment import environment, prepare
 from infra.home import Home
+from infra.targets.registry import load_spec as load
 from tests.infra.targets.aws.with_engine.cloud import REPO, Cloud
 
 # Of the g6 pair: so many API calls at most; who needs more has to say so here.

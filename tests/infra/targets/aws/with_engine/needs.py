@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cluster.spec.load import read
 from infra.engine.environment import environment
 from infra.home import Home
 from infra.resources.problem import Problem
@@ -13,6 +12,7 @@ from infra.targets.aws import plugin as aws_plugin
 from infra.targets.aws.account import NONE, account
 from infra.targets.aws.cost import cost
 from infra.targets.aws.preflight import Asking, preflight
+from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.with_engine.cloud import REPO
 
 STACK = "aws-g6-pair"

@@ -8,9 +8,11 @@ import sys
 from pulumi.dynamic import CheckFailure, CheckResult, CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
 from cluster.spec import ClusterSpec
-from infra.resources.job_queue import JobQueue, queue_of
+from infra.resources.job_queue import JobQueue
 from infra.resources.problem import Problem
 from infra.resources.properties import Properties
+from infra.targets.registry import parse_spec, target_of
+from infra.targets.target import Deployment
 from infra.validate.update import affected, violations
 
 FORCE = "MUSTER_FORCE"
@@ -27,7 +29,7 @@ class ChangeGuardProvider(ResourceProvider):
         old, new = _spec(olds), _spec(news)
         if old == new:
             return CheckResult(news, [])
-        found = violations(old, new, queue_of(old, news["stack"]), force=_forced())
+        found = violations(old, new, _queue(old, news["stack"]), force=_forced())
         # No property: ours are paths in the spec, not inputs of this resource, and Pulumi would show both.
         return CheckResult(news, [CheckFailure("", f"{i.where}: {i.message}. Fix: {i.fix}") for i in found])
 
@@ -42,7 +44,7 @@ class ChangeGuardProvider(ResourceProvider):
         old = _spec(olds)
         leaving = affected(old, _spec(news))
         if leaving:
-            _empty(queue_of(old, news["stack"]), leaving)
+            _empty(_queue(old, news["stack"]), leaving)
         return UpdateResult(news)
 
 
@@ -84,8 +86,13 @@ def _resume(queue: JobQueue, drained: tuple[str, ...]) -> None:
         print(f"warning: {', '.join(drained)} may still be drained: {problem}", file=sys.stderr)
 
 
+def _queue(spec: ClusterSpec, stack: str) -> JobQueue:
+    target = target_of(spec)
+    return target.queue(Deployment(spec.name, stack, target.region(spec)))
+
+
 def _spec(props: Properties) -> ClusterSpec:
-    return ClusterSpec.model_validate_json(props["spec"])
+    return parse_spec(props["spec"])
 
 
 def _forced() -> bool:

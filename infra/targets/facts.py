@@ -1,4 +1,4 @@
-"""What is, for `status`: machines as their target tells them, nodes, queue and daemons as the controller does."""
+"""The state of a running cluster for `status`: machines as their target reports them, Slurm as the controller does."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cluster.inventory import Inventory, Node
-from infra.home import StackHome
-from muster.commands.known_cluster import known_cluster
-from muster.commands.ssh import inventory
 from slurm.control.jobs import LIST_JOBS, ListedJob, parse_jobs
 from slurm.control.nodes import LIST_NODES, parse_listed
 from slurm.hostlist import expand
@@ -62,20 +59,6 @@ class Facts:
     """Those of the inventory, and those that are launched by name."""
     machines: dict[str, Machine]
     slurm: Slurm
-
-
-def gather(stack: StackHome) -> Facts:
-    known = inventory(stack)
-    if known.target == "aws":
-        from infra.targets.aws.facts import gather as gathered  # noqa: PLC0415  # loads AWS's libraries
-
-        placed = known_cluster(stack)
-        if placed:
-            placed.check_account()
-        return gathered(known, placed.region if placed else "", stack.name)
-    from infra.targets.local.facts import gather as looked_at  # noqa: PLC0415  # loads Docker's library
-
-    return looked_at(known, stack)
 
 
 def parse(text: str) -> Slurm:

@@ -1,0 +1,55 @@
+"""Commands on nodes through ssh, with the stack's own config, key and pinned host keys."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+from cluster.inventory import Inventory
+from infra.home import StackHome
+from infra.targets.registry import get_target
+from infra.targets.target import Target
+
+TIMEOUT_S = 20.0
+# Nobody is there to answer a question, and a node that is gone must not hold the command for minutes.
+_UNATTENDED = ("-o", "BatchMode=yes", "-o", "ConnectTimeout={}")
+
+
+def command_line(stack: StackHome, node: str, user: str | None = None, command: list[str] | None = None) -> list[str]:
+    """Return the ssh command that opens a shell on a node, or runs one command there."""
+    login = ["-l", user] if user else []
+    return ["ssh", "-F", str(stack.ssh_config), *login, node, *(["--", *command] if command else [])]
+
+
+def unattended(stack: StackHome, node: str, user: str | None, command: list[str]) -> list[str]:
+    """Return `command_line` for a program that waits for the answer."""
+    ssh, *arguments = command_line(stack, node, user, command)
+    return [ssh, *(option.format(_connect_timeout_s(stack)) for option in _UNATTENDED), *arguments]
+
+
+def run(
+    stack: StackHome, node: str, script: str, *, user: str | None = None, data: bytes = b""
+) -> subprocess.CompletedProcess[str]:
+    """Run a shell script on a node without ever asking a question."""
+    line = unattended(stack, node, user, ["bash", "-c", shlex.quote(script)])
+    done = subprocess.run(line, input=data, capture_output=True, timeout=TIMEOUT_S, check=False)
+    return subprocess.CompletedProcess(
+        line, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    )
+
+
+def read_inventory(stack: StackHome) -> Inventory:
+    """Return the inventory that the last `up` wrote."""
+    return Inventory.model_validate_json(stack.inventory.read_text())
+
+
+def target_of_inventory(inventory: Inventory) -> Target:
+    """Return the target that built a running cluster."""
+    return get_target(inventory.target)
+
+
+def _connect_timeout_s(stack: StackHome) -> int:
+    try:
+        return target_of_inventory(read_inventory(stack)).connect_timeout_s
+    except (OSError, ValueError):
+        return Target.connect_timeout_s

@@ -1,0 +1,69 @@
+"""The job queue of a local cluster, asked over SSH with the access files of its stack."""
+
+from __future__ import annotations
+
+import os
+from http import HTTPStatus
+
+import docker
+from docker.errors import APIError, NotFound
+
+from bootstrap.transport.ssh import SshTransport
+from cluster import names
+from cluster.inventory import Inventory
+from infra.home import Home, StackHome
+from infra.resources.job_queue import (
+    ASK_TIMEOUT_S,
+    JobQueue,
+    NoQueue,
+    Seen,
+    SlurmQueue,
+    UnknownQueue,
+    bootstrapped,
+    verdict,
+)
+from infra.targets.local import docker_engine as engine_client
+from infra.targets.target import Deployment
+
+_DAEMON = "slurmctld"
+
+
+def queue(deployment: Deployment) -> JobQueue:
+    """Return the queue of a cluster, as far as it can be asked."""
+    home = Home.of(os.environ).stack(deployment.stack)
+    answer = verdict(_look(deployment.cluster, home))
+    if answer == "idle":
+        return NoQueue()
+    if answer == "unknown":
+        return UnknownQueue(f"no {_DAEMON} runs on the controller")
+    try:
+        inventory = Inventory.model_validate_json(home.inventory.read_text())
+        private_key = (home.folder / "id_ed25519").read_text()
+    except FileNotFoundError as missing:
+        return UnknownQueue(f"{missing.filename} is missing")
+    return SlurmQueue(lambda: SshTransport.connect(inventory.controller, private_key, deadline_s=ASK_TIMEOUT_S))
+
+
+def _look(cluster: str, home: StackHome) -> Seen:
+    with engine_client.asking("controller") as api:
+        processes = _processes(api, names.container(cluster, names.CONTROLLER))
+        wanted = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={home.name}", f"{names.ROLE}=compute"]}
+        return Seen(
+            controller=processes is not None,
+            daemon=any(_DAEMON in field for process in processes or [] for field in process),
+            compute=bool(api.containers(filters=wanted)),
+            bootstrapped=bootstrapped(home.state),
+        )
+
+
+def _processes(api: docker.APIClient, container: str) -> list[list[str]] | None:
+    """None where there is no such container; none in one that does not run."""
+    try:
+        found: list[list[str]] = api.top(container)["Processes"]
+    except NotFound:
+        return None
+    except APIError as refused:
+        if refused.status_code != HTTPStatus.CONFLICT:
+            raise
+        return []
+    return found

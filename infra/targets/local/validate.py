@@ -1,0 +1,82 @@
+"""Rules for a local cluster: addresses, ports and volumes of Docker, and the machine that carries the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import Issue, error, warning
+from infra.plan import PlannedNode
+from infra.targets.local.plan import plan
+from infra.targets.target import HostFacts
+from infra.validate.network import parse_range
+
+AUTOMATIC_PREFIX = 24
+# The network's own address, the gateway and the broadcast address.
+NOT_FOR_NODES = 3
+
+
+def room(spec: ClusterSpec) -> Iterator[Issue]:
+    network = parse_range(spec.network.cidr) if spec.network.cidr else None
+    if spec.network.cidr and network is None:
+        return
+    prefix = network.prefixlen if network else AUTOMATIC_PREFIX
+    nodes = len(plan(spec).nodes)
+    free = max(0, 2 ** (32 - prefix) - NOT_FOR_NODES)
+    if nodes > free:
+        needed = 32 - (nodes + NOT_FOR_NODES - 1).bit_length()
+        larger = network.supernet(new_prefix=needed) if network else f"10.88.0.0/{needed}"
+        message = f"a /{prefix} has room for {free} nodes, the cluster has {nodes}; allowed: /{needed} or larger"
+        yield error("cidr_small", "network.cidr", message, f"write for example `cidr: {larger}`")
+
+
+def login_port(spec: ClusterSpec) -> Iterator[Issue]:
+    port, where = spec.login.ssh_port, "login.ssh_port"
+    if port is None:
+        return
+    if not spec.login.enabled:
+        message = f"{port} cannot be published: there is no login node (login.enabled is false)"
+        yield error("port_without_login", where, message, "remove it, or write `enabled: true`")
+    if not spec.network.egress:
+        message = f"{port} cannot be published: Docker publishes no port of a network without egress"
+        yield error("port_without_egress", where, message, "remove it, or write `egress: true` under `network:`")
+
+
+def sizes(spec: ClusterSpec) -> Iterator[Issue]:
+    for name, storage in spec.storage.items():
+        if storage.kind == "volume" and storage.size_gb is not None:
+            message = f"{storage.size_gb} has no effect: a Docker volume is as large as the disk it lies on"
+            yield warning("size_ignored", f"storage.{name}.size_gb", message, "remove it")
+
+
+def cpus(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+    for owner, node in _kinds(spec).items():
+        if node.cpus > host.cpus:
+            message = f"{node.cpus} is more CPUs than this machine has; allowed: 1 to {host.cpus}"
+            yield error("host_cpus", f"{owner}.size.cpus", message, f"write `size: {{cpus: {host.cpus}}}`")
+
+
+def memory(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+    for owner, node in _kinds(spec).items():
+        if node.memory_mb > host.memory_mb:
+            message = f"{node.memory_mb} is more MiB than this machine has; allowed: 512 to {host.memory_mb}"
+            yield error("host_memory", f"{owner}.size.memory_mb", message, "write a smaller `memory_mb`")
+
+
+def total_memory(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+    """Limits are no reservations, so more than there is can be promised, as long as jobs do not use it all."""
+    nodes = plan(spec).nodes
+    total = sum(node.memory_mb for node in nodes)
+    if total > host.memory_mb:
+        message = f"the limits of {len(nodes)} nodes add up to {total} MiB; this machine has {host.memory_mb} MiB"
+        fix = "lower `memory_mb` or the counts, or accept that jobs that use it all end in the kernel's hands"
+        yield warning("host_memory_total", "groups", message, fix)
+
+
+def _kinds(spec: ClusterSpec) -> dict[str, PlannedNode]:
+    """One node of each kind, under the property that sizes it."""
+    return {f"groups.{node.group}" if node.group else node.role: node for node in reversed(plan(spec).nodes)}
+
+
+SPEC_RULES: tuple[Callable[[ClusterSpec], Iterator[Issue]], ...] = (room, login_port, sizes)
+HOST_RULES: tuple[Callable[[ClusterSpec, HostFacts], Iterator[Issue]], ...] = (cpus, memory, total_memory)

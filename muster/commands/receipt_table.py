@@ -1,0 +1,72 @@
+"""The receipt of a teardown on the terminal: what was removed, kept or left, and what is still paid for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.table import Table
+
+from cluster.catalog.prices import HOURS_PER_MONTH
+from infra.engine.typed import typed
+from infra.receipt import Item, Receipt
+from muster.commands import screen
+
+
+def show(receipt: Receipt, storage_removal: str) -> None:
+    """Print a receipt; `storage_removal` says how a person removes a filesystem that was kept."""
+    out = screen.out()
+    if receipt.items:
+        out.print(_items_table(receipt), "")
+    for note in receipt.notes:
+        screen.say(note)
+    for what in receipt.unseen:
+        screen.bad(f"not searched: {what}")
+    if receipt.kept:
+        out.print(_caches_table(receipt), "")
+        screen.say(f"drop the caches with `{receipt.drop_command}`")
+    if receipt.usd_per_hour:
+        per_month = receipt.usd_per_hour * HOURS_PER_MONTH
+        screen.say(f"still paid for: {receipt.usd_per_hour:.4f} USD per hour, {per_month:.2f} USD per month")
+    if receipt.stays:
+        screen.say(f"`{typed('up', receipt.stack)}` goes on with what is kept")
+        screen.say(f"to remove that too: {storage_removal}, then `{typed('teardown', receipt.stack)}`")
+    if not receipt.left and not receipt.unseen:
+        screen.good(f"{len(receipt.removed)} removed in {receipt.seconds:.1f} s, {_remainder(receipt)}")
+
+
+def _remainder(receipt: Receipt) -> str:
+    if not receipt.stays:
+        return f"nothing of cluster {receipt.cluster} is left"
+    return f"of cluster {receipt.cluster} only what is to be kept is left"
+
+
+def _items_table(receipt: Receipt) -> Table:
+    """Return the table of resources, with prices only where something is left to pay for."""
+    price = ["USD per hour"] if receipt.usd_per_hour else []
+    table = screen.table("", "what", "name", "created", "lived", *price, right=["lived", *price])
+    for item in (*receipt.left, *receipt.stays, *(item for item in receipt.removed if item.created)):
+        lived = item.lived(receipt.when)
+        table.add_row(
+            _verdict(item),
+            item.kind,
+            item.name,
+            item.created[:19].replace("T", " "),
+            screen.duration(lived) if lived is not None else "",
+            *([f"{item.usd_per_hour:.4f}" if item.usd_per_hour and not item.removed else ""] if price else []),
+        )
+    for kind, count in Counter(item.kind for item in receipt.removed if not item.created).items():
+        table.add_row("[green]removed[/green]", kind, f"[dim]{count} of them[/dim]")
+    return table
+
+
+def _verdict(item: Item) -> str:
+    if item.removed:
+        return "[green]removed[/green]"
+    return f"[yellow]kept[/yellow] [dim]({item.kept})[/dim]" if item.kept else "[red]LEFT[/red]"
+
+
+def _caches_table(receipt: Receipt) -> Table:
+    table = screen.table("kept as cache", "name", "size", right=["size"])
+    for cache in receipt.kept:
+        table.add_row(cache.what, cache.name, screen.size(cache.size) if cache.size is not None else "?")
+    return table

@@ -1,0 +1,76 @@
+"""Which cluster a stack is, on which target and where: from what `up` left, the state, the stack file, or labels."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from cluster.spec import ClusterSpec
+from cluster.spec.issue import SpecError
+from infra.engine.stop import Stop
+from infra.engine.typed import typed
+from infra.home import StackHome
+from infra.targets.registry import get_target, read_spec, targets
+from infra.targets.target import Deployment, Leftover, Leftovers, Target
+
+
+def find_deployment(stack: StackHome) -> tuple[Target, Deployment]:
+    """Return the target and the place of a stack's cluster; raise Stop where nothing of it exists."""
+    existing = search_deployment(stack)
+    if existing is None:
+        raise Stop(f"nothing says where stack {stack.name} is", typed("status", stack.name))
+    return existing
+
+
+def search_deployment(stack: StackHome) -> tuple[Target, Deployment] | None:
+    """Return the target and the place of a stack's cluster, or None where nothing exists.
+
+    What was created goes before what the stack file says: the file may have been changed since, or be unreadable.
+    """
+    spec = _spec(stack)
+    try:
+        written = json.loads(stack.inventory.read_text())
+        target = get_target(written["target"])
+        return target, target.deployment(stack, written["cluster"], spec)
+    except (OSError, ValueError, KeyError):
+        pass
+    for target in targets().values():
+        if in_state := target.deployment_in_state(stack, spec):
+            return target, in_state
+    if spec:
+        target = get_target(spec.target)
+        return target, target.deployment(stack, spec.name, spec)
+    return _by_label(stack)
+
+
+def own_leftovers(target: Target, deployment: Deployment) -> Leftovers:
+    """Return what exists of a cluster, without what is labelled as another stack's."""
+    search = target.leftovers(deployment)
+    return replace(search, found=without_others(search.found, deployment.stack))
+
+
+def without_others(leftovers: list[Leftover], stack: str) -> list[Leftover]:
+    """Leave out what another stack owns: it may use the same cluster name by mistake."""
+    return [leftover for leftover in leftovers if leftover.stack in ("", stack)]
+
+
+def _spec(stack: StackHome) -> ClusterSpec | None:
+    try:
+        return read_spec(stack.file)
+    except SpecError:
+        return None
+
+
+def _by_label(stack: StackHome) -> tuple[Target, Deployment] | None:
+    """Find a cluster by the stack's label: no file says which cluster it is."""
+    for target in targets().values():
+        clusters = target.labelled_clusters(stack.name)
+        if len(clusters) > 1:
+            raise Stop(
+                f"stack {stack.name} has no readable stack file, and several clusters carry its label: "
+                f"{', '.join(clusters)}",
+                f"write the name of the one to remove into {stack.file}",
+            )
+        if clusters:
+            return target, target.deployment(stack, clusters[0], None)
+    return None

@@ -1,2 +1,1 @@
 """The AWS target: nodes are EC2 instances in private subnets."""
-

@@ -72,9 +72,9 @@ def check_fields(spec: ClusterSpec) -> Iterator[Issue]:
     usable = target_of(spec).capabilities.fields
     every = frozenset(field for target in targets().values() for field in target.capabilities.fields)
     for path, where, part, kind in _parts(spec):
-        for field in sorted(every - usable):
-            holder, _, key = field.partition(".")
-            if holder == path and getattr(part, key) != kind.model_fields[key].default:
+        for key, info in kind.model_fields.items():
+            field = f"{path}.{key}"
+            if field in every - usable and getattr(part, key) != info.default:
                 owners = [name for name, target in targets().items() if field in target.capabilities.fields]
                 yield _refuse(spec, f"{where}.{key}", owners)
 

@@ -225,11 +225,12 @@ def test_a_fault_of_ours_keeps_its_traceback() -> None:
 
 @pytest.mark.parametrize("failure", [ReadTimeout("slow"), APIError("500", explanation="broken")])
 def test_a_receipt_survives_caches_that_cannot_be_listed(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_home: Home) -> None:
+    def refuse(_target: LocalTarget, _home: Home) -> None:
         raise failure
 
-    monkeypatch.setattr(teardown, "caches", refuse)
-    made = teardown.with_caches(Receipt("s", "c", "2026-01-01T00:00:00+00:00", 1.0, notes=("before",)), Home.of({}))
+    monkeypatch.setattr(LocalTarget, "caches", refuse)
+    receipt = Receipt("s", "c", "2026-01-01T00:00:00+00:00", 1.0, notes=("before",))
+    made = teardown.with_caches(receipt, LocalTarget(), Home.of({}))
     assert made.kept == ()
     assert made.notes[0] == "before"
     assert "caches could not be listed" in made.notes[1]

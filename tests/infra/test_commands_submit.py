@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from cluster.inventory import Inventory, Node, NodeSet
+from infra import shell
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home
-from muster.commands import ssh, submit
+from muster.commands import submit
 from tests.infra.test_commands_parts import fake_ssh
 
 REPO = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ def test_output_and_control_lines_are_told_apart_also_within_a_line() -> None:
 
 def test_a_login_node_that_hangs_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_ssh(tmp_path, monkeypatch, "exec sleep 60")
-    monkeypatch.setattr(ssh, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(shell, "TIMEOUT_S", 0.2)
     job = tmp_path / "a.sbatch"
     job.write_text("#!/bin/sh\n")
     with pytest.raises(Stop, match="did not answer") as stop:

@@ -15,6 +15,8 @@ from infra.engine.environment import How
 from infra.engine.events import Failure, Result
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
+from infra.targets.aws.target import AwsTarget
+from infra.targets.local.target import LocalTarget
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
 from muster.commands import outcome, output, sizes, up
@@ -62,7 +64,7 @@ CAPACITY = (
 )
 def test_a_refusal_of_aws_says_what_to_do(tmp_path: Path, message: str, fix: str) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
-    said = up.failed(stack, Result({}, (Failure("controller", message),))).what
+    said = up.failed(stack, AwsTarget(), Result({}, (Failure("controller", message),))).what
     assert said.count("fix: ") == 1
     assert fix in said.partition("fix: ")[2]
 
@@ -70,7 +72,7 @@ def test_a_refusal_of_aws_says_what_to_do(tmp_path: Path, message: str, fix: str
 def test_what_says_it_itself_is_not_spoken_over(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     ours = "groups.gpu.capacity: none (us-east-1a on-demand InsufficientInstanceCapacity). Fix: name more zones"
-    said = up.failed(stack, Result({}, (Failure("nodes-gpu", ours),))).what
+    said = up.failed(stack, AwsTarget(), Result({}, (Failure("nodes-gpu", ours),))).what
     assert said.count("fix: ") == 1
     assert "fix: name more zones" in said
 
@@ -147,7 +149,7 @@ def test_the_lock_that_a_second_ctrl_c_left_is_no_running_up(tmp_path: Path, hou
 def test_a_failed_up_is_one_block() -> None:
     stack = Home.of({"MUSTER_HOME": "/h"}).stack("s")
     message = "node gpu-2, step slurmd: fatal: no key. Log: journalctl -u slurmd. Fix: put the key there."
-    stop = up.failed(stack, Result({}, (Failure("slurm", message), Failure("", "stopped"))))
+    stop = up.failed(stack, LocalTarget(), Result({}, (Failure("slurm", message), Failure("", "stopped"))))
     assert stop.what.splitlines() == [
         "up failed: slurm",
         "  node gpu-2, step slurmd: fatal: no key.",
@@ -159,11 +161,14 @@ def test_a_failed_up_is_one_block() -> None:
 
 
 def test_an_up_that_was_stopped_is_no_failure_of_anything() -> None:
-    stop = up.failed(Home.of({}).stack("s"), Result({}, (Failure("", "update canceled"),)))
+    stop = up.failed(Home.of({}).stack("s"), LocalTarget(), Result({}, (Failure("", "update canceled"),)))
     assert (stop.what, stop.code) == ("up was interrupted", 130)
     assert stop.fix == "`make up STACK=s` goes on from here, `make teardown STACK=s` removes what exists"
     cut_short = Failure("slurm", "node gpu-1: connection lost")
-    assert up.failed(Home.of({}).stack("s"), Result({}, (cut_short, Failure("", "update canceled")))).code == 130
+    assert (
+        up.failed(Home.of({}).stack("s"), LocalTarget(), Result({}, (cut_short, Failure("", "update canceled")))).code
+        == 130
+    )
 
 
 def run_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]) -> StackHome:
@@ -183,7 +188,7 @@ def test_an_up_that_a_person_ended_says_how_to_go_on_and_is_remembered_as_that(
 ) -> None:
     stack = run_up(tmp_path, monkeypatch, ended)
     with pytest.raises(Stop, match="was interrupted") as stop:
-        up._run(stack, plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How())
+        up._run(stack, LocalTarget(), plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How())
     assert "`make up STACK=s` goes on" in stop.value.fix
     last = outcome.read(stack)
     assert last is not None
@@ -197,7 +202,10 @@ def test_what_next_is_for_those_who_have_new_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], created: bool
 ) -> None:
     stack = run_up(tmp_path, monkeypatch, (0, Result(changes, ())))
-    assert up._run(stack, plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How()).created is created
+    assert (
+        up._run(stack, LocalTarget(), plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How()).created
+        is created
+    )
 
 
 @pytest.mark.parametrize(

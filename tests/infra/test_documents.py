@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from cluster.spec.fields import walk
+from infra.targets.registry import spec_model
 from muster.documents import AWS, EXAMPLES, FIELDS, GOLDEN, LAYOUTS, SCHEMA, STACK_SCHEMA, stale, table, write_all
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +78,7 @@ def test_the_page_of_aws_has_what_the_rules_say(tmp_path: Path) -> None:
 
 def test_the_table_has_every_field() -> None:
     rows = table().splitlines()[2:]
-    assert [row.split("`")[1] for row in rows] == [path for path, _ in walk()]
+    assert [row.split("`")[1] for row in rows] == [path for path, _ in walk(spec_model())]
 
 
 def test_the_schema_carries_policies_and_limits() -> None:
@@ -102,7 +103,7 @@ def test_editors_find_the_schema_of_an_example(name: str) -> None:
 def test_the_full_examples_have_every_field() -> None:
     """Fields that contradict others stand there as comments; without the signs the files must name every field."""
     named = {path for name in ("local", "aws") for path in _paths(_uncommented(f"Pulumi.{name}-full.yaml"))}
-    assert {path for path, _ in walk()} - named == set()
+    assert {path for path, _ in walk(spec_model())} - named == set()
 
 
 def test_the_smallest_example_has_nothing_but_what_is_required() -> None:

@@ -9,7 +9,6 @@ import pytest
 from pulumi.output import Unknown
 
 from cluster.spec import ClusterSpec
-from infra import plan as build_plan
 from infra.guard import ChangeGuardProvider
 from infra.resources.properties import Properties
 from infra.targets.local.build import node_container
@@ -17,6 +16,7 @@ from infra.targets.local.build.cluster import mounts
 from infra.targets.local.build.docker_network import DockerNetworkProvider
 from infra.targets.local.build.docker_node import DockerNodeProvider
 from infra.targets.local.docker_engine import Engine
+from infra.targets.local.plan import plan
 
 NODE: Properties = {
     "node": "gpu-1",
@@ -133,7 +133,7 @@ def test_mount_is_read_only_where_it_says_so() -> None:
 @pytest.mark.parametrize(("node", "read_only"), [("controller", False), ("login", True), ("gpu-1", True)])
 def test_only_the_controller_can_write_to_the_cache_that_all_clusters_share(node: str, read_only: bool) -> None:
     spec = ClusterSpec.model_validate({"name": "demo", "target": "local", "groups": {"gpu": {"count": 1}}})
-    made = build_plan.plan(spec)
+    made = plan(spec)
     own, cache = mounts(made, next(one for one in made.nodes if one.name == node))
     assert own == {"volume": "muster-demo-shared", "target": "/shared"}
     assert (cache["volume"], cache.get("read_only", False)) == ("muster-cache-env", read_only)

@@ -11,6 +11,7 @@ from cluster.spec import ClusterSpec
 from cluster.spec.fields import policy_of, walk
 from cluster.spec.issue import render
 from infra.targets.registry import load_spec as load
+from infra.targets.registry import spec_model
 from infra.validate.update import affected, changes, violations
 from tests.infra.bad_spec_table import good
 
@@ -155,7 +156,7 @@ def test_a_replaced_version_concerns_every_node() -> None:
 
 
 def test_every_field_has_a_policy() -> None:
-    assert {policy_of(info) for _, info in walk()} == {"safe", "drain", "replace", "forbidden"}
+    assert {policy_of(info) for _, info in walk(spec_model())} == {"safe", "drain", "replace", "forbidden"}
 
 
 def test_growth_is_allowed_while_jobs_run() -> None:

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 from cluster.spec.fields import walk
+from infra.targets.registry import spec_model
 from infra.validate.managed_keys import MANAGED
 
-TEMPLATE = Path(__file__).parents[2] / "slurm" / "templates" / "slurm.conf.j2"
+TEMPLATE = Path(__file__).parents[2] / "slurm" / "config" / "templates" / "slurm.conf.j2"
 OPEN = {
     "BatchStartTimeout",
     "HealthCheckInterval",
@@ -39,4 +40,4 @@ def test_written_keys_are_managed_or_open() -> None:
 
 
 def test_fields_that_stand_for_a_key_exist() -> None:
-    assert {field for field in MANAGED.values() if field} <= {path for path, _ in walk()}
+    assert {field for field in MANAGED.values() if field} <= {path for path, _ in walk(spec_model())}

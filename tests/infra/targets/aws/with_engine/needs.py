@@ -9,7 +9,7 @@ from infra.engine.environment import environment
 from infra.home import Home
 from infra.resources.problem import Problem
 from infra.targets.aws import plugin as aws_plugin
-from infra.targets.aws.account import NONE, account
+from infra.targets.aws.account import NONE, find_account
 from infra.targets.aws.cost import cost
 from infra.targets.aws.preflight import Asking, preflight
 from infra.targets.registry import read_spec as read
@@ -39,7 +39,7 @@ def missing() -> list[str]:
 
 def _credentials(wanted: str) -> Iterator[str]:
     try:
-        found = account(SPEC)
+        found = find_account(SPEC)
     except Problem as bad:
         yield f"credentials: {bad}"
         return

@@ -1,1 +1,1 @@
-"""From bare machines to a Slurm cluster: facts, steps, verify."""
+"""Turn bare machines into nodes of a Slurm cluster: read facts, plan steps, execute them, verify the result."""

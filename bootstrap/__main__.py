@@ -1,4 +1,4 @@
-"""`python -m bootstrap apply|verify|doctor`: make a cluster of an inventory, check one, or say what is wrong."""
+"""Set up the nodes of an inventory, verify them, or report what differs: `python -m bootstrap apply|verify|doctor`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rich.live import Live
 
 from bootstrap.apply import apply
 from bootstrap.desired import Desired, Secrets
-from bootstrap.drift import drift
+from bootstrap.drift import find_drift
 from bootstrap.errors import BootstrapError
 from bootstrap.progress import Event, emit
-from bootstrap.sessions import Connect, Kept
-from bootstrap.table import Board
+from bootstrap.sessions import Connect, SharedConnections
+from bootstrap.table import ProgressTable
 from bootstrap.transport.base import TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
-from bootstrap.verify import PATIENCE_S, verify
+from bootstrap.verify import RETRY_FOR_S, verify
 from cluster.inventory import Inventory, Node
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import SpecError
@@ -34,57 +34,59 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
     options = _parser().parse_args(argv)
     key = options.key.read_text()
-    kept = Kept(lambda node: SshTransport.connect(node, key))
+    connections = SharedConnections(lambda node: SshTransport.connect(node, key))
     console = Console()
     try:
-        desired = _desired(options, key, kept.connect)
-        return int(COMMANDS[options.command](desired, kept.connect, console))
-    except (BootstrapError, TransportError, SpecError) as problem:
-        console.print(f"[bold red]failed[/] {problem}", highlight=False, soft_wrap=True)
+        desired = _load_desired(options, key, connections.connect)
+        return int(COMMANDS[options.command](desired, connections.connect, console))
+    except (BootstrapError, TransportError, SpecError) as error:
+        console.print(f"[bold red]failed[/] {error}", highlight=False, soft_wrap=True)
         return 1
     finally:
-        kept.close()
+        connections.close()
 
 
 def _apply(desired: Desired, connect: Connect, console: Console) -> int:
-    board, began = Board(desired.inventory), time.monotonic()
+    table, began = ProgressTable(desired.inventory), time.monotonic()
 
     def report(event: Event) -> None:
-        board(event)
+        table(event)
         emit(event)
 
     try:
-        with Live(board, console=console, refresh_per_second=8, transient=True):
-            outcome = apply(desired, connect, report)
+        with Live(table, console=console, refresh_per_second=8, transient=True):
+            result = apply(desired, connect, report)
     finally:
-        console.print(board)
-    console.print(f"{outcome} in {time.monotonic() - began:.1f} s")
+        console.print(table)
+    console.print(f"{result} in {time.monotonic() - began:.1f} s")
     return _verify(desired, connect, console)
 
 
-def _verify(desired: Desired, connect: Connect, console: Console, patience_s: float = PATIENCE_S) -> int:
-    failed = verify(desired, connect, patience_s)
-    for one in failed:
-        console.print(f"[bold red]failed[/] {one.error()}", highlight=False, soft_wrap=True)
-    if not failed:
+def _verify(desired: Desired, connect: Connect, console: Console, retry_for_s: float = RETRY_FOR_S) -> int:
+    failures = verify(desired, connect, retry_for_s)
+    for failure in failures:
+        console.print(f"[bold red]failed[/] {failure.error()}", highlight=False, soft_wrap=True)
+    if not failures:
         console.print(
             f"verified on {len(desired.inventory.nodes)} nodes: daemons, configuration, clock, names, accounting, SSH"
         )
-    return 1 if failed else 0
+    return 1 if failures else 0
 
 
 def _doctor(desired: Desired, connect: Connect, console: Console) -> int:
-    found = drift(desired, connect)
-    for one in found:
-        console.print(f"{one.node} is not as it should be ({one.step}): {one.what}", highlight=False, soft_wrap=True)
-    if any(one.step == "connect" for one in found):
+    deviations = find_drift(desired, connect)
+    for deviation in deviations:
+        line = f"{deviation.node} differs from the stack file ({deviation.step}): {deviation.what}"
+        console.print(line, highlight=False, soft_wrap=True)
+    if any(deviation.step == "connect" for deviation in deviations):
         return 1
-    code = _verify(desired, connect, console, patience_s=0)
-    if found:
-        console.print("`python -m bootstrap apply` with the same options puts right what is listed")
-    return 1 if found else code
+    code = _verify(desired, connect, console, retry_for_s=0)
+    if deviations:
+        console.print("`python -m bootstrap apply` with the same options fixes what is listed")
+    return 1 if deviations else code
 
 
 COMMANDS = {"apply": _apply, "verify": _verify, "doctor": _doctor}
@@ -97,25 +99,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec", type=Path, required=True, help="stack file (Pulumi.<stack>.yaml)")
     parser.add_argument("--key", type=Path, required=True, help="private SSH key of the cluster")
     parser.add_argument(
-        "--slurm-key", type=Path, help="Slurm's authentication key; by default the one the controller has"
+        "--slurm-key", type=Path, help="Slurm's authentication key (default: the key on the controller, or a new one)"
     )
     return parser
 
 
-def _desired(options: argparse.Namespace, key: str, connect: Connect) -> Desired:
+def _load_desired(options: argparse.Namespace, key: str, connect: Connect) -> Desired:
     inventory = Inventory.model_validate_json(options.inventory.read_text())
     spec = load(cluster_of(options.spec), ClusterSpec)
     slurm_key = options.slurm_key.read_bytes() if options.slurm_key else None
-    return Desired(inventory, spec, _secrets(inventory.controller, connect, public_key(key), slurm_key), ROOT)
+    return Desired(inventory, spec, _read_secrets(inventory.controller, connect, public_key(key), slurm_key), ROOT)
 
 
-def _secrets(controller: Node, connect: Connect, ssh_public_key: str, slurm_key: bytes | None) -> Secrets:
-    """A cluster keeps the secrets it has; a new one gets new ones."""
-    found = connect(controller).run("base64 -w0 /etc/slurm/slurm.key; echo; cat /etc/slurm/slurmdbd.conf").out
-    first, _, rest = found.partition("\n")
-    password = re.search(r"^StoragePass=(\S+)$", rest, re.MULTILINE)
+def _read_secrets(controller: Node, connect: Connect, ssh_public_key: str, slurm_key: bytes | None) -> Secrets:
+    """Read the secrets of a cluster from its controller; generate those that do not exist yet."""
+    out = connect(controller).run("base64 -w0 /etc/slurm/slurm.key; echo; cat /etc/slurm/slurmdbd.conf").out
+    encoded_key, _, slurmdbd_conf = out.partition("\n")
+    password = re.search(r"^StoragePass=(\S+)$", slurmdbd_conf, re.MULTILINE)
     return Secrets(
-        slurm_key or base64.b64decode(first) or secrets.token_bytes(1024),
+        slurm_key or base64.b64decode(encoded_key) or secrets.token_bytes(1024),
         password[1] if password else secrets.token_urlsafe(24),
         ssh_public_key,
     )

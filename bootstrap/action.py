@@ -1,4 +1,4 @@
-"""Actions: what a step wants done on a node, as shell text and the bytes it reads. Several travel in one round trip."""
+"""Actions: what a step does on a node, as a shell script and the bytes it reads. Several share one round trip."""
 
 from __future__ import annotations
 
@@ -15,25 +15,33 @@ DONE = "@@muster-done"
 
 @dataclass(frozen=True)
 class Action:
+    """One change on one node."""
+
     title: str
-    """In words, as drift and progress show it."""
+    """What it does, as progress and drift reports show it."""
     script: str = field(repr=False)
+    """POSIX shell, run as root with `set -e`."""
     data: bytes = field(default=b"", repr=False)
-    """Read by the script from stdin, all of it and nothing more."""
+    """Standard input of the script, which must read exactly these bytes."""
     timeout: float = 30.0
+    """Seconds."""
     log: str = ""
+    """Where on the node to read more if it fails."""
     fix: str = ""
+    """What to do if it fails."""
     slow: bool = False
-    """Takes minutes: travels alone, and each line it prints is progress."""
+    """Takes minutes: it gets a round trip of its own, and each line it prints is reported as progress."""
 
 
-def write(facts: Facts, path: str, content: str | bytes, mode: int = 0o644, owner: str = "root:root") -> list[Action]:
-    """Writes a file where it differs in content, mode or owner."""
+def write_file(
+    facts: Facts, path: str, content: str | bytes, mode: int = 0o644, owner: str = "root:root"
+) -> list[Action]:
+    """Return the action that writes a file, or nothing if content, mode and owner are already right."""
     data = content.encode() if isinstance(content, str) else content
     if facts.files.get(path) == FileFact(sha256(data).hexdigest(), mode, owner):
         return []
     folder, quoted, new = (shlex.quote(p) for p in (path.rpartition("/")[0], path, f"{path}.muster-new"))
-    # Two processes for the usual file: with 34 nodes on two cores the forks are what takes time.
+    # At most two processes for the usual file: with 34 nodes on two cores, forks take most of the time.
     script = f"[ -d {folder} ] || mkdir -p {folder}\n(umask {_umask(mode):03o}; head -c {len(data)} > {new})\n"
     if mode not in (0o644, 0o600):
         script += f"chmod {mode:o} {new}\n"
@@ -47,16 +55,36 @@ def _umask(mode: int) -> int:
     return 0o077 if mode & 0o077 == 0 else 0o022
 
 
-def remove(facts: Facts, path: str) -> list[Action]:
+def remove_file(facts: Facts, path: str) -> list[Action]:
+    """Return the action that removes a file, or nothing if it does not exist."""
     return [Action(f"remove {path}", f"rm -f {shlex.quote(path)}")] if path in facts.files else []
 
 
-def mark(name: str, digest: str) -> str:
-    """Shell text that remembers what a daemon has just been told; run only after it was."""
+def install_packages(
+    names: Iterable[str], *, update: bool = True, start_daemons: bool = True, timeout: float = 900.0
+) -> Action:
+    """Return the action that installs distribution packages; `update` refreshes the package lists first."""
+    listed = " ".join(names)
+    script = "export DEBIAN_FRONTEND=noninteractive\n"
+    if not start_daemons:
+        # Starting a daemon that is not configured yet would block the installation.
+        script += (
+            "printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d\n"
+            "trap 'rm -f /usr/sbin/policy-rc.d' EXIT\n"
+        )
+    script += "apt-get -q update && " if update else ""
+    script += f"apt-get -q install -y --no-install-recommends {listed}"
+    fix = "give the node access to its package mirror (network.egress), or use an image that has the packages"
+    return Action(f"install {listed}", script, timeout=timeout, log="/var/log/apt/term.log", fix=fix, slow=True)
+
+
+def write_marker(name: str, digest: str) -> str:
+    """Return shell text that records which configuration a daemon runs; to be run after the daemon has loaded it."""
     return f"mkdir -p {MARKERS} && echo {digest} > {MARKERS}/{name}"
 
 
 def digest(*parts: str | bytes) -> str:
+    """Return a short hash of the parts that changes if any part or the boundary between two parts changes."""
     total = sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -64,15 +92,18 @@ def digest(*parts: str | bytes) -> str:
     return total.hexdigest()[:16]
 
 
-def enable(unit: str) -> str:
-    """What `systemctl enable` comes down to, without its detour over SysV scripts and a reload for each unit."""
+def enable_unit(unit: str) -> str:
+    """Return shell text with the effect of `systemctl enable`, minus its SysV scripts and one reload per unit."""
     wants = "/etc/systemd/system/multi-user.target.wants"
-    found = f"$(ls /etc/systemd/system/{unit}.service /usr/lib/systemd/system/{unit}.service 2>/dev/null | head -n 1)"
-    return f'mkdir -p {wants} && ln -sfn "{found}" {wants}/{unit}.service'
+    source = f"$(ls /etc/systemd/system/{unit}.service /usr/lib/systemd/system/{unit}.service 2>/dev/null | head -n 1)"
+    return f'mkdir -p {wants} && ln -sfn "{source}" {wants}/{unit}.service'
 
 
-def batch(actions: Iterable[Action]) -> tuple[str, bytes]:
-    """One script and its stdin for many actions; each runs up to its first error and is ended by a marker."""
+def join_actions(actions: Iterable[Action]) -> tuple[str, bytes]:
+    """Return one script and its standard input for several actions.
+
+    The script prints a marker after each action and stops at the first one that fails.
+    """
     scripts, data = [], b""
     for number, action in enumerate(actions):
         stdin = "" if action.data else " </dev/null"

@@ -1,4 +1,7 @@
-"""apply: facts of all nodes, one plan, then every node at once; the controller's chain is longest and starts first."""
+"""Apply: read facts of all nodes, make one plan, then execute it on all nodes at once.
+
+The controller has the longest chain of steps and starts first.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from bootstrap.carry_out import carry_out
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
-from bootstrap.facts.collect import collect
+from bootstrap.execute import execute_steps
+from bootstrap.facts.collect import collect_facts
 from bootstrap.facts.model import Facts
-from bootstrap.plan import CGROUP_MARKER, Plan, Planned, fit, plan
+from bootstrap.plan import CGROUP_MARKER, Plan, PlannedStep, choose_cgroup, plan_steps
 from bootstrap.progress import Event, Report, State, emit
-from bootstrap.sessions import Connect, Sessions, finish
-from bootstrap.settle import STEP as NODES
-from bootstrap.settle import settle
-from bootstrap.steps import order
+from bootstrap.sessions import Connect, Sessions, wait_for_all
+from bootstrap.steps import registry
 from bootstrap.steps.step import Step
+from bootstrap.wait_for_nodes import STEP as NODES_STEP
+from bootstrap.wait_for_nodes import wait_for_nodes
 from cluster.inventory import Node
 
 
 @dataclass(frozen=True)
-class Result:
+class StepResult:
+    """How a step ended on a node."""
+
     node: str
     step: str
     state: State
@@ -31,11 +36,14 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    results: tuple[Result, ...]
+class ApplyResult:
+    """How every step ended on every node."""
+
+    results: tuple[StepResult, ...]
 
     @property
     def changed(self) -> int:
+        """Number of steps that changed something."""
         return sum(r.state == "changed" for r in self.results)
 
     def __str__(self) -> str:
@@ -43,93 +51,95 @@ class Outcome:
         return f"{self.changed} change{'' if self.changed == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
 
 
-def apply(desired: Desired, connect: Connect, report: Report = emit) -> Outcome:
+def apply(desired: Desired, connect: Connect, report: Report = emit) -> ApplyResult:
+    """Bring all nodes to the desired state; try again without memory limits if slurmd refuses the cgroups."""
     try:
         return _apply(desired, connect, report)
-    except BootstrapError as problem:
-        if not _cgroup_refused(problem):
+    except BootstrapError as error:
+        if not _is_cgroup_error(error):
             raise
-        detail = f"{problem.node} refuses cgroups ({problem.line}); Slurm goes on without memory limits"
-        report(Event("bootstrap", problem.node, problem.step, "start", detail))
+        detail = f"{error.node} refuses cgroups ({error.line}); Slurm continues without memory limits"
+        report(Event("bootstrap", error.node, error.step, "start", detail))
     with Sessions(connect) as sessions:
         sessions.open(desired.inventory.controller).put(f"/var/lib/muster/{CGROUP_MARKER}", b"none\n")
     return _apply(desired, connect, report)
 
 
-def _apply(desired: Desired, connect: Connect, report: Report) -> Outcome:
+def _apply(desired: Desired, connect: Connect, report: Report) -> ApplyResult:
     recorder = _Recorder(report)
     with Sessions(connect) as sessions:
-        facts = gather(desired, sessions, recorder)
-        planned = plan(facts, desired)
-        _carry_out_all(fit(facts, desired), facts, planned, sessions, recorder)
-    return Outcome(tuple(recorder.results))
+        facts = _collect_all(desired, sessions, recorder)
+        planned = plan_steps(facts, desired)
+        _execute_all(choose_cgroup(facts, desired), facts, planned, sessions, recorder)
+    return ApplyResult(tuple(recorder.results))
 
 
-def gather(desired: Desired, sessions: Sessions, report: Report) -> dict[str, Facts]:
-    def work(node: Node) -> Facts:
+def _collect_all(desired: Desired, sessions: Sessions, report: Report) -> dict[str, Facts]:
+    def read(node: Node) -> Facts:
         report(Event("bootstrap", node.name, "facts", "start"))
-        return collect(sessions.open(node), node, desired)
+        return collect_facts(sessions.open(node), node.name, registry.build_probe(node, desired))
 
     nodes = desired.inventory.nodes
-    return dict(zip((n.name for n in nodes), finish([sessions.submit(work, n) for n in nodes]), strict=True))
+    return dict(zip((n.name for n in nodes), wait_for_all([sessions.submit(read, n) for n in nodes]), strict=True))
 
 
-def _carry_out_all(
-    desired: Desired, facts: dict[str, Facts], planned: Plan, sessions: Sessions, report: Report
-) -> None:
+def _execute_all(desired: Desired, facts: dict[str, Facts], planned: Plan, sessions: Sessions, report: Report) -> None:
     controller, others = desired.inventory.controller, [n for n in desired.inventory.nodes if n.role != "controller"]
 
-    def on(steps: Sequence[Step]) -> Callable[[Node], None]:
-        def work(node: Node) -> None:
-            carry_out(sessions.open(node), node.name, _chosen(planned, node, steps), report)
+    def execute(steps: Sequence[Step]) -> Callable[[Node], None]:
+        def on_node(node: Node) -> None:
+            execute_steps(sessions.open(node), node.name, _select(planned, node, steps), report)
 
-        return work
+        return on_node
 
-    shipped = sessions.submit(on(order.SHIPPED), controller)
-    control = sessions.submit(on((*order.BASE, *order.CONTROL)), controller)
-    finish([control, *(sessions.submit(on(order.BASE), n) for n in others)])
-    finish([sessions.submit(on(order.MEMBERS), n) for n in others])
-    _settle(desired, facts, planned, sessions, report)
-    finish([shipped])
+    shipped = sessions.submit(execute(registry.SHIPPED), controller)
+    control = sessions.submit(execute((*registry.BASE, *registry.CONTROL)), controller)
+    wait_for_all([control, *(sessions.submit(execute(registry.BASE), n) for n in others)])
+    wait_for_all([sessions.submit(execute(registry.MEMBERS), n) for n in others])
+    _wait_for_nodes(desired, facts, planned, sessions, report)
+    wait_for_all([shipped])
 
 
-def _settle(desired: Desired, facts: dict[str, Facts], planned: Plan, sessions: Sessions, report: Report) -> None:
+def _wait_for_nodes(
+    desired: Desired, facts: dict[str, Facts], planned: Plan, sessions: Sessions, report: Report
+) -> None:
     controller = desired.inventory.controller
-    known = facts[controller.name].slurm_nodes or {}
-    quiet = not any(
-        p.actions for steps in planned.values() for s in (*order.CONTROL, *order.MEMBERS) if (p := steps.get(s.name))
+    states = facts[controller.name].slurm_nodes or {}
+    daemon_steps = [step.name for step in (*registry.CONTROL, *registry.MEMBERS)]
+    unchanged = not any(
+        step.actions for steps in planned.values() for name, step in steps.items() if name in daemon_steps
     )
-    if quiet and all(n.name in known and known[n.name].usable for n in desired.inventory.compute):
-        report(Event("bootstrap", controller.name, NODES, "ok"))
+    if unchanged and all(n.name in states and states[n.name].usable for n in desired.inventory.compute):
+        report(Event("bootstrap", controller.name, NODES_STEP, "ok"))
         return
-    report(Event("bootstrap", controller.name, NODES, "start", "wait until Slurm has every node"))
-    resumed = settle(desired.inventory, sessions.open)
+    report(Event("bootstrap", controller.name, NODES_STEP, "start", "wait until Slurm can use every node"))
+    resumed = wait_for_nodes(desired.inventory, sessions.open)
     state: State = "changed" if resumed else "ok"
-    report(Event("bootstrap", controller.name, NODES, state, f"resumed {', '.join(resumed)}" if resumed else ""))
+    report(Event("bootstrap", controller.name, NODES_STEP, state, f"resumed {', '.join(resumed)}" if resumed else ""))
 
 
-def _chosen(planned: Plan, node: Node, steps: Sequence[Step]) -> list[Planned]:
+def _select(planned: Plan, node: Node, steps: Sequence[Step]) -> list[PlannedStep]:
     return [planned[node.name][s.name] for s in steps if s.name in planned[node.name]]
 
 
-def _cgroup_refused(problem: BootstrapError) -> bool:
-    return problem.step in ("compute", NODES) and bool(re.search(r"cgroup|Hybrid mode", problem.line))
+def _is_cgroup_error(error: BootstrapError) -> bool:
+    return error.step in ("compute", NODES_STEP) and bool(re.search(r"cgroup|Hybrid mode", error.line))
 
 
 class _Recorder:
-    """Passes events on, and keeps the end state of every step."""
+    """Forwards events, and records the end state of every step."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._lock = Lock()
-        self._results: dict[tuple[str, str], Result] = {}
+        self._results: dict[tuple[str, str], StepResult] = {}
 
     def __call__(self, event: Event) -> None:
         with self._lock:
             if event.state != "start":
-                self._results[event.node, event.step] = Result(event.node, event.step, event.state, event.detail)
+                self._results[event.node, event.step] = StepResult(event.node, event.step, event.state, event.detail)
         self._report(event)
 
     @property
-    def results(self) -> list[Result]:
+    def results(self) -> list[StepResult]:
         return list(self._results.values())

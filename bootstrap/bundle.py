@@ -1,19 +1,39 @@
-"""The bundle: trainer and job scripts as one archive, named by its content; the same files give the same bytes."""
+"""Bundles: archives of our code that nodes run, named by a digest of their content.
+
+The shared bundle (trainer, job scripts) is unpacked on the shared filesystem. The node bundle is what a machine that
+sets itself up downloads: the code, wheels, and the cluster's spec and inventory. The same files give the same bytes.
+"""
 
 from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-FOLDERS = ("trainer", "simulator/calibrate", "slurm/jobs", "slurm/fabric")
+SHARED_FOLDERS = ("trainer", "simulator/calibrate", "slurm/jobs", "slurm/fabric")
+NODE_FOLDERS = ("bootstrap", "cluster", "slurm", "trainer", "simulator/calibrate")
+# Scripts of the repository that people run on the nodes, by their path in the shared bundle.
+SHARED_SCRIPTS = {"bin/muster-env": "bootstrap/scripts/muster-env"}
+
+# Files of one cluster in a node bundle.
+DESCRIPTION = "description"
+SPEC = f"{DESCRIPTION}/spec.json"
+INVENTORY = f"{DESCRIPTION}/inventory.json"
+CLOUD = f"{DESCRIPTION}/cloud.json"
+PUBLIC_KEY = f"{DESCRIPTION}/ssh_public_key"
+
+# Link to the node bundle in use. Set-up moves it to a new bundle; programs that run keep the files they started with.
+INSTALLED = "/opt/muster/current"
+INSTALLED_PYTHON = f"{INSTALLED}/venv/bin/python"
 
 
 @dataclass(frozen=True)
 class Bundle:
+    """A tar archive and the short digest that names it."""
+
     digest: str
     archive: bytes = field(repr=False)
 
@@ -22,19 +42,35 @@ class Bundle:
         return sha256(self.archive).hexdigest()
 
 
-def pack(root: Path, environment: str) -> Bundle:
-    """Packs the shipped folders, with a link `env` to the training environment beside them."""
-    return archive(root, files(root, FOLDERS), {}, {"env": environment})
+def pack_shared(root: Path, environment: str) -> Bundle:
+    """Pack what goes on the shared filesystem, with a link `env` to the training environment."""
+    return _pack(root, _list_files(root, SHARED_FOLDERS), {}, {"env": environment}, SHARED_SCRIPTS)
 
 
-def archive(
-    root: Path, paths: Iterable[Path], content: Mapping[str, bytes], links: Mapping[str, str] | None = None
+def pack_node(
+    root: Path, wheels: Path, cluster_files: Mapping[str, bytes], target_folders: Sequence[str] = ()
 ) -> Bundle:
-    """Files of the repository, other content by name, and links."""
+    """Pack our code, the target's own node code, the wheels and the files of one cluster.
+
+    `cluster_files` have the names above, plus `software.training_lock` if it is not a file of the repository.
+    """
+    content = {f"wheels/{wheel.name}": wheel.read_bytes() for wheel in sorted(wheels.glob("*.whl"))}
+    return _pack(root, _list_files(root, (*NODE_FOLDERS, *target_folders)), content | dict(cluster_files))
+
+
+def _pack(
+    root: Path,
+    paths: Iterable[Path],
+    content: Mapping[str, bytes],
+    links: Mapping[str, str] | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> Bundle:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for path in paths:
             tar.addfile(_entry(path, str(path.relative_to(root))), io.BytesIO(path.read_bytes()))
+        for name, source in sorted((renamed or {}).items()):
+            tar.addfile(_entry(root / source, name), io.BytesIO((root / source).read_bytes()))
         for name, data in sorted(content.items()):
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
@@ -47,7 +83,7 @@ def archive(
     return Bundle(sha256(data).hexdigest()[:16], data)
 
 
-def files(root: Path, folders: Iterable[str]) -> Iterator[Path]:
+def _list_files(root: Path, folders: Iterable[str]) -> Iterator[Path]:
     for folder in folders:
         for path in sorted((root / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -55,7 +91,7 @@ def files(root: Path, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def _entry(path: Path, name: str) -> tarfile.TarInfo:
-    """Nothing of this machine (times, owners, umask) goes in: the digest is of names, contents and the execute bit."""
+    """Return an archive entry without times, owners and umask: they differ between machines and would be hashed."""
     entry = tarfile.TarInfo(name)
     stat = path.stat()
     entry.size = stat.st_size

@@ -1,4 +1,4 @@
-"""What a cluster's nodes should be: inventory, spec, secrets, and what is shipped to them from the repository."""
+"""The desired state of a cluster's nodes: inventory, spec, secrets, and what is shipped from the repository."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
-from bootstrap.bundle import Bundle, pack
+from bootstrap.bundle import Bundle, pack_shared
 from cluster.inventory import Cloud, Inventory
 from cluster.spec import ClusterSpec
 from slurm.config.render import Cgroup, File, render_files
@@ -16,60 +16,69 @@ from slurm.config.render import Cgroup, File, render_files
 
 @dataclass(frozen=True)
 class Secrets:
+    """Keys and passwords of one cluster."""
+
     slurm_key: bytes = field(repr=False)
     db_password: str = field(repr=False)
     ssh_public_key: str
+    """Public half of the cluster's SSH key; added to every user's authorized keys."""
     host_key: str = field(default="", repr=False)
-    """Private; only where the machine cannot be given one before it starts."""
+    """Private SSH host key; set only if the machine could not get one before it started."""
 
     def __post_init__(self) -> None:
         # Slurm's configuration parser and SQL quote differently; these characters need no quoting in either.
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.db_password):
-            raise ValueError("db_password: only letters, digits, _ and - (value not shown)")
+            raise ValueError("db_password: only letters, digits, _ and - are allowed (value not shown)")
 
 
 @dataclass(frozen=True)
 class Desired:
+    """What the nodes of a cluster should be. Steps compare it with the facts."""
+
     inventory: Inventory
     spec: ClusterSpec
     secrets: Secrets
     root: Path
-    """The repository: the training lock, the bundle and our scripts come from here."""
+    """The repository, or its copy on a node: source of the training lock, the bundle and our scripts."""
     cloud: Cloud | None = None
-    """Of machines that set themselves up; None where they are set up from outside."""
+    """Set for machines that set themselves up; None if they are set up from outside over SSH."""
     fleet: bytes = b""
-    """What the controller may launch, in the form that the target's launcher reads."""
+    """What the controller may launch, in the form that the target's launcher reads; empty if it launches nothing."""
     launcher: str = ""
-    """Module of the target's launcher, which Slurm's power programs run."""
+    """Python module of the target's launcher, which Slurm's power programs run."""
     cgroup: Cgroup = "v2"
-    """What Slurm can use on all compute nodes; apply and drift set it from the facts."""
+    """What Slurm can use on all compute nodes; `plan` sets it from the facts."""
 
     @property
     def shared(self) -> str:
+        """Mount point of the shared filesystem with jobs and environments."""
         return self.inventory.mounts[0]
 
     @cached_property
     def lock(self) -> bytes:
+        """Content of the training environment's lock file."""
         return (self.root / self.spec.software.training_lock).read_bytes()
 
     @property
     def environment(self) -> str:
-        """Where the training environment of this lock file lives."""
+        """Folder of the training environment that this lock file defines."""
         return f"{self.shared}/env/{sha256(self.lock).hexdigest()[:16]}"
 
     @cached_property
     def bundle(self) -> Bundle:
-        return pack(self.root, self.environment)
+        return pack_shared(self.root, self.environment)
 
     @cached_property
     def slurm_files(self) -> dict[str, File]:
+        """Slurm's configuration files by path."""
         return render_files(self.inventory, self.spec, cgroup=self.cgroup, db_password=self.secrets.db_password)
 
     @property
     def homes(self) -> str:
-        """On the storage called `home`, where there is one: many small files are not what Lustre is good at."""
-        own = self.spec.storage.get("home")
-        return own.mount if own else f"{self.shared}/home"
+        """Folder of the homes: the storage named `home` if there is one, because Lustre is slow with small files."""
+        storage = self.spec.storage.get("home")
+        return storage.mount if storage else f"{self.shared}/home"
 
     def home(self, user: str) -> str:
+        """Return the home folder of a user."""
         return f"{self.homes}/{user}"

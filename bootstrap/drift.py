@@ -1,48 +1,50 @@
-"""drift: what is not as it should be, by facts and the pure plan. Changes nothing; a node that is gone is a finding."""
+"""Find drift: what differs from the desired state, by facts and plan alone. Changes nothing."""
 
 from __future__ import annotations
 
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
-from bootstrap.facts.collect import collect
+from bootstrap.facts.collect import collect_facts
 from bootstrap.facts.model import Facts
-from bootstrap.plan import Pending, pending, plan
+from bootstrap.plan import Deviation, list_deviations, plan_steps
 from bootstrap.sessions import Connect, Sessions
-from bootstrap.settle import STEP as NODES
+from bootstrap.steps.registry import build_probe
 from bootstrap.transport.base import TransportError
+from bootstrap.wait_for_nodes import STEP as NODES_STEP
 from cluster.inventory import Node
 
 
-def drift(desired: Desired, connect: Connect) -> tuple[Pending, ...]:
+def find_drift(desired: Desired, connect: Connect) -> tuple[Deviation, ...]:
+    """Return all deviations; a node that does not answer is one of them."""
     facts: dict[str, Facts] = {}
-    found: list[Pending] = []
+    deviations: list[Deviation] = []
     with Sessions(connect) as sessions:
 
-        def work(node: Node) -> Facts | Pending:
+        def read(node: Node) -> Facts | Deviation:
             try:
-                return collect(sessions.open(node), node, desired)
-            except (BootstrapError, TransportError) as problem:
-                return Pending(node.name, "connect", problem.line)
+                return collect_facts(sessions.open(node), node.name, build_probe(node, desired))
+            except (BootstrapError, TransportError) as error:
+                return Deviation(node.name, "connect", error.line)
 
         nodes = desired.inventory.nodes
-        futures = [sessions.submit(work, node) for node in nodes]
+        futures = [sessions.submit(read, node) for node in nodes]
         for node, future in zip(nodes, futures, strict=True):
             answer = future.result()
             if isinstance(answer, Facts):
                 facts[node.name] = answer
             else:
-                found.append(answer)
+                deviations.append(answer)
     try:
-        found += pending(plan(facts, desired))
-    except BootstrapError as problem:
-        found.append(Pending(problem.node, problem.step, problem.line))
-    return tuple(found + _unusable(facts, desired))
+        deviations += list_deviations(plan_steps(facts, desired))
+    except BootstrapError as error:
+        deviations.append(Deviation(error.node, error.step, error.line))
+    return tuple(deviations + _list_unusable(facts, desired))
 
 
-def _unusable(facts: dict[str, Facts], desired: Desired) -> list[Pending]:
+def _list_unusable(facts: dict[str, Facts], desired: Desired) -> list[Deviation]:
     controller = facts.get(desired.inventory.controller.name)
     if controller is None or controller.slurm_nodes is None:
         return []
-    known = controller.slurm_nodes
-    bad = [n.name for n in desired.inventory.compute if n.name in known and not known[n.name].usable]
-    return [Pending(name, NODES, f"Slurm has the node as {known[name]}") for name in bad]
+    states = controller.slurm_nodes
+    unusable = [n.name for n in desired.inventory.compute if n.name in states and not states[n.name].usable]
+    return [Deviation(name, NODES_STEP, f"Slurm shows the node as {states[name]}") for name in unusable]

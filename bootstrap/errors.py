@@ -1,10 +1,10 @@
-"""What can go wrong on a node, said as one paragraph: which node, which step, the log line, what to do."""
+"""The error of a node that could not be set up."""
 
 from __future__ import annotations
 
 
 class BootstrapError(Exception):
-    """A node that could not be made what it should be. `log` is where to read more, `fix` what to do next."""
+    """A failure on one node: the step, the log line that shows it, where to read more, and how to fix it."""
 
     def __init__(self, node: str, step: str, line: str, log: str = "", fix: str = "") -> None:
         super().__init__(node, step, line, log, fix)

@@ -1,4 +1,4 @@
-"""What is to be done, from what is and what should be. Pure."""
+"""Plan what to do on each node from facts and desired state. Pure: nothing is run."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from bootstrap.action import Action
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
-from bootstrap.steps import order
+from bootstrap.steps import registry
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 from slurm.config.render import Cgroup
 
-# On the controller: written where slurmd refused the kind of cgroup that the facts promised.
+# Marker on the controller, written if slurmd refused the kind of cgroup that the facts promised.
 CGROUP_MARKER = "cgroup"
 
 
 @dataclass(frozen=True)
-class Pending:
-    """Something that is not as it should be."""
+class Deviation:
+    """A difference between a node and its desired state."""
 
     node: str
     step: str
@@ -30,23 +30,25 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedStep:
+    """A step with the actions it needs on one node; `skipped` is the reason if it does not apply."""
+
     step: Step
     actions: tuple[Action, ...]
     skipped: str = ""
 
 
-Plan = dict[str, dict[str, Planned]]
-"""By node name, by step name, in order."""
+Plan = dict[str, dict[str, PlannedStep]]
+"""Planned steps by node name and step name, in order."""
 
 
-def plan(facts: Mapping[str, Facts], desired: Desired) -> Plan:
-    """For the nodes whose facts are known."""
-    fitted = fit(facts, desired)
+def plan_steps(facts: Mapping[str, Facts], desired: Desired) -> Plan:
+    """Plan all steps of the nodes in `facts`."""
+    desired = choose_cgroup(facts, desired)
     return {
         node.name: {
-            step.name: _planned(step, facts[node.name], node, fitted)
-            for step in order.steps(desired)
+            step.name: _plan_step(step, facts[node.name], node, desired)
+            for step in registry.select_steps(desired)
             if node.role in step.roles
         }
         for node in desired.inventory.nodes
@@ -54,12 +56,12 @@ def plan(facts: Mapping[str, Facts], desired: Desired) -> Plan:
     }
 
 
-def fit(facts: Mapping[str, Facts], desired: Desired) -> Desired:
-    """With the kind of cgroup that every compute node has: one configuration serves them all."""
+def choose_cgroup(facts: Mapping[str, Facts], desired: Desired) -> Desired:
+    """Return the desired state with the kind of cgroup that every compute node has: they share one configuration."""
     controller = facts.get(desired.inventory.controller.name)
     kinds: set[Cgroup] = {facts[n.name].cgroup for n in desired.inventory.compute if n.name in facts}
     if controller and desired.inventory.sets:
-        # They come later, from the same image.
+        # Nodes that do not exist yet will start from the controller's image.
         kinds.add(controller.cgroup)
     if controller and controller.markers.get(CGROUP_MARKER) == "none":
         kinds = {"none"}
@@ -67,13 +69,14 @@ def fit(facts: Mapping[str, Facts], desired: Desired) -> Desired:
     return replace(desired, cgroup=kind)
 
 
-def pending(planned: Plan) -> Iterator[Pending]:
+def list_deviations(planned: Plan) -> Iterator[Deviation]:
+    """Yield a deviation for each planned action."""
     for node, steps in planned.items():
-        for name, one in steps.items():
-            for action in one.actions:
-                yield Pending(node, name, action.title)
+        for name, step in steps.items():
+            for action in step.actions:
+                yield Deviation(node, name, action.title)
 
 
-def _planned(step: Step, facts: Facts, node: Node, desired: Desired) -> Planned:
+def _plan_step(step: Step, facts: Facts, node: Node, desired: Desired) -> PlannedStep:
     reason = step.skip(facts, node, desired)
-    return Planned(step, () if reason else tuple(step.actions(facts, node, desired)), reason)
+    return PlannedStep(step, () if reason else tuple(step.actions(facts, node, desired)), reason)

@@ -1,4 +1,4 @@
-"""Progress events: one JSON line each, appended to the file that MUSTER_PROGRESS names, for whoever draws the table."""
+"""Progress events: one JSON line each, appended to the file named by MUSTER_PROGRESS, for programs that show them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ State = Literal["start", "ok", "changed", "skipped", "failed"]
 
 @dataclass(frozen=True)
 class Event:
+    """A step of a node that started or ended."""
+
     phase: Phase
     node: str
     step: str
     state: State
     detail: str = ""
     t: float = field(default_factory=time.time)
+    """Seconds since the epoch."""
 
 
 Report = Callable[[Event], None]
 
 
 def emit(event: Event) -> None:
+    """Append an event to the progress file, if there is one."""
     path = os.environ.get("MUSTER_PROGRESS")
     if not path:
         return

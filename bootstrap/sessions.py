@@ -1,4 +1,4 @@
-"""The connections to all nodes, and work done on many of them at once."""
+"""Connections to all nodes, and work on many of them at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bootstrap.errors import BootstrapError
 from bootstrap.transport.base import Transport, TransportError
 from cluster.inventory import Node
 
-# Key exchange is Python and holds the interpreter: more threads than this only queue.
+# Key exchange runs in Python and holds the interpreter: more threads than this would only queue.
 WORKERS = 16
 T = TypeVar("T")
 Connect = Callable[[Node], Transport]
 
 
 class Sessions:
-    """Holds one connection per node; leaving closes them all, which also ends what still runs on them."""
+    """One connection per node. Leaving the context closes them all, which also ends what still runs on them."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
@@ -36,61 +36,62 @@ class Sessions:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def open(self, node: Node) -> Transport:
-        """The node's connection; made on first use."""
+        """Return the connection to a node; connect on first use."""
         if node.name not in self._open:
             try:
                 self._open[node.name] = self._connect(node)
-            except TransportError as problem:
-                raise BootstrapError(node.name, "connect", problem.line, fix=problem.fix) from None
+            except TransportError as error:
+                raise BootstrapError(node.name, "connect", error.line, fix=error.fix) from None
         return self._open[node.name]
 
     def submit(self, work: Callable[[Node], T], node: Node) -> Future[T]:
+        """Run `work` on a node in the thread pool."""
         return self._pool.submit(work, node)
 
 
-class Kept:
-    """Connections that outlive one run: apply and verify after it share them. `close` ends them all."""
+class SharedConnections:
+    """Connections that several runs share, e.g. apply and the verify after it. Only `close` ends them."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._open: dict[str, Transport] = {}
 
     def connect(self, node: Node) -> Transport:
+        """Return a transport over the shared connection, which the caller cannot close."""
         if node.name not in self._open:
             self._open[node.name] = self._connect(node)
-        return _Lent(self._open[node.name])
+        return _BorrowedTransport(self._open[node.name])
 
     def close(self) -> None:
         for transport in self._open.values():
             transport.close()
 
 
-class _Lent:
-    """A connection that its borrower cannot close."""
+class _BorrowedTransport:
+    """A transport that its borrower cannot close."""
 
     def __init__(self, transport: Transport) -> None:
         self.run, self.put, self.get = transport.run, transport.put, transport.get
 
     def close(self) -> None:
-        """The owner does."""
+        """Do nothing: the owner closes the connection."""
 
 
-def finish(futures: Iterable[Future[T]]) -> list[T]:
-    """Results in order; the first failure ends the wait, with those of other nodes named beside it."""
+def wait_for_all(futures: Iterable[Future[T]]) -> list[T]:
+    """Return the results in order; raise at the first failure, and name other nodes that failed by then."""
     listed = list(futures)
     done, _ = wait(listed, return_when=FIRST_EXCEPTION)
-    problems = [p for f in listed if f in done and (p := f.exception()) is not None]
-    if problems:
-        raise _joined(problems)
-    return [f.result() for f in listed]
+    errors = [error for future in listed if future in done and (error := future.exception()) is not None]
+    if errors:
+        raise _merge(errors)
+    return [future.result() for future in listed]
 
 
-def _joined(problems: list[BaseException]) -> BaseException:
-    first, *others = problems
+def _merge(errors: list[BaseException]) -> BaseException:
+    first, *others = errors
     if isinstance(first, BootstrapError) and others:
-        also = ", ".join(sorted({p.node for p in others if isinstance(p, BootstrapError)} - {first.node}))
+        also = ", ".join(sorted({e.node for e in others if isinstance(e, BootstrapError)} - {first.node}))
         if also:
-            return BootstrapError(
-                first.node, first.step, f"{first.line.rstrip('.')} (failed as well: {also})", first.log, first.fix
-            )
+            line = f"{first.line.rstrip('.')} (also failed: {also})"
+            return BootstrapError(first.node, first.step, line, first.log, first.fix)
     return first

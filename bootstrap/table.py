@@ -1,4 +1,4 @@
-"""Bootstrap as a table: steps down, nodes across (a group is one column); it fills while the work goes on."""
+"""Bootstrap as a table that fills while it runs: one row per step, one column per node or node group."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from bootstrap.progress import Event
-from bootstrap.settle import STEP as NODES
-from bootstrap.steps import order
+from bootstrap.steps import registry
+from bootstrap.wait_for_nodes import STEP as NODES_STEP
 from cluster.inventory import Inventory
 
-SIGNS = {
+LABELS = {
     "failed": "[bold red]failed[/]",
     "start": "[yellow]running[/]",
     "changed": "[green]changed[/]",
     "skipped": "[dim]skipped[/]",
     "ok": "ok",
 }
-ROWS = (*(step.name for step in order.EVERY), NODES)
+ROWS = (*(step.name for step in registry.EVERY), NODES_STEP)
 
 
-class Board:
+class ProgressTable:
+    """The latest state of every step on every node; call it with each event, print it with rich."""
+
     def __init__(self, inventory: Inventory) -> None:
         self._columns: dict[str, list[str]] = {}
         for node in inventory.nodes:
@@ -37,9 +39,9 @@ class Board:
         table.add_column("step", no_wrap=True)
         for title, nodes in self._columns.items():
             table.add_column(title if nodes == [title] else f"{title} ({len(nodes)})", no_wrap=True)
-        seen = {step for _, step in self._states}
+        reported = {step for _, step in self._states}
         for step in ROWS:
-            if step in seen:
+            if step in reported:
                 table.add_row(step, *(self._cell(step, nodes) for nodes in self._columns.values()))
         return table
 
@@ -47,5 +49,5 @@ class Board:
         events = [e for n in nodes if (e := self._states.get((n, step)))]
         counts = Counter[str](e.state for e in events)
         if len(nodes) == 1 or len(counts) == 1:
-            return ", ".join(SIGNS[s] for s in SIGNS if s in counts)
-        return ", ".join(f"{counts[s]} {SIGNS[s]}" for s in SIGNS if s in counts)
+            return ", ".join(LABELS[s] for s in LABELS if s in counts)
+        return ", ".join(f"{counts[s]} {LABELS[s]}" for s in LABELS if s in counts)

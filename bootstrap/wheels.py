@@ -1,4 +1,4 @@
-"""Wheels of what a node's own Python needs, fetched where there is a package index, for machines that may have none."""
+"""Wheels of what a node's own Python needs, downloaded here, because nodes may have no access to a package index."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from typing import Literal
 
 LOCK = "bootstrap/requirements.lock"
 Architecture = Literal["x86_64", "aarch64"]
-# Of the images that nodes are made from: Ubuntu 22.04 gets 3.11, Ubuntu 24.04 has 3.12, Debian 13 has 3.13.
+# Python of the machine images: 3.11 is installed on Ubuntu 22.04, Ubuntu 24.04 has 3.12, Debian 13 has 3.13.
 PYTHONS = ("3.11", "3.12", "3.13")
-# Oldest glibc first: wheels name the oldest they run with.
+# Oldest glibc first: a wheel's tag names the oldest that it runs with.
 TAGS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28", "manylinux_2_34")
-DOWNLOAD_S = 600.0
+DOWNLOAD_TIMEOUT_S = 600.0
 
 
-class NoWheels(RuntimeError):
-    """The package index gave no complete set."""
+class WheelsError(RuntimeError):
+    """The package index did not provide all wheels of the lock file."""
 
 
-def wheels(root: Path, cache: Path, architecture: Architecture = "x86_64", pythons: Sequence[str] = PYTHONS) -> Path:
-    """A folder with the wheels of the lock file for these Pythons; fetched once per lock file."""
-    lock, folder = root / LOCK, place(root, cache, architecture, pythons)
+def fetch_wheels(
+    root: Path, cache: Path, architecture: Architecture = "x86_64", pythons: Sequence[str] = PYTHONS
+) -> Path:
+    """Return a folder with the wheels of the lock file for these Pythons; download them once per lock file."""
+    lock, folder = root / LOCK, wheels_folder(root, cache, architecture, pythons)
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         for python in pythons:
-            _download(command(lock, new, architecture, python))
+            _download(download_command(lock, new, architecture, python))
         new.chmod(0o755)
         _publish(new, folder)
     finally:
@@ -41,42 +43,33 @@ def wheels(root: Path, cache: Path, architecture: Architecture = "x86_64", pytho
     return folder
 
 
-def place(root: Path, cache: Path, architecture: Architecture = "x86_64", pythons: Sequence[str] = PYTHONS) -> Path:
-    """Where they lie once they are there."""
+def wheels_folder(
+    root: Path, cache: Path, architecture: Architecture = "x86_64", pythons: Sequence[str] = PYTHONS
+) -> Path:
+    """Return the folder in which the wheels are cached; its name changes with the lock file."""
     key = sha256("\n".join([architecture, *pythons, *TAGS]).encode() + (root / LOCK).read_bytes()).hexdigest()[:16]
     return cache / "wheels" / key
 
 
-def command(lock: Path, folder: Path, architecture: Architecture, python: str) -> list[str]:
-    platforms = [word for tag in TAGS for word in ("--platform", f"{tag}_{architecture}")]
-    only = ["--only-binary", ":all:", "--require-hashes", "--no-deps", "--implementation", "cp"]
-    quiet = ["--disable-pip-version-check", "--quiet"]
-    version = ["--python-version", python]
+def download_command(lock: Path, folder: Path, architecture: Architecture, python: str) -> list[str]:
+    """Return the pip command that downloads the wheels for one version of Python."""
     return [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        *quiet,
-        *only,
-        *platforms,
-        *version,
-        "-r",
-        str(lock),
-        "-d",
-        str(folder),
+        *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet"),
+        *("--only-binary", ":all:", "--require-hashes", "--no-deps", "--implementation", "cp"),
+        *(argument for tag in TAGS for argument in ("--platform", f"{tag}_{architecture}")),
+        *("--python-version", python, "-r", str(lock), "-d", str(folder)),
     ]
 
 
-def _download(words: list[str]) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=DOWNLOAD_S, check=False)
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
-        raise NoWheels(f"{LOCK}: {said}. Fix: a way to the Python package index from here; nodes then need none")
+def _download(command: list[str]) -> None:
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+    if completed.returncode != 0:
+        line = (completed.stderr.strip().splitlines() or ["pip failed without output"])[-1]
+        raise WheelsError(f"{LOCK}: {line}. Fix: give this machine access to the Python package index")
 
 
 def _publish(new: Path, folder: Path) -> None:
-    """Two runs may finish at the same time; what either fetched is the same."""
+    """Move the downloads into place, unless another run was first: it downloaded the same files."""
     try:
         new.rename(folder)
     except OSError:

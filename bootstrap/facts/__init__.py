@@ -1,1 +1,1 @@
-"""What is: read from a node in one round trip, parsed into plain data."""
+"""Facts: the state of a node, read in one round trip and parsed into plain data."""

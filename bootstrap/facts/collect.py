@@ -1,40 +1,56 @@
-"""Reads a node's facts in one round trip."""
+"""Read the facts of a node in one round trip."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
-from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
-from bootstrap.facts.parse import parse
-from bootstrap.steps import software
-from bootstrap.steps.packages import own_packages, packages
+from bootstrap.facts.parse import parse_facts
 from bootstrap.transport.base import Transport
-from cluster.inventory import Node
 
-UNITS = ("ssh", "muster-hosts", "mariadb", "slurmdbd", "slurmctld", "slurmd", "sackd", "chrony")
-# Of machines that set themselves up.
-OWN_UNITS = ("muster-metadata", "muster-state", "muster-scratch", "muster-mounts", "systemd-resolved")
 SCRIPT = (Path(__file__).parent / "collect.sh").read_text()
 TIMEOUT_S = 30.0
 
 
-def collect(transport: Transport, node: Node, desired: Desired) -> Facts:
+@dataclass(frozen=True)
+class Probe:
+    """What to read from one node: the paths, packages, units and versions that its steps depend on."""
+
+    shared: str
+    """Mount point of the shared filesystem."""
+    homes: str
+    """Folder of the users' homes."""
+    environment: str
+    """Folder of the training environment."""
+    packages: tuple[str, ...]
+    """Names or glob patterns of distribution packages."""
+    units: tuple[str, ...]
+    """Systemd units."""
+    controller: bool
+    """Whether to read what only the controller knows: Slurm's nodes and accounts, homes, what is shipped."""
+    machine: bool
+    """Whether to read distribution, kernel, mounts and disks."""
+    readings: str = ""
+    """Shell text that prints `software<tab>component<tab>text` lines."""
+
+
+def collect_facts(transport: Transport, node: str, probe: Probe) -> Facts:
+    """Run the facts script on a node; raise BootstrapError if the answer is incomplete."""
     values = {
-        "SHARED": desired.shared,
-        "HOMES": desired.homes,
-        "ENVIRONMENT": desired.environment,
-        "PACKAGES": " ".join(packages(node) if desired.cloud is None else (*packages(node), *own_packages(node))),
-        "UNITS": " ".join(UNITS if desired.cloud is None else UNITS + OWN_UNITS),
-        "CONTROLLER": "yes" if node.role == "controller" else "no",
-        "OWN": "no" if desired.cloud is None else "yes",
+        "SHARED": probe.shared,
+        "HOMES": probe.homes,
+        "ENVIRONMENT": probe.environment,
+        "PACKAGES": " ".join(probe.packages),
+        "UNITS": " ".join(probe.units),
+        "CONTROLLER": "yes" if probe.controller else "no",
+        "MACHINE": "yes" if probe.machine else "no",
     }
-    head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-    asked = "" if desired.cloud is None else software.readings(node, desired)
-    done = transport.run(head + asked + SCRIPT, timeout=TIMEOUT_S)
-    if done.code != 0 or "\nclock\t" not in done.out:
-        line = (done.err.strip().splitlines() or ["the facts came back cut short"])[-1]
-        raise BootstrapError(node.name, "facts", line, fix="log in and run the command the line names")
-    return parse(done.out)
+    assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    completed = transport.run(assignments + probe.readings + SCRIPT, timeout=TIMEOUT_S)
+    if completed.code != 0 or "\nclock\t" not in completed.out:
+        line = (completed.err.strip().splitlines() or ["the facts are incomplete"])[-1]
+        raise BootstrapError(node, "facts", line, fix="log in to the node and run the command that failed")
+    return parse_facts(completed.out)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints every fact bootstrap decides by, one per line, fields separated by tabs. Changes nothing.
-# Set by the caller: SHARED, HOMES, ENVIRONMENT, PACKAGES, UNITS, CONTROLLER and OWN (yes or no; OWN: the machine sets itself up).
+# Prints every fact that steps depend on, one per line, fields separated by tabs. Changes nothing.
+# Set by the caller: SHARED, HOMES, ENVIRONMENT, PACKAGES, UNITS, and CONTROLLER and MACHINE (yes or no); see Probe in collect.py.
 set -u
 tab=$(printf '\t')
 
@@ -52,7 +52,7 @@ if [ "$CONTROLLER" = yes ]; then
       trusted=no
       key=$home/.ssh/id_ed25519.pub
       list=$home/.ssh/authorized_keys
-      # Plain files only: whoever owns the home could have put a pipe there, which would be waited for.
+      # Plain files only: the owner of the home could have put a pipe there, and reading it would block.
       if [ -f "$key" ] && [ -f "$list" ] && grep -qsxFf "$key" "$list"; then trusted=yes; fi
       echo "home$tab${home##*/}$tab$(stat -c %u "$home")$tab$trusted"
     fi
@@ -63,7 +63,7 @@ if [ "$CONTROLLER" = yes ]; then
     timeout 10 sacctmgr -nP list user format=user,adminlevel 2>/dev/null | sed "s/^/admin$tab/"
   fi
 fi
-if [ "$OWN" = yes ]; then
+if [ "$MACHINE" = yes ]; then
   # shellcheck source=/dev/null
   (. /etc/os-release && echo "distribution$tab$ID $VERSION_ID")
   echo "kernel$tab$(uname -r)"

@@ -1,4 +1,4 @@
-"""The facts of one node. Plain data, so that a step's decision can be tested without a machine."""
+"""The facts of one node, as plain data: what a step decides can be tested without a machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from slurm.control.nodes import NodeState
 
 @dataclass(frozen=True)
 class FileFact:
+    """A file on the node."""
+
     sha256: str
     mode: int
     owner: str
+    """As `user:group`."""
 
 
 @dataclass(frozen=True)
 class UserFact:
+    """An account in /etc/passwd."""
+
     uid: int
     comment: str
     home: str
@@ -26,6 +31,8 @@ class UserFact:
 
 @dataclass(frozen=True)
 class Disk:
+    """An NVMe disk."""
+
     path: str
     serial: str
     model: str
@@ -33,40 +40,51 @@ class Disk:
 
 @dataclass(frozen=True)
 class Home:
+    """A user's home on the shared filesystem."""
+
     uid: int
     trusted: bool
-    """The user's own key opens the user's own account: SSH between nodes works."""
+    """Whether the user's own key opens the user's own account, so that SSH between nodes works."""
 
 
 @dataclass(frozen=True)
 class Facts:
+    """Everything that steps know about a node."""
+
     files: Mapping[str, FileFact] = field(default_factory=dict)
+    """By path; only files that muster manages."""
     markers: Mapping[str, str] = field(default_factory=dict)
-    """What a daemon was last told, by name: a digest written after the restart or reconfigure that applied it."""
+    """Digest of the configuration that each daemon last loaded, written after its restart or reconfigure."""
     enabled: frozenset[str] = frozenset()
     active: frozenset[str] = frozenset()
     loaded: frozenset[str] = frozenset()
-    """Units that systemd holds in memory, running or failed: only these need a reload to see a new file."""
+    """Units that systemd has in memory, running or failed: only these need a reload to see a changed file."""
     packages: Mapping[str, str] = field(default_factory=dict)
+    """Version by name of installed distribution packages."""
     users: Mapping[str, UserFact] = field(default_factory=dict)
     homes: Mapping[str, Home] = field(default_factory=dict)
     cgroup: Cgroup = "none"
     hostname: str = ""
     container: bool = False
     hosts_merged: bool = False
+    """Whether /etc/hosts contains the names of the cluster's nodes."""
     mounted: bool = False
+    """Whether the shared filesystem is mounted."""
     environment_complete: bool = False
     bundle: str = ""
+    """Digest of the bundle on the shared filesystem."""
     slurm_nodes: Mapping[str, NodeState] | None = None
-    """None where slurmctld does not run."""
+    """Nodes as Slurm sees them; None if slurmctld does not run."""
     associations: frozenset[tuple[str, str, str]] = frozenset()
+    """Cluster, account and user of each association in the accounting database."""
     admins: frozenset[str] = frozenset()
     distribution: str = ""
-    """Name and version, such as `ubuntu 22.04`. From here on: only of machines that set themselves up."""
+    """Name and version, e.g. `ubuntu 22.04`. This and the fields below are read only from cloud machines."""
     kernel: str = ""
     mounts: Mapping[str, str] = field(default_factory=dict)
-    """Kind of filesystem by where it is mounted."""
+    """Filesystem type by mount point."""
     disks: tuple[Disk, ...] = ()
     software: Mapping[str, str] = field(default_factory=dict)
-    """What components of the lock table say of themselves, as they say it."""
+    """Output of each component's version command, by component of the software table."""
     clock: float = 0.0
+    """The node's time when the facts were read, in seconds since the epoch."""

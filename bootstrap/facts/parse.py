@@ -1,4 +1,4 @@
-"""The output of collect.sh as Facts."""
+"""Parse the output of collect.sh into Facts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from slurm.control.nodes import parse_nodes
 INSTALLED = "installed"
 
 
-def parse(text: str) -> Facts:
+def parse_facts(text: str) -> Facts:
+    """Parse tab-separated lines, each starting with the kind of fact."""
     lines: dict[str, list[list[str]]] = defaultdict(list)
     for line in text.splitlines():
         kind, *fields = line.split("\t")
@@ -25,22 +26,22 @@ def parse(text: str) -> Facts:
         packages={name: version for name, version, state in lines["package"] if state == INSTALLED},
         users={n: UserFact(int(uid), comment, home, shell) for n, uid, comment, home, shell in lines["user"]},
         homes={name: Home(int(uid), trusted == "yes") for name, uid, trusted in lines["home"]},
-        cgroup=_cgroup(_one(lines["cgroup"])),
-        hostname=_one(lines["hostname"]),
-        container=_one(lines["container"]) == "yes",
-        hosts_merged=_one(lines["hosts"]) == "merged",
-        mounted=_one(lines["mounted"]) == "yes",
-        environment_complete=_one(lines["environment"]) == "complete",
-        bundle=_one(lines["bundle"]),
+        cgroup=_cgroup(_first(lines["cgroup"])),
+        hostname=_first(lines["hostname"]),
+        container=_first(lines["container"]) == "yes",
+        hosts_merged=_first(lines["hosts"]) == "merged",
+        mounted=_first(lines["mounted"]) == "yes",
+        environment_complete=_first(lines["environment"]) == "complete",
+        bundle=_first(lines["bundle"]),
         slurm_nodes=parse_nodes("\n".join(f[0] for f in lines["node"])) if lines["assoc"] else None,
-        associations=frozenset(_triple(f[0]) for f in lines["assoc"]),
+        associations=frozenset(_association(f[0]) for f in lines["assoc"]),
         admins=frozenset(f[0].split("|")[0] for f in lines["admin"] if f[0].endswith("|Administrator")),
-        distribution=_one(lines["distribution"]),
-        kernel=_one(lines["kernel"]),
+        distribution=_first(lines["distribution"]),
+        kernel=_first(lines["kernel"]),
         mounts=dict(f for f in lines["mount"] if len(f) == 2),  # noqa: PLR2004
         disks=tuple(Disk(*f) for f in lines["disk"] if len(f) == 3),  # noqa: PLR2004
         software=_software(lines["software"]),
-        clock=float(_one(lines["clock"]) or 0),
+        clock=float(_first(lines["clock"]) or 0),
     )
 
 
@@ -49,21 +50,21 @@ def _files(stats: list[list[str]], digests: list[list[str]]) -> dict[str, FileFa
     return {path: FileFact(sums.get(path, ""), int(mode, 8), owner) for path, mode, owner in stats}
 
 
-def _software(said: list[list[str]]) -> dict[str, str]:
+def _software(lines: list[list[str]]) -> dict[str, str]:
     texts: dict[str, list[str]] = defaultdict(list)
-    for name, *rest in said:
-        texts[name].append("\t".join(rest))
+    for name, *fields in lines:
+        texts[name].append("\t".join(fields))
     return {name: "\n".join(rows) for name, rows in texts.items()}
 
 
-def _one(found: list[list[str]]) -> str:
-    return found[0][0] if found and found[0] else ""
+def _first(lines: list[list[str]]) -> str:
+    return lines[0][0] if lines and lines[0] else ""
 
 
 def _cgroup(kind: str) -> Cgroup:
     return "v1" if kind == "v1" else "v2" if kind == "v2" else "none"
 
 
-def _triple(line: str) -> tuple[str, str, str]:
+def _association(line: str) -> tuple[str, str, str]:
     cluster, account, user = line.split("|")
     return cluster, account, user

@@ -1,4 +1,4 @@
-# Installs EFA's driver, libfabric and NCCL plugin from AWS's own archive. Set by the caller: ADDRESS, SHA256.
+# Installs EFA's driver, libfabric and NCCL plugin from the vendor's archive. Set by the caller: ADDRESS, SHA256.
 # shellcheck shell=sh
 set -eu
 export DEBIAN_FRONTEND=noninteractive
@@ -9,15 +9,15 @@ import shutil, sys, urllib.request
 with urllib.request.urlopen(sys.argv[1], timeout=60) as source, open(sys.argv[2], "wb") as archive:
     shutil.copyfileobj(source, archive)
 FETCH
-found=$(sha256sum "$folder/archive" | cut -d ' ' -f 1)
-if [ "$found" != "$SHA256" ]; then
-  echo "$ADDRESS has sha256 $found, not $SHA256: it is not what was reviewed" >&2
+actual=$(sha256sum "$folder/archive" | cut -d ' ' -f 1)
+if [ "$actual" != "$SHA256" ]; then
+  echo "$ADDRESS has sha256 $actual, expected $SHA256: not the archive that was reviewed" >&2
   exit 1
 fi
 tar -xzf "$folder/archive" -C "$folder"
 cd "$folder/aws-efa-installer"
 ./efa_installer.sh -y --no-verify
-# The package leaves the kernel's older module at work.
+# The package does not replace the module that is already loaded.
 modprobe -r efa 2>/dev/null || true
 modprobe efa
 ldconfig

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Merges /etc/muster/hosts into /etc/hosts; `--check` only says (by exit code) whether that is already so.
-# Other lines that claim one of our names go: Debian's 127.0.1.1 would send a node's peers to themselves.
+# Merges /etc/muster/hosts into /etc/hosts; `--check` only returns (as exit code) whether that has been done.
+# Other lines with one of our names are removed: with Debian's 127.0.1.1 line, a node would advertise its loopback address.
 set -eu
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Mounts the shared filesystems, patiently; what is mounted stays. Not by fstab: its `_netdev` does not wait for Lustre's network.
+# Mounts the shared filesystems that are not mounted yet, with retries. Not in fstab: `_netdev` does not wait for Lustre's network.
 set -eu
 
 attach() { # KIND OPTIONS SOURCE WHERE
@@ -9,12 +9,12 @@ attach() { # KIND OPTIONS SOURCE WHERE
     if mount -t "$1" -o "$2" "$3" "$4"; then return; fi
     sleep "$pause"
   done
-  echo "$3 cannot be mounted at $4" >&2
+  echo "cannot mount $3 at $4" >&2
   exit 1
 }
 
-# Lustre's own network over EFA beside TCP, and preferred; before anything is mounted. One card in a few is enough: with eight
-# the machine's own PCI lanes are full (https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html).
+# Adds EFA to Lustre's network, preferred over TCP; must run before anything is mounted. At most eight cards are used: more
+# would exceed the machine's PCI lanes (https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html).
 use_efa() {
   if lnetctl net show --net efa 2>/dev/null | grep -q '@efa'; then return; fi
   interface=$(ip -o -4 route show default | sed -n 's/.* dev \([^ ]*\).*/\1/p' | head -n 1)
@@ -23,10 +23,10 @@ use_efa() {
   modprobe ksocklnd
   lnetctl lnet configure
   lnetctl net show --net tcp | grep -q '@tcp' || lnetctl net add --net tcp --if "$interface"
-  devices=$(for one in /sys/class/infiniband/*; do echo "${one##*/}"; done | sort -V)
+  devices=$(for path in /sys/class/infiniband/*; do echo "${path##*/}"; done | sort -V)
   every=$((($(echo "$devices" | wc -l) + 7) / 8))
-  for one in $(echo "$devices" | awk -v every=$every 'NR % every == 1 || every == 1'); do
-    lnetctl net add --net efa --if "$one" --peer-credits 32
+  for device in $(echo "$devices" | awk -v every=$every 'NR % every == 1 || every == 1'); do
+    lnetctl net add --net efa --if "$device" --peer-credits 32
   done
   lnetctl set discovery 1
   lnetctl udsp add --src efa --priority 0

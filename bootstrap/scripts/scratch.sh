@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes /local of the machine's own disks: one stripe over all of them. They are blank after a stop, so this runs at every boot.
+# Mounts the machine's own disks at /local, striped. They are blank after a stop of the machine, so this runs at every boot.
 set -eu
 where=/local
 label=muster-local
@@ -18,7 +18,7 @@ if mountpoint -q "$where"; then
 fi
 mkdir -p "$where"
 
-# AWS's deep learning images stripe the disks themselves and mount them there; a second claim would destroy the first.
+# Deep learning AMIs stripe and mount these disks themselves; a second stripe would destroy the first.
 if systemctl cat dlami-nvme.service >/dev/null 2>&1; then
   systemctl start dlami-nvme.service || true
   if mountpoint -q /opt/dlami/nvme; then
@@ -31,12 +31,12 @@ fi
 disks=
 count=0
 for disk in /sys/block/nvme*; do
-  if grep -q 'Instance Storage' "$disk/device/model" 2>/dev/null; then
+  if grep -qF '@MODEL@' "$disk/device/model" 2>/dev/null; then
     disks="$disks /dev/${disk##*/}"
     count=$((count + 1))
   fi
 done
-[ $count -gt 0 ] || fail "no instance store on this machine"
+[ $count -gt 0 ] || fail "no disk of model @MODEL@ on this machine"
 
 if ! blkid -L "$label" >/dev/null; then
   device=$disks

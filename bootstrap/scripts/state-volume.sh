@@ -1,6 +1,6 @@
 #!/bin/sh
-# Puts the queue, the accounts and what the power programs remember on the volume that outlives this machine.
-# Formats it only where it is blank; what a controller before this one left on it is taken over.
+# Puts the queue, the accounting database and the state of the power programs on the volume that outlives this machine.
+# Formats the volume only if it is blank; data of an earlier controller is adopted.
 set -eu
 volume=@VOLUME@
 label=muster-state
@@ -11,7 +11,7 @@ fail() {
   exit 1
 }
 
-# NVMe disks carry the volume's id, without its dash, as serial number.
+# The serial number of the NVMe disk is the volume's id without its dash.
 find_disk() {
   for disk in /sys/block/nvme*; do
     if [ "$(tr -d ' ' <"$disk/device/serial" 2>/dev/null)" = "$(echo "$volume" | tr -d -)" ]; then
@@ -21,29 +21,29 @@ find_disk() {
   done
 }
 
-# blkid: 0 something is on it, 2 nothing; anything else is no answer, and then nothing is formatted.
+# blkid exits with 0 if the disk has content and 2 if it is blank; on any other code nothing is formatted.
 format_blank() {
   code=0
-  found=$(blkid -p -o value -s TYPE "$1") || code=$?
+  type=$(blkid -p -o value -s TYPE "$1") || code=$?
   case $code in
-    0) [ "$found" = ext4 ] || fail "$1 ($volume) holds ${found:-a partition table}, not ext4: it is not the cluster's; attach the right volume" ;;
+    0) [ "$type" = ext4 ] || fail "$1 ($volume) holds ${type:-a partition table}, not ext4: this is not the cluster's volume; attach the right one" ;;
     2) mkfs.ext4 -q -L "$label" "$1" ;;
-    *) fail "$1 ($volume) cannot be read (blkid says $code)" ;;
+    *) fail "$1 ($volume) cannot be read (blkid exits with $code)" ;;
   esac
 }
 
-# What the package has put on the root disk goes along the first time only.
-keep() {
+# Moves a folder to the volume, with the files that the package created if the volume does not have the folder yet.
+move_to_volume() {
   if mountpoint -q "$1"; then return; fi
   mkdir -p "$1"
   if [ ! -d "$where/$2" ]; then
     rm -rf "$where/$2.new"
     cp -a "$1" "$where/$2.new"
-    # Under its last name only when it is on the disk: a machine that loses power now would leave empty files.
+    # Synced before it gets its final name: otherwise a power failure now would leave empty files.
     sync -f "$where"
     mv -T "$where/$2.new" "$where/$2"
   fi
-  # Another image may number these users otherwise.
+  # The uids of these users may differ in another image.
   chown -R "$3" "$where/$2"
   mount --bind "$where/$2" "$1"
 }
@@ -57,17 +57,17 @@ if ! mountpoint -q "$where"; then
   done
   format_blank "$disk"
   mkdir -p "$where"
-  # Not all of Slurm's and MariaDB's files are flushed by them. Without delayed allocation every file is whole on the disk as
-  # soon as the journal is written: after 5 s, or with the next file that is flushed (Linux Documentation/filesystems/ext4).
+  # Slurm and MariaDB do not sync all of their files. Without delayed allocation, every file is complete on disk once the
+  # journal is written: after 5 s, or with the next file that is synced (Linux Documentation/filesystems/ext4).
   mount -o noatime,nodelalloc "$disk" "$where"
 fi
-# A database that runs writes. At boot none of them does, and to stop one that is only to start would keep it from that.
+# A running database writes to its files. At boot none is running, and `stop` would cancel the start that systemd has queued.
 if ! mountpoint -q /var/lib/mysql; then
   for unit in slurmctld slurmdbd mariadb; do
     if systemctl -q is-active "$unit"; then systemctl stop "$unit"; fi
   done
 fi
-keep /var/lib/mysql mysql mysql:mysql
-keep /var/lib/slurm/slurmctld slurmctld slurm:slurm
-keep /var/lib/muster/power power slurm:slurm
+move_to_volume /var/lib/mysql mysql mysql:mysql
+move_to_volume /var/lib/slurm/slurmctld slurmctld slurm:slurm
+move_to_volume /var/lib/muster/power power slurm:slurm
 sync -f "$where"

@@ -1,22 +1,22 @@
 #!/bin/sh
-# Slurm's TaskProlog: what it prints as `export NAME=value` becomes part of the task's environment.
-# What the job has set itself stays.
+# Slurm's TaskProlog: each `export NAME=value` that it prints is added to the task's environment.
+# Variables that the job has set are not changed.
 set -u
 
-offer() {
-  eval "found=\${$1+set}"
+set_default() {
+  eval "current=\${$1+set}"
   # shellcheck disable=SC2154  # assigned by the eval above
-  if [ -z "$found" ]; then echo "export $1=$2"; fi
+  if [ -z "$current" ]; then echo "export $1=$2"; fi
 }
 
 while IFS='=' read -r name value; do
-  offer "$name" "$value"
+  set_default "$name" "$value"
 done </etc/muster/fabric.env
 
-# By address, not by name: after a network fault the interface may come back as eth1.
+# Found by address, not by name: after a network fault the interface may come back as eth1.
 address=$(awk -v node="${SLURMD_NODENAME:-$(hostname)}" '$2 == node { print $1 }' /etc/muster/hosts)
 interface=$(ip -o -4 addr show | awk -v address="$address" 'address != "" && index($4, address "/") == 1 { print $2; exit }')
 if [ -n "$interface" ]; then
-  offer GLOO_SOCKET_IFNAME "$interface"
-  offer NCCL_SOCKET_IFNAME "$interface"
+  set_default GLOO_SOCKET_IFNAME "$interface"
+  set_default NCCL_SOCKET_IFNAME "$interface"
 fi

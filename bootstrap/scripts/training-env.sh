@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes the Python training environment of a lock file, once: training-env.sh LOCK DEST
+# Builds the Python training environment of a lock file, once: training-env.sh LOCK DEST
 #
-# DEST/.complete exists only when everything is in place, so whoever sees it may use DEST without asking further.
-# Safe to run on several nodes at once and after a kill at any point: one run works, the others wait for it.
+# DEST/.complete exists only when everything is in place, so a program that sees it can use DEST without further checks.
+# Safe to run on several nodes at once and after a kill at any point: one run builds, the others wait for it.
 set -eu
 umask 022
 
@@ -26,11 +26,11 @@ clean_up() {
   if [ ! -e "$dest/.complete" ]; then rm -rf "$dest"; fi
 }
 
-# pip's last error in one line, with what to do about the two causes that are nobody's bug.
+# Prints pip's last error in one line, with a fix for the two usual causes: a full disk and no network.
 explain() {
   free=$(df -Pm "$(dirname "$dest")" | awk 'NR==2 {print $4}')
   if grep -qi 'no space left\|disk quota' "$log" || [ "$free" -lt 32 ]; then
-    fail "disk full: $(dirname "$dest") has $free MB left; free some space (torch needs about 6 GB) and run again"
+    fail "disk full: $(dirname "$dest") has $free MB left; free space (torch needs about 6 GB) and run again"
   fi
   if grep -qi 'name resolution\|NewConnectionError\|unreachable\|ConnectTimeout\|Connection refused\|Connection timed out' "$log"; then
     fail "no network: $(hostname) cannot reach the Python package index; fill the cache with \`make setup\`, or set network.egress to true"
@@ -39,13 +39,13 @@ explain() {
   fail "$1 failed: ${reason:-$(tail -n 1 "$log")}"
 }
 
-# Bar-less pip prints a line or two per package; the downloads and the final install are what takes time.
+# Shows pip's downloads and its final install as progress: these take the time.
 install() {
   mkfifo "$(dirname "$log")/pipe"
   tee "$log" <"$(dirname "$log")/pipe" |
     sed -un 's/^ *Downloading \(.*\)$/training-env: downloading \1/p; s/^Installing collected packages:.*/training-env: installing/p' &
   shown=$!
-  # Wheels are unpacked beside DEST: /tmp is memory on many nodes.
+  # Wheels are unpacked in DEST, because /tmp is in memory on many nodes.
   TMPDIR="$dest/.tmp" "$dest/bin/python" -m pip install --no-cache-dir --require-hashes --no-compile --disable-pip-version-check \
     --progress-bar off --retries 2 --timeout 60 -r "$lock" >"$(dirname "$log")/pipe" 2>&1 &
   pip=$!
@@ -56,27 +56,27 @@ install() {
   return "$code"
 }
 
-# The lock is of Pythons from 3.11 on; where the distribution's own is older, a newer one stands beside it.
-newest() {
+# The lock file needs Python 3.11 or newer; distributions whose own Python is older have a second one.
+find_python() {
   for python in python3 python3.13 python3.12 python3.11; do
     if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       echo "$python"
       return
     fi
   done
-  fail "no Python from 3.11 on; install one (Ubuntu 22.04: python3.11 and python3.11-venv)"
+  fail "no Python 3.11 or newer; install one (Ubuntu 22.04: python3.11 and python3.11-venv)"
 }
 
-[ -r "$lock" ] || fail "lock file $lock cannot be read"
+[ -r "$lock" ] || fail "cannot read lock file $lock"
 if [ -e "$dest/.complete" ]; then
   say "reused $dest"
   exit 0
 fi
-mkdir -p "$(dirname "$dest")" || fail "$(dirname "$dest") cannot be made"
+mkdir -p "$(dirname "$dest")" || fail "cannot create $(dirname "$dest")"
 
-# Children keep the lock open: should this shell be killed, an orphaned pip still holds off the next run until it has ended.
+# Children inherit the lock: if this shell is killed, the next run still waits until an orphaned pip has ended.
 exec 9>"$dest.lock"
-flock -n 9 || { say "another run is making $dest, waiting for it"; flock 9; }
+flock -n 9 || { say "another run is building $dest, waiting for it"; flock 9; }
 if [ -e "$dest/.complete" ]; then
   say "reused $dest"
   exit 0
@@ -87,15 +87,15 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 log=$(mktemp -d)/log
 if [ -e "$dest" ]; then
-  say "removing what an interrupted run left in $dest"
+  say "removing the remains of an interrupted run in $dest"
   rm -rf "$dest"
 fi
 
-say "making $dest"
-python=$(newest)
+say "building $dest"
+python=$(find_python)
 { mkdir "$dest" "$dest/.tmp" && "$python" -m venv "$dest"; } >"$log" 2>&1 || explain "$python -m venv"
 install || explain "pip install"
-# Compiled now, on all cores: first imports are quick, and job users could not write bytecode here themselves.
+# Compiled now, on all cores: first imports are fast, and users cannot write bytecode here.
 say "compiling"
 "$dest/bin/python" -m compileall -q -j 0 "$dest/lib" >"$log" 2>&1 || ! grep -qi 'no space left' "$log" || explain "compiling"
 rm -rf "$dest/.tmp"

@@ -1,1 +1,1 @@
-"""The steps, in the order in which a node goes through them."""
+"""Bootstrap's steps. `registry.py` lists them in order; `cloud/` has those of machines that set themselves up."""

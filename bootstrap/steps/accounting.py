@@ -1,34 +1,68 @@
-"""accounting: the database and slurmdbd on the controller, so that `sacct` knows every job."""
+"""Accounting on the controller: MariaDB and slurmdbd, so that `sacct` shows every job."""
 
 from __future__ import annotations
 
-from bootstrap.action import Action, digest, enable, mark, write
+from bootstrap.action import Action, digest, enable_unit, write_file, write_marker
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
-from bootstrap.steps import database
-from bootstrap.steps.slurm_key import key, last_words
+from bootstrap.steps.daemon import START_TIMEOUT_S, print_errors, write_key
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 
-CONF = "/etc/slurm/slurmdbd.conf"
-START_S = 60.0
+SLURMDBD_CONF = "/etc/slurm/slurmdbd.conf"
+MARIADB_CONF = "/etc/mysql/mariadb.conf.d/90-muster.cnf"
+
+# The settings that slurmdbd recommends, for a database that only slurmdbd on the same machine uses, over a socket.
+# With TLS on, each start generates an RSA key first: seconds on a busy machine.
+MARIADB_SETTINGS = """\
+# Written by muster.
+[client]
+skip-ssl
+
+[mariadbd]
+skip-networking
+skip-ssl
+skip-log-bin
+skip-name-resolve
+innodb_buffer_pool_size=128M
+innodb_lock_wait_timeout=900
+innodb_flush_log_at_trx_commit=2
+"""
+MARIADB_MARKER = "mariadb"
+MARIADB_DIGEST = digest(MARIADB_SETTINGS)
 
 
-def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
-    sql, conf = _sql(desired.secrets.db_password), desired.slurm_files[CONF]
-    wanted = digest(sql, conf.content, desired.secrets.slurm_key)
-    files = [*key(facts, desired), *write(facts, CONF, conf.content, conf.mode, conf.owner)]
-    started = not {"mariadb", "slurmdbd"} - facts.active and not {"mariadb", "slurmdbd"} - facts.enabled
-    told = facts.markers.get("slurmdbd") == wanted and facts.markers.get(database.MARKER) == database.WANTED
-    if not files and started and told:
+def plan_database(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+    """Configure MariaDB and start it without waiting: its start takes longest of all, `plan_accounting` waits."""
+    todo = write_file(facts, MARIADB_CONF, MARIADB_SETTINGS)
+    if todo or "mariadb" not in facts.active or facts.markers.get(MARIADB_MARKER) != MARIADB_DIGEST:
+        todo.append(Action("start MariaDB without waiting", "systemctl restart --no-block mariadb"))
+    return todo
+
+
+def plan_accounting(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+    """Create the accounting database and start slurmdbd."""
+    sql, conf = _sql(desired.secrets.db_password), desired.slurm_files[SLURMDBD_CONF]
+    slurmdbd_digest = digest(sql, conf.content, desired.secrets.slurm_key)
+    files = [*write_key(facts, desired), *write_file(facts, SLURMDBD_CONF, conf.content, conf.mode, conf.owner)]
+    daemons = {"mariadb", "slurmdbd"}
+    started = daemons <= facts.active and daemons <= facts.enabled
+    expected_markers = {"slurmdbd": slurmdbd_digest, MARIADB_MARKER: MARIADB_DIGEST}
+    if not files and started and expected_markers.items() <= facts.markers.items():
         return []
-    make = f"systemctl start mariadb\nhead -c {len(sql.encode())} | mariadb\n{mark(database.MARKER, database.WANTED)}"
-    daemon = f"systemctl restart slurmdbd || {{ {last_words('slurmdbd')}; exit 1; }}\n{mark('slurmdbd', wanted)}"
+    create = (
+        f"systemctl start mariadb\nhead -c {len(sql.encode())} | mariadb\n"
+        f"{write_marker(MARIADB_MARKER, MARIADB_DIGEST)}"
+    )
+    start = (
+        f"systemctl restart slurmdbd || {{ {print_errors('slurmdbd')}; exit 1; }}\n"
+        f"{write_marker('slurmdbd', slurmdbd_digest)}"
+    )
     return [
-        Action("enable MariaDB and slurmdbd", f"{enable('mariadb')}\n{enable('slurmdbd')}"),
+        Action("enable MariaDB and slurmdbd", f"{enable_unit('mariadb')}\n{enable_unit('slurmdbd')}"),
         *files,
-        Action("make the accounting database", make, sql.encode(), START_S, "journalctl -u mariadb"),
-        Action("start slurmdbd", daemon, timeout=START_S, log="/var/log/slurm/slurmdbd.log"),
+        Action("create the accounting database", create, sql.encode(), START_TIMEOUT_S, "journalctl -u mariadb"),
+        Action("start slurmdbd", start, timeout=START_TIMEOUT_S, log="/var/log/slurm/slurmdbd.log"),
     ]
 
 
@@ -40,4 +74,11 @@ def _sql(password: str) -> str:
     )
 
 
-STEP = Step("accounting", "accounting database and slurmdbd", actions, roles=("controller",))
+DATABASE_STEP = Step("database", "MariaDB, started early", plan_database, roles=("controller",), units=("mariadb",))
+STEP = Step(
+    "accounting",
+    "accounting database and slurmdbd",
+    plan_accounting,
+    roles=("controller",),
+    units=("mariadb", "slurmdbd"),
+)

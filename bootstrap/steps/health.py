@@ -1,4 +1,4 @@
-"""health: the checks that take a broken node away, and what this node should have."""
+"""Health: the checks that drain a broken node, and the hardware and software that they expect on it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import zipfile
 from pathlib import Path
 
-from bootstrap.action import Action, write
+from bootstrap.action import Action, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
-from bootstrap.steps.software import versions
+from bootstrap.steps.cloud.software import read_versions
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 
@@ -19,34 +19,35 @@ START = "import sys; from slurm.health.__main__ import main; sys.exit(main(sys.a
 PROGRAM = '#!/bin/sh\nexec python3 {etc}/health.pyz {when} "$@"\n'
 
 
-def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+def plan_health(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Write the check program and what it expects; Slurm runs it before jobs and at intervals."""
     return [
-        *write(facts, f"{ETC}/expected.json", expected(facts, node, desired)),
-        *write(facts, f"{ETC}/health.pyz", program(desired.root)),
-        *write(facts, f"{ETC}/health", PROGRAM.format(etc=ETC, when="interval"), 0o755),
-        *write(facts, f"{ETC}/prolog", PROGRAM.format(etc=ETC, when="prolog"), 0o755),
+        *write_file(facts, f"{ETC}/expected.json", describe_expected(facts, node, desired)),
+        *write_file(facts, f"{ETC}/health.pyz", pack_program(desired.root)),
+        *write_file(facts, f"{ETC}/health", PROGRAM.format(etc=ETC, when="interval"), 0o755),
+        *write_file(facts, f"{ETC}/prolog", PROGRAM.format(etc=ETC, when="prolog"), 0o755),
     ]
 
 
-def expected(facts: Facts, node: Node, desired: Desired) -> str:
-    """For the health checks and the fabric job. Simulated GPUs have no driver to ask."""
-    known = next((nodes for nodes in desired.inventory.sets if nodes.group == node.group), None)
+def describe_expected(facts: Facts, node: Node, desired: Desired) -> str:
+    """Return, as JSON, what the health checks and the fabric job compare with. Simulated GPUs have no driver."""
+    node_set = next((nodes for nodes in desired.inventory.sets if nodes.group == node.group), None)
     return json.dumps(
         {
             "fabric": node.fabric,
             "gpus": node.gpus.count if node.gpus.kind == "real" else 0,
-            "nvlinks": known.nvlinks if known else 0,
-            "efa": known.efa_devices if known else 0,
-            "busbw": known.busbw if known else {},
+            "nvlinks": node_set.nvlinks if node_set else 0,
+            "efa": node_set.efa_devices if node_set else 0,
+            "busbw": node_set.busbw if node_set else {},
             "mounts": list(desired.inventory.mounts),
-            "software": {} if desired.cloud is None else versions(facts, node, desired),
+            "software": {} if desired.cloud is None else read_versions(facts, node, desired),
         },
         sort_keys=True,
     )
 
 
-def program(root: Path) -> bytes:
-    """One file that the node's own Python runs; the same sources give the same bytes."""
+def pack_program(root: Path) -> bytes:
+    """Return the checks as one zip file that the node's own Python runs; the same sources give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in (root / "slurm" / "__init__.py", *_sources(root, "control"), *_sources(root, "health")):
@@ -63,4 +64,4 @@ def _entry(name: str) -> zipfile.ZipInfo:
     return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
 
 
-STEP = Step("health", "checks before jobs and in between", actions, roles=("compute",))
+STEP = Step("health", "checks before jobs and at intervals", plan_health, roles=("compute",))

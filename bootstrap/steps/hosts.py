@@ -1,10 +1,10 @@
-"""hosts: every node knows every other by name and by address, also after a restart."""
+"""Hosts: every node resolves every other by name and by address, also after a restart."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bootstrap.action import Action, enable, write
+from bootstrap.action import Action, enable_unit, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
@@ -12,7 +12,7 @@ from cluster.inventory import Inventory, Node
 
 MERGE = (Path(__file__).parent.parent / "scripts" / "merge-hosts.sh").read_text()
 
-# Docker writes /etc/hosts anew at each start; so do some cloud images.
+# Docker, and some cloud images, overwrite /etc/hosts at each start.
 UNIT = """\
 [Unit]
 Description=Names of the cluster's nodes
@@ -30,28 +30,30 @@ WantedBy=multi-user.target
 """
 
 
-# Slurm's daemons look up the name of the address they listen on; a resolver that cannot answer costs 10 s per start.
-ANY = "0.0.0.0 any-address\n"
+# Slurm's daemons look up the name of the address they listen on; a resolver without an answer costs 10 s per start.
+ANY_ADDRESS = "0.0.0.0 any-address\n"
 
 
-def names(inventory: Inventory) -> str:
-    return ANY + "".join(f"{node.address} {node.name}\n" for node in inventory.nodes)
+def render_hosts(inventory: Inventory) -> str:
+    """Return the lines of /etc/hosts for all nodes."""
+    return ANY_ADDRESS + "".join(f"{node.address} {node.name}\n" for node in inventory.nodes)
 
 
-def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    unit = write(facts, "/etc/systemd/system/muster-hosts.service", UNIT)
+def plan_hosts(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Merge the nodes' names into /etc/hosts, now and at every boot, and set the host name."""
+    unit = write_file(facts, "/etc/systemd/system/muster-hosts.service", UNIT)
     todo = [
-        *write(facts, "/etc/muster/hosts", names(desired.inventory)),
-        *write(facts, "/etc/muster/merge-hosts", MERGE, 0o755),
+        *write_file(facts, "/etc/muster/hosts", render_hosts(desired.inventory)),
+        *write_file(facts, "/etc/muster/merge-hosts", MERGE, 0o755),
         *unit,
     ]
     if todo or not facts.hosts_merged:
         todo.append(Action("merge the names into /etc/hosts", "/etc/muster/merge-hosts"))
     if unit or "muster-hosts" not in facts.enabled:
-        todo.append(Action("enable muster-hosts", enable("muster-hosts")))
+        todo.append(Action("enable muster-hosts", enable_unit("muster-hosts")))
     if facts.hostname != node.name:
         todo.append(Action(f"set the host name to {node.name}", f"hostnamectl set-hostname {node.name}"))
     return todo
 
 
-STEP = Step("hosts", "names of all nodes, both ways", actions)
+STEP = Step("hosts", "names and addresses of all nodes", plan_hosts, units=("muster-hosts",))

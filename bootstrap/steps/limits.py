@@ -1,13 +1,14 @@
-"""limits: what RDMA and large jobs need, and daemons that come back after a crash."""
+"""Limits: what RDMA and large jobs need, and a restart of daemons that crash."""
 
 from __future__ import annotations
 
-from bootstrap.action import Action, digest, mark, write
+from bootstrap.action import Action, digest, write_file, write_marker
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
+from bootstrap.steps.daemon import DAEMONS
 from bootstrap.steps.hosts import UNIT
 from bootstrap.steps.step import Step
-from cluster.inventory import Node, Role
+from cluster.inventory import Node
 
 LIMITS = """\
 # Written by muster: RDMA pins memory, and a rank with many peers opens many sockets.
@@ -17,7 +18,7 @@ LIMITS = """\
 * hard nofile 131072
 """
 
-# Debian's units lack a Restart. A daemon that lacks its configuration would otherwise be started for ever.
+# Debian's units have no Restart. The limit stops the restarts of a daemon without its configuration.
 RESTART = """\
 [Unit]
 StartLimitIntervalSec=60
@@ -28,28 +29,28 @@ Restart=on-failure
 RestartSec=1
 """
 
-DAEMONS: dict[Role, tuple[str, ...]] = {
-    "controller": ("slurmctld", "slurmdbd"),
-    "login": ("sackd",),
-    "compute": ("slurmd",),
-}
 
-
-def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+def plan_limits(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+    """Write the restart policy of this role's daemons, and raise the limits on machines that are not containers."""
     todo = [
         action
         for unit in DAEMONS[node.role]
-        for action in write(facts, f"/etc/systemd/system/{unit}.service.d/muster.conf", RESTART)
+        for action in write_file(facts, f"/etc/systemd/system/{unit}.service.d/muster.conf", RESTART)
     ]
-    wanted = digest(RESTART, UNIT)
-    if todo or facts.markers.get("systemd") != wanted:
+    units_digest = digest(RESTART, UNIT)
+    if todo or facts.markers.get("systemd") != units_digest:
         loaded = {*DAEMONS[node.role], "muster-hosts"} & facts.loaded
         reload = "systemctl daemon-reload\n" if loaded else ""
-        todo.append(Action("tell systemd", f"{reload}{mark('systemd', wanted)}"))
-    # Where limits may not be raised (a container without CAP_SYS_RESOURCE), PAM would refuse the login.
+        todo.append(Action("reload systemd's units", f"{reload}{write_marker('systemd', units_digest)}"))
+    # In a container without CAP_SYS_RESOURCE limits cannot be raised, and PAM would refuse the login.
     if not facts.container:
-        todo += write(facts, "/etc/security/limits.d/muster.conf", LIMITS)
+        todo += write_file(facts, "/etc/security/limits.d/muster.conf", LIMITS)
     return todo
 
 
-STEP = Step("limits", "memlock, open files, restart on failure", actions)
+STEP = Step(
+    "limits",
+    "memlock, open files, restart on failure",
+    plan_limits,
+    units=("muster-hosts", *(unit for units in DAEMONS.values() for unit in units)),
+)

@@ -1,19 +1,20 @@
-"""ssh: keys only, host keys known in advance, and the job user moves between nodes without a question."""
+"""SSH: keys only, host keys in known_hosts, and users move between nodes without being asked anything."""
 
 from __future__ import annotations
 
 import shlex
 
-from bootstrap.action import Action, digest, mark, remove, write
+from bootstrap.action import Action, digest, remove_file, write_file, write_marker
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
 from cluster.inventory import Inventory, Node
 
 KEYS = "/etc/muster/keys"
+DEFAULT_PORT = 22
 
 SSHD = f"""\
-# Written by muster. Keys we manage are root's own files; ~/.ssh/authorized_keys stays the user's.
+# Written by muster. The keys that muster manages are root's files; ~/.ssh/authorized_keys belongs to the user.
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
@@ -23,31 +24,34 @@ UseDNS no
 """
 
 
-def known_hosts(inventory: Inventory) -> str:
+def render_known_hosts(inventory: Inventory) -> str:
+    """Return ssh_known_hosts: a line per node, and a pattern per set of nodes that do not exist yet."""
     sets = "".join(f"{s.group}-* {s.host_key}\n" for s in inventory.sets if s.host_key)
     return "".join(f"{n.name},{_address(n)} {n.host_key}\n" for n in inventory.nodes) + sets
 
 
-def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:
-    todo = write(facts, "/etc/ssh/ssh_known_hosts", known_hosts(desired.inventory))
+def plan_ssh(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Write known hosts and the users' keys, and configure sshd."""
+    todo = write_file(facts, "/etc/ssh/ssh_known_hosts", render_known_hosts(desired.inventory))
     for name, user in desired.spec.users.items():
-        todo += write(facts, f"{KEYS}/{name}", "\n".join([desired.secrets.ssh_public_key, *user.ssh_keys]) + "\n")
+        keys = "\n".join([desired.secrets.ssh_public_key, *user.ssh_keys]) + "\n"
+        todo += write_file(facts, f"{KEYS}/{name}", keys)
         if node.role == "controller":
-            todo += _own_key(facts, desired, name)
+            todo += _plan_own_key(facts, desired, name)
     for path in facts.files:
         folder, _, name = path.rpartition("/")
         if folder == KEYS and name not in desired.spec.users:
-            todo += remove(facts, path)
-    return todo + _daemon(facts)
+            todo += remove_file(facts, path)
+    return todo + _plan_sshd(facts)
 
 
-def _own_key(facts: Facts, desired: Desired, name: str) -> list[Action]:
+def _plan_own_key(facts: Facts, desired: Desired, name: str) -> list[Action]:
     home = facts.homes.get(name)
     if home and home.trusted:
         return []
     folder = shlex.quote(f"{desired.home(name)}/.ssh")
     comment = f"{name}@{desired.inventory.cluster}"
-    # As the user: what stands in a home may be a link to somewhere else, and root would write there.
+    # Run as the user: a file in the home may be a link to somewhere else, and root would write there.
     script = f"""\
 cd /
 runuser -u {name} -- sh -eu <<'AS_USER'
@@ -59,22 +63,22 @@ touch authorized_keys
 grep -qxFf id_ed25519.pub authorized_keys || cat id_ed25519.pub >> authorized_keys
 chmod 600 authorized_keys
 AS_USER"""
-    return [Action(f"make the key of {name} for SSH between nodes", script)]
+    return [Action(f"create the key of {name} for SSH between nodes", script)]
 
 
-def _daemon(facts: Facts) -> list[Action]:
-    todo = write(facts, "/etc/ssh/sshd_config.d/10-muster.conf", SSHD)
+def _plan_sshd(facts: Facts) -> list[Action]:
+    todo = write_file(facts, "/etc/ssh/sshd_config.d/10-muster.conf", SSHD)
     if todo or facts.markers.get("ssh") != digest(SSHD):
-        # What `systemctl reload ssh` does, without a second's work for systemd when many nodes share two cores.
+        # Equivalent to `systemctl reload ssh`, which costs systemd a second when many nodes share two cores.
         reload = (
             'sshd -t\nif [ -s /run/sshd.pid ]; then kill -HUP "$(cat /run/sshd.pid)"; else systemctl reload ssh; fi'
         )
-        todo.append(Action("reload sshd", f"{reload}\n{mark('ssh', digest(SSHD))}", log="journalctl -u ssh"))
+        todo.append(Action("reload sshd", f"{reload}\n{write_marker('ssh', digest(SSHD))}", log="journalctl -u ssh"))
     return todo
 
 
 def _address(node: Node) -> str:
-    return node.address if node.ssh_port == 22 else f"[{node.address}]:{node.ssh_port}"  # noqa: PLR2004
+    return node.address if node.ssh_port == DEFAULT_PORT else f"[{node.address}]:{node.ssh_port}"
 
 
-STEP = Step("ssh", "keys, known hosts, no passwords", actions)
+STEP = Step("ssh", "keys, known hosts, no passwords", plan_ssh)

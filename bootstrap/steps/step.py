@@ -1,4 +1,4 @@
-"""A step: one idempotent part of bootstrap. It looks at facts and says what to do; it touches nothing itself."""
+"""The Step: one idempotent part of bootstrap. It compares facts with the desired state and returns actions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,35 @@ from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from cluster.inventory import Node, Role
 
-ALL: tuple[Role, ...] = ("controller", "login", "compute")
+ALL_ROLES: tuple[Role, ...] = ("controller", "login", "compute")
 
 
-def never(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+def _never_skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+    return ""
+
+
+def _no_packages(node: Node) -> tuple[str, ...]:  # noqa: ARG001
+    return ()
+
+
+def _no_readings(node: Node, desired: Desired) -> str:  # noqa: ARG001
     return ""
 
 
 @dataclass(frozen=True)
 class Step:
+    """One part of bootstrap, with the facts that it reads. Its functions are pure: they run nothing."""
+
     name: str
     description: str
     actions: Callable[[Facts, Node, Desired], list[Action]]
-    roles: tuple[Role, ...] = ALL
-    skip: Callable[[Facts, Node, Desired], str] = never
-    """Why this step does not apply to this node, or nothing."""
+    """Returns what to do on a node; nothing if the node is already as desired."""
+    roles: tuple[Role, ...] = ALL_ROLES
+    skip: Callable[[Facts, Node, Desired], str] = _never_skip
+    """Returns why the step does not apply to a node, or an empty string if it does."""
+    units: tuple[str, ...] = ()
+    """Systemd units whose state the step reads from the facts."""
+    packages: Callable[[Node], tuple[str, ...]] = _no_packages
+    """Returns the distribution packages (names or glob patterns) whose versions the step reads from the facts."""
+    readings: Callable[[Node, Desired], str] = _no_readings
+    """Returns shell text that prints what the step reads from `facts.software`."""

@@ -1,36 +1,40 @@
-"""time: one clock; Slurm's credentials and the logs of many ranks depend on it."""
+"""Time: synchronised clocks, which Slurm's credentials and the comparison of logs depend on."""
 
 from __future__ import annotations
 
-from bootstrap.action import Action, enable, write
+from bootstrap.action import Action, enable_unit, write_file
 from bootstrap.desired import Desired
 from bootstrap.facts.model import Facts
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
 
-# Amazon's clock answers every machine, also one that has no way out.
 SOURCES = "/etc/chrony/sources.d/muster.sources"
-AMAZON = "server 169.254.169.123 prefer iburst minpoll 4 maxpoll 4\n"
+SOURCE = "server {address} prefer iburst minpoll 4 maxpoll 4\n"
+INSTALL_TIMEOUT_S = 300.0
 
 
-def actions(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
-    sources = write(facts, SOURCES, AMAZON) if desired.cloud else []
+def plan_time(facts: Facts, node: Node, desired: Desired) -> list[Action]:  # noqa: ARG001
+    """Start chrony, with the cloud's own time server if it has one."""
+    server = desired.cloud.time_server if desired.cloud else ""
+    sources = write_file(facts, SOURCES, SOURCE.format(address=server)) if server else []
     if sources:
-        sources.append(Action("use Amazon's clock", "systemctl restart chrony"))
-    return [*_daemon(facts), *sources]
+        sources.append(Action(f"use the time server {server}", "systemctl restart chrony"))
+    return [*_start_chrony(facts), *sources]
 
 
-def _daemon(facts: Facts) -> list[Action]:
+def _start_chrony(facts: Facts) -> list[Action]:
     if "chrony" in facts.active and "chrony" in facts.enabled:
         return []
     install = "command -v chronyd >/dev/null || apt-get -q install -y --no-install-recommends chrony"
-    script = f"{install}\n{enable('chrony')}\nsystemctl start chrony"
-    fix = "give the node a way to its package mirror, or an image with chrony"
-    return [Action("start chrony", script, timeout=300, log="journalctl -u chrony", fix=fix, slow=True)]
+    script = f"{install}\n{enable_unit('chrony')}\nsystemctl start chrony"
+    fix = "give the node access to its package mirror, or use an image with chrony"
+    log = "journalctl -u chrony"
+    return [Action("start chrony", script, timeout=INSTALL_TIMEOUT_S, log=log, fix=fix, slow=True)]
 
 
 def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
-    return "a container has its host's clock" if facts.container else ""
+    """Skip containers."""
+    return "a container uses the clock of its host" if facts.container else ""
 
 
-STEP = Step("time", "clock synchronised by chrony", actions, skip=skip)
+STEP = Step("time", "clock synchronised by chrony", plan_time, skip=skip, units=("chrony",))

@@ -1,1 +1,1 @@
-"""Ways to reach a node: over SSH, or on this machine."""
+"""Transports: run scripts on a node over SSH, or on this machine."""

@@ -1,4 +1,4 @@
-"""What every way to reach a node can do: run a shell script, put a file, get a file."""
+"""The interface of transports: run a shell script, write a file, read a file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ OnLine = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Completed:
+    """Exit code and output of a script."""
+
     code: int
     out: str
     err: str
 
 
 class TransportError(Exception):
-    """The node did not answer, or not in time: `line` says what was seen, `fix` what to do. Carries no script text."""
+    """A node that did not answer, or not in time. It never contains the script, which may hold secrets."""
 
     def __init__(self, node: str, line: str, fix: str = "") -> None:
         super().__init__(node, line, fix)
@@ -34,6 +36,8 @@ class TransportError(Exception):
 
 
 class Transport(Protocol):
+    """A connection to one node, as root."""
+
     def run(
         self,
         script: str,
@@ -42,9 +46,10 @@ class Transport(Protocol):
         timeout: float = DEFAULT_TIMEOUT_S,
         on_line: OnLine | None = None,
     ) -> Completed:
-        """Runs a POSIX shell script as root; raises TransportError when no exit code came back in time.
+        """Run a POSIX shell script as root; raise TransportError if there is no exit code within `timeout` seconds.
 
-        `on_line` gets each line of output as it comes."""
+        `on_line` is called with each line of output as it arrives.
+        """
         ...
 
     def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None: ...
@@ -55,7 +60,7 @@ class Transport(Protocol):
 
 
 def put_script(path: str, mode: int, owner: str) -> str:
-    """Writes stdin to `path` by a temporary file and a rename, so that no reader ever sees half a file."""
+    """Return a script that writes stdin to `path` through a rename, so that no reader sees half a file."""
     quoted, temporary = shlex.quote(path), shlex.quote(f"{path}.muster-new")
     return (
         f'set -e; mkdir -p "$(dirname {quoted})"; (umask 077; cat > {temporary}); '
@@ -64,15 +69,15 @@ def put_script(path: str, mode: int, owner: str) -> str:
 
 
 class Lines:
-    """Cuts arriving bytes into lines, for `on_line`."""
+    """Splits arriving bytes into lines and calls `on_line` with each."""
 
     def __init__(self, on_line: OnLine | None) -> None:
         self._on_line = on_line
-        self._rest = b""
+        self._partial = b""
 
     def feed(self, chunk: bytes) -> None:
         if self._on_line is None:
             return
-        *whole, self._rest = (self._rest + chunk).split(b"\n")
+        *whole, self._partial = (self._partial + chunk).split(b"\n")
         for line in whole:
             self._on_line(line.decode(errors="replace"))

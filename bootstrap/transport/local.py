@@ -1,4 +1,4 @@
-"""Runs on this machine: the same steps where a node sets itself up, as with cloud user data."""
+"""Run on this machine: a node that sets itself up executes the same steps."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ NODE = "this machine"
 
 
 class LocalTransport:
+    """Runs scripts on this machine."""
+
     def run(
         self,
         script: str,
@@ -38,18 +40,18 @@ class LocalTransport:
         return Completed(code, out.text(), err.text())
 
     def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None:
-        done = self.run(put_script(path, mode, owner), stdin=data)
-        if done.code != 0:
-            raise TransportError(NODE, f"cannot write {path}: {done.err.strip()}")
+        completed = self.run(put_script(path, mode, owner), stdin=data)
+        if completed.code != 0:
+            raise TransportError(NODE, f"cannot write {path}: {completed.err.strip()}")
 
     def get(self, path: str) -> bytes:
         try:
             return Path(path).read_bytes()
-        except OSError as problem:
-            raise TransportError(NODE, f"cannot read {path}: {problem.strerror}") from None
+        except OSError as error:
+            raise TransportError(NODE, f"cannot read {path}: {error.strerror}") from None
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there is no connection."""
 
 
 class _Reader(Thread):
@@ -83,4 +85,4 @@ class _Writer(Thread):
             self._stream.write(self._data)
             self._stream.close()
         except BrokenPipeError:
-            """The script ended without reading all of it."""
+            pass  # The script ended without reading all of its input.

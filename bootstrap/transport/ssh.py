@@ -1,4 +1,4 @@
-"""Reaches a node over SSH (paramiko): host key pinned, every operation under a deadline, a dead node noticed soon."""
+"""Run on a node over SSH (paramiko), with pinned host keys, a deadline on every operation, and quick failure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from cluster.inventory import Node
 
 CONNECT_DEADLINE_S = 30.0
 KEEPALIVE_S = 2
-# Unacknowledged data older than this ends the connection: a killed container sends no reset.
+# Unacknowledged data older than this ends the connection, because a killed container sends no reset.
 DEAD_PEER_MS = 5000
 ATTEMPT_S = 5.0
 
-# Without a handler Python prints paramiko's own tracebacks to stderr, beside the paragraph we raise.
+# Without a handler, Python prints paramiko's own tracebacks to stderr, next to the error that we raise.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class SshTransport:
+    """An SSH connection to one node; every script runs as root."""
+
     def __init__(self, node: str, client: paramiko.SSHClient, sudo: bool) -> None:
         self._node = node
         self._client = client
@@ -35,7 +37,10 @@ class SshTransport:
     def connect(
         cls, node: Node, private_key: str, user: str | None = None, deadline_s: float = CONNECT_DEADLINE_S
     ) -> SshTransport:
-        """Connects as `user`, or as the node's own user, who becomes root by sudo. Retries while the node boots."""
+        """Connect, and retry while the node boots.
+
+        The connection is that of `user`, or by default that of the node's SSH user, who becomes root through sudo.
+        """
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
         deadline = time.monotonic() + deadline_s
         pause = 0.05
@@ -43,9 +48,9 @@ class SshTransport:
             try:
                 client = _attempt(node, key, user or node.ssh_user, max(0.1, deadline - time.monotonic()))
                 return cls(node.name, client, sudo=user is None and node.ssh_user != "root")
-            except _NotYet as problem:
+            except _NotReadyError as error:
                 if time.monotonic() + pause >= deadline:
-                    raise TransportError(node.name, f"{problem} for {deadline_s:.0f} s", _fix(node)) from None
+                    raise TransportError(node.name, f"{error} for {deadline_s:.0f} s", _fix(node)) from None
             time.sleep(pause)
             pause = min(pause * 1.6, 1.0)
 
@@ -59,7 +64,7 @@ class SshTransport:
     ) -> Completed:
         deadline = time.monotonic() + timeout
         body = script.encode()
-        # The script travels on stdin, not in the command: no length limit, and no secret shows up in the process list.
+        # The script is sent on stdin, not in the command: no length limit, and no secret in the process list.
         command = shlex.join(["sh", "-c", f'eval "$(head -c {len(body)})"'])
         if self._sudo:
             command = f"sudo -n {command}"
@@ -68,18 +73,18 @@ class SshTransport:
         except TimeoutError:
             raise TransportError(self._node, f"no answer within {timeout:.0f} s") from None
         except (paramiko.SSHException, OSError, EOFError):
-            raise TransportError(self._node, "the connection was lost: the node stopped or cannot be reached") from None
+            raise TransportError(self._node, "the connection was lost: the node stopped or is unreachable") from None
 
     def put(self, path: str, data: bytes, mode: int = 0o644, owner: str = "root:root") -> None:
-        done = self.run(put_script(path, mode, owner), stdin=data)
-        if done.code != 0:
-            raise TransportError(self._node, f"cannot write {path}: {done.err.strip()}")
+        completed = self.run(put_script(path, mode, owner), stdin=data)
+        if completed.code != 0:
+            raise TransportError(self._node, f"cannot write {path}: {completed.err.strip()}")
 
     def get(self, path: str) -> bytes:
-        done = self.run(f"base64 {shlex.quote(path)}")
-        if done.code != 0:
-            raise TransportError(self._node, f"cannot read {path}: {done.err.strip()}")
-        return base64.b64decode(done.out)
+        completed = self.run(f"base64 {shlex.quote(path)}")
+        if completed.code != 0:
+            raise TransportError(self._node, f"cannot read {path}: {completed.err.strip()}")
+        return base64.b64decode(completed.out)
 
     def close(self) -> None:
         self._client.close()
@@ -106,14 +111,14 @@ class SshTransport:
         return Completed(code, out, err)
 
 
-class _NotYet(Exception):
-    """A node that may still be booting."""
+class _NotReadyError(Exception):
+    """A failure to connect to a node that may still be booting."""
 
 
 def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko.SSHClient:
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    pinned = _pinned(node)
+    pinned = _pinned_key(node)
     name = node.address if node.ssh_port == paramiko.config.SSH_PORT else f"[{node.address}]:{node.ssh_port}"
     client.get_host_keys().add(name, pinned.get_name(), pinned)
     wait = min(left, ATTEMPT_S)
@@ -124,13 +129,13 @@ def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko
             node.address, node.ssh_port, username=user, pkey=key, sock=sock, timeout=wait, banner_timeout=wait,
             auth_timeout=max(wait, ATTEMPT_S), allow_agent=False, look_for_keys=False,
         )  # fmt: skip
-    except paramiko.BadHostKeyException as problem:
+    except paramiko.BadHostKeyException as error:
         client.close()
         raise TransportError(
             node.name,
-            f"the host key is not the pinned one: expected {pinned.fingerprint}, got {problem.key.fingerprint}",
-            f"something else answers at {node.address}, or the node was made anew outside muster: "
-            "find out which; then `muster up` with refresh, or `muster teardown`, makes a node with a key we know",
+            f"the host key is not the pinned one: expected {pinned.fingerprint}, got {error.key.fingerprint}",
+            f"another machine answers at {node.address}, or the node was replaced outside muster: find out which, "
+            "then run `muster up` with refresh, or `muster teardown`",
         ) from None
     except paramiko.AuthenticationException:
         client.close()
@@ -139,40 +144,40 @@ def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko
             f"SSH at {node.address} refused the cluster's key for user {user}",
             "the key in the stack's state and the node's authorized_keys differ: replace the node",
         ) from None
-    except (OSError, EOFError, paramiko.SSHException) as problem:
+    except (OSError, EOFError, paramiko.SSHException) as error:
         client.close()
-        raise _NotYet(_words(node, problem)) from None
+        raise _NotReadyError(_describe(node, error)) from None
     transport = client.get_transport()
     if transport is not None:
         transport.set_keepalive(KEEPALIVE_S)
     return client
 
 
-def _pinned(node: Node) -> paramiko.PKey:
+def _pinned_key(node: Node) -> paramiko.PKey:
     try:
         kind, blob = node.host_key.split()[:2]
         return paramiko.PKey.from_type_string(kind, base64.b64decode(blob))
     except (ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType):
-        fix = "the inventory must hold the node's public host key as sshd has it: `ssh-ed25519 AAAA...`"
+        fix = "the inventory must contain the node's public host key in the form `ssh-ed25519 AAAA...`"
         raise TransportError(node.name, "the pinned host key cannot be read", fix) from None
 
 
-def _words(node: Node, problem: Exception) -> str:
+def _describe(node: Node, error: Exception) -> str:
     where = f"{node.address}:{node.ssh_port}"
-    if isinstance(problem, ConnectionRefusedError):
+    if isinstance(error, ConnectionRefusedError):
         return f"SSH at {where}: connection refused"
-    if isinstance(problem, ConnectionResetError | EOFError):
+    if isinstance(error, ConnectionResetError | EOFError):
         return f"SSH at {where}: connection reset"
-    if isinstance(problem, TimeoutError):
+    if isinstance(error, TimeoutError):
         return f"SSH at {where}: no answer (timeout)"
-    if isinstance(problem, paramiko.SSHException):
-        # paramiko's own words differ by the moment at which it gave up.
-        return f"SSH at {where}: connected, but no SSH session came about"
-    return f"SSH at {where}: {problem}"
+    if isinstance(error, paramiko.SSHException):
+        # paramiko's own message depends on the moment at which it gave up.
+        return f"SSH at {where}: connected, but could not start an SSH session"
+    return f"SSH at {where}: {error}"
 
 
 def _fix(node: Node) -> str:
-    return f"look whether {node.name} is running and its sshd is up; `muster up` again heals a node that is gone"
+    return f"check that {node.name} and its sshd are running; `muster up` replaces a node that is gone"
 
 
 def _left(deadline: float) -> float:
@@ -194,5 +199,6 @@ def _read(receive: Callable[[int], bytes], channel: paramiko.Channel, deadline: 
 
 
 def public_key(private_key: str) -> str:
+    """Return the public half of an Ed25519 private key in OpenSSH form."""
     key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
     return f"{key.get_name()} {key.get_base64()}"

@@ -1,4 +1,4 @@
-"""The software lock: which versions of driver, fabric and NCCL nodes may have, and how a node says what it has."""
+"""The software table: which versions of driver, fabric and NCCL nodes may have, and how to read a node's versions."""
 
 from __future__ import annotations
 
@@ -12,50 +12,62 @@ from typing import Any, Literal
 import yaml
 
 DATA = Path(__file__).with_name("data")
-Part = Literal["gpu", "nvswitch", "efa", "lustre"]
+Hardware = Literal["gpu", "nvswitch", "efa", "lustre"]
 
 
 @dataclass(frozen=True)
-class Install:
+class Installer:
+    """An archive from which a component can be installed."""
+
     address: str
     sha256: str
 
 
 @dataclass(frozen=True)
 class Component:
+    """A piece of software whose version matters. The fields are those of data/software.yaml."""
+
     name: str
     title: str
-    has: frozenset[Part]
-    """What a machine must have for this to count."""
+    has: frozenset[Hardware]
+    """Only machines with all of this hardware need the component."""
     pattern: str
+    """Regular expression whose first group is the version."""
     why: str
+    """Why the version is restricted, for error messages."""
     source: str
     version: str = ""
-    """Of the image that was reviewed, or what is installed; empty where another component or the lock file decides."""
+    """Version in the reviewed image, or version to install; empty if another component or the lock file decides."""
     least: str = ""
+    """Oldest version that is allowed."""
     same_as: str = ""
+    """Name of the component that must have the same version."""
     file: str = ""
+    """File that contains the version."""
     command: str = ""
+    """Command that prints the version."""
     lock: bool = False
-    """It is in the lock file of the training environment."""
+    """Whether the version comes from the lock file of the training environment."""
     optional: bool = False
     installer: str = ""
-    """Name of the component that brings it."""
-    install: Install | None = None
+    """Name of the component that installs this one."""
+    install: Installer | None = None
 
     @property
     def reading(self) -> str:
-        """Shell text that prints what the version is found in; nothing where no node has to be asked."""
+        """Shell text that prints the version; empty if it is not read from the node."""
         return f"cat {self.file}" if self.file else self.command
 
-    def found(self, text: str) -> str:
-        """The version that stands in what a node, or the lock file, said."""
+    def parse_version(self, text: str) -> str:
+        """Return the version in the output of `reading` or in the lock file; empty if there is none."""
         match = re.search(self.pattern, text)
         return match[1].strip(".") if match else ""
 
 
 @dataclass(frozen=True)
-class Fault:
+class VersionFault:
+    """A component that is missing or has a version that is not allowed."""
+
     component: Component
     value: str
     allowed: str
@@ -64,64 +76,72 @@ class Fault:
         return f"{self.component.title} {self.value}; allowed: {self.allowed} ({self.component.why})"
 
 
-def wanted(parts: Collection[Part]) -> tuple[Component, ...]:
-    """What a machine that has these parts must have."""
-    return tuple(one for one in components().values() if one.has.issubset(parts))
+def list_required(hardware: Collection[Hardware]) -> tuple[Component, ...]:
+    """Return the components that a machine with this hardware must have."""
+    return tuple(component for component in components().values() if component.has.issubset(hardware))
 
 
-def lacking(chosen: Collection[Component], texts: Mapping[str, str]) -> tuple[Component, ...]:
-    """What is to be installed: nothing of it is there, and there is something to install it from."""
-    return tuple(one for one in chosen if one.install and not texts.get(one.name, "").strip())
+def list_missing(required: Collection[Component], texts: Mapping[str, str]) -> tuple[Component, ...]:
+    """Return the components that are not on the machine and that can be installed.
+
+    `texts` is the output of each component's `reading`, by name.
+    """
+    return tuple(component for component in required if component.install and not texts.get(component.name, "").strip())
 
 
-def faults(chosen: Collection[Component], texts: Mapping[str, str]) -> list[Fault]:
-    """`texts`: what was read, by component. What an installer will bring is not judged before."""
-    coming = {one.name for one in lacking(chosen, texts)}
-    judged = [one for one in chosen if one.name not in coming and one.installer not in coming]
-    return [fault for one in judged if (fault := _fault(one, texts))]
+def find_faults(required: Collection[Component], texts: Mapping[str, str]) -> list[VersionFault]:
+    """Return the components with a version that is not allowed, except those that will be installed."""
+    coming = {component.name for component in list_missing(required, texts)}
+    judged = [c for c in required if c.name not in coming and c.installer not in coming]
+    return [fault for component in judged if (fault := _find_fault(component, texts))]
 
 
-def from_lock(lock: str) -> dict[str, str]:
-    """What the lock file of the training environment says, by component."""
-    kept = (one for one in components().values() if one.lock)
-    return {one.name: match[0] for one in kept if (match := re.search(one.pattern, lock))}
+def read_lock(lock: str) -> dict[str, str]:
+    """Return the line of each component in the lock file of the training environment, by name."""
+    locked = (component for component in components().values() if component.lock)
+    return {c.name: match[0] for c in locked if (match := re.search(c.pattern, lock))}
 
 
 @cache
 def components() -> Mapping[str, Component]:
+    """Return all components by name."""
     return {name: _component(name, entry) for name, entry in _table()["components"].items()}
 
 
 def image() -> Mapping[str, str]:
-    """Name and release notes of the image whose versions the table has, and what to know about them."""
-    found: dict[str, str] = _table()["image"]
-    return found
+    """Return name, release notes and remarks of the machine image that the table was reviewed with."""
+    described: dict[str, str] = _table()["image"]
+    return described
 
 
-def _fault(one: Component, texts: Mapping[str, str]) -> Fault | None:
-    text = texts.get(one.name, "")
+def _find_fault(component: Component, texts: Mapping[str, str]) -> VersionFault | None:
+    text = texts.get(component.name, "")
     if not text.strip():
-        return None if one.optional else Fault(one, "is not there", _allowed(one, texts))
-    version = one.found(text)
+        return None if component.optional else VersionFault(component, "is missing", _allowed(component, texts))
+    version = component.parse_version(text)
     if not version:
-        said = text.strip().splitlines()[0]
-        return Fault(one, f"says no version ('{said}')", _allowed(one, texts))
-    fits = version == _other(one, texts) if one.same_as else _order(version) >= _order(one.least)
-    return None if fits else Fault(one, version, _allowed(one, texts))
+        first_line = text.strip().splitlines()[0]
+        return VersionFault(component, f"shows no version ('{first_line}')", _allowed(component, texts))
+    if component.same_as:
+        fits = version == _same_version(component, texts)
+    else:
+        fits = _sort_key(version) >= _sort_key(component.least)
+    return None if fits else VersionFault(component, version, _allowed(component, texts))
 
 
-def _allowed(one: Component, texts: Mapping[str, str]) -> str:
-    if one.same_as:
-        return f"{_other(one, texts) or 'the same'}, the version of {components()[one.same_as].title}"
-    return f"{one.least} or newer"
+def _allowed(component: Component, texts: Mapping[str, str]) -> str:
+    if component.same_as:
+        version = _same_version(component, texts) or "the same"
+        return f"{version}, the version of {components()[component.same_as].title}"
+    return f"{component.least} or newer"
 
 
-def _other(one: Component, texts: Mapping[str, str]) -> str:
-    other = components()[one.same_as]
-    return other.found(texts.get(other.name, ""))
+def _same_version(component: Component, texts: Mapping[str, str]) -> str:
+    other = components()[component.same_as]
+    return other.parse_version(texts.get(other.name, ""))
 
 
-def _order(version: str) -> tuple[int, ...]:
+def _sort_key(version: str) -> tuple[int, ...]:
     numbers = [int(part) for part in version.split(".")]
     while numbers and not numbers[-1]:
         numbers.pop()
@@ -129,13 +149,13 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 def _component(name: str, entry: dict[str, Any]) -> Component:
-    given = {"name": name, **entry, "has": frozenset(entry["has"])}
-    if "install" in given:
-        given["install"] = Install(**given["install"])
-    return Component(**given)
+    fields = {"name": name, **entry, "has": frozenset(entry["has"])}
+    if "install" in fields:
+        fields["install"] = Installer(**fields["install"])
+    return Component(**fields)
 
 
 @cache
 def _table() -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load((DATA / "software.yaml").read_text())
-    return read
+    table: dict[str, Any] = yaml.safe_load((DATA / "software.yaml").read_text())
+    return table

@@ -1,14 +1,16 @@
-"""Inventory: what exists."""
+"""The inventory: what exists, as every target describes it."""
 
-from cluster.inventory.cloud import Cloud, Filesystem
-from cluster.inventory.model import Inventory, Node, NodeGpus, NodeSet, Role
+from cluster.inventory.cloud import Cloud, Filesystem, PackageRepository
+from cluster.inventory.model import Inventory, InventoryModel, Node, NodeGpus, NodeSet, Role
 
 __all__ = [
     "Cloud",
     "Filesystem",
     "Inventory",
+    "InventoryModel",
     "Node",
     "NodeGpus",
     "NodeSet",
+    "PackageRepository",
     "Role",
 ]

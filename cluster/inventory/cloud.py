@@ -1,34 +1,57 @@
-"""What a machine that sets itself up must know beside spec and inventory: its state volume, filesystems, names."""
+"""What a machine that sets itself up must know in addition to spec and inventory.
+
+A target with such machines fills this in, so that bootstrap does not have to know any target.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from cluster.inventory.model import Part
+from cluster.inventory.model import InventoryModel
 
 
-class Filesystem(Part):
+class Filesystem(InventoryModel):
     """A shared filesystem that every node mounts."""
 
     kind: Literal["lustre", "efs", "nfs"]
+    """`efs` is NFS 4.1 through a TLS tunnel."""
     mount: str
+    """Mount point on the nodes."""
     host: str
-    """Name or address of its server."""
+    """Name or address of the server."""
     export: str = ""
-    """What of it is mounted: the mount name of a Lustre filesystem, the path of an NFS export."""
+    """What to mount from the server: the mount name of a Lustre filesystem, or the path of an NFS export."""
     efa: bool = False
+    """Whether clients with EFA may use it for Lustre's traffic."""
 
 
-class Cloud(Part):
-    """Written once by the engine, shipped in the bundle of the nodes."""
+class PackageRepository(InventoryModel):
+    """An apt repository with its own signing key."""
 
-    region: str
-    bucket: str
-    """Holds the bundle, the fleet, and what the controller builds for the others."""
+    url: str
+    key_url: str
+
+
+class Cloud(InventoryModel):
+    """What machines that set themselves up find in their bundle, next to spec and inventory.
+
+    A target may extend it with fields of its own, for code that only runs on its machines.
+    """
+
     domain: str
-    """In which every node has a name."""
+    """DNS domain in which every node has a name."""
     state_volume: str | None = None
-    """Id of the volume that outlives the controller: the queue and the accounts are on it."""
+    """Id of the disk that outlives the controller; the queue and the accounting database are on it."""
     filesystems: tuple[Filesystem, ...] = ()
+    metadata_addresses: tuple[str, ...] = ()
+    """IP addresses of the service that hands out the machine's credentials; closed to everybody but root."""
+    time_server: str = ""
+    """Address of an NTP server that every machine reaches, even without a route to the internet."""
+    scratch_disk_model: str = ""
+    """Model, as the kernel reports it, of disks that belong to the machine and are lost with it."""
+    lustre_client: PackageRepository | None = None
+    """Where packages of the Lustre client for the machines' kernels come from."""
+    package_store: tuple[str, ...] = ()
+    """Command that shares packages between nodes; the arguments `NAME fetch|store PATH` are appended to it."""
     image_fix: str = ""
-    """How a person chooses another machine image, as an error message says it."""
+    """How to choose another machine image, as the beginning of a sentence for error messages."""

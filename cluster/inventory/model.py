@@ -1,4 +1,7 @@
-"""What exists: nodes, roles, addresses, GPUs, fabric, mounts. Nothing after it knows which target made it."""
+"""The inventory: nodes, roles, addresses, GPUs, fabric and mounts of a cluster that exists.
+
+Nothing that reads it needs to know which target built the cluster.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,33 @@ from pydantic import BaseModel, ConfigDict
 Role = Literal["controller", "login", "compute"]
 
 
-class Part(BaseModel):
+class InventoryModel(BaseModel):
+    """Base of the inventory's models: immutable, unknown fields are rejected."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class NodeGpus(Part):
+class NodeGpus(InventoryModel):
+    """The GPUs of one node."""
+
     count: int = 0
     kind: Literal["real", "simulated"] = "simulated"
     type: str = "h100"
     devices: tuple[str, ...] = ()
-    """Character devices, one per GPU: what gres.conf names."""
+    """Character devices for gres.conf, one per GPU."""
 
 
-class Node(Part):
+class Node(InventoryModel):
+    """One machine of the cluster."""
+
     name: str
     role: Role
     group: str | None = None
     address: str
     host_key: str
-    """The node's public SSH host key (`ssh-ed25519 AAAA...`), pinned when the node was created."""
+    """Public SSH host key (`ssh-ed25519 AAAA...`), pinned when the node was created."""
     machine_id: str
-    """Changes when the machine behind the name is another one (container id, instance id)."""
+    """Container or instance id: changes when another machine takes over the name."""
     ssh_user: str = "root"
     ssh_port: int = 22
     cpus: int
@@ -38,37 +47,39 @@ class Node(Part):
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
 
 
-class NodeSet(Part):
-    """Equal nodes that are launched by name, `<group>-1` to `<group>-<count>`, some always there, some on demand."""
+class NodeSet(InventoryModel):
+    """Identical compute nodes that are launched by name, from `<group>-1` to `<group>-<count>`."""
 
     group: str
     count: int
     static: int
-    """The first so many are never given back."""
+    """How many nodes, counted from the first, always run; the others are launched on demand."""
     cpus: int
     memory_mb: int
     gpus: NodeGpus = NodeGpus()
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
     instance_type: str = ""
     nvlinks: int = 0
-    """NVLink links of each GPU; 0 where the machine has none."""
+    """NVLink links per GPU; 0 for machines without NVLink."""
     efa_devices: int = 0
     busbw: dict[int, float] = {}
-    """GB/s of bus bandwidth that an all-reduce over several nodes should reach, by message size in bytes."""
+    """Expected bus bandwidth of an all-reduce across nodes, in GB/s, by message size in bytes."""
     host_key: str = ""
-    """The public SSH host key that all of them show."""
+    """Public SSH host key that all nodes of the set share."""
 
 
-class Inventory(Part):
+class Inventory(InventoryModel):
+    """All machines of a cluster."""
+
     cluster: str
     target: str
     nodes: tuple[Node, ...]
     sets: tuple[NodeSet, ...] = ()
-    """Compute nodes of targets that launch them by name; empty where `nodes` holds every machine."""
+    """Compute nodes that are launched by name; empty if `nodes` holds every machine."""
     mounts: tuple[str, ...] = ("/shared",)
-    """Shared filesystems, already mounted on every node; the first holds homes, jobs and environments."""
+    """Mount points of the shared filesystems; the first one holds homes, jobs and environments."""
     single_host: bool = False
-    """Whether all nodes run on one machine, so that Slurm can afford to look for work at short intervals."""
+    """Whether all nodes run on one machine, so that Slurm can look for work at short intervals."""
 
     @property
     def controller(self) -> Node:
@@ -76,7 +87,7 @@ class Inventory(Part):
 
     @property
     def login(self) -> Node:
-        """The node people log in to: the controller where there is no login node."""
+        """The node that people log in to: the controller if there is no login node."""
         return next((n for n in self.nodes if n.role == "login"), self.controller)
 
     @property

@@ -14,11 +14,11 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
 from bootstrap.apply import apply
-from bootstrap.bundle import pack
+from bootstrap.bundle import pack_shared
 from bootstrap.desired import Desired, Secrets
-from bootstrap.drift import drift
+from bootstrap.drift import find_drift
 from bootstrap.progress import Event, emit
-from bootstrap.sessions import Kept
+from bootstrap.sessions import SharedConnections
 from bootstrap.transport.ssh import CONNECT_DEADLINE_S, SshTransport, public_key
 from bootstrap.verify import STEP as VERIFY
 from bootstrap.verify import verify
@@ -88,14 +88,14 @@ def bundle_digest(spec: ClusterSpec) -> str:
     """The `bundle` input: changes when what is shipped to the nodes does."""
     root = Home.of(os.environ).repo
     lock = (root / spec.software.training_lock).read_bytes()
-    return pack(root, sha256(lock).hexdigest()).digest
+    return pack_shared(root, sha256(lock).hexdigest()).digest
 
 
 def _bootstrap(props: Properties) -> Properties:
     desired, connect = _desired(props), _connect(props, CONNECT_DEADLINE_S)
     folder = Home.of(os.environ).stack(props["stack"]).folder
     access.write(folder, access.files(folder, desired.inventory, desired.spec, props["ssh_private_key"]))
-    kept = Kept(connect)
+    kept = SharedConnections(connect)
     try:
         outcome = apply(desired, kept.connect)
         _verify(desired, kept)
@@ -110,7 +110,7 @@ def _bootstrap(props: Properties) -> Properties:
     }
 
 
-def _verify(desired: Desired, kept: Kept) -> None:
+def _verify(desired: Desired, kept: SharedConnections) -> None:
     controller = desired.inventory.controller.name
     emit(Event("bootstrap", controller, VERIFY, "start"))
     failed = verify(desired, kept.connect)
@@ -130,7 +130,7 @@ def _pending(props: Properties) -> list[str]:
     folder = Home.of(os.environ).stack(props["stack"]).folder
     wanted = access.files(folder, desired.inventory, desired.spec, props["ssh_private_key"])
     lost = [f"access file {name} is missing or changed" for name in access.stale(folder, wanted)]
-    return lost + [str(one) for one in drift(desired, _connect(props, _REFRESH_DEADLINE_S))]
+    return lost + [str(one) for one in find_drift(desired, _connect(props, _REFRESH_DEADLINE_S))]
 
 
 def _desired(props: Properties) -> Desired:

@@ -11,8 +11,8 @@ from typing import Any
 from bootstrap.action import Action
 from bootstrap.desired import Desired, Secrets
 from bootstrap.facts.model import Facts, FileFact, Home, UserFact
-from bootstrap.plan import Plan, plan
-from bootstrap.steps.packages import packages
+from bootstrap.plan import Plan, plan_steps
+from bootstrap.steps.packages import list_packages
 from cluster.inventory import Inventory, Node, NodeGpus
 from cluster.spec import ClusterSpec
 from slurm.control.nodes import NodeState
@@ -58,7 +58,7 @@ def desired(*more: Node, **spec: Any) -> Desired:
 def bare(one: Node) -> Facts:
     """A node as the baked image leaves it."""
     return Facts(
-        packages={name: "24.11.5-4" if "slurm" in name else "1" for name in packages(one)},
+        packages={name: "24.11.5-4" if "slurm" in name else "1" for name in list_packages(one)},
         enabled=frozenset({"ssh"}),
         active=frozenset({"ssh"}),
         loaded=frozenset({"ssh"}),
@@ -76,7 +76,7 @@ def bare_all(wanted: Desired) -> dict[str, Facts]:
 def done_all(wanted: Desired) -> dict[str, Facts]:
     """What the facts are once everything that a bare cluster needs was done."""
     facts = bare_all(wanted)
-    planned = plan(facts, wanted)
+    planned = plan_steps(facts, wanted)
     return {n.name: _done(n, facts[n.name], planned, wanted) for n in wanted.inventory.nodes}
 
 

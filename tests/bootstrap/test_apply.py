@@ -8,9 +8,9 @@ import pytest
 
 from bootstrap import apply as apply_module
 from bootstrap import drift as drift_module
-from bootstrap.apply import Outcome, Result, apply
+from bootstrap.apply import ApplyResult, StepResult, apply
 from bootstrap.desired import Desired, Secrets
-from bootstrap.drift import drift
+from bootstrap.drift import find_drift
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.progress import Event
@@ -20,7 +20,7 @@ from tests.bootstrap.clusters import desired, done_all
 
 
 class Recording:
-    """Succeeds at everything; keeps the scripts."""
+    """A transport that succeeds at everything and records the scripts."""
 
     def __init__(self, log: list[tuple[str, str]], node: str) -> None:
         self._log, self._node = log, node
@@ -43,56 +43,56 @@ class Recording:
 def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Facts]], None]:
     def give(facts: dict[str, Facts]) -> None:
         for module in (apply_module, drift_module):
-            monkeypatch.setattr(module, "collect", lambda _t, node, _d: facts[node.name])
+            monkeypatch.setattr(module, "collect_facts", lambda _t, name, _p: facts[name])
 
     return give
 
 
-def run(wanted: Desired) -> tuple[Outcome, list[tuple[str, str]], list[Event]]:
+def run(target: Desired) -> tuple[ApplyResult, list[tuple[str, str]], list[Event]]:
     log: list[tuple[str, str]] = []
     events: list[Event] = []
-    outcome = apply(wanted, lambda n: Recording(log, n.name), events.append)  # type: ignore[arg-type,return-value]
-    return outcome, log, events
+    result = apply(target, lambda n: Recording(log, n.name), events.append)  # type: ignore[arg-type,return-value]
+    return result, log, events
 
 
 def test_a_second_run_sends_nothing_and_says_so(given: Callable[[dict[str, Facts]], None]) -> None:
-    wanted = desired()
-    given(done_all(wanted))
-    outcome, log, events = run(wanted)
+    target = desired()
+    given(done_all(target))
+    result, log, events = run(target)
     assert log == []
-    assert str(outcome) == "0 changes on 4 nodes"
+    assert str(result) == "0 changes on 4 nodes"
     assert {e.state for e in events} == {"start", "ok", "skipped"}
-    assert drift(wanted, lambda n: Recording(log, n.name)) == ()  # type: ignore[arg-type,return-value]
+    assert find_drift(target, lambda n: Recording(log, n.name)) == ()  # type: ignore[arg-type,return-value]
 
 
 def test_a_stopped_daemon_is_one_round_trip_to_one_node(given: Callable[[dict[str, Facts]], None]) -> None:
-    wanted = desired()
-    facts = done_all(wanted)
+    target = desired()
+    facts = done_all(target)
     given(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
-    _, log, _ = run(wanted)
+    _, log, _ = run(target)
     assert [node for node, _ in log] == ["gpu-1", "controller"]
     assert "systemctl restart slurmd" in log[0][1]
-    found = drift(wanted, lambda n: Recording([], n.name))  # type: ignore[arg-type,return-value]
-    assert [str(one) for one in found] == ["gpu-1: compute: start slurmd"]
+    deviations = find_drift(target, lambda n: Recording([], n.name))  # type: ignore[arg-type,return-value]
+    assert [str(deviation) for deviation in deviations] == ["gpu-1: compute: start slurmd"]
 
 
 def test_a_node_that_is_gone_is_drift_and_not_an_error(given: Callable[[dict[str, Facts]], None]) -> None:
-    wanted = desired()
-    given(done_all(wanted))
+    target = desired()
+    given(done_all(target))
 
     def connect(node: Node) -> Transport:
         if node.role == "controller":
             raise TransportError(node.name, "connection refused")
         return Recording([], node.name)  # type: ignore[return-value]
 
-    assert [str(one) for one in drift(wanted, connect)] == ["controller: connect: connection refused"]
+    assert [str(deviation) for deviation in find_drift(target, connect)] == ["controller: connect: connection refused"]
     with pytest.raises(BootstrapError, match="node controller, step connect: connection refused"):
-        apply(wanted, connect, lambda _: None)
+        apply(target, connect, lambda _: None)
 
 
 def test_slurmd_that_refuses_cgroups_leads_to_the_fallback(given: Callable[[dict[str, Facts]], None]) -> None:
-    wanted = desired()
-    facts = done_all(wanted)
+    target = desired()
+    facts = done_all(target)
     given(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
     log: list[tuple[str, str]] = []
     events: list[Event] = []
@@ -102,9 +102,9 @@ def test_slurmd_that_refuses_cgroups_leads_to_the_fallback(given: Callable[[dict
             refuse = "restart slurmd" in script and not any("put" in s for _, s in log)
             return Completed(1, "", "fatal: Hybrid mode is not supported") if refuse else super().run(script, **more)
 
-    apply(wanted, lambda n: Refusing(log, n.name), events.append)  # type: ignore[arg-type,return-value]
+    apply(target, lambda n: Refusing(log, n.name), events.append)  # type: ignore[arg-type,return-value]
     assert ("controller", "put /var/lib/muster/cgroup") in log
-    assert any("Slurm goes on without memory limits" in e.detail for e in events)
+    assert any("Slurm continues without memory limits" in e.detail for e in events)
 
 
 def test_secrets_show_up_neither_in_texts_nor_in_scripts_of_errors() -> None:
@@ -116,6 +116,6 @@ def test_secrets_show_up_neither_in_texts_nor_in_scripts_of_errors() -> None:
 
 
 def test_the_outcome_counts_steps_that_changed() -> None:
-    results = (Result("a", "hosts", "changed"), Result("a", "users", "ok"), Result("b", "hosts", "changed"))
-    assert str(Outcome(results)) == "2 changes on 2 nodes"
-    assert str(Outcome(results[:1])) == "1 change on 1 node"
+    results = (StepResult("a", "hosts", "changed"), StepResult("a", "users", "ok"), StepResult("b", "hosts", "changed"))
+    assert str(ApplyResult(results)) == "2 changes on 2 nodes"
+    assert str(ApplyResult(results[:1])) == "1 change on 1 node"

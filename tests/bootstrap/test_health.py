@@ -18,33 +18,33 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_program_runs_from_one_file_and_is_the_same_every_time(tmp_path: Path) -> None:
     program = tmp_path / "health.pyz"
-    program.write_bytes(health.program(ROOT))
-    assert health.program(ROOT) == program.read_bytes()
+    program.write_bytes(health.pack_program(ROOT))
+    assert health.pack_program(ROOT) == program.read_bytes()
     # As on a node: with nothing of ours installed.
     done = subprocess.run([sys.executable, "-I", "-S", str(program)], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "usage: python3 -m slurm.health prolog|interval\n")
 
 
 def test_simulated_gpus_have_no_driver_to_ask() -> None:
-    wanted = desired()
-    found = json.loads(health.expected(Facts(), wanted.inventory.compute[0], wanted))
-    assert (found["gpus"], found["efa"], found["mounts"]) == (0, 0, list(wanted.inventory.mounts))
+    target = desired()
+    expected = json.loads(health.describe_expected(Facts(), target.inventory.compute[0], target))
+    assert (expected["gpus"], expected["efa"], expected["mounts"]) == (0, 0, list(target.inventory.mounts))
 
 
 def test_a_launched_node_should_have_what_its_type_has() -> None:
     gpus = NodeGpus(count=8, kind="real", type="h200")
     h200 = NodeSet(group="h200", count=4, static=4, cpus=192, memory_mb=2_000_000, gpus=gpus, fabric="efa",
                    nvlinks=18, efa_devices=16, busbw={2**30: 437.0})  # fmt: skip
-    wanted = desired()
-    wanted = replace(wanted, inventory=wanted.inventory.model_copy(update={"sets": (h200,)}))
+    target = desired()
+    target = replace(target, inventory=target.inventory.model_copy(update={"sets": (h200,)}))
     machine = Node(name="h200-3", role="compute", group="h200", address="10.0.0.9", host_key="", machine_id="i-1",
                    cpus=192, memory_mb=2_000_000, gpus=gpus, fabric="efa")  # fmt: skip
-    assert json.loads(health.expected(Facts(), machine, wanted)) == {
+    assert json.loads(health.describe_expected(Facts(), machine, target)) == {
         "fabric": "efa",
         "gpus": 8,
         "nvlinks": 18,
         "efa": 16,
         "busbw": {"1073741824": 437.0},
-        "mounts": list(wanted.inventory.mounts),
+        "mounts": list(target.inventory.mounts),
         "software": {},
     }

@@ -12,7 +12,7 @@ import pytest
 from bootstrap.action import Action
 from bootstrap.desired import Desired
 from bootstrap.facts.collect import SCRIPT
-from bootstrap.plan import plan
+from bootstrap.plan import plan_steps
 from tests.bootstrap.clusters import bare_all, desired
 
 AS_USER = '#!/bin/sh\necho "$1 $2 $3" >> "$RECORD"\nshift 3\nexec "$@"\n'
@@ -20,14 +20,16 @@ AS_USER = '#!/bin/sh\necho "$1 $2 $3" >> "$RECORD"\nshift 3\nexec "$@"\n'
 
 @pytest.fixture
 def at_home(tmp_path: Path) -> Desired:
-    wanted = desired()
-    there = wanted.inventory.model_copy(update={"mounts": (str(tmp_path),)})
+    target = desired()
+    there = target.inventory.model_copy(update={"mounts": (str(tmp_path),)})
     (tmp_path / "home" / "muster").mkdir(parents=True)
-    return replace(wanted, inventory=there)
+    return replace(target, inventory=there)
 
 
-def key_action(wanted: Desired) -> Action:
-    return next(a for a in plan(bare_all(wanted), wanted)["controller"]["ssh"].actions if "key of muster" in a.title)
+def key_action(target: Desired) -> Action:
+    return next(
+        a for a in plan_steps(bare_all(target), target)["controller"]["ssh"].actions if "key of muster" in a.title
+    )
 
 
 def run(action: Action, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -54,7 +56,7 @@ def test_root_itself_touches_nothing_in_a_home(at_home: Desired, tmp_path: Path)
     assert (tmp_path / "record").read_text() == "-u muster --\n"
     before, _, _ = key_action(at_home).script.partition("runuser -u muster -- sh")
     assert before == "cd /\n"
-    home = next(a for a in plan(bare_all(at_home), at_home)["controller"]["users"].actions if "home" in a.title)
+    home = next(a for a in plan_steps(bare_all(at_home), at_home)["controller"]["users"].actions if "home" in a.title)
     path = f"{tmp_path}/home/muster"
     assert home.script.splitlines() == [
         f"mkdir -p {path}",

@@ -10,8 +10,8 @@ import pytest
 
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts, FileFact, UserFact
-from bootstrap.plan import fit, pending, plan
-from bootstrap.steps import order
+from bootstrap.plan import choose_cgroup, list_deviations, plan_steps
+from bootstrap.steps import registry
 from tests.bootstrap.clusters import bare_all, desired, done_all, node, titles
 
 Facts_ = dict[str, Facts]
@@ -32,14 +32,14 @@ def other_file(facts: Facts_, name: str, path: str, **fields: Any) -> Facts_:
 
 def test_a_finished_cluster_needs_nothing() -> None:
     wanted = desired()
-    assert list(pending(plan(done_all(wanted), wanted))) == []
+    assert list(list_deviations(plan_steps(done_all(wanted), wanted))) == []
 
 
 def test_a_bare_cluster_needs_every_step_but_packages() -> None:
-    planned = plan(bare_all(desired()), desired())
+    planned = plan_steps(bare_all(desired()), desired())
     busy = {step for steps in planned.values() for step, one in steps.items() if one.actions}
-    assert busy == {step.name for step in order.ALL} - {"packages", "time"}
-    assert planned["gpu-1"]["time"].skipped == "a container has its host's clock"
+    assert busy == {step.name for step in registry.ALL} - {"packages", "time"}
+    assert planned["gpu-1"]["time"].skipped == "a container uses the clock of its host"
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_a_bare_cluster_needs_every_step_but_packages() -> None:
             "users",
             [],
         ),
-        (lambda f: changed(f, "controller", homes={}), "controller", "users", ["make the home of muster"]),
+        (lambda f: changed(f, "controller", homes={}), "controller", "users", ["create the home of muster"]),
         (
             lambda f: changed(f, "controller", homes={}),
             "controller",
             "ssh",
-            ["make the key of muster for SSH between nodes"],
+            ["create the key of muster for SSH between nodes"],
         ),
         (
             lambda f: without_file(f, "gpu-2", "/etc/ssh/ssh_known_hosts"),
@@ -138,28 +138,28 @@ def test_a_bare_cluster_needs_every_step_but_packages() -> None:
             lambda f: changed(f, "controller", active=f["controller"].active - {"slurmdbd"}),
             "controller",
             "accounting",
-            ["enable MariaDB and slurmdbd", "make the accounting database", "start slurmdbd"],
+            ["enable MariaDB and slurmdbd", "create the accounting database", "start slurmdbd"],
         ),
     ],
 )
 def test_deviations(deviate: Callable[[Facts_], Facts_], where: str, step: str, expected: list[str]) -> None:
     wanted = desired()
-    assert titles(plan(deviate(done_all(wanted)), wanted), where, step) == expected
+    assert titles(plan_steps(deviate(done_all(wanted)), wanted), where, step) == expected
 
 
 def test_what_is_shipped_is_keyed_by_content() -> None:
     wanted = desired()
     facts = changed(done_all(wanted), "controller", bundle="old", environment_complete=False)
-    planned = plan(facts, wanted)
+    planned = plan_steps(facts, wanted)
     assert titles(planned, "controller", "bundle") == [f"ship bundle {wanted.bundle.digest}"]
-    assert titles(planned, "controller", "environment") == [f"make {wanted.environment}"]
+    assert titles(planned, "controller", "environment") == [f"build {wanted.environment}"]
 
 
 def test_growth_touches_names_keys_and_configuration_of_the_others_but_no_daemon() -> None:
     facts = done_all(desired())
     grown = desired(node("gpu-3", "compute", 23, group="gpu"))
-    planned = plan(facts, grown)
-    assert {(p.step, p.what) for p in pending({n: planned[n] for n in ("gpu-1", "gpu-2", "login")})} == {
+    planned = plan_steps(facts, grown)
+    assert {(p.step, p.what) for p in list_deviations({n: planned[n] for n in ("gpu-1", "gpu-2", "login")})} == {
         ("hosts", "write /etc/muster/hosts"),
         ("hosts", "merge the names into /etc/hosts"),
         ("ssh", "write /etc/ssh/ssh_known_hosts"),
@@ -173,14 +173,14 @@ def test_growth_touches_names_keys_and_configuration_of_the_others_but_no_daemon
 def test_a_new_key_restarts_the_daemons() -> None:
     wanted = desired()
     rekeyed = replace(wanted, secrets=replace(wanted.secrets, slurm_key=b"x" * 1024))
-    planned = plan(done_all(wanted), rekeyed)
+    planned = plan_steps(done_all(wanted), rekeyed)
     assert titles(planned, "gpu-1", "compute") == ["write /etc/slurm/slurm.key", "start slurmd"]
     assert "start slurmctld" in titles(planned, "controller", "controller")
 
 
 def test_an_added_user_reaches_every_node_and_the_accounts() -> None:
     facts = done_all(desired())
-    planned = plan(facts, desired(users={"muster": {"uid": 2000}, "carol": {"uid": 2003, "admin": True}}))
+    planned = plan_steps(facts, desired(users={"muster": {"uid": 2000}, "carol": {"uid": 2003, "admin": True}}))
     for name in facts:
         assert "add user carol" in titles(planned, name, "users")
         assert "write /etc/sudoers.d/muster" in titles(planned, name, "users")
@@ -194,9 +194,9 @@ def test_an_added_user_reaches_every_node_and_the_accounts() -> None:
 
 def test_a_storage_called_home_has_the_homes() -> None:
     wanted = desired(storage={"shared": {}, "home": {"mount": "/users"}})
-    planned = plan(bare_all(wanted), wanted)
+    planned = plan_steps(bare_all(wanted), wanted)
     assert "-d /users/muster " in planned["gpu-1"]["users"].actions[0].script
-    (home,) = [one for one in planned["controller"]["users"].actions if one.title == "make the home of muster"]
+    (home,) = [one for one in planned["controller"]["users"].actions if one.title == "create the home of muster"]
     assert "mkdir -p /users/muster\n" in home.script
     assert any("/users/muster/.ssh" in one.script for one in planned["controller"]["ssh"].actions)
     assert not any("/shared/home" in one.script for step in planned["controller"].values() for one in step.actions)
@@ -204,7 +204,7 @@ def test_a_storage_called_home_has_the_homes() -> None:
 
 def test_a_removed_user_is_locked_out_and_loses_the_account_but_not_the_home() -> None:
     both = desired(users={"muster": {"uid": 2000}, "carol": {"uid": 2003}})
-    planned = plan(done_all(both), desired())
+    planned = plan_steps(done_all(both), desired())
     assert titles(planned, "gpu-1", "users") == ["lock out carol"]
     assert "mgr delete user carol" in planned["controller"]["controller"].actions[0].script
     assert not any("/shared/home" in a.script for p in planned["controller"].values() for a in p.actions)
@@ -221,23 +221,23 @@ def test_a_uid_that_is_taken_is_an_error_and_not_a_change(found: dict[str, UserF
     with pytest.raises(
         BootstrapError, match=f"node gpu-1, step users: {said}. Fix: give users.muster.uid another value"
     ):
-        plan(changed(bare_all(desired()), "gpu-1", users=found), desired())
+        plan_steps(changed(bare_all(desired()), "gpu-1", users=found), desired())
 
 
 def test_missing_packages_are_installed_and_another_slurm_is_refused() -> None:
     facts = bare_all(desired())
     some = {k: v for k, v in facts["gpu-1"].packages.items() if k not in ("slurmd", "sudo")}
-    planned = plan(changed(facts, "gpu-1", packages=some), desired())
+    planned = plan_steps(changed(facts, "gpu-1", packages=some), desired())
     assert titles(planned, "gpu-1", "packages") == ["install sudo slurmd"]
     old = changed(facts, "gpu-1", packages={**facts["gpu-1"].packages, "slurm-client": "22.05.8-4"})
-    with pytest.raises(BootstrapError, match=r"Slurm 22.05.8-4 is installed, but software.slurm asks for 24.11"):
-        plan(old, desired())
+    with pytest.raises(BootstrapError, match=r"Slurm 22.05.8-4 is installed, but software.slurm is 24.11"):
+        plan_steps(old, desired())
 
 
 def test_limits_are_raised_only_where_the_machine_may() -> None:
     facts = bare_all(desired())
-    assert "write /etc/security/limits.d/muster.conf" not in titles(plan(facts, desired()), "gpu-1", "limits")
-    metal = plan(changed(facts, "gpu-1", container=False), desired())
+    assert "write /etc/security/limits.d/muster.conf" not in titles(plan_steps(facts, desired()), "gpu-1", "limits")
+    metal = plan_steps(changed(facts, "gpu-1", container=False), desired())
     assert "write /etc/security/limits.d/muster.conf" in titles(metal, "gpu-1", "limits")
     assert titles(metal, "gpu-1", "time") == ["start chrony"]
 
@@ -255,4 +255,4 @@ def test_limits_are_raised_only_where_the_machine_may() -> None:
 def test_one_kind_of_cgroup_for_all(kinds: tuple[str, str], marker: dict[str, str], expected: str) -> None:
     facts = bare_all(desired())
     facts = changed(facts, "gpu-1", cgroup=kinds[0]) | {"gpu-2": replace(facts["gpu-2"], cgroup=kinds[1])}  # type: ignore[arg-type]
-    assert fit(changed(facts, "controller", markers=marker), desired()).cgroup == expected
+    assert choose_cgroup(changed(facts, "controller", markers=marker), desired()).cgroup == expected

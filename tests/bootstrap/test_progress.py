@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from bootstrap.progress import Event, emit
-from bootstrap.table import Board
+from bootstrap.table import ProgressTable
 from tests.bootstrap.clusters import inventory
 
 
@@ -36,7 +36,7 @@ def test_without_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_table_has_a_column_per_node_or_group_and_a_row_per_step() -> None:
-    board = Board(inventory())
+    board = ProgressTable(inventory())
     for node, state in (("controller", "ok"), ("login", "skipped"), ("gpu-1", "changed"), ("gpu-2", "ok")):
         board(Event("bootstrap", node, "hosts", state))  # type: ignore[arg-type]
     board(Event("bootstrap", "gpu-1", "compute", "start"))

@@ -1,11 +1,11 @@
-"""Work on many nodes at once: results in order, failures with their companions, connections that outlive a run."""
+"""Work on many nodes at once: results in order, merged failures, connections that outlive a run."""
 
 from __future__ import annotations
 
 import pytest
 
 from bootstrap.errors import BootstrapError
-from bootstrap.sessions import Kept, Sessions, finish
+from bootstrap.sessions import Sessions, SharedConnections, wait_for_all
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from cluster.inventory import Node
@@ -24,7 +24,7 @@ def test_results_come_in_the_order_of_the_nodes() -> None:
         work = [
             sessions.submit(lambda n: sessions.open(n).run(f"echo {n.name}").out.strip(), n) for n in inventory().nodes
         ]
-        assert finish(work) == ["controller", "login", "gpu-1", "gpu-2"]
+        assert wait_for_all(work) == ["controller", "login", "gpu-1", "gpu-2"]
 
 
 def test_the_error_names_the_other_nodes_that_failed_as_well() -> None:
@@ -36,9 +36,9 @@ def test_the_error_names_the_other_nodes_that_failed_as_well() -> None:
         for future in futures:
             future.exception()
         with pytest.raises(BootstrapError) as caught:
-            finish(futures)
-    said = "node gpu-1, step users: no space left (failed as well: gpu-2). Log: /log. Fix: free some."
-    assert str(caught.value) == said
+            wait_for_all(futures)
+    text = "node gpu-1, step users: no space left (also failed: gpu-2). Log: /log. Fix: free some."
+    assert str(caught.value) == text
 
 
 def test_a_node_that_cannot_be_reached_is_an_error_of_its_own() -> None:
@@ -52,17 +52,17 @@ def test_a_node_that_cannot_be_reached_is_an_error_of_its_own() -> None:
         sessions.open(inventory().login)
 
 
-def test_kept_connections_are_made_once_and_closed_by_their_owner() -> None:
-    made: list[str] = []
+def test_shared_connections_are_opened_once_and_closed_by_their_owner() -> None:
+    connected: list[str] = []
 
     def connect(node: Node) -> Transport:
-        made.append(node.name)
+        connected.append(node.name)
         return Counted()
 
-    kept = Kept(connect)
+    connections = SharedConnections(connect)
     for _ in range(2):
-        with Sessions(kept.connect) as sessions:
+        with Sessions(connections.connect) as sessions:
             assert sessions.open(inventory().login).run("echo hi").out == "hi\n"
-    assert (made, Counted.closed) == (["login"], 0)
-    kept.close()
+    assert (connected, Counted.closed) == (["login"], 0)
+    connections.close()
     assert Counted.closed == 1

@@ -107,7 +107,7 @@ def test_everybody_may_read_it_and_only_root_may_write_it(box: Box):
 def test_what_a_kill_left_is_made_anew(box: Box):
     box.sh(f"mkdir -p {DEST}/lib && echo broken > {DEST}/lib/half")
     done = box.make()
-    assert f"removing what an interrupted run left in {DEST}" in done.stdout
+    assert f"removing the remains of an interrupted run in {DEST}" in done.stdout
     assert box.sh(f"ls {DEST}/lib").stdout.split() == ["python3.13"]
 
 
@@ -141,7 +141,7 @@ def test_a_full_disk_is_one_clear_line(lock: Path, boxes: list[Box]):
     boxes.append(Box(lock, "--network", "none", "--tmpfs", "/shared/env:size=4m"))
     done = boxes[0].make()
     assert done.returncode == 1
-    assert done.stderr.startswith("training-env: disk full: /shared/env has 0 MB left; free some space")
+    assert done.stderr.startswith("training-env: disk full: /shared/env has 0 MB left; free space")
     assert len(done.stderr.splitlines()) == 1
     assert boxes[0].sh("ls -A /shared/env").stdout.split() == ["key.lock"]
 
@@ -178,4 +178,4 @@ def test_a_wheel_with_another_hash_is_refused(tmp_path: Path, wheel: Path, boxes
 
 def test_a_lock_file_that_is_not_there(box: Box):
     done = box.sh(f"/scripts/training-env.sh /nowhere {DEST}")
-    assert (done.returncode, done.stderr) == (1, "training-env: lock file /nowhere cannot be read\n")
+    assert (done.returncode, done.stderr) == (1, "training-env: cannot read lock file /nowhere\n")

@@ -104,7 +104,7 @@ def test_a_command_that_hangs_ends_at_its_deadline(transport: SshTransport) -> N
 def test_a_node_that_dies_is_noticed_at_once(transport: SshTransport, sshd: Sshd) -> None:
     threading.Timer(0.3, sshd.drop).start()
     began = time.monotonic()
-    with pytest.raises(TransportError, match="the connection was lost: the node stopped or cannot be reached"):
+    with pytest.raises(TransportError, match="the connection was lost: the node stopped or is unreachable"):
         transport.run("sleep 20", timeout=15)
     assert time.monotonic() - began < 5
 
@@ -143,11 +143,11 @@ def test_refused_reset_and_silent_are_told_apart() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(
-            TransportError, match=r"SSH at 127.0.0.1:\d+: connected, but no SSH session came about for 1 s"
+            TransportError, match=r"SSH at 127.0.0.1:\d+: connected, but could not start an SSH session for 1 s"
         ):
             SshTransport.connect(node(port), KEY, deadline_s=1)
     with pytest.raises(
-        TransportError, match=r"SSH at 127.0.0.1:\d+: connection refused for 1 s. Fix: look whether gpu-1"
+        TransportError, match=r"SSH at 127.0.0.1:\d+: connection refused for 1 s. Fix: check that gpu-1"
     ):
         SshTransport.connect(node(port), KEY, deadline_s=1)
 

@@ -8,12 +8,12 @@ from botocore.exceptions import ClientError
 
 from bootstrap.transport.base import Completed
 from cluster import names
-from cluster.inventory import parameters
-from cluster.inventory.parameters import Report
 from infra.resources.job_queue import JobQueue, NoQueue, Seen, SlurmQueue, UnknownQueue, verdict
 from infra.targets.aws import run_command
 from infra.targets.aws.client import client
 from infra.targets.aws.instances import asking, instances
+from infra.targets.aws.node import parameters
+from infra.targets.aws.node.parameters import Report
 
 
 def queue_at(region: str, cluster: str, stack: str) -> JobQueue:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cluster.catalog import software
-from cluster.catalog.software import Part, components
+from cluster.catalog.software import Hardware, components
 from tests.cluster.catalog.software_output import CLOSED_DRIVER, EFA, FI_INFO, GOOD, MANAGER, OPEN_DRIVER
 
 ROOT = Path(__file__).parents[3]
-P5: tuple[Part, ...] = ("gpu", "nvswitch", "efa")
+P5: tuple[Hardware, ...] = ("gpu", "nvswitch", "efa")
 LOCK = (ROOT / "trainer/requirements.lock").read_text()
 
 
@@ -38,11 +38,11 @@ LOCK = (ROOT / "trainer/requirements.lock").read_text()
     ],
 )
 def test_what_programs_print(name: str, text: str, version: str) -> None:
-    assert components()[name].found(text) == version
+    assert components()[name].parse_version(text) == version
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({}, []),
         ({"driver": OPEN_DRIVER.replace("580.126.09", "595.91.07"),
@@ -51,7 +51,7 @@ def test_what_programs_print(name: str, text: str, version: str) -> None:
          ["NVIDIA driver 550.135; allowed: 580 or newer (the training environment has CUDA 13, "
           "which no older branch runs)"]),
         ({"driver": ""},
-         ["NVIDIA driver is not there; allowed: 580 or newer (the training environment has CUDA 13, "
+         ["NVIDIA driver is missing; allowed: 580 or newer (the training environment has CUDA 13, "
           "which no older branch runs)",
           "NVIDIA fabric manager 580.126.09; allowed: the same, the version of NVIDIA driver "
           "(it refuses to start beside a driver of another version, and without it no GPU can be used)"]),
@@ -62,11 +62,11 @@ def test_what_programs_print(name: str, text: str, version: str) -> None:
          ["EFA installer 1.22.0; allowed: 1.39.0 or newer (from here on it brings the NCCL plugin that fits its "
           "libfabric; before, the two came apart)"]),
         ({"efa": ""},
-         ["EFA kernel module is not there; allowed: 2.12.1 or newer (Lustre's client over EFA needs it; the module "
+         ["EFA kernel module is missing; allowed: 2.12.1 or newer (Lustre's client over EFA needs it; the module "
           "that comes with the kernel tells no version)"]),
         ({"libfabric": FI_INFO}, ["libfabric 1.19.0; allowed: 1.22.0 or newer (the NCCL plugin needs it)"]),
         ({"aws_ofi_nccl": "Initializing aws-ofi-nccl git-6e504db"},
-         ["aws-ofi-nccl says no version ('Initializing aws-ofi-nccl git-6e504db'); allowed: 1.15.0 or newer "
+         ["aws-ofi-nccl shows no version ('Initializing aws-ofi-nccl git-6e504db'); allowed: 1.15.0 or newer "
           "(it knows p6-b200 from here on; and only from 1.13 on is it called Libfabric, as nodes tell NCCL by "
           "NCCL_NET)"]),
         ({"aws_ofi_nccl": "Initializing aws-ofi-nccl 1.9.2-aws"},
@@ -82,16 +82,16 @@ def test_what_programs_print(name: str, text: str, version: str) -> None:
           "failing)"]),
     ],
 )  # fmt: skip
-def test_what_a_machine_with_everything_may_have(change: dict[str, str], said: list[str]) -> None:
-    assert [str(fault) for fault in software.faults(software.wanted(P5), GOOD | change)] == said
+def test_what_a_machine_with_everything_may_have(change: dict[str, str], expected: list[str]) -> None:
+    assert [str(fault) for fault in software.find_faults(software.list_required(P5), GOOD | change)] == expected
 
 
 def test_what_the_installer_will_bring_is_not_missed_before() -> None:
     bare = {name: text for name, text in GOOD.items() if name in ("driver", "fabric_manager")}
-    chosen = software.wanted(P5)
-    assert [one.name for one in software.lacking(chosen, bare)] == ["efa_installer"]
-    assert software.faults(chosen, bare) == []
-    assert software.lacking(chosen, GOOD) == ()
+    chosen = software.list_required(P5)
+    assert [component.name for component in software.list_missing(chosen, bare)] == ["efa_installer"]
+    assert software.find_faults(chosen, bare) == []
+    assert software.list_missing(chosen, GOOD) == ()
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_what_the_installer_will_bring_is_not_missed_before() -> None:
         (("lustre",), {"lustre", "kernel"}),
     ],
 )
-def test_what_counts_goes_by_what_a_machine_has(parts: tuple[Part, ...], names: set[str]) -> None:
-    assert {one.name for one in software.wanted(parts)} == names
+def test_what_counts_goes_by_what_a_machine_has(parts: tuple[Hardware, ...], names: set[str]) -> None:
+    assert {component.name for component in software.list_required(parts)} == names
 
 
 def test_the_lock_file_has_what_the_table_allows() -> None:
-    said = software.from_lock(LOCK)
-    assert set(said) == {"nccl"}
-    assert software.faults([components()["nccl"]], said) == []
-    assert software.from_lock("torch==2.15.0\n") == {}
+    expected = software.read_lock(LOCK)
+    assert set(expected) == {"nccl"}
+    assert software.find_faults([components()["nccl"]], expected) == []
+    assert software.read_lock("torch==2.15.0\n") == {}
 
 
 def test_the_least_driver_is_that_of_the_cuda_in_the_lock_file() -> None:
@@ -122,24 +122,31 @@ def test_the_least_driver_is_that_of_the_cuda_in_the_lock_file() -> None:
     assert {"13": "580"}[cuda[1]] == components()["driver"].least
 
 
-@pytest.mark.parametrize("one", components().values(), ids=lambda one: one.name)
-def test_every_entry_is_whole(one: software.Component) -> None:
-    assert one.source.startswith("https://")
-    assert [bool(one.file), bool(one.command), one.lock].count(True) == 1
-    assert bool(one.least) != bool(one.same_as)
-    for name in (one.same_as, one.installer):
+@pytest.mark.parametrize("component", components().values(), ids=lambda component: component.name)
+def test_every_entry_is_whole(component: software.Component) -> None:
+    assert component.source.startswith("https://")
+    assert [bool(component.file), bool(component.command), component.lock].count(True) == 1
+    assert bool(component.least) != bool(component.same_as)
+    for name in (component.same_as, component.installer):
         assert not name or name in components()
-    if one.version:
+    if component.version:
         assert (
-            software.faults([one], {one.name: f"Kernel Module {one.version}" if one.name == "driver" else _say(one)})
+            software.find_faults(
+                [component],
+                {
+                    component.name: f"Kernel Module {component.version}"
+                    if component.name == "driver"
+                    else _say(component)
+                },
+            )
             == []
         )
-    if one.install:
-        assert one.version in one.install.address
-        assert re.fullmatch(r"[0-9a-f]{64}", one.install.sha256)
+    if component.install:
+        assert component.version in component.install.address
+        assert re.fullmatch(r"[0-9a-f]{64}", component.install.sha256)
 
 
-def _say(one: software.Component) -> str:
+def _say(component: software.Component) -> str:
     """What a node with the reviewed version would say."""
     before = {"efa_installer": "# EFA installer version: ", "libfabric": "libfabric: ", "aws_ofi_nccl": "aws-ofi-nccl "}
-    return f"{before.get(one.name, '')}{one.version}"
+    return f"{before.get(component.name, '')}{component.version}"

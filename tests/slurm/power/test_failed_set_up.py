@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cluster.inventory import parameters
+from infra.targets.aws.node import parameters
 from slurm.power import limits
 from slurm.power.context import Context
 from slurm.power.programs import resume

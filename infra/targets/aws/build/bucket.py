@@ -7,10 +7,10 @@ import json
 import pulumi
 import pulumi_aws as aws
 
-from cluster.inventory import parameters
 from infra.targets.aws import names
 from infra.targets.aws.build.bundle import Packed
 from infra.targets.aws.build.part import Part, Site
+from infra.targets.aws.node import parameters
 from infra.targets.aws.plan import iam
 
 _OLD_VERSION_DAYS = 7

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootstrap.node_bundle import pack_node
-from bootstrap.wheels import Architecture, wheels
+from bootstrap.bundle import pack_node
+from bootstrap.wheels import Architecture, fetch_wheels
 from infra.home import Home, private_folder
 
 # What runs on this target's machines, besides what runs on every node. Their packages have no `__init__` there.
@@ -27,7 +27,9 @@ def pack(stack: str, architecture: str, cluster_files: Mapping[str, str]) -> Pac
     """Written beside the stack's other files; the one before it is no longer of use there."""
     home = Home.of(os.environ)
     content = {name: text.encode() for name, text in cluster_files.items()}
-    bundle = pack_node(home.repo, wheels(home.repo, home.cache, _ARCHITECTURES[architecture]), content, NODE_FOLDERS)
+    bundle = pack_node(
+        home.repo, fetch_wheels(home.repo, home.cache, _ARCHITECTURES[architecture]), content, NODE_FOLDERS
+    )
     folder = private_folder(home.stack(stack).folder) / "bundles"
     folder.mkdir(exist_ok=True)
     path = folder / f"{bundle.digest}.tar"

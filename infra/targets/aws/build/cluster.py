@@ -8,9 +8,9 @@ from typing import Any
 
 import pulumi
 
-from bootstrap import node_bundle
+from bootstrap import bundle
 from cluster.catalog.instances import InstanceType
-from cluster.inventory import Cloud, Role, parameters
+from cluster.inventory import Role
 from infra.plan import BuildPlan
 from infra.targets.aws.build.bucket import Bucket
 from infra.targets.aws.build.budget import Budget
@@ -33,6 +33,8 @@ from infra.targets.aws.build.resolved import Resolved, ResolvedArgs
 from infra.targets.aws.build.roles import Roles, scope
 from infra.targets.aws.build.security_groups import SecurityGroups
 from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.node import parameters
+from infra.targets.aws.node.cloud import describe_cloud
 from infra.targets.aws.plan import capacity, images, machines, network, security
 from infra.targets.aws.plan.iam import NODE_ROLES
 from infra.targets.aws.plan.user_data import user_data
@@ -135,7 +137,7 @@ class AwsCluster(pulumi.ComponentResource):
 
     def _pack(self, known: Mapping[str, Any]) -> Packed:
         spec = self._context.spec
-        cloud = Cloud(
+        cloud = describe_cloud(
             region=self._site.aws.region,
             bucket=known["bucket"],
             domain=self._zone.domain,
@@ -144,10 +146,10 @@ class AwsCluster(pulumi.ComponentResource):
             image_fix=images.image_fix(self._site.aws),
         )
         files = {
-            node_bundle.SPEC: spec.model_dump_json(),
-            node_bundle.INVENTORY: known["inventory"],
-            node_bundle.CLOUD: cloud.model_dump_json(),
-            node_bundle.PUBLIC_KEY: known["ssh_public_key"],
+            bundle.SPEC: spec.model_dump_json(),
+            bundle.INVENTORY: known["inventory"],
+            bundle.CLOUD: cloud.model_dump_json(),
+            bundle.PUBLIC_KEY: known["ssh_public_key"],
         }
         return pack(self._context.stack, machines.controller(spec).architecture, files)
 

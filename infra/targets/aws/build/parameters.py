@@ -5,10 +5,10 @@ from __future__ import annotations
 import pulumi
 import pulumi_aws as aws
 
-from cluster.inventory import parameters
 from infra.resources.secrets import ClusterSecrets
 from infra.targets.aws.build.host_keys import HostKeys
 from infra.targets.aws.build.part import Part, Site
+from infra.targets.aws.node import parameters
 from infra.targets.aws.plan.iam import NODE_ROLES
 
 

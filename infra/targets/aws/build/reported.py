@@ -14,8 +14,6 @@ from botocore.exceptions import ClientError
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
 from bootstrap.progress import Event, emit
-from cluster.inventory import parameters
-from cluster.inventory.parameters import Report
 from cluster.names import CONTROLLER
 from infra.resources.problem import Problem
 from infra.resources.properties import Properties, changed, unknown
@@ -23,6 +21,8 @@ from infra.targets.aws.build import reports
 from infra.targets.aws.build.lost_machines import lost
 from infra.targets.aws.build.reports import LOG, Wanted
 from infra.targets.aws.client import client
+from infra.targets.aws.node import parameters
+from infra.targets.aws.node.parameters import Report
 
 # Longer than a controller takes that has to build Slurm first.
 PATIENCE_S = 3600.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.inventory.parameters import Report
+from infra.targets.aws.node.parameters import Report
 
 Verdict = Literal["ready", "coming", "stale"]
 LOG = "/var/log/muster/node.log"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cluster.inventory.model import Part
+from cluster.inventory.model import InventoryModel
 
 Purchase = Literal["on-demand", "spot", "reservation", "block"]
 
 
-class LaunchOption(Part):
+class LaunchOption(InventoryModel):
     """One way to get a node: a launch template in one subnet, bought in one way."""
 
     purchase: Purchase
@@ -27,7 +27,7 @@ class LaunchOption(Part):
         return " ".join([self.instance_type, self.purchase, self.zone, self.reservation or ""]).strip()
 
 
-class FleetGroup(Part):
+class FleetGroup(InventoryModel):
     """The launch options of one node group."""
 
     name: str
@@ -36,7 +36,7 @@ class FleetGroup(Part):
     """How long a shortage is retried before Slurm hears of it, in seconds."""
 
 
-class Fleet(Part):
+class Fleet(InventoryModel):
     """Everything that launching needs to know; written by the engine, read on the controller."""
 
     cluster: str

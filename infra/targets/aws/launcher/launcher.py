@@ -9,12 +9,12 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from cluster.inventory import parameters
-from cluster.inventory.parameters import Report
 from infra.targets.aws.launcher import instances
 from infra.targets.aws.launcher.api import Answer, AwsApi
 from infra.targets.aws.launcher.fleet import Fleet, FleetGroup, LaunchOption
 from infra.targets.aws.launcher.launch import launch
+from infra.targets.aws.node import parameters
+from infra.targets.aws.node.parameters import Report
 from slurm.power.launcher import LaunchResult, Machine, MachineList, Option, Place, SetUpFailure, Spending, Unit
 
 # Limits of one call: 1,000 records in a batch of Route 53, where an UPSERT counts twice; ids of

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from botocore.exceptions import ClientError
 
-from cluster.inventory import parameters
 from infra.targets.aws import names
 from infra.targets.aws.leftover_kinds.kind import Account, Found, Kind, belongs, tags_of, usd_per_hour
+from infra.targets.aws.node import parameters
 
 _FIXED_RECORDS = ("NS", "SOA")
 

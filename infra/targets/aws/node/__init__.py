@@ -1,1 +1,1 @@
-"""A machine on AWS that sets itself up: who it is, what it is to be, and word of how it went."""
+"""Code that runs on AWS machines: they download the bundle and set themselves up as nodes."""

@@ -1,6 +1,7 @@
-"""What user data does before the bundle is there: wait for the machine's name, fetch the bundle, tell of a failure.
+"""What user data does before the bundle is there: read the machine's name, fetch the bundle, report a failure.
 
-Plain Python 3.10 without packages: user data carries this file and runs it before anything is installed."""
+Plain Python 3.10 without packages: user data contains this file and runs it before anything is installed.
+"""
 
 from __future__ import annotations
 
@@ -12,53 +13,58 @@ from infra.targets.aws.node import imds, signed
 
 GROUP_TAG = "muster.group"
 NUMBERS_TAG = "muster.numbers"
-LINE = 1000
-"""As much of a log line as a report holds; a parameter has 4 KB."""
+MAX_LINE = 1000
+"""Characters of a log line that a report holds; a parameter holds 4 KB."""
 
 
-def name(tag: str) -> str:
-    """The machine's name: from its own tag, or from the numbers that all machines of one launch carry."""
+def read_name(tag: str) -> str:
+    """Return the machine's node name: from its own tag, or from tags that all machines of a launch share."""
 
-    def once() -> str:
-        found = imds.tag(tag) or numbered(imds.tag(GROUP_TAG), imds.tag(NUMBERS_TAG), imds.read("ami-launch-index"))
-        if not found:
+    def read() -> str:
+        name = imds.read_tag(tag) or derive_name(
+            imds.read_tag(GROUP_TAG), imds.read_tag(NUMBERS_TAG), imds.read("ami-launch-index")
+        )
+        if not name:
             raise OSError(f"the machine has no tag {tag}")
-        return found
+        return name
 
-    return signed.patiently(once, "name")
+    return signed.retry(read, "name")
 
 
-def numbered(group: str, numbers: str, index: str) -> str:
-    """One call starts many machines with the same tags; each takes the number at its place in the call."""
+def derive_name(group: str, numbers: str, index: str) -> str:
+    """Return the name of one machine of a launch: `numbers` such as `1-3 7` are assigned in launch order."""
     spans = [part.partition("-") for part in numbers.split()]
     every = [number for first, _, last in spans for number in range(int(first), int(last or first) + 1)]
     return f"{group}-{every[int(index)]}" if group and int(index) < len(every) else ""
 
 
-def report(region: str, parameter: str, said: dict[str, str]) -> None:
-    instance = signed.patiently(lambda: imds.read("instance-id"), "instance id")
+def report(region: str, parameter: str, values: dict[str, str]) -> None:
+    """Write how far the set-up got to the node's parameter."""
+    instance = signed.retry(lambda: imds.read("instance-id"), "instance id")
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    value = json.dumps({**said, "line": said["line"][-LINE:], "instance": instance, "at": at})
+    value = json.dumps({**values, "line": values["line"][-MAX_LINE:], "instance": instance, "at": at})
     signed.ssm(region, "PutParameter", Name=parameter, Value=value, Type="String", Overwrite=True)
 
 
 def get(region: str, bucket: str, key: str, path: str, sha256: str) -> None:
-    found = signed.fetch(region, bucket, key, path)
-    if found != sha256:
-        raise RuntimeError(f"s3://{bucket}/{key} has sha256 {found}, not {sha256}: it is not what was uploaded")
+    """Download an object; raise RuntimeError if it does not have the expected SHA-256."""
+    actual = signed.fetch(region, bucket, key, path)
+    if actual != sha256:
+        raise RuntimeError(f"s3://{bucket}/{key} has sha256 {actual}, expected {sha256}")
 
 
-def main(command: str, *words: str) -> int:
+def main(command: str, *arguments: str) -> int:
+    """Run `name`, `get` or `report` and return the exit code."""
     try:
         if command == "name":
-            print(name(*words))
+            print(read_name(*arguments))
         elif command == "get":
-            get(*words)
+            get(*arguments)
         else:
-            region, parameter, bundle, state, step, line = words
+            region, parameter, bundle, state, step, line = arguments
             report(region, parameter, {"bundle": bundle, "state": state, "step": step, "line": line})
-    except RuntimeError as problem:
-        print(problem, file=sys.stderr)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
         return 1
     return 0
 

@@ -1,36 +1,65 @@
-"""The cluster's secrets as this machine may read them, and what the controller may launch."""
+"""Names of the SSM parameters and S3 objects through which the engine and the machines exchange data."""
 
 from __future__ import annotations
 
-import base64
-import secrets as random
-import tempfile
-from pathlib import Path
+from typing import Literal
 
-from bootstrap.desired import Secrets
-from cluster.inventory import Cloud, Role, parameters
-from infra.targets.aws.node import signed
+from cluster.inventory import InventoryModel, Role
 
-
-def secrets(region: str, cluster: str, role: Role, ssh_public_key: str) -> Secrets:
-    """Only the controller may know the password of its database; elsewhere it is used for nothing."""
-    password = _read(region, parameters.db_password(cluster)) if role == "controller" else random.token_hex(8)
-    return Secrets(
-        slurm_key=base64.b64decode(_read(region, parameters.slurm_key(cluster))),
-        db_password=password,
-        ssh_public_key=ssh_public_key,
-        host_key=_read(region, parameters.host_key(cluster, role)),
-    )
+NODE_TAG = "muster.node"
+"""Tag that holds a machine's node name; the name is its key in the inventory."""
+FLEET = "fleet.json"
+"""Object key of the Fleet, which only the controller reads."""
 
 
-def fleet(cloud: Cloud) -> bytes:
-    """Too large for a parameter: an object of the cluster's bucket."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / parameters.FLEET
-        signed.fetch(cloud.region, cloud.bucket, parameters.FLEET, str(path))
-        return path.read_bytes()
+class Report(InventoryModel):
+    """How far the set-up of a machine got: the value of the node's parameter."""
+
+    instance: str
+    state: Literal["working", "ready", "failed"]
+    step: str = ""
+    line: str = ""
+    at: str = ""
+    """Time of the report, ISO 8601 in UTC."""
+    bundle: str = ""
+    """Digest of the bundle that the machine applied."""
 
 
-def _read(region: str, name: str) -> str:
-    found = signed.ssm(region, "GetParameter", Name=name, WithDecryption=True)
-    return str(found["Parameter"]["Value"])
+def root(cluster: str) -> str:
+    """Return the path under which every parameter of the cluster is."""
+    return f"/muster/{cluster}"
+
+
+def nodes(cluster: str) -> str:
+    """Return the path under which every node has one parameter, named after the node."""
+    return f"{root(cluster)}/nodes"
+
+
+def node(cluster: str, name: str) -> str:
+    """Return the parameter that holds the report of one node."""
+    return f"{nodes(cluster)}/{name}"
+
+
+def slurm_key(cluster: str) -> str:
+    """Return the SecureString parameter with Slurm's authentication key in base64."""
+    return f"{root(cluster)}/slurm-key"
+
+
+def db_password(cluster: str) -> str:
+    """Return the SecureString parameter with the database password; only the controller may read it."""
+    return f"{root(cluster)}/db-password"
+
+
+def host_key(cluster: str, role: Role) -> str:
+    """Return the SecureString parameter with the private SSH host key that all machines of a role share."""
+    return f"{root(cluster)}/host-keys/{role}"
+
+
+def bundle(sha256: str) -> str:
+    """Return the object key of a bundle."""
+    return f"bundle/{sha256}.tar"
+
+
+def packages(name: str) -> str:
+    """Return the object key of packages that the controller built for all nodes."""
+    return f"packages/{name}.tar"

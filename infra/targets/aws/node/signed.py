@@ -1,6 +1,7 @@
-"""Signed requests to AWS (Signature Version 4), as few as a node needs: objects of S3, calls of SSM; patient ones.
+"""Signed requests to AWS (Signature Version 4), only as many as a node needs: S3 objects and SSM calls, with retries.
 
-Plain Python 3.10 without packages: user data carries this file and runs it before anything is installed."""
+Plain Python 3.10 without packages: user data contains this file and runs it before anything is installed.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +21,16 @@ from infra.targets.aws.node import imds
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
-# A role's credentials, an object just written, a policy just attached: each may take a minute to be seen everywhere.
-PATIENCE_S = 300.0
-PAUSE_S = 0.5
+# A role's credentials, a new object and a new policy can each take a minute until they are visible everywhere.
+RETRY_FOR_S = 300.0
+FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 20.0
 BAD_REQUEST = 400
 CHUNK = 1 << 20
 
 
-class Ask(NamedTuple):
-    """A request before it is signed; names of headers in small letters."""
+class Call(NamedTuple):
+    """A request before it is signed; header names are in lower case."""
 
     method: str
     service: str
@@ -39,97 +40,100 @@ class Ask(NamedTuple):
     headers: dict[str, str] = {}  # noqa: RUF012  # never changed
 
 
-def fetch(region: str, bucket: str, key: str, path: str, patience_s: float = PATIENCE_S) -> str:
-    """Writes an object to a file; returns its SHA-256."""
+def fetch(region: str, bucket: str, key: str, path: str, retry_for_s: float = RETRY_FOR_S) -> str:
+    """Download an object to a file and return its SHA-256."""
 
-    def once() -> str:
+    def download() -> str:
         digest = hashlib.sha256()
-        with request(Ask("GET", "s3", region, f"/{bucket}/{key}")) as answer, open(path, "wb") as file:
+        with request(Call("GET", "s3", region, f"/{bucket}/{key}")) as answer, open(path, "wb") as file:
             while chunk := answer.read(CHUNK):
                 digest.update(chunk)
                 file.write(chunk)
         return digest.hexdigest()
 
-    return patiently(once, f"s3://{bucket}/{key}", patience_s)
+    return retry(download, f"s3://{bucket}/{key}", retry_for_s)
 
 
 def store(region: str, bucket: str, key: str, path: str) -> None:
+    """Upload a file as an object."""
     with open(path, "rb") as file:
         data = file.read()
 
-    def once() -> None:
-        # Else urllib says that it is a form.
-        kind = {"content-type": "application/octet-stream"}
-        request(Ask("PUT", "s3", region, f"/{bucket}/{key}", data, kind)).close()
+    def upload() -> None:
+        # Without a content type, urllib would send that of a form.
+        headers = {"content-type": "application/octet-stream"}
+        request(Call("PUT", "s3", region, f"/{bucket}/{key}", data, headers)).close()
 
-    patiently(once, f"s3://{bucket}/{key}")
+    retry(upload, f"s3://{bucket}/{key}")
 
 
 def ssm(region: str, action: str, **arguments: Any) -> dict[str, Any]:
+    """Call Systems Manager and return its answer."""
     headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"AmazonSSM.{action}"}
-    ask = Ask("POST", "ssm", region, "/", json.dumps(arguments).encode(), headers)
+    call = Call("POST", "ssm", region, "/", json.dumps(arguments).encode(), headers)
 
-    def once() -> dict[str, Any]:
-        with request(ask) as answer:
-            found: dict[str, Any] = json.loads(answer.read() or b"{}")
-        return found
+    def send() -> dict[str, Any]:
+        with request(call) as answer:
+            values: dict[str, Any] = json.loads(answer.read() or b"{}")
+        return values
 
-    return patiently(once, action)
+    return retry(send, action)
 
 
-def patiently(work: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
-    """Again after a growing pause, as long as it may still come right."""
-    deadline, pause = time.monotonic() + patience_s, PAUSE_S
+def retry(work: Callable[[], T], what: str, retry_for_s: float = RETRY_FOR_S) -> T:
+    """Call `work` again after growing pauses, unless its error is permanent or the time is up."""
+    deadline, pause = time.monotonic() + retry_for_s, FIRST_PAUSE_S
     while True:
         try:
             return work()
-        except OSError as problem:  # includes what urllib raises
-            said = _words(problem)
-            if _hopeless(problem, said) or time.monotonic() + pause > deadline:
-                raise RuntimeError(f"{what}: {said}") from None
-        # Many machines start at the same moment: they must not come back at the same moment.
+        except OSError as error:  # includes what urllib raises
+            text = _describe(error)
+            if _is_permanent(error, text) or time.monotonic() + pause > deadline:
+                raise RuntimeError(f"{what}: {text}") from None
+        # Many machines start at the same moment; they must not retry at the same moment.
         time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
         pause = min(pause * 2, LONGEST_PAUSE_S)
 
 
-def request(ask: Ask) -> Any:
-    base = os.environ.get("AWS_ENDPOINT_URL") or f"https://{ask.service}.{ask.region}.{_domain(ask.region)}"
+def request(call: Call) -> Any:
+    """Sign and send a request; return the open answer."""
+    base = os.environ.get("AWS_ENDPOINT_URL") or f"https://{call.service}.{call.region}.{_domain(call.region)}"
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    headers = sign(ask, urllib.parse.urlsplit(base).netloc, now, imds.credentials())
-    url = base.rstrip("/") + urllib.parse.quote(ask.path)
-    ready = urllib.request.Request(url, ask.body or None, headers, method=ask.method)  # noqa: S310
-    return urllib.request.urlopen(ready, timeout=TIMEOUT_S)  # noqa: S310
+    headers = sign(call, urllib.parse.urlsplit(base).netloc, now, imds.read_credentials())
+    url = base.rstrip("/") + urllib.parse.quote(call.path)
+    signed = urllib.request.Request(url, call.body or None, headers, method=call.method)  # noqa: S310
+    return urllib.request.urlopen(signed, timeout=TIMEOUT_S)  # noqa: S310
 
 
-def sign(ask: Ask, host: str, now: str, who: imds.Credentials) -> dict[str, str]:
-    """The headers of the request with its signature among them."""
-    digest = hashlib.sha256(ask.body).hexdigest()
-    headers = {**ask.headers, "host": host, "x-amz-content-sha256": digest, "x-amz-date": now}
-    if who.token:
-        headers["x-amz-security-token"] = who.token
+def sign(call: Call, host: str, now: str, credentials: imds.Credentials) -> dict[str, str]:
+    """Return the headers of a request, with its signature."""
+    digest = hashlib.sha256(call.body).hexdigest()
+    headers = {**call.headers, "host": host, "x-amz-content-sha256": digest, "x-amz-date": now}
+    if credentials.token:
+        headers["x-amz-security-token"] = credentials.token
     names = ";".join(sorted(headers))
-    listed = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-    canonical = "\n".join([ask.method, urllib.parse.quote(ask.path), "", listed, names, digest])
-    scope = f"{now[:8]}/{ask.region}/{ask.service}/aws4_request"
+    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    canonical = "\n".join([call.method, urllib.parse.quote(call.path), "", lines, names, digest])
+    scope = f"{now[:8]}/{call.region}/{call.service}/aws4_request"
     text = "\n".join(["AWS4-HMAC-SHA256", now, scope, hashlib.sha256(canonical.encode()).hexdigest()])
-    key = f"AWS4{who.secret}".encode()
+    key = f"AWS4{credentials.secret}".encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
     proof = f"SignedHeaders={names}, Signature={hmac.digest(key, text.encode(), 'sha256').hex()}"
-    return headers | {"authorization": f"AWS4-HMAC-SHA256 Credential={who.key}/{scope}, {proof}"}
+    return headers | {"authorization": f"AWS4-HMAC-SHA256 Credential={credentials.key}/{scope}, {proof}"}
 
 
 def _domain(region: str) -> str:
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
-def _words(problem: OSError) -> str:
-    if isinstance(problem, urllib.error.HTTPError):
-        return f"{problem.code} {problem.read().decode(errors='replace').strip()[:300] or problem.reason}"
-    return str(getattr(problem, "reason", problem))
+def _describe(error: OSError) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"{error.code} {error.read().decode(errors='replace').strip()[:300] or error.reason}"
+    return str(getattr(error, "reason", error))
 
 
-def _hopeless(problem: OSError, said: str) -> bool:
-    """AWS refuses what is malformed with 400; so it does what comes too fast, and that is no reason to give up."""
-    refused = isinstance(problem, urllib.error.HTTPError) and problem.code == BAD_REQUEST
-    return refused and "Throttl" not in said and "TooMany" not in said
+def _is_permanent(error: OSError, text: str) -> bool:
+    """Return whether AWS rejects the request itself: code 400, which it also uses for throttling."""
+    rejected = isinstance(error, urllib.error.HTTPError) and error.code == BAD_REQUEST
+    return rejected and "Throttl" not in text and "TooMany" not in text

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from cluster import names
 from cluster.inventory import Role as NodeRole
-from cluster.inventory import parameters
 from infra.targets.aws import names as aws_names
+from infra.targets.aws.node import parameters
 
 Role = Literal["controller", "login", "compute", "budget", "flow-logs"]
 NODE_ROLES: tuple[NodeRole, ...] = ("controller", "login", "compute")

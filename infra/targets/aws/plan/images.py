@@ -51,7 +51,7 @@ def _path(machine: InstanceType) -> str:
 
 
 def image_fix(section: Aws) -> str:
-    """Return how a person chooses another image for GPU nodes, as an error message says it."""
+    """Return how a person chooses another image for GPU nodes, as the beginning of a sentence."""
     if section.ami:
-        return f"remove `aws.ami: {section.ami}` to get AWS's own image"
-    return "name an image that has them as `aws.ami`"
+        return f"remove `aws.ami: {section.ami}` to use the AWS image"
+    return "set `aws.ami` to an image that has the required versions"

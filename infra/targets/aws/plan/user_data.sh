@@ -1,7 +1,7 @@
 #!/bin/sh
-# muster: fetches the bundle by its hash and lets it set this machine up. Runs at the first boot; may be run again, also with
-# another bundle. No secrets here: who may call the metadata service may read this.
-# shellcheck disable=SC2012,SC2154,SC2317  # settings are filled in, functions run by `attempt`, names are plain
+# muster: fetches the bundle by its hash and runs its set-up. Runs at the first boot; may be run again, also with another
+# bundle. Contains no secrets: everyone who can call the metadata service can read it.
+# shellcheck disable=SC2012,SC2154,SC2317  # settings are filled in, functions run by `attempt`, file names are plain
 set -u
 umask 022
 export DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1
@@ -16,7 +16,7 @@ mkdir -p /var/log/muster "$early/infra/targets/aws/node" /opt/muster
 
 early() { PYTHONPATH=$early python3 -m infra.targets.aws.node.early "$@"; }
 
-# The last thing a step said is what the one who waits gets to read.
+# Runs a step; the last line of its output is what a failure report contains.
 attempt() {
   step=$1
   shift
@@ -33,7 +33,7 @@ failed() {
   exit 1
 }
 
-again() {
+retry() {
   for pause in 2 5 15 30 0; do
     "$@" && return 0
     sleep "$pause"
@@ -41,18 +41,18 @@ again() {
   return 1
 }
 
-recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 find_python() {
   for python in python3 python3.13 python3.12 python3.11; do
-    if recent "$python"; then command -v "$python" >/run/muster/python && return 0; fi
+    if is_recent "$python"; then command -v "$python" >/run/muster/python && return 0; fi
   done
   return 1
 }
 
 install_python() {
   find_python && return 0
-  again apt-get -q update && again apt-get -q -o DPkg::Lock::Timeout=120 install -y --no-install-recommends python3.11
+  retry apt-get -q update && retry apt-get -q -o DPkg::Lock::Timeout=120 install -y --no-install-recommends python3.11
   find_python
 }
 
@@ -60,7 +60,7 @@ unpack() {
   rm -rf "$home" && mkdir -p "$home" && tar -x -f "$home.tar" -C "$home" --no-same-owner && rm -f "$home.tar"
 }
 
-# pip runs from its own wheel: the image need not have it, nor the index be reachable.
+# pip runs from its own wheel: the image needs no pip, and no package index has to be reachable.
 make_environment() {
   "$(cat /run/muster/python)" -m venv --without-pip "$home/venv" &&
     "$home/venv/bin/python" "$(ls "$home"/wheels/pip-*.whl)/pip" install -q --no-index --no-compile --no-cache-dir \
@@ -69,10 +69,10 @@ make_environment() {
     ls -1dt /opt/muster/[0-9a-f]*[0-9a-f]/ | tail -n +4 | xargs -r rm -rf
 }
 
-# Reports by itself, and then exits with 3; whatever else ends it is reported here.
+# Reports its own failures and then exits with 3; every other failure is reported here.
 apply() {
   cd "$home" || return 1
-  { "$home/venv/bin/python" -m infra.targets.aws.node.node --bundle "$digest" 2>&1; echo $? >/run/muster/code; } | tee "$last"
+  { "$home/venv/bin/python" -m infra.targets.aws.node.set_up --bundle "$digest" 2>&1; echo $? >/run/muster/code; } | tee "$last"
   return "$(cat /run/muster/code)"
 }
 
@@ -93,6 +93,6 @@ main() {
   return "$code"
 }
 
-# One at a time: whoever runs it again may be quicker than the first boot.
+# One at a time: a second run may start before the first boot has finished.
 { (flock 9 && main) 9>/run/muster/lock; echo $? >/run/muster/result; } 2>&1 | tee -a "$log"
 exit "$(cat /run/muster/result)"

@@ -31,7 +31,7 @@ def lock(spec: ClusterSpec, root: Path) -> Iterator[Issue]:
     path = root / spec.software.training_lock
     if spec.target != "aws" or not path.is_file() or not any(found.gpus.count for _, found in groups(spec).values()):
         return
-    said = table.from_lock(path.read_text(encoding="utf-8"))
-    for fault in table.faults([table.components()[name] for name in said], said):
+    said = table.read_lock(path.read_text(encoding="utf-8"))
+    for fault in table.find_faults([table.components()[name] for name in said], said):
         fix = f"lock {fault.component.title} {fault.allowed}, or name another lock file"
         yield error("lock_version", software.WHERE, f"'{spec.software.training_lock}' has {fault}", fix)

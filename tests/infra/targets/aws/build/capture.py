@@ -110,7 +110,7 @@ def _environment(home: str) -> dict[str, str]:
 
 def _no_wheels(home: str) -> Any:
     """Wheels come from a package index; what is in the bundle does not matter here."""
-    return patch.object(bundle, "wheels", lambda *_: Path(home))
+    return patch.object(bundle, "fetch_wheels", lambda *_: Path(home))
 
 
 class _Recorder(MockMonitor):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bootstrap.transport.base import Completed
-from cluster.inventory import parameters
-from cluster.inventory.parameters import Report
 from infra.resources.job_queue import NoQueue, SlurmQueue, UnknownQueue
 from infra.resources.problem import Problem
 from infra.targets.aws import run_command
+from infra.targets.aws.node import parameters
+from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.queue import queue_at
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT

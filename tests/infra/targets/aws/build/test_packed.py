@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from bootstrap import node_bundle
-from bootstrap.steps.ssh import known_hosts
+from bootstrap import bundle
+from bootstrap.steps.ssh import render_known_hosts
 from cluster.inventory import Inventory
 from infra.targets.aws.build import cluster
 from infra.targets.aws.build.bundle import Packed
@@ -22,12 +22,12 @@ def test_every_node_knows_the_host_keys_of_all_of_them(stack: str) -> None:
     packed: list[Inventory] = []
 
     def pack(_stack: str, _architecture: str, files: Mapping[str, str]) -> Packed:
-        packed.append(Inventory.model_validate_json(files[node_bundle.INVENTORY]))
+        packed.append(Inventory.model_validate_json(files[bundle.INVENTORY]))
         return Packed("digest", "sha256", "bundle.tar")
 
     with patch.object(cluster, "pack", pack):
         capture(spec, stack)
     (found,) = packed
-    keys = dict(line.split(" ", 1) for line in known_hosts(found).splitlines())
+    keys = dict(line.split(" ", 1) for line in render_known_hosts(found).splitlines())
     fixed = {f"{node.name},{node.address}": f"ssh-ed25519 PUBLIC-{node.role}" for node in found.nodes}
     assert keys == fixed | {f"{group}-*": "ssh-ed25519 PUBLIC-compute" for group in spec.groups}

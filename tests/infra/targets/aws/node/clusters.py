@@ -6,8 +6,9 @@ from typing import Any
 
 from bootstrap.desired import Desired, Secrets
 from bootstrap.facts.model import Disk, Facts
-from cluster.inventory import Cloud, Filesystem, Inventory, Node, NodeSet, Role
+from cluster.inventory import Filesystem, Inventory, Node, NodeSet, Role
 from cluster.spec import ClusterSpec
+from infra.targets.aws.node.cloud import AwsCloud, describe_cloud
 from tests.bootstrap.clusters import KEY, ROOT
 
 KERNEL = "6.8.0-1021-aws"
@@ -37,15 +38,17 @@ def inventory() -> Inventory:
     return Inventory(cluster="toy", target="aws", nodes=nodes, sets=SETS)
 
 
-def cloud(*filesystems: Filesystem, **more: Any) -> Cloud:
-    return Cloud(region="us-east-1", bucket="bucket", domain="toy.muster.internal", filesystems=filesystems, **more)
+def cloud(*filesystems: Filesystem, **more: Any) -> AwsCloud:
+    return describe_cloud(
+        region="us-east-1", bucket="bucket", domain="toy.muster.internal", filesystems=filesystems, **more
+    )
 
 
 def desired(*filesystems: Filesystem, fleet: bytes = b"{}", **more: Any) -> Desired:
     spec = {"name": "toy", "target": "aws", "aws": {"region": "us-east-1"}, "groups": {"gpu": {"min": 2, "max": 4}}}
     secrets = Secrets(b"k" * 1024, "password", KEY, "a-private-key\n")
-    made = cloud(*filesystems, **more)
-    return Desired(inventory(), ClusterSpec.model_validate(spec), secrets, ROOT, cloud=made, fleet=fleet)
+    section = cloud(*filesystems, **more)
+    return Desired(inventory(), ClusterSpec.model_validate(spec), secrets, ROOT, cloud=section, fleet=fleet)
 
 
 def ubuntu(**more: Any) -> Facts:

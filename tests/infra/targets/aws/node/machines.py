@@ -17,18 +17,19 @@ import docker
 from docker.models.networks import Network
 from docker.types import IPAMConfig, IPAMPool, Mount
 
-from bootstrap import node_bundle
-from bootstrap.bundle import Bundle
-from bootstrap.node_bundle import pack_node
-from bootstrap.wheels import wheels
+from bootstrap import bundle as bundle_files
+from bootstrap.bundle import Bundle, pack_node
+from bootstrap.wheels import fetch_wheels
 from cluster import names
-from cluster.inventory import Cloud, Filesystem, Inventory, Node, NodeSet, Role, parameters
-from cluster.inventory.parameters import Report
+from cluster.inventory import Filesystem, Inventory, Node, NodeSet, Role
 from cluster.spec import ClusterSpec
 from infra.home import Home
 from infra.resources import ssh_key
 from infra.targets.aws.build.bundle import NODE_FOLDERS
 from infra.targets.aws.launcher.fleet import Fleet, FleetGroup
+from infra.targets.aws.node import parameters
+from infra.targets.aws.node.cloud import describe_cloud
+from infra.targets.aws.node.parameters import Report
 from infra.targets.aws.plan.user_data import user_data
 from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client
@@ -66,7 +67,7 @@ class Machines:
     network: str
     endpoint: str
     imds: str
-    known: dict[str, Machine]
+    by_address: dict[str, Machine]
     addresses: dict[str, str] = field(default_factory=dict)
     keys: dict[Role, ssh_key.SshKey] = field(default_factory=dict)
     disk: StateDisk | None = None
@@ -85,18 +86,18 @@ class Machines:
         if self.disk and role == "controller":
             self._attach(host, self.disk)
         place = api.create_endpoint_config(ipv4_address=self.addresses.get(name))
-        made = api.create_container(
+        container = api.create_container(
             **node_container.options(props, LABELS),
             host_config=host,
             networking_config={"EndpointsConfig": {self.network: place}},
         )
         # One of the machine's own, as every image makes at its first boot; user data brings the one that was pinned.
         first = ssh_key.generate(name)
-        api.put_archive(made["Id"], "/", node_container.keys("", first.private, first.public))
-        api.start(made["Id"])
-        address = api.inspect_container(made["Id"])["NetworkSettings"]["Networks"][self.network]["IPAddress"]
+        api.put_archive(container["Id"], "/", node_container.keys("", first.private, first.public))
+        api.start(container["Id"])
+        address = api.inspect_container(container["Id"])["NetworkSettings"]["Networks"][self.network]["IPAddress"]
         self.addresses[name] = address
-        self.known[address] = Machine(instance or f"i-{name}", address, {names.NODE: name, names.ROLE: role})
+        self.by_address[address] = Machine(instance or f"i-{name}", address, {names.NODE: name, names.ROLE: role})
         self.wait_for(name)
 
     def wait_for(self, name: str) -> None:
@@ -143,14 +144,14 @@ class Machines:
         engine_client.connect().put_archive(names.container(CLUSTER, name), "/", packed.getvalue())
 
     def report(self, name: str) -> Report:
-        found = self.moto.client("ssm").get_parameter(Name=parameters.node(CLUSTER, name))
-        return Report.model_validate_json(found["Parameter"]["Value"])
+        answer = self.moto.client("ssm").get_parameter(Name=parameters.node(CLUSTER, name))
+        return Report.model_validate_json(answer["Parameter"]["Value"])
 
     def ship(self) -> Bundle:
         """What the engine leaves in AWS before a machine starts."""
         s3, ssm = self.moto.client("s3"), self.moto.client("ssm")
         s3.create_bucket(Bucket=BUCKET)
-        bundle = pack_node(REPO, wheels(REPO, Home.of(os.environ).cache), self._files(), NODE_FOLDERS)
+        bundle = pack_node(REPO, fetch_wheels(REPO, Home.of(os.environ).cache), self._files(), NODE_FOLDERS)
         s3.put_object(Bucket=BUCKET, Key=parameters.bundle(bundle.sha256), Body=bundle.archive)
         s3.put_object(Bucket=BUCKET, Key=parameters.FLEET, Body=self._fleet().model_dump_json())
         secrets = {
@@ -183,16 +184,16 @@ class Machines:
         )  # fmt: skip
         group = NodeSet(group="gpu", count=1, static=1, cpus=2, memory_mb=1024, host_key=self.keys["compute"].public)
         there = Filesystem(kind="nfs", mount="/shared", host="mounted-already")
-        cloud = Cloud(
+        cloud = describe_cloud(
             region=REGION, bucket=BUCKET, domain=f"{CLUSTER}.muster.internal", filesystems=(there,),
             state_volume=self.disk.volume if self.disk else None,
         )  # fmt: skip
         inventory = Inventory(cluster=CLUSTER, target="aws", nodes=(controller,), sets=(group,))
         return {
-            node_bundle.SPEC: ClusterSpec.model_validate(spec).model_dump_json().encode(),
-            node_bundle.INVENTORY: inventory.model_dump_json().encode(),
-            node_bundle.CLOUD: cloud.model_dump_json().encode(),
-            node_bundle.PUBLIC_KEY: ssh_key.generate("cluster").public.encode(),
+            bundle_files.SPEC: ClusterSpec.model_validate(spec).model_dump_json().encode(),
+            bundle_files.INVENTORY: inventory.model_dump_json().encode(),
+            bundle_files.CLOUD: cloud.model_dump_json().encode(),
+            bundle_files.PUBLIC_KEY: ssh_key.generate("cluster").public.encode(),
         }
 
     def _fleet(self) -> Fleet:
@@ -210,10 +211,10 @@ def machines(moto: Moto, disk: StateDisk | None = None) -> Iterator[Machines]:
         client.volumes.create(names.volume(CLUSTER, "shared"), labels=LABELS)
         network.reload()
         gateway = network.attrs["IPAM"]["Config"][0]["Gateway"]
-        known: dict[str, Machine] = {}
+        by_address: dict[str, Machine] = {}
         keys: dict[Role, ssh_key.SshKey] = {role: ssh_key.generate(role) for role in ("controller", "compute")}
-        with listening(moto, gateway) as endpoint, metadata(gateway, known) as imds:
-            yield Machines(moto, names.network(CLUSTER), endpoint, imds, known, keys=keys, disk=disk)
+        with listening(moto, gateway) as endpoint, metadata(gateway, by_address) as imds:
+            yield Machines(moto, names.network(CLUSTER), endpoint, imds, by_address, keys=keys, disk=disk)
     finally:
         for container in client.containers.list(all=True, filters={"label": f"{names.CLUSTER}={CLUSTER}"}):
             container.remove(force=True, v=True)
@@ -225,9 +226,9 @@ def machines(moto: Moto, disk: StateDisk | None = None) -> Iterator[Machines]:
 def _network(client: docker.DockerClient) -> Network:
     """Made twice: the engine finds a range that is free, but gives an address again only in one that it was told."""
     name, options = names.network(CLUSTER), {"driver": "bridge", "internal": True, "labels": LABELS}
-    found = client.networks.create(name, **options)
-    found.reload()
-    free = found.attrs["IPAM"]["Config"][0]
-    found.remove()
+    trial = client.networks.create(name, **options)
+    trial.reload()
+    free = trial.attrs["IPAM"]["Config"][0]
+    trial.remove()
     pool = IPAMPool(subnet=free["Subnet"], gateway=free["Gateway"])
     return client.networks.create(name, ipam=IPAMConfig(pool_configs=[pool]), **options)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap import node_bundle, wheels
-from bootstrap.node_bundle import pack_node
+from bootstrap import bundle, wheels
+from bootstrap.bundle import pack_node
 from infra.targets.aws.build.bundle import NODE_FOLDERS
 
 ROOT = Path(__file__).parents[5]
-FILES = {node_bundle.SPEC: b"{}", node_bundle.INVENTORY: b"{}", node_bundle.CLOUD: b"{}", node_bundle.PUBLIC_KEY: b"k"}
+FILES = {bundle.SPEC: b"{}", bundle.INVENTORY: b"{}", bundle.CLOUD: b"{}", bundle.PUBLIC_KEY: b"k"}
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_the_same_files_give_the_same_bytes_and_another_file_does_not(shop: Path
     assert first.archive == second.archive
     assert first.sha256 == sha256(first.archive).hexdigest()
     assert first.sha256.startswith(first.digest)
-    assert pack_node(ROOT, shop, FILES | {node_bundle.SPEC: b"{ }"}, NODE_FOLDERS).digest != first.digest
+    assert pack_node(ROOT, shop, FILES | {bundle.SPEC: b"{ }"}, NODE_FOLDERS).digest != first.digest
 
 
 def test_it_holds_what_a_node_runs_and_nothing_else(shop: Path) -> None:
@@ -43,7 +43,7 @@ def test_it_holds_what_a_node_runs_and_nothing_else(shop: Path) -> None:
     held = {member.name for member in members}
     assert held >= {*FILES, "wheels/pip-26.3-py3-none-any.whl", wheels.LOCK, "trainer/requirements.lock"}
     assert held >= {
-        "infra/targets/aws/node/node.py",
+        "infra/targets/aws/node/set_up.py",
         "slurm/jobs/train.sbatch",
         "slurm/power/programs.py",
         "cluster/spec/model.py",
@@ -67,7 +67,7 @@ def test_a_node_imports_its_part_from_the_bundle_alone(shop: Path, tmp_path: Pat
     pinned = {line.split("==")[0] for line in (ROOT / wheels.LOCK).read_text().splitlines() if "==" in line}
     brought = {"yaml": "pyyaml", "dateutil": "python-dateutil"}
     script = (
-        "import sys, infra.targets.aws.node.node, infra.targets.aws.launcher.launcher, slurm.power.programs\n"
+        "import sys, infra.targets.aws.node.set_up, infra.targets.aws.launcher.launcher, slurm.power.programs\n"
         "files = {n.partition('.')[0]: getattr(m, '__file__', '') or '' for n, m in sys.modules.items()}\n"
         "print(*sorted(name for name, file in files.items() if 'site-packages' in file))"
     )
@@ -79,32 +79,34 @@ def test_a_node_imports_its_part_from_the_bundle_alone(shop: Path, tmp_path: Pat
 
 
 def test_wheels_are_asked_for_by_hash_for_machines_unlike_this_one(tmp_path: Path) -> None:
-    words = wheels.command(ROOT / wheels.LOCK, tmp_path, "aarch64", "3.11")
-    assert {"--require-hashes", "--only-binary", "--no-deps"} <= set(words)
-    assert words[words.index("--python-version") + 1] == "3.11"
-    assert "manylinux2014_aarch64" in words
+    command = wheels.download_command(ROOT / wheels.LOCK, tmp_path, "aarch64", "3.11")
+    assert {"--require-hashes", "--only-binary", "--no-deps"} <= set(command)
+    assert command[command.index("--python-version") + 1] == "3.11"
+    assert "manylinux2014_aarch64" in command
 
 
 def test_wheels_are_fetched_once_and_never_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    downloads: list[str] = []
 
-    def download(words: list[str]) -> None:
-        asked.append(words[words.index("--python-version") + 1])
-        if len(asked) == 2:
-            raise wheels.NoWheels("no network")
-        (Path(words[-1]) / "one.whl").write_bytes(b"")
+    def download(command: list[str]) -> None:
+        downloads.append(command[command.index("--python-version") + 1])
+        if len(downloads) == 2:
+            raise wheels.WheelsError("no network")
+        (Path(command[-1]) / "one.whl").write_bytes(b"")
 
     monkeypatch.setattr(wheels, "_download", download)
-    with pytest.raises(wheels.NoWheels):
-        wheels.wheels(ROOT, tmp_path)
+    with pytest.raises(wheels.WheelsError):
+        wheels.fetch_wheels(ROOT, tmp_path)
     assert list((tmp_path / "wheels").iterdir()) == []
-    folder = wheels.wheels(ROOT, tmp_path)
-    assert wheels.wheels(ROOT, tmp_path) == folder
-    assert asked == ["3.11", "3.12", "3.11", "3.12", "3.13"]
+    folder = wheels.fetch_wheels(ROOT, tmp_path)
+    assert wheels.fetch_wheels(ROOT, tmp_path) == folder
+    assert downloads == ["3.11", "3.12", "3.11", "3.12", "3.13"]
 
 
 def test_an_index_that_cannot_be_reached_is_said_with_the_fix(tmp_path: Path) -> None:
-    with pytest.raises(wheels.NoWheels, match=r"requirements\.lock: .*Fix: a way to the Python package index"):
+    with pytest.raises(
+        wheels.WheelsError, match=r"requirements\.lock: .*Fix: give this machine access to the Python package index"
+    ):
         wheels._download([sys.executable, "-c", "import sys; sys.exit('no route')"])
 
 

@@ -15,12 +15,12 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from cluster import names as plan_names
-from cluster.inventory import parameters as names
 from infra.targets.aws.launcher import node_names
-from infra.targets.aws.node import early, imds, objects, parameters, signed
-from infra.targets.aws.node.signed import Ask
+from infra.targets.aws.node import cluster_secrets, early, imds, package_store, signed
+from infra.targets.aws.node import parameters as names
+from infra.targets.aws.node.signed import Call
 from infra.targets.aws.plan import user_data as module
-from infra.targets.aws.plan.user_data import EARLY, LIMIT, user_data
+from infra.targets.aws.plan.user_data import EARLY_FILES, MAX_BYTES, user_data
 from slurm.hostlist import expand
 from tests.infra.targets.aws.node.clusters import cloud
 from tests.infra.targets.aws.node.metadata import Machine, metadata
@@ -33,40 +33,40 @@ WHO = imds.Credentials("AKIDEXAMPLE", "secret", "session")
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    made = Machine("i-0abc", "127.0.0.1", {names.NODE_TAG: "gpu-1"})
-    with metadata("127.0.0.1", {"127.0.0.1": made}) as endpoint:
+    this = Machine("i-0abc", "127.0.0.1", {names.NODE_TAG: "gpu-1"})
+    with metadata("127.0.0.1", {"127.0.0.1": this}) as endpoint:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
-        yield made
+        yield this
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
-        Ask("GET", "s3", "eu-west-1", "/bucket/bundle/0a b.tar"),
-        Ask("PUT", "s3", "eu-west-1", "/bucket/packages/x.tar", b"data"),
-        Ask("POST", "ssm", "us-east-1", "/", b'{"Name": "a"}', {"content-type": "application/x-amz-json-1.1"}),
+        Call("GET", "s3", "eu-west-1", "/bucket/bundle/0a b.tar"),
+        Call("PUT", "s3", "eu-west-1", "/bucket/packages/x.tar", b"data"),
+        Call("POST", "ssm", "us-east-1", "/", b'{"Name": "a"}', {"content-type": "application/x-amz-json-1.1"}),
     ],
-    ids=lambda ask: f"{ask.method} {ask.service}",
+    ids=lambda call: f"{call.method} {call.service}",
 )
-def test_signatures_are_those_of_aws_s_own_library(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = f"{ask.service}.{ask.region}.amazonaws.com"
-    found = signed.sign(ask, host, NOW, WHO)
-    request = AWSRequest(ask.method, f"https://{host}{ask.path.replace(' ', '%20')}", ask.headers, ask.body)
-    request.headers["X-Amz-Content-SHA256"] = hashlib.sha256(ask.body).hexdigest()
+def test_signatures_are_those_of_aws_s_own_library(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = f"{call.service}.{call.region}.amazonaws.com"
+    headers = signed.sign(call, host, NOW, WHO)
+    request = AWSRequest(call.method, f"https://{host}{call.path.replace(' ', '%20')}", call.headers, call.body)
+    request.headers["X-Amz-Content-SHA256"] = hashlib.sha256(call.body).hexdigest()
     request.context["timestamp"] = NOW
     request.headers["X-Amz-Date"] = NOW
     request.headers["X-Amz-Security-Token"] = WHO.token
     who = Credentials(WHO.key, WHO.secret, WHO.token)
-    auth = (S3SigV4Auth if ask.service == "s3" else SigV4Auth)(who, ask.service, ask.region)
+    auth = (S3SigV4Auth if call.service == "s3" else SigV4Auth)(who, call.service, call.region)
     signature = auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
-    assert found["authorization"].endswith(f"Signature={signature}")
+    assert headers["authorization"].endswith(f"Signature={signature}")
 
 
 def test_a_machine_knows_itself_only_with_a_token(machine: Machine) -> None:
     assert imds.read("instance-id") == "i-0abc"
-    assert imds.tag(names.NODE_TAG) == "gpu-1"
-    assert imds.tag("muster.group") == ""
-    assert imds.credentials().token == "session"
+    assert imds.read_tag(names.NODE_TAG) == "gpu-1"
+    assert imds.read_tag("muster.group") == ""
+    assert imds.read_credentials().token == "session"
 
 
 def test_a_name_that_is_given_after_the_launch_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_name_that_is_given_after_the_launch_is_waited_for(machine: Machine, m
             machine.tags[names.NODE_TAG] = "gpu-2"
 
     monkeypatch.setattr(signed.time, "sleep", pause)
-    assert early.name(names.NODE_TAG) == "gpu-2"
+    assert early.read_name(names.NODE_TAG) == "gpu-2"
     assert len(pauses) == 3
     assert pauses[2] > pauses[0]
 
@@ -90,7 +90,7 @@ def test_a_machine_of_a_large_launch_takes_the_number_at_its_place(machine: Mach
     machine.tags = {plan_names.GROUP: "gpu", node_names.NUMBERS_TAG: numbers}
     count = len(expand(f"gpu-[{numbers.replace(' ', ',')}]"))
     for machine.launch_index in range(count):
-        assert early.name(names.NODE_TAG) == node_names.read_node_name(machine.tags, machine.launch_index)
+        assert early.read_name(names.NODE_TAG) == node_names.read_node_name(machine.tags, machine.launch_index)
 
 
 def test_secrets_and_reports_go_through_aws(aws: Moto, machine: Machine) -> None:
@@ -102,28 +102,28 @@ def test_secrets_and_reports_go_through_aws(aws: Moto, machine: Machine) -> None
         names.host_key("toy", "compute"): "other\n",
     }.items():
         ssm.put_parameter(Name=name, Value=value, Type="SecureString")
-    found = parameters.secrets(REGION, "toy", "controller", "public")
-    assert (found.slurm_key, found.db_password, found.host_key) == (b"key", "word", "private\n")
+    secrets = cluster_secrets.read_secrets(REGION, "toy", "controller", "public")
+    assert (secrets.slurm_key, secrets.db_password, secrets.host_key) == (b"key", "word", "private\n")
     aws.calls.clear()
-    parameters.secrets(REGION, "toy", "compute", "public")
-    asked = " ".join(call.params["body"] for call in aws.of("GetParameter"))
-    assert names.db_password("toy") not in asked
+    cluster_secrets.read_secrets(REGION, "toy", "compute", "public")
+    requests = " ".join(call.params["body"] for call in aws.of("GetParameter"))
+    assert names.db_password("toy") not in requests
     early.report(
         REGION, names.node("toy", "gpu-1"), {"state": "failed", "step": "x", "line": "y" * 9000, "bundle": "d"}
     )
-    said = names.Report.model_validate_json(ssm.get_parameter(Name=names.node("toy", "gpu-1"))["Parameter"]["Value"])
-    assert (said.instance, said.state, said.step, len(said.line)) == ("i-0abc", "failed", "x", 1000)
+    report = names.Report.model_validate_json(ssm.get_parameter(Name=names.node("toy", "gpu-1"))["Parameter"]["Value"])
+    assert (report.instance, report.state, report.step, len(report.line)) == ("i-0abc", "failed", "x", 1000)
 
 
 def test_objects_are_fetched_and_stored_whole(aws: Moto, machine: Machine, tmp_path: Path) -> None:
     s3 = aws.client("s3")
     s3.create_bucket(Bucket="bucket")
     (tmp_path / "in").write_bytes(b"packages")
-    assert objects.main(REGION, "bucket", names.packages("k"), "store", str(tmp_path / "in")) == 0
-    assert objects.main(REGION, "bucket", names.packages("k"), "fetch", str(tmp_path / "out")) == 0
+    assert package_store.main(REGION, "bucket", "k", "store", str(tmp_path / "in")) == 0
+    assert package_store.main(REGION, "bucket", "k", "fetch", str(tmp_path / "out")) == 0
     assert (tmp_path / "out").read_bytes() == b"packages"
     s3.put_object(Bucket="bucket", Key=names.FLEET, Body=b"{}")
-    assert parameters.fleet(cloud()) == b"{}"
+    assert cluster_secrets.read_fleet(cloud()) == b"{}"
 
 
 def test_throttling_is_waited_out_and_nonsense_is_not(
@@ -140,7 +140,7 @@ def test_throttling_is_waited_out_and_nonsense_is_not(
     assert len(pauses) == 3
 
 
-@pytest.mark.parametrize("path", EARLY)
+@pytest.mark.parametrize("path", EARLY_FILES)
 def test_what_user_data_carries_needs_nothing_but_python_310(path: str) -> None:
     tree = ast.parse((ROOT / path).read_text(), feature_version=(3, 10))
     imported = {
@@ -171,7 +171,7 @@ def test_user_data_is_a_clean_script_with_room_to_spare(tmp_path: Path) -> None:
     script.write_text(text())
     done = subprocess.run(["shellcheck", "--severity=warning", str(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert len(text().encode()) < LIMIT - 2048
+    assert len(text().encode()) < MAX_BYTES - 2048
     assert "@" not in {line[:1] for line in text().splitlines() if line.isupper()}
 
 
@@ -181,6 +181,6 @@ def test_user_data_names_the_bundle_by_its_hash_and_quotes_what_it_is_given() ->
 
 
 def test_user_data_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SCRIPT", module.SCRIPT + "#" * LIMIT)
-    with pytest.raises(ValueError, match=r"user data has \d+ bytes, AWS takes 16384"):
+    monkeypatch.setattr(module, "SCRIPT", module.SCRIPT + "#" * MAX_BYTES)
+    with pytest.raises(ValueError, match=r"user data has \d+ bytes, AWS allows 16384"):
         text()

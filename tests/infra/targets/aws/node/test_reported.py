@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from cluster.inventory import parameters
-from cluster.inventory.parameters import Report
 from infra.resources.problem import Problem
 from infra.targets.aws.build import reported, reports
 from infra.targets.aws.build.reported import ReportedProvider
 from infra.targets.aws.build.reports import Wanted
+from infra.targets.aws.node import parameters
+from infra.targets.aws.node.parameters import Report
 from tests.moto_server import REGION, Moto
 
 WANTED = Wanted({"controller": "i-1", "gpu-1": ""}, "new")

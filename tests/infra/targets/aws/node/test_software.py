@@ -14,12 +14,13 @@ import pytest
 
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
-from bootstrap.facts.parse import parse
-from bootstrap.plan import plan
-from bootstrap.steps import health, software
+from bootstrap.facts.parse import parse_facts
+from bootstrap.plan import plan_steps
+from bootstrap.steps import health
+from bootstrap.steps.cloud import software
 from cluster.inventory import Filesystem, Node, NodeGpus, NodeSet
-from infra.targets.aws.node.early import LINE
-from infra.targets.aws.node.identity import joined, place
+from infra.targets.aws.node.early import MAX_LINE
+from infra.targets.aws.node.identity import add_node, find_node
 from infra.targets.aws.plan.images import image_fix
 from infra.targets.aws.spec import Aws
 from tests.bootstrap.clusters import desired as local
@@ -31,50 +32,52 @@ H100 = NodeSet(
     gpus=NodeGpus(count=8, kind="real"), host_key="ssh-ed25519 AAAAgpu", efa_devices=32,
 )  # fmt: skip
 KNOWN = inventory().model_copy(update={"sets": (H100,)})
-GPU = place(KNOWN, "gpu-3", "i-3", "10.0.1.3")
+GPU = find_node(KNOWN, "gpu-3", "i-3", "10.0.1.3")
 CONTROLLER = fixed("controller", "controller", 10)
 FACTS = ubuntu(software=GOOD)
 
 
-def wanted(*filesystems: Filesystem, ami: str | None = None) -> Desired:
-    made = replace(desired(*filesystems), inventory=joined(KNOWN, GPU))
-    assert made.cloud is not None
-    return replace(made, cloud=made.cloud.model_copy(update={"image_fix": image_fix(Aws(region="us-east-1", ami=ami))}))
+def target(*filesystems: Filesystem, ami: str | None = None) -> Desired:
+    fix = image_fix(Aws(region="us-east-1", ami=ami))
+    return replace(desired(*filesystems, image_fix=fix), inventory=add_node(KNOWN, GPU))
 
 
 def test_a_machine_that_has_it_all_is_left_alone() -> None:
-    assert software.STEP.actions(FACTS, GPU, wanted()) == []
+    assert software.STEP.actions(FACTS, GPU, target()) == []
 
 
 def test_an_old_driver_fails_the_whole_set_up_before_anything_is_done() -> None:
     old = replace(FACTS, software=GOOD | {"driver": CLOSED_DRIVER})
     with pytest.raises(BootstrapError) as raised:
-        plan({GPU.name: old}, wanted())
+        plan_steps({GPU.name: old}, target())
     assert str(raised.value) == (
         "node gpu-3, step software: NVIDIA driver 550.135; allowed: 580 or newer (the training environment has CUDA "
         "13, which no older branch runs); NVIDIA fabric manager 580.126.09; allowed: 550.135, the version of NVIDIA "
-        "driver (it refuses to start beside a driver of another version, and without it no GPU can be used). Fix: name "
-        "an image that has them as `aws.ami`, then `make up`; cluster/catalog/data/software.yaml has what is allowed."
+        "driver (it refuses to start beside a driver of another version, and without it no GPU can be used). Fix: set "
+        "`aws.ami` to an image that has the required versions, then `make up`; the allowed versions are in "
+        "cluster/catalog/data/software.yaml."
     )
 
 
 def test_a_machine_with_nothing_right_says_so_in_what_a_report_holds() -> None:
     bare = replace(FACTS, software={"efa_installer": "# EFA installer version: 1.22.0"})
     with pytest.raises(
-        BootstrapError, match=r"NVIDIA driver is not there.*EFA installer 1\.22\.0.*; and 3 more"
+        BootstrapError, match=r"NVIDIA driver is missing.*EFA installer 1\.22\.0.*; and 3 more"
     ) as raised:
-        software.STEP.actions(bare, GPU, wanted())
-    assert len(str(raised.value)) < LINE
+        software.STEP.actions(bare, GPU, target())
+    assert len(str(raised.value)) < MAX_LINE
 
 
 def test_an_image_of_the_users_own_is_named() -> None:
-    with pytest.raises(BootstrapError, match=r"EFA kernel module is not there.*remove `aws.ami: ami-0a` to get AWS's"):
-        software.STEP.actions(replace(FACTS, software=GOOD | {"efa": ""}), GPU, wanted(ami="ami-0a"))
+    with pytest.raises(
+        BootstrapError, match=r"EFA kernel module is missing.*remove `aws.ami: ami-0a` to use the AWS image"
+    ):
+        software.STEP.actions(replace(FACTS, software=GOOD | {"efa": ""}), GPU, target(ami="ami-0a"))
 
 
 def test_efa_is_installed_where_the_image_has_none() -> None:
     bare = replace(FACTS, software={"driver": OPEN_DRIVER, "fabric_manager": GOOD["fabric_manager"]})
-    (action,) = software.STEP.actions(bare, GPU, wanted())
+    (action,) = software.STEP.actions(bare, GPU, target())
     assert action.title == "install EFA installer 1.50.0"
     assert "ADDRESS=https://efa-installer.amazonaws.com/aws-efa-installer-1.50.0.tar.gz\n" in action.script
 
@@ -88,30 +91,30 @@ def test_efa_is_installed_where_the_image_has_none() -> None:
     ],
 )
 def test_whom_it_concerns(node: Node, filesystems: tuple[Filesystem, ...], reason: str) -> None:
-    assert software.STEP.skip(FACTS, node, wanted(*filesystems)) == reason
+    assert software.STEP.skip(FACTS, node, target(*filesystems)) == reason
 
 
 def test_simulated_gpus_concern_nobody() -> None:
-    made = local()
-    assert software.wanted(made.inventory.compute[0], made) == ()
+    state = local()
+    assert software.list_required(state.inventory.compute[0], state) == ()
 
 
 def test_facts_have_what_each_component_said_line_by_line() -> None:
     done = subprocess.run(
-        ["sh", "-c", software.readings(GPU, wanted(LUSTRE))], capture_output=True, text=True, check=True
+        ["sh", "-c", software.print_readings(GPU, target(LUSTRE))], capture_output=True, text=True, check=True
     )
-    assert parse(done.stdout).software["kernel"] == os.uname().release
-    assert parse("software\tefa_installer\t# a\tb\nsoftware\tefa_installer\t# c\n").software == {
+    assert parse_facts(done.stdout).software["kernel"] == os.uname().release
+    assert parse_facts("software\tefa_installer\t# a\tb\nsoftware\tefa_installer\t# c\n").software == {
         "efa_installer": "# a\tb\n# c"
     }
 
 
 def test_health_is_told_what_the_node_was_set_up_with() -> None:
-    found = software.versions(FACTS, GPU, wanted())
-    assert found["driver"] == {"version": "580.126.09", "file": "/proc/driver/nvidia/version"}
-    assert found["libfabric"] == {"version": "2.6.0", "file": ""}
-    assert '"gdrcopy": {"file": "/sys/module/gdrdrv/version", "version": "2.5.2"}' in health.expected(
-        FACTS, GPU, wanted()
+    versions = software.read_versions(FACTS, GPU, target())
+    assert versions["driver"] == {"version": "580.126.09", "file": "/proc/driver/nvidia/version"}
+    assert versions["libfabric"] == {"version": "2.6.0", "file": ""}
+    assert '"gdrcopy": {"file": "/sys/module/gdrdrv/version", "version": "2.5.2"}' in health.describe_expected(
+        FACTS, GPU, target()
     )
 
 
@@ -143,5 +146,5 @@ def test_the_archive_is_checked_then_its_installer_runs(tmp_path: Path, tools: d
     assert done.stdout.splitlines() == ["installer -y --no-verify", "modprobe -r efa", "modprobe efa", "ldconfig"]
     other = run("0" * 64)
     assert other.returncode == 1
-    assert f"has sha256 {right}, not {'0' * 64}: it is not what was reviewed" in other.stderr
+    assert f"has sha256 {right}, expected {'0' * 64}: not the archive that was reviewed" in other.stderr
     assert other.stdout == ""

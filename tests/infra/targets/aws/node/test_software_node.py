@@ -11,14 +11,14 @@ from hashlib import sha256
 
 import pytest
 
-from bootstrap import node_bundle
-from bootstrap.bundle import Bundle
-from bootstrap.node_bundle import pack_node
-from bootstrap.wheels import wheels
+from bootstrap import bundle as bundle_files
+from bootstrap.bundle import Bundle, pack_node
+from bootstrap.wheels import fetch_wheels
 from cluster.catalog.software import components
-from cluster.inventory import Inventory, NodeGpus, parameters
+from cluster.inventory import Inventory, NodeGpus
 from infra.home import Home
 from infra.targets.aws.build.bundle import NODE_FOLDERS
+from infra.targets.aws.node import parameters
 from tests.cluster.catalog.software_output import GOOD, OPEN_DRIVER
 from tests.harness import REPO
 from tests.infra.targets.aws.node.machines import BUCKET, Machines
@@ -31,7 +31,7 @@ TABLE = "cluster/catalog/data/software.yaml"
 ARCHIVE = "/var/tmp/aws-efa-installer-1.50.0.tar.gz"
 # A container shows its host's kernel: what would be in /proc and /sys of a GPU node is laid over that.
 LAY_OVER = "mount -t tmpfs none /proc/driver && mount -t tmpfs none /sys/module"
-# In place of AWS's own. ldconfig lists real libraries only, by the name inside; one of the C library's has room for it.
+# Stands in for the vendor's installer. ldconfig lists only real libraries, by the name inside; one of libc's has room.
 INSTALLER = f"""\
 #!/bin/sh
 set -eu
@@ -77,22 +77,24 @@ def installer() -> bytes:
 def bundle(cloud: Machines, plain: Bundle, installer: bytes) -> Bundle:
     """The cluster as the node is told of it: with GPUs, NVLink and EFA; the archive is on its own disk."""
     files = cloud._files()
-    inventory = Inventory.model_validate_json(files[node_bundle.INVENTORY])
+    inventory = Inventory.model_validate_json(files[bundle_files.INVENTORY])
     has = {"gpus": NodeGpus(count=8, kind="real"), "fabric": "efa", "nvlinks": 18}
-    sets = tuple(one.model_copy(update=has) for one in inventory.sets)
-    files[node_bundle.INVENTORY] = inventory.model_copy(update={"sets": sets}).model_dump_json().encode()
+    sets = tuple(entry.model_copy(update=has) for entry in inventory.sets)
+    files[bundle_files.INVENTORY] = inventory.model_copy(update={"sets": sets}).model_dump_json().encode()
     install = components()["efa_installer"].install
     assert install
     table = (REPO / TABLE).read_text().replace(install.address, f"file://{ARCHIVE}")
     files[TABLE] = table.replace(install.sha256, sha256(installer).hexdigest()).encode()
-    made = pack_node(REPO, wheels(REPO, Home.of(os.environ).cache), files, NODE_FOLDERS)
-    cloud.moto.client("s3").put_object(Bucket=BUCKET, Key=parameters.bundle(made.sha256), Body=made.archive)
-    return made
+    packed_bundle = pack_node(REPO, fetch_wheels(REPO, Home.of(os.environ).cache), files, NODE_FOLDERS)
+    cloud.moto.client("s3").put_object(
+        Bucket=BUCKET, Key=parameters.bundle(packed_bundle.sha256), Body=packed_bundle.archive
+    )
+    return packed_bundle
 
 
 @pytest.fixture(scope="module")
 def furnished(cloud: Machines, bundle: Bundle, installer: bytes) -> None:
-    """A machine with a driver, an old one, and without EFA's software."""
+    """A machine with a driver, an old entry, and without EFA's software."""
     _do(cloud, LAY_OVER)
     _write(cloud, DRIVER, OLD_DRIVER)
     _program(cloud, "/usr/bin/nv-fabricmanager", GOOD["fabric_manager"])
@@ -111,7 +113,7 @@ def test_an_old_driver_fails_the_set_up_and_the_engine_hears_why(
         "node gpu-1, step software: NVIDIA driver 535.183.06; allowed: 580 or newer (the training environment has CUDA "
         "13, which no older branch runs); NVIDIA fabric manager 580.126.09; allowed: 535.183.06, the version of "
     )
-    assert "Fix: name an image that has them as `aws.ami`" in report.line
+    assert "Fix: set `aws.ami` to an image that has the required versions" in report.line
     assert cloud.do("gpu-1", "test -e /etc/muster/fabric.env").code == 1, (
         "something was done to a machine to be refused"
     )
@@ -127,8 +129,8 @@ def test_with_the_right_driver_it_installs_efa_and_becomes_a_node_that_knows_its
     assert done.code == 0, done.out
     assert cloud.report("gpu-1").state == "ready"
     assert "muster: software changed install EFA installer 1.50.0" in done.out
-    known = json.loads(cloud.do("gpu-1", "cat /etc/muster/expected.json").out)["software"]
-    assert {name: one["version"] for name, one in known.items()} == {
+    versions = json.loads(cloud.do("gpu-1", "cat /etc/muster/expected.json").out)["software"]
+    assert {name: entry["version"] for name, entry in versions.items()} == {
         "driver": "580.126.09",
         "fabric_manager": "580.126.09",
         "efa_installer": "1.50.0",
@@ -145,10 +147,10 @@ def test_with_the_right_driver_it_installs_efa_and_becomes_a_node_that_knows_its
 
     assert "health: software" not in cloud.do("gpu-1", "/etc/muster/prolog").out
     _write(cloud, DRIVER, OLD_DRIVER)
-    said = cloud.do("gpu-1", "/etc/muster/prolog")
-    assert said.code == 1
+    prolog = cloud.do("gpu-1", "/etc/muster/prolog")
+    assert prolog.code == 1
     assert (
-        "health: software: driver is no longer 580.126.09: /proc/driver/nvidia/version says 'NVRM version" in said.out
+        "health: software: driver is no longer 580.126.09: /proc/driver/nvidia/version says 'NVRM version" in prolog.out
     )
 
 

@@ -14,41 +14,24 @@ from bootstrap.action import Action, digest
 from bootstrap.desired import Desired
 from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts, FileFact
-from bootstrap.plan import fit, plan
-from bootstrap.steps import (
-    compute,
-    controller,
-    efs,
-    host_key,
-    metadata,
-    mounts,
-    order,
-    packages,
-    power,
-    resolver,
-    scratch,
-    slurm_packages,
-    ssh,
-    state,
-    sysctl,
-    time,
-    updates,
-)
+from bootstrap.plan import choose_cgroup, plan_steps
+from bootstrap.steps import controller, members, packages, registry, ssh, time
+from bootstrap.steps.cloud import disks, metadata, mounts, names, power, slurm_packages, system
 from bootstrap.steps.step import Step
 from cluster.inventory import Node
-from infra.targets.aws.node.identity import joined, place
+from infra.targets.aws.node.identity import add_node, find_node
 from tests.bootstrap.clusters import desired as local
 from tests.infra.targets.aws.node.clusters import EFS, KERNEL, LUSTRE, NFS, STORE, desired, fixed, inventory, ubuntu
 
 CONTROLLER = fixed("controller", "controller", 10)
 LOGIN = fixed("login", "login", 11)
 ATTACH = "attach lustre noatime,flock,lazystatfs fs-01.fsx.us-east-1.amazonaws.com@tcp:/abcdef /shared"
-GPU = place(inventory(), "gpu-3", "i-3", "10.0.1.3")
+GPU = find_node(inventory(), "gpu-3", "i-3", "10.0.1.3")
 
 
-def titles(step: Step, facts: Facts, node: Node, wanted: Desired) -> list[str]:
-    assert step.skip(facts, node, wanted) == ""
-    return [action.title for action in step.actions(facts, node, wanted)]
+def titles(step: Step, facts: Facts, node: Node, target: Desired) -> list[str]:
+    assert step.skip(facts, node, target) == ""
+    return [action.title for action in step.actions(facts, node, target)]
 
 
 def after(facts: Facts, actions: Iterable[Action]) -> Facts:
@@ -66,16 +49,16 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
 
 
 @pytest.mark.parametrize(
-    ("step", "node", "facts", "wanted", "done"),
+    ("step", "node", "facts", "target", "done"),
     [
-        (updates.STEP, GPU, ubuntu(), desired(), {}),
-        (resolver.STEP, GPU, ubuntu(), desired(), {}),
-        (host_key.STEP, GPU, ubuntu(), desired(), {}),
-        (sysctl.STEP, GPU, ubuntu(), desired(), {}),
+        (system.UPDATES_STEP, GPU, ubuntu(), desired(), {}),
+        (names.RESOLVER_STEP, GPU, ubuntu(), desired(), {}),
+        (names.HOST_KEY_STEP, GPU, ubuntu(), desired(), {}),
+        (system.SYSCTL_STEP, GPU, ubuntu(), desired(), {}),
         (metadata.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"muster-metadata"})}),
         (power.STEP, CONTROLLER, ubuntu(), desired(), {}),
         (time.STEP, GPU, ubuntu(), desired(), {"active": frozenset({"chrony"}), "enabled": frozenset({"chrony"})}),
-        (scratch.STEP, GPU, ubuntu(disks=(STORE,)), desired(), {"mounts": {"/local": "xfs"}}),
+        (disks.SCRATCH_STEP, GPU, ubuntu(disks=(STORE,)), desired(), {"mounts": {"/local": "xfs"}}),
         (
             mounts.STEP,
             GPU,
@@ -87,11 +70,11 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
             },
         ),
         (
-            state.STEP,
+            disks.STATE_STEP,
             CONTROLLER,
             ubuntu(),
             desired(state_volume="vol-01"),
-            {"mounts": dict.fromkeys(state.PLACES, "ext4")},
+            {"mounts": dict.fromkeys(disks.STATE_MOUNTS, "ext4")},
         ),
         (
             slurm_packages.STEP,
@@ -103,39 +86,41 @@ def after(facts: Facts, actions: Iterable[Action]) -> Facts:
     ],
     ids=lambda value: value.name if isinstance(value, Step) else "",
 )
-def test_a_step_acts_once(step: Step, node: Node, facts: Facts, wanted: Desired, done: dict[str, Any]) -> None:
-    todo = step.actions(facts, node, wanted)
+def test_a_step_acts_once(step: Step, node: Node, facts: Facts, target: Desired, done: dict[str, Any]) -> None:
+    todo = step.actions(facts, node, target)
     assert todo
-    assert [a.title for a in step.actions(replace(after(facts, todo), **done), node, wanted)] == []
+    assert [a.title for a in step.actions(replace(after(facts, todo), **done), node, target)] == []
 
 
 @pytest.mark.parametrize(
-    ("step", "facts", "wanted", "reason"),
+    ("step", "facts", "target", "reason"),
     [
-        (scratch.STEP, ubuntu(), desired(), "the machine has no disks of its own"),
+        (disks.SCRATCH_STEP, ubuntu(), desired(), "the machine has no disks of its own"),
         (mounts.STEP, ubuntu(), desired(), "the cluster has no shared filesystem to mount"),
-        (mounts.STEP, ubuntu(mounts={"/archive": "nfs4"}), desired(NFS), "mounted already"),
-        (resolver.STEP, ubuntu(active=frozenset()), desired(), "this image has another resolver"),
-        (sysctl.STEP, ubuntu(container=True), desired(), "a container has its host's kernel"),
-        (state.STEP, ubuntu(), desired(), "the cluster has no state volume"),
-        (power.STEP, ubuntu(), desired(fleet=b""), "there is nothing to launch"),
-        (slurm_packages.STEP, ubuntu(distribution="debian 13"), desired(), "the distribution has it"),
+        (mounts.STEP, ubuntu(mounts={"/archive": "nfs4"}), desired(NFS), "already mounted"),
+        (names.RESOLVER_STEP, ubuntu(active=frozenset()), desired(), "the image does not use systemd-resolved"),
+        (system.SYSCTL_STEP, ubuntu(container=True), desired(), "a container uses the kernel of its host"),
+        (disks.STATE_STEP, ubuntu(), desired(), "the cluster has no state volume"),
+        (power.STEP, ubuntu(), desired(fleet=b""), "the cluster launches no nodes"),
+        (slurm_packages.STEP, ubuntu(distribution="debian 13"), desired(), "the distribution has this release"),
     ],
     ids=lambda value: value.name if isinstance(value, Step) else "",
 )
-def test_a_step_says_why_it_does_not_apply(step: Step, facts: Facts, wanted: Desired, reason: str) -> None:
-    assert step.skip(facts, CONTROLLER, wanted) == reason
+def test_a_step_says_why_it_does_not_apply(step: Step, facts: Facts, target: Desired, reason: str) -> None:
+    assert step.skip(facts, CONTROLLER, target) == reason
 
 
 def test_targets_that_are_set_up_from_outside_have_the_steps_they_had() -> None:
-    assert order.steps(local()) == order.ALL
-    assert {step.name for step in order.steps(desired())} == {step.name for step in order.EVERY}
+    assert registry.select_steps(local()) == registry.ALL
+    assert {step.name for step in registry.select_steps(desired())} == {step.name for step in registry.EVERY}
 
 
 @pytest.mark.parametrize("node", [CONTROLLER, LOGIN, GPU], ids=lambda node: node.role)
 def test_a_machine_goes_through_every_step_of_its_role_once(node: Node) -> None:
-    through = [step.name for step in (*order.MACHINE, *order.own(node.role)) if node.role in step.roles]
-    assert sorted(through) == sorted(step.name for step in order.EVERY if node.role in step.roles)
+    through = [
+        step.name for step in (*registry.MACHINE, *registry.select_after_machine(node.role)) if node.role in step.roles
+    ]
+    assert sorted(through) == sorted(step.name for step in registry.EVERY if node.role in step.roles)
 
 
 def test_the_lustre_client_is_that_of_the_running_kernel_and_is_tuned() -> None:
@@ -155,8 +140,8 @@ def test_the_lustre_client_is_that_of_the_running_kernel_and_is_tuned() -> None:
 def test_lustre_uses_efa_where_filesystem_and_machine_have_it() -> None:
     over_efa = desired(LUSTRE.model_copy(update={"efa": True}))
 
-    def lines(node: Node, wanted: Desired) -> list[str]:
-        return _written(mounts.STEP.actions(ubuntu(), node, wanted), "/etc/muster/mounts").splitlines()
+    def lines(node: Node, target: Desired) -> list[str]:
+        return _written(mounts.STEP.actions(ubuntu(), node, target), "/etc/muster/mounts").splitlines()
 
     assert lines(GPU, over_efa).index("use_efa") < lines(GPU, over_efa).index(ATTACH)
     assert "use_efa" not in lines(LOGIN, over_efa)
@@ -169,12 +154,12 @@ def test_efs_is_reached_by_tls_only_and_its_certificate_is_checked() -> None:
     assert f"checkHost = {EFS.host}\n" in conf
     assert "verifyChain = yes\n" in conf
     script = _written(todo, "/etc/muster/mounts")
-    assert f"port={efs.FIRST_PORT} 127.0.0.1:/ /users\n" in script
+    assert f"port={mounts.FIRST_TUNNEL_PORT} 127.0.0.1:/ /users\n" in script
     assert "10.0.0.9:/vol /archive\n" in script
 
 
 def test_the_volume_of_the_state_is_found_by_its_id_and_daemons_need_it() -> None:
-    todo = state.STEP.actions(ubuntu(), CONTROLLER, desired(state_volume="vol-0123"))
+    todo = disks.STATE_STEP.actions(ubuntu(), CONTROLLER, desired(state_volume="vol-0123"))
     assert "volume=vol-0123\n" in _written(todo, "/etc/muster/state")
     for unit in ("mariadb", "slurmctld"):
         assert "Requires=muster-state.service" in _written(
@@ -182,7 +167,7 @@ def test_the_volume_of_the_state_is_found_by_its_id_and_daemons_need_it() -> Non
         )
     unit = _written(todo, "/etc/systemd/system/muster-state.service")
     assert "Before=mariadb.service slurmdbd.service slurmctld.service slurmd.service\n" in unit
-    assert state.STEP.roles == ("controller",)
+    assert disks.STATE_STEP.roles == ("controller",)
 
 
 def test_only_root_asks_who_the_machine_is_and_slurm_where_it_launches_nodes() -> None:
@@ -213,65 +198,66 @@ def test_only_root_asks_who_the_machine_is_and_slurm_where_it_launches_nodes() -
 def test_slurm_is_built_by_the_controller_and_waited_for_by_the_others() -> None:
     (build,) = slurm_packages.STEP.actions(ubuntu(), CONTROLLER, desired())
     (wait,) = slurm_packages.STEP.actions(ubuntu(), GPU, desired())
-    assert "DO=build\n" in build.script
-    assert "DO=wait\n" in wait.script
+    assert "MODE=build\n" in build.script
+    assert "MODE=wait\n" in wait.script
     assert "NAMES='slurm-smd slurm-smd-client slurm-smd-slurmd'\n" in wait.script
-    assert "STORE=/shared/.packages\n" in wait.script
+    assert "FOLDER=/shared/.packages\n" in wait.script
     assert _value(build, "KEY") == _value(wait, "KEY")
     (other,) = slurm_packages.STEP.actions(ubuntu(distribution="ubuntu 24.04"), GPU, desired())
     assert _value(other, "KEY") != _value(wait, "KEY")
     assert packages.SLURM.isdisjoint(_install(ubuntu(), CONTROLLER))
     assert "python3.11-venv" in _install(ubuntu(), CONTROLLER)
-    assert set(_install(ubuntu(distribution="debian 13"), CONTROLLER)) == set(packages.packages(CONTROLLER))
+    assert set(_install(ubuntu(distribution="debian 13"), CONTROLLER)) == set(packages.list_packages(CONTROLLER))
 
 
 def test_a_compute_node_is_told_its_name_and_a_restart_of_its_daemon_is_no_reboot() -> None:
-    wanted = replace(desired(), inventory=joined(inventory(), GPU))
-    options = _written(compute.STEP.actions(ubuntu(), GPU, wanted), "/etc/default/slurmd")
+    target = replace(desired(), inventory=add_node(inventory(), GPU))
+    options = _written(members.COMPUTE_STEP.actions(ubuntu(), GPU, target), "/etc/default/slurmd")
     assert options == 'SLURMD_OPTIONS="-N gpu-3 --conf-server controller:6817"\n'
 
 
 def test_nodes_that_are_not_there_yet_have_a_known_host_key() -> None:
-    assert ssh.known_hosts(inventory()).splitlines()[-1] == "gpu-* ssh-ed25519 AAAAgpu"
+    assert ssh.render_known_hosts(inventory()).splitlines()[-1] == "gpu-* ssh-ed25519 AAAAgpu"
 
 
 def test_the_first_topology_is_written_and_later_ones_are_the_sweep_s() -> None:
     path = "/etc/slurm/topology.conf"
     assert f"write {path}" in titles(power.STEP, ubuntu(), CONTROLLER, desired())
     files = {path: FileFact("another", 0o644, "slurm:slurm")}
-    fit_it = "fit topology.conf to the nodes"
+    adapt = "adapt topology.conf to the nodes"
     assert f"write {path}" not in titles(power.STEP, ubuntu(files=files), CONTROLLER, desired())
     same = ubuntu(files=files, markers={"topology": digest("gpu-[1-4]")})
-    assert fit_it not in titles(power.STEP, same, CONTROLLER, desired())
+    assert adapt not in titles(power.STEP, same, CONTROLLER, desired())
     # A group that has grown: Slurm reads both files at once, right after this step.
     fewer = ubuntu(files=files, markers={"topology": digest("gpu-[1-3]")})
-    (action,) = [one for one in power.STEP.actions(fewer, CONTROLLER, desired()) if one.title == fit_it]
+    (action,) = [a for a in power.STEP.actions(fewer, CONTROLLER, desired()) if a.title == adapt]
     assert "-m slurm.power.topology 'gpu-[1-4]'" in action.script
-    assert order.own("controller").index(power.STEP) < order.own("controller").index(controller.STEP)
+    steps = registry.select_after_machine("controller")
+    assert steps.index(power.STEP) < steps.index(controller.STEP)
 
 
 def test_a_controller_whose_nodes_come_later_goes_by_its_own_cgroups() -> None:
-    assert fit({"controller": ubuntu(cgroup="v1")}, desired()).cgroup == "v1"
+    assert choose_cgroup({"controller": ubuntu(cgroup="v1")}, desired()).cgroup == "v1"
 
 
 def test_the_plan_of_one_machine_needs_no_other() -> None:
-    wanted = replace(desired(LUSTRE), inventory=joined(inventory(), GPU))
-    planned = plan({GPU.name: ubuntu()}, wanted)
+    target = replace(desired(LUSTRE), inventory=add_node(inventory(), GPU))
+    planned = plan_steps({GPU.name: ubuntu()}, target)
     assert list(planned) == ["gpu-3"]
     assert planned["gpu-3"]["hosts"].actions[0].data.decode().endswith("10.0.1.3 gpu-3\n")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("gpu-5", "no node gpu-5"), ("cpu-1", "no node cpu-1"), ("gpu-01", "gpu-01")]
+    ("name", "text"), [("gpu-5", "no node gpu-5"), ("cpu-1", "no node cpu-1"), ("gpu-01", "gpu-01")]
 )
-def test_a_machine_of_another_cluster_says_so(name: str, said: str) -> None:
-    with pytest.raises(BootstrapError, match=rf"{said}.*must be one of: controller, login, gpu-1 to -4"):
-        place(inventory(), name, "i-1", "10.0.0.1")
+def test_a_machine_of_another_cluster_says_so(name: str, text: str) -> None:
+    with pytest.raises(BootstrapError, match=rf"{text}.*must be one of: controller, login, gpu-1 to -4"):
+        find_node(inventory(), name, "i-1", "10.0.0.1")
 
 
 def test_a_machine_takes_the_place_of_the_one_before_it() -> None:
-    me = place(inventory(), "controller", "i-9", "10.0.0.10")
-    assert [n.machine_id for n in joined(inventory(), me).nodes] == ["i-9", "eni-login"]
+    me = find_node(inventory(), "controller", "i-9", "10.0.0.10")
+    assert [n.machine_id for n in add_node(inventory(), me).nodes] == ["i-9", "eni-login"]
 
 
 def _written(actions: Iterable[Action], path: str) -> str:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bootstrap.bundle import Bundle
-from cluster.inventory import parameters
+from infra.targets.aws.node import parameters
 from tests.infra.targets.aws.node.machines import BUCKET, CLUSTER, Machines
 
 pytestmark = pytest.mark.e2e
@@ -44,8 +44,8 @@ def test_machines_become_a_cluster_that_runs_jobs(
     assert (ran.code, ran.out.split()) == (0, ["gpu-1"])
     assert "muster: gpu-1 is ready" in cloud.do("gpu-1", "cat /var/log/muster/node.log").out
     hop = "ssh -o BatchMode=yes gpu-1 true"
-    said = cloud.do("controller", f"cd / && runuser -u alice -- {hop}")
-    assert said.code == 0, said.out
+    login = cloud.do("controller", f"cd / && runuser -u alice -- {hop}")
+    assert login.code == 0, login.out
 
 
 def test_a_second_run_changes_nothing(cloud: Machines, bundle: Bundle, compute: str) -> None:
@@ -67,10 +67,10 @@ def test_a_job_cannot_take_the_role_of_its_node(cloud: Machines, compute: str) -
 def test_no_secret_is_in_user_data_or_log(cloud: Machines, bundle: Bundle, compute: str) -> None:
     key = cloud.do("gpu-1", "base64 -w0 /etc/slurm/slurm.key").out[:40]
     host_key = cloud.keys["compute"].private.splitlines()[2]
-    seen = cloud.do("gpu-1", "cat /var/log/muster/node.log /var/lib/user-data.sh; journalctl -o cat").out
+    logs = cloud.do("gpu-1", "cat /var/log/muster/node.log /var/lib/user-data.sh; journalctl -o cat").out
     assert len(key) == 40
-    assert key not in seen
-    assert host_key not in seen
+    assert key not in logs
+    assert host_key not in logs
 
 
 def test_a_bundle_that_is_not_what_was_uploaded_is_refused(cloud: Machines, bundle: Bundle, compute: str) -> None:
@@ -80,7 +80,7 @@ def test_a_bundle_that_is_not_what_was_uploaded_is_refused(cloud: Machines, bund
     assert done.code == 1, done.out
     report = cloud.report("gpu-1")
     assert (report.state, report.step, report.bundle) == ("failed", "fetch", other[:16])
-    assert f"not {other}: it is not what was uploaded; log: /var/log/muster/node.log" in report.line
+    assert f"expected {other}; log: /var/log/muster/node.log" in report.line
     assert cloud.do("gpu-1", "readlink /opt/muster/current").out.strip() == f"/opt/muster/{bundle.digest}"
 
 

@@ -71,5 +71,5 @@ def _furnish(spec: ClusterSpec, cache: Path) -> None:
     """Images, and the real tools; wheels, which come from a package index, are none: no machine here unpacks them."""
     for path in images.parameters(spec).values():
         publish_image(path)
-    wheels.place(REPO, cache).mkdir(parents=True)
+    wheels.wheels_folder(REPO, cache).mkdir(parents=True)
     (cache / "pulumi").symlink_to(Home.of(os.environ).cache / "pulumi")

@@ -13,9 +13,9 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import InstanceBackend
 from moto.ssm.models import Command, ssm_backends
 
-from cluster.inventory import parameters
-from cluster.inventory.parameters import Report
 from infra.targets.aws.launcher.node_names import read_node_name
+from infra.targets.aws.node import parameters
+from infra.targets.aws.node.parameters import Report
 from slurm.gate_verdict import PREFIX
 
 _AT = "2026-11-15T12:00:00+00:00"

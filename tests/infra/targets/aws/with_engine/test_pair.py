@@ -8,12 +8,12 @@ from base64 import b64decode
 
 import pytest
 
-from cluster.inventory import parameters
 from infra.engine.environment import BUDGET_JUDGED
 from infra.targets.aws import leftovers, names
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.launch import launch
+from infra.targets.aws.node import parameters
 from infra.targets.target import Leftovers
 from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack

@@ -6,34 +6,34 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.action import Action, digest, mark, write
-from bootstrap.carry_out import carry_out
+from bootstrap.action import Action, digest, write_file, write_marker
 from bootstrap.errors import BootstrapError
+from bootstrap.execute import execute_steps
 from bootstrap.facts.model import Facts, FileFact
-from bootstrap.plan import Planned
+from bootstrap.plan import PlannedStep
 from bootstrap.progress import Event
 from bootstrap.steps.step import Step
 from bootstrap.transport.local import LocalTransport
 
 
-def planned(name: str, *actions: Action, skipped: str = "") -> Planned:
-    return Planned(Step(name, "", lambda *_: []), actions, skipped)
+def planned(name: str, *actions: Action, skipped: str = "") -> PlannedStep:
+    return PlannedStep(Step(name, "", lambda *_: []), actions, skipped)
 
 
-def run(*steps: Planned) -> list[Event]:
+def run(*steps: PlannedStep) -> list[Event]:
     events: list[Event] = []
-    carry_out(LocalTransport(), "n1", steps, events.append)
+    execute_steps(LocalTransport(), "n1", steps, events.append)
     return events
 
 
-def seen(events: list[Event]) -> list[tuple[str, str]]:
+def list_states(events: list[Event]) -> list[tuple[str, str]]:
     return [(e.step, e.state) for e in events]
 
 
 def test_files_arrive_whole_and_in_order(tmp_path: Path) -> None:
     blob = bytes(range(256)) * 400
     first, second = f"{tmp_path}/new/first", f"{tmp_path}/second"
-    run(planned("a", *write(Facts(), first, blob), *write(Facts(), second, "text\n", 0o600)))
+    run(planned("a", *write_file(Facts(), first, blob), *write_file(Facts(), second, "text\n", 0o600)))
     assert Path(first).read_bytes() == blob
     assert Path(second).read_text() == "text\n"
     assert Path(second).stat().st_mode & 0o777 == 0o600
@@ -44,16 +44,16 @@ def test_files_arrive_whole_and_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o440, 0o755])
 def test_a_written_file_is_what_the_facts_then_say(tmp_path: Path, mode: int) -> None:
     path = f"{tmp_path}/f"
-    run(planned("a", *write(Facts(), path, "x", mode)))
+    run(planned("a", *write_file(Facts(), path, "x", mode)))
     assert Path(path).stat().st_mode & 0o777 == mode
     fact = FileFact("2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881", mode, "root:root")
-    assert write(Facts(files={path: fact}), path, "x", mode) == []
-    assert write(Facts(files={path: fact}), path, "y", mode) != []
+    assert write_file(Facts(files={path: fact}), path, "x", mode) == []
+    assert write_file(Facts(files={path: fact}), path, "y", mode) != []
 
 
 def test_an_action_that_reads_stdin_does_not_eat_the_next_ones_data(tmp_path: Path) -> None:
     path = f"{tmp_path}/f"
-    run(planned("a", Action("greedy", "cat >/dev/null"), *write(Facts(), path, "mine")))
+    run(planned("a", Action("greedy", "cat >/dev/null"), *write_file(Facts(), path, "mine")))
     assert Path(path).read_text() == "mine"
 
 
@@ -63,20 +63,20 @@ def test_the_first_error_stops_everything_after_it_and_names_step_action_and_lin
         planned("good", Action("fine", "true")),
         planned(
             "bad",
-            Action("break it", "echo out; echo the reason >&2; false; echo not here >&2", log="/l", fix="mend it"),
+            Action("break it", "echo out; echo the reason >&2; false; echo not here >&2", log="/l", fix="repair it"),
         ),
         planned("never", Action("touch", f"touch {tmp_path}/touched")),
     ]
     with pytest.raises(BootstrapError) as caught:
-        carry_out(LocalTransport(), "n1", steps, events.append)
-    assert str(caught.value) == "node n1, step bad: break it: the reason. Log: /l. Fix: mend it."
+        execute_steps(LocalTransport(), "n1", steps, events.append)
+    assert str(caught.value) == "node n1, step bad: break it: the reason. Log: /l. Fix: repair it."
     assert not (tmp_path / "touched").exists()
-    assert seen(events) == [("good", "start"), ("good", "changed"), ("bad", "start"), ("bad", "failed")]
+    assert list_states(events) == [("good", "start"), ("good", "changed"), ("bad", "start"), ("bad", "failed")]
 
 
 def test_steps_without_actions_are_reported_too() -> None:
     events = run(planned("a"), planned("b", skipped="a reason"), planned("c", Action("do", "true")))
-    assert seen(events) == [("a", "ok"), ("b", "skipped"), ("c", "start"), ("c", "changed")]
+    assert list_states(events) == [("a", "ok"), ("b", "skipped"), ("c", "start"), ("c", "changed")]
     assert events[1].detail == "a reason"
 
 
@@ -92,10 +92,12 @@ def test_a_slow_action_shows_each_line_it_prints() -> None:
 
 
 def test_a_hung_action_ends_with_an_error_that_names_it() -> None:
-    with pytest.raises(BootstrapError, match=r"node n1, step a: no answer within 0 s.*it was at: hang"):
+    with pytest.raises(
+        BootstrapError, match=r"node n1, step a: no answer within 0 s.*the action that was running: hang"
+    ):
         run(planned("a", Action("hang", "sleep 20", timeout=0.3)))
 
 
 def test_digests_do_not_depend_on_where_the_parts_are_cut() -> None:
     assert digest("ab", "c") != digest("a", "bc")
-    assert mark("unit", "abc").endswith("echo abc > /var/lib/muster/unit")
+    assert write_marker("unit", "abc").endswith("echo abc > /var/lib/muster/unit")

@@ -1,4 +1,4 @@
-"""Waiting for Slurm: done when every node is usable, resumed where the cause is gone, a dead node named soon."""
+"""Waiting for Slurm: until every node is usable; nodes are resumed, and a dead node is named at once."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bootstrap import settle as module
+from bootstrap import wait_for_nodes as module
 from bootstrap.errors import BootstrapError
-from bootstrap.settle import settle
 from bootstrap.transport.base import Completed, Transport, TransportError
+from bootstrap.wait_for_nodes import wait_for_nodes
 from cluster.inventory import Node
 from tests.bootstrap.clusters import inventory
 
@@ -19,13 +19,13 @@ UNKNOWN = "NodeName=gpu-1 State=UNKNOWN\nNodeName=gpu-2 State=IDLE\n"
 
 
 class Scripted:
-    """Answers by what the script asks for; keeps what was asked."""
+    """A transport that answers each script, and records the scripts."""
 
     def __init__(self, answer: Callable[[str], Completed]) -> None:
-        self.answer, self.asked = answer, []  # type: tuple[Callable[[str], Completed], list[str]]
+        self.answer, self.scripts = answer, []  # type: tuple[Callable[[str], Completed], list[str]]
 
     def run(self, script: str, **_: object) -> Completed:
-        self.asked.append(script)
+        self.scripts.append(script)
         return self.answer(script)
 
     def put(self, *_: object) -> None: ...
@@ -58,31 +58,31 @@ def fine(_: str) -> Completed:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
-    monkeypatch.setattr(module, "PROBE_S", 0.05)
+    monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.05)
 
 
 def test_it_waits_until_every_node_has_registered() -> None:
     controller = Scripted(sequence(UNKNOWN, UNKNOWN, IDLE))
-    assert settle(inventory(), opener(controller, fine)) == []
-    assert len(controller.asked) == 3
+    assert wait_for_nodes(inventory(), opener(controller, fine)) == []
+    assert len(controller.scripts) == 3
 
 
 def test_a_node_drained_for_a_reason_that_is_gone_is_resumed_once() -> None:
     controller = Scripted(sequence(GRES, GRES, IDLE))
-    assert settle(inventory(), opener(controller, fine)) == ["gpu-1"]
-    assert [a for a in controller.asked if "update" in a] == ["scontrol update nodename=gpu-1 state=resume"]
+    assert wait_for_nodes(inventory(), opener(controller, fine)) == ["gpu-1"]
+    assert [a for a in controller.scripts if "update" in a] == ["scontrol update nodename=gpu-1 state=resume"]
 
 
 def test_a_node_that_never_comes_is_named_with_reason_and_log_line() -> None:
     words = lambda _: Completed(0, "", "error: Couldn't find the specified plugin name")  # noqa: E731
     with pytest.raises(BootstrapError) as caught:
-        settle(inventory(), opener(Scripted(sequence(GRES)), words), deadline_s=0.01)
+        wait_for_nodes(inventory(), opener(Scripted(sequence(GRES)), words), deadline_s=0.01)
     text = str(caught.value)
     assert text.startswith(
-        "node gpu-1, step nodes: Slurm has the node as idle+drain+invalid_reg, reason: gres/gpu count"
+        "node gpu-1, step nodes: Slurm shows the node as idle+drain+invalid_reg, reason: gres/gpu count"
     )
-    assert "slurmd says: error: Couldn't find the specified plugin name" in text
-    assert "Log: /var/log/slurm/slurmd.log. Fix: `scontrol show node gpu-1`" in text
+    assert "slurmd's log: error: Couldn't find the specified plugin name" in text
+    assert "Log: /var/log/slurm/slurmd.log. Fix: see `scontrol show node gpu-1`" in text
 
 
 def test_a_node_that_died_meanwhile_is_named_before_the_deadline() -> None:
@@ -90,10 +90,10 @@ def test_a_node_that_died_meanwhile_is_named_before_the_deadline() -> None:
         raise TransportError("gpu-1", "the connection was lost")
 
     with pytest.raises(BootstrapError, match="node gpu-1, step nodes: the connection was lost"):
-        settle(inventory(), opener(Scripted(sequence(UNKNOWN)), dead), deadline_s=30)
+        wait_for_nodes(inventory(), opener(Scripted(sequence(UNKNOWN)), dead), deadline_s=30)
 
 
 def test_a_slurmd_that_stopped_is_named_before_the_deadline() -> None:
     stopped = lambda _: Completed(1, "", "fatal: Hybrid mode is not supported")  # noqa: E731
     with pytest.raises(BootstrapError, match="slurmd stopped: fatal: Hybrid mode is not supported"):
-        settle(inventory(), opener(Scripted(sequence(UNKNOWN)), stopped), deadline_s=30)
+        wait_for_nodes(inventory(), opener(Scripted(sequence(UNKNOWN)), stopped), deadline_s=30)

@@ -1,0 +1,71 @@
+"""Metadata: only root (and Slurm's user on the controller) may reach the service that hands out credentials."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+
+from bootstrap.action import Action, install_packages, write_file
+from bootstrap.desired import Desired
+from bootstrap.facts.model import Facts
+from bootstrap.steps.cloud.at_boot import DAEMONS, run_at_boot
+from bootstrap.steps.step import Step
+from cluster.inventory import Node
+
+SCRIPT = (Path(__file__).parents[2] / "scripts" / "metadata.sh").read_text()
+PACKAGE = "nftables"
+INSTALL_TIMEOUT_S = 300.0
+# Before anything that runs programs of other users: logins, cron and at.
+BEFORE = f"{DAEMONS} systemd-user-sessions.service cron.service atd.service"
+# No job runs on a node whose rules cannot be loaded, or have been removed since.
+LOAD_BEFORE_SLURMD = "[Service]\nExecStartPre=/etc/muster/metadata\n"
+
+
+def plan_metadata(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Load firewall rules that reject other users, now, at every boot, and before every start of slurmd."""
+    # Slurm runs the programs that launch nodes as its own user.
+    users = "root slurm" if node.role == "controller" else "root"
+    rules = run_at_boot(
+        facts,
+        "metadata",
+        "Metadata service for root only",
+        SCRIPT.replace("@USERS@", users).replace("@RULES@", _render_rules(desired)),
+        done="muster-metadata" in facts.active,
+        before=BEFORE,
+        fix="compare with `nft list ruleset` on that machine, then run again",
+    )
+    install = [install_packages([PACKAGE], update=False, timeout=INSTALL_TIMEOUT_S)]
+    drop_in = "/etc/systemd/system/slurmd.service.d/muster-metadata.conf"
+    return [
+        *(install if rules and PACKAGE not in facts.packages else []),
+        *(write_file(facts, drop_in, LOAD_BEFORE_SLURMD) if node.role == "compute" else []),
+        *rules,
+    ]
+
+
+def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+    """Skip clouds without a metadata service."""
+    return "" if desired.cloud and desired.cloud.metadata_addresses else "the cloud has no metadata service"
+
+
+def _render_rules(desired: Desired) -> str:
+    addresses = desired.cloud.metadata_addresses if desired.cloud else ()
+    families = {4: "ip", 6: "ip6"}
+    return "\n".join(
+        f"    {families[ip_address(address).version]} daddr {address} meta skuid != {{ $allowed }} reject"
+        for address in addresses
+    )
+
+
+def _list_packages(node: Node) -> tuple[str, ...]:  # noqa: ARG001
+    return (PACKAGE,)
+
+
+STEP = Step(
+    "metadata",
+    "credentials of the machine for root only",
+    plan_metadata,
+    skip=skip,
+    units=("muster-metadata",),
+    packages=_list_packages,
+)

@@ -1,0 +1,86 @@
+"""Slurm's packages, if the distribution has no matching release: built once on the controller, shared by all nodes."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootstrap.action import Action, digest
+from bootstrap.bundle import INSTALLED
+from bootstrap.desired import Desired
+from bootstrap.facts.model import Facts
+from bootstrap.steps.step import Step
+from cluster.inventory import Node, Role
+
+SCRIPT = (Path(__file__).parents[2] / "scripts" / "slurm-packages.sh").read_text()
+# Names given by the packaging in Slurm's source, in the order of their dependencies.
+NAMES: dict[Role, tuple[str, ...]] = {
+    "controller": ("slurm-smd", "slurm-smd-client", "slurm-smd-slurmctld", "slurm-smd-slurmdbd"),
+    "login": ("slurm-smd", "slurm-smd-client", "slurm-smd-sackd"),
+    "compute": ("slurm-smd", "slurm-smd-client", "slurm-smd-slurmd"),
+}
+# Debian's uid of the user slurm, so that files on a shared disk have the same owner everywhere.
+SLURM_UID = 64030
+BUILD_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class SlurmSource:
+    """A pinned release of Slurm's source, which contains its own Debian packaging."""
+
+    version: str
+    sha256: str
+    addresses: tuple[str, ...]
+
+
+# The archive of the release's tag; Debian uses the same file as the origin of its own packages of 24.11.5.
+SOURCES = {
+    "24.11": SlurmSource(
+        "24.11.5",
+        "e1a5547edd212c38b5e3230a284133f777b32746551f094aaa81cc4af375e332",
+        ("https://github.com/SchedMD/slurm/archive/refs/tags/slurm-24-11-5-1.tar.gz",),
+    ),
+}
+
+
+def is_built_here(facts: Facts) -> bool:
+    """Return whether Slurm comes from our own build; Debian 13 has the release in its archive."""
+    return facts.distribution.startswith("ubuntu")
+
+
+def plan_slurm_packages(facts: Facts, node: Node, desired: Desired) -> list[Action]:
+    """Build the packages on the controller, wait for them on the other nodes, and install those of the role."""
+    source = SOURCES[desired.spec.software.slurm]
+    if all(facts.packages.get(name, "").startswith(source.version) for name in NAMES[node.role]):
+        return []
+    key = digest(SCRIPT, source.sha256, facts.distribution)
+    store = desired.cloud.package_store if desired.cloud else ()
+    values = {
+        "MODE": "build" if node.role == "controller" else "wait",
+        "KEY": key,
+        "SOURCES": " ".join(source.addresses),
+        "SHA256": source.sha256,
+        "FOLDER": f"{desired.shared}/.packages",
+        "NAMES": " ".join(NAMES[node.role]),
+        "SLURM_UID": str(SLURM_UID),
+        "STORE": " ".join([*store, key] if store else ["false"]),
+    }
+    assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    script = f"cd {INSTALLED}\n{assignments}{SCRIPT}"
+    title = f"install Slurm {source.version}"
+    fix = "see the log for the part that failed; an image that has Slurm needs no build"
+    log = "/var/cache/muster-slurm/build.log" if node.role == "controller" else "/var/log/apt/term.log"
+    return [Action(title, script, timeout=BUILD_TIMEOUT_S, log=log, fix=fix, slow=True)]
+
+
+def skip(facts: Facts, node: Node, desired: Desired) -> str:  # noqa: ARG001
+    """Skip distributions that have the release."""
+    return "" if is_built_here(facts) else "the distribution has this release"
+
+
+def _list_packages(node: Node) -> tuple[str, ...]:
+    return NAMES[node.role]
+
+
+STEP = Step("slurm", "Slurm's packages, built once", plan_slurm_packages, skip=skip, packages=_list_packages)

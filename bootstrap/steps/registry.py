@@ -1,0 +1,103 @@
+"""All steps, in order, and which of them may run at the same time. A new step is added here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bootstrap.desired import Desired
+from bootstrap.facts.collect import Probe
+from bootstrap.steps import (
+    accounting,
+    controller,
+    fabric,
+    health,
+    hosts,
+    limits,
+    members,
+    packages,
+    shared_files,
+    ssh,
+    time,
+    users,
+)
+from bootstrap.steps.cloud import (
+    disks,
+    metadata,
+    mounts,
+    names,
+    power,
+    slurm_packages,
+    software,
+    system,
+)
+from bootstrap.steps.step import Step
+from cluster.inventory import Node, Role
+
+# Run on all nodes at the same time.
+BASE: tuple[Step, ...] = (
+    packages.STEP,
+    accounting.DATABASE_STEP,
+    hosts.STEP,
+    users.STEP,
+    ssh.STEP,
+    limits.STEP,
+    time.STEP,
+    fabric.STEP,
+    health.STEP,
+)
+# Run on the controller after BASE.
+CONTROL: tuple[Step, ...] = (accounting.STEP, controller.STEP)
+# Run on the controller at the same time as everything else: Slurm does not need them.
+SHIPPED: tuple[Step, ...] = (shared_files.BUNDLE_STEP, shared_files.ENVIRONMENT_STEP)
+# Run on the other nodes once slurmctld serves the configuration.
+MEMBERS: tuple[Step, ...] = (members.LOGIN_STEP, members.COMPUTE_STEP)
+
+ALL: tuple[Step, ...] = (*BASE, *CONTROL, *MEMBERS, *SHIPPED)
+
+# Run first on cloud machines, which set themselves up. Facts are read again after these steps, because homes, queue
+# and accounting database may be on a filesystem that they mount.
+MACHINE: tuple[Step, ...] = (
+    system.UPDATES_STEP,
+    software.STEP,
+    names.RESOLVER_STEP,
+    names.HOST_KEY_STEP,
+    system.SYSCTL_STEP,
+    disks.SCRATCH_STEP,
+    mounts.STEP,
+    slurm_packages.STEP,
+    packages.STEP,
+    metadata.STEP,
+    disks.STATE_STEP,
+)
+CLOUD: tuple[Step, ...] = (*MACHINE, power.STEP)
+EVERY: tuple[Step, ...] = (*(step for step in CLOUD if step not in ALL), *ALL)
+
+
+def select_steps(desired: Desired) -> tuple[Step, ...]:
+    """Return the steps that this cluster's nodes go through."""
+    return ALL if desired.cloud is None else EVERY
+
+
+def select_after_machine(role: Role) -> tuple[Step, ...]:
+    """Return what follows MACHINE on a cloud machine, in the order in which it runs the steps by itself."""
+    last = (power.STEP, *CONTROL, *SHIPPED) if role == "controller" else MEMBERS
+    return (*(step for step in BASE if step not in MACHINE), *last)
+
+
+def build_probe(node: Node, desired: Desired) -> Probe:
+    """Return what must be read from a node so that every step can decide."""
+    steps = select_steps(desired)
+    return Probe(
+        shared=desired.shared,
+        homes=desired.homes,
+        environment=desired.environment,
+        packages=_unique(name for step in steps for name in step.packages(node)),
+        units=_unique(unit for step in steps for unit in step.units),
+        controller=node.role == "controller",
+        machine=desired.cloud is not None,
+        readings="".join(step.readings(node, desired) for step in steps),
+    )
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,40 @@
+"""Read what is kept out of the bundle: the cluster's secrets, and the fleet that the controller may launch."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import tempfile
+from pathlib import Path
+
+from bootstrap.desired import Secrets
+from cluster.inventory import Role
+from infra.targets.aws.node import parameters, signed
+from infra.targets.aws.node.cloud import AwsCloud
+
+
+def read_secrets(region: str, cluster: str, role: Role, ssh_public_key: str) -> Secrets:
+    """Read the secrets that this role may read.
+
+    Only the controller may read the database password. The other roles never use it and get a random value.
+    """
+    password = _read(region, parameters.db_password(cluster)) if role == "controller" else secrets.token_hex(8)
+    return Secrets(
+        slurm_key=base64.b64decode(_read(region, parameters.slurm_key(cluster))),
+        db_password=password,
+        ssh_public_key=ssh_public_key,
+        host_key=_read(region, parameters.host_key(cluster, role)),
+    )
+
+
+def read_fleet(cloud: AwsCloud) -> bytes:
+    """Read the fleet from the cluster's bucket; it is too large for a parameter."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / parameters.FLEET
+        signed.fetch(cloud.region, cloud.bucket, parameters.FLEET, str(path))
+        return path.read_bytes()
+
+
+def _read(region: str, name: str) -> str:
+    answer = signed.ssm(region, "GetParameter", Name=name, WithDecryption=True)
+    return str(answer["Parameter"]["Value"])

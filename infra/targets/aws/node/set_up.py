@@ -1,0 +1,102 @@
+"""Set this machine up as the node that its tag names, and report the result."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bootstrap import bundle
+from bootstrap.desired import Desired
+from bootstrap.errors import BootstrapError
+from bootstrap.execute import execute_steps
+from bootstrap.facts.collect import collect_facts
+from bootstrap.plan import plan_steps
+from bootstrap.progress import Event
+from bootstrap.steps import registry
+from bootstrap.steps.step import Step
+from bootstrap.transport.base import TransportError
+from bootstrap.transport.local import LocalTransport
+from cluster.inventory import Inventory, Node
+from cluster.spec import ClusterSpec
+from infra.targets.aws.node import early, identity, parameters
+from infra.targets.aws.node.check import STEP as VERIFY_STEP
+from infra.targets.aws.node.check import check_machine
+from infra.targets.aws.node.cloud import AwsCloud
+from infra.targets.aws.node.cluster_secrets import read_fleet, read_secrets
+
+ROOT = Path(__file__).resolve().parents[4]
+LAUNCHER = "infra.targets.aws.launcher"
+EXIT_REPORTED = 3
+"""Exit code of a failure that has already been reported."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run set-up and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m infra.targets.aws.node.set_up", description=__doc__)
+    parser.add_argument("--bundle", required=True, help="digest of the bundle that contains this program")
+    options = parser.parse_args(argv)
+    inventory = Inventory.model_validate_json((ROOT / bundle.INVENTORY).read_text())
+    cloud = AwsCloud.model_validate_json((ROOT / bundle.CLOUD).read_text())
+    node = identity.identify(inventory)
+    reporter = Reporter(cloud.region, parameters.node(inventory.cluster, node.name), options.bundle)
+    try:
+        set_up(node, _load_desired(node, inventory, cloud), reporter)
+    except (BootstrapError, TransportError) as error:
+        step = error.step if isinstance(error, BootstrapError) else "apply"
+        print(f"muster: failed: {error}", file=sys.stderr, flush=True)
+        reporter.report("failed", step, str(error))
+        return EXIT_REPORTED
+    reporter.report("ready", VERIFY_STEP, "")
+    print(f"muster: {node.name} is ready", flush=True)
+    return 0
+
+
+class Reporter:
+    """Prints every event; reports stages and the result to the engine through the node's parameter."""
+
+    def __init__(self, region: str, parameter: str, bundle_digest: str) -> None:
+        self._region, self._parameter, self._bundle_digest = region, parameter, bundle_digest
+
+    def __call__(self, event: Event) -> None:
+        print(f"muster: {event.step} {event.state} {event.detail}".rstrip(), flush=True)
+
+    def report(self, state: str, step: str, line: str) -> None:
+        """Write the state of the set-up to the node's parameter."""
+        values = {"bundle": self._bundle_digest, "state": state, "step": step, "line": line}
+        early.report(self._region, self._parameter, values)
+
+
+def set_up(node: Node, desired: Desired, reporter: Reporter) -> None:
+    """Run all steps of the node's role in two stages, then check the result."""
+    transport = LocalTransport()
+    for stage in (registry.MACHINE, registry.select_after_machine(node.role)):
+        # If hundreds of compute nodes reported each stage, they would exceed the account's request rate.
+        if node.role != "compute":
+            reporter.report("working", stage[0].name, f"{len(stage)} steps to go")
+        _run_stage(transport, node, desired, stage, reporter)
+    check_machine(transport, node, desired)
+
+
+def _run_stage(
+    transport: LocalTransport, node: Node, desired: Desired, stage: Sequence[Step], reporter: Reporter
+) -> None:
+    facts = collect_facts(transport, node.name, registry.build_probe(node, desired))
+    planned = plan_steps({node.name: facts}, desired)[node.name]
+    execute_steps(transport, node.name, [planned[step.name] for step in stage if step.name in planned], reporter)
+
+
+def _load_desired(node: Node, inventory: Inventory, cloud: AwsCloud) -> Desired:
+    public_key = (ROOT / bundle.PUBLIC_KEY).read_text().strip()
+    secrets = read_secrets(cloud.region, inventory.cluster, node.role, public_key)
+    spec = ClusterSpec.model_validate_json((ROOT / bundle.SPEC).read_text())
+    desired = Desired(identity.add_node(inventory, node), spec, secrets, ROOT, cloud=cloud)
+    if node.role != "controller" or not inventory.sets:
+        return desired
+    return replace(desired, fleet=read_fleet(cloud), launcher=LAUNCHER)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

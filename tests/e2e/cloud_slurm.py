@@ -14,12 +14,12 @@ import docker
 from docker.errors import APIError
 from docker.models.containers import Container
 from docker.models.networks import Network
-from infra.targets.aws.node.node import LAUNCHER
 
 from cluster import names
 from cluster.inventory import Inventory, Node, NodeSet
 from cluster.spec import ClusterSpec
 from infra.targets.aws.launcher.fleet import Fleet
+from infra.targets.aws.node.set_up import LAUNCHER
 from slurm.config.render import render_files
 from slurm.power import install
 from tests.harness import REPO, wait_until

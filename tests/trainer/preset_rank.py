@@ -1,4 +1,4 @@
-"""A preset on one of several ranks, as in a run: resolve `auto`, build, train, save, load again."""
+"""Train a preset on one of several ranks as a run does: resolve `auto`, build, train, save, and load again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from trainer.world import World
 LOCAL = 2
 
 
-def train_preset(preset: str, words: list[str], folder: str, steps: int) -> dict[str, Any]:
-    """Losses, those of the last step again from a checkpoint, and what the ranks were arranged as."""
+def train_preset(preset: str, overrides: list[str], folder: str, steps: int) -> dict[str, Any]:
+    """Return the losses, the last one again after loading a checkpoint, the resolved settings and the layout."""
     rank, size = dist.get_rank(), dist.get_world_size()
     world = World(rank, size, rank % LOCAL, LOCAL, "here", torch.device("cpu"), (), dist.group.WORLD)
-    config = load(preset, words)
+    config = load(preset, overrides)
     source = open_source(config)
     resolved = resolve_auto(config, world, source, Path(folder))
     trainer = Trainer.from_config(resolved.config, world, resolved.micro)
@@ -38,8 +38,8 @@ def train_preset(preset: str, words: list[str], folder: str, steps: int) -> dict
 
 def _step(trainer: Trainer, source: Source, step: int) -> float:
     batch, layout = trainer.config.batch.size, trainer.layout
-    place = {"dp_rank": layout.dp_rank(trainer.world.rank), "dp_size": layout.dp_size}
-    loader = Loader(source, trainer.config.run.seed, batch, position=step * batch, workers=0, **place)
+    share = {"dp_rank": layout.dp_rank(trainer.world.rank), "dp_size": layout.dp_size}
+    loader = Loader(source, trainer.config.run.seed, batch, position=step * batch, workers=0, **share)
     result = trainer.run_step(next(loader).tensors)
     loader.close()
     return float(trainer.mean_over_ranks(result.loss))

@@ -1,4 +1,4 @@
-"""Runs on four ranks: first weights of sharded models, put together, against those of a whole one."""
+"""Run on four ranks: compare the initial weights of sharded models with those of a whole model."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from trainer.config.schema import LlamaConfig
 from trainer.models.init import fill
 from trainer.models.registry import build_model
 
-# Widths that four ranks do not divide.
+# Four ranks do not divide these widths.
 CONFIG = LlamaConfig(vocab_size=61, dim=36, layers=2, heads=6, kv_heads=2, ffn=50, seq_len=16)
 
 
 def compare() -> dict[str, bool]:
+    """Return for each mesh whether the joined weights are equal."""
     return {
-        "shard": _equal(init_device_mesh("cpu", (4,), mesh_dim_names=("shard",))),
-        "replicate x shard": _equal(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))),
-        "shard x tensor": _equal(init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tensor"))),
+        "shard": _is_equal(init_device_mesh("cpu", (4,), mesh_dim_names=("shard",))),
+        "replicate x shard": _is_equal(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))),
+        "shard x tensor": _is_equal(init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tensor"))),
     }
 
 
-def _equal(mesh: torch.distributed.device_mesh.DeviceMesh) -> bool:
+def _is_equal(mesh: torch.distributed.device_mesh.DeviceMesh) -> bool:
     whole = build_model(CONFIG)
     fill([whole], seed=1)
     with torch.device("meta"):

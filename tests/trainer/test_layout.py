@@ -1,4 +1,4 @@
-"""Which rank stands where, and what is said when ranks do not fit."""
+"""The position of each rank in the layout, and the errors for rank counts that do not fit."""
 
 from __future__ import annotations
 
@@ -8,16 +8,26 @@ from trainer.config.errors import ConfigError
 from trainer.config.layout import Layout, resolve_layout
 from trainer.config.schema import ParallelConfig
 
-FITTING = {
-    "alone": (ParallelConfig(strategy="single"), 1, 1, Layout()),
-    "ddp takes the rest": (ParallelConfig(strategy="ddp", tensor=2), 8, 4, Layout(1, 4, 1, 2)),
-    "fsdp takes the rest": (ParallelConfig(strategy="fsdp", pipeline=2), 8, 4, Layout(2, 1, 4, 1)),
-    "hsdp shards in a node": (ParallelConfig(strategy="hsdp"), 8, 4, Layout(1, 2, 4, 1)),
-    "hsdp leaves tensor its part of a node": (ParallelConfig(strategy="hsdp", tensor=2), 16, 8, Layout(1, 2, 4, 2)),
-    "hsdp as told": (ParallelConfig(strategy="hsdp", shard=2), 8, 4, Layout(1, 4, 2, 1)),
-    "single with both": (ParallelConfig(strategy="single", tensor=2, pipeline=2), 4, 4, Layout(2, 1, 1, 2)),
+VALID = {
+    "single": (ParallelConfig(strategy="single"), 1, 1, Layout()),
+    "ddp uses the remaining ranks": (ParallelConfig(strategy="ddp", tensor=2), 8, 4, Layout(1, 4, 1, 2)),
+    "fsdp uses the remaining ranks": (ParallelConfig(strategy="fsdp", pipeline=2), 8, 4, Layout(2, 1, 4, 1)),
+    "hsdp shards within a node": (ParallelConfig(strategy="hsdp"), 8, 4, Layout(1, 2, 4, 1)),
+    "hsdp shards within a node, divided by tensor": (
+        ParallelConfig(strategy="hsdp", tensor=2),
+        16,
+        8,
+        Layout(1, 2, 4, 2),
+    ),
+    "hsdp with a given shard": (ParallelConfig(strategy="hsdp", shard=2), 8, 4, Layout(1, 4, 2, 1)),
+    "single with tensor and pipeline": (
+        ParallelConfig(strategy="single", tensor=2, pipeline=2),
+        4,
+        4,
+        Layout(2, 1, 1, 2),
+    ),
 }
-CLASHING = {
+INVALID = {
     "pipeline x tensor": (
         ParallelConfig(strategy="ddp", tensor=2, pipeline=2),
         6,
@@ -38,22 +48,24 @@ CLASHING = {
 }
 
 
-@pytest.mark.parametrize(("parallel", "world", "local", "layout"), FITTING.values(), ids=FITTING)
-def test_ranks_that_fit(parallel: ParallelConfig, world: int, local: int, layout: Layout) -> None:
+@pytest.mark.parametrize(("parallel", "world", "local", "layout"), VALID.values(), ids=VALID)
+def test_the_layout_has_the_expected_axes(parallel: ParallelConfig, world: int, local: int, layout: Layout) -> None:
     assert resolve_layout(parallel, world, local) == layout
     assert layout.world_size == world
 
 
-@pytest.mark.parametrize(("parallel", "world", "message"), CLASHING.values(), ids=CLASHING)
-def test_ranks_that_do_not_fit(parallel: ParallelConfig, world: int, message: str) -> None:
+@pytest.mark.parametrize(("parallel", "world", "message"), INVALID.values(), ids=INVALID)
+def test_rank_counts_that_do_not_fit_are_rejected(parallel: ParallelConfig, world: int, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         resolve_layout(parallel, world, world)
     assert str(error.value) == message
 
 
-def test_neighbours_split_a_layer_and_each_data_rank_is_somebody() -> None:
+def test_tensor_groups_are_neighbours_and_every_position_has_one_rank() -> None:
     layout = Layout(pipeline=2, replicate=2, shard=2, tensor=2)
     assert [layout.coordinate(rank, "tensor") for rank in range(4)] == [0, 1, 0, 1]
     assert [layout.coordinate(rank, "pipeline") for rank in (0, 7, 8, 15)] == [0, 0, 1, 1]
-    places = {(layout.coordinate(r, "pipeline"), layout.coordinate(r, "tensor"), layout.dp_rank(r)) for r in range(16)}
-    assert places == {(p, t, d) for p in range(2) for t in range(2) for d in range(4)}
+    positions = {
+        (layout.coordinate(r, "pipeline"), layout.coordinate(r, "tensor"), layout.dp_rank(r)) for r in range(16)
+    }
+    assert positions == {(p, t, d) for p in range(2) for t in range(2) for d in range(4)}

@@ -1,4 +1,4 @@
-"""The networks: their sizes, first weights, parts, and that they learn and compile."""
+"""The models: their sizes, initial weights and pipeline stages; all of them learn and compile."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ MODELS: dict[str, Any] = {
 every_model = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
 
 
-def test_sizes_of_the_presets_are_the_real_ones() -> None:
+def test_shapes_of_the_presets_match_the_models() -> None:
     sizes = {}
     for name in list_presets():
         config = load(name, []).model
         with torch.device("meta"):
             sizes[name] = sum(parameter.numel() for parameter in build_model(config).parameters())
         assert shape_of(config).params == sizes[name]
-    # As in Llama 3's own files, torchvision's tables and GPT-2 with its vocabulary padded.
+    # The published sizes of Llama 3, torchvision and GPT-2, whose vocabulary is padded here.
     assert sizes["llama-8b"] == 8_030_261_248
     assert sizes["llama-70b"] == 70_553_706_496
     assert sizes["resnet50"] == 25_557_032
@@ -55,21 +55,21 @@ def test_sizes_of_the_presets_are_the_real_ones() -> None:
 
 
 @every_model
-def test_shapes_count_what_torch_counts(config: Any) -> None:
+def test_shapes_count_the_operations_that_torch_counts(config: Any) -> None:
     shape = shape_of(config)
-    model = made(config)
+    model = make_model(config)
     assert shape.params == sum(parameter.numel() for parameter in model.parameters())
-    inputs, _ = batch(config, 2)
-    # Written as plain products: torch 2.11 does not count the fused kernel of the CPU.
+    inputs, _ = make_batch(config, 2)
+    # With plain products, because torch 2.11 does not count the fused kernel of the CPU.
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model(inputs)
     forward = shape.flops_per_sample() / 3 * 2
-    # torch leaves norms and biases out.
+    # torch does not count norms and biases.
     assert counter.get_total_flops() == pytest.approx(forward, rel=0.05)
 
 
-def test_published_costs() -> None:
-    """4.74e14 is the figure of NVIDIA's recipes for a sequence of 8,192; 4.1 G multiply-adds is ResNet-50's."""
+def test_shapes_match_published_costs() -> None:
+    """NVIDIA's recipes have 4.74e14 for a sequence of 8,192 tokens; ResNet-50 has 4.1 G multiply-adds."""
     assert shape_of(load("llama-8b", []).model).flops_per_sample() == pytest.approx(4.74e14, rel=0.001)
     assert shape_of(load("resnet50", []).model).products == pytest.approx(4.09e9, rel=0.005)
     shape = shape_of(load("llama-1b", []).model)
@@ -77,21 +77,21 @@ def test_published_costs() -> None:
 
 
 @every_model
-def test_first_weights_follow_from_seed_and_name_alone(config: Any) -> None:
-    whole, again, other = made(config), made(config), made(config, seed=2)
+def test_initial_weights_depend_only_on_seed_and_name(config: Any) -> None:
+    whole, again, other = make_model(config), make_model(config), make_model(config, seed=2)
     for name, parameter in whole.named_parameters():
         assert torch.equal(parameter, again.get_parameter(name))
     assert any(not torch.equal(value, other.get_parameter(name)) for name, value in whole.named_parameters())
-    # Outputs start small, so that the first loss is that of guessing.
-    inputs, targets = batch(config, 16)
+    # Outputs start small, so the first loss is that of a uniform guess.
+    inputs, targets = make_batch(config, 16)
     classes = getattr(config, "classes", 61)
     if not isinstance(config, MlpConfig):
         assert compute_loss(whole(inputs), targets).item() == pytest.approx(math.log(classes), rel=0.1)
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
-def test_blocks_start_at_the_expected_scale(config: Any) -> None:
-    model = made(replace(config, dim=128))
+def test_initial_weights_have_the_expected_scale(config: Any) -> None:
+    model = make_model(replace(config, dim=128))
     deviation = {name: value.std().item() for name, value in model.named_parameters()}
     assert deviation["layers.1.attention.q.weight"] == pytest.approx(0.02, rel=0.05)
     assert deviation["layers.1.ffn.down.weight"] == pytest.approx(0.02 / math.sqrt(6), rel=0.05)
@@ -99,31 +99,31 @@ def test_blocks_start_at_the_expected_scale(config: Any) -> None:
     assert float(model.get_parameter("norm.weight").detach().mean()) == 1
 
 
-def test_sharded_weights_start_as_whole_ones() -> None:
-    """Uneven widths and every kind of mesh; what each rank holds is put together again."""
-    for found in on_ranks("tests.trainer.sharded_fill:compare"):
-        assert found == {"shard": True, "replicate x shard": True, "shard x tensor": True}
+def test_sharded_and_whole_models_have_the_same_initial_weights() -> None:
+    """Uses uneven widths and every kind of mesh, and joins the parts of all ranks."""
+    for equal in on_ranks("tests.trainer.sharded_fill:compare"):
+        assert equal == {"shard": True, "replicate x shard": True, "shard x tensor": True}
 
 
 @pytest.mark.parametrize("config", [replace(LLAMA), replace(GPT2, tie_embeddings=False)], ids=["llama", "gpt2"])
-def test_a_stage_is_the_same_class_with_parts_left_out(config: Any) -> None:
-    whole = made(config)
+def test_two_pipeline_stages_compute_the_same_as_the_whole_model(config: Any) -> None:
+    whole = make_model(config)
     first, last = copy.deepcopy(whole), copy.deepcopy(whole)
     first.norm = first.head = None
     last.embed = None
     if isinstance(config, Gpt2Config):
         last.positions = None
     del first.layers["1"], first.layers["2"], last.layers["0"]
-    inputs, _ = batch(config, 2)
+    inputs, _ = make_batch(config, 2)
     assert torch.equal(last(first(inputs)), whole(inputs))
     names = {name for stage in (first, last) for name, _ in stage.named_parameters()}
     assert names == {name for name, _ in whole.named_parameters()}
 
 
 @every_model
-def test_the_model_compiles_whole_with_its_loss(config: Any) -> None:
-    model = made(config)
-    inputs, targets = batch(config, 2)
+def test_the_model_and_its_loss_compile_as_one_graph(config: Any) -> None:
+    model = make_model(config)
+    inputs, targets = make_batch(config, 2)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return compute_loss(model(x), y)
@@ -134,9 +134,9 @@ def test_the_model_compiles_whole_with_its_loss(config: Any) -> None:
 
 @every_model
 def test_the_model_learns(config: Any) -> None:
-    model = made(config)
+    model = make_model(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    inputs, targets = batch(config, 8)
+    inputs, targets = make_batch(config, 8)
     curve = []
     for _ in range(30):
         value = compute_loss(model(inputs), targets)
@@ -148,9 +148,9 @@ def test_the_model_learns(config: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
-def test_no_token_sees_the_future(config: Any) -> None:
-    model = made(config).eval()
-    inputs, _ = batch(config, 1)
+def test_attention_is_causal(config: Any) -> None:
+    model = make_model(config).eval()
+    inputs, _ = make_batch(config, 1)
     changed = inputs.clone()
     changed[0, 9] = (changed[0, 9] + 1) % 61
     before, after = model(inputs), model(changed)
@@ -159,22 +159,22 @@ def test_no_token_sees_the_future(config: Any) -> None:
     assert torch.allclose(model(inputs[:, :7]), before[:, :7], atol=1e-6)
 
 
-def test_rotary_attention_sees_distance_only() -> None:
-    """Turning queries and keys by the same number of places changes no score."""
+def test_rotary_scores_depend_only_on_the_distance() -> None:
+    """Moving queries and keys by the same number of positions does not change the scores."""
     cos, sin = rotary_table(LLAMA, "cpu")
     q, k = torch.randn(2, 1, 1, 1, 8).unbind()
-    here = [rotate(x.expand(1, 1, 16, 8), cos, sin)[0, 0] for x in (q, k)]
-    scores = here[0] @ here[1].t()
+    rotated = [rotate(x.expand(1, 1, 16, 8), cos, sin)[0, 0] for x in (q, k)]
+    scores = rotated[0] @ rotated[1].t()
     for distance in range(4):
         assert torch.allclose(scores.diagonal(distance), scores[0, distance].expand(16 - distance), atol=1e-5)
     assert not torch.allclose(scores[0, 0], scores[0, 3], atol=1e-3)
 
 
-def test_half_precision_does_not_reach_the_angles() -> None:
-    model = made(LLAMA)
+def test_rotary_angles_stay_in_fp32() -> None:
+    model = make_model(LLAMA)
     model.to(torch.bfloat16)
     model.init_buffers("cpu")
-    inputs, _ = batch(LLAMA, 2)
+    inputs, _ = make_batch(LLAMA, 2)
     assert model(inputs).dtype == torch.bfloat16
     tables = {table.dtype for name, table in model.named_buffers()}
     assert tables == {torch.float32}
@@ -182,23 +182,23 @@ def test_half_precision_does_not_reach_the_angles() -> None:
     assert not model.state_dict().keys() & {"layers.0.attention.cos"}
 
 
-def test_dropout_is_for_training_only() -> None:
-    model = made(replace(GPT2, dropout=0.5))
-    inputs, _ = batch(GPT2, 2)
+def test_dropout_is_active_only_in_training() -> None:
+    model = make_model(replace(GPT2, dropout=0.5))
+    inputs, _ = make_batch(GPT2, 2)
     assert not torch.equal(model(inputs), model(inputs))
     model.eval()
     assert torch.equal(model(inputs), model(inputs))
 
 
-def test_pictures_of_bytes_are_normalised() -> None:
-    model = made(RESNET).eval()
+def test_images_of_bytes_are_normalised() -> None:
+    model = make_model(RESNET).eval()
     pixels = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     mean = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
     std = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
     assert torch.allclose(model(pixels), model((pixels / 255 - mean) / std), atol=1e-5)
 
 
-def test_loss_ignores_marked_targets() -> None:
+def test_the_loss_ignores_targets_of_minus_100() -> None:
     outputs, targets = torch.randn(2, 3, 5), torch.tensor([[1, -100, 2], [-100, -100, 4]])
     rows = outputs[targets != -100].log_softmax(-1)
     expected = -rows[torch.arange(3), torch.tensor([1, 2, 4])].mean()
@@ -207,8 +207,8 @@ def test_loss_ignores_marked_targets() -> None:
     assert float(compute_loss(outputs, torch.full((2, 3), -100))) == 0
 
 
-def made(config: Any, seed: int = 1) -> Any:
-    """As a run makes it: without memory first, then filled."""
+def make_model(config: Any, seed: int = 1) -> Any:
+    """Make a model with initial weights, after checking that it can be built without memory."""
     with torch.device("meta"):
         shell = build_model(config)
     assert all(tensor.is_meta for tensor in [*shell.parameters(), *shell.buffers()])
@@ -217,7 +217,7 @@ def made(config: Any, seed: int = 1) -> Any:
     return model
 
 
-def batch(config: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def make_batch(config: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(11)
     if isinstance(config, LlamaConfig | Gpt2Config):
         tokens = torch.randint(0, config.vocab_size, (count, config.seq_len + 1), generator=generator)

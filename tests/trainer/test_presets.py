@@ -1,4 +1,4 @@
-"""Every preset trains: its own family, strategy, precision, compile mode and schedule, at a size for a CPU core."""
+"""Every preset trains with its own strategy, precision, compile mode and schedule, at a size for one CPU core."""
 
 from __future__ import annotations
 
@@ -35,79 +35,80 @@ SMALLER = {
 
 
 @pytest.mark.parametrize("preset", list_presets())
-def test_preset_trains(
+def test_preset_trains_on_one_rank(
     preset: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = load(preset, [])
+    original = load(preset, [])
     monkeypatch.chdir(tmp_path)
-    if whole.data.kind == "tokens":
-        prepared(tmp_path / whole.data.path)
-    # One process cannot split a layer.
-    words = ["batch.size=4", "parallel.tensor=1", "metrics.every=1", "metrics.peak_tflops=1", "run.folder=run"]
-    status = main([preset, *small(whole), *words])
+    if original.data.kind == "tokens":
+        prepare_shards(tmp_path / original.data.path)
+    # A single process cannot split a layer.
+    overrides = ["batch.size=4", "parallel.tensor=1", "metrics.every=1", "metrics.peak_tflops=1", "run.folder=run"]
+    status = main([preset, *shrink(original), *overrides])
     assert status == Code.FINISHED, capfd.readouterr()
     folder = tmp_path / "run"
     assert outcome(folder)["step"] == STEPS
-    found = losses(folder)
-    assert sorted(found) == [1, 2]
-    assert all(math.isfinite(loss) for loss in found.values())
+    loss_by_step = losses(folder)
+    assert sorted(loss_by_step) == [1, 2]
+    assert all(math.isfinite(loss) for loss in loss_by_step.values())
     assert checkpoint_steps(folder) == [STEPS]
-    found_config = load(str(folder / "config.yaml"), [])
-    strategy = "single" if whole.parallel.strategy == "auto" else whole.parallel.strategy
-    assert found_config.parallel == replace(whole.parallel, strategy=strategy, tensor=1)
-    assert (found_config.precision, found_config.compile.mode) == (whole.precision, whole.compile.mode)
+    stored = load(str(folder / "config.yaml"), [])
+    strategy = "single" if original.parallel.strategy == "auto" else original.parallel.strategy
+    assert stored.parallel == replace(original.parallel, strategy=strategy, tensor=1)
+    assert (stored.precision, stored.compile.mode) == (original.precision, original.compile.mode)
 
 
-# Nodes of two ranks, two of them. A strategy that is left open becomes the one that fits with the least sharding.
+# Two nodes of two ranks. The strategy auto becomes the one with the least sharding that fits.
 LAYOUTS = {"ddp": Layout(replicate=4), "fsdp": Layout(shard=4), "hsdp": Layout(replicate=2, shard=2)}
 
 
 @pytest.mark.parametrize("preset", list_presets())
-def test_preset_trains_on_the_ranks_it_is_made_for(
-    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = load(preset, [])
+def test_preset_trains_on_four_ranks(preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = load(preset, [])
     monkeypatch.chdir(tmp_path)
-    tensor = min(whole.parallel.tensor, 2)
-    words = [*small(whole), f"parallel.tensor={tensor}", "batch.size=8", f"run.folder={tmp_path / 'run'}"]
-    if whole.data.kind == "tokens":
-        words.append(f"data.path={prepared(tmp_path / 'shards')}")
-    found = on_ranks(
-        "tests.trainer.preset_rank:train_preset", preset=preset, words=words, folder=str(tmp_path), steps=3
+    tensor = min(original.parallel.tensor, 2)
+    overrides = [*shrink(original), f"parallel.tensor={tensor}", "batch.size=8", f"run.folder={tmp_path / 'run'}"]
+    if original.data.kind == "tokens":
+        overrides.append(f"data.path={prepare_shards(tmp_path / 'shards')}")
+    results = on_ranks(
+        "tests.trainer.preset_rank:train_preset", preset=preset, overrides=overrides, folder=str(tmp_path), steps=3
     )
-    strategy = "ddp" if whole.parallel.strategy == "auto" else whole.parallel.strategy
+    strategy = "ddp" if original.parallel.strategy == "auto" else original.parallel.strategy
     expected = LAYOUTS[strategy] if tensor == 1 else Layout(shard=2, tensor=2)
-    for rank in found:
-        assert rank["layout"] == expected
-        assert rank["config"].parallel == replace(whole.parallel, strategy=strategy, tensor=tensor)
-        assert (rank["config"].precision, rank["config"].compile.mode) == (whole.precision, whole.compile.mode)
-        assert rank["losses"] == found[0]["losses"]
-        assert all(math.isfinite(loss) for loss in rank["losses"])
-        assert rank["again"] == rank["losses"][-1]
+    for result in results:
+        assert result["layout"] == expected
+        assert result["config"].parallel == replace(original.parallel, strategy=strategy, tensor=tensor)
+        assert (result["config"].precision, result["config"].compile.mode) == (
+            original.precision,
+            original.compile.mode,
+        )
+        assert result["losses"] == results[0]["losses"]
+        assert all(math.isfinite(loss) for loss in result["losses"])
+        assert result["again"] == result["losses"][-1]
 
 
 @pytest.mark.parametrize("preset", ["tiny-llama", "tiny-gpt2"])
-def test_small_presets_take_the_shards_that_prepare_makes(preset: str, tmp_path: Path) -> None:
-    """Bytes and the mark between documents, without a word about the vocabulary."""
-    words = ["data.kind=tokens", f"data.path={prepared(tmp_path / 'shards')}", f"run.folder={tmp_path / 'run'}"]
+def test_tiny_presets_train_on_byte_shards(preset: str, tmp_path: Path) -> None:
+    """Their vocabulary has room for bytes and the end-of-text token, so it need not be set."""
+    data = ["data.kind=tokens", f"data.path={prepare_shards(tmp_path / 'shards')}", f"run.folder={tmp_path / 'run'}"]
     fast = ["steps=2", "schedule.warmup=0", "metrics.peak_tflops=1", "run.device=cpu"]
-    assert main([preset, *words, *fast]) == Code.FINISHED
+    assert main([preset, *data, *fast]) == Code.FINISHED
 
 
-def small(whole: Config) -> list[str]:
+def shrink(config: Config) -> list[str]:
     return [
-        *SMALLER[whole.model.family],
+        *SMALLER[config.model.family],
         f"steps={STEPS}",
         "schedule.warmup=1",
         "data.samples=64",
         "data.workers=1",
-        # The compiler's own backend takes minutes: the capture is the same.
+        # The default backend takes minutes; the captured graphs are the same.
         "compile.backend=eager",
         "run.device=cpu",
     ]
 
 
-def prepared(folder: Path) -> Path:
+def prepare_shards(folder: Path) -> Path:
     text = folder.with_suffix(".txt")
     text.write_text("A line of text, and then another.\n" * 200)
     assert prepare([str(text), "--out", str(folder), "--workers", "1"]) == 0

@@ -18,8 +18,8 @@ from trainer.__main__ import main
 from trainer.data.prepare import main as prepare
 from trainer.life.outcome import FILE_VARIABLE, Code
 
-FOUR = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "RANK": "0"}
-QUICK = {
+FOUR_RANKS = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "RANK": "0"}
+INVALID_SETTINGS = {
     "unknown key": (
         ["tiny-llama", "optimizer.weight_dekay=1", "stepz=4"],
         {},
@@ -56,7 +56,7 @@ QUICK = {
     ),
     "mesh too large": (
         ["tiny-llama", "parallel.tensor=2", "parallel.pipeline=4"],
-        FOUR,
+        FOUR_RANKS,
         [
             "parallel: pipeline 4 x tensor 2 = 8 does not divide 4 ranks; "
             "use 8 ranks, or a pipeline x tensor out of 1, 2, 4"
@@ -64,12 +64,12 @@ QUICK = {
     ),
     "shards do not fit": (
         ["tiny-llama", "parallel.strategy=hsdp", "parallel.shard=3"],
-        FOUR,
+        FOUR_RANKS,
         ["parallel.shard: 3 does not divide the 4 data-parallel ranks; use one of 1, 2, 4"],
     ),
     "single on four ranks": (
         ["tiny-llama", "parallel.strategy=single"],
-        FOUR,
+        FOUR_RANKS,
         [
             "parallel.strategy: single uses pipeline 1 x tensor 1 ranks, but there are 4; "
             "set parallel.strategy to ddp, fsdp or hsdp, or start 1"
@@ -78,9 +78,9 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("case", QUICK)
+@pytest.mark.parametrize("case", INVALID_SETTINGS)
 def test_settings_are_checked_before_torch_is_loaded(case: str, tmp_path: Path) -> None:
-    arguments, variables, expected = QUICK[case]
+    arguments, variables, expected = INVALID_SETTINGS[case]
     status, lines = without_torch(arguments, variables, tmp_path)
     summary = "1 setting needs fixing" if len(expected) == 1 else f"{len(expected)} settings need fixing"
     assert (status, lines) == (Code.BAD_INPUT, [f"trainer: {summary}", *expected])
@@ -100,7 +100,7 @@ def test_a_job_script_gets_the_reason_in_the_outcome_file(tmp_path: Path) -> Non
     assert outcome(tmp_path)["reason"].startswith("tiny-lama: cannot be read")
 
 
-def test_missing_data(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     gone, run = tmp_path / "gone", tmp_path / "run"
     status = main([*SMALL_LLAMA, "data.kind=tokens", f"data.path={gone}", f"run.folder={run}"])
     assert status == Code.BAD_INPUT
@@ -109,124 +109,124 @@ def test_missing_data(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert not run.exists()
 
 
-def test_shards_of_another_vocabulary(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_shards_with_a_larger_vocabulary_are_rejected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text, shards = tmp_path / "text.txt", tmp_path / "shards"
     text.write_text("words and words\n" * 100)
     assert prepare([str(text), "--out", str(shards), "--tokenizer", "bytes", "--workers", "1"]) == 0
-    words = [*SMALL_LLAMA, "data.kind=tokens", f"data.path={shards}", f"run.folder={tmp_path / 'run'}"]
+    arguments = [*SMALL_LLAMA, "data.kind=tokens", f"data.path={shards}", f"run.folder={tmp_path / 'run'}"]
     capfd.readouterr()
-    assert main([*words, "model.vocab_size=128"]) == Code.BAD_INPUT
+    assert main([*arguments, "model.vocab_size=128"]) == Code.BAD_INPUT
     assert capfd.readouterr().err.splitlines() == [
         "trainer: 1 setting needs fixing",
         f"data.path: {shards} was made with the tokenizer bytes, whose vocabulary of 257 is larger than the model's "
         "128; "
         "set model.vocab_size to 257 or more, or prepare the text with the model's tokenizer",
     ]
-    assert main([*words, "model.vocab_size=257", "steps=1"]) == Code.FINISHED
+    assert main([*arguments, "model.vocab_size=257", "steps=1"]) == Code.FINISHED
 
 
-def test_checkpoint_of_another_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_of_another_model_is_rejected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    words = [*SMALL_LLAMA, f"run.folder={run}"]
-    assert main([*words, "steps=2"]) == Code.FINISHED
+    arguments = [*SMALL_LLAMA, f"run.folder={run}"]
+    assert main([*arguments, "steps=2"]) == Code.FINISHED
     capfd.readouterr()
-    assert main([*words, "steps=4", "model.ffn=96"]) == Code.BAD_INPUT
-    said = capfd.readouterr().err.splitlines()
-    assert said[1].startswith(
+    assert main([*arguments, "steps=4", "model.ffn=96"]) == Code.BAD_INPUT
+    printed = capfd.readouterr().err.splitlines()
+    assert printed[1].startswith(
         f"model: {run}/checkpoints/step-00000002 is a checkpoint of another model: "
         "shapes differ: model.layers.0.ffn.gate.weight is F32 [64, 32] there and F32 [96, 32] here, "
     )
-    assert said[1].endswith("; use the settings stored in it, or another run.folder")
+    assert printed[1].endswith("; use the settings stored in it, or another run.folder")
     assert checkpoint_steps(run) == [2]
 
 
-def test_a_checkpoint_that_must_be_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_checkpoint_is_reported_if_resume_is_must(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     assert main([*SMALL_LLAMA, f"run.folder={run}", "checkpoint.resume=must"]) == Code.BAD_INPUT
     expected = f"checkpoint.resume: must, but {run}/checkpoints has no checkpoint; use auto"
     assert expected in capfd.readouterr().err.splitlines()
 
 
-def test_a_refused_start_leaves_nothing(tmp_path: Path) -> None:
-    """Found out late, when ranks have joined and the model is built."""
+def test_a_refused_start_leaves_no_files(tmp_path: Path) -> None:
+    """These are noticed late, after the ranks have joined and the model is built."""
     run = tmp_path / "runs" / "new"
-    for word in ("checkpoint.resume=must", f"checkpoint.initial={tmp_path / 'gone'}"):
-        assert main([*SMALL_LLAMA, f"run.folder={run}", word]) == Code.BAD_INPUT
+    for override in ("checkpoint.resume=must", f"checkpoint.initial={tmp_path / 'gone'}"):
+        assert main([*SMALL_LLAMA, f"run.folder={run}", override]) == Code.BAD_INPUT
         assert list(tmp_path.iterdir()) == []
 
 
-def test_two_ranks_whose_start_is_refused_leave_nothing(tmp_path: Path) -> None:
-    words = [
+def test_a_refused_start_of_two_ranks_leaves_no_files(tmp_path: Path) -> None:
+    arguments = [
         *SMALL_LLAMA,
         "parallel.strategy=fsdp",
         "checkpoint.resume=must",
         f"run.folder={tmp_path / 'runs' / 'new'}",
     ]
-    with torchrun(2, words, tmp_path / "logs") as run:
+    with torchrun(2, arguments, tmp_path / "logs") as run:
         assert run.wait() != 0
     assert "checkpoint.resume: must, but " in run.said
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 
-def test_a_refused_start_leaves_an_earlier_run_as_it_was(tmp_path: Path) -> None:
-    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "steps=2"]
-    assert main(words) == Code.FINISHED
+def test_a_refused_start_does_not_change_an_earlier_run(tmp_path: Path) -> None:
+    arguments = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "steps=2"]
+    assert main(arguments) == Code.FINISHED
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert main([*words, "model.ffn=96", "batch.size=4"]) == Code.BAD_INPUT
+    assert main([*arguments, "model.ffn=96", "batch.size=4"]) == Code.BAD_INPUT
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_host_without_memory_to_stage_a_save(
+def test_a_host_with_too_little_memory_to_stage_a_save_is_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "available_memory", lambda: 100_000)
-    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "parallel.strategy=single", "batch.micro=8"]
-    assert main(words) == Code.BAD_INPUT
-    (said,) = capfd.readouterr().err.splitlines()[1:]
+    arguments = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}", "parallel.strategy=single", "batch.micro=8"]
+    assert main(arguments) == Code.BAD_INPUT
+    (line,) = capfd.readouterr().err.splitlines()[1:]
     assert re.fullmatch(
         rf"checkpoint: staging a save needs 0\.\d MB of memory on {socket.gethostname()}, which has 0\.1 MB available; "
         r"give the job more memory \(sbatch --mem=0 is all of a node's\), or spread it over more nodes",
-        said,
+        line,
     )
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_turns_out_bad_later_is_the_end_of_the_run_and_in_its_record(
+def test_invalid_data_during_training_ends_the_run_and_is_recorded(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("cats", "dogs"):
         (tmp_path / "images" / name).mkdir(parents=True)
         for number in range(4):
             np.save(tmp_path / "images" / name / f"{number}.npy", np.zeros((32, 32, 3), np.uint8))
-    (tmp_path / "images" / "dogs" / "3.npy").write_bytes(b"torn")
-    run, before = tmp_path / "run", writers()
-    words = ["data.kind=images", f"data.path={tmp_path / 'images'}", "batch.size=4", "metrics.peak_tflops=1"]
-    assert main(["tiny-resnet", *words, "run.device=cpu", f"run.folder={run}"]) == Code.BAD_INPUT
+    (tmp_path / "images" / "dogs" / "3.npy").write_bytes(b"broken")
+    run, before = tmp_path / "run", list_writers()
+    arguments = ["data.kind=images", f"data.path={tmp_path / 'images'}", "batch.size=4", "metrics.peak_tflops=1"]
+    assert main(["tiny-resnet", *arguments, "run.device=cpu", f"run.folder={run}"]) == Code.BAD_INPUT
     assert outcome(run)["outcome"] == "bad_input"
     assert "dogs/3.npy cannot be decoded" in outcome(run)["reason"]
     assert [event["outcome"] for event in events(run, "ended")] == ["bad_input"]
     assert "dogs/3.npy cannot be decoded" in capfd.readouterr().out
-    assert writers() == before, "the process that writes checkpoints is gone too"
+    assert list_writers() == before, "the process that writes checkpoints has ended too"
 
 
-def writers() -> set[str]:
+def list_writers() -> set[str]:
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return {pid for pid in children if b"trainer.checkpoint.writer" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
-def without_torch(words: list[str], variables: dict[str, str], tmp_path: Path) -> tuple[int, list[str]]:
-    """The trainer where importing torch is an error; its status and what it said."""
+def without_torch(arguments: list[str], variables: dict[str, str], tmp_path: Path) -> tuple[int, list[str]]:
+    """Run the trainer where importing torch is an error; return its status and output."""
     trap, here = tmp_path / "trap", tmp_path / "here"
     trap.mkdir()
     here.mkdir()
     (trap / "torch.py").write_text("raise ImportError('torch was imported')")
     environment = {**os.environ, "PYTHONPATH": f"{trap}:{REPO}", **variables}
-    command = [sys.executable, "-m", "trainer", *words]
-    ended = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=240)
-    return ended.returncode, (ended.stdout + ended.stderr).splitlines()
+    command = [sys.executable, "-m", "trainer", *arguments]
+    completed = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=240)
+    return completed.returncode, (completed.stdout + completed.stderr).splitlines()
 
 
-def test_a_begun_run_that_no_longer_fits_its_ranks_goes_back_to_the_queue(tmp_path: Path) -> None:
+def test_a_resumed_run_that_does_not_fit_its_ranks_is_requeued(tmp_path: Path) -> None:
     run, file = tmp_path / "run", tmp_path / "outcome.json"
     (run / "checkpoints" / "step-00000010").mkdir(parents=True)
     variables = {"WORLD_SIZE": "3", "RANK": "0", FILE_VARIABLE: str(file)}
@@ -237,19 +237,19 @@ def test_a_begun_run_that_no_longer_fits_its_ranks_goes_back_to_the_queue(tmp_pa
     assert outcome(tmp_path)["step"] == 10
 
 
-def test_a_run_does_not_start_over_on_top_of_another(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}"]
-    assert main([*words, "steps=4"]) == 0
+def test_a_run_does_not_overwrite_another(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}"]
+    assert main([*arguments, "steps=4"]) == 0
     before = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    assert main([*words, "steps=2", "checkpoint.resume=never"]) == Code.BAD_INPUT
+    assert main([*arguments, "steps=2", "checkpoint.resume=never"]) == Code.BAD_INPUT
     assert "checkpoint.resume: never, but" in capfd.readouterr().err
     assert sorted((tmp_path / "run" / "checkpoints").iterdir()) == before
 
 
-def test_settings_that_changed_are_named_on_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}"]
-    assert main([*words, "steps=2"]) == 0
-    assert main([*words, "steps=3", "optimizer.lr=0.001"]) == 0
-    said = capfd.readouterr().out
-    assert "changed since the checkpoint: steps: 2 -> 3" in said
-    assert "-> 0.001" in said
+def test_changed_settings_are_reported_on_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = [*SMALL_LLAMA, f"run.folder={tmp_path / 'run'}"]
+    assert main([*arguments, "steps=2"]) == 0
+    assert main([*arguments, "steps=3", "optimizer.lr=0.001"]) == 0
+    output = capfd.readouterr().out
+    assert "changed since the checkpoint: steps: 2 -> 3" in output
+    assert "-> 0.001" in output

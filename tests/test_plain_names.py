@@ -30,7 +30,6 @@ NOT_YET_CLEAN = (
     "tests/moto_patches.py",
     "tests/moto_server.py",
     "tests/simulator",
-    "tests/slurm",
     "tests/trainer",
     "trainer",
 )

@@ -11,7 +11,7 @@ from infra.targets.aws.launcher.node_names import read_node_name
 from tests import harness
 from tests.e2e.cloud_slurm import CloudSlurm, cloud_slurm
 from tests.moto_server import Moto, aws, moto
-from tests.slurm.power.cluster import TYPE, ZONES, impatient, machines, make_fleet, records
+from tests.slurm.power.cluster import TYPE, ZONES, list_running, make_fleet, read_records, with_retry_s
 
 __all__ = ["aws", "moto"]
 
@@ -21,12 +21,12 @@ SET = NodeSet(group="gpu", count=4, static=1, cpus=1, memory_mb=900, fabric="efa
 
 
 def test_machines_come_and_go_as_slurm_asks(aws: Moto, tmp_path: Path) -> None:
-    fleet = impatient(make_fleet(aws))
+    fleet = with_retry_s(make_fleet(aws))
     tmp_path.chmod(0o755)
     with cloud_slurm(aws, fleet, (SET,), tmp_path) as slurm:
         first = _what_is_always_there_is_started(aws, slurm)
         _a_job_gets_its_nodes_by_one_call(aws, slurm)
-        assert set(records(aws, fleet)) == {"gpu-1", "gpu-2", "gpu-3"}
+        assert set(read_records(aws, fleet)) == {"gpu-1", "gpu-2", "gpu-3"}
         _the_topology_holds_every_node(aws, slurm)
         _a_shortage_is_waited_out(aws, slurm)
         _a_job_that_is_cancelled_meanwhile_gets_nothing(aws, slurm)
@@ -141,7 +141,7 @@ def _sweep_as_if_long_since(slurm: CloudSlurm, *findings: str) -> None:
 def _named(aws: Moto) -> dict[str, str]:
     """Instance ids by node name, worked out as the machine itself would."""
     instances = {}
-    for machine in machines(aws):
+    for machine in list_running(aws):
         tags = {tag["Key"]: tag["Value"] for tag in machine["Tags"]}
         instances[read_node_name(tags, machine["AmiLaunchIndex"]) or ""] = machine["InstanceId"]
     return instances

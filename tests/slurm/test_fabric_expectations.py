@@ -1,4 +1,4 @@
-"""Fabric proof: what NCCL's log, the devices' counters and the bandwidth say, and which node is the slow one."""
+"""The fabric proof: NCCL's log, the devices' counters, the bandwidth, and which node is to blame."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_efa_with_its_devices() -> None:
     assert parse_nccl_log(EFA_LOG) == Network("efa", 16)
 
 
-def test_silent_fall_back_to_tcp_is_seen_with_its_cause() -> None:
-    found = parse_nccl_log(TCP_LOG)
-    assert (found.name, found.devices) == ("socket", 0)
-    assert "No plugin found" in found.complaints[0]
+def test_a_silent_fallback_to_tcp_is_detected_with_its_cause() -> None:
+    network = parse_nccl_log(TCP_LOG)
+    assert (network.name, network.devices) == ("socket", 0)
+    assert "No plugin found" in network.complaints[0]
 
 
 def test_infiniband_and_an_empty_log() -> None:
@@ -60,7 +60,7 @@ GOOD = {"gpu-1": Network("efa", 16), "gpu-2": Network("efa", 16)}
 
 
 @pytest.mark.parametrize(
-    ("evidence", "wanted", "said"),
+    ("evidence", "expected", "messages"),
     [
         (Evidence(GOOD, {}, {GIB: 430.0}), P5EN, []),
         (Evidence({**GOOD, "gpu-2": parse_nccl_log(TCP_LOG)}, {}, {GIB: 8.0}), P5EN, [
@@ -75,12 +75,12 @@ GOOD = {"gpu-1": Network("efa", 16), "gpu-2": Network("efa", 16)}
         (Evidence({}, {}, {GIB: 1.0}), ExpectedFabric("tcp"), []),
     ],
 )  # fmt: skip
-def test_verdict(evidence: Evidence, wanted: ExpectedFabric, said: list[str]) -> None:
-    assert [str(finding) for finding in compare(evidence, wanted)] == said
+def test_verdict(evidence: Evidence, expected: ExpectedFabric, messages: list[str]) -> None:
+    assert [str(finding) for finding in compare(evidence, expected)] == messages
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 33])
-def test_every_node_meets_others_and_no_round_uses_a_node_twice(count: int) -> None:
+def test_every_node_meets_others_and_no_round_repeats_a_node(count: int) -> None:
     nodes = [f"gpu-{number}" for number in range(1, count + 1)]
     planned = plan_rounds(nodes)
     assert all(nodes.index(first) < nodes.index(second) for part in planned for first, second in part)
@@ -106,46 +106,46 @@ def test_the_slow_node_is_named(bad: str, count: int) -> None:
     assert judged == Blame({bad: "200.00 GB/s at best with its neighbours, others reach 440.00"})
 
 
-def test_a_node_that_nobody_gets_through_to_is_named() -> None:
-    pairs = [PairSpeed(one.nodes, {} if "gpu-2" in one.nodes else one.busbw) for one in ring(4, lambda _: 440.0)]
+def test_an_unreachable_node_is_named() -> None:
+    pairs = [PairSpeed(pair.nodes, {} if "gpu-2" in pair.nodes else pair.busbw) for pair in ring(4, lambda _: 440.0)]
     judged = blame_nodes([Finding("", "the run across all nodes failed")], pairs, EFA)
     assert judged.reasons == {"gpu-2": "0.00 GB/s at best with its neighbours, others reach 440.00"}
 
 
-def test_equal_ones_are_fine_and_tcp_may_differ_more() -> None:
+def test_equal_speeds_pass_and_tcp_may_differ_more() -> None:
     assert blame_nodes([], ring(3, lambda pair: 430.0 + 10 * ("gpu-1" in pair)), EFA) == Blame()
     uneven = ring(3, lambda pair: 0.6 if "gpu-1" in pair else 1.0)
     assert blame_nodes([], uneven, TCP) == Blame()
     assert list(blame_nodes([], uneven, EFA).reasons) == ["gpu-1"]
 
 
-def test_what_a_node_says_of_itself_counts_also_between_two() -> None:
+def test_a_nodes_own_finding_counts_between_two_nodes() -> None:
     finding = Finding("gpu-2", "NCCL found 1 of 16 devices")
     assert blame_nodes([finding], ring(2, lambda _: 430.0), P5EN) == Blame({"gpu-2": "NCCL found 1 of 16 devices"})
 
 
-def test_one_bad_link_is_nobodys_fault() -> None:
+def test_one_bad_link_blames_no_node() -> None:
     judged = blame_nodes([], ring(4, lambda pair: 9.0 if pair == {"gpu-1", "gpu-4"} else 440.0), EFA)
     assert judged == Blame(unclear="gpu-1 and gpu-4 are slow with each other, not with others")
 
 
-def test_two_nodes_cannot_tell() -> None:
+def test_two_nodes_cannot_tell_which_is_slow() -> None:
     judged = blame_nodes([], ring(2, lambda _: 100.0), P5EN)
     assert judged == Blame(unclear="gpu-1 or gpu-2 is slow: two nodes cannot tell which; measure them with a third")
 
 
-def test_most_nodes_are_never_taken_away() -> None:
+def test_most_nodes_are_never_drained() -> None:
     judged = blame_nodes([], ring(4, lambda _: 100.0), P5EN)
     assert not judged.reasons
     assert judged.unclear.startswith("4 of 4 nodes are below (gpu-1, gpu-2, gpu-3, gpu-4): not a fault of single nodes")
 
 
-def test_slow_as_a_whole_with_equal_pairs_is_no_nodes_fault() -> None:
+def test_a_slow_run_with_equal_pairs_blames_no_node() -> None:
     whole = Finding("", "300.0 GB/s at 1024 MiB is 69% of the expected 437.0")
     assert blame_nodes([whole], ring(4, lambda _: 430.0), P5EN) == Blame(unclear=str(whole))
 
 
-def test_judged_at_the_largest_size_that_was_published() -> None:
+def test_speed_is_compared_at_the_largest_published_size() -> None:
     pair = PairSpeed(("a", "b"), {4096: 900.0, 128 * 2**20: 280.0})
     assert (pair.speed(P5EN), pair.expected(P5EN)) == (280.0, 289.0)
     assert (pair.speed(TCP), pair.expected(TCP)) == (900.0, None)

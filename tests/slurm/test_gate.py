@@ -1,4 +1,4 @@
-"""The gate against a controller that answers as Slurm does: who is tested, as whom, how often it asks again."""
+"""The ready gate against a stub controller: which nodes are tested, as which user, and what is retried."""
 
 from __future__ import annotations
 
@@ -139,37 +139,37 @@ def test_nodes_full_of_jobs_are_left_alone_once_they_have_passed():
     assert sorted(ready.nodes) == ["cpu-1", "gpu-1", "gpu-2"]
 
 
-def test_what_was_not_run_is_not_claimed():
+def test_only_nodes_that_ran_the_job_count_as_tested():
     full = Controller({"gpu-1": "State=ALLOCATED CPUAlloc=2", "gpu-2": "State=ALLOCATED CPUAlloc=2"})
-    said: dict[str, tuple[str, str]] = {}
-    ready = check(full, INVENTORY, "/e", "alice", lambda n, *what: said.update({n: what}), proven=("gpu-1", "gpu-2"))
+    reports: dict[str, tuple[str, str]] = {}
+    ready = check(full, INVENTORY, "/e", "alice", lambda n, *what: reports.update({n: what}), proven=("gpu-1", "gpu-2"))
     assert (ready.tested, ready.proven_earlier, ready.ranks) == (["cpu-1"], ["gpu-1", "gpu-2"], 1)
-    assert said["cpu-1"] == ("ok", "sum over 1 rank is right")
-    assert said["gpu-1"] == said["gpu-2"] == ("skipped", "held by jobs; proven earlier")
+    assert reports["cpu-1"] == ("ok", "sum over 1 rank is right")
+    assert reports["gpu-1"] == reports["gpu-2"] == ("skipped", "held by jobs; proven earlier")
 
 
-def test_a_node_that_a_person_took_away_is_left_out_and_named():
+def test_a_node_that_a_person_drained_is_left_out():
     drained = Controller({"gpu-2": "State=IDLE+DRAIN Reason=fan broken [bob@2026-11-15T03:00:00]"})
-    said: dict[str, tuple[str, str]] = {}
-    ready = check(drained, INVENTORY, "/e", "alice", lambda n, *what: said.update({n: what}))
+    reports: dict[str, tuple[str, str]] = {}
+    ready = check(drained, INVENTORY, "/e", "alice", lambda n, *what: reports.update({n: what}))
     assert (sorted(ready.tested), ready.left_out) == (["cpu-1", "gpu-1"], {"gpu-2": "idle+drain (fan broken)"})
-    assert said["gpu-2"] == ("skipped", "left out: idle+drain (fan broken)")
+    assert reports["gpu-2"] == ("skipped", "left out: idle+drain (fan broken)")
     assert not any("gpu-2" in part for job in drained.jobs for part in job)
 
 
-def test_a_node_that_slurm_itself_took_away_is_a_failure():
+def test_a_node_that_slurm_drained_fails_the_gate():
     drained = Controller({"gpu-2": "State=IDLE+DRAIN Reason=Kill task failed [slurm@2026-11-15T03:00:00]"})
     with pytest.raises(GateError, match=r"node gpu-2.*idle\+drain \(Kill task failed\).*state=resume"):
         run_check(drained)
 
 
-def test_a_new_node_full_of_jobs_is_not_taken_on_trust():
+def test_a_new_node_full_of_jobs_fails_the_gate():
     controller = Controller({"gpu-2": "State=ALLOCATED CPUAlloc=2"})
     with pytest.raises(GateError, match="node gpu-2, step job start: jobs filled it"):
         run_check(controller, proven=("gpu-1",))
 
 
-def test_nodes_taken_between_look_and_job_are_asked_for_again():
+def test_nodes_that_went_to_another_job_are_requested_again():
     refusals = [Answer(1, "srun: error: Unable to allocate resources: Requested nodes are busy\n")]
     controller = Controller()
     controller.srun = lambda names: refusals.pop() if len(names) == 2 and refusals else passed(names)

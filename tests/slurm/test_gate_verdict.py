@@ -1,4 +1,4 @@
-"""The gate's verdict: given what Slurm and the ranks said, which node is named, at which step, with which line."""
+"""The gate's verdict: which node is named for what Slurm and the ranks print, at which step, with which line."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ IDLE = (
 )
 
 
-def said(host: str, *stages: str, rank: int = 0, **last: object) -> str:
+def report(host: str, *stages: str, rank: int = 0, **last: object) -> str:
     lines = [{"host": host, "rank": rank, "stage": stage} for stage in stages]
     lines[-1] |= last
     return "".join(f"muster-gate {json.dumps(line)}\n" for line in lines)
 
 
 def passed(host: str, total: float = 3.0) -> str:
-    return said(host, "started", "imported", "joined", "passed", sum=total)
+    return report(host, "started", "imported", "joined", "passed", sum=total)
 
 
 def test_every_host_passed():
     assert judge_job(HOSTS, 0, passed("gpu-1") + passed("gpu-2")) is None
 
 
-def test_one_node_is_a_world_too():
+def test_a_single_node_passes():
     assert judge_job(("big-1",), 0, passed("big-1", 1.0)) is None
 
 
@@ -47,7 +47,7 @@ CASES = {
     "a rank that says its vector is wrong": (
         1,
         passed("gpu-1")
-        + said("gpu-2", "started", "imported", "joined", "failed", error="all-reduce of a vector is wrong"),
+        + report("gpu-2", "started", "imported", "joined", "failed", error="all-reduce of a vector is wrong"),
         "not ready: node gpu-2, step all-reduce: all-reduce of a vector is wrong.",
     ),
     "a host nobody asked for": (
@@ -57,7 +57,7 @@ CASES = {
     ),
     "a rank that never started, srun says why": (
         1,
-        said("gpu-1", "started", "imported")
+        report("gpu-1", "started", "imported")
         + "srun: error: Task launch for StepId=17.0 failed on node gpu-2: Communication connection failure\n"
         + "srun: error: Application launch failed: Communication connection failure\n",
         "not ready: node gpu-2, step job start: "
@@ -65,22 +65,22 @@ CASES = {
     ),
     "a rank that was not heard of, its peer says so": (
         1,
-        said("gpu-1", "started", "imported", "failed", error="did not join within 25 s: rank 1")
-        + said("gpu-2", "started", "imported")
+        report("gpu-1", "started", "imported", "failed", error="did not join within 25 s: rank 1")
+        + report("gpu-2", "started", "imported")
         + "srun: error: gpu-2: task 1: Terminated\n",
         "not ready: node gpu-2, step joining the fabric: "
         "no report from it; gpu-1 reports: did not join within 25 s: rank 1.",
     ),
     "a rank that cannot reach the first one, which lost patience too": (
         1,
-        said("gpu-1", "started", "imported", "failed", error="did not join within 25 s: rank 1")
-        + said("gpu-2", "started", "imported", "failed", error="The client socket has timed out after 25000ms"),
+        report("gpu-1", "started", "imported", "failed", error="did not join within 25 s: rank 1")
+        + report("gpu-2", "started", "imported", "failed", error="The client socket has timed out after 25000ms"),
         "not ready: node gpu-2, step joining the fabric: The client socket has timed out after 25000ms.",
     ),
     "torch cannot be imported on one node": (
         1,
-        said("gpu-1", "started", "imported")
-        + said("gpu-2", "started")
+        report("gpu-1", "started", "imported")
+        + report("gpu-2", "started")
         + "ImportError: libtorch_cpu.so: cannot open shared object file: No such file or directory\n"
         + "srun: error: gpu-2: task 1: Exited with exit code 1\n",
         "not ready: node gpu-2, step import torch: "
@@ -95,7 +95,7 @@ CASES = {
     "srun says nothing": (7, "", "not ready: node gpu-1, gpu-2, step job start: srun exited with 7 without output."),
     "a hang": (
         124,
-        said("gpu-1", "started", "imported", "joined") + said("gpu-2", "started", "imported"),
+        report("gpu-1", "started", "imported", "joined") + report("gpu-2", "started", "imported"),
         "not ready: node gpu-2, step joining the fabric: no further output within 35 s.",
     ),
     "a hang before anything was said": (
@@ -106,8 +106,8 @@ CASES = {
     ),
     "a node that dies in the middle": (
         1,
-        said("gpu-1", "started", "imported", "joined", "failed", error="Connection closed by peer [10.88.0.5]:4711")
-        + said("gpu-2", "started", "imported", "joined")
+        report("gpu-1", "started", "imported", "joined", "failed", error="Connection closed by peer [10.88.0.5]:4711")
+        + report("gpu-2", "started", "imported", "joined")
         + "srun: error: Node failure on gpu-2\n",
         "not ready: node gpu-2, step all-reduce: srun: error: Node failure on gpu-2.",
     ),
@@ -127,11 +127,11 @@ def test_failure_names_node_step_and_line(case: str):
 
 
 def test_a_failure_keeps_the_stage_it_happened_in():
-    ranks = parse_ranks(said("gpu-1", "started", "imported", "failed", error="no route", rank=3))
+    ranks = parse_ranks(report("gpu-1", "started", "imported", "failed", error="no route", rank=3))
     assert (ranks["gpu-1"].stage, ranks["gpu-1"].error, ranks["gpu-1"].rank) == ("imported", "no route", 3)
 
 
-def test_the_reason_of_a_node_that_does_not_work_is_said():
+def test_the_reason_of_a_drained_node_is_reported():
     text = (
         f"NodeName=gpu-1 {IDLE}\nNodeName=gpu-2 State=IDLE+DRAIN Weight=1 Reason=Kill task failed [slurm@2026-11-15T03]"
     )
@@ -147,6 +147,6 @@ def test_a_node_slurm_does_not_know():
     assert str(problem).startswith("not ready: node gpu-2, step registration: slurmctld does not know it.")
 
 
-def test_a_node_that_a_person_took_away_is_no_failure():
+def test_a_node_that_a_person_drained_is_not_an_error():
     text = f"NodeName=gpu-1 {IDLE}\nNodeName=gpu-2 State=IDLE+DRAIN Weight=1 Reason=bad fan, row=7 [root@2026-11-15T03]"
     assert find_unfit_node(HOSTS, parse_nodes(text)) is None

@@ -1,4 +1,4 @@
-"""Health checks: what tools really print is judged right, no answer is a problem, a human's reason is left alone."""
+"""Health checks: real output of tools is judged right, no answer is a problem, a person's reason is left alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 10143
 
 
 @pytest.mark.parametrize(
-    ("output", "found"),
+    ("output", "problems"),
     [
         (HEALTHY, []),
         ("0, 0, 0, 0, 0x0\n", ["1 of 2 GPUs answer"]),
@@ -42,25 +42,25 @@ DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 10143
         ("", ["0 of 2 GPUs answer"]),
     ],
 )  # fmt: skip
-def test_gpu(output: str, found: list[str]) -> None:
-    assert gpu.judge(output, P5) == found
+def test_gpu(output: str, problems: list[str]) -> None:
+    assert gpu.judge(output, P5) == problems
 
 
-def test_software_is_still_what_the_node_was_set_up_with(tmp_path: Path) -> None:
+def test_software_versions_are_those_of_the_set_up(tmp_path: Path) -> None:
     driver, module, gone = (str(tmp_path / name) for name in ("driver", "module", "gone"))
     Path(driver).write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.91.07  Release Build\nGCC\n")
     Path(module).write_text("3.3.0g\n")
 
-    def found(**known: tuple[str, str]) -> list[str]:
-        expected = Expected(software={name: {"version": had, "file": file} for name, (had, file) in known.items()})
+    def check_software(**components: tuple[str, str]) -> list[str]:
+        expected = Expected(software={name: {"version": had, "file": file} for name, (had, file) in components.items()})
         if not software.CHECK.applies(expected):
             return []
         (answer,) = run_scripts([software.CHECK.command(expected)], 10.0)
         return [str(problem) for problem in judge_answer(software.CHECK, answer, expected)]
 
-    assert found(driver=("595.91.07", driver), efa=("3.3.0", module), libfabric=("2.6.0", "")) == []
-    assert found(libfabric=("2.6.0", "")) == []
-    assert found(driver=("595.91", driver), efa=("3.3", module), gdrcopy=("2.5.2", gone)) == [
+    assert check_software(driver=("595.91.07", driver), efa=("3.3.0", module), libfabric=("2.6.0", "")) == []
+    assert check_software(libfabric=("2.6.0", "")) == []
+    assert check_software(driver=("595.91", driver), efa=("3.3", module), gdrcopy=("2.5.2", gone)) == [
         f"software: driver is no longer 595.91: {driver} says 'NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
         "  595.91.07  Release Build'",
         f"software: efa is no longer 3.3: {module} says '3.3.0g'",
@@ -127,7 +127,7 @@ def test_no_answer_and_a_failing_command_are_problems() -> None:
     assert problem("true", 60) == []
 
 
-def test_checks_run_side_by_side() -> None:
+def test_checks_run_at_the_same_time() -> None:
     began = time.monotonic()
     assert [answer.code for answer in run_scripts(["sleep 1"] * 20, 60)] == [0] * 20
     assert time.monotonic() - began < 15
@@ -145,7 +145,7 @@ REASON = PREFIX + "gpu: 7 of 8 GPUs answer"
 
 
 @pytest.mark.parametrize(
-    ("found", "service", "rounds", "decision"),
+    ("problems", "service", "rounds", "decision"),
     [
         (BAD, Service(False), 0, Decision("drain", REASON)),
         (BAD, Service(True, "maintenance by alice"), 0, Decision(None, REASON)),
@@ -159,11 +159,11 @@ REASON = PREFIX + "gpu: 7 of 8 GPUs answer"
         (BAD, Service(True, FABRIC_PREFIX + "slow"), 0, Decision(None, REASON)),
     ],
 )
-def test_decision(found: list[HealthProblem], service: Service, rounds: int, decision: Decision) -> None:
-    assert decide(found, service, rounds) == decision
+def test_decision(problems: list[HealthProblem], service: Service, rounds: int, decision: Decision) -> None:
+    assert decide(problems, service, rounds) == decision
 
 
-def test_the_whole_program_with_tools_of_the_kind_it_meets(tmp_path: Path) -> None:
+def test_the_whole_program_with_stub_tools(tmp_path: Path) -> None:
     """The real program, in its own process, with stand-ins for scontrol and sinfo that remember."""
     tools, state = tmp_path / "bin", tmp_path / "node"
     tools.mkdir()

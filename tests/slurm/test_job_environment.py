@@ -71,5 +71,5 @@ def test_no_rule_stands_twice() -> None:
 @pytest.mark.parametrize("fabric", ["tcp", "efa", "infiniband"])
 def test_our_own_jobs_pass(job: Path, fabric: Fabric) -> None:
     """The fabric job alone reads NCCL's log: finding faults is what it is for."""
-    wanted = ["NCCL_DEBUG"] if job.name == "fabric.sbatch" else []
-    assert [found.setting.variable for found in check_settings(parse_settings(job.read_text()), fabric)] == wanted
+    expected = ["NCCL_DEBUG"] if job.name == "fabric.sbatch" else []
+    assert [finding.setting.variable for finding in check_settings(parse_settings(job.read_text()), fabric)] == expected

@@ -1,6 +1,7 @@
 """The Slurm files of four clusters against their golden copies, and the rules behind them.
 
-`python tests/slurm/test_render.py` writes the copies anew; the diff is the review."""
+`python tests/slurm/test_render.py` writes the copies again; the diff is the review.
+"""
 
 from __future__ import annotations
 
@@ -118,20 +119,20 @@ CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
 def rendered(case: str) -> dict[str, str]:
     inventory, more, cgroup = CASES[case]
     spec = ClusterSpec.model_validate({"name": inventory.cluster, "target": inventory.target, **more})
-    made = render_files(inventory, spec, cgroup=cgroup, db_password="golden-password")
-    return {path.rpartition("/")[2]: file.content for path, file in made.items()}
+    files = render_files(inventory, spec, cgroup=cgroup, db_password="golden-password")
+    return {path.rpartition("/")[2]: file.content for path, file in files.items()}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_golden_copies(case: str) -> None:
-    kept = {path.name: path.read_text() for path in (GOLDEN / case).iterdir()}
-    assert rendered(case) == kept
+    golden = {path.name: path.read_text() for path in (GOLDEN / case).iterdir()}
+    assert rendered(case) == golden
 
 
 def test_the_database_password_is_in_one_file_that_only_slurm_reads() -> None:
     spec = ClusterSpec.model_validate({"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}})
-    made = render_files(LOCAL, spec, cgroup="v1", db_password="secret-word")
-    holders = {path: (file.mode, file.owner) for path, file in made.items() if "secret-word" in file.content}
+    files = render_files(LOCAL, spec, cgroup="v1", db_password="secret-word")
+    holders = {path: (file.mode, file.owner) for path, file in files.items() if "secret-word" in file.content}
     assert holders == {"/etc/slurm/slurmdbd.conf": (0o600, "slurm:slurm")}
 
 
@@ -173,9 +174,9 @@ def test_hostlists_are_expanded(short: str, names: tuple[str, ...]) -> None:
 
 
 def test_the_first_topology_holds_every_node_that_slurm_conf_has() -> None:
-    made = rendered("launched")
-    named = [line.split()[0].partition("=")[2] for line in made["slurm.conf"].splitlines() if line[:9] == "NodeName="]
-    assert check_topology(made["topology.conf"], [name for short in named for name in expand(short)]) == []
+    files = rendered("launched")
+    named = [line.split()[0].partition("=")[2] for line in files["slurm.conf"].splitlines() if line[:9] == "NodeName="]
+    assert check_topology(files["topology.conf"], [name for short in named for name in expand(short)]) == []
 
 
 def test_there_is_a_topology_only_where_a_fabric_needs_one() -> None:

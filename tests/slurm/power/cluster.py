@@ -1,4 +1,4 @@
-"""A cluster's cloud side on moto: network, templates, zone, fleet; and a slurmctld that keeps what it is told."""
+"""A cluster for the tests of power saving: a fleet on moto, and a slurmctld that records the commands it gets."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ DOMAIN = "demo.muster.internal"
 
 @dataclass
 class FakeSlurm:
-    """scontrol's answers from a table of states, which updates change the way slurmctld does."""
+    """A scontrol that answers from a table of states, and changes it as slurmctld does."""
 
     states: dict[str, str] = field(default_factory=dict)
-    """Such as `IDLE+CLOUD+POWERED_DOWN`."""
+    """By node, for example `IDLE+CLOUD+POWERED_DOWN`."""
     reasons: dict[str, str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     static: str = "(null)"
+    """Value of SuspendExcNodes."""
     resume_timeout_s: int = 1800
     partitions: dict[str, str] = field(default_factory=lambda: {"gpu": "UP"})
-    told: list[list[str]] = field(default_factory=list)
+    commands: list[list[str]] = field(default_factory=list)
+    """Arguments of every command that changes something."""
     when_reconfigured: Callable[[], None] | None = None
 
     def __call__(self, command: Sequence[str]) -> str:
@@ -46,7 +48,7 @@ class FakeSlurm:
         if words[:2] == ["show", "config"]:
             timeout = f"ResumeTimeout           = {self.resume_timeout_s} sec\n"
             return f"{timeout}SuspendExcNodes         = {self.static}\n"
-        self.told.append(words)
+        self.commands.append(words)
         if words == ["reconfigure"] and self.when_reconfigured:
             self.when_reconfigured()
         if words[0] == "update":
@@ -75,6 +77,8 @@ class FakeSlurm:
 
 @dataclass
 class Clock:
+    """A clock that moves only when somebody sleeps."""
+
     t: float = 0.0
     slept: list[float] = field(default_factory=list)
 
@@ -86,23 +90,24 @@ class Clock:
         self.t += seconds
 
 
-def network(aws: Moto) -> dict[str, str]:
-    """Subnet ids by zone."""
+def create_network(aws: Moto) -> dict[str, str]:
+    """Create a network and return its subnet ids by zone."""
     ec2 = aws.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-    made = {}
+    subnets = {}
     for number, zone in enumerate(ZONES):
         block = f"10.0.{16 * number}.0/20"
-        made[zone] = ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=zone)["Subnet"]["SubnetId"]
-    return made
+        subnets[zone] = ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=zone)["Subnet"]["SubnetId"]
+    return subnets
 
 
 def make_fleet(
     aws: Moto, *, purchases: tuple[str, ...] = ("on-demand",), groups: tuple[str, ...] = ("gpu",), **more: Any
 ) -> Fleet:
-    ec2, subnets = aws.client("ec2"), network(aws)
+    """Create a network, launch templates and a DNS zone, and return the fleet that uses them."""
+    ec2, subnets = aws.client("ec2"), create_network(aws)
     zone_id = aws.client("route53").create_hosted_zone(Name=DOMAIN, CallerReference=str(uuid4()))["HostedZone"]["Id"]
-    made = []
+    fleet_groups = []
     for group in groups:
         data = {
             "ImageId": "ami-0123456789abcdef0",
@@ -133,7 +138,7 @@ def make_fleet(
             for purchase in purchases
             for zone in ZONES
         )
-        made.append(FleetGroup(name=group, options=options))
+        fleet_groups.append(FleetGroup(name=group, options=options))
     fields = {
         "cluster": "demo",
         "stack": "demo",
@@ -142,33 +147,41 @@ def make_fleet(
         "domain": DOMAIN,
         "bundle": "0" * 16,
         "tags": {"owner": "research"},
-        "groups": tuple(made),
+        "groups": tuple(fleet_groups),
     } | more
     aws.calls.clear()
     return Fleet.model_validate(fields)
 
 
-def make_context(fleet: Fleet, folder: Path, slurm: FakeSlurm, clock: Clock) -> Context:
-    api = AwsApi(fleet.region, sleep=clock.sleep, clock=clock.now)
-    launcher = AwsLauncher(fleet, api)
-    return Context(launcher, Slurmctld(slurm), Memory(folder / "power"), folder / "slurm", now=clock.now)
+@dataclass
+class AwsContext(Context):
+    """A context whose launcher is known to be that of AWS, so that tests can change its fleet."""
+
+    launcher: AwsLauncher
 
 
-def impatient(fleet: Fleet, retry_s: int = 0) -> Fleet:
-    """A shortage is said at once, or after so long."""
+def make_context(fleet: Fleet, folder: Path, slurm: FakeSlurm, clock: Clock) -> AwsContext:
+    """Return a context on the stub of AWS, with memory and configuration in `folder`."""
+    launcher = AwsLauncher(fleet, AwsApi(fleet.region, sleep=clock.sleep, clock=clock.now))
+    return AwsContext(launcher, Slurmctld(slurm), Memory(folder / "power"), folder / "slurm", now=clock.now)
+
+
+def with_retry_s(fleet: Fleet, retry_s: int = 0) -> Fleet:
+    """Return the fleet with another time limit for retries."""
     groups = tuple(group.model_copy(update={"retry_s": retry_s}) for group in fleet.groups)
     return fleet.model_copy(update={"groups": groups})
 
 
-def machines(aws: Moto) -> list[dict[str, Any]]:
-    """What lives, asked by the test itself."""
+def list_running(aws: Moto) -> list[dict[str, Any]]:
+    """Return the instances that run, asked for by the test itself."""
     answer = aws.client("ec2").describe_instances(
         Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     )
-    return [one for reservation in answer["Reservations"] for one in reservation["Instances"]]
+    return [instance for reservation in answer["Reservations"] for instance in reservation["Instances"]]
 
 
-def records(aws: Moto, fleet: Fleet) -> dict[str, str]:
+def read_records(aws: Moto, fleet: Fleet) -> dict[str, str]:
+    """Return the addresses of nodes in the DNS zone, by name."""
     answer = aws.client("route53").list_resource_record_sets(HostedZoneId=fleet.hosted_zone_id, MaxItems="300")
-    found = [one for one in answer["ResourceRecordSets"] if one["Type"] == "A"]
-    return {re.sub(rf"\.{DOMAIN}\.?$", "", r["Name"]): r["ResourceRecords"][0]["Value"] for r in found}
+    addresses = [record for record in answer["ResourceRecordSets"] if record["Type"] == "A"]
+    return {re.sub(rf"\.{DOMAIN}\.?$", "", r["Name"]): r["ResourceRecords"][0]["Value"] for r in addresses}

@@ -1,4 +1,4 @@
-"""AWS for these tests, and what every one of them needs: a fleet, a slurmctld made of answers, a clock, a context."""
+"""Fixtures of the power tests: AWS as moto stubs it, a fleet, a stub slurmctld, a clock, a context."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from infra.targets.aws.launcher.fleet import Fleet
-from slurm.power.context import Context
 from tests.moto_server import Moto, aws, moto
-from tests.slurm.power.cluster import Clock, FakeSlurm, make_context, make_fleet
+from tests.slurm.power.cluster import AwsContext, Clock, FakeSlurm, make_context, make_fleet
 
 __all__ = ["aws", "moto"]
 
@@ -27,10 +26,10 @@ def slurm() -> FakeSlurm:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Begins now, for moto's machines are launched then."""
+    """Return a clock that starts now, because moto launches machines now."""
     return Clock(time.time())
 
 
 @pytest.fixture
-def context(fleet: Fleet, tmp_path: Path, slurm: FakeSlurm, clock: Clock) -> Context:
+def context(fleet: Fleet, tmp_path: Path, slurm: FakeSlurm, clock: Clock) -> AwsContext:
     return make_context(fleet, tmp_path, slurm, clock)

@@ -1,4 +1,4 @@
-"""ResumeProgram and SuspendProgram as slurmctld runs them: by jobs, once, and saying what is not to be had."""
+"""ResumeProgram and SuspendProgram as slurmctld runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from infra.targets.aws.launcher.fleet import Fleet
 from slurm.power.bring_up import COOLDOWN_S
-from slurm.power.context import Context
 from slurm.power.programs import resume, suspend
 from slurm.power.requests import NodeRequest, group_by_job
 from slurm.power.sweep import sweep
@@ -21,13 +20,14 @@ from tests.moto_server import Moto
 from tests.slurm.power.cluster import (
     TYPE,
     ZONES,
+    AwsContext,
     Clock,
     FakeSlurm,
-    impatient,
-    machines,
+    list_running,
     make_context,
     make_fleet,
-    records,
+    read_records,
+    with_retry_s,
 )
 
 NODES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
@@ -39,103 +39,103 @@ def job(number: int, resumed: str, allocated: str = "") -> dict[str, object]:
     return {"job_id": number, "nodes_resume": resumed, "nodes_alloc": allocated or resumed}
 
 
-def test_256_nodes_take_four_calls(aws: Moto, context: Context) -> None:
+def test_256_nodes_take_four_calls(aws: Moto, context: AwsContext) -> None:
     nodes = [f"gpu-{n}" for n in range(1, 257)]
     outcome = resume(context, nodes, [job(1, "gpu-[1-256]")])
     assert len(outcome.up) == 256
     assert sorted(aws.count().values()) == [1, 1, 1, 1]
     assert list(aws.count())[:3] == ["DescribeInstances", "DescribeLaunchTemplateVersions", "RunInstances"]
-    assert records(aws, context.launcher.fleet) == {name: machine.address for name, machine in outcome.up.items()}
+    assert read_records(aws, context.launcher.fleet) == {name: machine.address for name, machine in outcome.up.items()}
 
 
-def test_a_shortage_takes_the_nodes_down_with_what_each_zone_said(
-    aws: Moto, context: Context, slurm: FakeSlurm
-) -> None:
+def test_a_shortage_marks_nodes_down_with_what_each_zone_had(aws: Moto, context: AwsContext, slurm: FakeSlurm) -> None:
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
-    context.launcher.fleet = impatient(context.launcher.fleet)
+    context.launcher.fleet = with_retry_s(context.launcher.fleet)
     resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
     reason = "muster: capacity: p5.48xlarge: us-east-1a on-demand none, us-east-1b on-demand none"
-    assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
+    assert slurm.commands == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
 
 
 def test_a_shortage_is_retried_for_retry_s_while_slurm_waits(
-    aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm
+    aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm
 ) -> None:
-    """A job that may not be requeued would be lost at the first shortage of a minute."""
-    context.launcher.fleet = impatient(context.launcher.fleet, 600)
+    """A job that cannot be requeued would be lost at the first short shortage."""
+    context.launcher.fleet = with_retry_s(context.launcher.fleet, 600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
     resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
     for _ in range(9):
         clock.t += 60
         sweep(context)
-    assert slurm.told == []
+    assert slurm.commands == []
     assert aws.count()["RunInstances"] == 8, "each zone once in three minutes"
     clock.t += 60
     sweep(context)
     reason = "muster: capacity: p5.48xlarge: us-east-1a on-demand none recently, us-east-1b on-demand none recently"
-    assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
+    assert slurm.commands == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
     assert context.memory.load("journal") == {}
 
 
-def test_a_machine_that_turns_up_while_slurm_waits_is_taken(
-    aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm
+def test_capacity_that_returns_while_slurm_waits_is_used(
+    aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm
 ) -> None:
-    context.launcher.fleet = impatient(context.launcher.fleet, 600)
+    context.launcher.fleet = with_retry_s(context.launcher.fleet, 600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
     resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
     aws.capacity.clear()
     clock.t += COOLDOWN_S
     sweep(context)
-    assert sorted(records(aws, context.launcher.fleet)) == ["gpu-1", "gpu-2"]
-    assert (slurm.told, context.memory.load("journal")) == ([], {})
+    assert sorted(read_records(aws, context.launcher.fleet)) == ["gpu-1", "gpu-2"]
+    assert (slurm.commands, context.memory.load("journal")) == ([], {})
 
 
 def test_nothing_is_launched_for_a_job_that_was_cancelled_while_it_waited(
-    aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm
+    aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm
 ) -> None:
-    context.launcher.fleet = impatient(context.launcher.fleet, 600)
+    context.launcher.fleet = with_retry_s(context.launcher.fleet, 600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
     slurm.states |= dict.fromkeys(NODES[:2], "IDLE+CLOUD+NOT_RESPONDING+POWERING_UP")
     aws.capacity.clear()
     clock.t += COOLDOWN_S
     sweep(context)
-    assert machines(aws) == []
+    assert list_running(aws) == []
     reason = "muster: no job is waiting for it any more"
-    assert slurm.told == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
+    assert slurm.commands == [["update", "nodename=gpu-[1-2]", "state=DOWN", f"reason={reason}"]]
     sweep(context)
     assert slurm.states == dict.fromkeys(NODES[:2], OFF)
 
 
-def test_half_of_what_slurm_waits_is_left_to_boot(aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm) -> None:
-    """Else ResumeTimeout would come first, and the breaker would count a shortage as a node that does not boot."""
-    context.launcher.fleet = impatient(context.launcher.fleet, 3600)
+def test_half_of_resume_timeout_is_left_to_boot(aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm) -> None:
+    """Otherwise ResumeTimeout would come first, and the breaker would count a shortage as a failed boot."""
+    context.launcher.fleet = with_retry_s(context.launcher.fleet, 3600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     slurm.states["gpu-1"], slurm.resume_timeout_s = COMING, 240
     resume(context, NODES[:1], [job(7, "gpu-1")])
     clock.t += 119
     sweep(context)
-    assert slurm.told == []
+    assert slurm.commands == []
     clock.t += 1
     sweep(context)
     assert slurm.reasons["gpu-1"].startswith("muster: capacity: ")
 
 
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "VcpuLimitExceeded", "InvalidParameterValue"])
-def test_what_no_patience_mends_is_said_at_once(aws: Moto, context: Context, slurm: FakeSlurm, code: str) -> None:
-    context.launcher.fleet = impatient(context.launcher.fleet, 600)
+def test_errors_that_retrying_cannot_fix_are_reported_at_once(
+    aws: Moto, context: AwsContext, slurm: FakeSlurm, code: str
+) -> None:
+    context.launcher.fleet = with_retry_s(context.launcher.fleet, 600)
     aws.fail("RunInstances", code, times=2)
     resume(context, NODES[:1], [job(1, "gpu-1")])
     assert code in slurm.reasons["gpu-1"]
     assert context.memory.load("journal") == {}
 
 
-def test_an_option_that_had_nothing_is_passed_over_for_a_while(
-    aws: Moto, context: Context, clock: Clock, slurm: FakeSlurm
+def test_an_option_without_capacity_is_skipped_for_a_while(
+    aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm
 ) -> None:
-    context.launcher.fleet = impatient(context.launcher.fleet)
+    context.launcher.fleet = with_retry_s(context.launcher.fleet)
     aws.capacity[(TYPE, "us-east-1a")] = 0
     resume(context, NODES[:1], [job(1, "gpu-1")])
     assert aws.count()["RunInstances"] == 2
@@ -144,32 +144,32 @@ def test_an_option_that_had_nothing_is_passed_over_for_a_while(
     aws.capacity[(TYPE, "us-east-1b")] = 0
     resume(context, NODES[2:3], [job(3, "gpu-3")])
     resume(context, NODES[3:4], [job(4, "gpu-4")])
-    assert aws.count()["RunInstances"] == 4, "with every option cooling down nothing is asked"
+    assert aws.count()["RunInstances"] == 4, "nothing is requested while every option cools down"
     assert slurm.reasons["gpu-4"].endswith("us-east-1a on-demand none recently, us-east-1b on-demand none recently")
     clock.t += COOLDOWN_S
     aws.capacity.clear()
     assert resume(context, NODES[3:4], [job(4, "gpu-4")]).up["gpu-4"].zone == "us-east-1a"
 
 
-def test_a_machine_of_this_request_is_taken_over_and_an_old_one_makes_room(
-    aws: Moto, context: Context, clock: Clock
-) -> None:
+def test_a_young_machine_is_taken_over_and_an_old_one_is_ended(aws: Moto, context: AwsContext, clock: Clock) -> None:
     first = resume(context, NODES[:1], [job(1, "gpu-1")]).up["gpu-1"]
     assert resume(context, NODES[:1], [job(1, "gpu-1")]).up["gpu-1"] == first
     clock.t += 3600
     assert resume(context, NODES[:1], [job(2, "gpu-1")]).up["gpu-1"].id != first.id
-    assert len(machines(aws)) == 1
+    assert len(list_running(aws)) == 1
 
 
-def test_nothing_is_launched_for_a_group_that_is_being_removed(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+def test_nothing_is_launched_for_a_group_that_is_being_removed(
+    aws: Moto, context: AwsContext, slurm: FakeSlurm
+) -> None:
     tags = {"muster.cluster": "demo", "muster.stack": "demo", "muster.role": "controller", "muster.closed": "x gpu"}
     specification = [{"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
     aws.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=specification)
     assert resume(context, NODES[:1], [job(1, "gpu-1")]).down == {"gpu-1": "muster: the group is being removed"}
-    assert len(machines(aws)) == 1
+    assert len(list_running(aws)) == 1
 
 
-def test_the_rest_of_a_job_goes_where_its_first_nodes_are(aws: Moto, context: Context) -> None:
+def test_later_nodes_of_a_job_go_to_the_zone_of_its_first(aws: Moto, context: AwsContext) -> None:
     aws.capacity[(TYPE, "us-east-1a")] = 0
     resume(context, NODES[:1], [job(1, "gpu-1")])
     aws.capacity.clear()
@@ -193,60 +193,65 @@ def test_the_rest_of_a_job_goes_where_its_first_nodes_are(aws: Moto, context: Co
         ),
     ],
 )
-def test_jobs_come_whole_and_jobs_that_share_a_node_together(
+def test_requests_are_whole_jobs_and_jobs_that_share_a_node_share_one(
     jobs: list[dict[str, object]], wants: list[NodeRequest]
 ) -> None:
     assert group_by_job(NODES, jobs, {"gpu-9": "b"}) == wants
 
 
-def test_suspending_ends_what_stands_behind_the_names_and_nothing_else(
-    aws: Moto, context: Context, clock: Clock
-) -> None:
+def test_suspend_ends_the_machines_of_these_nodes_and_no_others(aws: Moto, context: AwsContext, clock: Clock) -> None:
     resume(context, NODES, [job(1, "gpu-[1-4]")])
-    # The clock stood still while a busy machine launched: later than "now" would be a machine started since.
+    # The test clock did not move during the launch, which would make these machines younger than the suspend.
     clock.t += 60
     assert len(suspend(context, ["gpu-2", "gpu-3"])) == 2
-    assert len(machines(aws)) == 2
+    assert len(list_running(aws)) == 2
     assert suspend(context, ["gpu-2"]) == []
 
 
-def test_a_machine_started_since_is_not_ended(aws: Moto, context: Context, clock: Clock) -> None:
+def test_suspend_spares_a_machine_launched_since(aws: Moto, context: AwsContext, clock: Clock) -> None:
     resume(context, NODES[:1], [job(1, "gpu-1")])
     clock.t -= 60
     assert suspend(context, ["gpu-1"]) == []
 
 
-def test_killed_between_the_launch_and_its_end_the_sweep_finishes_it(
+def test_the_sweep_finishes_a_resume_that_was_killed_after_the_launch(
     aws: Moto, fleet: Fleet, tmp_path: Path, slurm: FakeSlurm, clock: Clock
 ) -> None:
-    """The program itself, killed when EC2 has started the machines and before it hears of them."""
+    """Kill the program when EC2 has launched the machines and before it gets the answer."""
     (tmp_path / "etc/muster").mkdir(parents=True)
     (tmp_path / "etc/muster/fleet.json").write_text(fleet.model_dump_json())
-    asked = tmp_path / "resume.json"
-    asked.write_text(json.dumps({"all_nodes_resume": "gpu-[1-2]", "jobs": [job(1, "gpu-[1-2]")]}))
-    environment = {**os.environ, **aws.environment(), "MUSTER_ROOT": str(tmp_path), "SLURM_RESUME_FILE": str(asked)}
+    resume_file = tmp_path / "resume.json"
+    resume_file.write_text(json.dumps({"all_nodes_resume": "gpu-[1-2]", "jobs": [job(1, "gpu-[1-2]")]}))
+    environment = {
+        **os.environ,
+        **aws.environment(),
+        "MUSTER_ROOT": str(tmp_path),
+        "SLURM_RESUME_FILE": str(resume_file),
+    }
     program = subprocess.Popen(
         [sys.executable, "-m", "infra.targets.aws.launcher", "resume", "gpu-[1-2]"], cwd=REPO, env=environment
     )
     aws.when_done("RunInstances", program.kill)
     program.wait(timeout=120)
     assert program.returncode == -9
-    assert len(machines(aws)) == 2
-    assert records(aws, fleet) == {}
+    assert len(list_running(aws)) == 2
+    assert read_records(aws, fleet) == {}
 
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
     context = make_context(fleet, tmp_path / "var/lib/muster", slurm, clock)
     sweep(context)
-    assert sorted(records(aws, fleet)) == ["gpu-1", "gpu-2"]
-    assert len(machines(aws)) == 2
-    assert slurm.told == []
+    assert sorted(read_records(aws, fleet)) == ["gpu-1", "gpu-2"]
+    assert len(list_running(aws)) == 2
+    assert slurm.commands == []
 
 
-def test_killed_before_the_launch_the_sweep_launches(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+def test_the_sweep_finishes_a_resume_that_was_killed_before_the_launch(
+    aws: Moto, context: AwsContext, slurm: FakeSlurm
+) -> None:
     context.memory.save("journal", {"x": [[["gpu-1", "gpu-2"], ""], [["gpu-3"], ""]]})
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING, "gpu-3": OFF}
     sweep(context)
-    assert sorted(records(aws, context.launcher.fleet)) == ["gpu-1", "gpu-2"]
+    assert sorted(read_records(aws, context.launcher.fleet)) == ["gpu-1", "gpu-2"]
     assert context.memory.load("journal") == {}
 
 

@@ -1,4 +1,4 @@
-"""The sweep: what Slurm believes and what EC2 has. Rules as tables, then the whole of it against moto."""
+"""The sweep: its rules as tables, then the whole of it against moto."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm.power.launcher import Machine, MachineList, Spending
 from slurm.power.programs import resume, resume_failed
 from slurm.power.sweep import sweep
 from tests.moto_server import Moto
-from tests.slurm.power.cluster import Clock, FakeSlurm, machines, make_context, make_fleet
+from tests.slurm.power.cluster import Clock, FakeSlurm, list_running, make_context, make_fleet
 
 UP, BUSY = "IDLE+CLOUD", "ALLOCATED+CLOUD"
 OFF, COMING = "IDLE+CLOUD+POWERED_DOWN", "ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP"
@@ -57,12 +57,14 @@ def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Machine:
     ],
 )
 def test_which_nodes_need_another_machine(state: str, reason: str, there: bool, rule: str | None) -> None:
-    found = MachineList((machine(),) if there else ())
-    assert [one.rule for one in find_replacements(found, {"gpu-1": node(state, reason)})] == ([rule] if rule else [])
+    existing = MachineList((machine(),) if there else ())
+    assert [finding.rule for finding in find_replacements(existing, {"gpu-1": node(state, reason)})] == (
+        [rule] if rule else []
+    )
 
 
 @pytest.mark.parametrize(
-    ("one", "state", "why"),
+    ("orphan", "state", "why"),
     [
         (machine(), UP, None),
         (machine(), COMING, None),
@@ -72,23 +74,23 @@ def test_which_nodes_need_another_machine(state: str, reason: str, there: bool, 
         (machine(running=False), UP, "it was stopped, and nothing starts it again"),
     ],
 )
-def test_which_machines_nobody_uses(one: Machine, state: str, why: str | None) -> None:
-    assert [found.why for found in find_orphans(MachineList((one,)), {"gpu-1": node(state)}, ())] == (
+def test_which_machines_are_orphans(orphan: Machine, state: str, why: str | None) -> None:
+    assert [finding.why for finding in find_orphans(MachineList((orphan,)), {"gpu-1": node(state)}, ())] == (
         [why] if why else []
     )
 
 
-def test_of_two_machines_with_one_name_that_stays_which_slurm_talks_to() -> None:
+def test_of_two_machines_with_the_same_name_slurms_own_stays() -> None:
     both = MachineList((machine(number=1), machine(number=2)))
     for address, extra in (("10.0.0.2", "i-1"), ("10.0.0.1", "i-2"), ("gpu-1", "i-2")):
-        assert [one.subject for one in find_orphans(both, {"gpu-1": node(UP, address=address)}, ())] == [extra]
+        assert [finding.subject for finding in find_orphans(both, {"gpu-1": node(UP, address=address)}, ())] == [extra]
 
 
 def test_a_stopped_machine_does_not_hide_the_one_that_runs() -> None:
-    found = MachineList((machine(number=1, running=False), machine(number=2)))
+    existing = MachineList((machine(number=1, running=False), machine(number=2)))
     nodes = {"gpu-1": node(UP)}
-    assert list(find_replacements(found, nodes)) == []
-    assert [one.subject for one in find_orphans(found, nodes, ())] == ["i-1"]
+    assert list(find_replacements(existing, nodes)) == []
+    assert [finding.subject for finding in find_orphans(existing, nodes, ())] == ["i-1"]
 
 
 @pytest.mark.parametrize(
@@ -102,41 +104,41 @@ def test_a_stopped_machine_does_not_hide_the_one_that_runs() -> None:
         ("ResumeTimeout reached", 0),
     ],
 )
-def test_what_may_pass_is_given_time(reason: str, grace_s: float) -> None:
-    assert [one.grace_s for one in find_replacements(MachineList((machine(),)), {"gpu-1": node(DOWN, reason)})] == [
-        grace_s
+def test_faults_that_may_pass_have_a_grace_period(reason: str, grace_s: float) -> None:
+    assert [
+        finding.grace_s for finding in find_replacements(MachineList((machine(),)), {"gpu-1": node(DOWN, reason)})
+    ] == [grace_s]
+
+
+def test_static_nodes_are_started_unless_held_back() -> None:
+    nodes = {name: node(OFF) for name in ("gpu-1", "gpu-2", "gpu-3")}
+    existing = MachineList((machine("gpu-1"),))
+    assert [finding.subject for finding in find_to_start(existing, nodes, ["gpu-1", "gpu-2", "gpu-3"], ["gpu-3"])] == [
+        "gpu-2"
     ]
 
 
-def test_what_is_always_there_is_started_unless_it_is_held_back() -> None:
-    nodes = {name: node(OFF) for name in ("gpu-1", "gpu-2", "gpu-3")}
-    found = MachineList((machine("gpu-1"),))
-    assert [one.subject for one in find_to_start(found, nodes, ["gpu-1", "gpu-2", "gpu-3"], ["gpu-3"])] == ["gpu-2"]
-
-
-def test_a_finding_counts_when_it_has_stood_for_its_time() -> None:
-    one, other = Finding("lost", "gpu-1", "", 60), Finding("orphan", "i-1", "", 300)
-    due, since = select_due([one, other], {}, 1000)
+def test_a_finding_is_due_after_its_grace_period() -> None:
+    lost, orphan = Finding("lost", "gpu-1", "", 60), Finding("orphan", "i-1", "", 300)
+    due, since = select_due([lost, orphan], {}, 1000)
     assert (due, since) == ([], {"lost gpu-1": 1000, "orphan i-1": 1000})
-    due, since = select_due([one], since, 1060)
-    assert (due, since) == ([one], {"lost gpu-1": 1000}), "what is no longer found is forgotten"
+    due, since = select_due([lost], since, 1060)
+    assert (due, since) == ([lost], {"lost gpu-1": 1000}), "findings that ended are forgotten"
 
 
-def test_machines_that_slurm_does_not_use_are_ended_after_a_while(
-    aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
-) -> None:
+def test_orphans_are_ended_after_a_while(aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock) -> None:
     up = resume(context, ["gpu-1", "gpu-2", "gpu-9"], []).up
     slurm.states |= {"gpu-1": UP, "gpu-2": OFF}
     sweep(context)
-    assert len(machines(aws)) == 3
+    assert len(list_running(aws)) == 3
     clock.t += 300
     sweep(context)
     clock.t += 1500
     sweep(context)
-    assert [one["InstanceId"] for one in machines(aws)] == [up["gpu-1"].id]
+    assert [machine_left["InstanceId"] for machine_left in list_running(aws)] == [up["gpu-1"].id]
 
 
-def test_a_node_whose_machine_is_gone_gives_its_job_back_and_is_there_again(
+def test_a_node_whose_machine_is_gone_is_marked_down_and_returned(
     aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
 ) -> None:
     slurm.states["gpu-1"] = BUSY
@@ -146,21 +148,23 @@ def test_a_node_whose_machine_is_gone_gives_its_job_back_and_is_there_again(
     assert slurm.reasons["gpu-1"] == "muster: its machine is gone"
     sweep(context)
     assert slurm.states["gpu-1"] == OFF
-    assert machines(aws) == []
+    assert list_running(aws) == []
 
 
-def test_nothing_happens_while_all_agree(aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock) -> None:
+def test_nothing_happens_while_slurm_and_the_cloud_agree(
+    aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
+) -> None:
     resume(context, ["gpu-1"], [])
     slurm.states |= {"gpu-1": UP, "gpu-2": OFF}
     aws.calls.clear()
     for _ in range(3):
         assert sweep(context) == []
         clock.t += 3600
-    assert slurm.told == []
+    assert slurm.commands == []
     assert aws.count() == {"DescribeInstances": 3}
 
 
-def test_the_breaker_closes_a_partition_after_so_many_in_a_row(context: Context, slurm: FakeSlurm) -> None:
+def test_the_breaker_closes_a_partition_after_consecutive_failures(context: Context, slurm: FakeSlurm) -> None:
     slurm.states |= {f"gpu-{n}": OFF for n in range(1, 13)}
     slurm.static = "gpu-[1-2]"
     resume_failed(context, [f"gpu-{n}" for n in range(1, 10)])
@@ -171,11 +175,11 @@ def test_the_breaker_closes_a_partition_after_so_many_in_a_row(context: Context,
     assert slurm.partitions == {"gpu": "DOWN"}
     slurm.partitions["gpu"] = "UP"
     sweep(context)
-    assert slurm.partitions == {"gpu": "UP"}, "a person's word holds"
+    assert slurm.partitions == {"gpu": "UP"}, "opened by a person, it stays open"
     assert context.memory.load(limits.BREAKER) == {}
 
 
-def test_a_node_that_comes_up_begins_the_count_anew(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+def test_a_node_that_comes_up_resets_the_breaker(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     slurm.states |= {"gpu-1": UP}
     resume_failed(context, [f"gpu-{n}" for n in range(2, 11)])
     resume(context, ["gpu-1"], [])
@@ -183,7 +187,7 @@ def test_a_node_that_comes_up_begins_the_count_anew(aws: Moto, context: Context,
     assert context.memory.load(limits.BREAKER) == {}
     resume_failed(context, ["gpu-2"])
     sweep(context)
-    assert context.memory.load(limits.BREAKER)["gpu"]["failures"] == 1, "the same machine is no second success"
+    assert context.memory.load(limits.BREAKER)["gpu"]["failures"] == 1, "the same machine counts once"
 
 
 def test_nodes_that_vanish_while_they_start_count_as_failures(context: Context, slurm: FakeSlurm, clock: Clock) -> None:
@@ -205,18 +209,18 @@ def test_over_budget_idle_gpu_nodes_are_stopped_and_stay_so(
     slurm.states |= {"gpu-1": UP, "gpu-2": BUSY, "gpu-3": OFF}
     slurm.static = "gpu-[1,3]"
     sweep(context)
-    assert slurm.told == []
-    # moto never spends anything.
+    assert slurm.commands == []
+    # moto has no costs.
     monkeypatch.setattr(AwsLauncher, "read_spending", lambda _: Spending(130.0, 100.0))
     clock.t += 900
     sweep(context)
     reason = "muster: budget: 130 of 100 USD spent this month"
-    assert slurm.told == [["update", "nodename=gpu-1", "state=POWER_DOWN", f"reason={reason}"]]
-    slurm.told.clear()
+    assert slurm.commands == [["update", "nodename=gpu-1", "state=POWER_DOWN", f"reason={reason}"]]
+    slurm.commands.clear()
     for _ in range(3):
         clock.t += 300
         sweep(context)
-    assert [words for words in slurm.told if "state=POWER_UP" in words] == []
+    assert [words for words in slurm.commands if "state=POWER_UP" in words] == []
 
 
 def test_a_budget_that_cannot_be_read_does_not_stop_the_sweep(
@@ -226,16 +230,14 @@ def test_a_budget_that_cannot_be_read_does_not_stop_the_sweep(
     slurm.states["gpu-1"] = UP
     sweep(context)
     clock.t += 60
-    assert [one.rule for one in sweep(context)] == ["lost"]
-    assert aws.count()["DescribeBudget"] == 1, "where nothing answers, each look would hold the lock for minutes"
+    assert [finding.rule for finding in sweep(context)] == ["lost"]
+    assert aws.count()["DescribeBudget"] == 1, "if nothing answers, each sweep would hold the lock for minutes"
     clock.t += 900
     sweep(context)
     assert aws.count()["DescribeBudget"] == 2
 
 
-def test_launches_that_aws_denies_because_the_money_is_gone_say_so(
-    aws: Moto, tmp_path: Path, slurm: FakeSlurm, clock: Clock
-) -> None:
+def test_launches_denied_by_a_spent_budget_say_so(aws: Moto, tmp_path: Path, slurm: FakeSlurm, clock: Clock) -> None:
     context = make_context(make_fleet(aws, budget_name="b"), tmp_path, slurm, clock)
     context.memory.save("ceiling", {"at": clock.t, "spent": 130.0, "limit": 100.0})
     aws.fail("RunInstances", "UnauthorizedOperation", times=2)
@@ -247,7 +249,7 @@ def test_launches_that_aws_denies_because_the_money_is_gone_say_so(
     assert "us-east-1a on-demand UnauthorizedOperation" in slurm.reasons["gpu-2"]
 
 
-def test_scontrols_words_are_understood(fleet: Fleet) -> None:
+def test_output_of_scontrol_is_parsed(fleet: Fleet) -> None:
     text = (
         "NodeName=gpu-1 CoresPerSocket=1 CPUTot=192 Gres=gpu:h100:8 NodeAddr=10.0.0.4 State=IDLE+CLOUD+POWERED_DOWN\n"
         "NodeName=cpu-1 CPUTot=2 Gres=(null) NodeAddr=cpu-1 State=DOWN+CLOUD+NOT_RESPONDING+POWERING_UP"

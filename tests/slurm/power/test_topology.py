@@ -1,4 +1,4 @@
-"""topology.conf holds exactly the nodes of slurm.conf, whatever is known of their places."""
+"""topology.conf lists exactly the nodes of slurm.conf, whatever is known of their places."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_three_and_four_layers_and_nodes_without_a_place() -> None:
 
 
 @given(PLACES)
-def test_every_tree_of_places_is_one_that_slurm_takes(places: dict[str, tuple[str, ...]]) -> None:
+def test_every_set_of_places_gives_a_valid_file(places: dict[str, tuple[str, ...]]) -> None:
     assert check_topology(render_topology(NODES, places), NODES) == []
 
 
 @given(PLACES)
-def test_other_nodes_leave_those_that_stay_where_they_are(places: dict[str, tuple[str, ...]]) -> None:
+def test_fitting_keeps_the_places_of_nodes_that_stay(places: dict[str, tuple[str, ...]]) -> None:
     before = render_topology(NODES, places)
     assert fit_topology(before, NODES) == before
     fewer, more = NODES[:3], [*NODES, "gpu-7"]
@@ -88,11 +88,11 @@ def test_the_program_fits_the_file_to_the_nodes(tmp_path: Path) -> None:
         ("SwitchName=a Nodes=gpu-[1-6]", "switch a is under no other"),
     ],
 )
-def test_files_that_slurm_would_refuse(text: str, problem: str) -> None:
+def test_invalid_files_are_detected(text: str, problem: str) -> None:
     assert problem in check_topology(text, NODES)
 
 
-def test_contradicting_places_leave_the_file_as_it_is(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+def test_contradictory_places_leave_the_file_unchanged(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     up = resume(context, ["gpu-1", "gpu-2"], []).up
     slurm.states |= {"gpu-1": "IDLE+CLOUD", "gpu-2": "IDLE+CLOUD"}
     aws.place(up["gpu-1"].id, "top", "x", "leaf")
@@ -100,41 +100,41 @@ def test_contradicting_places_leave_the_file_as_it_is(aws: Moto, context: Contex
     _switch_on(context)
     sweep(context)
     assert _file(context) == render_topology(NODES, {})
-    assert slurm.told == []
+    assert slurm.commands == []
 
 
-def test_it_follows_the_machines(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+def test_the_file_follows_the_machines(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     up = resume(context, ["gpu-1", "gpu-2"], []).up
     slurm.states |= dict.fromkeys(("gpu-1", "gpu-2"), "IDLE+CLOUD") | {"gpu-3": "IDLE+CLOUD+POWERED_DOWN"}
     aws.place(up["gpu-1"].id, "top", "mid", "leaf-1")
     aws.place(up["gpu-2"].id, "top", "mid", "leaf-2")
     sweep(context)
-    assert aws.of("DescribeInstanceTopology") == [], "where the plugin is off nothing is asked"
+    assert aws.of("DescribeInstanceTopology") == [], "without the topology plugin nothing is asked for"
 
     _switch_on(context)
     sweep(context)
     assert check_topology(_file(context), ["gpu-1", "gpu-2", "gpu-3"]) == []
     assert "SwitchName=leaf-2 Nodes=gpu-2" in _file(context)
-    assert slurm.told == [["reconfigure"]]
+    assert slurm.commands == [["reconfigure"]]
     sweep(context)
-    assert (len(aws.of("DescribeInstanceTopology")), slurm.told) == (1, [["reconfigure"]])
+    assert (len(aws.of("DescribeInstanceTopology")), slurm.commands) == (1, [["reconfigure"]])
 
     context.launcher.terminate([up["gpu-2"]])
     sweep(context)
     assert "SwitchName=unplaced Nodes=gpu-[2-3]" in _file(context)
 
 
-def test_slurm_reads_it_when_no_program_waits_for_the_sweep(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
-    """slurmctld waits for its programs before it reads anything, and they wait for the lock."""
+def test_slurm_reconfigures_while_the_lock_is_free(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+    """slurmctld waits for its programs before it reconfigures, and they wait for the lock."""
     resume(context, ["gpu-1"], [])
     slurm.states["gpu-1"] = "IDLE+CLOUD"
     _switch_on(context)
     slurm.when_reconfigured = lambda: _raise_if_locked(context)
     sweep(context)
-    assert slurm.told == [["reconfigure"]]
+    assert slurm.commands == [["reconfigure"]]
 
 
-def test_what_slurm_could_not_read_is_tried_again(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+def test_a_failed_reconfigure_is_repeated(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     resume(context, ["gpu-1"], [])
     slurm.states["gpu-1"] = "IDLE+CLOUD"
     _switch_on(context)
@@ -144,11 +144,11 @@ def test_what_slurm_could_not_read_is_tried_again(aws: Moto, context: Context, s
     slurm.when_reconfigured = None
     sweep(context)
     sweep(context)
-    assert slurm.told == [["reconfigure"], ["reconfigure"]]
+    assert slurm.commands == [["reconfigure"], ["reconfigure"]]
 
 
-def test_places_that_cannot_be_read_hold_nothing_up(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
-    """A right that is missing, or a machine that has just gone; what slurmctld is still to read is read."""
+def test_unreadable_places_do_not_stop_the_sweep(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+    """A permission is missing or a machine just ended: the reconfigure that is due still takes place."""
     resume(context, ["gpu-1"], [])
     slurm.states["gpu-1"] = "IDLE+CLOUD"
     _switch_on(context)
@@ -162,7 +162,7 @@ def test_places_that_cannot_be_read_hold_nothing_up(aws: Moto, context: Context,
     aws.fail("DescribeInstanceTopology", "UnauthorizedOperation")
     assert sweep(context) == []
     assert _file(context) == before
-    assert slurm.told[-1] == ["reconfigure"]
+    assert slurm.commands[-1] == ["reconfigure"]
 
 
 def _refuse() -> None:

@@ -1,4 +1,4 @@
-"""Launching against moto: few calls, whole jobs, the right names, nothing twice, nothing left."""
+"""Launching against moto: few calls, whole jobs, the right names, nothing twice and nothing left over."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from infra.targets.aws.launcher.launch import build_request, launch, split_into_
 from infra.targets.aws.launcher.node_names import read_node_name, write_numbers
 from slurm.power.launcher import LauncherError, Unit
 from tests.moto_server import REGION, Moto
-from tests.slurm.power.cluster import TYPE, Clock, machines, make_fleet
+from tests.slurm.power.cluster import TYPE, Clock, list_running, make_fleet
 
 
-def cloud(clock: Clock) -> AwsApi:
+def make_api(clock: Clock) -> AwsApi:
     return AwsApi(REGION, sleep=clock.sleep, clock=clock.now)
 
 
@@ -37,22 +37,24 @@ def option(**changes: Any) -> LaunchOption:
     return LaunchOption.model_validate(fields | changes)
 
 
-def asked(fleet: Fleet, one: LaunchOption) -> dict[str, Any]:
-    return build_request(fleet, one, names(1, 2), least=2, interfaces=[], token="t")
+def make_request(fleet: Fleet, chosen: LaunchOption) -> dict[str, Any]:
+    return build_request(fleet, chosen, names(1, 2), least=2, interfaces=[], token="t")
 
 
 def test_all_nodes_of_a_job_in_one_call_each_with_its_name(aws: Moto, fleet: Fleet, clock: Clock) -> None:
-    result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(3, 18)], "t")
+    result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(3, 18)], "t")
     assert aws.count() == {"DescribeLaunchTemplateVersions": 1, "RunInstances": 1}
     assert set(result.machines) == set(names(3, 18))
     assert {machine.zone for machine in result.machines.values()} == {"us-east-1a"}
-    found = list_instances(cloud(clock), fleet).by_name()
-    assert {name: machine.id for name, machine in found.items()} == {n: m.id for n, m in result.machines.items()}
-    assert len({machine.address for machine in found.values()}) == 16
+    machines_by_name = list_instances(make_api(clock), fleet).by_name()
+    assert {name: machine.id for name, machine in machines_by_name.items()} == {
+        n: m.id for n, m in result.machines.items()
+    }
+    assert len({machine.address for machine in machines_by_name.values()}) == 16
 
 
 def test_the_templates_interfaces_go_into_the_options_subnet(aws: Moto, fleet: Fleet, clock: Clock) -> None:
-    launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t")
+    launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t")
     params = aws.of("RunInstances")[0].params
     subnet = fleet.groups[0].options[0].subnet_id
     assert [params[f"NetworkInterface.{n}.SubnetId"] for n in (1, 2)] == [subnet, subnet]
@@ -63,81 +65,84 @@ def test_the_templates_interfaces_go_into_the_options_subnet(aws: Moto, fleet: F
 
 def test_a_shortage_in_one_zone_goes_on_to_the_next(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.capacity[(TYPE, "us-east-1a")] = 3
-    result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 4)], "t")
+    result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 4)], "t")
     assert {machine.zone for machine in result.machines.values()} == {"us-east-1b"}
-    assert [str(one) for one in result.shortages] == ["us-east-1a on-demand none"]
-    assert len(machines(aws)) == 4
-    assert clock.slept == [], "a shortage is not asked about twice"
+    assert [str(shortage) for shortage in result.shortages] == ["us-east-1a on-demand none"]
+    assert len(list_running(aws)) == 4
+    assert clock.slept == [], "a shortage is not retried at once"
 
 
-def test_what_is_nowhere_to_be_had_leaves_nothing_behind(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+def test_a_shortage_everywhere_leaves_no_machine(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.capacity |= {(TYPE, "us-east-1a"): 1, (TYPE, "us-east-1b"): 0}
-    result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 2)], "t")
+    result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 2)], "t")
     assert (result.machines, result.missing) == ({}, [names(1, 2)])
-    assert [str(one) for one in result.shortages] == ["us-east-1a on-demand none", "us-east-1b on-demand none"]
-    assert machines(aws) == []
+    assert [str(shortage) for shortage in result.shortages] == [
+        "us-east-1a on-demand none",
+        "us-east-1b on-demand none",
+    ]
+    assert list_running(aws) == []
 
 
-def test_of_several_jobs_those_come_up_that_fit_and_half_a_job_is_ended(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+def test_jobs_that_fit_come_up_and_half_a_job_is_ended(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.capacity |= {(TYPE, "us-east-1a"): 3, (TYPE, "us-east-1b"): 0}
-    result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 2), names(3, 4)], "t")
+    result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 2), names(3, 4)], "t")
     assert sorted(result.machines) == ["gpu-1", "gpu-2"]
     assert result.missing == [names(3, 4)]
     assert str(result.shortages[0]) == "us-east-1a on-demand InsufficientInstanceCapacity (3 only)"
-    assert len(machines(aws)) == 2
+    assert len(list_running(aws)) == 2
     assert aws.count()["RunInstances"] == 2
 
 
 def test_a_lost_answer_starts_nothing_twice(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.lose_answer("RunInstances", times=2)
-    result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 3)], "t")
+    result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 3)], "t")
     assert sorted(result.machines) == ["gpu-1", "gpu-2", "gpu-3"]
-    assert len(machines(aws)) == 3
+    assert len(list_running(aws)) == 3
     assert len({call.params["ClientToken"] for call in aws.of("RunInstances")}) == 1
 
 
-def test_throttling_is_waited_out_and_not_for_ever(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+def test_throttling_is_retried_within_a_limit(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.fail("RunInstances", "RequestLimitExceeded", times=3)
-    assert len(launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t").machines) == 1
+    assert len(launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t").machines) == 1
     assert len(clock.slept) == 3
     began = clock.now()
     aws.fail("DescribeInstances", "RequestLimitExceeded", times=1000)
     with pytest.raises(LauncherError, match="describe_instances: RequestLimitExceeded"):
-        list_instances(cloud(clock), fleet)
+        list_instances(make_api(clock), fleet)
     assert clock.now() - began <= 120
 
 
 @pytest.mark.parametrize(
     "code", ["VcpuLimitExceeded", "InvalidCapacityReservationId.NotFound", "UnauthorizedOperation"]
 )
-def test_an_option_that_cannot_be_used_does_not_stop_the_next(aws: Moto, fleet: Fleet, clock: Clock, code: str) -> None:
+def test_an_option_that_fails_does_not_stop_the_next(aws: Moto, fleet: Fleet, clock: Clock, code: str) -> None:
     aws.fail("RunInstances", code)
-    result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t")
+    result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t")
     assert result.machines["gpu-1"].zone == "us-east-1b"
     assert str(result.shortages[0]) == f"us-east-1a on-demand {code}"
 
 
 def test_on_demand_spot_reservation_and_block(fleet: Fleet) -> None:
-    assert "InstanceMarketOptions" not in asked(fleet, option())
-    spot = asked(fleet, option(purchase="spot"))
+    assert "InstanceMarketOptions" not in make_request(fleet, option())
+    spot = make_request(fleet, option(purchase="spot"))
     assert spot["InstanceMarketOptions"]["MarketType"] == "spot"
-    assert "spot-instances-request" in [one["ResourceType"] for one in spot["TagSpecifications"]]
-    reserved = asked(fleet, option(purchase="reservation", reservation="cr-1", placement_group="pg"))
+    assert "spot-instances-request" in [tagged["ResourceType"] for tagged in spot["TagSpecifications"]]
+    reserved = make_request(fleet, option(purchase="reservation", reservation="cr-1", placement_group="pg"))
     assert reserved["CapacityReservationSpecification"] == {
         "CapacityReservationPreference": "capacity-reservations-only",
         "CapacityReservationTarget": {"CapacityReservationId": "cr-1"},
     }
     assert reserved["Placement"] == {"GroupName": "pg"}
-    pool = asked(fleet, option(purchase="reservation", reservation="arn:aws:resource-groups:x"))
+    pool = make_request(fleet, option(purchase="reservation", reservation="arn:aws:resource-groups:x"))
     target = {"CapacityReservationResourceGroupArn": "arn:aws:resource-groups:x"}
     assert pool["CapacityReservationSpecification"]["CapacityReservationTarget"] == target
-    block = asked(fleet, option(purchase="block", reservation="cr-2"))
+    block = make_request(fleet, option(purchase="block", reservation="cr-2"))
     assert block["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
     assert block["CapacityReservationSpecification"] == {"CapacityReservationTarget": {"CapacityReservationId": "cr-2"}}
 
 
 def test_everything_launched_carries_the_clusters_tags(fleet: Fleet) -> None:
-    for kind in asked(fleet, option())["TagSpecifications"]:
+    for kind in make_request(fleet, option())["TagSpecifications"]:
         tags = {tag["Key"]: tag["Value"] for tag in kind["Tags"]}
         assert tags == {
             "muster.cluster": "demo",
@@ -150,7 +155,7 @@ def test_everything_launched_carries_the_clusters_tags(fleet: Fleet) -> None:
         }
 
 
-def test_calls_are_cut_where_ec2_would_be_slow_and_tags_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_split_by_size_and_length_of_the_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "MAX_PER_CALL", 4)
     assert split_into_calls([names(1, 2), names(3, 3)]) == [(list(names(1, 3)), 2)]
     assert split_into_calls([names(1, 6), names(7, 8)]) == [(list(names(1, 4)), 4), (list(names(5, 8)), 2)]
@@ -161,24 +166,24 @@ def test_calls_are_cut_where_ec2_would_be_slow_and_tags_too_long(monkeypatch: py
 
 
 @pytest.mark.parametrize("members", [names(1, 64), ("gpu-7",), ("gpu-3", "gpu-1", "gpu-2", "gpu-9")])
-def test_a_machine_knows_its_name_by_its_index(members: Unit) -> None:
+def test_a_machine_reads_its_name_at_its_launch_index(members: Unit) -> None:
     tags = {"muster.group": "gpu", "muster.numbers": write_numbers(members)}
     assert tuple(read_node_name(tags, index) for index in range(len(members))) == members
     assert read_node_name(tags, len(members)) is None
     assert read_node_name({"muster.group": "gpu"}, 0) is None
 
 
-def test_nothing_of_another_cluster_is_seen(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+def test_instances_of_another_cluster_are_not_listed(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     other = make_fleet(aws, cluster="other", stack="other")
-    launch(cloud(clock), other, other.groups[0].options, [names(1, 2)], "t")
-    assert list_instances(cloud(clock), fleet).machines == ()
-    assert len(list_instances(cloud(clock), other).machines) == 2
+    launch(make_api(clock), other, other.groups[0].options, [names(1, 2)], "t")
+    assert list_instances(make_api(clock), fleet).machines == ()
+    assert len(list_instances(make_api(clock), other).machines) == 2
 
 
-def test_ending_machines_of_which_one_is_gone_ends_the_others(aws: Moto, fleet: Fleet, clock: Clock) -> None:
-    result = launch(cloud(clock), fleet, fleet.groups[0].options, [names(1, 3)], "t")
+def test_one_missing_instance_does_not_stop_the_others_from_ending(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+    result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 3)], "t")
     aws.fail("TerminateInstances", "InvalidInstanceID.NotFound", times=2)
-    terminate(cloud(clock), result.machines.values())
+    terminate(make_api(clock), result.machines.values())
     # LauncherError: the call with all three, and the one for the machine that is gone.
-    assert len(machines(aws)) == 1
+    assert len(list_running(aws)) == 1
     assert aws.count()["TerminateInstances"] == 4

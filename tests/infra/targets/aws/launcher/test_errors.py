@@ -1,4 +1,4 @@
-"""What AWS's codes mean."""
+"""The kinds of AWS's error codes."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def test_codes(code: str, kind: str) -> None:
     assert classify_error(refusal(code)) == Fault(kind, code, "said so")  # type: ignore[arg-type]
 
 
-def test_a_code_means_one_thing() -> None:
+def test_every_code_has_one_kind() -> None:
     codes = [code for codes in _CODES.values() for code in codes]
     assert len(codes) == len(set(codes))
 
 
-def test_no_answer_is_asked_again_and_no_credentials_are_not() -> None:
+def test_no_answer_is_retried_and_missing_credentials_are_not() -> None:
     for error in (ConnectTimeoutError(endpoint_url="x"), ReadTimeoutError(endpoint_url="x")):
         assert classify_error(error).kind == "throttle"
     assert classify_error(NoCredentialsError()).kind == "broken"
 
 
-def test_what_is_refused_says_what_to_do() -> None:
-    said = str(LauncherError("run_instances", Fault("quota", "VcpuLimitExceeded", "512 vCPUs"), FIXES["quota"]))
-    assert said == (
+def test_an_error_names_its_fix() -> None:
+    message = str(LauncherError("run_instances", Fault("quota", "VcpuLimitExceeded", "512 vCPUs"), FIXES["quota"]))
+    assert message == (
         "run_instances: VcpuLimitExceeded: 512 vCPUs; "
         "request a higher quota under Service Quotas, or reduce the group's nodes"
     )

@@ -1,4 +1,4 @@
-"""The group as a Pulumi resource, against moto: made, found again, grown, shrunk, short of machines, removed."""
+"""A group's machines as a Pulumi resource, against moto: created, read, grown, shrunk, short of machines, removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infra.targets.aws.launcher.instances import list_instances
 from slurm.power.context import Context
 from slurm.power.programs import resume
 from tests.moto_server import REGION, Moto
-from tests.slurm.power.cluster import TYPE, ZONES, Clock, machines, records
+from tests.slurm.power.cluster import TYPE, ZONES, Clock, list_running, read_records
 
 
 def inputs(of: Fleet, **changes: object) -> dict[str, object]:
@@ -27,43 +27,43 @@ def inputs(of: Fleet, **changes: object) -> dict[str, object]:
 
 @pytest.fixture
 def group(fleet: Fleet, clock: Clock) -> Group:
-    cloud = AwsApi(REGION, sleep=clock.sleep, clock=clock.now)
-    return Group(cloud, fleet, "gpu", 2, 8, sleep=clock.sleep, clock=clock.now)
+    api = AwsApi(REGION, sleep=clock.sleep, clock=clock.now)
+    return Group(api, fleet, "gpu", 2, 8, sleep=clock.sleep, clock=clock.now)
 
 
 @pytest.fixture
 def controller(aws: Moto, fleet: Fleet) -> str:
     tags = {"muster.cluster": "demo", "muster.stack": "demo", "muster.role": "controller"}
     specification = [{"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
-    made = aws.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=specification)
-    return str(made["Instances"][0]["InstanceId"])
+    launched = aws.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=specification)
+    return str(launched["Instances"][0]["InstanceId"])
 
 
-def test_from_nothing_to_nothing(aws: Moto, fleet: Fleet) -> None:
+def test_create_read_and_delete(aws: Moto, fleet: Fleet) -> None:
     provider, props = NodesProvider(), inputs(fleet)
-    made = provider.create(props)
-    assert made.id == "nodes-demo-gpu"
-    assert made.outs is not None
-    assert made.outs["names"] == ["gpu-1", "gpu-2"]
-    assert sorted(records(aws, fleet)) == ["gpu-1", "gpu-2"]
-    assert provider.read(made.id, made.outs).outs == made.outs
-    assert not provider.diff(made.id, made.outs, props).changes
+    created = provider.create(props)
+    assert created.id == "nodes-demo-gpu"
+    assert created.outs is not None
+    assert created.outs["names"] == ["gpu-1", "gpu-2"]
+    assert sorted(read_records(aws, fleet)) == ["gpu-1", "gpu-2"]
+    assert provider.read(created.id, created.outs).outs == created.outs
+    assert not provider.diff(created.id, created.outs, props).changes
     provider.create(props)
-    assert len(machines(aws)) == 2, "a second create, after an interrupted one, makes nothing new"
-    provider.delete(made.id, made.outs)
-    assert machines(aws) == []
-    provider.delete(made.id, made.outs)
+    assert len(list_running(aws)) == 2, "a create after an interrupted one launches nothing new"
+    provider.delete(created.id, created.outs)
+    assert list_running(aws) == []
+    provider.delete(created.id, created.outs)
 
 
-def test_a_machine_that_is_gone_is_seen_and_made_again(aws: Moto, fleet: Fleet) -> None:
+def test_a_missing_machine_is_noticed_and_replaced(aws: Moto, fleet: Fleet) -> None:
     provider, props = NodesProvider(), inputs(fleet)
     outs = provider.create(props).outs
-    aws.client("ec2").terminate_instances(InstanceIds=[machines(aws)[0]["InstanceId"]])
+    aws.client("ec2").terminate_instances(InstanceIds=[list_running(aws)[0]["InstanceId"]])
     refreshed = provider.read("id", outs or {}).outs
     assert refreshed["missing"] == ["gpu-1"]
     assert provider.diff("id", refreshed, props).changes
     provider.update("id", refreshed, props)
-    assert len(machines(aws)) == 2
+    assert len(list_running(aws)) == 2
 
 
 @pytest.mark.parametrize(
@@ -75,22 +75,22 @@ def test_a_machine_that_is_gone_is_seen_and_made_again(aws: Moto, fleet: Fleet) 
         ({"machine": UNKNOWN, "fleet": UNKNOWN}, False, []),
     ],
 )
-def test_what_a_change_means(fleet: Fleet, change: dict[str, object], changes: bool, replaces: list[str]) -> None:
+def test_which_changes_replace_the_machines(
+    fleet: Fleet, change: dict[str, object], changes: bool, replaces: list[str]
+) -> None:
     olds = inputs(fleet, missing=[], names=[])
     result = NodesProvider().diff("id", olds, inputs(fleet, **change))
     assert (result.changes, result.replaces, result.delete_before_replace) == (changes, replaces, True)
 
 
-def test_what_slurm_started_stays_when_the_group_grows_and_goes_beyond_its_size(
-    aws: Moto, group: Group, context: Context
-) -> None:
+def test_machines_that_slurm_started_stay_within_the_groups_size(aws: Moto, group: Group, context: Context) -> None:
     group.ensure()
     resume(context, ["gpu-5", "gpu-8"], [])
     replace(group, static=3, count=6).ensure()
     assert sorted(list_instances(group.api, group.fleet).by_name()) == ["gpu-1", "gpu-2", "gpu-3", "gpu-5"]
 
 
-def test_all_of_them_or_none_and_a_shortage_is_told_by_zone(
+def test_all_or_none_are_launched_and_a_shortage_names_the_zones(
     aws: Moto, group: Group, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_PROGRESS", str(tmp_path / "progress"))
@@ -100,7 +100,7 @@ def test_all_of_them_or_none_and_a_shortage_is_told_by_zone(
         group.ensure()
     assert "us-east-1a on-demand none, us-east-1b on-demand none. Fix: name more zones" in str(problem.value)
     assert clock.now() - began <= 600
-    assert machines(aws) == []
+    assert list_running(aws) == []
     events = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
     assert events[0] | {"t": 0} == {
         "phase": "machines",
@@ -114,14 +114,14 @@ def test_all_of_them_or_none_and_a_shortage_is_told_by_zone(
     assert {event["node"] for event in events if event["state"] == "failed"} == {"gpu-1", "gpu-2"}
 
 
-def test_a_shortage_that_ends_is_waited_out(aws: Moto, group: Group, clock: Clock) -> None:
+def test_a_short_shortage_is_retried(aws: Moto, group: Group, clock: Clock) -> None:
     aws.fail("RunInstances", "InsufficientInstanceCapacity", times=4)
     group.ensure()
-    assert len(machines(aws)) == 2
+    assert len(list_running(aws)) == 2
     assert clock.slept == [30.0, 30.0]
 
 
-def test_what_waiting_cannot_help_is_told_at_once(aws: Moto, group: Group, clock: Clock) -> None:
+def test_errors_that_retrying_cannot_fix_are_reported_at_once(aws: Moto, group: Group, clock: Clock) -> None:
     aws.fail("RunInstances", "VcpuLimitExceeded", times=2)
     with pytest.raises(
         Problem, match=r"VcpuLimitExceeded: injected\. Fix: request a higher quota under Service Quotas"
@@ -130,7 +130,7 @@ def test_what_waiting_cannot_help_is_told_at_once(aws: Moto, group: Group, clock
     assert clock.slept == []
 
 
-def test_the_controller_starts_nothing_for_a_group_that_goes(
+def test_nothing_is_launched_for_a_group_that_is_being_removed(
     aws: Moto, group: Group, context: Context, controller: str
 ) -> None:
     group.ensure()
@@ -138,7 +138,7 @@ def test_the_controller_starts_nothing_for_a_group_that_goes(
     group.remove()
     assert list_instances(group.api, group.fleet).closed == {"gpu"}
     assert resume(context, ["gpu-7"], []).up == {}
-    assert [machine["InstanceId"] for machine in machines(aws)] == [controller]
+    assert [machine["InstanceId"] for machine in list_running(aws)] == [controller]
     group.ensure()
     assert list_instances(group.api, group.fleet).closed == frozenset()
     assert sorted(resume(context, ["gpu-7"], []).up) == ["gpu-7"]
@@ -148,7 +148,7 @@ def test_machines_that_do_not_end_are_named(
     aws: Moto, group: Group, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.ensure()
-    monkeypatch.setattr("infra.targets.aws.build.nodes.terminate", lambda _cloud, some: [one.id for one in some])
+    monkeypatch.setattr("infra.targets.aws.build.nodes.terminate", lambda _api, some: [machine.id for machine in some])
     began = clock.now()
     with pytest.raises(Problem, match=r"groups.gpu: i-\w+, i-\w+ did not end in 1200 s"):
         group.remove()

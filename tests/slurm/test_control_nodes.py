@@ -1,4 +1,4 @@
-"""`scontrol show node` read once, and judged by one rule for bootstrap and gate."""
+"""Parsing `scontrol show node`, and the rules about node states that bootstrap, gate and power share."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def test_which_nodes_can_take_the_job(state: str, works: bool, takes: bool):
         ("State=IDLE Reason=an old one [bob@2026-11-15T03:00:00]", True, False, False),
     ],
 )
-def test_who_takes_a_node_away_and_who_brings_it_back(state: str, usable: bool, resumable: bool, left_out: bool):
-    found = node(state)
-    assert (found.usable, found.resumable, found.left_out) == (usable, resumable, left_out)
+def test_who_drained_a_node_decides_who_returns_it(state: str, usable: bool, resumable: bool, left_out: bool):
+    parsed = node(state)
+    assert (parsed.usable, parsed.resumable, parsed.left_out) == (usable, resumable, left_out)

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from tests.harness import Spec, Stack
 
 
+def pytest_configure() -> None:
+    """Forget the width of the terminal: pytest-xdist sets it for its workers, and messages would be wrapped there."""
+    os.environ.pop("COLUMNS", None)
+
+
 @pytest.fixture(scope="session")
 def make_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, Spec], Stack]]:
     """Return a function that makes a stack with a home of its own; nothing is up yet."""

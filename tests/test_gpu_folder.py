@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.gpu.conftest import asked_for
+from tests.gpu.conftest import is_requested
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -29,7 +29,7 @@ def test_only_who_names_the_folder_gets_its_tests(
     words: list[str], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPO)
-    assert asked_for(cast(Any, SimpleNamespace(args=words))) is expected
+    assert is_requested(cast(Any, SimpleNamespace(args=words))) is expected
 
 
 def test_what_is_missing_is_named_and_fails() -> None:

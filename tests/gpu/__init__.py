@@ -1,1 +1,1 @@
-"""Tests on a real GPU, which `make test` has not: `make test-gpu` on a machine with one."""
+"""Tests that need a real GPU: run `make test-gpu` on a machine that has one."""

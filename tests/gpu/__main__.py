@@ -1,4 +1,4 @@
-"""`make test-gpu`: says what is missing for these tests, or runs them; words go to pytest.
+"""`make test-gpu`: runs these tests, or lists what the machine lacks; arguments go to pytest.
 
 python -m tests.gpu -k presets
 """
@@ -8,20 +8,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.gpu.needs import missing
+from tests.gpu.requirements import list_missing
 
 HERE = Path(__file__).resolve().parent
 
 
-def main(words: list[str]) -> int:
-    lacking = missing()
-    if lacking:
-        print(f"test-gpu: {sys.executable} lacks\n" + "\n".join(f"  {line}" for line in lacking), file=sys.stderr)
-        print("test-gpu: make test-gpu PYTHON=... names one that has it", file=sys.stderr)
+def main(arguments: list[str]) -> int:
+    missing = list_missing()
+    if missing:
+        print(f"test-gpu: {sys.executable} lacks\n" + "\n".join(f"  {line}" for line in missing), file=sys.stderr)
+        print("test-gpu: use another interpreter with make test-gpu PYTHON=...", file=sys.stderr)
         return 1
-    import pytest  # noqa: PLC0415  # may not be there
+    import pytest  # noqa: PLC0415  # may not be installed
 
-    return int(pytest.main([str(HERE), "-q", "-p", "no:cacheprovider", "--durations=10", *words]))
+    return int(pytest.main([str(HERE), "-q", "-p", "no:cacheprovider", "--durations=10", *arguments]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""These tests run only where somebody asks for this folder, and say what the machine lacks before the first of them."""
+"""These tests run only if this folder is requested, and report what the machine lacks before the first test."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.needs import missing
+from tests.gpu.requirements import list_missing
 
 HERE = Path(__file__).resolve().parent
 
 
-def asked_for(config: pytest.Config) -> bool:
-    named = [Path(word.split("::")[0]).resolve() for word in config.args]
-    return any(path == HERE or HERE in path.parents for path in named)
+def is_requested(config: pytest.Config) -> bool:
+    requested = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    return any(path == HERE or HERE in path.parents for path in requested)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    lacking = missing() if asked_for(config) else []
-    if lacking:
-        raise pytest.UsageError("tests/gpu: this machine lacks " + "; ".join(lacking))
+    missing = list_missing() if is_requested(config) else []
+    if missing:
+        raise pytest.UsageError("tests/gpu: this machine lacks " + "; ".join(missing))
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """`make test` collects all of tests/, on machines that have neither torch nor a GPU."""
-    return None if asked_for(config) else True
+    """Ignore this folder in `make test`, which collects all of tests/ on machines without torch or a GPU."""
+    return None if is_requested(config) else True
 
 
 @pytest.fixture(autouse=True)
 def clean_gpu() -> Iterator[None]:
-    """No test finds another's process group, compiled code or memory."""
+    """Clean up, so that no test sees the process group, compiled code or memory of another."""
     yield
-    import torch  # noqa: PLC0415  # this file is read where there is no torch
+    import torch  # noqa: PLC0415  # this file is also read without torch
 
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

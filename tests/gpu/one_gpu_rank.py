@@ -1,7 +1,7 @@
-"""`python -m trainer` as one of several ranks that share the first GPU, talking NCCL.
+"""`python -m trainer` as one of several ranks that share the first GPU and use NCCL.
 
-NCCL refuses two ranks on one GPU of one host; ranks that call themselves different hosts it lets through, and sends
-what they say over sockets. HOLD=RANK:STEP makes a rank stand still before a step.
+NCCL rejects two ranks on one GPU of a host, but accepts ranks that claim to be on different hosts, and connects them by
+sockets. HOLD=RANK:STEP makes a rank stop before a step.
 
 torchrun --nproc-per-node=2 -m tests.gpu.one_gpu_rank PRESET key=value ...
 """
@@ -13,11 +13,11 @@ import sys
 
 
 def share_gpu() -> None:
-    """Before torch is imported: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-hostid"""
+    """Set the variables before torch is imported: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-hostid"""
     os.environ["LOCAL_RANK"] = "0"
     os.environ["NCCL_HOSTID"] = f"rank-{os.environ['RANK']}"
     os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-    # Two contexts take turns on the GPU: a kernel that spins for the other rank should be small.
+    # Two contexts take turns on the GPU, so a kernel that waits for the other rank should be small.
     os.environ["NCCL_MAX_CTAS"] = "2"
 
 

@@ -1,4 +1,4 @@
-"""A short training run on the GPU in this process, alone in its world; with NCCL where the strategy wants a group."""
+"""A short training run on the GPU in this process as a single rank; with NCCL if the strategy needs a group."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ LLAMA = ("batch.size=8", "optimizer.clip_norm=0.3")
 
 @dataclass
 class Curve:
+    """Values of a run by step."""
+
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     skipped: list[float] = field(default_factory=list)
@@ -36,13 +38,13 @@ class Curve:
 def curve(words: tuple[str, ...], preset: str = "tiny-llama", steps: int = STEPS) -> Curve:
     config = load(preset, [*LLAMA, *words])
     step = make_step(config)
-    found = Curve()
+    result_curve = Curve()
     for index in range(steps):
         result = step.run(batch(config, index), MICRO)
-        found.losses.append(float(result.loss))
-        found.norms.append(float(result.grad_norm))
-        found.skipped.append(float(result.skipped))
-    return found
+        result_curve.losses.append(float(result.loss))
+        result_curve.norms.append(float(result.grad_norm))
+        result_curve.skipped.append(float(result.skipped))
+    return result_curve
 
 
 def make_step(config: Config) -> Step:

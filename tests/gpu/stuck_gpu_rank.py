@@ -1,4 +1,4 @@
-"""One rank whose GPU never comes back: the host waits for a collective of NCCL behind a kernel without end.
+"""A rank whose GPU hangs: the host waits for a collective of NCCL behind a kernel that does not end.
 
 RANK=0 WORLD_SIZE=1 ... python -m tests.gpu.stuck_gpu_rank FOLDER HANG_S
 """
@@ -15,7 +15,7 @@ from trainer.life.watchdog import Watchdog
 from trainer.world import start
 
 STEPS, STUCK_STEP = 12, 8
-# An hour or so of a GPU's cycles; the driver ends the kernel with the process.
+# About an hour of a GPU's cycles; the driver ends the kernel with the process.
 FOR_EVER = 10**13
 
 

@@ -1,4 +1,4 @@
-"""`auto` on a GPU that others have filled: it chooses by the memory that is left, and the run then fits into that."""
+"""`auto` on a GPU with little free memory: it chooses settings that fit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.gpu.needs import GIB
+from tests.gpu.requirements import GIB
 from tests.gpu.short_run import DEVICE
-from tests.trainer.launch import alone, events, finished, lines
+from tests.trainer.launch import alone, assert_finished, events, lines
 from trainer.config.load import load
 
 MODEL = [
@@ -21,39 +21,39 @@ MODEL = [
     "steps=4", "metrics.every=1", "checkpoint.every=0", "run.device=cuda", "run.folder=run",
 ]  # fmt: skip
 CHOSEN = re.compile(r"^(?P<name>.+), micro-batch (?P<micro>\d+): (?P<gib>[\d.]+) GiB \(.* fits$")
-# What is promised is an upper bound; one that is far above what is needed would waste the GPU.
+# The estimate is an upper bound, but one far above the measured peak would waste the GPU.
 MOST, LEAST = 1.1, 0.6
 
 
-@pytest.mark.parametrize(("left", "recompute"), [(16.0, ["none"]), (8.5, ["selective", "full"])])
-def test_what_is_chosen_fits_into_what_is_left(left: float, recompute: list[str], tmp_path: Path) -> None:
-    with filled_up_to(left), alone(MODEL, tmp_path) as run:
-        finished(run)
+@pytest.mark.parametrize(("free", "recompute"), [(16.0, ["none"]), (8.5, ["selective", "full"])])
+def test_the_choice_fits_into_the_free_memory(free: float, recompute: list[str], tmp_path: Path) -> None:
+    with leave_free(free), alone(MODEL, tmp_path) as run:
+        assert_finished(run)
     folder = tmp_path / "run"
     why = [event["why"] for event in events(folder, "chosen")]
-    choice = next(found for found in map(CHOSEN.match, why) if found)
-    settled = load(str(folder / "config.yaml"), [])
-    assert settled.parallel.strategy == "single"
-    assert settled.parallel.recompute in recompute
-    assert settled.batch.micro == int(choice["micro"])
-    promised = float(choice["gib"]) * GIB
+    choice = next(match for match in map(CHOSEN.match, why) if match)
+    resolved = load(str(folder / "config.yaml"), [])
+    assert resolved.parallel.strategy == "single"
+    assert resolved.parallel.recompute in recompute
+    assert resolved.batch.micro == int(choice["micro"])
+    estimated = float(choice["gib"]) * GIB
     peak = max(line["memory_gb"] for line in lines(folder / "metrics" / "rank-00000.jsonl")) * 1e9
-    print(f"\n{left:g} GiB left: {why[-1]}; measured {peak / GIB:.2f} GiB, {peak / promised:.2f} of it")
-    assert LEAST * promised < peak < MOST * promised, f"{peak / GIB:.2f} GiB; {why}"
+    print(f"\n{free:g} GiB free: {why[-1]}; measured {peak / GIB:.2f} GiB, {peak / estimated:.2f} of it")
+    assert LEAST * estimated < peak < MOST * estimated, f"{peak / GIB:.2f} GiB; {why}"
 
 
-def test_where_nothing_fits_it_is_said_before_the_first_step(tmp_path: Path) -> None:
-    with filled_up_to(3.0), alone(MODEL, tmp_path) as run:
-        assert run.wait() == 2, run.said
-    assert "nothing fits" in run.said
+def test_if_nothing_fits_it_is_reported_before_the_first_step(tmp_path: Path) -> None:
+    with leave_free(3.0), alone(MODEL, tmp_path) as run:
+        assert run.wait() == 2, run.output
+    assert "nothing fits" in run.output
     assert not (tmp_path / "run" / "metrics").exists()
 
 
 @contextmanager
-def filled_up_to(left_gib: float) -> Iterator[None]:
+def leave_free(free_gib: float) -> Iterator[None]:
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info(DEVICE)[0]
-    ballast = torch.empty(int(free - left_gib * GIB), dtype=torch.uint8, device=DEVICE)
+    ballast = torch.empty(int(free - free_gib * GIB), dtype=torch.uint8, device=DEVICE)
     try:
         yield
     finally:

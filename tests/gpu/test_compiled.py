@@ -22,7 +22,7 @@ CASES = [
 def test_a_compiled_model_trains_like_an_eager_one(mode: str, strategy: str) -> None:
     counters.clear()
     compare(curve((*parallel(strategy), f"compile.mode={mode}")))
-    # Code that could not be captured would run operation by operation, and be right without a compiler.
+    # Code that is not captured would run uncompiled, and give correct results without the compiler.
     assert counters["stats"]["unique_graphs"] > 0
     assert not counters["graph_break"]
     assert counters["inductor"]
@@ -31,6 +31,6 @@ def test_a_compiled_model_trains_like_an_eager_one(mode: str, strategy: str) -> 
 @pytest.mark.parametrize(("mode", "strategy"), [("whole", "single"), ("blocks", "fsdp")])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_compiled_model_in_half_precision_follows_full_precision(mode: str, strategy: str, precision: str) -> None:
-    found = curve((*parallel(strategy), f"compile.mode={mode}", f"precision={precision}"), steps=5)
-    assert found.losses == pytest.approx(plain("tiny-llama").losses[:5], abs=HALF_TOLERANCE)
-    assert found.skipped == [0.0] * 5
+    result = curve((*parallel(strategy), f"compile.mode={mode}", f"precision={precision}"), steps=5)
+    assert result.losses == pytest.approx(plain("tiny-llama").losses[:5], abs=HALF_TOLERANCE)
+    assert result.skipped == [0.0] * 5

@@ -1,30 +1,30 @@
-"""A GPU that hangs ends the run: exit status, stacks, and the collective that never came back, readable afterwards."""
+"""A GPU that hangs ends the run with an exit status, stacks, and a record of the collective that did not end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tests.gpu.stuck_gpu_rank import STUCK_STEP
-from tests.gpu.test_two_ranks import flights
+from tests.gpu.test_two_ranks import read_collectives
 from tests.trainer.test_life_ranks import finish, start
 from trainer.life.outcome import Code
 
 
-def test_a_collective_that_never_ends_is_written_down(tmp_path: Path) -> None:
-    statuses, said = finish(start(1, "-m", "tests.gpu.stuck_gpu_rank", str(tmp_path), "3"))
-    assert statuses == [Code.HANG], said
-    assert f"step {STUCK_STEP}, step" in said
+def test_a_collective_that_never_ends_is_recorded(tmp_path: Path) -> None:
+    statuses, output = finish(start(1, "-m", "tests.gpu.stuck_gpu_rank", str(tmp_path), "3"))
+    assert statuses == [Code.HANG], output
+    assert f"step {STUCK_STEP}, step" in output
     assert "in wait_for_gpu" in (tmp_path / "hang" / "rank-00000.txt").read_text()
-    entries = flights(tmp_path, 0)
+    entries = read_collectives(tmp_path, 0)
     assert [entry["profiling_name"] for entry in entries] == ["nccl:all_reduce"] * STUCK_STEP
     assert [entry["state"] == "completed" for entry in entries] == [True] * (STUCK_STEP - 1) + [False]
     assert {tuple(entry["input_sizes"][0]) for entry in entries} == {(1 << 20,)}
 
 
-def test_a_step_of_the_real_loop_that_hangs_has_its_stack_written_down(tmp_path: Path) -> None:
+def test_the_stack_of_a_step_that_hangs_is_written(tmp_path: Path) -> None:
     words = ["tiny-llama", "parallel.strategy=fsdp", "metrics.every=1", "watchdog.hang_s=5", "run.device=cuda"]
     folder = tmp_path / "run"
-    statuses, said = finish(start(1, "-m", "tests.gpu.one_gpu_rank", *words, f"run.folder={folder}", HOLD="0:8"))
-    assert statuses == [Code.HANG], said
+    statuses, output = finish(start(1, "-m", "tests.gpu.one_gpu_rank", *words, f"run.folder={folder}", HOLD="0:8"))
+    assert statuses == [Code.HANG], output
     assert "in held_step" in (folder / "hang" / "rank-00000.txt").read_text()
     assert (folder / "hang" / "collectives-rank-0").stat().st_size > 0

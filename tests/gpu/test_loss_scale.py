@@ -1,4 +1,4 @@
-"""fp16 with a loss scale that is too large: updates are left out until it fits, and training goes on from there."""
+"""fp16 with a loss scale that is too large: updates are skipped until it fits, then training continues."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_overflow_is_skipped_and_halves_the_scale(strategy: str) -> None:
         assert same == skipped[-1], f"step {index}"
     assert skipped[0]
     assert [after / before for before, after in pairwise(scales)] == [0.5 if bad else 1.0 for bad in skipped]
-    # At its border the scale may be too large once more; below it nothing overflows, and the model learns.
+    # Near the limit the scale may overflow once more; below it nothing overflows, and the model learns.
     assert not any(skipped[-10:])
     assert losses[-1] < losses[0] - 0.1
     assert float(step.optimizer.tensors()["updates"]) == skipped.count(False)

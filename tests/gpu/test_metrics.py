@@ -1,4 +1,4 @@
-"""What the driver says of a busy GPU stands in every line of metrics, beside memory and a use that can be."""
+"""Every line of metrics contains what the driver reports about a busy GPU, plausible memory and utilisation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from tests.gpu.short_run import DEVICE
-from tests.trainer.launch import alone, events, finished, lines
+from tests.trainer.launch import alone, assert_finished, events, lines
 from trainer.config.load import load
 from trainer.models.shape import shape_of
 
@@ -21,13 +21,13 @@ BUSY = [
 
 def test_a_busy_gpu_looks_busy(tmp_path: Path) -> None:
     with alone(BUSY, tmp_path) as run:
-        finished(run)
+        assert_finished(run)
     folder = tmp_path / "run"
-    found = lines(folder / "metrics" / "rank-00000.jsonl")
-    assert [line["step"] for line in found] == list(range(10, 81, 10))
+    records = lines(folder / "metrics" / "rank-00000.jsonl")
+    assert [line["step"] for line in records] == list(range(10, 81, 10))
     total = torch.cuda.get_device_properties(DEVICE).total_memory / 1e9
     weights = 16 * shape_of(load("tiny-llama", BUSY[1:]).model).params / 1e9
-    for line in found:
+    for line in records:
         assert 0 <= line["gpu_utilisation"] <= 1
         assert 20 < line["gpu_power_w"] < 2000
         assert 100 < line["gpu_clock_mhz"] < 4000
@@ -36,6 +36,6 @@ def test_a_busy_gpu_looks_busy(tmp_path: Path) -> None:
         assert 0 < line["mfu"] < 1
         parts = ("data_s", "compute_s", "communication_s", "checkpoint_s", "other_s")
         assert sum(line.get(part, 0.0) for part in parts) <= line["step_s"] * 1.01
-    assert max(line["gpu_utilisation"] for line in found) > 0.3
+    assert max(line["gpu_utilisation"] for line in records) > 0.3
     (peak,) = events(folder, "peak")
     assert 1e12 < peak["achieved"] < 1.05 * peak["peak"]

@@ -1,4 +1,4 @@
-"""Once it has settled, the real loop waits for nothing of the step it is in: no loss, no norm, no batch, no save."""
+"""After its first steps, the real loop never waits for the step it is in: no loss, no norm, no batch, no save."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.watched_run import FILE
-from tests.trainer.launch import Launched, finished, torchrun
+from tests.trainer.launch import Launched, assert_finished, torchrun
 
 FIRST, LAST, STEPS = 6, 16, 20
-# Step 8 is saved in the middle of what is watched.
+# Step 8 is saved while the run is watched.
 COMMON = [
     f"steps={STEPS}", "schedule.warmup=0", "metrics.every=2", "metrics.profile_every=0", "checkpoint.every=8",
     "run.device=cuda", "run.folder=run",
@@ -29,10 +29,10 @@ CASES = {
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaCtxSynchronize", "cudaMemcpy")
 
 
-@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
-def test_nothing_waits_inside_a_step(words: list[str], tmp_path: Path) -> None:
-    with watched(words, tmp_path) as run:
-        finished(run)
+@pytest.mark.parametrize("arguments", CASES.values(), ids=CASES)
+def test_nothing_waits_inside_a_step(arguments: list[str], tmp_path: Path) -> None:
+    with watched(arguments, tmp_path) as run:
+        assert_finished(run)
     calls = json.loads((tmp_path / "run" / FILE).read_text())
     assert sum(count for name, count in calls.items() if "Launch" in name) > LAST - FIRST, calls
     print(f"\n{calls}")
@@ -40,12 +40,12 @@ def test_nothing_waits_inside_a_step(words: list[str], tmp_path: Path) -> None:
     assert not [name for name in calls if "Pageable" in name]
 
 
-def test_a_wait_inside_a_step_would_be_seen(tmp_path: Path) -> None:
+def test_a_wait_inside_a_step_is_detected(tmp_path: Path) -> None:
     with watched(CASES["single"], tmp_path, WAIT="1") as run:
         assert run.wait() != 0
-    assert "called a synchronizing CUDA operation" in run.said
+    assert "called a synchronizing CUDA operation" in run.output
 
 
-def watched(words: list[str], folder: Path, **more: str) -> AbstractContextManager[Launched]:
+def watched(arguments: list[str], folder: Path, **more: str) -> AbstractContextManager[Launched]:
     variables = {"WATCH": f"{FIRST}:{LAST}", **more}
-    return torchrun(1, [*words, *COMMON], folder, program="tests.gpu.watched_run", **variables)
+    return torchrun(1, [*arguments, *COMMON], folder, program="tests.gpu.watched_run", **variables)

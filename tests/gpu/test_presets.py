@@ -1,4 +1,4 @@
-"""Every preset trains on the GPU as it stands: its own precision, strategy, and compiler with its real backend."""
+"""Every preset trains on the GPU with its own precision, strategy and compiler backend."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_preset_trains(
     assert status == Code.FINISHED, capfd.readouterr()
     folder = tmp_path / "run"
     assert outcome(folder)["step"] == STEPS
-    found = losses(folder)
-    assert sorted(found) == list(range(1, STEPS + 1))
-    assert all(math.isfinite(loss) for loss in found.values())
+    by_step = losses(folder)
+    assert sorted(by_step) == list(range(1, STEPS + 1))
+    assert all(math.isfinite(loss) for loss in by_step.values())
     assert checkpoint_steps(folder) == [STEPS]
     small = load(str(folder / "config.yaml"), [])
     strategy = "single" if whole.parallel.strategy == "auto" else whole.parallel.strategy

@@ -1,4 +1,4 @@
-"""On the GPU too a run that was killed and resumed is the undisturbed run, bit for bit, if it is to be repeatable."""
+"""On the GPU, a killed and resumed run equals an uninterrupted one bit for bit, with run.deterministic=true."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.launch import Launched, checkpoint_steps, digests, events, finished, kill_when_held, losses, torchrun
+from tests.trainer.launch import (
+    Launched,
+    assert_finished,
+    checkpoint_steps,
+    digests,
+    events,
+    kill_when_held,
+    losses,
+    torchrun,
+)
 
 STEPS = 12
 COMMON = [
@@ -19,7 +28,7 @@ CASES = {
     "single": (1, [*DROPOUT, "parallel.strategy=single"]),
     "single, fp16": (1, ["tiny-llama", "parallel.strategy=single", "precision=fp16"]),
     "single, compiled whole": (1, ["tiny-llama", "parallel.strategy=single", "precision=bf16", "compile.mode=whole"]),
-    # Alone, ddp has nobody to average with: this is what a world of one runs.
+    # With one rank, ddp has nothing to average.
     "ddp, one rank": (1, [*DROPOUT, "parallel.strategy=ddp"]),
     "ddp": (2, [*DROPOUT, "parallel.strategy=ddp"]),
     "fsdp, one rank": (1, [*DROPOUT, "parallel.strategy=fsdp"]),
@@ -33,12 +42,12 @@ def test_kill_and_resume_change_no_bit(case: str, tmp_path: Path) -> None:
     ranks, words = CASES[case]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     with ranks_of(ranks, words, straight) as run:
-        finished(run)
+        assert_finished(run)
     with ranks_of(ranks, words, killed, HOLD=f"{ranks - 1}:10") as run:
         resumed_from = kill_when_held(run, killed / "run")
     assert resumed_from in (4, 8)
     with ranks_of(ranks, words, killed) as run:
-        finished(run)
+        assert_finished(run)
     assert [event["step"] for event in events(killed / "run", "loaded")] == [resumed_from]
     assert sorted(losses(straight / "run")) == list(range(1, STEPS + 1))
     assert losses(killed / "run") == losses(straight / "run")

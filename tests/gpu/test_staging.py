@@ -1,4 +1,4 @@
-"""A save leaves the GPU through pinned memory on a stream of its own, beside the next step, and is not torn by it."""
+"""A save is copied through pinned memory on its own stream during the next step, which does not corrupt it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from trainer.config.schema import OptimizerConfig
 from trainer.metrics.communication import merge_intervals
 
 WIDTH, LAYERS, ROWS = 4096, 4, 16384
-# Below this a copy is a loss on its way to the log, not a weight.
+# Shorter copies are losses for the log, not weights.
 LARGE_NS = 100_000
 
 
 @pytest.fixture
 def trainer(tmp_path: Path) -> Iterator[Trainer]:
-    made = make(tmp_path)
+    trainer = make_trainer(tmp_path)
     for _ in range(2):
-        made.train_step(samples())
-    made.prepare_saves()
-    yield made
-    made.close()
+        trainer.train_step(samples())
+    trainer.prepare_saves()
+    yield trainer
+    trainer.close()
 
 
-def test_the_buffer_is_memory_that_the_gpu_knows(trainer: Trainer) -> None:
-    stage = trainer.checkpoints._channel._buffer
-    assert stage is not None
-    assert stage._image.is_pinned()
-    assert stage._image.numel() > 3 * 4 * LAYERS * WIDTH**2
+def test_the_buffer_is_pinned(trainer: Trainer) -> None:
+    buffer = trainer.checkpoints._channel._buffer
+    assert buffer is not None
+    assert buffer._image.is_pinned()
+    assert buffer._image.numel() > 3 * 4 * LAYERS * WIDTH**2
 
 
-def test_a_save_is_copied_beside_the_next_step(trainer: Trainer) -> None:
+def test_a_save_is_copied_during_the_next_step(trainer: Trainer) -> None:
     data = samples()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         trainer.start_save(None, {})
@@ -52,12 +52,12 @@ def test_a_save_is_copied_beside_the_next_step(trainer: Trainer) -> None:
     assert all("Pageable" not in event.name() for event in copies), {event.name() for event in copies}
     assert not {e.device_resource_id() for e in copies} & {e.device_resource_id() for e in kernels}
     copied = sum(event.duration_ns() for event in copies)
-    hidden = shared(copies, kernels)
-    print(f"\n{copied / 1e6:.1f} ms of copies, {hidden / copied:.0%} of it beside kernels")
+    hidden = measure_overlap(copies, kernels)
+    print(f"\n{copied / 1e6:.1f} ms of copies, {hidden / copied:.0%} of it during kernels")
     assert hidden > 0.5 * copied
 
 
-def test_what_is_saved_is_the_state_before_the_next_update(trainer: Trainer, tmp_path: Path) -> None:
+def test_a_save_contains_the_state_before_the_next_update(trainer: Trainer, tmp_path: Path) -> None:
     before = {name: tensor.detach().clone() for name, tensor in trainer._step.saved_tensors().items()}
     trainer.start_save(None, {})
     for _ in range(3):
@@ -66,14 +66,14 @@ def test_what_is_saved_is_the_state_before_the_next_update(trainer: Trainer, tmp
     assert [event.kind for event in trainer.checkpoints.poll()] == ["published"]
     changed = trainer._step.saved_tensors()
     assert any(not torch.equal(changed[name], tensor) for name, tensor in before.items())
-    again = make(tmp_path)
+    again = make_trainer(tmp_path)
     assert again.load_checkpoint() == {}
     loaded = again._step.tensors()
     assert [name for name, tensor in before.items() if not torch.equal(loaded[name], tensor)] == []
     again.close()
 
 
-def make(folder: Path) -> Trainer:
+def make_trainer(folder: Path) -> Trainer:
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     optimizer = OptimizerConfig(lr=1e-4)
     return Trainer(model, loss=nn.functional.mse_loss, optimizer=optimizer, folder=folder, device=DEVICE.type)
@@ -84,8 +84,8 @@ def samples() -> dict[str, torch.Tensor]:
     return {"inputs": inputs, "targets": inputs}
 
 
-def shared(left: list[Any], right: list[Any]) -> int:
-    """Nanoseconds in which both run."""
+def measure_overlap(left: list[Any], right: list[Any]) -> int:
+    """Return the nanoseconds in which both run."""
     first, second = (
         merge_intervals((e.start_ns(), e.start_ns() + e.duration_ns()) for e in side) for side in (left, right)
     )

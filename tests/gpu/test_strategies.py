@@ -1,4 +1,4 @@
-"""On the GPU every way of running a model gives the loss curve of the plain one, and saves the memory it is for."""
+"""On the GPU, every strategy gives the loss curve of a plain run, and saves the memory it is meant to save."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.gpu.short_run import DEVICE, MICRO, Curve, batch, curve, make_step
 from trainer.config.load import load
 from trainer.parallel.gradients import to_local
 
-# Other kernels, on the CPU or fused by a compiler, round the last bits otherwise; 20 steps of AdamW carry that on.
+# Other kernels round the last bits differently, which accumulates over 20 steps of AdamW.
 LOSS_TOLERANCE = 1e-3
 NORM_TOLERANCE = 1e-2
-# Products in two bytes round each loss by about a hundredth.
+# Half precision products change each loss by about a hundredth.
 HALF_TOLERANCE = 0.03
 SINGLE = ("parallel.strategy=single",)
 # Large enough that activations and not weights fill the memory.
@@ -25,7 +25,7 @@ DEEP = ("model.dim=512", "model.ffn=1536", "model.heads=8", "model.kv_heads=8", 
     "words",
     ["fsdp", "fsdp zero=1", "fsdp zero=2", "fsdp offload=true", "fsdp offload=true zero=2", "hsdp"],
 )
-def test_a_strategy_alone_trains_like_single(words: str) -> None:
+def test_a_strategy_on_one_rank_trains_like_single(words: str) -> None:
     compare(curve(parallel(words)))
 
 
@@ -36,7 +36,7 @@ def test_offloaded_state_lives_on_the_host() -> None:
     step.run(batch(config, 0), MICRO)
     homes = {name: to_local(tensor).device.type for name, tensor in step.tensors().items() if name != "optim.updates"}
     assert set(homes.values()) == {"cpu"}, homes
-    # What is left on the GPU between steps is less than the weights alone would take.
+    # Less memory is in use between steps than the weights alone would need.
     torch.cuda.synchronize()
     weights = sum(4 * to_local(p).numel() for _, p in step.engine.named_parameters())
     assert torch.cuda.memory_allocated(DEVICE) < weights
@@ -45,10 +45,10 @@ def test_offloaded_state_lives_on_the_host() -> None:
 @pytest.mark.parametrize("strategy", ["single", "fsdp", "fsdp offload=true"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_follows_full_precision(strategy: str, precision: str) -> None:
-    found = curve((*parallel(strategy), f"precision={precision}"), steps=5)
-    assert found.losses == pytest.approx(plain("tiny-llama").losses[:5], abs=HALF_TOLERANCE)
-    assert found.losses != plain("tiny-llama").losses[:5]
-    assert found.skipped == [0.0] * 5
+    result = curve((*parallel(strategy), f"precision={precision}"), steps=5)
+    assert result.losses == pytest.approx(plain("tiny-llama").losses[:5], abs=HALF_TOLERANCE)
+    assert result.losses != plain("tiny-llama").losses[:5]
+    assert result.skipped == [0.0] * 5
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])
@@ -57,21 +57,21 @@ def test_recomputed_activations_are_the_same(strategy: str, mode: str) -> None:
     compare(curve(parallel(f"{strategy} recompute={mode}")))
 
 
-def test_each_recompute_mode_needs_less_memory_than_the_one_before() -> None:
-    none, selective, full = (peak_of(f"single recompute={mode}") for mode in ("none", "selective", "full"))
+def test_each_recompute_mode_needs_less_memory_than_the_previous_one() -> None:
+    none, selective, full = (measure_peak(f"single recompute={mode}") for mode in ("none", "selective", "full"))
     assert full < 0.9 * selective
     assert selective < 0.9 * none
 
 
 @pytest.mark.parametrize("preset", ["tiny-gpt2", "tiny-resnet", "tiny-mlp"])
-def test_other_families_train_alike_under_fsdp(preset: str) -> None:
+def test_other_families_train_under_fsdp(preset: str) -> None:
     compare(curve(parallel("fsdp"), preset, steps=5), preset)
 
 
-def compare(found: Curve, preset: str = "tiny-llama") -> None:
-    expected, steps = plain(preset), len(found.losses)
-    assert found.losses == pytest.approx(expected.losses[:steps], abs=LOSS_TOLERANCE)
-    assert found.norms == pytest.approx(expected.norms[:steps], rel=NORM_TOLERANCE)
+def compare(result: Curve, preset: str = "tiny-llama") -> None:
+    expected, steps = plain(preset), len(result.losses)
+    assert result.losses == pytest.approx(expected.losses[:steps], abs=LOSS_TOLERANCE)
+    assert result.norms == pytest.approx(expected.norms[:steps], rel=NORM_TOLERANCE)
     assert expected.losses[-1] < expected.losses[0]
 
 
@@ -80,8 +80,8 @@ def plain(preset: str) -> Curve:
     return curve(SINGLE, preset)
 
 
-def peak_of(strategy: str) -> int:
-    """Bytes beyond what lies there between steps: activations and what backward adds to them."""
+def measure_peak(strategy: str) -> int:
+    """Return the peak memory of a step in bytes, without what is in use between steps."""
     config = load("tiny-llama", [*DEEP, "batch.size=16", "precision=bf16", *parallel(strategy)])
     step = make_step(config)
     tokens = torch.randint(config.model.vocab_size, (16, 513), device=DEVICE)  # type: ignore[union-attr]
@@ -93,5 +93,5 @@ def peak_of(strategy: str) -> int:
 
 
 def parallel(strategy: str) -> tuple[str, ...]:
-    name, *rest = strategy.split()
-    return (f"parallel.strategy={name}", *(f"parallel.{setting}" for setting in rest))
+    name, *options = strategy.split()
+    return (f"parallel.strategy={name}", *(f"parallel.{option}" for option in options))

@@ -1,4 +1,4 @@
-"""Two ranks on one GPU that really talk NCCL: same curves as one rank, their traffic in the profile, hangs named."""
+"""Two ranks on one GPU with real NCCL: curves like one rank, traffic in the profile, hangs are reported."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.launch import finished, lines, losses, torchrun
+from tests.trainer.launch import assert_finished, lines, losses, torchrun
 from tests.trainer.test_life_ranks import finish, start
 from trainer.config.load import load
 from trainer.models.registry import build_model
 
-# Sums over two ranks round in another order than over one.
+# Sums over two ranks round in another order than on one rank.
 LOSS_TOLERANCE = 1e-3
 STEPS = 12
 COMMON = [
@@ -37,11 +37,11 @@ MB = 4 * 1e-6
         ("single pipeline=2", {"send_recv"}),
     ],
 )
-def test_two_ranks_train_like_one_and_their_traffic_is_seen(strategy: str, expected: set[str], tmp_path: Path) -> None:
-    name, *rest = strategy.split()
-    words = [*COMMON, f"parallel.strategy={name}", *(f"parallel.{setting}" for setting in rest)]
+def test_two_ranks_train_like_one_with_profiled_traffic(strategy: str, expected: set[str], tmp_path: Path) -> None:
+    name, *options = strategy.split()
+    words = [*COMMON, f"parallel.strategy={name}", *(f"parallel.{setting}" for setting in options)]
     with torchrun(2, words, tmp_path, program="tests.gpu.one_gpu_rank") as run:
-        finished(run)
+        assert_finished(run)
     folder = tmp_path / "run"
     assert losses(folder) == pytest.approx(alone(), abs=LOSS_TOLERANCE)
     for rank in range(2):
@@ -53,7 +53,7 @@ def test_two_ranks_train_like_one_and_their_traffic_is_seen(strategy: str, expec
         assert expected <= {row["collective"] for row in traffic}
         assert all(row["ms"] > 0 and row["count"] > 0 for row in traffic)
         assert all(0 <= row["exposed_ms"] <= row["ms"] * 1.01 for row in traffic)
-        # NCCL has one kernel for sends and receives, which does not say how much it moves to whom.
+        # NCCL has one kernel for sends and receives, which reports neither size nor peer.
         sized = [row for row in traffic if row["collective"] in expected - {"send_recv"}]
         assert all(row["mb"] > 0 and row["group"] for row in sized)
         assert 0 < profile["communication_ms"] <= profile["span_ms"]
@@ -61,36 +61,36 @@ def test_two_ranks_train_like_one_and_their_traffic_is_seen(strategy: str, expec
 
 def test_the_size_of_an_all_reduce_is_that_of_the_gradients(tmp_path: Path) -> None:
     with torchrun(2, [*COMMON, "parallel.strategy=ddp"], tmp_path, program="tests.gpu.one_gpu_rank") as run:
-        finished(run)
+        assert_finished(run)
     weights = sum(parameter.numel() for parameter in build_model(load("tiny-llama", []).model).parameters())
     traffic = lines(tmp_path / "run" / "metrics" / "communication-00000.jsonl")[-1]["traffic"]
     sent = sum(row["mb"] for row in traffic if row["collective"] == "all_reduce")
-    # Besides gradients only a few single numbers are summed.
+    # Apart from gradients, only a few single numbers are summed.
     assert sent == pytest.approx(weights * MB, rel=0.01)
 
 
-def test_a_rank_that_hangs_is_named_and_every_rank_s_collectives_are_kept(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_is_named_and_all_collectives_are_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = [*COMMON[:-1], f"run.folder={folder}", "parallel.strategy=ddp", "watchdog.hang_s=6"]
-    statuses, said = finish(start(2, "-m", "tests.gpu.one_gpu_rank", *words, HOLD="1:7"))
-    assert 76 in statuses, said
-    assert 0 not in statuses, said
+    statuses, output = finish(start(2, "-m", "tests.gpu.one_gpu_rank", *words, HOLD="1:7"))
+    assert 76 in statuses, output
+    assert 0 not in statuses, output
     host = socket.gethostname()
-    assert f"behind: rank 1 on {host} (step 7, step)" in (folder / "hang" / "report.txt").read_text(), said
+    assert f"behind: rank 1 on {host} (step 7, step)" in (folder / "hang" / "report.txt").read_text(), output
     assert "in held_step" in (folder / "hang" / "rank-00001.txt").read_text()
     assert "synchronize" in (folder / "hang" / "rank-00000.txt").read_text()
-    waiting, held = (flights(folder, rank) for rank in range(2))
+    waiting, held = (read_collectives(folder, rank) for rank in range(2))
     assert waiting[-1]["state"] != "completed"
     assert held[-1]["state"] == "completed"
-    # The rank that goes on has asked for what the other never joined.
+    # The waiting rank has started a collective that the other never joined.
     assert newest(waiting) > newest(held)
     assert {entry["profiling_name"] for entry in waiting} >= {"nccl:all_reduce"}
 
 
-def flights(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """As fr_trace reads them."""
-    kept = pickle.loads((folder / "hang" / f"collectives-rank-{rank}").read_bytes())  # noqa: S301  # our own ranks'
-    entries: list[dict[str, Any]] = kept["entries"]
+def read_collectives(folder: Path, rank: int) -> list[dict[str, Any]]:
+    """Return the recorded collectives, as fr_trace reads them."""
+    recorded = pickle.loads((folder / "hang" / f"collectives-rank-{rank}").read_bytes())  # noqa: S301  # written by our own ranks
+    entries: list[dict[str, Any]] = recorded["entries"]
     return sorted(entries, key=lambda entry: entry["time_created_ns"])
 
 
@@ -102,5 +102,5 @@ def newest(entries: list[dict[str, Any]]) -> int:
 def alone() -> dict[int, float]:
     folder = Path(mkdtemp(prefix="muster-gpu-"))
     with torchrun(1, [*COMMON, "parallel.strategy=single"], folder) as run:
-        finished(run)
+        assert_finished(run)
     return losses(folder / "run")

@@ -1,4 +1,4 @@
-"""`python -m trainer` in which waiting for the GPU is an error from one step to another, and every wait is counted.
+"""`python -m trainer` in which waiting for the GPU is an error between two steps, and CUDA calls are counted.
 
 WATCH=FROM:TO python -m tests.gpu.watched_run PRESET key=value ...     WAIT=1 waits on purpose
 """
@@ -23,9 +23,9 @@ FILE = "calls.json"
 
 
 class Watch:
-    """Two eyes: torch's own, which knows every wait of its operations; the profiler, which sees any call of CUDA's.
+    """Two detectors: torch's own, which knows the waits of its operations, and the profiler, which sees all CUDA calls.
 
-    Neither counts the wait for an event of the step before, which is how the loop keeps the GPU one step ahead.
+    Neither counts waiting for an event of the previous step, by which the loop stays one step ahead of the GPU.
     """
 
     def __init__(self, first: int, last: int, waits: bool) -> None:
@@ -44,7 +44,7 @@ class Watch:
         return watched
 
     def before(self, step: int, folder: Path) -> None:
-        # The profiler itself waits when it starts: one step for it.
+        # The profiler itself waits when it starts, which takes one step.
         if step == self._first:
             self._profile.start()
         if step == self._first + 1:

@@ -1,4 +1,4 @@
-"""One save by the writer's own code that ends, as if killed, before its n-th operation on files.
+"""A save by the writer's own code that ends, as if killed, before its n-th file operation.
 
 python -S -m tests.trainer.checkpoint_crash FOLDER STEP CONTENT N
 """
@@ -18,14 +18,14 @@ KILLED, SAVED = 9, 0
 
 
 def main() -> None:
-    folder, step, content, last = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-    done = 0
+    folder, step, content, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    operations = 0
 
     def count(event: str, _: tuple[Any, ...]) -> None:
-        nonlocal done
+        nonlocal operations
         if event in OPERATIONS:
-            done += 1
-            if done > last:
+            operations += 1
+            if operations > limit:
                 os._exit(KILLED)
 
     sys.addaudithook(count)
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def save_both(folder: str, step: int, content: str) -> None:
-    """A save of two ranks, one after the other."""
+    """Save as two ranks, one after the other."""
     for rank in (1, 0):
         job = SaveJob(
             directory=folder,

@@ -1,4 +1,4 @@
-"""State to save and compare, and the ranks' side of the checkpoint tests."""
+"""State to save and compare, and the functions that the checkpoint tests run on ranks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SHAPES = {"model.wide": (10, 6), "model.short": (3, 4), "model.vector": (7,), "o
 
 
 def full(seed: int = 1) -> dict[str, torch.Tensor]:
-    """Whole tensors, the same in every process."""
+    """Return complete tensors, the same in every process."""
     generator = torch.Generator().manual_seed(seed)
-    found = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
-    found["optim.wide.step"] = torch.tensor(float(seed))
-    found["buffer.mean"] = torch.randn(5, generator=generator)
-    found["model.half"] = torch.randn(9, generator=generator).bfloat16()
-    return found
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+    tensors["optim.wide.step"] = torch.tensor(float(seed))
+    tensors["buffer.mean"] = torch.randn(5, generator=generator)
+    tensors["model.half"] = torch.randn(9, generator=generator).bfloat16()
+    return tensors
 
 
 def blank(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -38,35 +38,37 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 def bytes_of(size: int, seed: int) -> dict[str, torch.Tensor]:
-    """About this many bytes in a few tensors, told apart by their seed."""
+    """Return a few tensors of about this many bytes; another seed gives other values."""
     generator = torch.Generator().manual_seed(seed)
     return {f"model.{n}": torch.randn(size // 16, generator=generator) for n in range(4)}
 
 
-def saved(checkpoints: Checkpoints, step: int, tensors: dict[str, torch.Tensor], **more: Any) -> list[SaveEvent]:
-    """Save to the end; what happened."""
+def save_and_wait(
+    checkpoints: Checkpoints, step: int, tensors: dict[str, torch.Tensor], **more: Any
+) -> list[SaveEvent]:
+    """Save, wait for the end, and return what happened."""
     checkpoints.save(step, tensors, {"step": step}, **more)
     checkpoints.before_update()
     assert checkpoints.wait(240)
     return checkpoints.poll()
 
 
-def writer_of(pid: int) -> int:
-    """The writer process that this process started; it has its command line a moment after its start."""
+def find_writer(pid: int) -> int:
+    """Return the writer process of a process; its command line appears a moment after its start."""
     until = time.monotonic() + 240
     while time.monotonic() < until:
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
                 parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                if int(parent) == pid and b"trainer.checkpoint.writer" in words:
+                if int(parent) == pid and b"trainer.checkpoint.writer" in arguments:
                     return int(entry.name)
         time.sleep(0.01)
     raise AssertionError(f"process {pid} has no writer")
 
 
 def spread(layout: str) -> dict[str, torch.Tensor]:
-    """The full state as this rank holds it under a layout: plain, fsdp, columns or hsdp."""
+    """Return the full state as this rank holds it under a layout: plain, fsdp, columns or hsdp."""
     import torch.distributed as dist  # noqa: PLC0415
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: PLC0415
@@ -108,45 +110,45 @@ def save_as(path: Path, layout: str, step: int) -> list[str]:
 
 
 def load_as(path: Path, layout: str) -> dict[str, Any]:
-    """Load what is newest and gather it; buffers must be those of the rank that saved first."""
+    """Load the newest checkpoint and compare it; buffers must be those of rank 0."""
     import torch.distributed as dist  # noqa: PLC0415
 
     checkpoints = on_this_rank(path)
-    found = checkpoints.newest()
-    assert found is not None
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
     tensors = spread(layout)
     with torch.no_grad():
         for tensor in tensors.values():
             tensor.zero_()
-    checkpoints.load(found, tensors)
+    checkpoints.load(checkpoint, tensors)
     whole = {
         name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in tensors.items()
     }
-    result = {"step": found.step, "skipped": found.skipped, "same": same(whole, full())}
-    result["own"] = checkpoints.read_own(found)
+    result = {"step": checkpoint.step, "skipped": checkpoint.skipped, "same": same(whole, full())}
+    result["own"] = checkpoints.read_own(checkpoint)
     result["rank"] = dist.get_rank()
     checkpoints.close()
     return result
 
 
 def save_until_killed(path: Path, size: int, first: int) -> None:
-    """Steps from `first` on, each with other bytes, the last step twice; as a process of its own."""
+    """Save steps from `first` on, each twice and with other bytes, until this process is killed."""
     torch.set_num_threads(1)
     checkpoints = Checkpoints(path, keep=2)
     for step in range(first, first + 1000):
         for _ in range(2):
-            saved(checkpoints, step, bytes_of(size, step))
+            save_and_wait(checkpoints, step, bytes_of(size, step))
 
 
-def with_one_bad_rank(path: Path, how: str) -> list[list[str]]:
-    """Step 1 is good; at step 2 rank 2's writer fails; step 3 is good again. What each save led to on this rank."""
+def save_with_bad_rank(path: Path, how: str) -> list[list[str]]:
+    """Return what each save led to on this rank: step 1 is good, at step 2 rank 2's writer fails, step 3 is good."""
     import torch.distributed as dist  # noqa: PLC0415
 
     checkpoints = on_this_rank(path)
     tensors = bytes_of(1 << 20, seed=1)
-    history = [_kinds(saved(checkpoints, 1, tensors))]
+    history = [_kinds(save_and_wait(checkpoints, 1, tensors))]
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    writer = writer_of(os.getpid())
+    writer = find_writer(os.getpid())
     if dist.get_rank() == 2:
         os.kill(writer, signal.SIGSTOP)
         if how == "full":
@@ -159,7 +161,7 @@ def with_one_bad_rank(path: Path, how: str) -> list[list[str]]:
     history.append(_kinds(checkpoints.poll()))
     if dist.get_rank() == 2 and how == "full":
         resource.prlimit(writer, resource.RLIMIT_FSIZE, limit)
-    history.append(_kinds(saved(checkpoints, 3, tensors)))
+    history.append(_kinds(save_and_wait(checkpoints, 3, tensors)))
     checkpoints.close()
     return history
 

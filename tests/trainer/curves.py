@@ -1,4 +1,4 @@
-"""A short training run on this rank of a world, for tests that compare ways of running it."""
+"""A short training run on this rank, for tests that compare ways of running it."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def config_of(preset: str, overrides: list[str]) -> dict[str, Any]:
 def curve(
     config: dict[str, Any], micro: int, steps: int = STEPS, *, counted: bool = False, left_out: bool = False
 ) -> dict[str, list[float]]:
-    """Losses and gradient norms of a run on all ranks there are; the global batch is the same for any number.
+    """Return the losses and gradient norms of a run on all ranks; the global batch does not depend on their number.
 
-    `left_out`: some samples have few targets that count. `counted`: the step counts them.
+    `left_out`: some targets are ignored. `counted`: the step counts those that are not.
     """
     settings = from_dict(config)
     step = make_step(settings, counted=counted)
     mesh = step.engine.mesh
     size = settings.batch.size // mesh.layout.dp_size
-    found: dict[str, list[float]] = {"loss": [], "norm": [], "skipped": []}
+    curves: dict[str, list[float]] = {"loss": [], "norm": [], "skipped": []}
     for index in range(steps):
         whole = global_batch(settings, index)
         if left_out:
-            whole["targets"] = few_count(whole["targets"])
+            whole["targets"] = ignore_targets(whole["targets"])
         batch = {key: value[mesh.dp_rank * size :][:size] for key, value in whole.items()}
         result = step.run(batch, micro)
-        found["loss"].append(float(mesh.mean_over_data(result.loss)))
-        found["norm"].append(float(result.grad_norm))
-        found["skipped"].append(float(result.skipped))
-    return found
+        curves["loss"].append(float(mesh.mean_over_data(result.loss)))
+        curves["norm"].append(float(result.grad_norm))
+        curves["skipped"].append(float(result.skipped))
+    return curves
 
 
 def make_step(config: Config, *, counted: bool = False) -> Step:
@@ -61,7 +61,7 @@ def make_step(config: Config, *, counted: bool = False) -> Step:
 
 
 def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
-    """Few different batches, so that twenty steps learn something."""
+    """Return one of four batches, so that twenty steps learn something."""
     generator = torch.Generator().manual_seed(index % 4)
     model: Any = config.model
     size = config.batch.size
@@ -73,15 +73,15 @@ def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
     return {"inputs": inputs, "targets": torch.randint(model.classes, (size,), generator=generator)}
 
 
-def few_count(targets: torch.Tensor) -> torch.Tensor:
-    """The later a sample, the fewer of its targets count; of the last none does."""
+def ignore_targets(targets: torch.Tensor) -> torch.Tensor:
+    """Ignore some targets: the later a sample, the more; of the last sample, all."""
     size, length = targets.shape
     counted = torch.arange(length) < (length * torch.arange(size - 1, -1, -1) // (size - 1))[:, None]
     return torch.where(counted, targets, IGNORED_TARGET)
 
 
-def collectives(config: dict[str, Any], micro: int) -> dict[str, int]:
-    """How often each collective ran in a step."""
+def count_collectives(config: dict[str, Any], micro: int) -> dict[str, int]:
+    """Return how often each collective runs in a step."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
 
     settings = from_dict(config)

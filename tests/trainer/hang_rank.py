@@ -1,4 +1,4 @@
-"""One rank for the tests of the watchdog: makes steps with the others, and misbehaves as told.
+"""A rank for the tests of the watchdog: makes steps with the others, and misbehaves in a given way.
 
 torchrun ... -m tests.trainer.hang_rank FOLDER HANG_S MODE       MODE acts on rank 1 at step 8
 """
@@ -48,7 +48,7 @@ def misbehave(mode: str) -> None:
     if mode == "sleep":
         time.sleep(600)
     if mode == "lock":
-        # A call into C that keeps the interpreter's lock: no Python thread runs any more.
+        # A call into C that holds the interpreter's lock: no Python thread can run.
         ctypes.PyDLL(None).sleep(600)
     if mode == "freeze":
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""A rank that stands still before one step, so that a test can kill a run in the middle."""
+"""A rank that stops before a step, so that a test can kill a run in the middle."""
 
 from __future__ import annotations
 

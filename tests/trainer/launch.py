@@ -1,4 +1,4 @@
-"""Whole runs as processes: started, waited for, killed with everything they started, and read from their folders."""
+"""Whole runs as processes: start them, wait for them, kill them with their children, and read their folders."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 HELD = "held"
-# Generous: the machine may be busy with other things, and a run that hangs is rare.
-LIMIT_S = 240.0
+# Generous: the machine may be busy, and a run that hangs is rare.
+TIMEOUT_S = 240.0
 SMALL_LLAMA = (
     "tiny-llama",
     "model.layers=2",
@@ -33,7 +33,7 @@ SMALL_LLAMA = (
 
 
 class Launched:
-    """A launcher with its ranks and their writers. What it says goes to a file, so that no pipe fills up."""
+    """A launcher with its ranks and their writers. Its output goes to a file, so that no pipe fills up."""
 
     def __init__(self, command: list[str], cwd: Path, environment: dict[str, str]) -> None:
         cwd.mkdir(parents=True, exist_ok=True)
@@ -42,44 +42,44 @@ class Launched:
             self.process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
-    def wait(self, limit_s: float = LIMIT_S) -> int:
-        """The exit status."""
-        return self.process.wait(limit_s)
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Wait for the end and return the exit status."""
+        return self.process.wait(timeout_s)
 
-    def until(self, reached: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
-        deadline = time.monotonic() + limit_s
-        while not reached():
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
             ended = self.process.poll() is not None
-            assert reached() or not ended, f"ended before {what}:\n{self.said}"
-            assert time.monotonic() < deadline, f"no {what} within {limit_s:g} s:\n{self.said}"
+            assert condition() or not ended, f"ended before {what}:\n{self.output}"
+            assert time.monotonic() < deadline, f"no {what} within {timeout_s:g} s:\n{self.output}"
             time.sleep(0.02)
 
     def pids(self) -> list[int]:
-        """The launcher first, so that it starts nothing again."""
+        """Return all processes, the launcher first, so that a kill does not let it restart the others."""
         children: dict[int, list[int]] = {}
         for pid, parent in _processes():
             children.setdefault(parent, []).append(pid)
-        found = [self.process.pid]
-        for pid in found:
-            found += children.get(pid, [])
-        return found
+        pids = [self.process.pid]
+        for pid in pids:
+            pids += children.get(pid, [])
+        return pids
 
     def rank_pids(self) -> list[int]:
-        """Of the trainer's processes, by rank."""
+        """Return the trainer's processes, by rank."""
         ranks = {_rank_of(pid): pid for pid in self.pids()}
         return [ranks[rank] for rank in sorted(ranks) if rank >= 0]
 
     def kill(self) -> None:
-        """SIGKILL of everything, found before the first one dies: orphans have no parent to be found by."""
+        """Kill all processes; they are listed before the first one dies, because orphans have lost their parent."""
         everything = self.pids()
         for pid in everything:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + TIMEOUT_S
         while any(_is_running(pid) for pid in everything):
             assert time.monotonic() < deadline, f"survived SIGKILL: {everything}"
             time.sleep(0.01)
@@ -87,39 +87,39 @@ class Launched:
 
 @contextmanager
 def torchrun(
-    ranks: int, words: list[str], cwd: Path, *, program: str = "trainer", **variables: str
+    ranks: int, arguments: list[str], cwd: Path, *, program: str = "trainer", **variables: str
 ) -> Iterator[Launched]:
-    """Whatever still runs at the end of the block is killed."""
+    """Start ranks under torchrun; what still runs at the end of the block is killed."""
     launcher = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-    with _running([sys.executable, "-m", *launcher, "-m", program, *words], cwd, variables) as run:
+    with _running([sys.executable, "-m", *launcher, "-m", program, *arguments], cwd, variables) as run:
         yield run
 
 
 @contextmanager
-def forked(ranks: int, words: list[str], cwd: Path, *, hold: tuple[int, int] | None = None) -> Iterator[Launched]:
-    """The same ranks, quicker there, for what does not ask who started them.
+def forked(ranks: int, arguments: list[str], cwd: Path, *, hold: tuple[int, int] | None = None) -> Iterator[Launched]:
+    """Start ranks as forks, which is faster, for tests that do not depend on the launcher.
 
-    `hold`: this rank stands still before this step.
+    `hold`: this rank stops before this step.
     """
     variables = {"HOLD": f"{hold[0]}:{hold[1]}"} if hold else {}
-    with _running([sys.executable, "-m", "tests.trainer.forked_ranks", str(ranks), *words], cwd, variables) as run:
+    with _running([sys.executable, "-m", "tests.trainer.forked_ranks", str(ranks), *arguments], cwd, variables) as run:
         yield run
 
 
 @contextmanager
-def alone(words: list[str], cwd: Path, *, through: tuple[str, ...] = (), **variables: str) -> Iterator[Launched]:
-    """One process without a launcher: its exit status is the trainer's own. `through` is a command that starts it."""
-    with _running([*through, sys.executable, "-m", "trainer", *words], cwd, variables) as run:
+def alone(arguments: list[str], cwd: Path, *, through: tuple[str, ...] = (), **variables: str) -> Iterator[Launched]:
+    """Start one process without a launcher: its exit status is the trainer's. `through` is a command that starts it."""
+    with _running([*through, sys.executable, "-m", "trainer", *arguments], cwd, variables) as run:
         yield run
 
 
-def finished(run: Launched) -> None:
+def assert_finished(run: Launched) -> None:
     status = run.wait()
-    assert status == 0, f"exit status {status}:\n{run.said}"
+    assert status == 0, f"exit status {status}:\n{run.output}"
 
 
 def kill_when_held(run: Launched, folder: Path, after: int = 0) -> int:
-    """Kill everything while a rank stands still and there is a checkpoint after that step; the newest one's step."""
+    """Kill everything while a rank is held and there is a checkpoint after step `after`; return the newest step."""
     run.until(
         lambda: (folder / HELD).exists() and max(checkpoint_steps(folder), default=0) > after,
         f"held rank and a checkpoint after step {after}",
@@ -134,12 +134,12 @@ def wait_for_step(run: Launched, folder: Path, step: int) -> None:
 
 
 def losses(folder: Path, rank: int = 0) -> dict[int, float]:
-    """By step. JSON gives back every bit of a number, so equal means bitwise equal."""
+    """Return the losses by step. JSON preserves every bit of a number, so equal means bitwise equal."""
     return {line["step"]: line["loss"] for line in lines(folder / "metrics" / f"rank-{rank:05d}.jsonl")}
 
 
 def sample_ids(folder: Path) -> dict[int, list[int]]:
-    """What all ranks saw, by step."""
+    """Return the samples that all ranks saw, by step."""
     seen: dict[int, list[int]] = {}
     for path in sorted((folder / "metrics").glob("samples-*.jsonl")):
         for line in lines(path):
@@ -152,8 +152,8 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "outcome.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((folder / "outcome.json").read_text())
+    return content
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
@@ -166,13 +166,13 @@ def checkpoint(folder: Path, step: int) -> Path:
 
 
 def digests(folder: Path, step: int) -> dict[str, Any]:
-    """Checksums of a checkpoint's files with weights, optimizer and random states, by name."""
+    """Return the checksums of a checkpoint's files with weights, optimizer and random states, by name."""
     files: dict[str, Any] = json.loads((checkpoint(folder, step) / "manifest.json").read_text())["files"]
     return {name: file["sha256"] for name, file in files.items() if name != "state.json"}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """A line that is not whole yet is left out."""
+    """Read a file of JSON lines; a line that is not complete yet is left out."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -182,10 +182,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def _running(command: list[str], cwd: Path, variables: dict[str, str]) -> Iterator[Launched]:
-    # Its own ranks only: the tests themselves may run inside a job.
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "TORCHELASTIC_")) and k != "RANK"}
+    # Variables of a launcher are removed: the tests themselves may run inside a job.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "TORCHELASTIC_")) and k != "RANK"}
     fixed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO), "GLOO_SOCKET_IFNAME": "lo"}
-    run = Launched(command, cwd, {**kept, **fixed, **variables})
+    run = Launched(command, cwd, {**inherited, **fixed, **variables})
     try:
         yield run
     finally:
@@ -194,14 +194,14 @@ def _running(command: list[str], cwd: Path, variables: dict[str, str]) -> Iterat
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """(process, parent)"""
+    """Yield (process, parent) of all processes."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             yield int(path.name), int((path / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _is_running(pid: int) -> bool:
-    """A zombie that nobody collects does nothing any more."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -209,12 +209,12 @@ def _is_running(pid: int) -> bool:
 
 
 def _rank_of(pid: int) -> int:
-    """RANK in the environment of a trainer process, else -1; writers have it too, but run another module."""
+    """Return RANK of a trainer process, or -1; writers have the variable too, but run another module."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return -1
-    if b"trainer" not in words:
+    if b"trainer" not in arguments:
         return -1
     return next((int(variable[5:]) for variable in variables if variable.startswith(b"RANK=")), -1)

@@ -1,4 +1,4 @@
-"""One rank for the tests of life: joins, votes for a number of steps, says as JSON what it saw.
+"""A rank for the tests of votes and outcomes: joins, votes for a number of steps, writes what it saw as JSON.
 
 torchrun ... -m tests.trainer.life_rank FOLDER STEPS
 """
@@ -26,7 +26,7 @@ def main() -> int:
     world = start("cpu", 60)
     stop = StopListener(folder, world.rank).listen()
     vote = Vote(world)
-    say(folder, world.rank, f"pid-{world.rank}", str(os.getpid()))
+    write(folder, world.rank, f"pid-{world.rank}", str(os.getpid()))
     agreed: VoteResult | None = None
     step = 0
     while step < steps and not (agreed and agreed.stop):
@@ -35,12 +35,12 @@ def main() -> int:
         time.sleep(STEP_S)
         agreed = vote.exchange(Ballot(stop=stop.reason, busy=step == 3 and world.rank == 1, work_s=world.rank + 0.5))
         if agreed and agreed.busy:
-            say(folder, world.rank, f"busy-{world.rank}", str(step))
+            write(folder, world.rank, f"busy-{world.rank}", str(step))
     last = agreed if agreed and agreed.stop else vote.drain()
     vote.drain()
     assert last is not None
     reason = last.stop
-    say(folder, world.rank, f"end-{world.rank}", json.dumps({"step": step, "stop": reason, "work": last.work_s}))
+    write(folder, world.rank, f"end-{world.rank}", json.dumps({"step": step, "stop": reason, "work": last.work_s}))
     if reason:
         status = outcome.end_after_stop(reason, stop.note, step, folder, world.rank)
     else:
@@ -57,7 +57,7 @@ def crash_once(folder: Path, rank: int, step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def say(folder: Path, rank: int, name: str, text: str) -> None:
+def write(folder: Path, rank: int, name: str, text: str) -> None:
     (folder / f"{name}.part").write_text(text)
     (folder / f"{name}.part").rename(folder / name)
 

@@ -1,4 +1,4 @@
-"""Somebody's own script with a model of its own, under torchrun: what each rank saw goes to a file.
+"""A user's script with its own model, under torchrun; each rank writes its results to a file.
 
 torchrun ... -m tests.trainer.own_rank FOLDER
 """
@@ -21,15 +21,15 @@ OPTIMIZER = OptimizerConfig(lr=0.01, clip_norm=0.5)
 
 
 class Own(nn.Module):
-    """Nothing in it is named like a part of ours."""
+    """A model without any name of our models."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(6, 16)
-        self.rest = nn.Sequential(nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+        self.last = nn.Sequential(nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.rest(self.first(x))
+        return self.last(self.first(x))
 
 
 def own_model(seed: int) -> Own:
@@ -38,7 +38,7 @@ def own_model(seed: int) -> Own:
 
 
 def batch_of(step: int, rank: int, ranks: int) -> dict[str, torch.Tensor]:
-    """This rank's share of a batch that is the same for any number of ranks."""
+    """Return this rank's share of a batch that does not depend on the number of ranks."""
     inputs = torch.randn(BATCH, 6, generator=torch.Generator().manual_seed(step))
     targets = inputs[:, :3].argmax(dim=1)
     share = slice(rank * BATCH // ranks, (rank + 1) * BATCH // ranks)
@@ -46,19 +46,19 @@ def batch_of(step: int, rank: int, ranks: int) -> dict[str, torch.Tensor]:
 
 
 def train(trainer: Trainer, steps: int) -> list[float]:
-    """The losses over all ranks."""
-    found = []
+    """Train and return the mean losses over all ranks."""
+    losses = []
     for _ in range(steps):
         trainer.train_step(batch_of(trainer.step, trainer.world.rank, trainer.world.size))
-        found.append(trainer.metrics()["loss"])
-    return found
+        losses.append(trainer.metrics()["loss"])
+    return losses
 
 
 def main(folder: Path) -> None:
-    """First ddp, then fsdp from its checkpoint, without dropout: ranks draw other numbers than one rank would."""
+    """Train with ddp, then with fsdp from its checkpoint; without dropout, whose numbers depend on the rank."""
     rank = int(os.environ["RANK"])
     for strategy in ("ddp", "fsdp"):
-        # Each rank comes with other weights: rank 0's must count.
+        # Each rank starts with other weights: those of rank 0 must be used.
         trainer = Trainer(own_model(rank).eval(), strategy=strategy, optimizer=OPTIMIZER, folder=folder, device="cpu")
         before = trainer.load_checkpoint()
         losses = train(trainer, STEPS)

@@ -15,12 +15,12 @@ from typing import Any
 RANKS = 4
 _GRACE_S = 3.0
 
-# Loaded once and forked: every rank would take seconds to import them for itself.
+# Imported once and forked: each rank would need seconds to import them.
 _PRELOAD = ["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.pipelining"]
 
 
 def on_ranks(target: str, *, ranks: int = RANKS, timeout_s: float = 300, **kwargs: Any) -> list[Any]:
-    """Run "module:function" with these arguments on each rank of a world; what it returned, by rank.
+    """Run "module:function" with these arguments on each rank of a world and return the results by rank.
 
     Arguments and results are pickled. A rank that raises fails the test with its traceback, and so does one that is
     not done in time; the next call then starts new ranks.
@@ -40,7 +40,7 @@ class RanksError(AssertionError):
 
 
 class _Pool:
-    """The world is joined once: torch keeps tables about the groups of a mesh that outlive a world."""
+    """Ranks that join once, because torch keeps tables about the groups of a mesh that outlive a world."""
 
     def __init__(self, ranks: int) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -51,7 +51,7 @@ class _Pool:
         store = os.path.join(self._folder.name, "store")
         for rank in range(ranks):
             ours, theirs = context.Pipe()
-            # A daemon dies with the session; one left behind by a killed session sees its pipe close.
+            # A daemon ends with the session; after a killed session, it sees its pipe close.
             process = context.Process(target=_serve, args=(rank, ranks, store, theirs), daemon=True)
             process.start()
             theirs.close()
@@ -76,7 +76,7 @@ class _Pool:
         self._folder.cleanup()
 
     def _answers(self, deadline: float) -> dict[int, tuple[bool, Any]]:
-        """What each rank says; once one has failed the others, who may wait for it, have little time left."""
+        """Return the answers of all ranks; once a rank has failed, the others, which may wait for it, get less time."""
         answers: dict[int, tuple[bool, Any]] = {}
         while len(answers) < len(self._ends):
             missing = {end: rank for rank, end in enumerate(self._ends) if rank not in answers}

@@ -1,4 +1,4 @@
-"""Training somebody's own model as an object: it learns, saves, goes on bit for bit, alone and on two ranks."""
+"""Training a user's own model as an object: it learns, saves, resumes bit for bit, alone and on two ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.trainer.launch import finished, torchrun
+from tests.trainer.launch import assert_finished, torchrun
 from tests.trainer.own_rank import BATCH, OPTIMIZER, STEPS, Own, batch_of, own_model, train
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError
@@ -22,21 +22,21 @@ def trainer_in(folder: Path, model: nn.Module | None = None, **options: Any) -> 
     return Trainer(model if model is not None else own_model(0), **options)
 
 
-def test_the_loss_falls_and_metrics_tell(tmp_path: Path) -> None:
+def test_the_loss_falls_and_metrics_report_it(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path, schedule=ScheduleConfig(kind="constant"), precision="bf16", micro_batch=2)
     assert trainer.metrics() == {"step": 0.0}
     first, *_, last = train(trainer, 60)
     assert last < first / 2
     loss = trainer.train_step(batch_of(0, 0, 1))
-    found = trainer.metrics()
-    assert found.keys() == {"step", "loss", "grad_norm", "skipped", "lr", "samples_per_s", "memory_gb"}
-    assert (found["step"], found["loss"], found["lr"], found["skipped"]) == (61, float(loss), 0.01, 0)
-    assert found["samples_per_s"] > 0
+    metrics = trainer.metrics()
+    assert metrics.keys() == {"step", "loss", "grad_norm", "skipped", "lr", "samples_per_s", "memory_gb"}
+    assert (metrics["step"], metrics["loss"], metrics["lr"], metrics["skipped"]) == (61, float(loss), 0.01, 0)
+    assert metrics["samples_per_s"] > 0
     trainer.close()
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])
-def test_a_loaded_checkpoint_goes_on_bit_for_bit(strategy: str, tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_continues_bit_for_bit(strategy: str, tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path, strategy=strategy)
     assert trainer.load_checkpoint() is None
     train(trainer, 3)
@@ -54,7 +54,7 @@ def test_a_loaded_checkpoint_goes_on_bit_for_bit(strategy: str, tmp_path: Path) 
     again.close()
 
 
-def test_targets_left_out_do_not_depend_on_micro_batches(tmp_path: Path) -> None:
+def test_ignored_targets_do_not_depend_on_micro_batches(tmp_path: Path) -> None:
     batch = batch_of(0, 0, 1)
     batch["targets"][:5] = -100
     norms = []
@@ -66,7 +66,7 @@ def test_targets_left_out_do_not_depend_on_micro_batches(tmp_path: Path) -> None
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 
-def test_a_factory_and_a_loss_of_ones_own(tmp_path: Path) -> None:
+def test_a_model_factory_and_a_users_own_loss(tmp_path: Path) -> None:
     def distance(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (outputs - targets).square().mean()
 
@@ -85,7 +85,7 @@ def test_a_factory_and_a_loss_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_an_update_that_is_left_out_leaves_no_statistics_behind(precision: str, tmp_path: Path) -> None:
+def test_a_skipped_update_does_not_change_statistics(precision: str, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3), nn.BatchNorm1d(3))
     trainer = trainer_in(tmp_path, model=model, precision=precision, micro_batch=4)
     good = {"inputs": torch.randn(8, 6), "targets": torch.arange(8) % 3}
@@ -119,21 +119,21 @@ def test_unknown_strategy() -> None:
     assert str(raised.value) == f"{expected} ParallelConfig"
 
 
-def test_wrong_arguments_are_told_before_anything_is_built(tmp_path: Path) -> None:
+def test_invalid_arguments_are_reported_before_anything_is_built(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         trainer_in(tmp_path, precision="bfloat16", optimizer={"lr": 0.1})
     assert "precision: 'bfloat16' is not a precision; use one of fp32, bf16, fp16" in str(caught.value)
     assert "optimizer: is a dict; pass trainer.config.schema.OptimizerConfig(...)" in str(caught.value)
 
 
-def test_two_ranks_learn_what_one_learns(tmp_path: Path) -> None:
+def test_two_ranks_learn_the_same_as_one(tmp_path: Path) -> None:
     alone = trainer_in(tmp_path / "alone", model=own_model(0).eval())
     expected = train(alone, 2 * STEPS)
     alone.close()
     folder = tmp_path / "two"
     folder.mkdir()
     with torchrun(2, [str(folder)], tmp_path, program="tests.trainer.own_rank") as run:
-        finished(run)
+        assert_finished(run)
     ddp, fsdp = ([read(folder / f"{strategy}-{rank}.json") for rank in (0, 1)] for strategy in ("ddp", "fsdp"))
     assert ddp[0]["losses"] == ddp[1]["losses"]
     assert fsdp[0]["losses"] == fsdp[1]["losses"]
@@ -144,14 +144,14 @@ def test_two_ranks_learn_what_one_learns(tmp_path: Path) -> None:
 
 
 def statistics_of(trainer: Trainer) -> dict[str, torch.Tensor]:
-    found = {name: value.clone() for name, value in trainer.model_tensors().items() if ".running_" in name}
-    assert all(name.startswith("buffer.") for name in found)
-    return found
+    statistics = {name: value.clone() for name, value in trainer.model_tensors().items() if ".running_" in name}
+    assert all(name.startswith("buffer.") for name in statistics)
+    return statistics
 
 
 def weights_of(trainer: Trainer) -> dict[str, Any]:
-    found = trainer.model_tensors().items()
-    return {name: getattr(value, "to_local", value.clone)().clone() for name, value in found}
+    tensors = trainer.model_tensors().items()
+    return {name: getattr(value, "to_local", value.clone)().clone() for name, value in tensors}
 
 
 def read(path: Path) -> Any:

@@ -12,7 +12,7 @@ def test_bus_bandwidth_is_the_algorithms_times_two_n_minus_one_over_n(world: int
     assert measured.bus == pytest.approx(1e9 * factor)
 
 
-def test_sizes_run_from_1_kb_to_64_mb_by_four():
+def test_sizes_grow_by_four_from_1_kb_to_64_mb():
     assert [format_size(size) for size in SIZES] == [
         "1 KB",
         "4 KB",
@@ -33,7 +33,7 @@ def test_small_messages_are_repeated_more_often_than_large_ones():
     assert counts[-1] == 3
 
 
-def test_report_has_one_row_per_size():
+def test_the_report_has_a_row_per_size():
     text = format_report([AllReduceTime(1024, 0.0005, 4), AllReduceTime(64 * 1024 * 1024, 0.5, 4)])
     assert text.splitlines()[0].split() == ["size", "time", "us", "algorithm", "MB/s", "bus", "MB/s"]
     assert text.splitlines()[3].split() == ["64", "MB", "500000.00", "134.22", "201.33"]

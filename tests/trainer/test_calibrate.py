@@ -1,4 +1,4 @@
-"""Calibrate on real ranks of this CPU: a profile that predictions and reports take, and a file it must not touch."""
+"""Calibration on real ranks of this CPU: predictions and reports use the profile; other files are not touched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.layout import Layout
 from simulator.machines.profile import read
 from simulator.model import Transformer
 from simulator.step.prediction import predict
-from tests.trainer.launch import SMALL_LLAMA, finished, lines, torchrun
+from tests.trainer.launch import SMALL_LLAMA, assert_finished, lines, torchrun
 from trainer.config.load import load
 
 SECONDS = "0.01"
@@ -23,11 +23,11 @@ MODEL = Transformer(layers=2, hidden=64, heads=4, kv_heads=4, ffn=192, gated=Tru
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two ranks, then one more world of a single process in the same file."""
+    """A profile of two ranks, and of a single process in the same file."""
     folder = tmp_path_factory.mktemp("calibrate")
     with torchrun(2, ["--out", "profile.json", "--seconds", SECONDS], folder, program="simulator.calibrate") as run:
-        finished(run)
-    assert "calibrate: written: profile.json" in run.said
+        assert_finished(run)
+    assert "calibrate: written: profile.json" in run.output
     assert calibrate(folder / "profile.json") == 0
     assert [path.name for path in folder.iterdir() if not path.name.startswith("log-")] == ["profile.json"]
     return folder / "profile.json"
@@ -37,47 +37,47 @@ def calibrate(out: Path) -> int:
     return main(["calibrate", "--out", str(out), "--seconds", SECONDS])
 
 
-def test_every_figure_is_there_for_each_number_of_ranks(profile: Path) -> None:
-    found = json.loads(profile.read_text())
-    assert [(one["nodes"], one["per_node"]) for one in found["worlds"]] == [(1, 1), (1, 2)]
-    assert (found["machine"]["device"], found["machine"]["backend"]) == ("cpu", "gloo")
-    for world in found["worlds"]:
-        assert world["per_core"] == max(1, world["per_node"] / found["machine"]["cores"])
+def test_every_figure_is_measured_for_each_number_of_ranks(profile: Path) -> None:
+    content = json.loads(profile.read_text())
+    assert [(world["nodes"], world["per_node"]) for world in content["worlds"]] == [(1, 1), (1, 2)]
+    assert (content["machine"]["device"], content["machine"]["backend"]) == ("cpu", "gloo")
+    for world in content["worlds"]:
+        assert world["per_core"] == max(1, world["per_node"] / content["machine"]["cores"])
         assert all(seconds > 0 for *_, seconds in world["products"]["fp32"])
-        assert all(one[part] > 0 for one in world["layers"] for part in ("layer_s", "attention_s", "head_s"))
+        assert all(layer[part] > 0 for layer in world["layers"] for part in ("layer_s", "attention_s", "head_s"))
         assert min(world["checkpoint"].values()) > 0
-        # On a machine that others use, a deeper run may once have been the quicker one: by how much is not asked here.
+        # On a busy machine, a deeper run may have been faster once, so the times are not compared.
         assert {name: world[name]["model"]["layers"] for name in short_runs.LAYERS} == short_runs.LAYERS
         assert all(world[name]["step_s"] > world[name]["other_s"] > 0 for name in short_runs.LAYERS)
         assert world["checkpoint"]["wait_gb_s"] >= world["checkpoint"]["write_gb_s"]
-    assert found["worlds"][0]["collectives"] == []
-    sizes = {(row["op"], row["size"]) for row in found["worlds"][1]["collectives"]}
+    assert content["worlds"][0]["collectives"] == []
+    sizes = {(row["op"], row["size"]) for row in content["worlds"][1]["collectives"]}
     assert {op for op, _ in sizes} == {"all_reduce", "all_gather"}
-    assert all(row["seconds"] > 0 for row in found["worlds"][1]["collectives"])
+    assert all(row["seconds"] > 0 for row in content["worlds"][1]["collectives"])
 
 
-def test_predictions_go_by_it(profile: Path) -> None:
-    found = read(profile)
+def test_predictions_use_the_profile(profile: Path) -> None:
+    rates = read(profile)
     for ranks in (1, 2):
-        on, steps = found.of(1, ranks), []
+        on, steps = rates.of(1, ranks), []
         for samples in (4, 16):
             layout = Layout(dp=ranks, micro_batch=samples, global_batch=samples * ranks, dtype="fp32")
-            said = predict(MODEL, layout, on.system, on.rates)
-            assert (said.parts["data"] > 0) == (ranks > 1)
-            steps.append(said.step_s)
+            prediction = predict(MODEL, layout, on.system, on.rates)
+            assert (prediction.parts["data"] > 0) == (ranks > 1)
+            steps.append(prediction.step_s)
         assert 1e-3 < steps[0] < steps[1] < 4.5 * steps[0]
 
 
-def test_a_real_run_is_reported_on(profile: Path, tmp_path: Path) -> None:
+def test_a_real_run_can_be_reported(profile: Path, tmp_path: Path) -> None:
     words = [*SMALL_LLAMA, "steps=20", "batch.size=8", "batch.micro=4", "parallel.strategy=ddp", "checkpoint.every=0"]
     with torchrun(2, [*words, f"run.folder={tmp_path / 'run'}"], tmp_path) as run:
-        finished(run)
+        assert_finished(run)
     assert main(["report", str(tmp_path / "run"), "--profile", str(profile)]) == 0
     (row,) = json.loads((tmp_path / "run" / "predicted" / "report.json").read_text())["runs"]
     assert (row["ranks"], row["nodes"], row["end"]) == (2, 1, "finished")
     (joined,) = [event for event in lines(tmp_path / "run" / "events.jsonl") if event.get("event") == "joined"]
     assert (joined["device"], joined["cpu"]) == ("cpu", json.loads(profile.read_text())["machine"]["cpu"])
-    # How near the two come is for benchmarks/simulator_local.py to say: other tests run beside this one.
+    # benchmarks/simulator_local.py measures how close the two are; other tests run at the same time as this one.
     on, job = read(profile).of(1, 2), Job(load(str(tmp_path / "run" / "config.yaml"), []), 4, 4)
     assert row["step_s"]["predicted"] == pytest.approx(predict(job.model, job.layout(2), on.system, on.rates).step_s)
     steps = [line["step_s"] for line in lines(tmp_path / "run" / "metrics" / "rank-00000.jsonl")]
@@ -92,7 +92,7 @@ def test_a_real_run_is_reported_on(profile: Path, tmp_path: Path) -> None:
         ("", "is no profile; allowed: a profile or a new file; name another"),
     ],
 )
-def test_a_profile_of_another_machine_is_left_alone(
+def test_a_profile_of_another_machine_is_not_changed(
     profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, message: str
 ) -> None:
     content = json.loads(profile.read_text())

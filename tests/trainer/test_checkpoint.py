@@ -1,4 +1,4 @@
-"""Saving beside training and loading again, in one process."""
+"""Saving while training and loading again, in one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trainer.checkpoint_state import blank, bytes_of, full, same, saved, writer_of
+from tests.trainer.checkpoint_state import blank, bytes_of, find_writer, full, same, save_and_wait
 from trainer import safetensors_file
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config.errors import ConfigError
@@ -19,12 +19,12 @@ from trainer.config.errors import ConfigError
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Iterator[Checkpoints]:
-    made = Checkpoints(tmp_path / "checkpoints")
-    yield made
-    made.close()
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    yield checkpoints
+    checkpoints.close()
 
 
-def test_what_was_saved_is_loaded_bit_for_bit(checkpoints: Checkpoints) -> None:
+def test_a_saved_state_is_loaded_bit_for_bit(checkpoints: Checkpoints) -> None:
     generator = torch.Generator().manual_seed(1)
     tensors = full() | {
         "model.transposed": torch.randn(4, 6, generator=generator).T,
@@ -36,18 +36,18 @@ def test_what_was_saved_is_loaded_bit_for_bit(checkpoints: Checkpoints) -> None:
     }
     state = {"step": 7, "position": 224, "rate": 0.1 + 0.2}
     checkpoints.check_folder(tensors)
-    events = saved(checkpoints, 7, tensors, metric=1.5, own={"rng": "abc"})
+    events = save_and_wait(checkpoints, 7, tensors, metric=1.5, own={"rng": "abc"})
     assert [(event.kind, event.step) for event in events] == [("published", 7)]
     checkpoints.save(8, tensors, state)
     checkpoints.wait()
 
-    found = checkpoints.newest()
-    assert found is not None
-    assert (found.step, found.metric, found.skipped) == (8, None, ())
-    assert checkpoints.read_state(found) == state
-    assert checkpoints.read_own(found) == {}
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.metric, checkpoint.skipped) == (8, None, ())
+    assert checkpoints.read_state(checkpoint) == state
+    assert checkpoints.read_own(checkpoint) == {}
     loaded = blank(tensors)
-    checkpoints.load(found, loaded)
+    checkpoints.load(checkpoint, loaded)
     for name, tensor in tensors.items():
         assert loaded[name].dtype == tensor.dtype
         assert safetensors_file.to_bytes(loaded[name]) == safetensors_file.to_bytes(tensor), name
@@ -57,8 +57,8 @@ def test_an_empty_folder_has_no_checkpoint(checkpoints: Checkpoints) -> None:
     assert checkpoints.newest() is None
 
 
-def test_the_copy_is_of_the_moment_of_the_save(checkpoints: Checkpoints) -> None:
-    """Parameters change once `before_update` returned, running means already in the next forward."""
+def test_a_save_contains_the_state_at_its_start(checkpoints: Checkpoints) -> None:
+    """Parameters change after `before_update`, running means already in the next forward pass."""
     tensors = bytes_of(64 << 20, seed=1) | {"buffer.mean": torch.zeros(5)}
     before = {name: tensor.clone() for name, tensor in tensors.items()}
     for step in (1, 2):
@@ -68,10 +68,10 @@ def test_the_copy_is_of_the_moment_of_the_save(checkpoints: Checkpoints) -> None
         for name in tensors:
             tensors[name].fill_(9)
         checkpoints.wait()
-        found = checkpoints.newest()
-        assert found is not None
+        checkpoint = checkpoints.newest()
+        assert checkpoint is not None
         loaded = blank(tensors)
-        checkpoints.load(found, loaded)
+        checkpoints.load(checkpoint, loaded)
         assert same(loaded, before)
         for name in tensors:
             tensors[name].copy_(before[name])
@@ -97,60 +97,60 @@ def test_a_synchronous_save_is_published_when_it_returns(tmp_path: Path) -> None
 
 
 def test_state_that_grows_gets_a_new_plan(checkpoints: Checkpoints) -> None:
-    """An optimizer makes its state at its first step."""
+    """An optimizer creates its state at its first step."""
     tensors = full()
-    saved(checkpoints, 1, tensors)
+    save_and_wait(checkpoints, 1, tensors)
     tensors |= {"optim.late.exp_avg": torch.randn(1 << 16)}
-    assert [event.kind for event in saved(checkpoints, 2, tensors)] == ["published"]
-    found = checkpoints.newest()
-    assert found is not None
+    assert [event.kind for event in save_and_wait(checkpoints, 2, tensors)] == ["published"]
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
     loaded = blank(tensors)
-    checkpoints.load(found, loaded)
+    checkpoints.load(checkpoint, loaded)
     assert same(loaded, tensors)
 
 
-def test_a_checkpoint_of_another_model_is_refused_by_name(checkpoints: Checkpoints) -> None:
-    saved(checkpoints, 1, full())
-    found = checkpoints.newest()
-    assert found is not None
+def test_a_checkpoint_of_another_model_is_rejected_with_the_differences(checkpoints: Checkpoints) -> None:
+    save_and_wait(checkpoints, 1, full())
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
     other = blank(full()) | {"model.wide": torch.zeros(10, 8), "model.new": torch.zeros(1)}
     del other["model.vector"]
-    with pytest.raises(ConfigError) as refused:
-        checkpoints.load(found, other)
-    text = str(refused.value)
+    with pytest.raises(ConfigError) as caught:
+        checkpoints.load(checkpoint, other)
+    text = str(caught.value)
     assert "is a checkpoint of another model" in text
     assert "missing in the checkpoint: model.new" in text
     assert "missing in the model: model.vector" in text
     assert "model.wide is F32 [10, 6] there and F32 [10, 8] here" in text
 
 
-def test_a_part_of_a_checkpoint_starts_another_run(checkpoints: Checkpoints) -> None:
-    saved(checkpoints, 1, full())
-    one = Checkpoints(checkpoints.path / "step-00000001")
-    found = one.newest()
-    assert found is not None
+def test_a_part_of_a_checkpoint_can_be_loaded(checkpoints: Checkpoints) -> None:
+    save_and_wait(checkpoints, 1, full())
+    single = Checkpoints(checkpoints.path / "step-00000001")
+    checkpoint = single.newest()
+    assert checkpoint is not None
     weights = {name: tensor for name, tensor in blank(full()).items() if name.startswith("model.")}
-    one.load(found, weights, partial=True)
+    single.load(checkpoint, weights, partial=True)
     assert same(weights, {name: tensor for name, tensor in full().items() if name.startswith("model.")})
 
 
-def test_too_little_room_is_said_before_the_first_step(checkpoints: Checkpoints) -> None:
+def test_too_little_space_is_reported_before_the_first_step(checkpoints: Checkpoints) -> None:
     huge = {"model.huge": torch.empty(1 << 50, device="meta")}
     with pytest.raises(ConfigError, match=r"run.folder: .* GB free and one checkpoint needs 4503599.6 GB"):
         checkpoints.check_folder(huge)
 
 
-def test_what_a_dead_run_left_is_removed(checkpoints: Checkpoints) -> None:
-    left = checkpoints.path / "step-00000009.0a1b2c3d-4.partial"
-    left.mkdir(parents=True)
-    (left / "shard-00000.safetensors").write_bytes(b"half")
+def test_leftovers_of_a_dead_run_are_removed(checkpoints: Checkpoints) -> None:
+    leftover = checkpoints.path / "step-00000009.0a1b2c3d-4.partial"
+    leftover.mkdir(parents=True)
+    (leftover / "shard-00000.safetensors").write_bytes(b"half")
     assert checkpoints.newest() is None
     checkpoints.check_folder(full())
-    assert not left.exists()
+    assert not leftover.exists()
 
 
-def test_any_tool_opens_a_shard(checkpoints: Checkpoints) -> None:
-    saved(checkpoints, 1, full())
+def test_a_shard_is_a_plain_safetensors_file(checkpoints: Checkpoints) -> None:
+    save_and_wait(checkpoints, 1, full())
     shard = checkpoints.path / "step-00000001" / "shard-00000.safetensors"
     content = shard.read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -162,8 +162,8 @@ def test_any_tool_opens_a_shard(checkpoints: Checkpoints) -> None:
     assert same({name: safetensors_file.Reader(shard)[name] for name in full()}, full())
 
 
-def test_the_writer_can_import_nothing_but_the_standard_library(checkpoints: Checkpoints) -> None:
+def test_the_writer_can_import_only_the_standard_library(checkpoints: Checkpoints) -> None:
     checkpoints.prepare(full())
-    writer = writer_of(os.getpid())
+    writer = find_writer(os.getpid())
     assert b"-S" in Path(f"/proc/{writer}/cmdline").read_bytes().split(b"\0")
     assert "torch" not in Path(f"/proc/{writer}/maps").read_text()

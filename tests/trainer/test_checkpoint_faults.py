@@ -1,4 +1,4 @@
-"""Breaking checkpoints while they are written and after: the last good one is always there, and it is said."""
+"""Break checkpoints during and after a write: the last good one is always there, and failures are reported."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.trainer.checkpoint_crash import SAVED, save_both
 from tests.trainer.checkpoint_state import (
     blank,
     bytes_of,
+    find_writer,
     full,
     same,
+    save_and_wait,
     save_until_killed,
-    saved,
-    writer_of,
 )
 from tests.trainer.ranks import on_ranks
 from trainer import host
@@ -44,9 +44,9 @@ HERE = "tests.trainer.checkpoint_state"
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Iterator[Checkpoints]:
-    made = Checkpoints(tmp_path / "checkpoints")
-    yield made
-    made.close()
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    yield checkpoints
+    checkpoints.close()
 
 
 def flip(path: Path) -> None:
@@ -64,7 +64,7 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "harm", "said"),
+    ("name", "damage", "message"),
     [
         ("shard-00000.safetensors", flip, "shard-00000.safetensors is corrupt: checksum of bytes 0 to"),
         ("shard-00000.safetensors", cut, "shard-00000.safetensors has"),
@@ -76,24 +76,24 @@ def cut(path: Path) -> None:
         ("manifest.json", Path.unlink, "manifest.json is missing"),
     ],
 )
-def test_a_damaged_checkpoint_is_passed_over(
-    checkpoints: Checkpoints, name: str, harm: Callable[[Path], None], said: str
+def test_a_damaged_checkpoint_is_skipped(
+    checkpoints: Checkpoints, name: str, damage: Callable[[Path], None], message: str
 ) -> None:
     for step in (1, 2):
-        saved(checkpoints, step, full(step), metric=0.5)
-    harm(checkpoints.path / "step-00000002" / name)
-    found = checkpoints.newest()
-    assert found is not None
-    assert found.step == 1
-    assert len(found.skipped) == 1
-    assert found.skipped[0].startswith(f"step-00000002: {said}")
+        save_and_wait(checkpoints, step, full(step), metric=0.5)
+    damage(checkpoints.path / "step-00000002" / name)
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
+    assert checkpoint.step == 1
+    assert len(checkpoint.skipped) == 1
+    assert checkpoint.skipped[0].startswith(f"step-00000002: {message}")
     loaded = blank(full())
-    checkpoints.load(found, loaded)
+    checkpoints.load(checkpoint, loaded)
     assert same(loaded, full(1))
 
 
-def test_sizes_alone_do_not_see_a_flipped_byte_and_cost_no_reading(checkpoints: Checkpoints) -> None:
-    saved(checkpoints, 1, full())
+def test_checking_only_sizes_does_not_detect_a_flipped_byte(checkpoints: Checkpoints) -> None:
+    save_and_wait(checkpoints, 1, full())
     flip(checkpoints.path / "step-00000001" / "shard-00000.safetensors")
     quick = Checkpoints(checkpoints.path, verify="size").newest()
     assert quick is not None
@@ -110,75 +110,75 @@ def test_ranks_share_the_hashing_and_agree(tmp_path: Path) -> None:
     assert all(rank["skipped"][0].startswith("step-00000002: shard-00003.safetensors is corrupt") for rank in results)
 
 
-@pytest.mark.parametrize(("how", "said"), [("killed", "killed by SIGKILL"), ("full", "File too large")])
-def test_one_rank_that_cannot_write_costs_one_checkpoint(tmp_path: Path, how: str, said: str) -> None:
-    histories = on_ranks(f"{HERE}:with_one_bad_rank", path=tmp_path, how=how)
+@pytest.mark.parametrize(("how", "message"), [("killed", "killed by SIGKILL"), ("full", "File too large")])
+def test_a_rank_that_cannot_write_costs_one_checkpoint(tmp_path: Path, how: str, message: str) -> None:
+    histories = on_ranks(f"{HERE}:save_with_bad_rank", path=tmp_path, how=how)
     first, second, third = histories[0]
     assert first[0].startswith("published: step 1")
     assert second[0].startswith("failed: step 2 was NOT saved: rank 2:")
-    assert said in second[0]
+    assert message in second[0]
     assert "the last good checkpoint is step-00000001" in second[0]
     assert third[0].startswith("published: step 3")
-    assert said in histories[2][1][0]
+    assert message in histories[2][1][0]
     restarts = [text for text in histories[2][2] if text.startswith("restarted")]
     assert len(restarts) == (how == "killed")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
 
 
 def test_a_full_disk_costs_one_checkpoint(checkpoints: Checkpoints) -> None:
-    """Here a limit on the size of the writer's files cuts a write short in its middle."""
+    """A limit on the size of the writer's files interrupts a write."""
     tensors = bytes_of(4 << 20, seed=1)
-    saved(checkpoints, 1, tensors)
+    save_and_wait(checkpoints, 1, tensors)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.prlimit(writer_of(os.getpid()), resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
-    (event,) = saved(checkpoints, 2, tensors)
+    resource.prlimit(find_writer(os.getpid()), resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+    (event,) = save_and_wait(checkpoints, 2, tensors)
     assert event.kind == "failed"
     assert "File too large" in event.message
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000001"]
-    resource.prlimit(writer_of(os.getpid()), resource.RLIMIT_FSIZE, limit)
-    (event,) = saved(checkpoints, 3, tensors)
+    resource.prlimit(find_writer(os.getpid()), resource.RLIMIT_FSIZE, limit)
+    (event,) = save_and_wait(checkpoints, 3, tensors)
     assert event.kind == "published"
 
 
 @pytest.mark.parametrize("free", [0, 200_000])
 def test_no_space_left_costs_one_checkpoint(small_disk: Path, free: int) -> None:
-    """With not a byte left the first file fails, with a little the middle of the tensors."""
+    """Without any space the first file fails, with a little space a write of tensors."""
     checkpoints = Checkpoints(small_disk / "checkpoints")
     tensors = bytes_of(512 << 10, seed=1)
-    saved(checkpoints, 1, tensors)
+    save_and_wait(checkpoints, 1, tensors)
     ballast = small_disk / "ballast"
     fill_up(ballast)
     os.truncate(ballast, ballast.stat().st_size - free)
-    (event,) = saved(checkpoints, 2, tensors)
+    (event,) = save_and_wait(checkpoints, 2, tensors)
     assert event.kind == "failed"
     assert event.message.startswith("step 2 was NOT saved: No space left on device")
     assert "the last good checkpoint is step-00000001" in event.message
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000001"]
-    found = checkpoints.newest()
-    assert found is not None
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
     loaded = blank(tensors)
-    checkpoints.load(found, loaded)
+    checkpoints.load(checkpoint, loaded)
     assert same(loaded, tensors)
     ballast.unlink()
-    (event,) = saved(checkpoints, 3, tensors)
+    (event,) = save_and_wait(checkpoints, 3, tensors)
     assert event.kind == "published"
     checkpoints.close()
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 2 MB: the one that the tests' container has, else one that root mounts."""
-    given = os.environ.get("MUSTER_SMALL_DISK")
-    if given:
-        made = Path(tempfile.mkdtemp(dir=given))
-        yield made
-        shutil.rmtree(made)
+    """A filesystem of 2 MB: the one of the tests' container, or one that root mounts."""
+    disk = os.environ.get("MUSTER_SMALL_DISK")
+    if disk:
+        folder_on_disk = Path(tempfile.mkdtemp(dir=disk))
+        yield folder_on_disk
+        shutil.rmtree(folder_on_disk)
         return
-    made = tmp_path / "small"
-    made.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(made)], check=True)
-    yield made
-    subprocess.run(["umount", str(made)], check=True)
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(mounted)], check=True)
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
 
 
 def fill_up(path: Path) -> None:
@@ -190,10 +190,10 @@ def fill_up(path: Path) -> None:
             assert error.errno == errno.ENOSPC  # noqa: PT017
 
 
-def test_a_killed_writer_is_noticed_and_replaced(checkpoints: Checkpoints) -> None:
+def test_a_killed_writer_is_replaced(checkpoints: Checkpoints) -> None:
     tensors = bytes_of(64 << 20, seed=1)
-    saved(checkpoints, 1, tensors)
-    writer = writer_of(os.getpid())
+    save_and_wait(checkpoints, 1, tensors)
+    writer = find_writer(os.getpid())
     os.kill(writer, signal.SIGSTOP)
     checkpoints.save(2, tensors, {})
     checkpoints.before_update()
@@ -202,15 +202,15 @@ def test_a_killed_writer_is_noticed_and_replaced(checkpoints: Checkpoints) -> No
     (event,) = checkpoints.poll()
     assert event.kind == "failed"
     assert f"the writer process {writer} was killed by SIGKILL" in event.message
-    events = saved(checkpoints, 3, tensors)
+    events = save_and_wait(checkpoints, 3, tensors)
     assert [event.kind for event in events] == ["restarted", "published"]
     assert not list(checkpoints.path.glob("*.partial"))
 
 
-def test_no_memory_to_stage_a_save_costs_that_save_and_no_process(
+def test_without_memory_to_stage_it_a_save_fails_and_no_process_dies(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel would give the pages and then end somebody for them."""
+    """The kernel would hand out the pages and then kill a process for them."""
     tensors = bytes_of(8 << 20, seed=1)
     with monkeypatch.context() as scarce:
         scarce.setattr(host, "available_memory", lambda: 4_000_000)
@@ -224,13 +224,13 @@ def test_no_memory_to_stage_a_save_costs_that_save_and_no_process(
     assert event.kind == "failed"
     assert "was NOT saved: cannot be started: 8.4 MB of memory needed, 4.0 MB available" in event.message
     checkpoints.check_folder(tensors)
-    assert [event.kind for event in saved(checkpoints, 2, tensors)] == ["published"]
+    assert [event.kind for event in save_and_wait(checkpoints, 2, tensors)] == ["published"]
 
 
-def test_warnings_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints) -> None:
+def test_signals_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints) -> None:
     tensors = bytes_of(32 << 20, seed=1)
-    saved(checkpoints, 1, tensors)
-    writer = writer_of(os.getpid())
+    save_and_wait(checkpoints, 1, tensors)
+    writer = find_writer(os.getpid())
     checkpoints.save(2, tensors, {})
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP):
         os.kill(writer, number)
@@ -239,18 +239,18 @@ def test_warnings_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints)
 
 
 @pytest.mark.parametrize("again", [1, 2])
-def test_killed_before_any_operation_on_files_one_whole_checkpoint_is_there(tmp_path: Path, again: int) -> None:
-    """Every instant of a save in turn: of step 1, which is there already, and of step 2, which makes 1 superfluous."""
+def test_a_kill_before_any_file_operation_leaves_a_complete_checkpoint(tmp_path: Path, again: int) -> None:
+    """Kill at every instant of a save: of step 1, which exists already, and of step 2, after which 1 is removed."""
     save_both(str(tmp_path / "first"), 1, "first")
     ends: list[int] = []
     while SAVED not in ends:
         path = tmp_path / f"killed-{len(ends)}"
         shutil.copytree(tmp_path / "first", path)
         ends.append(crash(path, again, "second", len(ends)))
-        found = find_newest(path, RankGroup(0, 1), "full")
-        assert found is not None
-        assert found.skipped == ()
-        assert (found.path / "shard-00001.safetensors").read_text() in ("first", "second")
+        checkpoint = find_newest(path, RankGroup(0, 1), "full")
+        assert checkpoint is not None
+        assert checkpoint.skipped == ()
+        assert (checkpoint.path / "shard-00001.safetensors").read_text() in ("first", "second")
         save_both(str(path), again, "third")
         assert [entry.name for entry in path.iterdir()] == [f"step-0000000{again}"]
         assert (path / f"step-0000000{again}" / "shard-00001.safetensors").read_text() == "third"
@@ -263,14 +263,14 @@ def crash(path: Path, step: int, content: str, operations: int) -> int:
 
 
 @pytest.mark.parametrize("also_writer", [True, False])
-def test_killed_at_any_instant_the_last_published_one_is_whole(tmp_path: Path, also_writer: bool) -> None:
+def test_a_kill_at_any_instant_leaves_the_last_published_checkpoint(tmp_path: Path, also_writer: bool) -> None:
     chance = random.Random(also_writer)  # noqa: S311 - instants to kill at
     context = multiprocessing.get_context("forkserver")
     seen = 0
     for _ in range(4):
         process = context.Process(target=save_until_killed, args=(tmp_path, 4 << 20, seen + 1), daemon=True)
         process.start()
-        writer = writer_of(process.pid or 0)
+        writer = find_writer(process.pid or 0)
         until = time.monotonic() + chance.uniform(0.05, 0.6)
         while time.monotonic() < until or not folder.list_published(tmp_path):
             time.sleep(0.001)
@@ -279,18 +279,18 @@ def test_killed_at_any_instant_the_last_published_one_is_whole(tmp_path: Path, a
         process.kill()
         process.join()
         wait_gone(writer)
-        found = Checkpoints(tmp_path).newest()
-        assert found is not None
-        assert found.skipped == ()
-        assert found.step >= seen
-        seen = found.step
+        checkpoint = Checkpoints(tmp_path).newest()
+        assert checkpoint is not None
+        assert checkpoint.skipped == ()
+        assert checkpoint.step >= seen
+        seen = checkpoint.step
         loaded = blank(bytes_of(4 << 20, seen))
-        Checkpoints(tmp_path).load(found, loaded)
+        Checkpoints(tmp_path).load(checkpoint, loaded)
         assert same(loaded, bytes_of(4 << 20, seen))
 
 
 def wait_gone(pid: int) -> None:
-    """A writer whose trainer is gone ends by itself."""
+    """Wait until a writer, whose trainer is gone, ends by itself."""
     until = time.monotonic() + 240
     while time.monotonic() < until:
         try:
@@ -300,71 +300,71 @@ def wait_gone(pid: int) -> None:
         if state == "Z":
             return
         time.sleep(0.005)
-    raise AssertionError(f"writer {pid} lives on")
+    raise AssertionError(f"writer {pid} still runs")
 
 
-def test_the_same_step_again_replaces_it(checkpoints: Checkpoints) -> None:
+def test_saving_a_step_again_replaces_it(checkpoints: Checkpoints) -> None:
     for seed in (1, 2, 3):
-        saved(checkpoints, 5, full(seed))
+        save_and_wait(checkpoints, 5, full(seed))
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000005"]
-    found = checkpoints.newest()
-    assert found is not None
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
     loaded = blank(full())
-    checkpoints.load(found, loaded)
+    checkpoints.load(checkpoint, loaded)
     assert same(loaded, full(3))
 
 
-def test_a_kill_between_the_moves_of_a_replacement_leaves_one(checkpoints: Checkpoints) -> None:
-    """The names that a kill can leave behind, made by hand: each is found, and the next save puts them in order."""
-    saved(checkpoints, 5, full(1))
+def test_a_kill_during_a_replacement_leaves_one_checkpoint(checkpoints: Checkpoints) -> None:
+    """The name that a kill can leave behind is recognised, and the next save replaces it."""
+    save_and_wait(checkpoints, 5, full(1))
     final = checkpoints.path / "step-00000005"
     final.rename(checkpoints.path / "step-00000005.r1")
-    found = checkpoints.newest()
-    assert found is not None
-    assert found.step == 5
-    saved(checkpoints, 5, full(2))
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
+    assert checkpoint.step == 5
+    save_and_wait(checkpoints, 5, full(2))
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000005"]
     assert json.loads((final / "manifest.json").read_text())["step"] == 5
 
 
-def test_no_rights_are_said_before_the_first_step_and_survived_later(tmp_path: Path) -> None:
+def test_missing_permissions_are_reported_before_the_first_step_and_survived_later(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
-    process = context.Process(target=without_rights, args=(tmp_path, theirs), daemon=True)
+    process = context.Process(target=save_without_permissions, args=(tmp_path, theirs), daemon=True)
     process.start()
     theirs.close()
     assert ours.poll(60)
-    refused, failed, published = ours.recv()
+    rejection, failed, published = ours.recv()
     process.join()
-    assert "run.folder" in refused
-    assert "cannot be written" in refused
-    assert "Permission denied" in refused
+    assert "run.folder" in rejection
+    assert "cannot be written" in rejection
+    assert "Permission denied" in rejection
     assert failed.startswith("step 2 was NOT saved: Permission denied")
     assert "the last good checkpoint is step-00000001" in failed
     assert published.startswith("step 3 published")
 
 
-def without_rights(tmp_path: Path, end: multiprocessing.connection.Connection) -> None:
-    obey_modes()
+def save_without_permissions(tmp_path: Path, end: multiprocessing.connection.Connection) -> None:
+    obey_file_modes()
     path = tmp_path / "checkpoints"
     path.mkdir()
     checkpoints = Checkpoints(path)
-    saved(checkpoints, 1, full())
+    save_and_wait(checkpoints, 1, full())
     path.chmod(0o555)
     try:
         checkpoints.check_folder(full())
-        refused = ""
+        rejection = ""
     except ConfigError as error:
-        refused = str(error)
-    (failed,) = saved(checkpoints, 2, full())
+        rejection = str(error)
+    (failed,) = save_and_wait(checkpoints, 2, full())
     path.chmod(0o755)
-    (published,) = saved(checkpoints, 3, full())
+    (published,) = save_and_wait(checkpoints, 3, full())
     checkpoints.close()
-    end.send((refused, failed.message, published.message))
+    end.send((rejection, failed.message, published.message))
 
 
-def obey_modes() -> None:
-    """Root passes over the modes of files by a capability; without it, this process and its children obey them."""
+def obey_file_modes() -> None:
+    """Drop the capability by which root ignores file modes, for this process and its children."""
     if os.geteuid() != 0:
         return
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""What one world saved, another of any size and strategy loads bit for bit."""
+"""A checkpoint can be loaded bit for bit with any other number of ranks and strategy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = "tests.trainer.checkpoint_state"
 
 @pytest.fixture(scope="module")
 def saved_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A checkpoint of each layout, by four ranks."""
+    """Folders with a checkpoint of each layout, saved by four ranks."""
     folders = {layout: tmp_path_factory.mktemp(layout) for layout in ("plain", "fsdp", "columns", "hsdp")}
     for step, (layout, path) in enumerate(folders.items(), start=1):
         kinds = on_ranks(f"{HERE}:save_as", path=path, layout=layout, step=step)
@@ -31,14 +31,14 @@ def test_four_ranks_to_two_to_one(saved_by: dict[str, Path], tmp_path: Path, lay
     assert all(rank["same"] for rank in on_ranks(f"{HERE}:load_as", ranks=2, path=saved_by[layout], layout=other))
 
     alone = Checkpoints(saved_by[layout])
-    found = alone.newest()
-    assert found is not None
+    checkpoint = alone.newest()
+    assert checkpoint is not None
     tensors = blank(full())
-    alone.load(found, tensors)
+    alone.load(checkpoint, tensors)
     assert same(tensors, full())
 
 
-def test_the_same_world_gets_its_own_state_back_and_another_does_not(saved_by: dict[str, Path]) -> None:
+def test_ranks_get_their_own_state_back_only_in_a_world_of_the_same_size(saved_by: dict[str, Path]) -> None:
     again = on_ranks(f"{HERE}:load_as", path=saved_by["fsdp"], layout="hsdp")
     assert [rank["own"] for rank in again] == [{"mine": rank} for rank in range(4)]
     assert all(rank["same"] for rank in again)
@@ -53,7 +53,7 @@ def test_one_rank_to_four(tmp_path: Path) -> None:
     assert all(rank["same"] for rank in on_ranks(f"{HERE}:load_as", path=tmp_path, layout="hsdp"))
 
 
-def test_no_byte_is_written_twice_and_ranks_share_the_work(saved_by: dict[str, Path]) -> None:
+def test_every_byte_is_written_once_and_ranks_share_the_work(saved_by: dict[str, Path]) -> None:
     expected = sum(tensor.numel() * tensor.element_size() for tensor in full().values())
     for layout, path in saved_by.items():
         (step,) = path.iterdir()
@@ -63,7 +63,7 @@ def test_no_byte_is_written_twice_and_ranks_share_the_work(saved_by: dict[str, P
         assert min(sizes) > 0, layout
 
 
-def test_files_are_plain_safetensors_and_the_index_says_where_all_is(saved_by: dict[str, Path]) -> None:
+def test_the_index_locates_every_tensor_in_plain_safetensors_files(saved_by: dict[str, Path]) -> None:
     (step,) = saved_by["fsdp"].iterdir()
     index = json.loads((step / "index.json").read_text())["tensors"]
     assert set(index) == set(full())

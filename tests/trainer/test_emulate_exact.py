@@ -11,7 +11,7 @@ import torch.distributed as dist
 from simulator.emulate.all_reduce import ALGORITHMS, all_reduce, rounds_of
 from simulator.emulate.fold import create_fold
 from simulator.emulate.run import Emulation
-from tests.trainer.launch import SMALL_LLAMA, finished, forked, losses
+from tests.trainer.launch import SMALL_LLAMA, assert_finished, forked, losses
 from tests.trainer.ranks import on_ranks
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config.load import load
@@ -43,13 +43,13 @@ def test_every_bit_of_a_real_run(case: str, tmp_path: Path) -> None:
     ranks, words = CASES[case]
     words = [*words, *COMMON]
     with forked(ranks, words, tmp_path) as run:
-        finished(run)
+        assert_finished(run)
 
     emulation = Emulation(load(words[0], words[1:]), ranks, per_node=ranks)
-    found = [emulation.step().loss for _ in range(STEPS)]
+    emulated = [emulation.step().loss for _ in range(STEPS)]
 
-    assert found == list(losses(tmp_path / "run").values())
-    assert len(set(found)) == STEPS
+    assert emulated == list(losses(tmp_path / "run").values())
+    assert len(set(emulated)) == STEPS
     tensors = emulation.training.tensors()
     real = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
     saved = Checkpoints(tmp_path / "run" / "checkpoints")

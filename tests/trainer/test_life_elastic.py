@@ -1,4 +1,4 @@
-"""Two torchruns with train.sbatch's own settings: one runs alone, the other comes later and is taken in."""
+"""Two torchruns with the settings of train.sbatch: one runs alone, the other joins later."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def start(folder: Path, port: int, is_host: bool) -> subprocess.Popen[bytes]:
 
 
 def wait_for_ranks(folder: Path, *ranks: int) -> None:
-    """Until these have come together anew."""
+    """Wait until these ranks have joined again."""
     end = time.monotonic() + 240
     while not all((folder / f"pid-{rank}").exists() for rank in ranks):
         assert time.monotonic() < end, (folder / "log").read_text()
@@ -53,7 +53,7 @@ def wait_for_ranks(folder: Path, *ranks: int) -> None:
         (folder / f"pid-{rank}").unlink()
 
 
-def test_a_node_that_comes_later_is_taken_in(tmp_path: Path, agents: list[subprocess.Popen[bytes]]) -> None:
+def test_a_node_can_join_later(tmp_path: Path, agents: list[subprocess.Popen[bytes]]) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

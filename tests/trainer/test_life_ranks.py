@@ -1,4 +1,4 @@
-"""Two real ranks: they agree when to stop, survive a kill in place, name who is missing, and never hang in silence."""
+"""Two real ranks: they agree when to stop, survive a kill, name missing ranks, and report hangs."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def launch(command: list[str], env: dict[str, str]) -> Process:
 
 
 def finish(processes: list[Process], timeout_s: float = 240) -> tuple[list[int], str]:
-    """Exit statuses and all output; nobody is left behind."""
+    """Return the exit statuses and all output; no process is left."""
     try:
-        said = "".join(process.communicate(timeout=timeout_s)[0] for process in processes)
+        output = "".join(process.communicate(timeout=timeout_s)[0] for process in processes)
     finally:
         for process in processes:
             process.kill()
-    return [process.returncode for process in processes], said
+    return [process.returncode for process in processes], output
 
 
 def wait_for(file: Path, timeout_s: float = 240) -> str:
@@ -60,7 +60,7 @@ def wait_for(file: Path, timeout_s: float = 240) -> str:
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Process], Path]]:
-    """Started before everything else: it takes long, mostly waiting."""
+    """Started before everything else, because it takes long and mostly waits."""
     folder = tmp_path_factory.mktemp("frozen")
     processes = start(2, "-m", "tests.trainer.hang_rank", str(folder), "60", "freeze")
     yield processes, folder
@@ -69,15 +69,15 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Proc
 
 
 @pytest.mark.usefixtures("frozen")
-def test_a_rank_that_is_killed_is_started_again_in_place_and_the_run_ends(tmp_path: Path) -> None:
+def test_a_killed_rank_is_restarted_and_the_run_finishes(tmp_path: Path) -> None:
     (tmp_path / "crash").touch()
     outcome = tmp_path / "outcome.json"
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1"]
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
     command = [sys.executable, *torchrun, *rendezvous, "-m", "tests.trainer.life_rank", str(tmp_path), "8"]
     env = ENVIRONMENT | {"MUSTER_OUTCOME_FILE": str(outcome)}
-    statuses, said = finish([launch(command, env)])
-    assert statuses == [0], said
+    statuses, output = finish([launch(command, env)])
+    assert statuses == [0], output
     assert not (tmp_path / "crash").exists()
     ends = [json.loads((tmp_path / f"end-{rank}").read_text()) for rank in range(2)]
     assert ends == [{"step": 8, "stop": None, "work": [0.5, 1.5]}] * 2
@@ -92,78 +92,78 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path, under_j
     processes = start(2, "-m", "tests.trainer.life_rank", str(tmp_path), "2000", **more)
     for rank in range(2):
         wait_for(tmp_path / f"pid-{rank}")
-    # Where torchrun may have sent it, TERM alone decides nothing; a warning does.
+    # Under a job script SIGTERM alone decides nothing, because torchrun may have sent it; a warning does.
     os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM if not under_job else signal.SIGUSR2)
-    statuses, said = finish(processes)
-    assert statuses == ([0, 0] if under_job else [75, 75]), said
+    statuses, output = finish(processes)
+    assert statuses == ([0, 0] if under_job else [75, 75]), output
     first, second = (json.loads((tmp_path / f"end-{rank}").read_text()) for rank in range(2))
     assert first == second
     assert first["step"] < 2000
     assert json.loads((tmp_path / "outcome.json").read_text())["outcome"] == "requeue"
 
 
-def test_who_does_not_come_is_named(tmp_path: Path) -> None:
+def test_ranks_that_do_not_join_are_named(tmp_path: Path) -> None:
     script = "from trainer.world import start; start('cpu', 3)"
     first, last = start(4, "-c", script, ranks=range(1)), start(4, "-c", script, ranks=range(3, 4))
     host = socket.gethostname()
-    statuses, said = finish(first)
+    statuses, output = finish(first)
     assert statuses == [1]
-    assert f"WorldError: did not join within 3 s: rank 1 on {host}, rank 2 on {host}, rank 3 on {host}" in said
-    statuses, said = finish(last)
+    assert f"WorldError: did not join within 3 s: rank 1 on {host}, rank 2 on {host}, rank 3 on {host}" in output
+    statuses, output = finish(last)
     assert statuses == [1]
-    assert "WorldError: rank 0 did not join: no answer from 127.0.0.1:" in said
+    assert "WorldError: rank 0 did not join: no answer from 127.0.0.1:" in output
 
 
-def test_a_hung_rank_is_named_and_every_stack_is_written_down(tmp_path: Path) -> None:
+def test_a_hung_rank_is_named_and_every_stack_is_written(tmp_path: Path) -> None:
     arguments = ("-m", "tests.trainer.hang_rank", str(tmp_path), "3", "sleep")
-    statuses, said = finish(start(2, *arguments, TORCH_FR_BUFFER_SIZE="100"))
+    statuses, output = finish(start(2, *arguments, TORCH_FR_BUFFER_SIZE="100"))
     host = socket.gethostname()
-    assert 76 in statuses, said
+    assert 76 in statuses, output
     assert 0 not in statuses
     report = (tmp_path / "hang" / "report.txt").read_text()
-    assert f"behind: rank 1 on {host} (step 8, data); the furthest is at step 8, compute" in report, said
-    assert f"behind: rank 1 on {host} (step 8, data)" in said
+    assert f"behind: rank 1 on {host} (step 8, data); the furthest is at step 8, compute" in report, output
+    assert f"behind: rank 1 on {host} (step 8, data)" in output
     stacks = [(tmp_path / "hang" / f"rank-0000{rank}.txt").read_text() for rank in range(2)]
     assert "all_reduce" in stacks[0]
     assert "in misbehave" in stacks[1]
     assert (tmp_path / "hang" / "collectives-rank-0").stat().st_size > 0
 
 
-def test_a_rank_alone_ends_too_even_if_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_single_rank_ends_even_if_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "hang").write_text("no folder")
-    statuses, said = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "sleep"))
-    assert statuses == [76], said
-    assert f"stacks cannot be written to {tmp_path}/hang: " in said
+    statuses, output = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "sleep"))
+    assert statuses == [76], output
+    assert f"stacks cannot be written to {tmp_path}/hang: " in output
 
 
-def test_a_phase_with_patience_of_its_own_is_no_hang(tmp_path: Path) -> None:
-    statuses, said = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "slow-save"))
-    assert statuses == [0], said
+def test_a_phase_with_its_own_limit_is_not_a_hang(tmp_path: Path) -> None:
+    statuses, output = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "slow-save"))
+    assert statuses == [0], output
     assert not (tmp_path / "hang").exists()
 
 
-def test_stacks_are_printed_even_while_something_holds_the_interpreter(tmp_path: Path) -> None:
-    statuses, said = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "lock"))
+def test_stacks_are_printed_even_if_the_interpreter_is_locked(tmp_path: Path) -> None:
+    statuses, output = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "lock"))
     assert statuses == [1]
-    assert "Timeout (0:00:04)!" in said
-    assert "in misbehave" in said
+    assert "Timeout (0:00:04)!" in output
+    assert "in misbehave" in output
 
 
-def test_a_rank_that_cannot_obey_term_leaves_before_it_is_killed(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_obey_sigterm_exits_before_it_is_killed(tmp_path: Path) -> None:
     processes = start(2, "-m", "tests.trainer.hang_rank", str(tmp_path), "60", "sleep")
     wait_for(tmp_path / "wrong")
     for process in processes:
         process.terminate()
     began = time.monotonic()
-    statuses, said = finish(processes)
-    assert time.monotonic() - began < 30  # then torchrun would kill it
-    assert "received SIGTERM and made no progress for" in said
-    assert 76 in statuses, said
+    statuses, output = finish(processes)
+    assert time.monotonic() - began < 30  # after that torchrun would kill it
+    assert "received SIGTERM and made no progress for" in output
+    assert 76 in statuses, output
 
 
-def test_a_rank_that_falls_silent_is_noticed_long_before_the_limit(frozen: tuple[list[Process], Path]) -> None:
+def test_a_silent_rank_is_detected_long_before_the_limit(frozen: tuple[list[Process], Path]) -> None:
     processes, folder = frozen
-    statuses, said = finish(processes[:1])
-    assert statuses == [76], said
-    assert "ranks have been silent for 15 s; silent, their process or node is gone or stuck: rank 1 on" in said
+    statuses, output = finish(processes[:1])
+    assert statuses == [76], output
+    assert "ranks have been silent for 15 s; silent, their process or node is gone or stuck: rank 1 on" in output
     assert "all_reduce" in (folder / "hang" / "rank-00000.txt").read_text()

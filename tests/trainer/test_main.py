@@ -1,4 +1,4 @@
-"""The command line: every command says how it is used, at once and without torch."""
+"""The command line: every command prints its usage, without importing torch."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("case", COMMANDS)
-def test_every_command_says_how_it_is_used(case: str, tmp_path: Path) -> None:
-    words, status, expected = COMMANDS[case]
+def test_every_command_prints_its_usage(case: str, tmp_path: Path) -> None:
+    arguments, status, expected = COMMANDS[case]
     code = f"import sys; sys.path.insert(0, {str(REPO)!r}); sys.modules |= dict.fromkeys(('torch', 'matplotlib')); "
     code += "from trainer.__main__ import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == status, done.stderr
     assert expected in (done.stderr if status else done.stdout)

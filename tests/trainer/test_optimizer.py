@@ -1,4 +1,4 @@
-"""Our optimizers are torch's, with gradients scaled and bad updates left out on the device."""
+"""The optimizers match torch's, with gradients scaled and bad updates skipped on the device."""
 
 from __future__ import annotations
 

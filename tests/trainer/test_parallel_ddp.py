@@ -1,4 +1,4 @@
-"""DDP from its first step on: real buckets, sent while backward runs, the same in a run that was resumed."""
+"""DDP from its first step on: final buckets, sent during backward, and the same in a resumed run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def config(mode: str, *more: str) -> dict[str, Any]:
 
 
 def first_backward(config: dict[str, Any]) -> tuple[int, int, int]:
-    """On a rank: all-reduces of the first step there is; nodes of its backward after the first of them, and before."""
+    """Return, on a rank, the all-reduces of the first step, and the backward nodes after and before the first."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
 
     step = make_step(from_dict(config))
@@ -58,39 +58,39 @@ def first_backward(config: dict[str, Any]) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("mode", ["plain", "static graph", "compiled whole"])
-def test_buckets_are_sent_while_backward_runs_already_in_the_first_step(mode: str) -> None:
+def test_buckets_are_sent_during_backward_in_the_first_step(mode: str) -> None:
     for count, after, before in on_ranks(f"{__name__}:first_backward", config=config(mode)):
         assert count == 2
         assert before > 0
         assert after > 3
 
 
-def test_the_size_of_buckets_is_the_one_asked_for() -> None:
-    found = [
+def test_buckets_have_the_configured_size() -> None:
+    results = [
         on_ranks(f"{__name__}:first_backward", config=config("plain", f"parallel.bucket_mb={size}"))[0]
         for size in (1, 25)
     ]
-    assert [count for count, _, _ in found] == [2, 1]
+    assert [count for count, _, _ in results] == [2, 1]
 
 
-def straight_and_resumed(config: dict[str, Any]) -> bool:
-    """On a rank: whether steps 3 and 4 of an undisturbed run and of a new one that took up its state are the same."""
+def compare_resumed(config: dict[str, Any]) -> bool:
+    """Return, on a rank, whether steps 3 and 4 are the same in an uninterrupted run and in one that loads its state."""
     torch.compiler.reset()
     straight, resumed = make_step(from_dict(config)), make_step(from_dict(config))
     run(straight, 2)
-    kept = {name: value.detach().clone() for name, value in straight.tensors().items()}
+    saved = {name: value.detach().clone() for name, value in straight.tensors().items()}
     expected = run(straight, 2)
     for name, value in resumed.tensors().items():
-        value.detach().copy_(kept[name])
+        value.detach().copy_(saved[name])
     resumed.load_state({"step": 2})
-    found = run(resumed, 2)
+    repeated = run(resumed, 2)
     tensors = resumed.tensors()
-    return found == expected and all(torch.equal(value, tensors[name]) for name, value in straight.tensors().items())
+    return repeated == expected and all(torch.equal(value, tensors[name]) for name, value in straight.tensors().items())
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_resumed_run_adds_in_the_same_order(mode: str) -> None:
-    assert on_ranks(f"{__name__}:straight_and_resumed", config=config(mode)) == [True] * 4
+def test_a_resumed_run_changes_no_bit(mode: str) -> None:
+    assert on_ranks(f"{__name__}:compare_resumed", config=config(mode)) == [True] * 4
 
 
 def run(step: Step, count: int) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Three axes at once, on eight ranks: copies, shards and a split model train like one rank alone."""
+"""Three axes at once on eight ranks: a replicated, sharded and split model trains like a single rank."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MODEL = [*FEW, "model.layers=4", "model.dim=16", "model.ffn=32", "optimizer.clip
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_three_axes_train_like_one_rank(strategy: str) -> None:
     expected, *_ = curves("single", 1)
-    for found in curves(strategy, RANKS):
-        assert found["loss"] == pytest.approx(expected["loss"], abs=LOSS_TOLERANCE)
-        assert found["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
+    for curve in curves(strategy, RANKS):
+        assert curve["loss"] == pytest.approx(expected["loss"], abs=LOSS_TOLERANCE)
+        assert curve["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
     assert all(norm > 0.1 for norm in expected["norm"])  # clipped in every step
 
 

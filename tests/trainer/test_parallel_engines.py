@@ -1,4 +1,4 @@
-"""Every strategy trains like one rank alone: same losses, same gradient norms, over twenty steps."""
+"""Every strategy trains like a single rank: same losses and gradient norms over twenty steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.curves import STEPS, config_of
 from tests.trainer.ranks import on_ranks
 
-# Both start from the same weights and see the same samples; sums over ranks only round in another order.
+# Both start from the same weights and see the same samples; only the rounding of sums over ranks differs.
 LOSS_TOLERANCE = 1e-5
 NORM_TOLERANCE = 1e-4
 
@@ -24,7 +24,7 @@ LLAMA = [
     "optimizer.clip_norm=0.3",
 ]
 SHALLOW = [*LLAMA, "model.layers=2"]
-# DTensors are slow to dispatch: fewer samples.
+# Fewer samples, because DTensors are slow to dispatch.
 FEW = [*SHALLOW, "batch.size=8"]
 
 STRATEGIES = {
@@ -70,7 +70,7 @@ def test_tied_embeddings_stay_one_weight(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("preset", ["tiny-resnet", "tiny-mlp"])
 def test_other_families_train_like_one_rank(preset: str, strategy: str) -> None:
-    """A batch norm sees micro-batches, which are the same samples on one rank as on four."""
+    """A batch norm sees micro-batches, which contain the same samples on one rank and on four."""
     compare(("batch.size=32",), strategy, preset=preset, steps=4, micro=4)
 
 
@@ -86,9 +86,9 @@ def compare(
 ) -> None:
     expected = alone(preset, base, micro, steps)
     config = config_of(preset, [*base, *settings(strategy)])
-    for found in on_ranks("tests.trainer.curves:curve", config=config, micro=micro, steps=steps):
-        assert found["loss"] == pytest.approx(expected["loss"], abs=LOSS_TOLERANCE)
-        assert found["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
+    for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=micro, steps=steps):
+        assert curves["loss"] == pytest.approx(expected["loss"], abs=LOSS_TOLERANCE)
+        assert curves["norm"] == pytest.approx(expected["norm"], rel=NORM_TOLERANCE)
     assert steps < STEPS or expected["loss"][-1] < expected["loss"][0]
     limit = [float(setting.split("=")[1]) for setting in base if "clip_norm" in setting]
     assert all(norm > limit[0] for norm in expected["norm"] if limit)
@@ -101,5 +101,5 @@ def alone(preset: str, base: tuple[str, ...], micro: int, steps: int) -> dict[st
 
 
 def settings(strategy: str) -> list[str]:
-    name, *rest = strategy.split()
-    return [f"parallel.strategy={name}", *(f"parallel.{setting}" for setting in rest)]
+    name, *options = strategy.split()
+    return [f"parallel.strategy={name}", *(f"parallel.{option}" for option in options)]

@@ -1,4 +1,4 @@
-"""Number formats, recomputation and compilation under each way of spreading a model."""
+"""Number formats, recomputation and compilation under each strategy."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ HALF_TOLERANCE = 0.03
 def test_half_precision_follows_full_precision(strategy: str, precision: str) -> None:
     expected = alone("tiny-llama", tuple(FEW), 2, 5)
     config = config_of("tiny-llama", [*FEW, f"precision={precision}", *settings(strategy)])
-    for found in on_ranks("tests.trainer.curves:curve", config=config, micro=1, steps=5):
-        assert found["loss"] == pytest.approx(expected["loss"], abs=HALF_TOLERANCE)
-        assert found["norm"] == pytest.approx(expected["norm"], rel=HALF_TOLERANCE)
-        assert found["loss"] != expected["loss"]
-        assert sum(found["skipped"]) == 0
+    for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=1, steps=5):
+        assert curves["loss"] == pytest.approx(expected["loss"], abs=HALF_TOLERANCE)
+        assert curves["norm"] == pytest.approx(expected["norm"], rel=HALF_TOLERANCE)
+        assert curves["loss"] != expected["loss"]
+        assert sum(curves["skipped"]) == 0
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2", "fsdp pipeline=2"])
-def test_one_rank_s_overflow_is_everybody_s(strategy: str) -> None:
+def test_an_overflow_on_one_rank_skips_the_update_on_all(strategy: str) -> None:
     config = config_of("tiny-llama", [*FEW, "precision=fp16", *settings(strategy)])
     for scales, skipped, changed in on_ranks("tests.trainer.test_parallel_precision:overflow_on_rank_1", config=config):
         assert scales == [2.0**17, 2.0**16, 2.0**16]
@@ -45,16 +45,16 @@ def test_recomputed_activations_are_the_same(strategy: str, mode: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "mode"), [("ddp", "blocks"), ("ddp", "whole"), ("fsdp", "blocks"), ("fsdp recompute=full", "blocks")]
 )
-def test_compiled_models_train_like_others(strategy: str, mode: str) -> None:
+def test_compiled_models_train_like_uncompiled_ones(strategy: str, mode: str) -> None:
     extra = (f"compile.mode={mode}", "compile.backend=aot_eager")
     expected = alone("tiny-llama", tuple(FEW), 2, 3)
     config = config_of("tiny-llama", [*FEW, *extra, *settings(strategy)])
-    for found in on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=3):
-        assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+    for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=3):
+        assert curves["loss"] == pytest.approx(expected["loss"], abs=1e-5)
 
 
 def overflow_on_rank_1(config: dict[str, Any]) -> tuple[list[float], list[float], list[bool]]:
-    """A scale far beyond fp16 on one step, reached through rank 1's samples alone."""
+    """Return scales, skips and changes of two steps, the first of which overflows on rank 1 only."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 

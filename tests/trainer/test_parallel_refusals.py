@@ -1,4 +1,4 @@
-"""What cannot be spread is refused, naming the setting and the way out."""
+"""Settings that a model cannot be spread with are rejected with the setting and a fix."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_stages_hold_every_layer_once_and_the_ends_hold_the_fewest() -> None:
         compute_bounds(3, 0, 4)
 
 
-def test_a_rank_that_fails_shows_its_traceback_and_the_next_call_has_new_ranks() -> None:
+def test_a_failing_rank_shows_its_traceback_and_the_next_call_gets_new_ranks() -> None:
     with pytest.raises(RanksError, match=r"rank 1: Traceback[\s\S]*ZeroDivisionError"):
         on_ranks("tests.trainer.test_parallel_refusals:fail_on_rank_1", ranks=2)
     assert on_ranks("tests.trainer.test_parallel_refusals:world", ranks=2) == [2, 2]

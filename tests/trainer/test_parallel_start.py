@@ -1,4 +1,4 @@
-"""What a run has to import before its first step: the compiler alone takes as long as torch."""
+"""What a run imports before its first step: importing the compiler takes as long as torch itself."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ rank, world, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if world > 1:
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
 from tests.trainer.curves import config_of, curve
-found = curve(config_of("tiny-llama", ["parallel.strategy=" + sys.argv[4], "model.layers=1"]), micro=2, steps=2)
-assert len(found["loss"]) == 2
+result = curve(config_of("tiny-llama", ["parallel.strategy=" + sys.argv[4], "model.layers=1"]), micro=2, steps=2)
+assert len(result["loss"]) == 2
 heavy = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "torch.distributed.pipelining")
 print("heavy:", [name for name in heavy if name in sys.modules])
 """
 
 
 @pytest.mark.parametrize(("strategy", "world"), [("single", 1), ("ddp", 2)])
-def test_heavy_parts_of_torch_stay_out(strategy: str, world: int, tmp_path: Path) -> None:
+def test_heavy_parts_of_torch_are_not_imported(strategy: str, world: int, tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ranks = [
         subprocess.Popen(

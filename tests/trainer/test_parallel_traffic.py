@@ -1,4 +1,4 @@
-"""What each strategy sends in a step of four micro-batches: the ZeRO stages and accumulation differ in nothing else."""
+"""The collectives of each strategy in a step of four micro-batches, where ZeRO stages and accumulation differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.trainer.test_parallel_engines import SHALLOW, settings
 # Embedding, two blocks, norm with head.
 PARTS = 4
 MICRO_BATCHES = 4
-# The global norm is one more all-reduce wherever gradients are in pieces.
+# The global norm needs one more all-reduce if gradients are sharded.
 NORM = 1
 
 TRAFFIC = {
@@ -46,11 +46,11 @@ TRAFFIC = {
 def test_collectives_of_a_step(strategy: str) -> None:
     config = config_of("tiny-llama", [*SHALLOW, *settings(strategy)])
     expected = {f"c10d::{name}": count for name, count in TRAFFIC[strategy].items()}
-    for found in on_ranks("tests.trainer.curves:collectives", config=config, micro=1):
-        assert found == expected
+    for calls in on_ranks("tests.trainer.curves:count_collectives", config=config, micro=1):
+        assert calls == expected
 
 
-def test_stages_of_a_pipeline_gather_and_reduce_once_in_a_step() -> None:
+def test_pipeline_stages_gather_and_reduce_once_per_step() -> None:
     config = config_of("tiny-llama", [*SHALLOW, *settings("fsdp zero=3 pipeline=2")])
-    for found in on_ranks("tests.trainer.curves:collectives", config=config, micro=1):
-        assert found["c10d::_allgather_base_"] == found["c10d::_reduce_scatter_base_"] == PARTS // 2
+    for calls in on_ranks("tests.trainer.curves:count_collectives", config=config, micro=1):
+        assert calls["c10d::_allgather_base_"] == calls["c10d::_reduce_scatter_base_"] == PARTS // 2

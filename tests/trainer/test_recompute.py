@@ -1,4 +1,4 @@
-"""What is computed twice: nothing, all but products, or everything."""
+"""Which operations each mode computes twice: none, all but products, or all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.models.registry import build_model
 from trainer.parallel.recompute import recompute
 
 CONFIG = LlamaConfig(vocab_size=16, dim=16, layers=2, heads=2, kv_heads=2, ffn=16, seq_len=8)
-# Four projections and two of the feed-forward part, in each of two layers: nobody needs the last one's result again.
+# Four projections and two feed-forward products in each of two layers; the last product's result is not needed again.
 PRODUCTS = 2 * 6
 
 
@@ -31,7 +31,7 @@ class Count(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("mode", "again", "silu"), [("none", 0, 2), ("selective", 0, 4), ("full", PRODUCTS, 4)])
-def test_what_runs_again(mode: Any, again: int, silu: int) -> None:
+def test_operations_that_are_recomputed(mode: Any, again: int, silu: int) -> None:
     calls, gradient, names = run(mode)
     plain, expected, _ = run("none")
     assert calls["mm"] == plain["mm"] + again

@@ -164,7 +164,7 @@ def test_a_refused_start_of_two_ranks_leaves_no_files(tmp_path: Path) -> None:
     ]
     with torchrun(2, arguments, tmp_path / "logs") as run:
         assert run.wait() != 0
-    assert "checkpoint.resume: must, but " in run.said
+    assert "checkpoint.resume: must, but " in run.output
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 

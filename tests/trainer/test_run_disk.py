@@ -1,4 +1,4 @@
-"""A disk that fails, files that rot and writers that die cost a run a checkpoint at most, and it says so."""
+"""A failing disk, damaged files and dead writers cost a run at most a checkpoint, and are reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.trainer.launch import SMALL_LLAMA, Launched, alone, checkpoint, check
 from trainer.__main__ import main
 from trainer.life.outcome import Code
 
-# A file of this size holds settings and random states, but no weights.
+# A file of this size can hold settings and random states, but no weights.
 LIMIT = 65536
 LIMITED = (
     sys.executable,
@@ -30,15 +30,15 @@ def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: p
     words = [*SMALL_LLAMA, f"run.folder={folder}", "checkpoint.every=2", "checkpoint.asynchronous=false"]
     assert main([*words, "steps=2"]) == Code.FINISHED
     with alone([*words, "steps=6"], tmp_path, through=LIMITED) as run:
-        assert run.wait() == Code.BROKEN, run.said
+        assert run.wait() == Code.BROKEN, run.output
     assert sorted(losses(folder)) == [1, 2, 3, 4, 5, 6]
     assert checkpoint_steps(folder) == [2]
-    failed = [line for line in run.said.splitlines() if line.startswith("SAVE FAILED: rank 0 on ")]
-    assert [line.split(": ")[2] for line in failed] == ["step 4 was NOT saved", "step 6 was NOT saved"], run.said
+    failed = [line for line in run.output.splitlines() if line.startswith("SAVE FAILED: rank 0 on ")]
+    assert [line.split(": ")[2] for line in failed] == ["step 4 was NOT saved", "step 6 was NOT saved"], run.output
     assert [event["step"] for event in events(folder, "save_failed")] == [4, 6]
     assert outcome(folder)["reason"] == "all 6 steps done, but the last state could not be saved"
 
-    # There is room again: nothing but the time of four steps is lost.
+    # There is space again: only the time of four steps is lost.
     assert main([*words, "steps=6"]) == Code.FINISHED
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
         f"step-{step:08d}" for step in (2, 4, 6)
@@ -46,7 +46,7 @@ def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: p
     assert [event["step"] for event in events(folder, "save_published")] == [2, 4, 6]
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     words = [*SMALL_LLAMA, f"run.folder={folder}", "steps=4", "checkpoint.every=2", "checkpoint.asynchronous=false"]
     assert main(words) == Code.FINISHED
@@ -58,16 +58,16 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capfd: pytest.Captu
     capfd.readouterr()
 
     assert main(words) == Code.FINISHED
-    told = (
+    expected = (
         "DAMAGED checkpoint skipped: step-00000004: shard-00000.safetensors is corrupt: "
         f"checksum of bytes 0 to {len(content)} differs"
     )
-    said = capfd.readouterr().out.splitlines()
-    assert told in said
-    assert "resumed from step-00000002, written by 1 ranks" in said
+    lines = capfd.readouterr().out.splitlines()
+    assert expected in lines
+    assert "resumed from step-00000002, written by 1 ranks" in lines
     assert losses(folder) == undisturbed
 
-    # A run that is at its end already has nothing to do, and says the same.
+    # A run that has already ended has nothing to do, and reports the same.
     assert main(words) == Code.FINISHED
     assert losses(folder) == undisturbed
 
@@ -76,51 +76,51 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capfd: pytest.Captu
 def test_a_folder_that_cannot_be_written(where: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a file").write_text("")
     status = main([*SMALL_LLAMA, f"run.folder={tmp_path / where}", "steps=2"])
-    said = capfd.readouterr()
+    captured = capfd.readouterr()
     assert status == Code.BAD_INPUT
-    assert f"run.folder: {tmp_path / where}" in said.err
-    assert "step 1/2" not in said.out
+    assert f"run.folder: {tmp_path / where}" in captured.err
+    assert "step 1/2" not in captured.out
 
 
 def test_a_full_disk_a_dead_writer_and_a_slow_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = [*SMALL_LLAMA, f"run.folder={folder}", "steps=1000000", "checkpoint.every=10", "watchdog.hang_s=4"]
     with alone(words, tmp_path) as run:
-        await_checkpoint(run, folder, after=0)
-        resource.prlimit(writer_of(run), resource.RLIMIT_FSIZE, (LIMIT, resource.RLIM_INFINITY))
+        wait_for_checkpoint(run, folder, after=0)
+        resource.prlimit(find_writer(run), resource.RLIMIT_FSIZE, (LIMIT, resource.RLIM_INFINITY))
         run.until(lambda: len(events(folder, "save_failed")) > 1, "two saves that failed")
         good = checkpoint_steps(folder)
-        resource.prlimit(writer_of(run), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        newest = await_checkpoint(run, folder, after=good[-1])
+        resource.prlimit(find_writer(run), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        newest = wait_for_checkpoint(run, folder, after=good[-1])
 
-        os.kill(writer_of(run), signal.SIGKILL)
+        os.kill(find_writer(run), signal.SIGKILL)
         run.until(lambda: events(folder, "save_restarted") != [], "a new writer")
-        await_checkpoint(run, folder, after=newest)
+        wait_for_checkpoint(run, folder, after=newest)
 
-        # A last save may take longer than a step may: that is no hang.
-        dawdler = writer_of(run)
-        os.kill(dawdler, signal.SIGSTOP)
+        # The last save may take longer than a step: it is not a hang.
+        slow_writer = find_writer(run)
+        os.kill(slow_writer, signal.SIGSTOP)
         run.process.send_signal(signal.SIGTERM)
         run.until(lambda: events(folder, "stopping") != [], "the last save")
         time.sleep(6)
-        os.kill(dawdler, signal.SIGCONT)
-        assert run.wait() == Code.REQUEUE, run.said
+        os.kill(slow_writer, signal.SIGCONT)
+        assert run.wait() == Code.REQUEUE, run.output
     last_good = f"training continues, the last good checkpoint is step-{good[-1]:08d}"
-    told = [line for line in run.said.splitlines() if line.startswith("SAVE FAILED: rank 0 on ")]
-    assert "File too large" in told[1]
-    assert told[1].endswith(last_good)
+    failures = [line for line in run.output.splitlines() if line.startswith("SAVE FAILED: rank 0 on ")]
+    assert "File too large" in failures[1]
+    assert failures[1].endswith(last_good)
     assert checkpoint_steps(folder)[-1] == outcome(folder)["step"] == max(losses(folder))
 
 
-def await_checkpoint(run: Launched, folder: Path, after: int) -> int:
+def wait_for_checkpoint(run: Launched, folder: Path, after: int) -> int:
     run.until(lambda: max(checkpoint_steps(folder), default=0) > after, f"a checkpoint after step {after}")
     return checkpoint_steps(folder)[-1]
 
 
-def writer_of(run: Launched) -> int:
-    (found,) = [pid for pid in run.pids() if b"trainer.checkpoint.writer" in command_of(pid)]
-    return found
+def find_writer(run: Launched) -> int:
+    (writer,) = [pid for pid in run.pids() if b"trainer.checkpoint.writer" in read_command(pid)]
+    return writer
 
 
-def command_of(pid: int) -> list[bytes]:
+def read_command(pid: int) -> list[bytes]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

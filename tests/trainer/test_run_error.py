@@ -1,4 +1,4 @@
-"""An error on one rank ends the run at once and is told, though the other rank knows nothing of it."""
+"""An error on one rank ends the run at once and is reported, even if the other rank does not see it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_bad_file_on_one_rank(tmp_path: Path) -> None:
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         np.save(file, np.full((40, 40, 3), len(file.name), np.uint8))
-    # The last sample of a step is the last rank's.
+    # The last sample of a step belongs to the last rank.
     last = int(order.sample_ids(1, STEP * BATCH - 1, 1, SAMPLES)[0])
     bad = sorted(files)[last]
     bad.write_bytes(b"no picture")
@@ -30,9 +30,9 @@ def test_a_bad_file_on_one_rank(tmp_path: Path) -> None:
     words = ["tiny-resnet", "data.kind=images", f"data.path={images}", f"batch.size={BATCH}", "batch.micro=4"]
     words += ["parallel.strategy=ddp", "metrics.every=1", "metrics.peak_tflops=1", "run.device=cpu"]
     with torchrun(2, [*words, "steps=1000", f"run.folder={folder}"], tmp_path) as run:
-        # Well under the time that ranks wait for each other.
-        assert run.wait(120) == 1, run.said
-    assert f"data.path: {bad} cannot be decoded (" in run.said
+        # Much less than the time that ranks wait for each other.
+        assert run.wait(120) == 1, run.output
+    assert f"data.path: {bad} cannot be decoded (" in run.output
     assert outcome(folder)["outcome"] == "bad_input"
     assert str(bad) in outcome(folder)["reason"]
     assert max(losses(folder)) < STEP

@@ -1,4 +1,4 @@
-"""A run that was killed and resumed is the undisturbed run, bit for bit: every loss, all of the last checkpoint."""
+"""A killed and resumed run equals an uninterrupted one bit for bit: every loss and the last checkpoint."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 
 from tests.trainer.launch import (
     SMALL_LLAMA,
+    assert_finished,
     checkpoint,
     checkpoint_steps,
     digests,
     events,
-    finished,
     forked,
     kill_when_held,
     losses,
 )
 
 STEPS = 12
-# The folder has the same name for both, since the settings are part of a checkpoint.
+# Both use the same folder name, because the settings are part of a checkpoint.
 SETTINGS = [f"steps={STEPS}", "checkpoint.every=4", "batch.size=8", "batch.micro=1", "run.folder=run"]
 GPT2 = ["tiny-gpt2", "model.layers=2", "model.dim=32", "model.seq_len=16", "model.dropout=0.1", *SMALL_LLAMA[5:]]
 CASES = {
@@ -37,14 +37,14 @@ def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
     words = [*words, *SETTINGS]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     with forked(ranks, words, straight) as run:
-        finished(run)
+        assert_finished(run)
 
-    # Rank 1 stands still, the others wait for it in a collective, and writers may be in the middle of step 8's files.
+    # Rank 1 is held, the others wait for it in a collective, and writers may be writing the files of step 8.
     with forked(ranks, words, killed, hold=(1, 10)) as run:
         resumed_from = kill_when_held(run, killed / "run")
     assert resumed_from in (4, 8)
     with forked(ranks, words, killed) as run:
-        finished(run)
+        assert_finished(run)
 
     loaded = events(killed / "run", "loaded")
     assert [event["step"] for event in loaded] == [resumed_from]
@@ -56,7 +56,7 @@ def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
 
 
 def state(folder: Path) -> dict[str, Any]:
-    """All but the losses that health remembers: the loss of a saved step is not read back yet when it is saved."""
-    found: dict[str, Any] = json.loads((checkpoint(folder, STEPS) / "state.json").read_text())
-    del found["extra"]["health"]
-    return found
+    """Return the saved state without the recent losses: the loss of a step is not known yet when it is saved."""
+    content: dict[str, Any] = json.loads((checkpoint(folder, STEPS) / "state.json").read_text())
+    del content["extra"]["health"]
+    return content

@@ -1,4 +1,4 @@
-"""An unhealthy loss has a policy: updates that are no numbers are left out, spikes are undone, and neither for ever."""
+"""Policies for an unhealthy loss: nonfinite updates are skipped and spikes rolled back, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from tests.trainer.launch import (
     SMALL_LLAMA,
+    assert_finished,
     checkpoint,
     checkpoint_steps,
     events,
-    finished,
     forked,
     lines,
     losses,
@@ -29,22 +29,22 @@ EXPLOSIVE = [*SMALL_LLAMA, "steps=40", "optimizer.lr=1e30", "schedule.kind=const
 STEPS, BATCH, SEQ_LEN, SAMPLES = 36, 4, 16, 400
 
 
-def test_updates_that_are_no_numbers_are_skipped_until_it_is_enough(tmp_path: Path) -> None:
+def test_nonfinite_updates_are_skipped_up_to_a_limit(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert main([*EXPLOSIVE, f"run.folder={folder}", "health.max_skips=3"]) == Code.BROKEN
     ended = outcome(folder)
     assert ended["outcome"] == "broken"
     assert "4 updates in a row (health.max_skips=3): lower optimizer.lr" in ended["reason"]
-    told = [event["message"] for event in events(folder, "unhealthy")]
-    assert len(told) == 4
-    assert told[0].endswith("skipped, 1 in a row")
+    messages = [event["message"] for event in events(folder, "unhealthy")]
+    assert len(messages) == 4
+    assert messages[0].endswith("skipped, 1 in a row")
     skipped = [line["skipped"] for line in lines(folder / "metrics" / "rank-00000.jsonl")]
     assert skipped[-4:] == [1.0] * 4
-    # Nothing of a broken state is kept for a resume.
+    # A broken state is not saved for a resume.
     assert not list((folder / "checkpoints").glob("step-*"))
 
 
-def test_the_first_of_them_can_be_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_first_nonfinite_update_can_end_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     assert main([*EXPLOSIVE, f"run.folder={folder}", "health.nonfinite=stop"]) == Code.BROKEN
     assert outcome(folder)["reason"].endswith("its update contains a NaN or an infinity (health.nonfinite=stop)")
@@ -52,48 +52,48 @@ def test_the_first_of_them_can_be_the_end(tmp_path: Path, capfd: pytest.CaptureF
     assert "broken at step" in capfd.readouterr().out
 
 
-def test_a_spike_is_rolled_back_and_its_data_passed_over(tmp_path: Path) -> None:
-    """Two ranks: both must come to the same verdict in the same step without asking each other."""
+def test_a_spike_is_rolled_back_and_its_data_skipped(tmp_path: Path) -> None:
+    """Both ranks must reach the same verdict in the same step without communication."""
     folder, spike, good = tmp_path / "run", 32, 30
-    with forked(2, [*spiking(tmp_path, spike), "parallel.strategy=ddp"], tmp_path) as run:
-        finished(run)
-    # The loss of a step is read in the next one, so that one's data is passed over too.
+    with forked(2, [*make_spikes(tmp_path, spike), "parallel.strategy=ddp"], tmp_path) as run:
+        assert_finished(run)
+    # The loss of a step is read in the next one, so the data of that step is skipped too.
     (back,) = events(folder, "rolled_back")
     assert (back["step"], back["position"]) == (good, (spike + 1) * BATCH)
-    (told,) = events(folder, "unhealthy")
-    assert told["step"] == spike
-    assert f"UNHEALTHY step {spike}: loss " in run.said
+    (event,) = events(folder, "unhealthy")
+    assert event["step"] == spike
+    assert f"UNHEALTHY step {spike}: loss " in run.output
 
-    seen, passed_over = sample_ids(folder), spike + 1 - good
+    seen, skipped_batches = sample_ids(folder), spike + 1 - good
     assert sorted(seen) == sorted(losses(folder)) == list(range(1, STEPS + 1))
     for step in seen:
-        batches_before = step - 1 if step <= good else step - 1 + passed_over
+        batches_before = step - 1 if step <= good else step - 1 + skipped_batches
         assert seen[step] == ids_at(batches_before * BATCH)
     assert max(loss for step, loss in losses(folder).items() if step > good) < 1.0
     state = json.loads((checkpoint(folder, STEPS) / "state.json").read_text())
-    assert state["extra"]["position"] == (STEPS + passed_over) * BATCH
+    assert state["extra"]["position"] == (STEPS + skipped_batches) * BATCH
 
 
-def test_a_checkpoint_right_before_a_spike_is_not_trusted(tmp_path: Path) -> None:
-    """The loss of step 31 is the first that tells of update 30, which checkpoint 30 holds."""
+def test_a_checkpoint_right_before_a_spike_is_not_used(tmp_path: Path) -> None:
+    """The loss of step 31 is the first to show the effect of update 30, which checkpoint 30 contains."""
     folder = tmp_path / "run"
-    assert main([*spiking(tmp_path, 31), "steps=33"]) == Code.FINISHED
+    assert main([*make_spikes(tmp_path, 31), "steps=33"]) == Code.FINISHED
     (back,) = events(folder, "rolled_back")
     assert back["step"] == 20
-    # It was there, and is another one now: of the line that began at 20.
+    # Checkpoint 30 existed before, and was written again after the rollback to 20.
     assert [event["step"] for event in events(folder, "save_published")] == [10, 20, 30, 30, 33]
     assert max(loss for step, loss in losses(folder).items() if step > 20) < 1.0
 
 
-def test_where_there_is_no_earlier_one_it_is_better_than_none(tmp_path: Path) -> None:
-    assert main([*spiking(tmp_path, 21), "steps=23", "checkpoint.every=20"]) == Code.FINISHED
+def test_a_checkpoint_right_before_a_spike_is_used_if_there_is_no_earlier_one(tmp_path: Path) -> None:
+    assert main([*make_spikes(tmp_path, 21), "steps=23", "checkpoint.every=20"]) == Code.FINISHED
     assert [event["step"] for event in events(tmp_path / "run", "rolled_back")] == [20]
 
 
-def test_a_step_that_is_both_spike_and_due_for_a_save_is_not_saved(tmp_path: Path) -> None:
-    """Nothing of it is on the disk, whenever the run is killed."""
+def test_a_spike_is_not_saved_even_if_a_save_is_due(tmp_path: Path) -> None:
+    """No part of it is on disk, whenever the run is killed."""
     folder = tmp_path / "run"
-    assert main([*spiking(tmp_path, 30), "steps=31"]) == Code.FINISHED
+    assert main([*make_spikes(tmp_path, 30), "steps=31"]) == Code.FINISHED
     (back,) = events(folder, "rolled_back")
     assert back["step"] == 20
     published = events(folder, "save_published")
@@ -103,7 +103,7 @@ def test_a_step_that_is_both_spike_and_due_for_a_save_is_not_saved(tmp_path: Pat
 
 def test_a_spike_in_the_last_step_is_no_end(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert main([*spiking(tmp_path, 26), "steps=26"]) == Code.FINISHED
+    assert main([*make_spikes(tmp_path, 26), "steps=26"]) == Code.FINISHED
     assert [event["step"] for event in events(folder, "rolled_back")] == [20]
     assert outcome(folder)["step"] == 26
     assert max(losses(folder)) == 26
@@ -111,16 +111,16 @@ def test_a_spike_in_the_last_step_is_no_end(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_a_line_that_ended_are_not_resumed(tmp_path: Path) -> None:
-    """It ends soon after the return to 20, and before the next save: 30 must not be what a resume finds."""
+    """The run ends after the rollback to 20 and before the next save: a resume must not find 30."""
     folder = tmp_path / "run"
-    assert main([*spiking(tmp_path, 31, 36), "health.max_rollbacks=1"]) == Code.BROKEN
+    assert main([*make_spikes(tmp_path, 31, 36), "health.max_rollbacks=1"]) == Code.BROKEN
     assert [event["step"] for event in events(folder, "rolled_back")] == [20]
     assert checkpoint_steps(folder) == [10, 20]
 
 
-def spiking(tmp_path: Path, *spikes: int) -> list[str]:
-    """Settings of a run whose data is bad in these steps."""
-    poisoned_shards(tmp_path / "shards", spikes)
+def make_spikes(tmp_path: Path, *spikes: int) -> list[str]:
+    """Return the settings of a run whose data is bad in these steps."""
+    write_poisoned_shards(tmp_path / "shards", spikes)
     return [
         *SMALL_LLAMA,
         "data.kind=tokens",
@@ -137,8 +137,8 @@ def spiking(tmp_path: Path, *spikes: int) -> list[str]:
     ]
 
 
-def poisoned_shards(folder: Path, spikes: tuple[int, ...]) -> None:
-    """Text that repeats itself, and at the samples of some steps other tokens that nothing leads one to expect."""
+def write_poisoned_shards(folder: Path, spikes: tuple[int, ...]) -> None:
+    """Write repeating text, with unexpected tokens in the samples of some steps."""
     tokens = np.tile(np.arange(8, dtype="<u2"), SAMPLES * SEQ_LEN // 8 + 1)[: SAMPLES * SEQ_LEN + 1]
     random = np.random.default_rng(1)
     for sample in [sample for spike in spikes for sample in ids_at((spike - 1) * BATCH)]:

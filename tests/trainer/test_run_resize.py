@@ -1,4 +1,4 @@
-"""A run that loses ranks and changes its strategy twice still sees every sample once and learns the same."""
+"""A run that changes its ranks and strategy twice sees every sample once and learns the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = [
     "checkpoint.every=2",
     "metrics.sample_ids=true",
 ]
-# The ranks add up a step's gradients in another order; twelve steps of Adam in fp32 let that grow to about 1e-6.
+# Ranks sum a step's gradients in another order; after twelve steps of Adam in fp32 the difference is about 1e-6.
 TOLERANCE = 2e-5
 
 
@@ -42,7 +42,7 @@ def test_four_ranks_then_two_then_one(tmp_path: Path) -> None:
     assert main([*WORDS, f"run.folder={straight}", "parallel.strategy=single"]) == Code.FINISHED
 
     assert [(e["step"], e["written_by"]) for e in events(folder, "loaded")] == [(first, 4), (second, 2)]
-    assert sample_ids(folder) == {step: expected(step) for step in range(1, STEPS + 1)}
+    assert sample_ids(folder) == {step: expected_ids(step) for step in range(1, STEPS + 1)}
     every = [id_ for step in range(1, STEPS + 1) for id_ in sample_ids(folder)[step]]
     for epoch in range(STEPS * BATCH // SAMPLES):
         assert sorted(every[epoch * SAMPLES : (epoch + 1) * SAMPLES]) == list(range(SAMPLES))
@@ -51,6 +51,6 @@ def test_four_ranks_then_two_then_one(tmp_path: Path) -> None:
     assert max(abs(resized[step] - undisturbed[step]) for step in undisturbed) < TOLERANCE
 
 
-def expected(step: int) -> list[int]:
-    """In the order of the ranks, which share a batch by their numbers."""
+def expected_ids(step: int) -> list[int]:
+    """Return the samples of a step in the order of the ranks."""
     return [int(id_) for id_ in order.sample_ids(SEED, (step - 1) * BATCH, BATCH, SAMPLES)]

@@ -1,4 +1,4 @@
-"""A run that is told to stop: all ranks save the same step, the exit status says what next, the resumed run ends it."""
+"""Stop requests: all ranks save the same step, the exit status tells the job script what to do, a resume works."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from tests.trainer.launch import (
     SMALL_LLAMA,
     alone,
+    assert_finished,
     checkpoint_steps,
     events,
-    finished,
     losses,
     outcome,
     torchrun,
@@ -22,18 +22,18 @@ from tests.trainer.launch import (
 )
 from trainer.life.outcome import FILE_VARIABLE, Code
 
-# So many steps that no run ends by itself; the resumed run needs fewer.
+# Too many steps for a run to end by itself; the resumed run needs fewer.
 ENDLESS = [*SMALL_LLAMA, "run.folder=run", "schedule.kind=constant", "checkpoint.every=0", "steps=1000000"]
 
 
-def test_a_warned_rank_takes_the_others_along(tmp_path: Path) -> None:
+def test_a_signal_to_one_rank_stops_all_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = [*ENDLESS, "parallel.strategy=ddp", "batch.size=4"]
     with torchrun(2, words, tmp_path) as run:
         wait_for_step(run, folder, 3)
         os.kill(run.rank_pids()[1], signal.SIGUSR1)
-        assert run.wait() == 1, run.said
-        assert f"exitcode  : {int(Code.REQUEUE)}" in run.said
+        assert run.wait() == 1, run.output
+        assert f"exitcode  : {int(Code.REQUEUE)}" in run.output
     ended = outcome(folder)
     step = ended["step"]
     assert (ended["outcome"], ended["reason"]) == ("requeue", "warned by a signal")
@@ -41,7 +41,7 @@ def test_a_warned_rank_takes_the_others_along(tmp_path: Path) -> None:
     assert sorted(losses(folder)) == sorted(losses(folder, rank=1)) == list(range(1, step + 1))
 
     with alone([*ENDLESS, "batch.size=4", f"steps={step + 3}"], tmp_path) as run:
-        finished(run)
+        assert_finished(run)
     assert [event["step"] for event in events(folder, "loaded")] == [step]
     assert sorted(losses(folder)) == list(range(1, step + 4))
     assert outcome(folder)["outcome"] == "finished"
@@ -55,16 +55,16 @@ def test_a_warned_rank_takes_the_others_along(tmp_path: Path) -> None:
     ],
     ids=["TERM", "INT"],
 )
-def test_a_signal_saves_and_leaves_with_its_code(number: int, code: Code, reason: str, tmp_path: Path) -> None:
+def test_a_signal_saves_and_exits_with_its_code(number: int, code: Code, reason: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with alone(ENDLESS, tmp_path) as run:
         wait_for_step(run, folder, 2)
         run.process.send_signal(number)
-        assert run.wait() == code, run.said
+        assert run.wait() == code, run.output
     ended = outcome(folder)
     assert (ended["outcome"], ended["reason"]) == (code.name.lower(), reason)
     assert checkpoint_steps(folder) == [ended["step"]]
-    assert f"{code.name.lower()} at step {ended['step']}: {reason}" in run.said
+    assert f"{code.name.lower()} at step {ended['step']}: {reason}" in run.output
 
 
 def test_a_stop_file_stops_the_run_once(tmp_path: Path) -> None:
@@ -72,23 +72,23 @@ def test_a_stop_file_stops_the_run_once(tmp_path: Path) -> None:
     with alone(ENDLESS, tmp_path) as run:
         wait_for_step(run, folder, 2)
         (folder / "stop").write_text("the data was wrong\n")
-        assert run.wait() == Code.STOPPED, run.said
+        assert run.wait() == Code.STOPPED, run.output
     ended = outcome(folder)
     assert (ended["outcome"], ended["reason"]) == ("stopped", "the data was wrong")
     assert checkpoint_steps(folder) == [ended["step"]]
     assert not (folder / "stop").exists()
 
-    # Under a job script a decided end leaves with 0, and the file tells the script what was decided.
+    # Under a job script the process exits with 0, and the file contains the outcome.
     file = tmp_path / "job" / "outcome.json"
     with alone(ENDLESS, tmp_path, **{FILE_VARIABLE: str(file)}) as run:
         wait_for_step(run, folder, ended["step"] + 2)
         (folder / "stop").write_text("time limit")
-        assert run.wait() == 0, run.said
+        assert run.wait() == 0, run.output
     decided = json.loads(file.read_text())
     assert (decided["outcome"], decided["reason"]) == ("requeue", "time limit")
     assert decided["step"] > ended["step"]
 
-    # torchrun may start the ranks again after that: they have nothing to do.
+    # torchrun may restart the ranks after that: they have nothing to do.
     with alone(ENDLESS, tmp_path, **{FILE_VARIABLE: str(file)}) as run:
-        assert run.wait() == 0, run.said
+        assert run.wait() == 0, run.output
     assert len(events(folder, "started")) == 2

@@ -1,4 +1,4 @@
-"""Weights alone go from one run to the next, in from Hugging Face folders and out to them."""
+"""Weights as the start of another run, and their import from and export to Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from trainer.models.registry import build_model
 
 MODEL = load(SMALL_LLAMA[0], list(SMALL_LLAMA[1:])).model
 BATCH = 8
-# A step at this rate changes no weight: what the first checkpoint holds is what the run started from.
+# A step at this rate changes no weight, so the first checkpoint contains the initial weights.
 STILL = ("steps=1", "optimizer.lr=0", f"batch.size={BATCH}")
 State = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three steps whose weights are neither those of a seed nor those of its first steps."""
+    """A run of three steps, whose weights differ from the initial ones and between steps."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     assert main([*SMALL_LLAMA, f"run.folder={folder}", "steps=3", "checkpoint.every=1"]) == Code.FINISHED
     return folder
@@ -37,21 +37,21 @@ def test_a_run_starts_from_a_hugging_face_folder(tmp_path: Path) -> None:
     fill([model], seed=7)
     theirs = {name: parameter.detach() for name, parameter in model.named_parameters()}
     hf.export(theirs, MODEL, tmp_path / "hf")
-    starts_from(theirs, tmp_path / "hf", tmp_path / "run")
+    check_start(theirs, tmp_path / "hf", tmp_path / "run")
 
 
 def test_a_run_starts_from_the_newest_checkpoint_of_another(trained: Path, tmp_path: Path) -> None:
-    starts_from(weights_in(trained / "checkpoints"), trained / "checkpoints", tmp_path / "run")
+    check_start(weights_in(trained / "checkpoints"), trained / "checkpoints", tmp_path / "run")
 
 
 def test_a_run_starts_from_one_checkpoint_of_another(trained: Path, tmp_path: Path) -> None:
     first = trained / "checkpoints" / "step-00000001"
     theirs = weights_in(first)
     assert not equal(theirs, weights_in(trained / "checkpoints"))
-    starts_from(theirs, first, tmp_path / "run")
+    check_start(theirs, first, tmp_path / "run")
 
 
-def test_a_run_that_has_begun_goes_on_from_its_own(trained: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_checkpoint_resumes_from_its_own(trained: Path, tmp_path: Path) -> None:
     words = [*SMALL_LLAMA, f"run.folder={tmp_path}", "optimizer.lr=0"]
     assert main([*words, "steps=1"]) == Code.FINISHED
     assert main([*words, "steps=2", f"checkpoint.initial={trained / 'checkpoints'}"]) == Code.FINISHED
@@ -61,10 +61,10 @@ def test_a_run_that_has_begun_goes_on_from_its_own(trained: Path, tmp_path: Path
 
 
 def test_a_run_starts_from_the_folder_of_another(trained: Path, tmp_path: Path) -> None:
-    starts_from(weights_in(trained / "checkpoints"), trained, tmp_path / "run")
+    check_start(weights_in(trained / "checkpoints"), trained, tmp_path / "run")
 
 
-def test_a_folder_with_neither(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_neither_weights_nor_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     empty, gone, run = tmp_path / "empty", tmp_path / "gone", tmp_path / "run"
     empty.mkdir()
     looked_for = "looked for manifest.json, step-* and checkpoints/step-* and *.safetensors"
@@ -86,8 +86,8 @@ def test_weights_of_another_model(trained: Path, tmp_path: Path, capfd: pytest.C
 
 def test_transformers_opens_an_exported_run(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(trained), str(tmp_path)]) == 0
-    said = f"exported {trained}/checkpoints/step-00000003 to the Hugging Face folder {tmp_path}\n"
-    assert capfd.readouterr().out == said
+    expected = f"exported {trained}/checkpoints/step-00000003 to the Hugging Face folder {tmp_path}\n"
+    assert capfd.readouterr().out == expected
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
@@ -101,7 +101,7 @@ def test_transformers_opens_an_exported_run(trained: Path, tmp_path: Path, capfd
 @pytest.mark.parametrize(
     ("inside", "newest"), [("", 3), ("checkpoints", 3), ("checkpoints/step-00000001", 1)], ids=["run", "all", "one"]
 )
-def test_a_run_its_checkpoints_and_one_of_them_are_exported_alike(
+def test_a_run_its_checkpoints_folder_and_one_checkpoint_can_be_exported(
     inside: str, newest: int, trained: Path, tmp_path: Path
 ) -> None:
     assert main(["export", str(trained / inside), str(tmp_path)]) == 0
@@ -119,18 +119,18 @@ def test_nothing_to_export(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     assert not (tmp_path / "out").exists()
 
 
-def starts_from(theirs: State, source: Path, run: Path) -> None:
-    """The weights are theirs bit for bit; steps, data and the optimizer's count begin at nothing."""
+def check_start(theirs: State, source: Path, run: Path) -> None:
+    """Check that a run starts from these weights bit for bit, with step, data and optimizer at zero."""
     assert main([*SMALL_LLAMA, *STILL, f"run.folder={run}", f"checkpoint.initial={source}"]) == Code.FINISHED
     assert checkpoint_steps(run) == [1]
     assert equal(weights_in(run / "checkpoints"), theirs)
     checkpoints = Checkpoints(run / "checkpoints")
-    found = checkpoints.newest()
-    assert found is not None
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
     updates = {"optim.updates": torch.zeros(())}
-    checkpoints.load(found, updates, partial=True)
+    checkpoints.load(checkpoint, updates, partial=True)
     assert updates["optim.updates"] == 1
-    assert checkpoints.read_state(found)["extra"]["position"] == BATCH
+    assert checkpoints.read_state(checkpoint)["extra"]["position"] == BATCH
 
 
 def weights_in(path: Path) -> State:
@@ -138,9 +138,9 @@ def weights_in(path: Path) -> State:
         shapes = {name: parameter.shape for name, parameter in build_model(MODEL).named_parameters()}
     state = {name: torch.zeros(shape) for name, shape in shapes.items()}
     checkpoints = Checkpoints(path)
-    found = checkpoints.newest()
-    assert found is not None
-    checkpoints.load(found, {f"model.{name}": value for name, value in state.items()}, partial=True)
+    checkpoint = checkpoints.newest()
+    assert checkpoint is not None
+    checkpoints.load(checkpoint, {f"model.{name}": value for name, value in state.items()}, partial=True)
     return state
 
 

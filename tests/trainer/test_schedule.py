@@ -1,4 +1,4 @@
-"""The learning rate rises, stays or falls as the settings say."""
+"""The learning rate follows the settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CURVES = {
     "linear to its floor": (ScheduleConfig(kind="linear", floor=0.2), [1.0, 0.8, 0.6, 0.4, 0.2]),
     "cosine to its floor": (ScheduleConfig(kind="cosine", floor=0.0), [1.0, 0.853553, 0.5, 0.146447, 0.0]),
     "warm-up first": (ScheduleConfig(kind="linear", floor=0.0, warmup=2), [0.5, 1.0, 1.0, 0.5, 0.0]),
-    "nothing but warm-up": (ScheduleConfig(warmup=5), [0.2, 0.4, 0.6, 0.8, 1.0]),
+    "only warm-up": (ScheduleConfig(warmup=5), [0.2, 0.4, 0.6, 0.8, 1.0]),
 }
 
 
@@ -21,5 +21,5 @@ def test_rate_of_each_step(schedule: ScheduleConfig, rates: list[float]) -> None
     assert [learning_rate(schedule, 3.0, 5, step) / 3.0 for step in range(5)] == pytest.approx(rates, abs=1e-6)
 
 
-def test_a_run_that_goes_on_stays_at_the_floor() -> None:
+def test_a_run_beyond_its_last_step_stays_at_the_floor() -> None:
     assert learning_rate(ScheduleConfig(floor=0.1), 1.0, 10, 500) == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""One step: what it leaves out, in which order it works, and what a checkpoint takes from it."""
+"""A step: what it skips, in which order it works, and what it gives to a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from trainer.step import Step
 SMALL = ["model.layers=1", "model.dim=16", "model.heads=2", "model.ffn=16", "parallel.strategy=single"]
 
 
-def test_a_bad_gradient_leaves_everything_as_it_was_and_the_next_step_goes_on() -> None:
+def test_a_bad_gradient_changes_nothing_and_the_next_step_works() -> None:
     config, step = small_step()
     step.run(global_batch(config, 0), micro=4)
     before = snapshot(step)
     poison(step)
     result = step.run(global_batch(config, 1), micro=4)
-    heal(step)
+    remove_poison(step)
     assert result.skipped == 1
     assert not math.isfinite(result.grad_norm)
     assert all(torch.equal(value, before[name]) for name, value in step.tensors().items())
     assert step.run(global_batch(config, 2), micro=4).skipped == 0
 
 
-def test_a_bad_gradient_is_used_where_that_is_asked_for() -> None:
+def test_a_bad_gradient_is_used_with_nonfinite_ignore() -> None:
     config, step = small_step("health.nonfinite=ignore")
     poison(step)
     assert step.run(global_batch(config, 0), micro=4).skipped == 0
-    heal(step)
+    remove_poison(step)
     assert any(not value.isfinite().all() for value in step.tensors().values())
 
 
@@ -48,11 +48,11 @@ def test_the_hook_runs_after_backward_and_before_weights_change() -> None:
     before = snapshot(step)
     seen = []
 
-    def look() -> None:
+    def check() -> None:
         same = all(torch.equal(value, before[name]) for name, value in step.tensors().items())
         seen.append((same, all(value.grad is not None for _, value in step.engine.named_parameters())))
 
-    step.before_update = look
+    step.before_update = check
     step.run(global_batch(config, 0), micro=4)
     assert seen == [(True, True)]
     assert not torch.equal(step.tensors()["model.embed.weight"], before["model.embed.weight"])
@@ -72,12 +72,12 @@ def test_clipping_shortens_the_update_but_reports_the_norm_before_it() -> None:
 def test_accumulation_does_not_change_the_step() -> None:
     config, whole = small_step()
     _, pieces = small_step()
-    one, many = whole.run(global_batch(config, 0), micro=8), pieces.run(global_batch(config, 0), micro=2)
-    assert float(one.loss) == pytest.approx(float(many.loss), abs=1e-6)
-    assert float(one.grad_norm) == pytest.approx(float(many.grad_norm), rel=1e-5)
+    single, several = whole.run(global_batch(config, 0), micro=8), pieces.run(global_batch(config, 0), micro=2)
+    assert float(single.loss) == pytest.approx(float(several.loss), abs=1e-6)
+    assert float(single.grad_norm) == pytest.approx(float(several.grad_norm), rel=1e-5)
 
 
-def test_every_tensor_of_a_checkpoint_has_the_model_s_own_name() -> None:
+def test_tensors_of_a_checkpoint_have_the_models_own_names() -> None:
     _, step = small_step("precision=fp16")
     names = step.tensors().keys()
     assert {"model.embed.weight", "optim.embed.weight.first", "optim.embed.weight.second"} <= names
@@ -85,7 +85,7 @@ def test_every_tensor_of_a_checkpoint_has_the_model_s_own_name() -> None:
     assert step.saved_tensors().keys() == names
 
 
-def test_state_moves_a_run_to_another_place() -> None:
+def test_a_run_can_be_resumed_from_tensors_and_state() -> None:
     config, straight = small_step()
     _, resumed = small_step()
     for index in range(2):
@@ -109,7 +109,7 @@ def test_dropout_depends_on_seed_and_step_only() -> None:
     assert losses[0] == losses[1]
 
 
-def test_somebody_s_own_model_trains() -> None:
+def test_a_users_own_model_trains() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     recipe = Recipe(ParallelConfig(strategy="single"))
@@ -121,7 +121,7 @@ def test_somebody_s_own_model_trains() -> None:
     assert "buffer.1.running_mean" in step.tensors()
 
 
-def test_the_loss_scale_halves_at_once_and_doubles_late() -> None:
+def test_the_loss_scale_halves_at_once_and_doubles_after_some_steps() -> None:
     scale = LossScale(torch.device("cpu"), first=8.0, grow_after=3)
     seen = []
     for overflowed in (False, False, True, False, False, False, False):
@@ -137,12 +137,12 @@ def small_step(*settings: str, preset: str = "tiny-llama") -> tuple[Config, Step
 
 
 def poison(step: Step) -> None:
-    """One gradient element becomes NaN in backward."""
+    """Make a gradient NaN in backward."""
     parameter = dict(step.engine.named_parameters())["norm.weight"]
     step.poisoned = parameter.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[attr-defined]
 
 
-def heal(step: Step) -> None:
+def remove_poison(step: Step) -> None:
     step.poisoned.remove()  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Targets that are left out: the mean is over those that count, wherever in the step they are."""
+"""Ignored targets: the mean is over the other targets, on whichever rank and micro-batch they are."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def curves_of(strategy: str, *more: str, ranks: int = 4, micro: int = 1, **optio
 
 @cache
 def in_one_piece() -> dict[str, list[float]]:
-    """One rank, one micro-batch: there is only one mean."""
-    (found,) = curves_of("single", ranks=1, micro=8, left_out=True)
-    return found
+    """Return the curves of one rank and one micro-batch, which have only one mean."""
+    (curves,) = curves_of("single", ranks=1, micro=8, left_out=True)
+    return curves
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_step_in_pieces_is_the_step_in_one(name: str) -> None:
+def test_a_split_step_equals_the_step_in_one_piece(name: str) -> None:
     more = COMPILED if "compiled" in name else ()
-    for found in curves_of(STRATEGIES[name], *more, counted=True, left_out=True):
-        assert found["loss"] == pytest.approx(in_one_piece()["loss"], abs=LOSS_TOLERANCE)
-        assert found["norm"] == pytest.approx(in_one_piece()["norm"], rel=NORM_TOLERANCE)
+    for curves in curves_of(STRATEGIES[name], *more, counted=True, left_out=True):
+        assert curves["loss"] == pytest.approx(in_one_piece()["loss"], abs=LOSS_TOLERANCE)
+        assert curves["norm"] == pytest.approx(in_one_piece()["norm"], rel=NORM_TOLERANCE)
 
 
-def test_micro_batches_that_count_alike_would_be_another_step() -> None:
-    (found,) = curves_of("single", ranks=1, left_out=True)
-    assert abs(found["loss"][0] - in_one_piece()["loss"][0]) > 100 * LOSS_TOLERANCE
+def test_giving_micro_batches_equal_weight_would_differ() -> None:
+    (curves,) = curves_of("single", ranks=1, left_out=True)
+    assert abs(curves["loss"][0] - in_one_piece()["loss"][0]) > 100 * LOSS_TOLERANCE
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "hsdp shard=2"])
-def test_where_nothing_is_left_out_no_bit_changes(strategy: str) -> None:
+def test_without_ignored_targets_no_bit_changes(strategy: str) -> None:
     assert curves_of(strategy, counted=True) == curves_of(strategy)

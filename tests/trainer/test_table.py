@@ -1,9 +1,9 @@
-"""Tables that people read in job logs."""
+"""Tables for job logs."""
 
 from trainer.table import table
 
 
-def test_numbers_to_the_right_and_text_to_the_left():
+def test_numbers_are_aligned_right_and_text_left():
     text = table(("rank", "host", "GB/s"), [(0, "gpu-1", 1.5), (10, "gpu-12", 12.345)])
     assert text.splitlines() == [
         "rank  host     GB/s",

@@ -1,4 +1,4 @@
-"""What these tests need of a machine, and what of it is missing; nothing is skipped because of it."""
+"""What these tests require of a machine, and what it lacks; no test is skipped because of it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Iterator
 PACKAGES = {
     "torch": "torch 2.11 to 2.15, built for CUDA",
     "pytest": "pytest",
-    "pynvml": "nvidia-ml-py, for what the driver says of the GPU",
+    "pynvml": "nvidia-ml-py, for what the driver reports about the GPU",
     "triton": "triton, which comes with torch for CUDA and compiles models",
 }
 GIB = 2**30
 FREE_GIB = 20.0
 
 
-def missing() -> list[str]:
-    found = [words for name, words in PACKAGES.items() if importlib.util.find_spec(name) is None]
+def list_missing() -> list[str]:
+    missing = [description for name, description in PACKAGES.items() if importlib.util.find_spec(name) is None]
     if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
-        found.append("a C compiler (cc, gcc or clang), for triton")
-    return found if importlib.util.find_spec("torch") is None else [*found, *_of_torch()]
+        missing.append("a C compiler (cc, gcc or clang), for triton")
+    return missing if importlib.util.find_spec("torch") is None else [*missing, *_check_torch()]
 
 
-def _of_torch() -> Iterator[str]:
-    import torch  # noqa: PLC0415  # may not be there
+def _check_torch() -> Iterator[str]:
+    import torch  # noqa: PLC0415  # may not be installed
 
     if not torch.cuda.is_available():
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PULUMI_VERSION = "3.259.0"
+DEFAULT_STACK = "local"
+"""The stack of a command that names none: Pulumi.local.yaml."""
 # A stack's folder stands in MUSTER_HOME beside these, which belong to all stacks.
 RESERVED = ("state", "locks", "receipts", "passphrase", "stacks")
 _STACK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from infra.engine.stop import INTERRUPTED
+from infra.home import DEFAULT_STACK
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,7 +42,7 @@ _PASS_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
 @app.command()
 def up(
-    stack: Stack = "local",
+    stack: Stack = DEFAULT_STACK,
     force: Annotated[bool, typer.Option("--force", help="Remove or replace nodes even while jobs run there.")] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for another command on this stack instead of giving up.")
@@ -60,7 +61,7 @@ def up(
 
 
 @app.command()
-def status(stack: Stack = "local") -> None:
+def status(stack: Stack = DEFAULT_STACK) -> None:
     """Nodes, queue, health, cost."""
     from muster.commands.status import status as run
 
@@ -71,7 +72,7 @@ def status(stack: Stack = "local") -> None:
 def ssh(
     ctx: typer.Context,
     node: Annotated[str | None, typer.Argument(help="Node name; by default the login node.")] = None,
-    stack: Stack = "local",
+    stack: Stack = DEFAULT_STACK,
     user: Annotated[
         str | None, typer.Option("--user", "-u", help="Log in as this user; by default the first one.")
     ] = None,
@@ -86,7 +87,7 @@ def ssh(
 def submit(
     job: Annotated[str, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Given to the job file.")] = None,
-    stack: Stack = "local",
+    stack: Stack = DEFAULT_STACK,
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Instead of the job file's own.")] = None,
 ) -> None:
     """Submit a job on the login node and follow its log."""
@@ -98,7 +99,7 @@ def submit(
 
 @app.command()
 def fabric(
-    stack: Stack = "local",
+    stack: Stack = DEFAULT_STACK,
     partition: Annotated[str | None, typer.Option("--partition", "-p", help="Only this one; by default all.")] = None,
     nodes: Annotated[
         str | None, typer.Option("--nodes", "-w", help="Only these, such as gpu-[1-4]; by default those that are up.")
@@ -113,7 +114,7 @@ def fabric(
 
 @app.command()
 def teardown(
-    stack: Stack = "local",
+    stack: Stack = DEFAULT_STACK,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Remove it even while jobs run there.")] = False,
 ) -> None:
@@ -124,7 +125,7 @@ def teardown(
 
 
 @app.command()
-def demo(stack: Stack = "local") -> None:
+def demo(stack: Stack = DEFAULT_STACK) -> None:
     """Up, the smoke job, a training run with its report, and a summary."""
     from muster.commands.demo import demo as run
 
@@ -136,7 +137,7 @@ def check(
     files: Annotated[
         list[Path] | None, typer.Argument(help="Stack files to check, Pulumi.NAME.yaml, instead of --stack.")
     ] = None,
-    stack: Stack = "local",
+    stack: Stack = DEFAULT_STACK,
 ) -> None:
     """Check stack files; starts nothing."""
     from muster.commands.check import check as run
@@ -149,7 +150,7 @@ def check(
 
 
 @app.command()
-def cost(stack: Stack = "local") -> None:
+def cost(stack: Stack = DEFAULT_STACK) -> None:
     """What an hour costs."""
     from muster.commands.cost import cost as run
 
@@ -157,7 +158,7 @@ def cost(stack: Stack = "local") -> None:
 
 
 @app.command()
-def bootstrap(stack: Stack = "local") -> None:
+def bootstrap(stack: Stack = DEFAULT_STACK) -> None:
     """Configure the nodes again over SSH, without Pulumi; changes only what differs."""
     from muster.commands.bootstrap import bootstrap as run
 
@@ -167,7 +168,7 @@ def bootstrap(stack: Stack = "local") -> None:
 @app.command()
 def output(
     key: Annotated[str | None, typer.Argument(help="One output; by default all.")] = None,
-    stack: Stack = "local",
+    stack: Stack = DEFAULT_STACK,
 ) -> None:
     """The stack's outputs as JSON."""
     from muster.commands.output import output as run
@@ -184,7 +185,7 @@ def env() -> None:
 
 
 @app.command("setup-phases", hidden=True)
-def setup_phases(stack: Stack = "local") -> None:
+def setup_phases(stack: Stack = DEFAULT_STACK) -> None:
     """Print the phases of set-up that the stack's target needs on this machine; nothing means all."""
     from muster.commands.setup_phases import print_setup_phases
 

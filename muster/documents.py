@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from cluster.catalog.instances import InstanceType, all_types
 from cluster.spec.fields import expected, part_of, policy_of, slot_of, walk
 from cluster.spec.written import inline
-from infra.targets.aws import page as aws_page
-from infra.targets.aws.plan.interfaces import Interface, interfaces
-from infra.targets.registry import plan_of, read_spec, spec_model
+from infra.home import DEFAULT_STACK
+from infra.targets.registry import plan_of, read_spec, spec_model, targets
 
 SCHEMA = Path("docs/cluster.schema.json")
 STACK_SCHEMA = Path("docs/stack.schema.json")
 FIELDS = Path("docs/spec.md")
-AWS = Path("docs/aws.md")
 GOLDEN = Path("tests/golden")
-LAYOUTS = GOLDEN / "interfaces"
 # The stack files that come with the repository; those that users put beside them have no golden copy.
 EXAMPLES = (
-    *("local", "local-full", "local-required"),
+    *(DEFAULT_STACK, "local-full", "local-required"),
     *("aws-existing-vpc", "aws-full", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre"),
 )
 BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
@@ -48,7 +43,8 @@ def write_all(root: Path) -> list[Path]:
 def stale(root: Path) -> list[Path]:
     """Documents that are missing, differ from the model, or belong to an example that is gone; relative to `root`."""
     wanted = documents(root)
-    found = [path.relative_to(root) for folder in (GOLDEN, LAYOUTS) for path in (root / folder).glob("*.json")]
+    folders = {path.parent for path in wanted if path.is_relative_to(GOLDEN)}
+    found = [path.relative_to(root) for folder in sorted(folders) for path in (root / folder).glob("*.json")]
     gone = [path for path in found if path not in wanted]
     return sorted([*(path for path, text in wanted.items() if _text(root / path) != text), *gone])
 
@@ -56,9 +52,11 @@ def stale(root: Path) -> list[Path]:
 def documents(root: Path) -> dict[Path, str]:
     """Path and whole text of everything generated."""
     golden = {GOLDEN / f"{name}.json": text for name, text in _plans(root / "stacks")}
-    layouts = {LAYOUTS / f"{name}.json": _layouts(found) for name, found in all_types().items() if _for_compute(found)}
-    pages = {FIELDS: _page(root / FIELDS, {"fields": table()}), AWS: _page(root / AWS, aws_page.blocks())}
-    return {SCHEMA: schema(), STACK_SCHEMA: stack_schema(), **pages, **golden, **layouts}
+    derived = {GOLDEN / path: text for target in targets().values() for path, text in target.golden_files().items()}
+    pages = {FIELDS: _page(root / FIELDS, {"fields": table()})}
+    for target in targets().values():
+        pages |= {Path(page): _page(root / page, blocks) for page, blocks in target.document_blocks().items()}
+    return {SCHEMA: schema(), STACK_SCHEMA: stack_schema(), **pages, **golden, **derived}
 
 
 def schema() -> str:
@@ -86,24 +84,6 @@ def table() -> str:
 def _plans(stacks: Path) -> Iterator[tuple[str, str]]:
     for name in EXAMPLES:
         yield name, _json(plan_of(read_spec(stacks / f"Pulumi.{name}.yaml")).model_dump(mode="json"))
-
-
-def _for_compute(found: InstanceType) -> bool:
-    return bool(found.gpus.count or found.neuron or found.efa_interfaces)
-
-
-def _layouts(found: InstanceType) -> str:
-    """Every way in which the type's interfaces can be laid out, one line for each interface."""
-    ways = {"tcp": interfaces(found, "tcp")}
-    if found.efa_interfaces:
-        ways["efa"] = interfaces(found, "efa")
-        ways["efa, ip_bandwidth"] = interfaces(found, "efa", ip_bandwidth=True)
-    blocks = ",\n".join(f"  {json.dumps(way)}: [\n{_lines(planned)}\n  ]" for way, planned in ways.items())
-    return f"{{\n{blocks}\n}}\n"
-
-
-def _lines(planned: tuple[Interface, ...]) -> str:
-    return ",\n".join(f"    {json.dumps(asdict(interface))}" for interface in planned)
 
 
 def _page(page: Path, blocks: Mapping[str, str]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 ALIKE = 0.5
+# Sizes and prefixes that are common to too many names to tell them apart.
+COMMON = re.compile(r"aws|ml|.*xlarge.*")
 SEPARATORS = re.compile(r"[-._/\s]+")
 
 
@@ -32,5 +34,5 @@ def _ends(name: str) -> list[str]:
 
 
 def _parts(name: str) -> set[str]:
-    """Parts of a name that say something; `48xlarge` and `aws` are common to too many."""
-    return {part for part in SEPARATORS.split(name.lower()) if part and part != "aws" and "xlarge" not in part}
+    """Return the parts of a name that tell it from others."""
+    return {part for part in SEPARATORS.split(name.lower()) if part and not COMMON.fullmatch(part)}

@@ -254,7 +254,7 @@ class ClusterSpec(Part):
     model_config = ConfigDict(extra="allow")
 
     name: Name = field("cluster name", "forbidden", examples=["demo"])
-    target: str = field("where the machines come from", "forbidden", examples=["local"])
+    target: str = field("where the machines come from", "forbidden")
     groups: dict[Name, NodeGroup] = field(
         "node groups by name; each becomes one Slurm partition",
         "drain",
@@ -298,7 +298,7 @@ def with_sections(targets: Sequence[str], sections: Mapping[str, type[Part]]) ->
     """Return the model of a stack file: `target` is one of `targets`, and only their sections are allowed besides."""
     known_target = Literal[*targets]  # type: ignore[valid-type]
     fields: dict[str, Any] = {
-        "target": (known_target, field("where the machines come from", "forbidden", examples=["local"])),
+        "target": (known_target, field("where the machines come from", "forbidden", examples=[targets[-1]])),
         **{name: _section_field(name, section) for name, section in sections.items()},
     }
     return create_model("ClusterSpec", __base__=_CheckedSpec, **fields)

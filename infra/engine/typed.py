@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 
+from infra.home import DEFAULT_STACK
+
 _MADE = frozenset({"up", "status", "ssh", "submit", "fabric", "teardown", "demo", "check", "cost"})
-_DEFAULT = "local"
 _NAMED = re.compile(r"\bmuster (up|status|teardown|bootstrap)\b")
 _SHELL = re.compile(r"\bmuster ssh ([a-z][a-z0-9-]*)")
 
@@ -14,8 +15,8 @@ _SHELL = re.compile(r"\bmuster ssh ([a-z][a-z0-9-]*)")
 def typed(command: str, stack: str, *settings: str, then: str = "") -> str:
     """`settings` are make's (`FORCE=1`); `then` is a command for a node, as it stands after the dashes."""
     if command in _MADE and not then:
-        return " ".join(["make", command, *settings, *([] if stack == _DEFAULT else [f"STACK={stack}"])])
-    words = [".venv/bin/muster", command, *([] if stack == _DEFAULT else ["--stack", shlex.quote(stack)])]
+        return " ".join(["make", command, *settings, *([] if stack == DEFAULT_STACK else [f"STACK={stack}"])])
+    words = [".venv/bin/muster", command, *([] if stack == DEFAULT_STACK else ["--stack", shlex.quote(stack)])]
     return " ".join([*words, *(["--", then] if then else [])])
 
 

@@ -174,6 +174,14 @@ class Target(ABC):
     def build(self, plan: BuildPlan, context: Context) -> Built:
         """Declare the Pulumi resources of a cluster."""
 
+    def document_blocks(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the generated parts of documentation pages: by path of the page, by name of the block."""
+        return {}
+
+    def golden_files(self) -> Mapping[str, str]:
+        """Return files that show what the target derives from its catalog: content by path below tests/golden."""
+        return {}
+
     def prepare(self, home: Home, console: Console) -> None:  # noqa: B027  # most targets need nothing
         """Fetch what `up` needs on this machine besides what set-up installs."""
 

@@ -95,7 +95,7 @@ def _own(asked: Asked, spec: ClusterSpec, group: NodeGroup) -> On:
         fix = f"make submit STACK={asked.stack} JOB=slurm/jobs/calibrate.sbatch writes one"
         raise ConfigError([ConfigProblem("stack", message, fix)])
     device = asked.profile.machine["device"]
-    if spec.target == "local" and device != "cpu":
+    if "real" not in target_of(spec).capabilities.gpus and device != "cpu":
         message = f"{device!r} in {asked.profile.path}; allowed: 'cpu', as the nodes of stack {asked.stack} have"
         raise ConfigError([ConfigProblem("profile.machine.device", message, f"calibrate there: {CALIBRATE}")])
     return _measured(asked, asked.profile, nodes=_count(group))

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 USUAL_GB_S = {"volta": 50.0, "turing": 6.25, "ampere": 200.0, "ada": 50.0, "hopper": 400.0, "blackwell": 400.0}
 """Of one node with eight GPUs of a generation, where nothing is said."""
+# Patterns of the words that sources use for each kind of network; the first that matches counts.
 KINDS = (
-    ("efa", ("efa", "aws")),
-    ("tcpxo", ("tcpxo",)),
-    ("tcpx", ("tcpx",)),
-    ("roce", ("roce", "spectrum-x")),
-    ("slingshot", ("slingshot", "cassini")),
-    ("infiniband", ("infiniband", " ib", "hdr", "ndr", "edr", "omni-path", "dgx", "quantum")),
-    ("ethernet", ("ethernet", "tcp")),
+    ("efa", r"efa|aws"),
+    ("tcpxo", r"tcpxo"),
+    ("tcpx", r"tcpx"),
+    ("roce", r"roce|spectrum-x"),
+    ("slingshot", r"slingshot|cassini"),
+    ("infiniband", r"infiniband| ib|hdr|ndr|edr|omni-path|dgx|quantum"),
+    ("ethernet", r"ethernet|tcp"),
 )
 MANY = r"(\d+) ?x ?(\d+) ?gb(?:ps|/s|it)"
 
@@ -30,7 +31,7 @@ class NetworkDescription:
 
 def parse_network(words: str, gpus_per_node: int) -> NetworkDescription:
     low = words.lower()
-    kind = next((kind for kind, signs in KINDS if any(sign in low for sign in signs)), "infiniband")
+    kind = next((kind for kind, pattern in KINDS if re.search(pattern, low)), "infiniband")
     many = re.search(MANY, low)
     return NetworkDescription(kind, _gb_s(low, gpus_per_node), int(many[1]) if many else 0)
 

@@ -12,10 +12,13 @@ import pytest
 import yaml
 
 from cluster.spec.fields import walk
+from infra.targets.aws import documents
 from infra.targets.registry import spec_model
-from muster.documents import AWS, EXAMPLES, FIELDS, GOLDEN, LAYOUTS, SCHEMA, STACK_SCHEMA, stale, table, write_all
+from muster.documents import EXAMPLES, FIELDS, GOLDEN, SCHEMA, STACK_SCHEMA, stale, table, write_all
 
 ROOT = Path(__file__).parents[2]
+LAYOUTS = GOLDEN / documents.LAYOUTS
+AWS = Path(documents.PAGE)
 
 
 def copy(tmp_path: Path) -> Path:

@@ -4,7 +4,7 @@
 # AWS's and Pulumi's libraries are imported inside methods: every command imports every target's class.
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,6 +98,16 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
 
         cluster = AwsCluster(plan, context)
         return Built(cluster.inventory, cluster.addresses, partial(start, plan, cluster, context))
+
+    def document_blocks(self) -> Mapping[str, Mapping[str, str]]:
+        from infra.targets.aws import documents
+
+        return documents.document_blocks()
+
+    def golden_files(self) -> Mapping[str, str]:
+        from infra.targets.aws import documents
+
+        return documents.golden_files()
 
     def prepare(self, home: Home, console: Console) -> None:
         from infra.targets.aws import plugin

@@ -1,0 +1,47 @@
+"""No target's name stands outside infra/targets, stacks, docs and tests: what differs by target is the target's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.targets.registry import targets
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup")
+FILES = [
+    path
+    for room in ROOMS
+    for path in sorted((ROOT / room).rglob("*.py"))
+    if not path.is_relative_to(ROOT / "infra" / "targets")
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_target_is_named(path: Path) -> None:
+    named = [f"{line}: {text}" for line, text in _mentions(ast.parse(path.read_text(encoding="utf-8")))]
+    assert named == [], "ask the target through infra.targets.target instead of naming it"
+
+
+def _mentions(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield where code, not prose, depends on a target: imports of its package, its name as a value or an attribute."""
+    package = re.compile(rf"infra\.targets\.({'|'.join(targets())})\b")
+    # The default stack's file happens to be called like the target that it uses.
+    default_stack = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and _is_default_stack(node)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and package.match(f"{node.module}."):
+            yield node.lineno, node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if package.match(alias.name))
+        elif isinstance(node, ast.Constant) and node.value in targets() and node not in default_stack:
+            yield node.lineno, repr(node.value)
+        elif isinstance(node, ast.Attribute) and node.attr in targets():
+            yield node.lineno, f".{node.attr}"
+
+
+def _is_default_stack(node: ast.Assign) -> bool:
+    return [target.id for target in node.targets if isinstance(target, ast.Name)] == ["DEFAULT_STACK"]

@@ -1,8 +1,9 @@
-"""The running cluster's job queue, asked over SSH with the access files of its stack, or as its target asks.
+"""The job queue of a running cluster: who runs what where, and draining nodes before they are removed.
 
-Who cannot be asked is not idle. Without a running slurmctld, nodes count as idle only where no job can be on them: the
-controller's container is gone (the queue with it), no compute node runs, or the stack's state holds no Slurm cluster
-yet (its first `up` was stopped). Else jobs may go on without slurmctld, and only FORCE=1 takes their nodes."""
+A cluster that cannot be asked is not idle. Without a running slurmctld, nodes count as idle only if no job can be on
+them: the controller is gone and the queue with it, no compute node runs, or the stack's state holds no Slurm cluster
+yet because its first `up` was interrupted. Otherwise jobs may still be running, and only FORCE=1 removes their nodes.
+"""
 
 from __future__ import annotations
 
@@ -18,63 +19,64 @@ from slurm.control import jobs
 from slurm.control.jobs import RunningJob
 
 ASK_TIMEOUT_S = 30.0
-# Between TERM and KILL a job has slurm.kill_wait_s, 30 by default.
-_EMPTY_S = 60.0
+# Between TERM and KILL a job has slurm.kill_wait_s, by default 30 s.
+_EMPTY_TIMEOUT_S = 60.0
 _SLURM_RESOURCE = ":SlurmCluster"
-
-RUNNING, running_in = jobs.LIST_RUNNING, jobs.parse_running
 
 
 class JobQueue(Protocol):
+    """The jobs of a cluster; every method raises Problem if the cluster cannot be asked."""
+
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        """Those of the nodes that run jobs, and the jobs' ids."""
+        """Return the ids of the jobs on these nodes, by node; nodes without a job are not in it."""
         ...
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
-        """Those of the users whose jobs run, and the jobs' ids."""
+        """Return the ids of the running jobs of these users, by user; users without a job are not in it."""
         ...
 
     def running(self) -> tuple[RunningJob, ...]:
-        """All of them."""
+        """Return all running jobs."""
         ...
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Those of the nodes that are drained for us now: the ones to resume if they stay after all."""
+        """Drain nodes that are to be removed; return those that muster drained: resume them if they stay after all."""
         ...
 
     def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
-        """Drains nodes, each for its reason; those that were not away already."""
+        """Drain nodes, each for its reason; return those that were in service."""
         ...
 
     def requeue(self, nodes: Sequence[str]) -> None:
-        """Gives the jobs on the nodes back to the queue, and waits until the nodes are empty."""
+        """Requeue the jobs on these nodes, and wait until the nodes are empty."""
         ...
 
     def resume(self, nodes: Sequence[str]) -> None: ...
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What can be seen of a cluster's queue without asking it."""
+class QueueSigns:
+    """What shows from outside whether a cluster has jobs, without asking Slurm."""
 
     controller: bool
-    """Its container exists, whether it runs or not."""
+    """Whether the controller's machine exists, running or not."""
     daemon: bool
-    """slurmctld runs in it."""
+    """Whether slurmctld runs on it."""
     compute: bool
-    """At least one compute node runs."""
+    """Whether at least one compute node runs."""
     bootstrapped: bool
-    """The stack's state holds a Slurm cluster."""
+    """Whether the stack's state holds a Slurm cluster."""
 
 
-def verdict(seen: Seen) -> Literal["ask", "idle", "unknown"]:
-    if seen.daemon:
+def judge_queue(signs: QueueSigns) -> Literal["ask", "idle", "unknown"]:
+    """Return whether to ask slurmctld, or without it, whether the nodes are idle or may have jobs."""
+    if signs.daemon:
         return "ask"
-    return "unknown" if seen.controller and seen.compute and seen.bootstrapped else "idle"
+    return "unknown" if signs.controller and signs.compute and signs.bootstrapped else "idle"
 
 
 class Shell(Protocol):
-    """As much of a transport as a question takes."""
+    """The part of a transport that the queue needs."""
 
     def run(self, script: str, *, timeout: float) -> Completed: ...
 
@@ -82,19 +84,20 @@ class Shell(Protocol):
 
 
 class SlurmQueue:
+    """The queue of a cluster whose slurmctld runs; `connect` opens a shell as root on the controller."""
+
     def __init__(self, connect: Callable[[], Shell]) -> None:
-        """`connect` reaches the controller, as root."""
         self._connect = connect
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         return jobs.parse_pairs(self._run(jobs.list_on_nodes(nodes)))
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
-        everybody = jobs.parse_pairs(self._run(jobs.LIST_BY_USER))
-        return {user: everybody[user] for user in users if user in everybody}
+        all_users = jobs.parse_pairs(self._run(jobs.LIST_BY_USER))
+        return {user: all_users[user] for user in users if user in all_users}
 
     def running(self) -> tuple[RunningJob, ...]:
-        return running_in(self._run(RUNNING))
+        return jobs.parse_running(self._run(jobs.LIST_RUNNING))
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         return tuple(self._run(jobs.drain(nodes)).split())
@@ -103,7 +106,7 @@ class SlurmQueue:
         return tuple(self._run(jobs.set_aside(reasons)).split())
 
     def requeue(self, nodes: Sequence[str]) -> None:
-        self._run(jobs.requeue(nodes, _EMPTY_S), timeout=_EMPTY_S + ASK_TIMEOUT_S)
+        self._run(jobs.requeue(nodes, _EMPTY_TIMEOUT_S), timeout=_EMPTY_TIMEOUT_S + ASK_TIMEOUT_S)
 
     def resume(self, nodes: Sequence[str]) -> None:
         self._run(jobs.resume(nodes))
@@ -115,15 +118,15 @@ class SlurmQueue:
                 done = transport.run(script, timeout=timeout)
             finally:
                 transport.close()
-        except TransportError as silent:
-            raise _no_answer(silent.line) from silent
+        except TransportError as error:
+            raise _no_answer(error.line) from error
         if done.code != 0:
             raise _no_answer(done.err.strip())
         return done.out
 
 
 class NoQueue:
-    """No slurmctld and no job can be running: nothing to ask, nothing to drain."""
+    """The queue of a cluster on which no job can be running: there is nothing to ask and nothing to drain."""
 
     def jobs(self, _nodes: Sequence[str]) -> dict[str, list[str]]:
         return {}
@@ -146,7 +149,7 @@ class NoQueue:
 
 
 class UnknownQueue:
-    """Jobs may be running, but slurmctld cannot be asked: nobody can say that its nodes are idle."""
+    """The queue of a cluster on which jobs may be running, but whose slurmctld cannot be asked."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -154,41 +157,43 @@ class UnknownQueue:
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         raise Problem(
             "groups",
-            f"whether jobs run on {', '.join(nodes)} cannot be asked: {self._why}",
+            f"cannot check whether jobs are running on {', '.join(nodes)}: {self._why}",
             "if they are idle, run it with `FORCE=1`",
         )
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
         raise Problem(
             "users",
-            f"whether jobs of {', '.join(users)} run cannot be asked: {self._why}",
-            "if none do, run it with `FORCE=1`",
+            f"cannot check whether jobs of {', '.join(users)} are running: {self._why}",
+            "if none are, run it with `FORCE=1`",
         )
 
     def running(self) -> tuple[RunningJob, ...]:
-        raise Problem("", f"whether jobs run cannot be asked: {self._why}", "if none do, run it with `FORCE=1`")
+        raise Problem("", f"cannot check whether jobs are running: {self._why}", "if none are, run it with `FORCE=1`")
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
         raise Problem("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
 
     def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
-        raise Problem("groups", f"{', '.join(reasons)} cannot be drained: {self._why}", "look with `make status`")
+        raise Problem("groups", f"{', '.join(reasons)} cannot be drained: {self._why}", "check with `make status`")
 
     def requeue(self, nodes: Sequence[str]) -> None: ...
 
     def resume(self, nodes: Sequence[str]) -> None: ...
 
 
-def bootstrapped(state: Path) -> bool:
-    """Whether a stack's state holds a Slurm cluster; one that cannot be read may."""
+def holds_slurm_cluster(state: Path) -> bool:
+    """Return whether a stack's state holds a Slurm cluster; an unreadable state may hold one."""
     try:
         latest = json.loads(state.read_text())["checkpoint"].get("latest") or {}
-        return any(one["type"].endswith(_SLURM_RESOURCE) for one in latest.get("resources") or [])
+        return any(item["type"].endswith(_SLURM_RESOURCE) for item in latest.get("resources") or [])
     except FileNotFoundError:
         return False
     except (OSError, ValueError, KeyError):
         return True
 
 
-def _no_answer(what: str) -> Problem:
-    return Problem("controller", f"the job queue does not answer: {what}", "look with `make status`, or use `FORCE=1`")
+def _no_answer(error: str) -> Problem:
+    return Problem(
+        "controller", f"the job queue does not answer: {error}", "check with `make status`, or use `FORCE=1`"
+    )

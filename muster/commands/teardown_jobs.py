@@ -10,12 +10,11 @@ from cluster.inventory import Inventory
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
 from infra.home import StackHome
-from infra.resources.job_queue import RUNNING, running_in
 from infra.resources.problem import Problem
 from infra.shell import read_inventory, unattended
 from infra.targets.target import Deployment, OnThisMachine, Target
 from muster.commands.failure import explained
-from slurm.control.jobs import RunningJob
+from slurm.control.jobs import LIST_RUNNING, RunningJob, parse_running
 
 _ASK_S = 5.0
 _SHOWN = 5
@@ -60,13 +59,13 @@ def _on_this_machine(stack: StackHome) -> Jobs:
     """Those of a cluster that answers soon; one that does not is no reason to keep it."""
     try:
         known = read_inventory(stack)
-        line = unattended(stack, known.controller.name, "root", [RUNNING])
+        line = unattended(stack, known.controller.name, "root", [LIST_RUNNING])
         done = subprocess.run(
             line, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=_ASK_S, check=False
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return Jobs()
-    return Jobs(_told(running_in(done.stdout), known)) if done.returncode == 0 else Jobs()
+    return Jobs(_told(parse_running(done.stdout), known)) if done.returncode == 0 else Jobs()
 
 
 def _in_cloud(stack: StackHome, target: Target, deployment: Deployment) -> Jobs:

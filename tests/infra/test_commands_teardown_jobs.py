@@ -80,7 +80,7 @@ def test_on_aws_a_queue_that_gives_no_answer_is_not_idle(aws: Moto, stack: Stack
     aws.answer(SQUEUE, "30|alice|train\n" * 2000)
     assert "longer than the 24000 characters" in running_jobs(stack, *AWS).unknown
     aws.client("ec2").stop_instances(InstanceIds=[controller])
-    assert running_jobs(stack, *AWS).unknown == "whether jobs run cannot be asked: the controller is stopped"
+    assert running_jobs(stack, *AWS).unknown == "cannot check whether jobs are running: the controller is stopped"
     aws.fail("DescribeInstances", "UnauthorizedOperation")
     refused = f"the job queue cannot be asked in {REGION}: UnauthorizedOperation"
     assert running_jobs(stack, *AWS).unknown == refused

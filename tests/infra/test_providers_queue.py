@@ -13,7 +13,7 @@ from requests import Response
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from infra import guard
-from infra.resources.job_queue import NoQueue, Seen, SlurmQueue, UnknownQueue, bootstrapped, verdict
+from infra.resources.job_queue import NoQueue, QueueSigns, SlurmQueue, UnknownQueue, holds_slurm_cluster, judge_queue
 from infra.resources.problem import Problem
 from infra.targets.local import queue as local_queue
 
@@ -70,7 +70,7 @@ def test_jobs_are_named_by_user(slurm: Slurm) -> None:
 
 
 def test_jobs_of_users_that_cannot_be_asked_for_may_run() -> None:
-    said = "users: whether jobs of bob, carol run cannot be asked: no slurmctld runs on the controller"
+    said = "users: cannot check whether jobs of bob, carol are running: no slurmctld runs on the controller"
     with pytest.raises(Problem, match=said):
         UnknownQueue("no slurmctld runs on the controller").jobs_of(["bob", "carol"])
 
@@ -190,23 +190,23 @@ def test_force_goes_on_without_an_answer(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("signs", "expected"),
     [
-        (Seen(controller=True, daemon=True, compute=True, bootstrapped=True), "ask"),
-        (Seen(controller=True, daemon=True, compute=True, bootstrapped=False), "ask"),
+        (QueueSigns(controller=True, daemon=True, compute=True, bootstrapped=True), "ask"),
+        (QueueSigns(controller=True, daemon=True, compute=True, bootstrapped=False), "ask"),
         # slurmctld died or its container stopped: what it had started goes on
-        (Seen(controller=True, daemon=False, compute=True, bootstrapped=True), "unknown"),
+        (QueueSigns(controller=True, daemon=False, compute=True, bootstrapped=True), "unknown"),
         # a first `up` that was stopped before Slurm was there
-        (Seen(controller=True, daemon=False, compute=True, bootstrapped=False), "idle"),
+        (QueueSigns(controller=True, daemon=False, compute=True, bootstrapped=False), "idle"),
         # the controller vanished, and its queue with it
-        (Seen(controller=False, daemon=False, compute=True, bootstrapped=True), "idle"),
+        (QueueSigns(controller=False, daemon=False, compute=True, bootstrapped=True), "idle"),
         # nothing is there that could run a job
-        (Seen(controller=True, daemon=False, compute=False, bootstrapped=True), "idle"),
-        (Seen(controller=False, daemon=False, compute=False, bootstrapped=False), "idle"),
+        (QueueSigns(controller=True, daemon=False, compute=False, bootstrapped=True), "idle"),
+        (QueueSigns(controller=False, daemon=False, compute=False, bootstrapped=False), "idle"),
     ],
 )
-def test_nodes_are_idle_without_asking_only_where_no_job_can_be(seen: Seen, expected: str) -> None:
-    assert verdict(seen) == expected
+def test_nodes_are_idle_without_asking_only_where_no_job_can_be(signs: QueueSigns, expected: str) -> None:
+    assert judge_queue(signs) == expected
 
 
 def test_no_queue_has_nothing_to_drain() -> None:
@@ -220,13 +220,13 @@ def test_state_tells_whether_slurm_was_ever_there(tmp_path: Path) -> None:
         (tmp_path / "s.json").write_text(json.dumps(held))
         return tmp_path / "s.json"
 
-    assert bootstrapped(tmp_path / "none.json") is False
-    assert bootstrapped(state("ChangeGuard", "DockerNode")) is False
-    assert bootstrapped(state("ChangeGuard", "DockerNode", "SlurmCluster")) is True
+    assert holds_slurm_cluster(tmp_path / "none.json") is False
+    assert holds_slurm_cluster(state("ChangeGuard", "DockerNode")) is False
+    assert holds_slurm_cluster(state("ChangeGuard", "DockerNode", "SlurmCluster")) is True
     (tmp_path / "s.json").write_text("{}")
-    assert bootstrapped(tmp_path / "s.json") is True
+    assert holds_slurm_cluster(tmp_path / "s.json") is True
     (tmp_path / "s.json").write_text(json.dumps({"checkpoint": {"latest": None}}))
-    assert bootstrapped(tmp_path / "s.json") is False
+    assert holds_slurm_cluster(tmp_path / "s.json") is False
 
 
 class FakeEngine:

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 from bootstrap.transport.base import Completed
 from cluster import names
-from infra.resources.job_queue import JobQueue, NoQueue, Seen, SlurmQueue, UnknownQueue, verdict
+from infra.resources.job_queue import JobQueue, NoQueue, QueueSigns, SlurmQueue, UnknownQueue, judge_queue
 from infra.targets.aws import run_command
 from infra.targets.aws.client import client
 from infra.targets.aws.instances import asking, instances
@@ -22,14 +22,14 @@ def queue_at(region: str, cluster: str, stack: str) -> JobQueue:
         report = _report(region, cluster)
     controller = roles.get(names.CONTROLLER)
     works = controller is not None and controller.state == "running"
-    seen = Seen(
+    signs = QueueSigns(
         # The queue outlives the machine: it is on a volume of its own.
         controller=bool(controller or report),
         daemon=bool(works and report and report.state == "ready"),
         compute="compute" in roles,
         bootstrapped=report is not None,
     )
-    found = verdict(seen)
+    found = judge_queue(signs)
     if found == "idle":
         return NoQueue()
     if controller is None:

@@ -16,11 +16,11 @@ from infra.resources.job_queue import (
     ASK_TIMEOUT_S,
     JobQueue,
     NoQueue,
-    Seen,
+    QueueSigns,
     SlurmQueue,
     UnknownQueue,
-    bootstrapped,
-    verdict,
+    holds_slurm_cluster,
+    judge_queue,
 )
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.target import Deployment
@@ -31,7 +31,7 @@ _DAEMON = "slurmctld"
 def queue(deployment: Deployment) -> JobQueue:
     """Return the queue of a cluster, as far as it can be asked."""
     home = Home.of(os.environ).stack(deployment.stack)
-    answer = verdict(_look(deployment.cluster, home))
+    answer = judge_queue(_look(deployment.cluster, home))
     if answer == "idle":
         return NoQueue()
     if answer == "unknown":
@@ -44,15 +44,15 @@ def queue(deployment: Deployment) -> JobQueue:
     return SlurmQueue(lambda: SshTransport.connect(inventory.controller, private_key, deadline_s=ASK_TIMEOUT_S))
 
 
-def _look(cluster: str, home: StackHome) -> Seen:
+def _look(cluster: str, home: StackHome) -> QueueSigns:
     with engine_client.asking("controller") as api:
         processes = _processes(api, names.container(cluster, names.CONTROLLER))
         wanted = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={home.name}", f"{names.ROLE}=compute"]}
-        return Seen(
+        return QueueSigns(
             controller=processes is not None,
             daemon=any(_DAEMON in field for process in processes or [] for field in process),
             compute=bool(api.containers(filters=wanted)),
-            bootstrapped=bootstrapped(home.state),
+            bootstrapped=holds_slurm_cluster(home.state),
         )
 
 

@@ -1,1 +1,1 @@
-"""The contracts and the vocabulary: the typed description, the inventory, names, the catalog."""
+"""Contracts and vocabulary: the typed description, the inventory, names, and the catalog. Imports nothing of ours."""

@@ -1,4 +1,4 @@
-"""What things outside are called: containers, networks, volumes, images, labels. The only place that spells them."""
+"""Names of containers, networks, volumes, images, labels and nodes. No other module makes such names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENV_CACHE_VOLUME = "muster-cache-env"
 
 
 def member(group: str, number: int) -> str:
-    """The node name of the `number`-th node of a group, counted from 1."""
+    """Return the name of the `number`-th node of a group, counted from 1."""
     return f"{group}-{number}"
 
 
@@ -47,33 +47,36 @@ def number_of(node: str) -> int:
 
 
 def container(cluster: str, node: str) -> str:
+    """Return the name of a node's container."""
     return f"muster-{cluster}-{node}"
 
 
 def network(cluster: str) -> str:
+    """Return the name of a cluster's network."""
     return f"muster-{cluster}"
 
 
 def volume(cluster: str, storage: str) -> str:
+    """Return the name of the volume of a shared filesystem."""
     return f"muster-{cluster}-{storage}"
 
 
 def gpu_device(index: int) -> str:
-    """The character device that stands for a simulated GPU: Slurm refuses a GRES without one."""
+    """Return the character device of a simulated GPU: Slurm rejects a GRES without a device."""
     return f"/dev/fakegpu{index}"
 
 
 def labels(cluster: str, stack: str, created: str) -> dict[str, str]:
-    """On everything that belongs to one cluster; `created` is ISO 8601 in UTC."""
+    """Return the labels of everything that belongs to a cluster; `created` is ISO 8601 in UTC."""
     return {CLUSTER: cluster, STACK: stack, CREATED: created}
 
 
 def home_labels(home: Path) -> dict[str, str]:
-    """Whose it is: another checkout may have a stack and a cluster of the same names."""
+    """Return labels of the checkout that created something: another may have a cluster of the same name."""
     path = str(home.resolve())
     return {HOME: sha256(path.encode()).hexdigest()[:12], HOME_PATH: path}
 
 
 def node_labels(role: str, node: str, group: str | None) -> dict[str, str]:
-    """Added on nodes to what `labels` gives."""
+    """Return the labels that nodes have in addition to those of `labels`."""
     return {ROLE: role, NODE: node} | ({GROUP: group} if group else {})

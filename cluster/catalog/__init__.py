@@ -1,1 +1,1 @@
-"""What AWS sells, as dated data: instance types, network cards, prices. Imports nothing of ours."""
+"""Catalog of instance types, prices and software versions, as dated data files."""

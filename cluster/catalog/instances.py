@@ -1,4 +1,4 @@
-"""Instance types: what one machine has, what its network cards can do, how it can be bought."""
+"""Instance types: hardware and network cards of a machine, and how it can be bought."""
 
 from __future__ import annotations
 
@@ -11,46 +11,51 @@ from typing import Any
 
 import yaml
 
-from cluster.catalog.near import near
+from cluster.catalog.similar import find_similar
 
 DATA = Path(__file__).with_name("data")
 
 
 @dataclass(frozen=True)
 class Gpus:
+    """The GPUs of a machine."""
+
     count: int = 0
     type: str = ""
-    """As Slurm knows it: h100."""
+    """Name in Slurm, e.g. h100."""
     name: str = ""
-    """As AWS calls it: H100."""
+    """Name used by AWS, e.g. H100."""
     memory_mb: int = 0
-    """Of one."""
+    """Memory of one GPU in MiB."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """One network card."""
+    """A network card."""
 
     index: int
     interfaces: int
-    """Most interfaces that may be on it."""
+    """Largest number of network interfaces on the card."""
     efa: bool
     gbps: float
 
 
 @dataclass(frozen=True)
 class Busbw:
-    """What somebody measured with nccl-tests all_reduce, in GB/s of bus bandwidth."""
+    """A published measurement of nccl-tests all_reduce."""
 
     nodes: int
     size: int
-    """Bytes."""
+    """Message size in bytes."""
     gb_per_s: float
+    """Bus bandwidth."""
     source: str
 
 
 @dataclass(frozen=True)
 class InstanceType:
+    """A machine that the cloud rents."""
+
     name: str
     family: str
     vcpus: int
@@ -59,47 +64,47 @@ class InstanceType:
     architecture: str
     gpus: Gpus
     neuron: int
-    """Trainium chips."""
+    """Number of Trainium chips."""
     network_cards: tuple[Card, ...]
     efa_interfaces: int
-    """Most EFA interfaces; 0 where the type has no EFA."""
+    """Largest number of EFA interfaces; 0 if the type has no EFA."""
     efa_generation: int | None
     ip_every: int
-    """Every how many cards a further IP interface makes sense."""
+    """With `ip_bandwidth`, one card in this many gets another IP interface."""
     instance_store: tuple[int, int]
-    """Local NVMe disks and GB of each."""
+    """Number of local NVMe disks, and size of each in GB."""
     nvlink: int | None
-    """Generation, None where GPUs speak over PCIe or there is only one."""
+    """Generation; None if the GPUs are connected by PCIe or there is only one."""
     sockets: int | None
-    """None where nobody documents it."""
+    """Number of CPU sockets; None if it is not documented."""
     purchases: frozenset[str]
     placement: bool
-    """Whether a cluster placement group takes it."""
+    """Whether it can be in a cluster placement group."""
     auto_recovery: bool
     regions: frozenset[str]
     busbw: tuple[Busbw, ...]
 
 
 class UnknownInstanceType(ValueError):
-    """A name the catalog does not have, with the nearest ones it has."""
+    """A name that is not in the catalog, with the most similar names that are."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.nearest = tuple(near(name, all_types()))
+        self.nearest = tuple(find_similar(name, all_types()))
         super().__init__(f"'{name}' is not in the catalog; nearest: {', '.join(self.nearest) or 'none'}")
 
 
 class UnverifiedInstanceType(ValueError):
-    """A type that exists, but about which the sources contradict each other."""
+    """A type that exists, but whose sources contradict each other."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.why = unverified()[name]
-        super().__init__(f"'{name}' is refused: {self.why}")
+        super().__init__(f"'{name}' is not supported: {self.why}")
 
 
 def instance(name: str) -> InstanceType:
-    """The type of that name; raises UnknownInstanceType or UnverifiedInstanceType."""
+    """Return the instance type of this name; raise UnknownInstanceType or UnverifiedInstanceType."""
     if name in unverified():
         raise UnverifiedInstanceType(name)
     if name not in all_types():
@@ -109,27 +114,28 @@ def instance(name: str) -> InstanceType:
 
 @cache
 def all_types() -> Mapping[str, InstanceType]:
+    """Return all supported instance types by name."""
     described = json.loads((DATA / "instances.json").read_text())["types"]
     reviewed = _reviewed()
     return {name: _type(name, entry, reviewed) for name, entry in described.items()}
 
 
 def unverified() -> Mapping[str, str]:
-    """Types that are refused, and why."""
-    found: dict[str, str] = _reviewed()["unverified"]
-    return found
+    """Return the types that are not supported, with the reason."""
+    reasons: dict[str, str] = _reviewed()["unverified"]
+    return reasons
 
 
 @cache
 def _reviewed() -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load((DATA / "reviewed.yaml").read_text())
-    return read
+    data: dict[str, Any] = yaml.safe_load((DATA / "reviewed.yaml").read_text())
+    return data
 
 
 def _type(name: str, entry: dict[str, Any], reviewed: dict[str, Any]) -> InstanceType:
     family = name.partition(".")[0]
-    known = reviewed["families"].get(family, {})
-    gpus = _gpus(entry["gpus"], known.get("gpu", ""))
+    facts = reviewed["families"].get(family, {})
+    gpus = _gpus(entry["gpus"], facts.get("gpu", ""))
     disks, size = entry["store"][0] if entry["store"] else (0, 0)
     return InstanceType(
         name=name,
@@ -142,11 +148,11 @@ def _type(name: str, entry: dict[str, Any], reviewed: dict[str, Any]) -> Instanc
         neuron=sum(chip["count"] for chip in entry["neuron"]),
         network_cards=_cards(entry["cards"]),
         efa_interfaces=entry["efa"],
-        efa_generation=known.get("efa") if entry["efa"] else None,
-        ip_every=known.get("ip_every", 1),
+        efa_generation=facts.get("efa") if entry["efa"] else None,
+        ip_every=facts.get("ip_every", 1),
         instance_store=(disks, size),
-        nvlink=known.get("nvlink") if gpus.count > 1 else None,
-        sockets=known.get("sockets") if gpus.count > 1 else None,
+        nvlink=facts.get("nvlink") if gpus.count > 1 else None,
+        sockets=facts.get("sockets") if gpus.count > 1 else None,
         purchases=_purchases(entry["purchases"]),
         placement=entry["placement"],
         auto_recovery=entry["recovery"],
@@ -155,8 +161,8 @@ def _type(name: str, entry: dict[str, Any], reviewed: dict[str, Any]) -> Instanc
     )
 
 
-def _gpus(found: list[dict[str, Any]], kind: str) -> Gpus:
-    return Gpus(found[0]["count"], kind, found[0]["name"], found[0]["memory_mb"]) if found else Gpus()
+def _gpus(entries: list[dict[str, Any]], kind: str) -> Gpus:
+    return Gpus(entries[0]["count"], kind, entries[0]["name"], entries[0]["memory_mb"]) if entries else Gpus()
 
 
 def _cards(runs: list[list[Any]]) -> tuple[Card, ...]:
@@ -165,5 +171,5 @@ def _cards(runs: list[list[Any]]) -> tuple[Card, ...]:
 
 
 def _purchases(usages: list[str]) -> frozenset[str]:
-    """A reservation is on-demand capacity that somebody holds."""
+    """Add `reservation` to types that are sold on demand: it reserves on-demand capacity."""
     return frozenset(usages) | ({"reservation"} if "on-demand" in usages else frozenset())

@@ -1,4 +1,4 @@
-"""FSx for Lustre as it is sold: steps of size and throughput."""
+"""Sizes and throughputs in which FSx for Lustre is sold."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DEFAULT_THROUGHPUT = 250
 
 
 def size_gb(storage: Storage) -> int:
-    """Return the capacity of a filesystem: the smallest that is sold where the spec names none."""
+    """Return the capacity of a filesystem: the smallest possible one if the spec sets none."""
     smallest = EFA_SMALLEST_GB[throughput(storage)] if storage.efa else SMALLEST_GB
     return storage.size_gb or smallest
 
 
 def throughput(storage: Storage) -> int:
-    """Return MB/s per TiB of a filesystem."""
+    """Return the throughput of a filesystem in MB/s per TiB."""
     return storage.throughput or DEFAULT_THROUGHPUT
 
 

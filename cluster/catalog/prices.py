@@ -1,4 +1,4 @@
-"""Dated prices: of instances by region, on demand and spot, and of everything else a cluster is made of."""
+"""Dated prices of instances (by region, on demand and spot) and of the other services that a cluster uses."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ DATA = Path(__file__).with_name("data")
 
 @dataclass(frozen=True)
 class Price:
+    """A price with its origin."""
+
     usd: float
     unit: str
-    """hour, month, GB-month or GB."""
+    """`hour`, `month`, `GB-month` or `GB`."""
     on: date
-    """When it was looked up."""
+    """Date on which it was looked up."""
     source: str
     verified: bool
-    """False: nobody could look it up, it is known from experience."""
+    """Whether it was read at the source; if not, it is an estimate from experience."""
     region: str
-    """The region it holds for; may be another one than was asked for."""
+    """Region of the price, which may differ from the requested one."""
 
     @property
     def usd_per_hour(self) -> float:
@@ -35,33 +37,34 @@ class Price:
 
 
 def instance_price(name: str, region: str, *, spot: bool = False) -> Price | None:
-    """What an hour costs; None where the table does not say. Spot prices move: they are the median of one day."""
+    """Return the price of an instance hour; None if it is not in the table. Spot: median of the zones on one day."""
     table = _instance_prices()
-    known = table["prices"].get(name, {}).get(region)
-    usd = known[spot] if known else None
+    prices = table["prices"].get(name, {}).get(region)
+    usd = prices[spot] if prices else None
     if usd is None:
         return None
     return Price(usd, "hour", date.fromisoformat(table["date"]), table["source"], True, region)
 
 
 def service_price(name: str) -> Price:
-    """Of the one region whose prices the table has."""
+    """Return the price of a service in the only region that the table has."""
     table = _service_prices()
     entry = table["prices"][name]
     return Price(entry["usd"], entry["unit"], entry["date"], entry["source"], entry["verified"], table["region"])
 
 
 def instances_priced_on() -> date:
+    """Return the date of the table of instance prices."""
     return date.fromisoformat(_instance_prices()["date"])
 
 
 @cache
 def _instance_prices() -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((DATA / "instance_prices.json").read_text())
-    return read
+    table: dict[str, Any] = json.loads((DATA / "instance_prices.json").read_text())
+    return table
 
 
 @cache
 def _service_prices() -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load((DATA / "service_prices.yaml").read_text())
-    return read
+    table: dict[str, Any] = yaml.safe_load((DATA / "service_prices.yaml").read_text())
+    return table

@@ -1,7 +1,7 @@
-"""Writes the generated data files again: `python -m cluster.catalog.refresh instances DATE`, or `prices DATE vms.csv`.
+"""Regenerate the data files: `python -m cluster.catalog.refresh instances DATE`, or `prices DATE vms.csv`.
 
-Instance types come from the DescribeInstanceTypes answers that the installed moto carries; prices from a table with the
-columns of SkyPilot's AWS catalog (catalogs/v7/aws/vms.csv of github.com/skypilot-org/skypilot-catalog).
+Instance types come from the DescribeInstanceTypes answers that the installed moto contains; prices from a table with
+the columns of SkyPilot's AWS catalog (catalogs/v7/aws/vms.csv of github.com/skypilot-org/skypilot-catalog).
 """
 
 from __future__ import annotations
@@ -33,50 +33,51 @@ PURCHASES = {"on-demand": "on-demand", "spot": "spot", "capacity-block": "block"
 
 
 def main(arguments: list[str]) -> None:
+    """Write instances.json or instance_prices.json."""
     match arguments:
         case ["instances", date]:
-            (DATA / "instances.json").write_text(instances(date))
+            (DATA / "instances.json").write_text(render_instances(date))
         case ["prices", date, table]:
             with Path(table).open(newline="") as rows:
-                (DATA / "instance_prices.json").write_text(prices(date, csv.DictReader(rows)))
+                (DATA / "instance_prices.json").write_text(render_prices(date, csv.DictReader(rows)))
         case _:
-            sys.exit(f"refresh: {' '.join(arguments)} is not understood; allowed: {__doc__.splitlines()[0]}")
+            sys.exit(f"refresh: invalid arguments '{' '.join(arguments)}'. {__doc__.splitlines()[0]}")
 
 
-def instances(date: str) -> str:
-    """The text of instances.json; `date` is when moto's copy was taken."""
+def render_instances(date: str) -> str:
+    """Return the text of instances.json; `date` is the date of moto's copy."""
     offered = _regions()
     types = {
         name: _instance(described, offered[name])
         for name, described in sorted(_moto("instance_types.json.gz").items())
-        if _wanted(name)
+        if _is_in_catalog(name)
     }
     source = f"DescribeInstanceTypes and DescribeInstanceTypeOfferings as in moto {version('moto')}"
     return _by_line({"source": source, "date": date}, "types", types)
 
 
-def prices(date: str, rows: Iterable[Mapping[str, str]]) -> str:
-    """The text of instance_prices.json: on demand, and the median over the zones of what spot cost on that day."""
+def render_prices(date: str, rows: Iterable[Mapping[str, str]]) -> str:
+    """Return the text of instance_prices.json: on demand, and the median of the zones' spot prices on that day."""
     on_demand: dict[str, dict[str, float]] = defaultdict(dict)
     spot: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
         name, region = row["InstanceType"], row["Region"]
-        # A zone id of a local zone has a third part: use1-atl2-az1.
-        if not _wanted(name) or region not in REGIONS or row["AvailabilityZone"].count("-") > 1:
+        # The id of a local zone has three parts, e.g. use1-atl2-az1; local zones are left out.
+        if not _is_in_catalog(name) or region not in REGIONS or row["AvailabilityZone"].count("-") > 1:
             continue
         if row["Price"]:
             on_demand[name][region] = round(float(row["Price"]), 4)
         if row["SpotPrice"]:
             spot[name, region].append(float(row["SpotPrice"]))
     table = {
-        name: {region: [usd, _middle(spot.get((name, region)))] for region, usd in sorted(regions.items())}
+        name: {region: [usd, _median(spot.get((name, region)))] for region, usd in sorted(regions.items())}
         for name, regions in sorted(on_demand.items())
     }
     source = "github.com/skypilot-org/skypilot-catalog catalogs/v7/aws/vms.csv, made from the AWS price list"
     return _by_line({"source": source, "date": date, "unit": "USD per hour: on demand, spot"}, "prices", table)
 
 
-def _wanted(name: str) -> bool:
+def _is_in_catalog(name: str) -> bool:
     family, _, size = name.partition(".")
     return family in FAMILIES and not size.startswith("metal")
 
@@ -102,7 +103,7 @@ def _instance(described: dict[str, Any], regions: list[str]) -> dict[str, Any]:
 
 
 def _cards(cards: list[dict[str, Any]]) -> list[list[Any]]:
-    """Equal cards in a row as one entry: how many, interfaces of each, Gb/s of each, whether EFA runs on it."""
+    """Group identical consecutive cards: number of cards, then interfaces, Gb/s and EFA of each."""
     each = [
         [card["MaximumNetworkInterfaces"], card["PeakBandwidthInGbps"], "efa" in card["InterfaceTypes"]]
         for card in sorted(cards, key=lambda card: card["NetworkCardIndex"])
@@ -121,24 +122,24 @@ def _architecture(supported: list[str]) -> str:
 
 def _regions() -> dict[str, list[str]]:
     folder = files("moto") / "ec2" / "resources" / "instance_type_offerings" / "region"
-    found: dict[str, list[str]] = defaultdict(list)
+    regions: dict[str, list[str]] = defaultdict(list)
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         for offer in json.loads(gzip.decompress(file.read_bytes())):
-            found[offer["InstanceType"]].append(offer["Location"])
-    return found
+            regions[offer["InstanceType"]].append(offer["Location"])
+    return regions
 
 
 def _moto(name: str) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(gzip.decompress((files("moto") / "ec2" / "resources" / name).read_bytes()))
-    return read
+    content: dict[str, Any] = json.loads(gzip.decompress((files("moto") / "ec2" / "resources" / name).read_bytes()))
+    return content
 
 
-def _middle(found: list[float] | None) -> float | None:
-    return round(median(found), 4) if found else None
+def _median(prices: list[float] | None) -> float | None:
+    return round(median(prices), 4) if prices else None
 
 
 def _by_line(head: dict[str, str], key: str, table: dict[str, Any]) -> str:
-    """JSON with one line for each entry of the table: a change of one type is one changed line."""
+    """Return JSON with one line per entry of the table, so that a change of one type is a diff of one line."""
     lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in table.items())
     first = "".join(f"  {json.dumps(name)}: {json.dumps(text)},\n" for name, text in head.items())
     return f"{{\n{first}  {json.dumps(key)}: {{\n{lines}\n  }}\n}}\n"

@@ -1,4 +1,4 @@
-"""ClusterSpec: what is wanted."""
+"""ClusterSpec: the typed description of a cluster."""
 
 from cluster.spec.issue import Issue, SpecError
 from cluster.spec.model import (

@@ -1,4 +1,4 @@
-"""What the model knows about its own fields, in words; error messages, documents and update rules share it."""
+"""Descriptions of the model's fields, shared by error messages, documents and update rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from cluster.spec.model import PATTERN_WORDS, ClusterSpec, Part, Policy
+from cluster.spec.model import PATTERN_WORDS, ClusterSpec, Policy, SpecModel
 from cluster.spec.written import inline
 
 KEY = ("[key]",)
@@ -19,15 +19,15 @@ NUMBERS = {int: "a whole number", float: "a number"}
 
 @dataclass(frozen=True)
 class Slot:
-    """A place a value can stand in: its type, its limits, and a value that would do."""
+    """A place for a value: its type, its limits, and an example."""
 
     annotation: Any
     limits: Sequence[object] = ()
     example: Any = None
 
 
-def walk(model: type[Part], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every field with its path; the names of groups, storages and users appear as `<name>`."""
+def walk(model: type[SpecModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every field with its path; names of groups, storage and users are shown as `<name>`."""
     for name, info in model.model_fields.items():
         path = prefix + name
         yield path, info
@@ -39,9 +39,9 @@ def walk(model: type[Part], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]
 
 
 def slot(model: type[ClusterSpec], location: Sequence[str | int]) -> Slot | None:
-    """The place that `location` (keys from the top of a spec) leads to, if there is one.
+    """Return the place that `location` (keys from the top of a spec) leads to; None if there is none.
 
-    pydantic marks a finding about a key, not about what the key holds, by one more element: `[key]`.
+    pydantic appends `[key]` to the location of an error about a key itself.
     """
     if location[-1:] == KEY and (mapping := slot(model, location[:-2])) and item_of(mapping.annotation):
         return _annotated_slot(get_args(bare(mapping.annotation))[0])
@@ -52,34 +52,37 @@ def slot(model: type[ClusterSpec], location: Sequence[str | int]) -> Slot | None
 
 
 def slot_of(info: FieldInfo) -> Slot:
+    """Return the place of a field's value."""
     return Slot(info.annotation, tuple(info.metadata), _example_of(info))
 
 
-def example_part(part: type[Part]) -> dict[str, Any]:
-    """The least that shows what such a mapping looks like: what it requires, else the first field of its own."""
+def example_part(part: type[SpecModel]) -> dict[str, Any]:
+    """Return a small example of a section: its required fields, or its first field if none is required."""
     required = [name for name, info in part.model_fields.items() if info.is_required()]
     shown = required or list(part.__annotations__)[:1]
     return {name: _example_of(part.model_fields[name]) for name in shown}
 
 
 def policy_of(info: FieldInfo) -> Policy:
+    """Return what changing the field does to a running cluster."""
     policy: Policy = info.json_schema_extra["policy"]  # type: ignore[index,assignment]
     return policy
 
 
-def part_of(annotation: Any) -> type[Part] | None:
+def part_of(annotation: Any) -> type[SpecModel] | None:
+    """Return the model that a field holds; None for plain values, lists and mappings."""
     kind = bare(annotation)
-    return kind if isinstance(kind, type) and issubclass(kind, Part) else None
+    return kind if isinstance(kind, type) and issubclass(kind, SpecModel) else None
 
 
 def item_of(annotation: Any) -> Any:
-    """The type of the values of a mapping, None for anything else."""
+    """Return the type of a mapping's values; None for anything else."""
     kind = bare(annotation)
     return get_args(kind)[1] if get_origin(kind) is dict else None
 
 
 def bare(annotation: Any) -> Any:
-    """The type without limits and without "or nothing"."""
+    """Return the type without limits and without `None`."""
     if get_origin(annotation) is Annotated:
         return bare(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -88,14 +91,14 @@ def bare(annotation: Any) -> Any:
 
 
 def expected(place: Slot) -> str:
-    """What may stand there: `a whole number from 1 to 512`."""
+    """Describe the allowed values, e.g. `a whole number from 1 to 512`."""
     kind = bare(place.annotation)
     if part := part_of(kind):
         return f"a mapping with the keys {', '.join(sorted(part.model_fields))}"
     if kind in NUMBERS:
         return NUMBERS[kind] + _range_words(place.limits)
     if kind is str:
-        return str(_limit(place.limits, "words") or PATTERN_WORDS.get(_limit(place.limits, "pattern"), "text"))
+        return str(_limit(place.limits, "text") or PATTERN_WORDS.get(_limit(place.limits, "pattern"), "text"))
     return _WORDS[get_origin(kind) or kind](kind, place.limits)
 
 

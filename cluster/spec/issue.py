@@ -1,4 +1,4 @@
-"""A finding about a spec: where it is, what is wrong, what to do about it."""
+"""Issues: what is wrong with a spec, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Issue:
+    """One error or warning about a spec."""
+
     level: Level
     code: str
     where: str
@@ -20,7 +22,7 @@ class Issue:
 
 
 class SpecError(Exception):
-    """A spec that cannot be used; carries every problem that was found, not just the first."""
+    """A spec that cannot be used, with all of its issues."""
 
     def __init__(self, issues: Sequence[Issue]) -> None:
         self.issues = list(issues)
@@ -28,15 +30,17 @@ class SpecError(Exception):
 
 
 def error(code: str, where: str, message: str, fix: str) -> Issue:
+    """Return an issue that stops `up`."""
     return Issue("error", code, where, message, fix)
 
 
 def warning(code: str, where: str, message: str, fix: str) -> Issue:
+    """Return an issue that does not stop `up`."""
     return Issue("warning", code, where, message, fix)
 
 
 def render(issues: Sequence[Issue]) -> str:
-    """Three lines for each issue, errors first, and a count at the end; the empty text where there is none."""
+    """Return three lines per issue, errors first, and the number of issues; an empty text if there are none."""
     if not issues:
         return ""
     ordered = sorted(issues, key=lambda issue: issue.level != "error")
@@ -46,8 +50,8 @@ def render(issues: Sequence[Issue]) -> str:
 
 def _count(issues: Sequence[Issue]) -> str:
     errors = sum(issue.level == "error" for issue in issues)
-    words = [_plural(errors, "error"), _plural(len(issues) - errors, "warning")]
-    return ", ".join(word for word in words if word)
+    counts = [_plural(errors, "error"), _plural(len(issues) - errors, "warning")]
+    return ", ".join(count for count in counts if count)
 
 
 def _plural(number: int, word: str) -> str:

@@ -1,4 +1,4 @@
-"""From plain data to a ClusterSpec, or every problem at once: where it is, what stands there, what may, the fix."""
+"""Turn plain data into a ClusterSpec, or into issues for all of its errors at once."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 
 from cluster.spec.fields import KEY, Slot, bare, example_part, expected, part_of, slot
 from cluster.spec.issue import Issue, SpecError, error
-from cluster.spec.model import ClusterSpec, Part
+from cluster.spec.model import ClusterSpec, SpecModel
 from cluster.spec.written import Location, entry, path, shown
 
 
 def load(data: Any, model: type[ClusterSpec]) -> ClusterSpec:
-    """Return the cluster that `data` describes; raise SpecError with every problem in it."""
+    """Return the cluster that `data` describes; raise SpecError with all errors in it."""
     try:
         return model.model_validate(data)
     except ValidationError as bad:
-        raise SpecError(_Problems(model).issues(bad)) from None
+        raise SpecError(_IssueBuilder(model).issues(bad)) from None
 
 
-class _Problems:
-    """Turns what pydantic found into issues, with the words and places of one model."""
+class _IssueBuilder:
+    """Turns pydantic's errors into issues, described in terms of one model."""
 
     def __init__(self, model: type[ClusterSpec]) -> None:
         self._model = model
 
     def issues(self, bad: ValidationError) -> list[Issue]:
-        """Return one issue per problem; a misspelt key is reported once, not also as missing."""
+        """Return one issue per error; a misspelt key is not also reported as missing."""
         details = bad.errors(include_url=False)
         misspelt = {self._meant(detail) for detail in details}
         reported = [detail for detail in details if detail["type"] != "missing" or detail["loc"] not in misspelt]
         return [self._issue(detail) for detail in reported]
 
     def _meant(self, detail: ErrorDetails) -> Location:
-        """Where a misspelt key belongs: what is missing there is not missing, and one problem is told once."""
+        """Return the location of the key that a misspelt key stands for."""
         if detail["type"] != "extra_forbidden":
             return ()
         near = self._nearest(self._as_written(detail["loc"]))
@@ -63,16 +63,16 @@ class _Problems:
         return error("unknown_key", path(location), f"unknown key; allowed: {', '.join(allowed)}", fix)
 
     def _keys(self, location: Location) -> list[str]:
-        """Those that may stand where this one does."""
+        """Return the keys that are allowed at this location."""
         holder = slot(self._model, location[:-1])
-        part: type[Part] = (part_of(holder.annotation) if holder else None) or self._model
+        part: type[SpecModel] = (part_of(holder.annotation) if holder else None) or self._model
         return sorted(part.model_fields)
 
     def _nearest(self, location: Location) -> list[str]:
         return get_close_matches(str(location[-1]), self._keys(location), n=1)
 
     def _as_written(self, location: Location) -> Location:
-        """Numbers are kept only where they count the entries of a list; a key of a mapping may be a number too."""
+        """Return the location with mapping keys as text; only indices of lists stay numbers."""
         places = [slot(self._model, location[:depth]) for depth in range(len(location))]
         lists = [place is not None and get_origin(bare(place.annotation)) is tuple for place in places]
         return tuple(key if in_list else str(key) for key, in_list in zip(location, lists, strict=True))

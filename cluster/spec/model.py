@@ -1,4 +1,4 @@
-"""The fields of a cluster: names, types, limits, defaults, and what changing each one means for a running cluster."""
+"""The fields of a cluster: names, types, limits, defaults, and what a change of each does to a running cluster."""
 
 from __future__ import annotations
 
@@ -17,54 +17,56 @@ NAME = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
 USER_NAME = r"^[a-z][a-z0-9_-]{0,30}$"
 MOUNT = r"^(/[a-z0-9][a-z0-9_-]*)+$"
 PATTERN_WORDS = {
-    NAME: "a name (lower-case letters, digits and '-', from a letter to a letter or digit, at most 20 characters)",
-    USER_NAME: "a user name (lower-case letters, digits, '_' and '-', at most 31 characters, beginning with a letter)",
+    NAME: "a name (at most 20 lower-case letters, digits and '-'; starts with a letter, does not end with '-')",
+    USER_NAME: "a user name (at most 31 lower-case letters, digits, '_' and '-'; starts with a letter)",
     MOUNT: "an absolute path of lower-case letters, digits, '_' and '-'",
 }
 
-# A Slurm node name, a container name and a DNS label at once.
+# Valid as a Slurm node name, a container name and a DNS label.
 Name = Annotated[str, Field(pattern=NAME)]
 UserName = Annotated[str, Field(pattern=USER_NAME)]
 
 
 def field(description: str, policy: Policy, **limits: Any) -> Any:
-    """A spec field; `policy` says what changing it does to a running cluster."""
+    """Declare a field of the spec; `policy` is what changing it does to a running cluster."""
     return Field(description=description, json_schema_extra={"policy": policy}, **limits)
 
 
-class Part(BaseModel):
+class SpecModel(BaseModel):
+    """Base of the spec's models: immutable, unknown keys and wrong types are rejected."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-PartT = TypeVar("PartT", bound=Part)
+SpecModelT = TypeVar("SpecModelT", bound=SpecModel)
 
 
 @dataclass(frozen=True)
-class Words:
-    """What values of a field are, as an error message says it; stands in `Annotated`."""
+class ValueDescription:
+    """Describes the values of a field in error messages; used in `Annotated`."""
 
-    words: str
+    text: str
 
 
-class Size(Part):
-    """What one local node may use of this machine."""
+class Size(SpecModel):
+    """The share of this machine that one local node may use."""
 
     cpus: int = field("CPUs the node sees and Slurm schedules", "replace", default=2, ge=1, le=512)
     memory_mb: int = field("memory limit of the node in MiB", "replace", default=2048, ge=512, le=4_194_304)
 
 
-class Gpus(Part):
+class Gpus(SpecModel):
     """The GPUs of one node."""
 
     count: int = field("GPUs per node", "replace", default=0, ge=0, le=16, examples=[2])
     kind: Literal["real", "simulated"] = field(
-        "simulated ones schedule but do not compute", "replace", default="simulated"
+        "simulated GPUs can be scheduled but do not compute", "replace", default="simulated"
     )
-    type: Name = field("GPU type as Slurm knows it, such as h100", "replace", default="h100")
+    type: Name = field("GPU type in Slurm, e.g. h100", "replace", default="h100")
 
 
-class Machine(Part):
-    """What one node is made of: a size on this machine, or a type the cloud sells."""
+class Machine(SpecModel):
+    """Hardware of a node: a size on this machine, or an instance type of the cloud."""
 
     size: Size | None = field(
         "size of a local node", "replace", default=None, examples=[{"cpus": 2, "memory_mb": 2048}]
@@ -73,11 +75,11 @@ class Machine(Part):
 
 
 class Login(Machine):
-    """The machine people log in to."""
+    """The machine that people log in to."""
 
-    enabled: bool = field("a login node of its own; without it the controller is the login node", "drain", default=True)
+    enabled: bool = field("a separate login node; without it the controller is the login node", "drain", default=True)
     ssh_port: int | None = field(
-        "also publish the login node's SSH on this port of 127.0.0.1",
+        "port of 127.0.0.1 on which the login node's SSH is also published",
         "replace",
         default=None,
         ge=1024,
@@ -86,10 +88,10 @@ class Login(Machine):
     )
 
 
-class Capacity(Part):
-    """How the machines of a group are bought, and what is tried when there are none."""
+class Capacity(SpecModel):
+    """How the machines of a group are bought, and what to try if none are available."""
 
-    kind: Purchase = field("how machines are bought first", "replace", default="on-demand")
+    kind: Purchase = field("how machines are bought at first", "replace", default="on-demand")
     reservation: str | None = field(
         "id of a capacity reservation or capacity block, or ARN of a resource group of reservations",
         "replace",
@@ -97,45 +99,51 @@ class Capacity(Part):
         examples=["cr-0123456789abcdef0"],
     )
     fallback: tuple[Purchase, ...] = field(
-        "what is tried next, in this order", "safe", default=(), strict=False, examples=[["on-demand"]]
+        "what to try next, in this order", "safe", default=(), strict=False, examples=[["on-demand"]]
     )
     zones: tuple[str, ...] = field(
-        "availability zones in the order in which they are tried; by default those of the network",
+        "availability zones in the order to try them; by default those of the network",
         "safe",
         default=(),
         strict=False,
         examples=[["us-east-1a"]],
     )
     placement: Literal["auto", "cluster", "none"] = field(
-        "machines close together; auto: where the fabric gains by it and the reservation allows it",
+        "machines close together; auto: if the fabric benefits and the reservation allows it",
         "replace",
         default="auto",
     )
     retry_s: int = field(
-        "how long a shortage is retried before it is reported as failed", "safe", default=600, ge=0, le=86400
+        "seconds for which a shortage is retried before it is reported as a failure",
+        "safe",
+        default=600,
+        ge=0,
+        le=86400,
     )
 
 
 class NodeGroup(Machine):
-    """A set of equal nodes; becomes one Slurm partition."""
+    """A set of identical nodes; becomes one Slurm partition."""
 
     count: int | None = field("number of nodes that always exist", "drain", default=None, ge=0, le=1024, examples=[2])
     min: int | None = field(
         "nodes that always exist in an autoscaled group", "drain", default=None, ge=0, le=1024, examples=[0]
     )
-    max: int | None = field("most nodes of an autoscaled group", "drain", default=None, ge=1, le=1024, examples=[8])
+    max: int | None = field(
+        "largest number of nodes of an autoscaled group", "drain", default=None, ge=1, le=1024, examples=[8]
+    )
     gpus: Gpus = field("GPUs of each node", "replace", default=Gpus())
     fabric: Fabric = field("network between the nodes", "replace", default="tcp")
     capacity: Capacity = field("how machines are bought", "replace", default=Capacity())
     ip_bandwidth: bool = field(
-        "more IP interfaces where the machine has many cards: faster S3 and Lustre, more addresses",
+        "more IP interfaces on machines with many network cards: faster S3 and Lustre, more addresses used",
         "replace",
         default=False,
     )
 
 
-class Network(Part):
-    """Addresses and reach of the nodes."""
+class Network(SpecModel):
+    """Addresses of the nodes, and what they can reach."""
 
     cidr: str | None = field(
         "address range of the nodes; by default the first free /24 of 10.88.0.0/16",
@@ -143,9 +151,9 @@ class Network(Part):
         default=None,
         examples=["10.88.7.0/24"],
     )
-    egress: bool = field("whether nodes reach the outside (packages, data sets)", "forbidden", default=True)
+    egress: bool = field("whether nodes can reach the internet (packages, data sets)", "forbidden", default=True)
     vpc_id: str | None = field(
-        "an existing VPC instead of one of its own", "forbidden", default=None, examples=["vpc-0123456789abcdef0"]
+        "an existing VPC to use instead of a new one", "forbidden", default=None, examples=["vpc-0123456789abcdef0"]
     )
     subnet_ids: tuple[str, ...] = field(
         "private subnets of that VPC, one per zone",
@@ -154,41 +162,39 @@ class Network(Part):
         strict=False,
         examples=[["subnet-0123456789abcdef0"]],
     )
-    flow_logs: bool = field("keep a log of refused and accepted connections", "safe", default=True)
+    flow_logs: bool = field("log accepted and rejected connections", "safe", default=True)
 
 
-class Storage(Part):
-    """One shared filesystem."""
+class Storage(SpecModel):
+    """A shared filesystem."""
 
     kind: Literal["volume", "fsx-lustre", "efs", "existing"] = field(
-        "what holds the files", "forbidden", default="volume"
+        "kind of filesystem", "forbidden", default="volume"
     )
-    mount: str = field("where every node mounts it", "forbidden", default="/shared", pattern=MOUNT)
+    mount: str = field("mount point on every node", "forbidden", default="/shared", pattern=MOUNT)
     size_gb: int | None = field(
-        "capacity in GB, where the kind has one", "safe", default=None, ge=1, le=1_000_000, examples=[1200]
+        "capacity in GB, for kinds that have one", "safe", default=None, ge=1, le=1_000_000, examples=[1200]
     )
     throughput: int | None = field(
         "MB/s per TiB of a Lustre filesystem", "safe", default=None, ge=125, le=1000, examples=[250]
     )
-    efa: bool = field("Lustre clients use EFA where the machine has it", "forbidden", default=False)
+    efa: bool = field("Lustre clients use EFA on machines that have it", "forbidden", default=False)
     s3: str | None = field(
-        "bucket and prefix that appear as files", "forbidden", default=None, examples=["s3://my-data/corpus"]
+        "bucket and prefix whose objects appear as files", "forbidden", default=None, examples=["s3://my-data/corpus"]
     )
-    id: str | None = field(
-        "id of a filesystem that exists already", "forbidden", default=None, examples=["fs-0123456789abcdef0"]
-    )
+    id: str | None = field("id of an existing filesystem", "forbidden", default=None, examples=["fs-0123456789abcdef0"])
     keep: bool = field(
-        "teardown keeps it, names it and what it costs; false: it goes with the cluster", "safe", default=True
+        "whether teardown keeps it (and reports its cost) or deletes it with the cluster", "safe", default=True
     )
 
 
-class User(Part):
+class User(SpecModel):
     """A person who may log in and run jobs."""
 
     uid: int = field("numeric id, the same on every node", "forbidden", ge=1000, le=60000, examples=[2001])
-    # YAML has lists only; strict mode would refuse one where a tuple is declared.
+    # YAML has only lists, and strict mode would reject a list for a tuple.
     ssh_keys: tuple[str, ...] = field(
-        "public keys that may log in",
+        "public SSH keys of the user",
         "safe",
         default=(),
         strict=False,
@@ -197,26 +203,28 @@ class User(Part):
     admin: bool = field("may use sudo and administer Slurm", "safe", default=False)
 
 
-class SlurmOptions(Part):
+class SlurmOptions(SpecModel):
     """Scheduler settings."""
 
     default_group: Name | None = field(
-        "group of a job that names no partition; by default the first by name", "safe", default=None, examples=["gpu"]
+        "group for jobs that name no partition; by default the first by name", "safe", default=None, examples=["gpu"]
     )
-    default_time: str = field("time limit of a job that names none", "safe", default="1:00:00")
-    max_time: str = field("longest time limit", "safe", default="UNLIMITED")
-    slurmd_timeout_s: int = field("silence after which a node is down", "safe", default=30, ge=10, le=3600)
-    kill_wait_s: int = field("time between TERM and KILL", "safe", default=30, ge=1, le=600)
+    default_time: str = field("time limit of jobs that set none", "safe", default="1:00:00")
+    max_time: str = field("longest time limit of a job", "safe", default="UNLIMITED")
+    slurmd_timeout_s: int = field(
+        "seconds without an answer after which a node is down", "safe", default=30, ge=10, le=3600
+    )
+    kill_wait_s: int = field("seconds between SIGTERM and SIGKILL", "safe", default=30, ge=1, le=600)
     suspend_s: int = field(
-        "idle time after which an autoscaled node is given back", "safe", default=600, ge=60, le=86400
+        "seconds of idle time after which an autoscaled node is released", "safe", default=600, ge=60, le=86400
     )
-    resume_s: int = field("time an autoscaled node has to come up", "safe", default=1800, ge=60, le=7200)
+    resume_s: int = field("seconds that an autoscaled node has to come up", "safe", default=1800, ge=60, le=7200)
     extra: dict[str, str] = field(
-        "more slurm.conf settings, by key", "safe", default={}, examples=[{"MaxArraySize": "5000"}]
+        "additional slurm.conf settings by key", "safe", default={}, examples=[{"MaxArraySize": "5000"}]
     )
 
 
-class Software(Part):
+class Software(SpecModel):
     """Pinned versions."""
 
     slurm: Literal["24.11"] = field("Slurm release", "replace", default="24.11")
@@ -225,27 +233,31 @@ class Software(Part):
     )
 
 
-class Budget(Part):
-    """Limits on cost; a target without prices has nothing to compare them with."""
+class Budget(SpecModel):
+    """Limits on cost; ignored by targets without prices."""
 
     usd_per_hour: float | None = field(
-        "most the cluster may cost per hour", "safe", default=None, gt=0, examples=[10.0]
+        "highest cost of the cluster per hour", "safe", default=None, gt=0, examples=[10.0]
     )
     usd_per_month: float | None = field(
-        "most the cluster may cost in a calendar month; beyond it idle GPU nodes are stopped",
+        "highest cost of the cluster in a calendar month; above it idle GPU nodes are stopped",
         "safe",
         default=None,
         gt=0,
         examples=[5000.0],
     )
-    usd_total: float | None = field("most the cluster may cost in all", "safe", default=None, gt=0, examples=[200.0])
+    usd_total: float | None = field("highest total cost of the cluster", "safe", default=None, gt=0, examples=[200.0])
     notify: tuple[str, ...] = field(
-        "e-mail addresses told at 50, 80 and 100 %", "safe", default=(), strict=False, examples=[["ops@example.com"]]
+        "e-mail addresses that are notified at 50, 80 and 100 %",
+        "safe",
+        default=(),
+        strict=False,
+        examples=[["ops@example.com"]],
     )
 
 
-class ClusterSpec(Part):
-    """One cluster, whole.
+class ClusterSpec(SpecModel):
+    """The description of a cluster.
 
     A target may have a section of its own, under its name. This class keeps such a section as it is; `with_sections`
     returns the model that also checks them.
@@ -262,15 +274,15 @@ class ClusterSpec(Part):
         examples=[{"gpu": {"count": 2}}],
     )
     controller: Machine = field("the machine that runs slurmctld and slurmdbd", "replace", default=Machine())
-    login: Login = field("the machine people log in to", "replace", default=Login())
-    network: Network = field("addresses and reach of the nodes", "forbidden", default=Network())
+    login: Login = field("the machine that people log in to", "replace", default=Login())
+    network: Network = field("addresses of the nodes, and what they can reach", "forbidden", default=Network())
     storage: dict[Name, Storage] = field(
-        "shared filesystems by name; `shared` has environments and jobs, `home` the homes where there is one",
+        "shared filesystems by name; `shared` holds environments and jobs, `home` (optional) the users' homes",
         "forbidden",
         default={"shared": Storage()},
     )
     users: dict[UserName, User] = field(
-        "people who may run jobs; the first by name runs the ready gate, and is who `ssh` and `submit` log in as",
+        "people who may run jobs; the first by name runs the ready gate and is the user of `ssh` and `submit`",
         "safe",
         min_length=1,
         default={"muster": User(uid=2000)},
@@ -278,39 +290,39 @@ class ClusterSpec(Part):
     slurm: SlurmOptions = field("scheduler settings", "safe", default=SlurmOptions())
     software: Software = field("pinned versions", "replace", default=Software())
     tags: dict[str, str] = field(
-        "labels put on everything created from then on", "safe", default={}, examples=[{"owner": "research"}]
+        "labels on everything that is created", "safe", default={}, examples=[{"owner": "research"}]
     )
     budget: Budget = field("limits on cost", "safe", default=Budget())
 
     @field_validator("groups", "storage", "users", "tags")
     @classmethod
     def _by_name(cls, mapping: dict[str, Any]) -> dict[str, Any]:
-        """Pulumi hands mappings over sorted by key: the order in the file cannot mean anything, so it never does."""
+        """Sort by key, as Pulumi passes mappings: the order in the file has no meaning."""
         return dict(sorted(mapping.items()))
 
-    def section(self, name: str, model: type[PartT]) -> PartT | None:
-        """Return the section called `name`, or None where the spec has none."""
+    def section(self, name: str, model: type[SpecModelT]) -> SpecModelT | None:
+        """Return the section called `name`, or None if the spec has none."""
         value = getattr(self, name, None)
         return value if value is None or isinstance(value, model) else model.model_validate_json(json.dumps(value))
 
 
-def with_sections(targets: Sequence[str], sections: Mapping[str, type[Part]]) -> type[ClusterSpec]:
-    """Return the model of a stack file: `target` is one of `targets`, and only their sections are allowed besides."""
-    known_target = Literal[*targets]  # type: ignore[valid-type]
+def with_sections(targets: Sequence[str], sections: Mapping[str, type[SpecModel]]) -> type[ClusterSpec]:
+    """Return the model of a stack file: `target` is one of `targets`, and only their sections are allowed."""
+    target_name = Literal[*targets]  # type: ignore[valid-type]
     fields: dict[str, Any] = {
-        "target": (known_target, field("where the machines come from", "forbidden", examples=[targets[-1]])),
+        "target": (target_name, field("where the machines come from", "forbidden", examples=[targets[-1]])),
         **{name: _section_field(name, section) for name, section in sections.items()},
     }
     return create_model("ClusterSpec", __base__=_CheckedSpec, **fields)
 
 
 class _CheckedSpec(ClusterSpec):
-    """A spec in which every key has to be one that the model has."""
+    """A spec that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-def _section_field(name: str, section: type[Part]) -> tuple[Any, Any]:
+def _section_field(name: str, section: type[SpecModel]) -> tuple[Any, Any]:
     required = {key: info for key, info in section.model_fields.items() if info.is_required()}
     example = {key: info.examples[0] for key, info in required.items() if info.examples}
     description = f"{(section.__doc__ or '').rstrip('.')}, for target {name}"

@@ -1,4 +1,4 @@
-"""The YAML of a stack file: syntax, duplicate keys and the way down to `config: muster:cluster`."""
+"""Read a stack file: YAML syntax, duplicate keys, and the path to `config: muster:cluster`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START = (
 
 
 class Loader(yaml.SafeLoader):
-    """YAML as Pulumi's own parser reads it: 1:00:00 and `no` are text, not 3600 and false."""
+    """Reads YAML as Pulumi's own parser does: 1:00:00 and `no` are text, not 3600 and false."""
 
 
 Loader.yaml_implicit_resolvers = {}
@@ -38,7 +38,7 @@ for _tag, _pattern, _first in (
 
 
 def cluster_of(stack_file: Path) -> Any:
-    """What stands under `config: muster:cluster`; raises SpecError where there is no way to it."""
+    """Return the data under `config: muster:cluster`; raise SpecError if the file does not have it."""
     document = _parse(stack_file.name, _text(stack_file))
     name = stack_file.name
     if document is None:
@@ -58,8 +58,8 @@ def _text(stack_file: Path) -> str:
     try:
         return stack_file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        known = sorted(f.name for f in stack_file.parent.glob("Pulumi.*.yaml"))
-        message = f"no such stack file in {stack_file.parent}; there are: {', '.join(known) or 'none'}"
+        stack_files = sorted(f.name for f in stack_file.parent.glob("Pulumi.*.yaml"))
+        message = f"no such stack file in {stack_file.parent}; there are: {', '.join(stack_files) or 'none'}"
         raise SpecError([error("no_file", where, message, "name one of them, or write this one")]) from None
     except UnicodeDecodeError as bad:
         message = f"byte {bad.start} is not UTF-8 text"
@@ -95,14 +95,14 @@ def _syntax(name: str, bad: yaml.MarkedYAMLError) -> Issue:
 
 
 def _duplicates(name: str, root: yaml.Node) -> Iterator[Issue]:
-    """Keys written twice in one mapping; PyYAML would silently keep the last."""
-    seen_nodes: set[int] = set()
+    """Yield keys that appear twice in a mapping; PyYAML would silently keep the last."""
+    visited: set[int] = set()
     waiting: list[yaml.Node] = [root]
     while waiting:
         node = waiting.pop()
-        if id(node) in seen_nodes:
+        if id(node) in visited:
             continue
-        seen_nodes.add(id(node))
+        visited.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             waiting += reversed(node.value)
         elif isinstance(node, yaml.MappingNode):

@@ -1,4 +1,4 @@
-"""How values and paths look in messages: as they would be written in a stack file."""
+"""Format values and paths for messages, as they would be written in a stack file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-LONGEST = 60
+MAX_LENGTH = 60
 PLAIN = re.compile(r"^[A-Za-z_/][A-Za-z0-9_./@:-]*$")
 SPECIAL = ("true", "false", "null")
 
@@ -14,19 +14,19 @@ Location = tuple[str | int, ...]
 
 
 def path(location: Location) -> str:
-    """A location as one would say it: `users.alice.ssh_keys[0]`."""
-    words = [f"[{key}]" if isinstance(key, int) else f".{_plain(key)}" for key in location]
-    return "".join(words).removeprefix(".") or "muster:cluster"
+    """Return a location as a path, e.g. `users.alice.ssh_keys[0]`."""
+    parts = [f"[{key}]" if isinstance(key, int) else f".{_plain(key)}" for key in location]
+    return "".join(parts).removeprefix(".") or "muster:cluster"
 
 
 def entry(location: Location, value: Any) -> str:
-    """The line that sets the value: `count: 2`."""
+    """Return the line that sets a value, e.g. `count: 2`."""
     last = location[-1] if location else "muster:cluster"
     return f"- {inline(value)}" if isinstance(last, int) else f"{_plain(last)}: {inline(value)}"
 
 
 def inline(value: Any) -> str:
-    """A value on one line; text is quoted where YAML would take it for something else."""
+    """Return a value on one line; text is quoted if YAML would read it as something else."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_plain(str(k))}: {inline(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -35,17 +35,17 @@ def inline(value: Any) -> str:
 
 
 def shown(value: object) -> str:
-    """What was found, short enough for a message."""
+    """Return an input value, short enough for a message."""
     if value is None:
         return "an empty value"
     if isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int | float):
-        return "a huge number" if value > 10**LONGEST else str(value)
+        return "a huge number" if value > 10**MAX_LENGTH else str(value)
     if isinstance(value, str):
         if "PRIVATE KEY" in value:
             return "a private key"
-        return json.dumps(value if len(value) <= LONGEST else value[:LONGEST] + "...", ensure_ascii=False)
+        return json.dumps(value if len(value) <= MAX_LENGTH else value[:MAX_LENGTH] + "...", ensure_ascii=False)
     kind = "mapping" if isinstance(value, dict) else type(value).__name__
     return f"a {kind}" if value else f"an empty {kind}"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from cluster.inventory import Inventory
 from cluster.spec import ClusterSpec, Fabric, Issue
-from cluster.spec.model import Part
+from cluster.spec.model import SpecModel
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan
 from infra.targets.cost import Cost, Quote
@@ -137,7 +137,7 @@ class Target(ABC):
     name: ClassVar[str]
     """As a spec writes it."""
     capabilities: ClassVar[Capabilities]
-    section: ClassVar[type[Part] | None] = None
+    section: ClassVar[type[SpecModel] | None] = None
     """Model of the target's own section of the spec, which stands under the target's name."""
     setup_phases: ClassVar[tuple[str, ...]] = ()
     """What `python -m setup` has to prepare on this machine; empty means everything."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.spec import Budget, ClusterSpec, Issue, Machine, Network, NodeGroup, Storage
 from cluster.spec.issue import error
-from cluster.spec.model import Part
+from cluster.spec.model import SpecModel
 from infra.targets.registry import target_of, targets
 from infra.targets.target import Launches
 
@@ -79,7 +79,7 @@ def check_fields(spec: ClusterSpec) -> Iterator[Issue]:
                 yield _refuse(spec, f"{where}.{key}", owners)
 
 
-def _parts(spec: ClusterSpec) -> Iterator[tuple[str, str, Any, type[Part]]]:
+def _parts(spec: ClusterSpec) -> Iterator[tuple[str, str, Any, type[SpecModel]]]:
     """Yield the parts whose fields may belong to some targets only: path, path with names, value, model."""
     for name, group in spec.groups.items():
         yield "groups", f"groups.{name}", group, NodeGroup

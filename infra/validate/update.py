@@ -14,7 +14,7 @@ from cluster import names
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.fields import item_of, part_of, policy_of
 from cluster.spec.issue import error
-from cluster.spec.model import Part, Policy
+from cluster.spec.model import Policy, SpecModel
 from cluster.spec.written import shown
 from infra.targets.registry import plan_of, target_of
 
@@ -62,7 +62,7 @@ def violations(old: ClusterSpec, new: ClusterSpec, running: Running, *, force: b
     return [*forbidden, *_users_in_the_way(old, new, running), *_nodes_in_the_way(old, new, running)]
 
 
-def _in_part(prefix: str, old: Part, new: Part) -> Iterator[Change]:
+def _in_part(prefix: str, old: SpecModel, new: SpecModel) -> Iterator[Change]:
     for name, info in type(old).model_fields.items():
         before, after = getattr(old, name), getattr(new, name)
         if before == after:
@@ -79,7 +79,7 @@ def _in_part(prefix: str, old: Part, new: Part) -> Iterator[Change]:
 def _in_mapping(path: str, old: dict[str, Any], new: dict[str, Any], policy: Policy) -> Iterator[Change]:
     for key in [*old, *(key for key in new if key not in old)]:
         before, after = old.get(key), new.get(key)
-        if isinstance(before, Part) and isinstance(after, Part):
+        if isinstance(before, SpecModel) and isinstance(after, SpecModel):
             yield from _in_part(f"{path}.{key}.", before, after)
         elif before != after:
             yield Change(f"{path}.{key}", before, after, _directed(policy, before, after))
@@ -175,4 +175,4 @@ def _counted(ids: Sequence[str]) -> tuple[str, str]:
 def _said(value: Any) -> str:
     if value is None:
         return "unset"
-    return "a mapping" if isinstance(value, Part) else shown(value)
+    return "a mapping" if isinstance(value, SpecModel) else shown(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.catalog.bandwidth import GIB, HOST_GB_PER_S, floor
+from cluster.catalog.bandwidth import GIB, HOST_GB_PER_S, minimum_busbw
 from cluster.catalog.instances import all_types
 from cluster.inventory import NodeSet
 
@@ -18,7 +18,7 @@ def basis(partition: str, sets: Sequence[NodeSet]) -> str:
     if any(row.size == GIB for row in found.busbw):
         return ""
     nobody = f"{partition}: nobody has published a figure for {found.name}"
-    least = floor(found)
+    least = minimum_busbw(found)
     if least is None:
         return f"{nobody}, which has no GPU: pairs are judged by each other only"
     if least == HOST_GB_PER_S:

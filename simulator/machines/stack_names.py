@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.catalog.near import near
+from cluster.catalog.similar import find_similar
 
 FOLDERS = (Path("stacks"), Path(__file__).parents[2] / "stacks")
 MAX_NODES = 1024
@@ -19,7 +19,7 @@ def names() -> list[str]:
 
 def similar(name: str) -> list[str]:
     """Return up to two stacks whose name resembles a mistyped one."""
-    return near(name, names(), most=2)
+    return find_similar(name, names(), most=2)
 
 
 def file_of(name: str) -> Path | None:

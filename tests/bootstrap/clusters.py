@@ -55,41 +55,41 @@ def desired(*more: Node, **spec: Any) -> Desired:
     )
 
 
-def bare(one: Node) -> Facts:
-    """A node as the baked image leaves it."""
+def bare(member: Node) -> Facts:
+    """Return the facts of a node that has just started from the baked image."""
     return Facts(
-        packages={name: "24.11.5-4" if "slurm" in name else "1" for name in list_packages(one)},
+        packages={name: "24.11.5-4" if "slurm" in name else "1" for name in list_packages(member)},
         enabled=frozenset({"ssh"}),
         active=frozenset({"ssh"}),
         loaded=frozenset({"ssh"}),
-        hostname=one.name,
+        hostname=member.name,
         container=True,
         mounted=True,
         cgroup="v1",
     )
 
 
-def bare_all(wanted: Desired) -> dict[str, Facts]:
-    return {n.name: bare(n) for n in wanted.inventory.nodes}
+def bare_all(target: Desired) -> dict[str, Facts]:
+    return {n.name: bare(n) for n in target.inventory.nodes}
 
 
-def done_all(wanted: Desired) -> dict[str, Facts]:
-    """What the facts are once everything that a bare cluster needs was done."""
-    facts = bare_all(wanted)
-    planned = plan_steps(facts, wanted)
-    return {n.name: _done(n, facts[n.name], planned, wanted) for n in wanted.inventory.nodes}
+def done_all(target: Desired) -> dict[str, Facts]:
+    """Return the facts of a cluster on which everything that a bare one needs was done."""
+    facts = bare_all(target)
+    planned = plan_steps(facts, target)
+    return {n.name: _done(n, facts[n.name], planned, target) for n in target.inventory.nodes}
 
 
 def titles(planned: Plan, name: str, step: str) -> list[str]:
     return [action.title for action in planned[name][step].actions]
 
 
-def _done(one: Node, facts: Facts, planned: Plan, wanted: Desired) -> Facts:
-    actions = [a for p in planned[one.name].values() for a in p.actions]
+def _done(member: Node, facts: Facts, planned: Plan, target: Desired) -> Facts:
+    actions = [a for p in planned[member.name].values() for a in p.actions]
     markers = dict(pair[::-1] for a in actions for pair in re.findall(r"echo (\w+) > /var/lib/muster/(\S+)", a.script))
     units = frozenset(u for a in actions for u in re.findall(r"multi-user.target.wants/([\w-]+)\.service", a.script))
     users = {
-        name: UserFact(user.uid, "muster", wanted.home(name), "/bin/bash") for name, user in wanted.spec.users.items()
+        name: UserFact(user.uid, "muster", target.home(name), "/bin/bash") for name, user in target.spec.users.items()
     }
     facts = replace(
         facts,
@@ -100,15 +100,15 @@ def _done(one: Node, facts: Facts, planned: Plan, wanted: Desired) -> Facts:
         users=users,
         hosts_merged=True,
     )
-    if one.role != "controller":
+    if member.role != "controller":
         return facts
-    people = wanted.spec.users
+    people = target.spec.users
     return replace(
         facts,
         homes={name: Home(user.uid, True) for name, user in people.items()},
         environment_complete=True,
-        bundle=wanted.bundle.digest,
-        slurm_nodes={n.name: NodeState("IDLE") for n in wanted.inventory.compute},
+        bundle=target.bundle.digest,
+        slurm_nodes={n.name: NodeState("IDLE") for n in target.inventory.compute},
         associations=frozenset({("toy", "muster", ""), *(("toy", "muster", name) for name in people)}),
         admins=frozenset(name for name, user in people.items() if user.admin),
     )

@@ -12,8 +12,8 @@ KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY---
 
 
 def written(folder: Path) -> access.Files:
-    wanted = desired(users={"alice": {"uid": 2001}, "bob": {"uid": 2002}})
-    files = access.files(folder, wanted.inventory, wanted.spec, KEY)
+    target = desired(users={"alice": {"uid": 2001}, "bob": {"uid": 2002}})
+    files = access.files(folder, target.inventory, target.spec, KEY)
     access.write(folder, files)
     return files
 

@@ -31,13 +31,13 @@ def other_file(facts: Facts_, name: str, path: str, **fields: Any) -> Facts_:
 
 
 def test_a_finished_cluster_needs_nothing() -> None:
-    wanted = desired()
-    assert list(list_deviations(plan_steps(done_all(wanted), wanted))) == []
+    target = desired()
+    assert list(list_deviations(plan_steps(done_all(target), target))) == []
 
 
 def test_a_bare_cluster_needs_every_step_but_packages() -> None:
     planned = plan_steps(bare_all(desired()), desired())
-    busy = {step for steps in planned.values() for step, one in steps.items() if one.actions}
+    busy = {step for steps in planned.values() for step, planned_step in steps.items() if planned_step.actions}
     assert busy == {step.name for step in registry.ALL} - {"packages", "time"}
     assert planned["gpu-1"]["time"].skipped == "a container uses the clock of its host"
 
@@ -143,16 +143,16 @@ def test_a_bare_cluster_needs_every_step_but_packages() -> None:
     ],
 )
 def test_deviations(deviate: Callable[[Facts_], Facts_], where: str, step: str, expected: list[str]) -> None:
-    wanted = desired()
-    assert titles(plan_steps(deviate(done_all(wanted)), wanted), where, step) == expected
+    target = desired()
+    assert titles(plan_steps(deviate(done_all(target)), target), where, step) == expected
 
 
 def test_what_is_shipped_is_keyed_by_content() -> None:
-    wanted = desired()
-    facts = changed(done_all(wanted), "controller", bundle="old", environment_complete=False)
-    planned = plan_steps(facts, wanted)
-    assert titles(planned, "controller", "bundle") == [f"ship bundle {wanted.bundle.digest}"]
-    assert titles(planned, "controller", "environment") == [f"build {wanted.environment}"]
+    target = desired()
+    facts = changed(done_all(target), "controller", bundle="old", environment_complete=False)
+    planned = plan_steps(facts, target)
+    assert titles(planned, "controller", "bundle") == [f"ship bundle {target.bundle.digest}"]
+    assert titles(planned, "controller", "environment") == [f"build {target.environment}"]
 
 
 def test_growth_touches_names_keys_and_configuration_of_the_others_but_no_daemon() -> None:
@@ -171,9 +171,9 @@ def test_growth_touches_names_keys_and_configuration_of_the_others_but_no_daemon
 
 
 def test_a_new_key_restarts_the_daemons() -> None:
-    wanted = desired()
-    rekeyed = replace(wanted, secrets=replace(wanted.secrets, slurm_key=b"x" * 1024))
-    planned = plan_steps(done_all(wanted), rekeyed)
+    target = desired()
+    rekeyed = replace(target, secrets=replace(target.secrets, slurm_key=b"x" * 1024))
+    planned = plan_steps(done_all(target), rekeyed)
     assert titles(planned, "gpu-1", "compute") == ["write /etc/slurm/slurm.key", "start slurmd"]
     assert "start slurmctld" in titles(planned, "controller", "controller")
 
@@ -193,13 +193,17 @@ def test_an_added_user_reaches_every_node_and_the_accounts() -> None:
 
 
 def test_a_storage_called_home_has_the_homes() -> None:
-    wanted = desired(storage={"shared": {}, "home": {"mount": "/users"}})
-    planned = plan_steps(bare_all(wanted), wanted)
+    target = desired(storage={"shared": {}, "home": {"mount": "/users"}})
+    planned = plan_steps(bare_all(target), target)
     assert "-d /users/muster " in planned["gpu-1"]["users"].actions[0].script
-    (home,) = [one for one in planned["controller"]["users"].actions if one.title == "create the home of muster"]
+    (home,) = [
+        action for action in planned["controller"]["users"].actions if action.title == "create the home of muster"
+    ]
     assert "mkdir -p /users/muster\n" in home.script
-    assert any("/users/muster/.ssh" in one.script for one in planned["controller"]["ssh"].actions)
-    assert not any("/shared/home" in one.script for step in planned["controller"].values() for one in step.actions)
+    assert any("/users/muster/.ssh" in action.script for action in planned["controller"]["ssh"].actions)
+    assert not any(
+        "/shared/home" in action.script for step in planned["controller"].values() for action in step.actions
+    )
 
 
 def test_a_removed_user_is_locked_out_and_loses_the_account_but_not_the_home() -> None:
@@ -211,17 +215,17 @@ def test_a_removed_user_is_locked_out_and_loses_the_account_but_not_the_home() -
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("users", "message"),
     [
         ({"muster": UserFact(2001, "", "/h", "/bin/bash")}, "muster has uid 2001, not 2000"),
         ({"other": UserFact(2000, "", "/h", "/bin/bash")}, "uid 2000 belongs to other"),
     ],
 )
-def test_a_uid_that_is_taken_is_an_error_and_not_a_change(found: dict[str, UserFact], said: str) -> None:
+def test_a_uid_that_is_taken_is_an_error_and_not_a_change(users: dict[str, UserFact], message: str) -> None:
     with pytest.raises(
-        BootstrapError, match=f"node gpu-1, step users: {said}. Fix: give users.muster.uid another value"
+        BootstrapError, match=f"node gpu-1, step users: {message}. Fix: give users.muster.uid another value"
     ):
-        plan_steps(changed(bare_all(desired()), "gpu-1", users=found), desired())
+        plan_steps(changed(bare_all(desired()), "gpu-1", users=users), desired())
 
 
 def test_missing_packages_are_installed_and_another_slurm_is_refused() -> None:

@@ -18,16 +18,16 @@ from tests.bootstrap.clusters import desired
 @pytest.fixture
 def props(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
-    wanted = desired()
+    target = desired()
     key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
     # Port 9 of this machine: nobody answers, at once.
     there = {"address": "127.0.0.1", "ssh_port": 9, "host_key": public_key(key)}
-    here = [n.model_copy(update=there) for n in wanted.inventory.nodes]
+    here = [n.model_copy(update=there) for n in target.inventory.nodes]
     return {
         "inventory": Inventory(cluster="toy", target="local", nodes=tuple(here)).model_dump_json(),
-        "spec": wanted.spec.model_dump_json(),
+        "spec": target.spec.model_dump_json(),
         "stack": "toy",
-        "bundle": bundle_digest(wanted.spec),
+        "bundle": bundle_digest(target.spec),
         "ssh_private_key": key,
         "slurm_key": base64.b64encode(b"k" * 1024).decode(),
         "db_password": "password",
@@ -47,17 +47,17 @@ def test_a_refresh_of_a_cluster_that_is_gone_says_so_and_does_not_fail(
     props: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infra.resources.slurm_cluster._REFRESH_DEADLINE_S", 0.2)
-    found = SlurmClusterProvider().read("id", props)
-    assert found.id == "id"
-    assert "access file inventory.json is missing or changed" in found.outs["pending"]
-    gone = [line for line in found.outs["pending"] if line.startswith("controller: connect: SSH at 127.0.0.1:9")]
+    result = SlurmClusterProvider().read("id", props)
+    assert result.id == "id"
+    assert "access file inventory.json is missing or changed" in result.outs["pending"]
+    gone = [line for line in result.outs["pending"] if line.startswith("controller: connect: SSH at 127.0.0.1:9")]
     assert len(gone) == 1
     assert "connection refused" in gone[0]
 
 
 def test_a_refresh_with_a_spec_that_no_longer_parses_does_not_fail(props: dict[str, object]) -> None:
-    found = SlurmClusterProvider().read("id", props | {"spec": "{}"})
-    assert found.outs["pending"] == ["what the cluster was made from cannot be read any more (ValidationError)"]
+    result = SlurmClusterProvider().read("id", props | {"spec": "{}"})
+    assert result.outs["pending"] == ["what the cluster was made from cannot be read any more (ValidationError)"]
 
 
 def test_the_bundle_is_the_same_for_the_same_files() -> None:

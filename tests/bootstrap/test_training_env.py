@@ -66,9 +66,9 @@ def lock(wheel: Path) -> Path:
 
 @pytest.fixture
 def boxes() -> Iterator[list[Box]]:
-    made: list[Box] = []
-    yield made
-    for box in made:
+    started: list[Box] = []
+    yield started
+    for box in started:
         docker("rm", "-f", box.name, check=False)
 
 

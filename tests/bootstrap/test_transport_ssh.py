@@ -21,8 +21,8 @@ from tests.bootstrap.sshd import Sshd
 
 
 def private_key() -> str:
-    made = Ed25519PrivateKey.generate()
-    return made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+    key = Ed25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
 
 
 KEY, HOST_KEY, STRANGER = private_key(), private_key(), private_key()
@@ -54,9 +54,9 @@ def sshd() -> Iterator[Sshd]:
 
 @pytest.fixture
 def transport(sshd: Sshd) -> Iterator[SshTransport]:
-    made = SshTransport.connect(node(sshd.port), KEY)
-    yield made
-    made.close()
+    connected = SshTransport.connect(node(sshd.port), KEY)
+    yield connected
+    connected.close()
 
 
 def test_output_errors_code_and_stdin(transport: SshTransport) -> None:

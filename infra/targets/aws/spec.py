@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from cluster.spec import ClusterSpec
-from cluster.spec.model import Part, Words, field
+from cluster.spec.model import SpecModel, ValueDescription, field
 from infra.targets.target import Capabilities
 
 SECTION = "aws"
@@ -26,10 +26,10 @@ CAPABILITIES = Capabilities(
 )
 
 
-class Aws(Part):
+class Aws(SpecModel):
     """Where on AWS, and under whose rules."""
 
-    region: Annotated[str, Words("an AWS region, such as us-east-1")] = field(
+    region: Annotated[str, ValueDescription("an AWS region, such as us-east-1")] = field(
         "AWS region", "forbidden", pattern=REGION, examples=["us-east-1"]
     )
     zones: tuple[str, ...] = field(

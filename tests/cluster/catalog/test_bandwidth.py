@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.catalog.bandwidth import GIB, expected, floor
+from cluster.catalog.bandwidth import GIB, expected_busbw, minimum_busbw
 from cluster.catalog.instances import all_types, instance
 from infra.targets.registry import plan_of as plan
 from tests.infra.targets.aws.specs import group, spec
@@ -30,21 +30,21 @@ from trainer import bandwidth as measured
     ],
 )
 def test_what_a_type_should_reach_at_the_largest_size_that_is_measured(name: str, gb_per_s: float | None) -> None:
-    assert expected(instance(name)).get(GIB) == gb_per_s
+    assert expected_busbw(instance(name)).get(GIB) == gb_per_s
     assert max(measured.SIZES + measured.LARGE) == GIB
 
 
 def test_the_derived_least_is_far_below_everything_that_was_published() -> None:
     """Else it would take healthy machines away."""
-    for found in all_types().values():
-        for row in found.busbw:
+    for machine in all_types().values():
+        for row in machine.busbw:
             if row.size >= GIB:
-                assert (floor(found) or 0.0) < 0.7 * row.gb_per_s, (found.name, row)
+                assert (minimum_busbw(machine) or 0.0) < 0.7 * row.gb_per_s, (machine.name, row)
 
 
 def test_every_gpu_machine_with_efa_is_held_to_something() -> None:
-    types = [found for found in all_types().values() if found.efa_interfaces and found.gpus.count]
-    assert [found.name for found in types if GIB not in expected(found)] == []
+    types = [machine for machine in all_types().values() if machine.efa_interfaces and machine.gpus.count]
+    assert [machine.name for machine in types if GIB not in expected_busbw(machine)] == []
 
 
 def test_nodes_are_told_what_is_expected_of_them() -> None:

@@ -9,28 +9,30 @@ import pytest
 from cluster.catalog import instances, refresh
 from cluster.catalog.instances import DATA, Card, Gpus, UnknownInstanceType, UnverifiedInstanceType, all_types, instance
 
-GPU_TYPES = [name for name, found in all_types().items() if found.gpus.count]
+GPU_TYPES = [name for name, machine in all_types().items() if machine.gpus.count]
 
 
 def test_the_file_is_what_the_generator_makes() -> None:
     text = (DATA / "instances.json").read_text()
-    assert text == refresh.instances(json.loads(text)["date"]), "run `python -m cluster.catalog.refresh instances DATE`"
+    assert text == refresh.render_instances(json.loads(text)["date"]), (
+        "run `python -m cluster.catalog.refresh instances DATE`"
+    )
 
 
 def test_one_machine_whole() -> None:
-    found = instance("p5.48xlarge")
-    assert (found.family, found.vcpus, found.cores, found.sockets) == ("p5", 192, 96, 2)
-    assert found.memory_mb == 2048 * 1024
-    assert found.gpus == Gpus(8, "h100", "H100", 81920)
-    assert found.network_cards == tuple(Card(index, 2, True, 100.0) for index in range(32))
-    assert (found.efa_interfaces, found.efa_generation, found.nvlink, found.ip_every) == (32, 2, 4, 4)
-    assert found.instance_store == (8, 3800)
-    assert found.architecture == "x86_64"
-    assert found.purchases == {"on-demand", "spot", "reservation", "block"}
-    assert not found.auto_recovery
-    assert "us-east-1" in found.regions
-    assert "eu-west-3" not in found.regions
-    assert [(b.nodes, b.size, b.gb_per_s) for b in found.busbw][-1] == (2, 16 * 2**30, 487)
+    machine = instance("p5.48xlarge")
+    assert (machine.family, machine.vcpus, machine.cores, machine.sockets) == ("p5", 192, 96, 2)
+    assert machine.memory_mb == 2048 * 1024
+    assert machine.gpus == Gpus(8, "h100", "H100", 81920)
+    assert machine.network_cards == tuple(Card(index, 2, True, 100.0) for index in range(32))
+    assert (machine.efa_interfaces, machine.efa_generation, machine.nvlink, machine.ip_every) == (32, 2, 4, 4)
+    assert machine.instance_store == (8, 3800)
+    assert machine.architecture == "x86_64"
+    assert machine.purchases == {"on-demand", "spot", "reservation", "block"}
+    assert not machine.auto_recovery
+    assert "us-east-1" in machine.regions
+    assert "eu-west-3" not in machine.regions
+    assert [(b.nodes, b.size, b.gb_per_s) for b in machine.busbw][-1] == (2, 16 * 2**30, 487)
 
 
 def test_the_first_card_of_p6_b300_has_no_efa() -> None:
@@ -58,8 +60,8 @@ def test_the_first_card_of_p6_b300_has_no_efa() -> None:
     ],
 )
 def test_gpus_memory_and_efa(name: str, count: int, memory_gib: int, efa: int) -> None:
-    found = instance(name)
-    assert (found.gpus.count, found.memory_mb, found.efa_interfaces) == (count, memory_gib * 1024, efa)
+    machine = instance(name)
+    assert (machine.gpus.count, machine.memory_mb, machine.efa_interfaces) == (count, memory_gib * 1024, efa)
 
 
 @pytest.mark.parametrize("name", GPU_TYPES)
@@ -70,13 +72,13 @@ def test_every_gpu_has_a_name_that_slurm_takes(name: str) -> None:
 
 @pytest.mark.parametrize("name", GPU_TYPES)
 def test_efa_cards_and_efa_interfaces_agree(name: str) -> None:
-    found = instance(name)
-    assert found.efa_interfaces == sum(card.efa for card in found.network_cards)
+    machine = instance(name)
+    assert machine.efa_interfaces == sum(card.efa for card in machine.network_cards)
 
 
 def test_trainium_has_chips_and_no_gpus() -> None:
-    found = instance("trn1.32xlarge")
-    assert (found.neuron, found.gpus.count, found.efa_interfaces) == (16, 0, 8)
+    machine = instance("trn1.32xlarge")
+    assert (machine.neuron, machine.gpus.count, machine.efa_interfaces) == (16, 0, 8)
 
 
 def test_architectures() -> None:
@@ -98,7 +100,7 @@ def test_a_type_with_contradicting_sources_is_refused_with_the_reason() -> None:
 
 
 def test_what_was_reviewed_belongs_to_something_that_exists() -> None:
-    families = {found.family for found in all_types().values()}
+    families = {machine.family for machine in all_types().values()}
     assert set(instances._reviewed()["families"]) <= families
     assert set(instances._reviewed()["busbw"]) <= set(all_types())
     assert not set(instances.unverified()) & set(all_types())

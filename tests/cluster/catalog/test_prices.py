@@ -57,6 +57,6 @@ def test_every_service_price_has_a_date_and_a_source(name: str) -> None:
 
 
 def test_the_generator_reads_the_table() -> None:
-    made = json.loads(refresh.prices("2026-08-22", csv.DictReader(io.StringIO(TABLE))))
-    assert made["prices"] == {"p5.48xlarge": {"us-east-1": [55.04, 21.0], "us-west-1": [68.8, None]}}
-    assert made["date"] == "2026-08-22"
+    table = json.loads(refresh.render_prices("2026-08-22", csv.DictReader(io.StringIO(TABLE))))
+    assert table["prices"] == {"p5.48xlarge": {"us-east-1": [55.04, 21.0], "us-west-1": [68.8, None]}}
+    assert table["date"] == "2026-08-22"

@@ -49,37 +49,36 @@ def test_what_programs_print(name: str, text: str, version: str) -> None:
           "fabric_manager": "Fabric Manager version is : 595.91.07"}, []),
         ({"driver": CLOSED_DRIVER, "fabric_manager": "Fabric Manager version is : 550.135"},
          ["NVIDIA driver 550.135; allowed: 580 or newer (the training environment has CUDA 13, "
-          "which no older branch runs)"]),
+          "which older branches cannot run)"]),
         ({"driver": ""},
          ["NVIDIA driver is missing; allowed: 580 or newer (the training environment has CUDA 13, "
-          "which no older branch runs)",
+          "which older branches cannot run)",
           "NVIDIA fabric manager 580.126.09; allowed: the same, the version of NVIDIA driver "
-          "(it refuses to start beside a driver of another version, and without it no GPU can be used)"]),
+          "(it does not start with a driver of another version, and no GPU works without it)"]),
         ({"fabric_manager": MANAGER},
          ["NVIDIA fabric manager 535.161.08; allowed: 580.126.09, the version of NVIDIA driver "
-          "(it refuses to start beside a driver of another version, and without it no GPU can be used)"]),
+          "(it does not start with a driver of another version, and no GPU works without it)"]),
         ({"efa_installer": EFA},
-         ["EFA installer 1.22.0; allowed: 1.39.0 or newer (from here on it brings the NCCL plugin that fits its "
-          "libfabric; before, the two came apart)"]),
+         ["EFA installer 1.22.0; allowed: 1.39.0 or newer (since this version it installs an NCCL plugin that "
+          "matches its libfabric)"]),
         ({"efa": ""},
-         ["EFA kernel module is missing; allowed: 2.12.1 or newer (Lustre's client over EFA needs it; the module "
-          "that comes with the kernel tells no version)"]),
+         ["EFA kernel module is missing; allowed: 2.12.1 or newer (Lustre over EFA needs it; the module in the "
+          "kernel shows no version)"]),
         ({"libfabric": FI_INFO}, ["libfabric 1.19.0; allowed: 1.22.0 or newer (the NCCL plugin needs it)"]),
         ({"aws_ofi_nccl": "Initializing aws-ofi-nccl git-6e504db"},
          ["aws-ofi-nccl shows no version ('Initializing aws-ofi-nccl git-6e504db'); allowed: 1.15.0 or newer "
-          "(it knows p6-b200 from here on; and only from 1.13 on is it called Libfabric, as nodes tell NCCL by "
-          "NCCL_NET)"]),
+          "(since this version it supports p6-b200; NCCL_NET=Libfabric needs 1.13)"]),
         ({"aws_ofi_nccl": "Initializing aws-ofi-nccl 1.9.2-aws"},
-         ["aws-ofi-nccl 1.9.2; allowed: 1.15.0 or newer (it knows p6-b200 from here on; and only from 1.13 on is it "
-          "called Libfabric, as nodes tell NCCL by NCCL_NET)"]),
+         ["aws-ofi-nccl 1.9.2; allowed: 1.15.0 or newer (since this version it supports p6-b200; "
+          "NCCL_NET=Libfabric needs 1.13)"]),
         ({"gdrcopy": "2.4.1"},
-         ["GDRCopy 2.4.1; allowed: 2.5 or newer (NCCL's GPU-initiated networking needs it; collectives do without "
+         ["GDRCopy 2.4.1; allowed: 2.5 or newer (NCCL's GPU-initiated networking needs it; collectives work without "
           "GDRCopy)"]),
         ({"gdrcopy": ""}, []),
         ({"gdrcopy": "2.5.0"}, []),
         ({"nccl": "nvidia-nccl-cu12==2.21.5"},
-         ["NCCL 2.21.5; allowed: 2.24.0 or newer (2.21 to 2.23 ignore errors of the plugin, and jobs hang instead of "
-          "failing)"]),
+         ["NCCL 2.21.5; allowed: 2.24.0 or newer (2.21 to 2.23 ignore errors of the plugin, so that jobs hang instead "
+          "of failing)"]),
     ],
 )  # fmt: skip
 def test_what_a_machine_with_everything_may_have(change: dict[str, str], expected: list[str]) -> None:

@@ -73,7 +73,7 @@ def _set(name: str, group: NodeGroup) -> NodeSet:
         instance_type=found.name,
         nvlinks=_LINKS[found.nvlink] if found.nvlink else 0,
         efa_devices=found.efa_interfaces if group.fabric == "efa" else 0,
-        busbw=bandwidth.expected(found) if group.fabric == "efa" else {},
+        busbw=bandwidth.expected_busbw(found) if group.fabric == "efa" else {},
     )
 
 

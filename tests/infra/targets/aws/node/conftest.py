@@ -15,5 +15,5 @@ __all__ = ["aws", "moto"]
 @pytest.fixture(scope="module")
 def cloud(moto: Moto) -> Iterator[Machines]:
     moto.reset()
-    with machines(moto) as made:
-        yield made
+    with machines(moto) as started:
+        yield started

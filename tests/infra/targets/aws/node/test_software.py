@@ -52,8 +52,8 @@ def test_an_old_driver_fails_the_whole_set_up_before_anything_is_done() -> None:
         plan_steps({GPU.name: old}, target())
     assert str(raised.value) == (
         "node gpu-3, step software: NVIDIA driver 550.135; allowed: 580 or newer (the training environment has CUDA "
-        "13, which no older branch runs); NVIDIA fabric manager 580.126.09; allowed: 550.135, the version of NVIDIA "
-        "driver (it refuses to start beside a driver of another version, and without it no GPU can be used). Fix: set "
+        "13, which older branches cannot run); NVIDIA fabric manager 580.126.09; allowed: 550.135, the version of "
+        "NVIDIA driver (it does not start with a driver of another version, and no GPU works without it). Fix: set "
         "`aws.ami` to an image that has the required versions, then `make up`; the allowed versions are in "
         "cluster/catalog/data/software.yaml."
     )

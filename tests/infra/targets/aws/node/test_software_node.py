@@ -111,7 +111,7 @@ def test_an_old_driver_fails_the_set_up_and_the_engine_hears_why(
     assert (report.state, report.step) == ("failed", "software")
     assert report.line.startswith(
         "node gpu-1, step software: NVIDIA driver 535.183.06; allowed: 580 or newer (the training environment has CUDA "
-        "13, which no older branch runs); NVIDIA fabric manager 580.126.09; allowed: 535.183.06, the version of "
+        "13, which older branches cannot run); NVIDIA fabric manager 580.126.09; allowed: 535.183.06, the version of "
     )
     assert "Fix: set `aws.ami` to an image that has the required versions" in report.line
     assert cloud.do("gpu-1", "test -e /etc/muster/fabric.env").code == 1, (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.catalog.near import near
+from cluster.catalog.similar import find_similar
 
 STACKS = ["aws-existing-vpc", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre", "local", "local-full"]
 TYPES = ["g6.xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "m7i.large"]
 
 
 @pytest.mark.parametrize(
-    ("word", "known", "meant"),
+    ("word", "names", "meant"),
     [
         ("p5e", TYPES, ["p5e.48xlarge", "p5en.48xlarge"]),
         ("p5e", STACKS, ["aws-p5en-lustre"]),
@@ -25,6 +25,6 @@ TYPES = ["g6.xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarg
         ("???", TYPES, []),
     ],
 )
-def test_what_begins_alike_comes_before_what_looks_alike(word: str, known: list[str], meant: list[str]) -> None:
-    assert near(word, known)[: len(meant)] == meant
-    assert bool(near(word, known)) == bool(meant)
+def test_what_begins_alike_comes_before_what_looks_alike(word: str, names: list[str], meant: list[str]) -> None:
+    assert find_similar(word, names)[: len(meant)] == meant
+    assert bool(find_similar(word, names)) == bool(meant)

@@ -1,0 +1,41 @@
+"""Find the names that a person may have meant: those that begin the same before those that only look similar."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher, get_close_matches
+
+MIN_SIMILARITY = 0.5
+# Sizes and prefixes that are in too many names to distinguish them.
+COMMON_PARTS = re.compile(r"aws|ml|.*xlarge.*")
+SEPARATORS = re.compile(r"[-._/\s]+")
+
+
+def find_similar(text: str, names: Iterable[str], limit: int = 3) -> list[str]:
+    """Return up to `limit` names, the most likely first; empty if none is similar.
+
+    Among instance types, `p5e` gives p5e.48xlarge, then p5en.48xlarge; among stacks, aws-p5en-lustre.
+    """
+    candidates, lowered = list(names), text.lower()
+    same_start = [n for n in candidates if lowered and any(end.startswith(lowered) for end in _ends(n))]
+    # `p5en.48xlarge` as the name of a stack: a part of the text is a part of the stack's name.
+    shared_part = [name for name in candidates if _parts(lowered) & _parts(name)]
+    close = get_close_matches(lowered, candidates, n=limit, cutoff=MIN_SIMILARITY)
+    similarity = {name: SequenceMatcher(None, lowered, name).ratio() for name in candidates}
+
+    def rank(some: list[str]) -> list[str]:
+        return sorted(some, key=lambda name: (lowered not in _parts(name), -similarity[name], name))
+
+    return list(dict.fromkeys([*rank(same_start), *(close or rank(shared_part))]))[:limit]
+
+
+def _ends(name: str) -> list[str]:
+    """Return the name from each of its parts on: aws-p5en-lustre, p5en-lustre, lustre."""
+    starts = [0, *(match.end() for match in SEPARATORS.finditer(name))]
+    return [name.lower()[start:] for start in starts]
+
+
+def _parts(name: str) -> set[str]:
+    """Return the parts of a name that distinguish it from others."""
+    return {part for part in SEPARATORS.split(name.lower()) if part and not COMMON_PARTS.fullmatch(part)}

@@ -1,1 +1,1 @@
-"""Micro-benchmarks of a machine or a cluster, through the trainer's own parts; runs where the trainer does."""
+"""Measure a machine or a cluster with micro-benchmarks of the trainer's own code; runs where the trainer runs."""

@@ -1,4 +1,4 @@
-"""The trainer's own parts, timed one by one: a decoder layer, the head with its loss, the optimizer."""
+"""Time parts of the trainer one by one: a decoder layer, the head with its loss, the optimizer."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from trainer.precision import DTYPES
 
 @dataclass(frozen=True)
 class Size:
+    """Sizes of a measured layer."""
+
     samples: int
     seq: int
     dim: int
@@ -30,27 +32,28 @@ CPU_SIZES = (
     Size(2, 128, 64, 4, 128, 320), Size(1, 256, 64, 4, 192, 256), Size(2, 64, 128, 4, 384, 1024),
     Size(1, 128, 192, 6, 512, 512), Size(1, 64, 256, 8, 688, 1024),
 )  # fmt: skip
-"""A few milliseconds each, so that some are disturbed by nobody."""
+"""A few milliseconds each, so that some samples are undisturbed by other processes."""
 GPU_SIZES = (
     Size(1, 128, 512, 8, 1376, 8192), Size(1, 1024, 1024, 16, 2816, 32768), Size(4, 2048, 2048, 16, 5632, 32768),
     Size(1, 4096, 4096, 32, 14336, 128256), Size(2, 2048, 4096, 32, 11008, 32768), Size(1, 8192, 2048, 16, 8192, 32768),
 )  # fmt: skip
 CPU_STATES, GPU_STATES = ((16, 16), (64, 64), (64, 128), (16, 384)), ((64, 512), (64, 2048), (32, 8192))
-"""Matrices of an optimizer, and their width."""
+"""Number of square matrices that an optimizer updates, and their width."""
 
 
-def layers(ranks: Ranks, precision: str) -> list[dict[str, Any]]:
-    """A layer forward and backward, and the head with its loss, by size."""
+def measure_layers(ranks: Ranks, precision: str) -> list[dict[str, Any]]:
+    """Return the seconds of a layer, its attention, and the head with its loss, forward and backward, by size."""
     sizes = GPU_SIZES if ranks.device.type == "cuda" else CPU_SIZES
-    return [_of_size(ranks, size, precision) for size in sizes]
+    return [_measure_size(ranks, size, precision) for size in sizes]
 
 
-def updates(ranks: Ranks) -> list[dict[str, float]]:
+def measure_updates(ranks: Ranks) -> list[dict[str, float]]:
+    """Return the seconds of an optimizer step for several numbers of parameters."""
     states = GPU_STATES if ranks.device.type == "cuda" else CPU_STATES
-    return [_update(ranks, count, width) for count, width in states]
+    return [_measure_update(ranks, count, width) for count, width in states]
 
 
-def _of_size(ranks: Ranks, size: Size, precision: str) -> dict[str, Any]:
+def _measure_size(ranks: Ranks, size: Size, precision: str) -> dict[str, Any]:
     config = LlamaConfig(
         vocab_size=size.vocab, dim=size.dim, layers=1, heads=size.heads, kv_heads=size.heads, ffn=size.ffn,
         seq_len=size.seq,
@@ -65,41 +68,41 @@ def _of_size(ranks: Ranks, size: Size, precision: str) -> dict[str, Any]:
     def cast() -> Any:
         return torch.autocast(ranks.device.type, DTYPES[precision], enabled=precision != "fp32")
 
-    def of_layer() -> None:
+    def run_layer() -> None:
         with cast():
             out = block(inside)
         out.backward(out.detach())
-        _forget(block, inside)
+        _clear_gradients(block, inside)
 
     heads = [torch.rand(shape, device=ranks.device, requires_grad=True) for _ in range(3)]
 
-    def of_attention() -> None:
+    def run_attention() -> None:
         with cast():
             out = attend(*heads)
         out.backward(out.detach())
 
-    def of_head() -> None:
+    def run_head() -> None:
         with cast():
             out = head(inside)
         compute_loss(out, targets).backward()
-        _forget(head, inside)
+        _clear_gradients(head, inside)
 
-    works = {"layer_s": of_layer, "attention_s": of_attention, "head_s": of_head}
-    return {**asdict(size), **{name: ranks.seconds(work) for name, work in works.items()}}
+    works = {"layer_s": run_layer, "attention_s": run_attention, "head_s": run_head}
+    return {**asdict(size), **{name: ranks.time_alone(work) for name, work in works.items()}}
 
 
-def _forget(module: torch.nn.Module, inside: torch.Tensor) -> None:
-    """As the optimizer does after a step."""
+def _clear_gradients(module: torch.nn.Module, inside: torch.Tensor) -> None:
+    """Remove gradients, as the optimizer does after a step."""
     inside.grad = None
     for parameter in module.parameters():
         parameter.grad = None
 
 
-def _update(ranks: Ranks, count: int, width: int) -> dict[str, float]:
+def _measure_update(ranks: Ranks, count: int, width: int) -> dict[str, float]:
     values = [(str(i), torch.nn.Parameter(torch.rand(width, width, device=ranks.device))) for i in range(count)]
     for _, value in values:
         value.grad = torch.rand_like(value)
     optimizer = Optimizer(values, OptimizerConfig())
-    one = torch.ones((), device=ranks.device)
-    seconds = ranks.seconds(lambda: optimizer.step(1e-4, one, None))
+    scale = torch.ones((), device=ranks.device)
+    seconds = ranks.time_alone(lambda: optimizer.step(1e-4, scale, None))
     return {"tensors": count, "parameters": count * width * width, "seconds": seconds}

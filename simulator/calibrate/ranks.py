@@ -1,6 +1,6 @@
-"""The ranks that measure together, and how their figures are joined.
+"""The ranks that measure together, and how their figures are combined.
 
-Work of their own they do at the same time, as in training, but never more of them than there are cores.
+Ranks do their own work at the same time, as in training, but never more ranks than there are CPU cores.
 """
 
 from __future__ import annotations
@@ -19,46 +19,49 @@ import torch.distributed as dist
 from trainer.world import World
 
 BATCH_S = 0.002
-"""Shorter than what a scheduler gives to a process at once: some batches are then disturbed by nobody."""
-LEAST, MOST = 24, 400
-"""Batches of a figure."""
-QUICK = 5
-"""One of so many is hardly disturbed. The very quickest are luckier than a step of many parts ever is."""
-KERNEL = Path("/proc/sys/kernel/random/boot_id")
-"""The same for nodes that are containers of one machine: they share its cores."""
+"""Shorter than a time slice of the scheduler, so that some batches run undisturbed."""
+MIN_BATCHES, MAX_BATCHES = 24, 400
+"""Number of batches that a figure is taken from."""
+QUANTILES = 5
+"""A figure is the first of this many quantiles: the fastest fifth is hardly disturbed, whereas the very fastest
+samples are luckier than a step of many parts ever is."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Equal on nodes that are containers of one machine and share its cores."""
 
 
 class Ranks:
+    """All ranks of the measurement, seen from this one."""
+
     def __init__(self, world: World, least_s: float, on_figure: Callable[[int], None] = lambda _: None) -> None:
-        """`on_figure` hears on the first rank which figure begins: all of them take a while."""
+        """`on_figure` is called on the first rank with the number of each figure that begins."""
         self.world = world
         self._least_s = least_s
         self._on_figure, self._figures = on_figure, 0
-        per_core, self._place = _sharing(self)
+        per_core, self._place = _core_sharing(self)
         self.per_core = max(self.all(per_core))
-        """Ranks that share a core, where most do."""
+        """Largest number of ranks that share a core."""
 
     @property
     def device(self) -> torch.device:
         return self.world.device
 
-    def seconds(self, work: Callable[[], object]) -> float:
-        """Of one call by a rank that has a core to itself: the quicker fifth of batches, mean over the ranks.
+    def time_alone(self, work: Callable[[], object]) -> float:
+        """Return the seconds of a call by a rank with a core of its own: the faster fifth of batches, mean over ranks.
 
-        What other users of the machine do to it is no property of it; ranks that share cores are the reader's to count.
+        Load by other users is not a property of the machine; readers of the profile account for shared cores.
         """
         self._begin()
-        turns, found = self._turns(), 0.0
+        turns, seconds = self._turns(), 0.0
         for turn in range(turns):
             self.meet()
             if self._place % turns == turn:
-                found = self._quick(work)
-        return self.mean(found)
+                seconds = self._time_fastest(work)
+        return self.mean(seconds)
 
-    def usual(self, work: Callable[[], object]) -> float:
-        """Of one call by all ranks together, likewise."""
+    def time_together(self, work: Callable[[], object]) -> float:
+        """Return the seconds of a call by all ranks together: the faster fifth of batches, mean over ranks."""
         self._begin()
-        return self.mean(quantiles(self._samples(work, self._rounds(work)), n=QUICK)[0])
+        return self.mean(quantiles(self._samples(work, self._rounds(work)), n=QUANTILES)[0])
 
     def _begin(self) -> None:
         self._figures += 1
@@ -70,27 +73,27 @@ class Ranks:
             return 1
         return math.ceil(self.per_core)
 
-    def _quick(self, work: Callable[[], object]) -> float:
-        """By this rank, whatever the others do."""
+    def _time_fastest(self, work: Callable[[], object]) -> float:
+        """Time this rank, whatever the others do."""
         work()
         took = min(self._batch(work, 1) for _ in range(3))
-        rounds = _whole(BATCH_S / max(took, 1e-7), 1, 1000)
-        count = _whole(self._least_s / max(rounds * took, 1e-7), LEAST, MOST)
-        return quantiles([self._batch(work, rounds) for _ in range(count)], n=QUICK)[0]
+        rounds = _clamp(BATCH_S / max(took, 1e-7), 1, 1000)
+        count = _clamp(self._least_s / max(rounds * took, 1e-7), MIN_BATCHES, MAX_BATCHES)
+        return quantiles([self._batch(work, rounds) for _ in range(count)], n=QUANTILES)[0]
 
     def _rounds(self, work: Callable[[], object]) -> int:
         work()
         took = self.mean(min(self.timed(work, 1) for _ in range(3)))
-        return _whole(BATCH_S / max(took, 1e-7), 1, 1000)
+        return _clamp(BATCH_S / max(took, 1e-7), 1, 1000)
 
     def _samples(self, work: Callable[[], object], rounds: int) -> list[float]:
-        """Of this rank; every rank makes as many calls, so that `work` may be a collective."""
+        """Return samples of this rank; all ranks make the same number of calls, so that `work` may be a collective."""
         first = self.mean(self.timed(work, rounds))
-        count = _whole(self._least_s / max(rounds * first, 1e-7), LEAST, MOST)
+        count = _clamp(self._least_s / max(rounds * first, 1e-7), MIN_BATCHES, MAX_BATCHES)
         return [self.timed(work, rounds) for _ in range(count)]
 
     def timed(self, work: Callable[[], object], rounds: int) -> float:
-        """Seconds of one of `rounds` calls that begin when everybody is there."""
+        """Return the seconds of one of `rounds` calls, which begin when all ranks are ready."""
         self.meet()
         return self._batch(work, rounds)
 
@@ -115,31 +118,31 @@ class Ranks:
         return sum(self.all(value)) / self.world.size
 
     def all(self, value: float) -> list[float]:
-        """By rank, on every rank."""
+        """Return the value of every rank, on every rank."""
         if self.world.group is None:
             return [value]
         mine = torch.tensor([value], dtype=torch.float64)
-        found = [torch.empty_like(mine) for _ in range(self.world.size)]
-        dist.all_gather(found, mine, group=self.world.group)
-        return [float(one) for one in found]
+        values = [torch.empty_like(mine) for _ in range(self.world.size)]
+        dist.all_gather(values, mine, group=self.world.group)
+        return [float(value) for value in values]
 
-    def gathered(self, value: Any) -> list[Any]:
-        """Likewise, of anything."""
-        found = [value] * self.world.size
+    def all_objects(self, value: Any) -> list[Any]:
+        """Return the object of every rank, on every rank."""
+        values = [value] * self.world.size
         if self.world.group is not None:
-            dist.all_gather_object(found, value, group=self.world.group)
-        return found
+            dist.all_gather_object(values, value, group=self.world.group)
+        return values
 
 
-def _sharing(ranks: Ranks) -> tuple[float, int]:
-    """Ranks to a core of this machine, and which of its ranks this one is."""
-    kernel, cores, found = KERNEL.read_text(), os.sched_getaffinity(0), []
-    for rank, (theirs, of_theirs) in enumerate(ranks.gathered((kernel, cores))):
-        if theirs == kernel:
-            found.append(rank)
-            cores |= of_theirs
-    return max(1.0, len(found) * torch.get_num_threads() / len(cores)), found.index(ranks.world.rank)
+def _core_sharing(ranks: Ranks) -> tuple[float, int]:
+    """Return the ranks per core of this machine, and this rank's place among the machine's ranks."""
+    boot_id, cores, neighbours = BOOT_ID.read_text(), os.sched_getaffinity(0), []
+    for rank, (other_id, other_cores) in enumerate(ranks.all_objects((boot_id, cores))):
+        if other_id == boot_id:
+            neighbours.append(rank)
+            cores |= other_cores
+    return max(1.0, len(neighbours) * torch.get_num_threads() / len(cores)), neighbours.index(ranks.world.rank)
 
 
-def _whole(value: float, low: int, high: int) -> int:
+def _clamp(value: float, low: int, high: int) -> int:
     return int(max(low, min(high, value)))

@@ -1,18 +1,19 @@
-"""`python -m simulator calibrate`: measures this machine; torchrun starts `simulator.calibrate` on many ranks."""
+"""`python -m simulator calibrate`: measure this machine; torchrun starts `simulator.calibrate` on many ranks."""
 
 from __future__ import annotations
 
 import sys
 
-from simulator.calibrate.options import arguments
+from simulator.calibrate.options import parse_options
 
 
-def main(words: list[str]) -> int:
-    arguments(words)  # help, and words that cannot be meant, before torch is asked for
+def main(arguments: list[str]) -> int:
+    """Run the command and return its exit status."""
+    parse_options(arguments)  # Answers --help and reports invalid options before torch is imported.
     try:
-        from simulator.calibrate.__main__ import main as measure  # noqa: PLC0415  # torch, only now
-    except ModuleNotFoundError as missing:
-        message = f"{missing.name} is not installed; allowed: an environment with the trainer's packages"
-        print(f"simulator: calibrate: {message}; `calibrate --help` has the commands", file=sys.stderr)
+        from simulator.calibrate.__main__ import main as measure  # noqa: PLC0415  # needs torch
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed; allowed: an environment with the trainer's packages"
+        print(f"simulator: calibrate: {message}; `calibrate --help` shows the commands", file=sys.stderr)
         return 2
-    return measure(words)
+    return measure(arguments)

@@ -87,9 +87,9 @@ def test_a_real_run_can_be_reported(profile: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("cpu", "is of cpu 'another'; allowed: "),
+        ("cpu", "is a profile of cpu 'another'; allowed: "),
         ("schema", "has schema 0; allowed: 2; name another file"),
-        ("", "is no profile; allowed: a profile or a new file; name another"),
+        ("", "is not a profile; allowed: a profile or a new file; name another file"),
     ],
 )
 def test_a_profile_of_another_machine_is_not_changed(

@@ -1,1 +1,1 @@
-"""From one step to a whole run: failures and checkpoints, money, electricity."""
+"""Extend the prediction of one step to a whole run: failures and checkpoints, cost, electricity."""

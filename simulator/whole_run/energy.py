@@ -1,4 +1,4 @@
-"""Electricity of a whole run."""
+"""Estimate the electricity of a whole run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOULES_PER_KWH = 3.6e6
 
 
 def kwh(system: System, seconds: float, busy: float) -> float:
-    """`busy`: share of the time in which a GPU's kernels compute; otherwise it waits for data or for others."""
+    """Return the energy that the run takes; `busy` is the share of time in which GPU kernels compute."""
     power = _power()
     gpu = system.gpu.watts * (busy * power["working"] + (1 - busy) * power["waiting"])
     return system.gpus * (gpu + power["beside"]) * power["pue"] * seconds / JOULES_PER_KWH
@@ -22,5 +22,5 @@ def kwh(system: System, seconds: float, busy: float) -> float:
 
 @cache
 def _power() -> dict[str, float]:
-    read: dict[str, float] = yaml.safe_load(DATA.read_text())
-    return read
+    power: dict[str, float] = yaml.safe_load(DATA.read_text())
+    return power

@@ -1,4 +1,4 @@
-"""How often jobs are interrupted and how long they then stand still: published rates and our own measurements."""
+"""How often jobs are interrupted and how long recovery takes: published failure rates and our own measurements."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import yaml
 DATA = Path(__file__).parents[1] / "data"
 HOUR = 3600.0
 HOURS_PER_MONTH = 730.0
-# Between these quantiles of a normal distribution lie 80 %.
-TENTH = 1.2816
+NORMAL_80_PERCENT = 1.2816
+"""Standard deviations around the mean of a normal distribution that hold 80 % of it."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A published count of failures."""
+class FailureCount:
+    """A published count of failures of one cluster."""
 
     name: str
     gpus: float
@@ -30,53 +30,55 @@ class Seen:
 
     @property
     def gpu_hours(self) -> float:
-        """For one failure."""
+        """GPU-hours per failure."""
         return self.gpus * self.days * 24 / self.failures
 
 
 @dataclass(frozen=True)
 class Rate:
-    """GPU-hours for one failure: what is expected, and between which values 80 % of clusters are."""
+    """GPU-hours per failure: the expected value, and the interval that holds 80 % of clusters."""
 
     gpu_hours: float
     low: float
     high: float
 
     def mean_s(self, gpus: int) -> float:
-        """Seconds between two failures of a job on so many GPUs."""
+        """Return the mean seconds between failures of a job on this number of GPUs."""
         return self.gpu_hours / gpus * HOUR
 
 
-def seen() -> tuple[Seen, ...]:
-    return tuple(Seen(**entry) for entry in _read("failures.yaml")["failures"])
+def load_failure_counts() -> tuple[FailureCount, ...]:
+    """Return the published failure counts."""
+    return tuple(FailureCount(**entry) for entry in _read("failures.yaml")["failures"])
 
 
 @cache
 def rate() -> Rate:
-    """Each cluster counts once, however large: what is unknown is which kind of cluster one's own will be."""
-    logs = [math.log(one.gpu_hours) for one in seen()]
-    middle, spread = fmean(logs), TENTH * stdev(logs)
+    """Return the failure rate; each cluster counts once, because the unknown is which kind of cluster yours will be."""
+    logs = [math.log(count.gpu_hours) for count in load_failure_counts()]
+    middle, spread = fmean(logs), NORMAL_80_PERCENT * stdev(logs)
     return Rate(math.exp(middle), math.exp(middle - spread), math.exp(middle + spread))
 
 
 def spot_mean_s(gpu: str, nodes: int) -> float:
-    """Seconds between two interruptions of a job on so many spot instances."""
+    """Return the mean seconds between interruptions of a job on this number of spot instances."""
     monthly = _read("failures.yaml")["spot"]["monthly"]
     share = monthly.get(gpu, monthly["h100"])
     return HOURS_PER_MONTH * HOUR / -math.log1p(-share) / nodes
 
 
 def spot_notice_s() -> float:
+    """Return how long before an interruption a spot instance is notified."""
     return float(_read("failures.yaml")["spot"]["notice_s"])
 
 
 def replacement_s(purchase: str) -> float:
-    """Until there is another machine; the purchases are those of a stack file."""
+    """Return the seconds until a replacement machine is available, by the purchase option of the stack file."""
     return float(_read("failures.yaml")["replacement_s"][purchase])
 
 
 def restart_s(slurmd_timeout_s: float) -> float:
-    """From the loss of a node to the next step, through the queue, without waiting for a machine and loading."""
+    """Return the seconds from the loss of a node to the next step, without waiting for a machine or loading."""
     measured = _read("recovery.yaml")["recovery"]
     phases: dict[str, float] = measured["node_killed"]
     fixed = sum(seconds for phase, seconds in phases.items() if phase != "load")
@@ -84,16 +86,16 @@ def restart_s(slurmd_timeout_s: float) -> float:
 
 
 def blocked_s(gb: float, copy_s: float, step_s: float) -> float:
-    """Training time that one asynchronous save of so many GB per rank takes.
+    """Return the training time that an asynchronous save of this many GB per rank costs.
 
-    The copy to the host runs beside the next step and slows it; what is not done by its end is waited for.
+    The copy to the host overlaps with the next step and slows it; after the step, training waits for the remainder.
     """
     measured = _read("recovery.yaml")["checkpoint"]
-    beside = measured["slower_beside_copy"] * min(copy_s, step_s)
-    return float(measured["blocked_s_per_gb"] * gb + beside + max(0.0, copy_s - step_s))
+    overlapped = measured["slower_beside_copy"] * min(copy_s, step_s)
+    return float(measured["blocked_s_per_gb"] * gb + overlapped + max(0.0, copy_s - step_s))
 
 
 @cache
 def _read(name: str) -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load((DATA / name).read_text())
-    return read
+    tree: dict[str, Any] = yaml.safe_load((DATA / name).read_text())
+    return tree

@@ -26,7 +26,7 @@ conditions = st.builds(
 def test_intervals_by_hand() -> None:
     c = Conditions(failure_s=50_000, save_s=4, restart_s=100)
     assert goodput.young(c) == pytest.approx(math.sqrt(2 * 50_000 * 4))
-    assert goodput.available(c) == pytest.approx(4 + math.sqrt(2 * 50_100 * 4 + 16))
+    assert goodput.best_availability(c) == pytest.approx(4 + math.sqrt(2 * 50_100 * 4 + 16))
 
 
 def test_stretch_without_failures_is_only_the_saves() -> None:
@@ -55,7 +55,7 @@ def test_no_other_interval_beats_the_optimal_one(c: Conditions, factor: float) -
     best = goodput.optimal(c)
     assert goodput.stretch(c, best) <= goodput.stretch(c, best * factor) * (1 + 1e-9)
     assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.young(c)) * (1 + 1e-9)
-    assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.available(c)) * (1 + 1e-9)
+    assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.best_availability(c)) * (1 + 1e-9)
 
 
 @settings(deadline=None)
@@ -63,18 +63,18 @@ def test_no_other_interval_beats_the_optimal_one(c: Conditions, factor: float) -
 def test_the_chosen_number_of_steps_lets_the_writing_end_and_is_nearly_the_best_of_those(
     c: Conditions, step_s: float
 ) -> None:
-    steps = goodput.chosen(c, step_s)
+    steps = goodput.choose_interval(c, step_s)
     least = max(1, math.ceil(c.write_s / step_s))
     assert steps >= least
     for other in {least, steps + 1, 2 * steps}:
-        assert goodput.stretch(c, steps * step_s) <= goodput.stretch(c, other * step_s) * (1 + goodput.WORTH + 1e-9)
+        assert goodput.stretch(c, steps * step_s) <= goodput.stretch(c, other * step_s) * (1 + goodput.MIN_GAIN + 1e-9)
 
 
 def test_the_filesystem_is_left_to_others_where_that_costs_little() -> None:
     seldom = Conditions(failure_s=1e6, save_s=0.01, write_s=80)
-    assert goodput.chosen(seldom, 1) == 400
+    assert goodput.choose_interval(seldom, 1) == 400
     often = Conditions(failure_s=5000, save_s=0.01, write_s=500)
-    assert goodput.chosen(often, 1) == 500
+    assert goodput.choose_interval(often, 1) == 500
 
 
 @settings(deadline=None)
@@ -96,14 +96,14 @@ def test_more_failures_never_help(c: Conditions, factor: float) -> None:
 
 def test_the_rate_lies_among_those_that_were_seen() -> None:
     rate = failures.rate()
-    hours = [one.gpu_hours for one in failures.seen()]
+    hours = [one.gpu_hours for one in failures.load_failure_counts()]
     assert min(hours) < rate.gpu_hours < max(hours)
     assert rate.low < rate.gpu_hours < rate.high
     assert rate.mean_s(2048) == pytest.approx(rate.mean_s(1024) / 2)
 
 
 def test_published_counts_by_hand() -> None:
-    by_name = {one.name: one.gpu_hours for one in failures.seen()}
+    by_name = {one.name: one.gpu_hours for one in failures.load_failure_counts()}
     assert by_name["Llama 3 405B"] == pytest.approx(50_700, rel=0.001)
     assert by_name["OPT-175B"] == pytest.approx(11_900, rel=0.001)
     assert by_name["Meta RSC-1"] == pytest.approx(8 * 24 * 1000 / 6.5)
@@ -113,7 +113,7 @@ def test_llama_3_had_more_than_nine_tenths_of_its_time() -> None:
     """With its own failures and our recovery: arXiv 2407.21783 says that more than 90 % was effective."""
     restart = failures.restart_s(30) + failures.replacement_s("reservation") + 30
     c = Conditions(failure_s=54 * DAY / 419, save_s=2, write_s=60, restart_s=restart)
-    steps = goodput.chosen(c, 5)
+    steps = goodput.choose_interval(c, 5)
     assert 0.90 < 1 / goodput.stretch(c, 5 * steps) < 0.96
 
 

@@ -24,7 +24,7 @@ from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.models import find_model
 from simulator.parameters import checkpoint_gb
-from simulator.search.best import best
+from simulator.search.fastest import find_fastest
 from simulator.search.space import Batch, Space
 from simulator.step.prediction import predict
 from simulator.whole_run import failures, goodput
@@ -122,7 +122,7 @@ def main() -> int:
 
 
 def _fastest(space: Space) -> Layout:
-    found = best(space).runnable
+    found = find_fastest(space).runnable
     if found is None:
         raise SystemExit(f"no layout of {space.model} fits")
     return replace(found.layout, compiled=False)

@@ -36,9 +36,9 @@ def main() -> int:
         spec=spec,
         group=stacks.group_of(spec, None),
         instances=("p5en.48xlarge",),
-        nodes=question.nodes("1..128"),
+        nodes=question.parse_nodes("1..128"),
         purchases=("on-demand",),
-        batch=question.batch(None, model),
+        batch=question.parse_batch(None, model),
     )
     began, worked = time.perf_counter(), time.process_time()
     answer = plan(asked)

@@ -1,1 +1,1 @@
-"""One module per command."""
+"""The commands of the simulator, one module each."""

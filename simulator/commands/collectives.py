@@ -1,4 +1,4 @@
-"""`python -m simulator collectives --instance p5.48xlarge --nodes 4`: what nccl-tests would show, and NCCL's way."""
+"""`python -m simulator collectives --instance p5.48xlarge --nodes 4`: predict nccl-tests, and NCCL's algorithm."""
 
 from __future__ import annotations
 
@@ -6,83 +6,85 @@ import argparse
 from typing import get_args
 
 from simulator.collectives import Group, Op, choose_algorithm
-from simulator.commands.refused import refused
+from simulator.commands.console import print_problems
 from simulator.hardware.system import System
 from simulator.machines.instances import system
 from simulator.machines.stack_names import MAX_NODES
-from simulator.search.question import nodes
+from simulator.search.question import parse_nodes
 from trainer.config.errors import ConfigError, ConfigProblem
 
 SIZES = tuple(2**power for power in range(20, 35, 2))
-ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""How often (n-1)/n of the array is sent, as nccl-tests count bus bandwidth; the others send all of it once."""
+SENDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""How often (n-1)/n of the array is sent, as nccl-tests count bus bandwidth; other operations send all of it once."""
 
 
-def main(words: list[str]) -> int:
-    asked = _arguments(words)
+def main(arguments: list[str]) -> int:
+    """Run the command and return its exit status."""
+    options = _parse(arguments)
     try:
-        machines = system(asked.instance, _nodes(asked.nodes), asked.fabric)
-        group = _group(asked, machines)
-    except ConfigError as bad:
-        return refused(bad)
-    beside = f", {group.sharing} such groups at once" if group.sharing > 1 else ""
-    print(f"{asked.op} of {group.ranks} ranks on {machines.nodes} x {machines.name}{beside}")
-    print(f"{'bytes':>12} {'us':>11} {'bus GB/s':>9}  way")
+        machines = system(options.instance, _parse_nodes(options.nodes), options.fabric)
+        group = _group(options, machines)
+    except ConfigError as error:
+        return print_problems(error)
+    sharing = f", {group.sharing} such groups at once" if group.sharing > 1 else ""
+    print(f"{options.op} of {group.ranks} ranks on {machines.nodes} x {machines.name}{sharing}")
+    print(f"{'bytes':>12} {'us':>11} {'bus GB/s':>9}  algorithm")
     for size in SIZES:
-        way = choose_algorithm(asked.op, size, group, machines)
-        time_us = way.time_us(size)
-        sent = size * (ROUNDS[asked.op] * (group.ranks - 1) / group.ranks if asked.op in ROUNDS else 1)
-        print(f"{size:12} {time_us:11.1f} {sent / time_us / 1e3:9.2f}  {way.algorithm} {way.protocol}")
+        algorithm = choose_algorithm(options.op, size, group, machines)
+        time_us = algorithm.time_us(size)
+        sent = size * (SENDS[options.op] * (group.ranks - 1) / group.ranks if options.op in SENDS else 1)
+        bus_gb_s = sent / time_us / 1e3
+        print(f"{size:12} {time_us:11.1f} {bus_gb_s:9.2f}  {algorithm.algorithm} {algorithm.protocol}")
     return 0
 
 
-def _nodes(word: str) -> int:
-    """One number: what others take as a range or a list has no one answer here."""
+def _parse_nodes(text: str) -> int:
+    """Return a single number of nodes; other commands also take ranges and lists."""
     try:
-        counts = nodes(word)
+        counts = parse_nodes(text)
     except ConfigError:
-        message = f"{word} is outside of 1 to {MAX_NODES}" if word.isdigit() else f"{word!r}"
+        message = f"{text} is outside of 1 to {MAX_NODES}" if text.isdigit() else f"{text!r}"
         allowed = f"allowed: one whole number from 1 to {MAX_NODES}"
         raise ConfigError([ConfigProblem("--nodes", f"{message}; {allowed}", "write for example 4")]) from None
     if len(counts) > 1:
         message = f"{', '.join(map(str, counts))}; allowed: one number"
-        raise ConfigError([ConfigProblem("--nodes", message, "ask for one after the other")])
+        raise ConfigError([ConfigProblem("--nodes", message, "run the command once for each")])
     return counts[0]
 
 
-def _group(asked: argparse.Namespace, machines: System) -> Group:
-    per_node = machines.gpus_per_node if asked.per_node is None else asked.per_node
+def _group(options: argparse.Namespace, machines: System) -> Group:
+    per_node = machines.gpus_per_node if options.per_node is None else options.per_node
     if not 1 <= per_node <= machines.gpus_per_node:
         message = f"{per_node}; allowed: 1 to {machines.gpus_per_node}, the GPUs of a {machines.name}"
         raise ConfigError([ConfigProblem("--per-node", message, "choose one of them")])
-    _check_sharing(asked.sharing, per_node, machines)
+    _check_sharing(options.sharing, per_node, machines)
     ranks = machines.nodes * per_node
     if ranks == 1:
-        message = "1 with one rank in it; allowed: two ranks or more"
-        raise ConfigError([ConfigProblem("--nodes", message, "ask for more --nodes or --per-node")])
-    if asked.op == "send":
-        return Group(2, 1 if machines.nodes > 1 else 2, asked.sharing)
-    return Group(ranks, per_node, asked.sharing)
+        message = "1 with a single rank; allowed: two ranks or more"
+        raise ConfigError([ConfigProblem("--nodes", message, "use more --nodes or --per-node")])
+    if options.op == "send":
+        return Group(2, 1 if machines.nodes > 1 else 2, options.sharing)
+    return Group(ranks, per_node, options.sharing)
 
 
 def _check_sharing(sharing: int, per_node: int, machines: System) -> None:
     most = machines.gpus_per_node // per_node
     if 1 <= sharing <= most:
         return
-    held = f"a group with {per_node} of the {machines.gpus_per_node} GPUs of a {machines.name}"
+    group = f"a group with {per_node} of the {machines.gpus_per_node} GPUs of a {machines.name}"
     if most > 1:
-        message = f"{sharing}; allowed: 1 to {most}: {held} leaves room for so many"
+        message = f"{sharing}; allowed: 1 to {most}: {group} leaves space for that many"
         raise ConfigError([ConfigProblem("--sharing", message, "choose one of them")])
-    fix = "leave it out, or ask for groups with fewer GPUs of a node (--per-node)"
-    raise ConfigError([ConfigProblem("--sharing", f"{sharing}; allowed: 1: {held} leaves no room for another", fix)])
+    fix = "leave it out, or use groups with fewer GPUs of a node (--per-node)"
+    raise ConfigError([ConfigProblem("--sharing", f"{sharing}; allowed: 1: {group} leaves no space for another", fix)])
 
 
-def _arguments(words: list[str]) -> argparse.Namespace:
+def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulator collectives", description=__doc__)
     parser.add_argument("--instance", required=True, help="instance type of the catalog")
-    parser.add_argument("--nodes", required=True, help=f"one number, 1 to {MAX_NODES}")
+    parser.add_argument("--nodes", required=True, help=f"number of nodes, 1 to {MAX_NODES}")
     parser.add_argument("--op", choices=get_args(Op), default="all_reduce")
     parser.add_argument("--fabric", choices=("efa", "tcp"), default="efa")
-    parser.add_argument("--per-node", type=int, help="ranks of the group in one node; by default all its GPUs")
-    parser.add_argument("--sharing", type=int, default=1, help="groups like it that use the node's cards at once")
-    return parser.parse_args(words)
+    parser.add_argument("--per-node", type=int, help="ranks of the group in each node (default: all GPUs)")
+    parser.add_argument("--sharing", type=int, default=1, help="equal groups that use the node's network cards at once")
+    return parser.parse_args(arguments)

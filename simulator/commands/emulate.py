@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.commands.refused import refused
+from simulator.commands.console import print_problems
 from simulator.emulate.all_reduce import ALGORITHMS, count_traffic, rounds_of
 from simulator.emulate.clock import Clock, PredictedCosts
 from simulator.emulate.limits import list_problems
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         machines, config = _check(options)
         _run(config, machines, options)
     except ConfigError as error:
-        return refused(error)
+        return print_problems(error)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A layout from words: `dp=8,tp=4,pp=2,micro_batch=1,global_batch=512`."""
+"""Parse a layout from an option: `dp=8,tp=4,pp=2,micro_batch=1,global_batch=512`."""
 
 from __future__ import annotations
 
@@ -12,77 +12,77 @@ from simulator.rows.values import RowError
 from trainer.config.errors import ConfigError, ConfigProblem
 
 WHERE = "--layout"
-TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def layout(words: str, dtype: str = "bf16") -> Layout:
-    """Every field of `Layout` by its name; ConfigError names each word that cannot be meant.
+def parse_layout(text: str, dtype: str = "bf16") -> Layout:
+    """Return the layout, given fields of `Layout` by name; raise ConfigError with every invalid term.
 
-    Where the words have no global batch it is one micro-batch of each replica; `dtype` where they have none.
+    The default global batch is one micro-batch for each replica; `dtype` is the default data type.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     problems = []
-    for word in filter(None, map(str.strip, words.split(","))):
-        name, _, text = word.partition("=")
-        if name in found:
-            message = f"{text!r}, and {str(found[name])!r} before it; allowed: once"
+    for term in filter(None, map(str.strip, text.split(","))):
+        name, _, value = term.partition("=")
+        if name in values:
+            message = f"{value!r}, and {str(values[name])!r} before it; allowed: once"
             problems.append(ConfigProblem(f"{WHERE} {name}", message, "leave one of them out"))
             continue
         try:
-            found[name] = _value(name, text)
-        except ValueError as bad:
-            problems.append(ConfigProblem(f"{WHERE} {name}", f"{text!r}; {bad}", "write name=value,name=value"))
+            values[name] = _parse_value(name, value)
+        except ValueError as error:
+            problems.append(ConfigProblem(f"{WHERE} {name}", f"{value!r}; {error}", "write name=value,name=value"))
     if not problems:
-        found.setdefault("dtype", dtype)
-        found.setdefault("global_batch", found.get("micro_batch", 1) * found.get("dp", 1))
-        problems = _divided(Layout(**found))
+        values.setdefault("dtype", dtype)
+        values.setdefault("global_batch", values.get("micro_batch", 1) * values.get("dp", 1))
+        problems = _division_problems(Layout(**values))
     if problems:
         raise ConfigError(problems)
-    return Layout(**found)
+    return Layout(**values)
 
 
-def check(model: Transformer, one: Layout) -> None:
-    """ConfigError where the model cannot be split so, by the same rules as a row of `predict`."""
-    if one.ep > 1 and model.experts is None:
+def check(model: Transformer, layout: Layout) -> None:
+    """Raise ConfigError if the model cannot be split this way, by the same rules as a row of `predict`."""
+    if layout.ep > 1 and model.experts is None:
         raise ConfigError(
-            [ConfigProblem(f"{WHERE} ep", f"{one.ep}; allowed: 1, the model has no experts", "leave it out")]
+            [ConfigProblem(f"{WHERE} ep", f"{layout.ep}; allowed: 1, the model has no experts", "leave it out")]
         )
     try:
-        check_divisibility(model, one)
-    except RowError as bad:
-        raise ConfigError([ConfigProblem("", f"{WHERE} {bad}")]) from None
+        check_divisibility(model, layout)
+    except RowError as error:
+        raise ConfigError([ConfigProblem("", f"{WHERE} {error}")]) from None
 
 
-def uneven(model: Transformer, one: Layout) -> str:
-    """What is to be said of stages that are not alike; empty where they are."""
-    if model.layers % one.pp == 0:
+def describe_uneven_stages(model: Transformer, layout: Layout) -> str:
+    """Return a note if pipeline stages differ in size; empty if they are equal."""
+    if model.layers % layout.pp == 0:
         return ""
-    most = -(-model.layers // one.pp)
-    return f"uneven stages: {model.layers} layers on pp={one.pp}; timed by the longest, {most} layers, others have less"
+    most = -(-model.layers // layout.pp)
+    return f"uneven stages: {model.layers} layers on pp={layout.pp}; timed by the longest, which has {most} layers"
 
 
-def _value(name: str, text: str) -> Any:
+def _parse_value(name: str, text: str) -> Any:
     kinds = get_type_hints(Layout)
     if name not in kinds:
         raise ValueError(f"allowed names: {', '.join(field.name for field in fields(Layout))}")
     choices = get_args(kinds[name])
     if choices:
-        return _chosen(text, choices)
+        return _parse_choice(text, choices)
     if kinds[name] is bool:
-        if text not in TRUTHS:
+        if text not in BOOLEANS:
             raise ValueError("allowed: true or false")
-        return TRUTHS[text]
-    return _number(text, kinds[name], least=0 if name == "shard" else 1)
+        return BOOLEANS[text]
+    return _parse_number(text, kinds[name], least=0 if name == "shard" else 1)
 
 
-def _chosen(text: str, choices: tuple[Any, ...]) -> Any:
+def _parse_choice(text: str, choices: tuple[Any, ...]) -> Any:
     for choice in choices:
         if text == str(choice):
             return choice
     raise ValueError(f"allowed: {', '.join(str(choice) for choice in choices if choice != '')}")
 
 
-def _number(text: str, kind: type, least: int) -> Any:
+def _parse_number(text: str, kind: type, least: int) -> Any:
     try:
         number = kind(text)
     except ValueError:
@@ -94,14 +94,16 @@ def _number(text: str, kind: type, least: int) -> Any:
     return number
 
 
-def _divided(one: Layout) -> list[ConfigProblem]:
-    samples, ranks = one.micro_batch * one.dp, one.dp * one.cp
-    if one.global_batch % samples:
-        message = f"{one.global_batch}; allowed: a multiple of micro_batch x dp = {samples}"
-        return [ConfigProblem(f"{WHERE} global_batch", message, f"use {-(-one.global_batch // samples) * samples}")]
-    if ranks % one.ep:
-        return [ConfigProblem(f"{WHERE} ep", f"{one.ep}; allowed: a divisor of dp x cp = {ranks}", "change ep or dp")]
-    if one.shard and ranks % one.shard:
-        message = f"{one.shard}; allowed: a divisor of dp x cp = {ranks}, or 0 for all of them"
+def _division_problems(layout: Layout) -> list[ConfigProblem]:
+    samples, ranks = layout.micro_batch * layout.dp, layout.dp * layout.cp
+    if layout.global_batch % samples:
+        message = f"{layout.global_batch}; allowed: a multiple of micro_batch x dp = {samples}"
+        return [ConfigProblem(f"{WHERE} global_batch", message, f"use {-(-layout.global_batch // samples) * samples}")]
+    if ranks % layout.ep:
+        return [
+            ConfigProblem(f"{WHERE} ep", f"{layout.ep}; allowed: a divisor of dp x cp = {ranks}", "change ep or dp")
+        ]
+    if layout.shard and ranks % layout.shard:
+        message = f"{layout.shard}; allowed: a divisor of dp x cp = {ranks}, or 0 for all of them"
         return [ConfigProblem(f"{WHERE} shard", message, "change shard or dp")]
     return []

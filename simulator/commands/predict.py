@@ -1,4 +1,4 @@
-"""`python -m simulator predict CONFIG [key=value ...]`: one run of the trainer; --runs or --collectives: a table."""
+"""`python -m simulator predict CONFIG` or `--runs IN.csv --out OUT.csv`: predict one run, or a table of rows."""
 
 from __future__ import annotations
 
@@ -6,45 +6,52 @@ import argparse
 import json
 import sys
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from simulator.commands import predict_table
-from simulator.commands.refused import refused
+from simulator.commands.console import BAD_INPUT, print_problems
 from simulator.machines.profile import read
 from simulator.machines.stack_names import MAX_NODES
-from simulator.search.question import node_count
+from simulator.rows.tables import TableError, describe_unread_columns, read_table, write_table
+from simulator.search.question import parse_node_count
 from trainer.config.errors import ConfigError, ConfigProblem
 
-USUAL = "p5.48xlarge"
-OF_ONE_RUN = ("stack", "instance", "group", "profile", "nodes", "ranks", "json")
-ABOUT = """One run of the trainer by its own settings, or a table of runs or collectives.
+DEFAULT_INSTANCE = "p5.48xlarge"
+SINGLE_RUN_OPTIONS = ("stack", "instance", "group", "profile", "nodes", "ranks", "json")
+TABLE_MODULES = {"runs": "simulator.rows.run_table", "collectives": "simulator.rows.collective_table"}
+"""By kind of row: where `list_columns()` and `predict_rows(rows) -> rows with more columns` are."""
+NOTHING_PREDICTED = 1
+"""Exit status if every row of a table has an error."""
+ABOUT = """Predict a run of the trainer from its settings, or a table of runs or collectives.
 
   python -m simulator predict llama-8b parallel.strategy=auto --stack aws-p5en-lustre --nodes 4
   python -m simulator predict train.yaml --profile profile.json --ranks 4 --json
   python -m simulator predict --runs IN.csv --out OUT.csv"""
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    """Run the command and return its exit status."""
     parser = _parser()
-    asked = parser.parse_intermixed_args(words)
-    if kind := next((kind for kind in predict_table.MODULES if getattr(asked, kind)), ""):
-        if asked.config:
-            parser.error(f"--{kind} takes no CONFIG: a table, or one run")
-        if alien := [name for name in OF_ONE_RUN if getattr(asked, name)]:
-            parser.error(f"--{kind} takes no --{alien[0]}, which is for one run: a row has its own machines")
-        if not asked.out:
+    options = parser.parse_intermixed_args(arguments)
+    if kind := next((kind for kind in TABLE_MODULES if getattr(options, kind)), ""):
+        if options.config:
+            parser.error(f"--{kind} takes no CONFIG: predict a table or a single run")
+        if conflicting := [name for name in SINGLE_RUN_OPTIONS if getattr(options, name)]:
+            parser.error(f"--{kind} takes no --{conflicting[0]}, which is for a single run: a row has its own machines")
+        if not options.out:
             parser.error(f"--{kind} needs --out OUT.csv")
-        return predict_table.main(kind, getattr(asked, kind), asked.out)
-    if not asked.config:
-        parser.error("CONFIG, --runs or --collectives is needed: one run, or a table of them")
-    if asked.group and not asked.stack:
-        parser.error("--group is one of a stack's: name it with --stack")
-    if asked.out:
-        parser.error("--out is for tables; --json prints one run for programs")
+        return _predict_table(kind, getattr(options, kind), options.out)
+    if not options.config:
+        parser.error("CONFIG, --runs or --collectives is required: a single run, or a table")
+    if options.group and not options.stack:
+        parser.error("--group is a node group of a stack: add --stack")
+    if options.out:
+        parser.error("--out is for tables; --json prints a single run for programs")
     try:
-        return _one(asked)
-    except ConfigError as bad:
-        return refused(bad)
+        return _predict_run(options)
+    except ConfigError as error:
+        return print_problems(error)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,58 +60,77 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("config", metavar="CONFIG", nargs="?", help="preset or YAML file of the trainer")
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
-    where = parser.add_argument_group("machines of one run")
+    where = parser.add_argument_group("machines of a single run")
     which = where.add_mutually_exclusive_group()
     which.add_argument("--stack", default="", help="name in stacks/, or a stack file; its nodes and prices")
-    which.add_argument("--instance", default="", metavar="TYPE", help=f"of the catalog; without any other {USUAL}")
-    where.add_argument("--group", default="", help="node group of the stack; by default the one that jobs go to")
-    where.add_argument(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help="as calibrate measured them; beside --stack or --instance: their GPU",
-    )
-    many = where.add_mutually_exclusive_group()
-    many.add_argument("--nodes", help=f"1 to {MAX_NODES}; by default the stack's, the most of the profile, or 1")
-    many.add_argument("--ranks", help="of all nodes together; by default every GPU of the nodes")
-    where.add_argument("--json", action="store_true", help="for programs")
+    instance = f"instance type of the catalog (default: {DEFAULT_INSTANCE})"
+    which.add_argument("--instance", default="", metavar="TYPE", help=instance)
+    where.add_argument("--group", default="", help="node group of the stack (default: the group that jobs go to)")
+    profile = "machines as calibrate measured them; with --stack or --instance, only their GPU"
+    where.add_argument("--profile", type=Path, metavar="FILE", help=profile)
+    count = where.add_mutually_exclusive_group()
+    nodes = f"1 to {MAX_NODES} (default: the stack's, the largest of the profile, or 1)"
+    count.add_argument("--nodes", help=nodes)
+    count.add_argument("--ranks", help="ranks on all nodes together (default: every GPU of the nodes)")
+    where.add_argument("--json", action="store_true", help="print JSON")
     tables = parser.add_argument_group("tables")
     either = tables.add_mutually_exclusive_group()
-    for kind in predict_table.MODULES:
-        columns = f"columns of simulator/data/{kind}.csv; what a row leaves out is inferred"
+    for kind in TABLE_MODULES:
+        columns = f"columns as in simulator/data/{kind}.csv; what a row leaves out is inferred"
         either.add_argument(f"--{kind}", type=Path, metavar="IN.csv", help=columns)
-    tables.add_argument("--out", type=Path, metavar="OUT.csv", help="the rows, with what was predicted")
+    tables.add_argument("--out", type=Path, metavar="OUT.csv", help="file for the rows with their predictions")
     return parser
 
 
-def _one(asked: argparse.Namespace) -> int:
+def _predict_run(options: argparse.Namespace) -> int:
+    # Imported here, because tables do not need these modules and --help should be fast.
     from simulator import terminal  # noqa: PLC0415
-    from simulator.forecast import as_json, words  # noqa: PLC0415  # not for tables
+    from simulator.forecast.as_json import as_json  # noqa: PLC0415
     from simulator.forecast.forecast import forecast  # noqa: PLC0415
-    from simulator.machines import requested  # noqa: PLC0415  # not for tables
+    from simulator.forecast.summary_text import format_forecast  # noqa: PLC0415
+    from simulator.machines.job_machines import MachineRequest, find_job_machines  # noqa: PLC0415
     from trainer.config.load import load  # noqa: PLC0415
 
-    config = load(asked.config, asked.settings)
-    known = read(asked.profile) if asked.profile else None
-    wanted = requested.Asked(
-        stack=asked.stack,
-        group=asked.group,
-        instance=asked.instance or ("" if known else USUAL),
-        profile=known,
-        nodes=node_count(asked.nodes) if asked.nodes else 0,
-        ranks=_ranks(asked.ranks) if asked.ranks else 0,
+    config = load(options.config, options.settings)
+    profile = read(options.profile) if options.profile else None
+    request = MachineRequest(
+        stack=options.stack,
+        group=options.group,
+        instance=options.instance or ("" if profile else DEFAULT_INSTANCE),
+        profile=profile,
+        nodes=parse_node_count(options.nodes) if options.nodes else 0,
+        ranks=_parse_ranks(options.ranks) if options.ranks else 0,
     )
-    found = forecast(config, requested.on(wanted))
-    # Whoever closes a pipe has read enough.
+    result = forecast(config, find_job_machines(request))
+    # The reader of a pipe may close it early, which is not an error.
     with suppress(BrokenPipeError):
-        print(
-            json.dumps(as_json.as_json(found), indent=2) if asked.json else words.told(found, terminal.terminal_width())
-        )
+        columns = terminal.terminal_width()
+        print(json.dumps(as_json(result), indent=2) if options.json else format_forecast(result, columns))
         sys.stdout.flush()
-    return refused(ConfigError([found.problem])) if found.problem else 0
+    return print_problems(ConfigError([result.problem])) if result.problem else 0
 
 
-def _ranks(word: str) -> int:
-    if word.isascii() and word.isdecimal() and int(word) >= 1:
-        return int(word)
-    raise ConfigError([ConfigProblem("--ranks", f"{word!r}; allowed: a whole number from 1 on", "write for example 8")])
+def _predict_table(kind: str, file: Path, out: Path) -> int:
+    """Write the rows of a CSV file with their predictions, and return the exit status."""
+    module: Any = import_module(TABLE_MODULES[kind])
+    try:
+        given = read_table(file)
+        for warning in describe_unread_columns(given[0], module.list_columns()):
+            print(f"simulator: {warning}", file=sys.stderr)
+        rows: list[dict[str, str]] = module.predict_rows(given)
+        write_table(out, rows)
+    except TableError as error:
+        print(f"simulator: {error}", file=sys.stderr)
+        return BAD_INPUT
+    errors = [row["error"] for row in rows if row["error"]]
+    print(f"{len(rows) - len(errors)} of {len(rows)} rows predicted, {len(errors)} with an error: {out}")
+    if len(errors) == len(rows):
+        print(f"simulator: no row could be predicted; the first: {errors[0]}", file=sys.stderr)
+        return NOTHING_PREDICTED
+    return 0
+
+
+def _parse_ranks(text: str) -> int:
+    if text.isascii() and text.isdecimal() and int(text) >= 1:
+        return int(text)
+    raise ConfigError([ConfigProblem("--ranks", f"{text!r}; allowed: a whole number from 1 on", "write for example 8")])

@@ -1,4 +1,4 @@
-"""`python -m simulator report RUN... --profile FILE | --instance TYPE`: predicted and measured."""
+"""`python -m simulator report RUN... --profile FILE | --instance TYPE`: compare runs with their predictions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 
 from simulator import terminal
 from simulator.commands import outputs
-from simulator.commands.progress import progress
-from simulator.commands.refused import refused
+from simulator.commands.console import print_problems, show_progress
 from simulator.report.compare import Comparison, as_json, compare
 from simulator.report.figures import draw_charts
 from simulator.report.machines import CatalogMachines, ProfiledMachines
@@ -21,46 +20,47 @@ from trainer.config.errors import ConfigError
 from trainer.table import table
 
 
-def main(words: list[str]) -> int:
-    asked = _arguments(words)
+def main(arguments: list[str]) -> int:
+    """Run the command and return its exit status."""
+    options = _parse(arguments)
+    out = options.out or options.runs[-1] / "predicted"
     try:
-        machines = ProfiledMachines(asked.profile) if asked.profile else CatalogMachines(asked.instance)
-        progress("reading runs")
-        found = compare([read_run(folder) for folder in dict.fromkeys(asked.runs)], machines)
-        out = asked.out or asked.runs[-1] / "predicted"
-        progress("drawing")
-        _write(found, out)
-    except ConfigError as bad:
-        progress("")
-        return refused(bad)
-    except OSError as bad:
-        progress("")
-        return refused(outputs.failed(bad))
-    progress("")
-    print(f"{_told(found)}\n\n{out / 'index.html'}")
+        machines = ProfiledMachines(options.profile) if options.profile else CatalogMachines(options.instance)
+        with show_progress() as progress:
+            progress("reading runs")
+            comparison = compare([read_run(folder) for folder in dict.fromkeys(options.runs)], machines)
+            progress("drawing")
+            _write(comparison, out)
+    except ConfigError as error:
+        return print_problems(error)
+    except OSError as error:
+        return print_problems(outputs.describe_failure(error))
+    print(f"{_format(comparison)}\n\n{out / 'index.html'}")
     return 0
 
 
-def _arguments(words: list[str]) -> argparse.Namespace:
+def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulator report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run of the trainer")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--profile", type=Path, metavar="FILE", help="the machines, as calibrate measured them")
-    which.add_argument("--instance", metavar="TYPE", help="the machines, by the catalog")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes; predicted/ in the last RUN")
-    return parser.parse_args(words)
+    which.add_argument("--profile", type=Path, metavar="FILE", help="machines as calibrate measured them")
+    which.add_argument("--instance", metavar="TYPE", help="instance type of the catalog")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder for the report (default: predicted/ in the last RUN)"
+    )
+    return parser.parse_args(arguments)
 
 
-def _write(found: Comparison, out: Path) -> None:
-    drawn = draw_charts(found)
+def _write(comparison: Comparison, out: Path) -> None:
+    charts = draw_charts(comparison)
     out.mkdir(parents=True, exist_ok=True)
-    for picture in drawn:
-        (out / f"{picture.name}.png").write_bytes(picture.png)
-    (out / "report.json").write_text(json.dumps(as_json(found), indent=2) + "\n", encoding="utf-8")
-    (out / "index.html").write_text(render_page(found, drawn), encoding="utf-8")
+    for chart in charts:
+        (out / f"{chart.name}.png").write_bytes(chart.png)
+    (out / "report.json").write_text(json.dumps(as_json(comparison), indent=2) + "\n", encoding="utf-8")
+    (out / "index.html").write_text(render_page(comparison, charts), encoding="utf-8")
 
 
-def _told(found: Comparison) -> str:
+def _format(comparison: Comparison) -> str:
     heads = ("run", "ranks", "measured ms", "predicted ms", "off %", "efficiency %", "predicted %")
     rows = [
         (
@@ -72,10 +72,10 @@ def _told(found: Comparison) -> str:
             100 * row.efficiency.measured,
             100 * row.efficiency.predicted,
         )
-        for row in found.rows
+        for row in comparison.rows
     ]
-    first = [f"change first: {one.text}" for one in found.largest.changes[:1]]
-    below = "\n".join([*(f"note: {note}" for note in found.notes), *first])
-    # Lines of a log are for programs that look for words.
-    columns = terminal.terminal_width() if sys.stdout.isatty() or "COLUMNS" in os.environ else len(below) + 1
-    return "\n".join(filter(None, [table(heads, rows), terminal.wrap_text(below, columns)]))
+    first = [f"change first: {change.text}" for change in comparison.largest.changes[:1]]
+    notes = "\n".join([*(f"note: {note}" for note in comparison.notes), *first])
+    # In a log each note is one line, so that it can be searched.
+    columns = terminal.terminal_width() if sys.stdout.isatty() or "COLUMNS" in os.environ else len(notes) + 1
+    return "\n".join(filter(None, [table(heads, rows), terminal.wrap_text(notes, columns)]))

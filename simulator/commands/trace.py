@@ -1,4 +1,4 @@
-"""`python -m simulator trace MODEL --system TYPE --layout dp=8,tp=4 --out FILE.json|png`: one step, event by event."""
+"""`python -m simulator trace MODEL --system TYPE --layout dp=8,tp=4 --out FILE.json|png`: the events of one step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from simulator.commands import layout_option
-from simulator.commands.refused import refused
+from simulator.commands.console import print_problems
 from simulator.layout import Layout
 from simulator.machines import profile
 from simulator.machines.profile_fit import RatedSystem
@@ -17,69 +17,72 @@ from simulator.step import timeline_output
 from simulator.step.timeline import build_timeline
 from trainer.config.errors import ConfigError, ConfigProblem
 
-USUAL = "p5.48xlarge"
-MOST_MICRO_BATCHES = 1024
-"""More events than anybody looks at, and a minute of waiting for them."""
-GPUS = f"{layout_option.WHERE} dp x tp x pp x cp"
+DEFAULT_SYSTEM = "p5.48xlarge"
+MAX_MICRO_BATCHES = 1024
+"""More make a timeline that is too long to read and takes over a minute."""
+GPUS_OPTION = f"{layout_option.WHERE} dp x tp x pp x cp"
 
 
-def main(words: list[str]) -> int:
-    asked = _arguments(words)
+def main(arguments: list[str]) -> int:
+    """Run the command and return its exit status."""
+    options = _parse(arguments)
     try:
-        _trace(asked)
-    except ConfigError as bad:
-        return refused(bad)
+        _trace(options)
+    except ConfigError as error:
+        return print_problems(error)
     return 0
 
 
-def _arguments(words: list[str]) -> argparse.Namespace:
+def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulator trace", description=__doc__)
     parser.add_argument("model", metavar="MODEL", help="a preset of the trainer or a published model")
-    parser.add_argument("--system", help=f"instance type or stack ({USUAL})")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="as calibrate measured them, or the system's GPU")
+    parser.add_argument("--system", help=f"instance type or stack (default: {DEFAULT_SYSTEM})")
+    profile = "machines as calibrate measured them; with --system, only their GPU"
+    parser.add_argument("--profile", type=Path, metavar="FILE", help=profile)
     parser.add_argument(
         "--layout",
         default="",
         metavar="NAME=VALUE,...",
-        help="dp, tp, pp, cp, ep, zero, micro_batch, global_batch (micro_batch x dp by default), recompute, ...",
+        help="dp, tp, pp, cp, ep, zero, micro_batch, global_batch (default: micro_batch x dp), recompute, ...",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.json|png")
-    return parser.parse_args(words)
+    return parser.parse_args(arguments)
 
 
-def _trace(asked: argparse.Namespace) -> None:
-    timeline_output.check_output("--out", asked.out)
-    known = profile.read(asked.profile) if asked.profile else None
-    wanted = layout_option.layout(asked.layout, known.worlds[0].get("precision", "bf16") if known else "bf16")
-    model = find_model(asked.model).model
-    layout_option.check(model, wanted)
-    _drawable(wanted)
-    machines = _on(asked, known, wanted)
-    events = build_timeline(model, wanted, machines.system, machines.rates)
-    on = f"ranks of {asked.profile.name}" if known else f"GPUs of {asked.system or USUAL}"
-    title = f"{asked.model} on {wanted.gpus} {on}: {asked.layout}"
-    reason = predict_memory(model, wanted, machines.system).reason
+def _trace(options: argparse.Namespace) -> None:
+    timeline_output.check_output("--out", options.out)
+    measured = profile.read(options.profile) if options.profile else None
+    dtype = measured.worlds[0].get("precision", "bf16") if measured else "bf16"
+    layout = layout_option.parse_layout(options.layout, dtype)
+    model = find_model(options.model).model
+    layout_option.check(model, layout)
+    _check_length(layout)
+    machines = _find_machines(options, measured, layout)
+    events = build_timeline(model, layout, machines.system, machines.rates)
+    gpus = f"ranks of {options.profile.name}" if measured else f"GPUs of {options.system or DEFAULT_SYSTEM}"
+    title = f"{options.model} on {layout.gpus} {gpus}: {options.layout}"
+    reason = predict_memory(model, layout, machines.system).reason
     if reason:
         print(f"DOES NOT FIT: {reason}")
         title += " (DOES NOT FIT)"
-    if said := layout_option.uneven(model, wanted):
-        print(said)
-    print(timeline_output.write_timeline(asked.out, title, events))
+    if note := layout_option.describe_uneven_stages(model, layout):
+        print(note)
+    print(timeline_output.write_timeline(options.out, title, events))
 
 
-def _drawable(wanted: Layout) -> None:
-    if wanted.micro_batches > MOST_MICRO_BATCHES:
-        most = MOST_MICRO_BATCHES * wanted.micro_batch * wanted.dp
-        message = f"{wanted.global_batch}; allowed: up to {most}, {MOST_MICRO_BATCHES} micro-batches of each replica"
-        fix = "ask for fewer: a step repeats itself"
+def _check_length(layout: Layout) -> None:
+    if layout.micro_batches > MAX_MICRO_BATCHES:
+        most = MAX_MICRO_BATCHES * layout.micro_batch * layout.dp
+        message = f"{layout.global_batch}; allowed: up to {most}, {MAX_MICRO_BATCHES} micro-batches of each replica"
+        fix = "use fewer: micro-batches of a step repeat"
         raise ConfigError([ConfigProblem(f"{layout_option.WHERE} global_batch", message, fix)])
 
 
-def _on(asked: argparse.Namespace, known: profile.Profile | None, wanted: Layout) -> RatedSystem:
-    machines = find_machines(asked.system, known, USUAL)
+def _find_machines(options: argparse.Namespace, measured: profile.Profile | None, layout: Layout) -> RatedSystem:
+    machines = find_machines(options.system, measured, DEFAULT_SYSTEM)
     problems = []
     if isinstance(machines, InstanceMachines):
-        problems = machines.limit_problems(wanted.gpus, GPUS, "make one of them smaller")
-    if problems := problems or machines.problems(wanted.gpus, GPUS):
+        problems = machines.limit_problems(layout.gpus, GPUS_OPTION, "make one of them smaller")
+    if problems := problems or machines.problems(layout.gpus, GPUS_OPTION):
         raise ConfigError(problems)
-    return RatedSystem(machines.system(wanted.gpus), machines.rates(wanted.gpus))
+    return RatedSystem(machines.system(layout.gpus), machines.rates(layout.gpus))

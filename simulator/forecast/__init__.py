@@ -1,1 +1,1 @@
-"""One run of the trainer before it is made: its step, its memory, and what the whole of it takes."""
+"""Predict one run of the trainer before it starts: its step, its memory, and the whole run."""

@@ -1,4 +1,4 @@
-"""A forecast for programs: the same figures, whole."""
+"""A forecast as JSON, with all figures unrounded."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ from typing import Any
 
 from simulator.forecast.forecast import Forecast
 from simulator.forecast.whole_run import WholeRun
-from simulator.search.words import bottleneck
+from simulator.search.summary_text import describe_bottleneck
 from trainer.config.load import to_dict
 
 SCHEMA = 1
 
 
-def as_json(found: Forecast) -> dict[str, Any]:
-    step, on, problem = found.prediction, found.on, found.problem
-    expected, least, most = found.units_per_s
+def as_json(forecast: Forecast) -> dict[str, Any]:
+    """Return the forecast as the content of `predict --json`."""
+    step, machines, problem = forecast.prediction, forecast.machines, forecast.problem
+    expected, least, most = forecast.units_per_s
     return {
         "schema": SCHEMA,
-        "name": found.config.name,
+        "name": forecast.config.name,
         "machines": {
-            "name": on.sheet.name,
-            "nodes": on.nodes,
-            "ranks": on.ranks,
-            "stack": on.stack or None,
-            "profile": str(on.profile.path) if on.profile else None,
+            "name": machines.sheet.name,
+            "nodes": machines.nodes,
+            "ranks": machines.ranks,
+            "stack": machines.stack or None,
+            "profile": str(machines.profile.path) if machines.profile else None,
         },
-        "layout": asdict(found.settled.layout),
-        "chosen": found.settled.chosen,
+        "layout": asdict(forecast.resolved.layout),
+        "chosen": forecast.resolved.chosen,
         "step_s": {"expected": step.step_s, "low": step.low_s, "high": step.high_s},
         "parts_s": step.parts,
-        "bottleneck": bottleneck(step, 3),
-        "unit": found.unit,
+        "bottleneck": describe_bottleneck(step, 3),
+        "unit": forecast.unit,
         "units_per_s": {"expected": expected, "low": least, "high": most},
-        "mfu": found.mfu,
-        "peak_tflops": found.peak_tflops,
+        "mfu": forecast.mfu,
+        "peak_tflops": forecast.peak_tflops,
         "memory": {
-            "fits": found.fits,
-            "gib": found.taken_gib,
-            "room_gib": found.room_gib,
-            "parts_gib": found.memory_gib,
+            "fits": forecast.fits,
+            "gib": forecast.taken_gib,
+            "room_gib": forecast.room_gib,
+            "parts_gib": forecast.memory_gib,
             "problem": str(problem) if problem else None,
         },
-        "run": _run(found.run),
-        "config": to_dict(found.config),
+        "run": _run(forecast.run),
+        "config": to_dict(forecast.config),
     }
 
 
@@ -66,5 +67,5 @@ def _run(run: WholeRun) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no word for never."""
+    """Return None for infinity, which JSON cannot express."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""What is to be expected of one run: its step with an interval, throughput, utilisation, memory, and all of it."""
+"""The forecast of one run: its step with an interval, throughput, utilization, memory, and the whole run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.forecast.nearest_fit import nearest_fit
-from simulator.forecast.settle import Settled, settle
-from simulator.forecast.whole_run import WholeRun, whole_run
-from simulator.machines.requested import On
+from simulator.forecast.resolve import ResolvedRun, resolve_settings
+from simulator.forecast.whole_run import WholeRun, predict_whole_run
+from simulator.machines.job_machines import JobMachines
 from simulator.memory.peak import GIB, fits_in_memory
 from simulator.model import Model
 from simulator.models import build_model
@@ -21,14 +21,16 @@ from trainer.models.shape import Shape, shape_of
 
 @dataclass(frozen=True)
 class Forecast:
-    settled: Settled
-    on: On
+    """A run with its resolved settings, its machines and its predictions."""
+
+    resolved: ResolvedRun
+    machines: JobMachines
     prediction: Prediction
     run: WholeRun
 
     @property
     def config(self) -> Config:
-        return self.settled.config
+        return self.resolved.config
 
     @property
     def unit(self) -> str:
@@ -36,39 +38,39 @@ class Forecast:
 
     @property
     def units_per_s(self) -> tuple[float, float, float]:
-        """Expected, least and most of the interval: tokens, images or samples."""
+        """Tokens, images or samples per second: expected, and the low and high end of the interval."""
         seq_len = self.config.data.seq_len or self._shape.seq_len
-        each = self.config.batch.size * max(1, seq_len)
+        units = self.config.batch.size * max(1, seq_len)
         step = self.prediction
-        return each / step.step_s, each / step.high_s, each / step.low_s
+        return units / step.step_s, units / step.high_s, units / step.low_s
 
     @property
     def peak_tflops(self) -> float:
-        """What the utilisation is relative to: the data sheet, or the best product that was measured."""
-        peaks, dtype = self.on.sheet.gpu.peak_tflops, self.config.precision
+        """The peak that utilization is relative to: the data sheet's, or the best measured matrix product."""
+        peaks, dtype = self.machines.sheet.gpu.peak_tflops, self.config.precision
         return peaks.get(dtype) or peaks["fp16"]
 
     @property
     def mfu(self) -> float:
         flops = self._shape.flops_per_sample(self.config.data.seq_len) * self.config.batch.size
-        return flops / self.prediction.step_s / (self.on.ranks * self.peak_tflops * 1e12)
+        return flops / self.prediction.step_s / (self.machines.ranks * self.peak_tflops * 1e12)
 
     @property
     def fits(self) -> bool:
-        return fits_in_memory(self.prediction.memory, self.on.is_gpu)
+        return fits_in_memory(self.prediction.memory, self.machines.is_gpu)
 
     @cached_property
     def memory_gib(self) -> dict[str, float]:
-        """By what holds it, the largest first; last what is needed beside tensors."""
+        """GiB by use, the largest first; last, what is needed besides tensors."""
         needed = self.prediction.memory
         held = {name: size / GIB for name, size in sorted(needed.parts.items(), key=lambda part: -part[1]) if size}
-        beside = self.taken_gib - sum(held.values())
-        return {**held, "beside": beside} if beside > 0 else held
+        besides = self.taken_gib - sum(held.values())
+        return {**held, "beside": besides} if besides > 0 else held
 
     @property
     def taken_gib(self) -> float:
         needed = self.prediction.memory
-        return (needed.on_device if self.on.is_gpu else needed.total) / GIB
+        return (needed.on_device if self.machines.is_gpu else needed.total) / GIB
 
     @property
     def room_gib(self) -> float:
@@ -76,17 +78,18 @@ class Forecast:
 
     @property
     def problem(self) -> ConfigProblem | None:
-        """Why it cannot be run, and the nearest settings with which it could."""
+        """Why the run does not fit in memory, and the nearest settings that do; None if it fits."""
         if self.fits:
             return None
         largest = next(iter(self.memory_gib))
+        where = "a GPU" if self.machines.is_gpu else "a rank"
         message = (
-            f"{self.taken_gib:.1f} GiB on {'a GPU' if self.on.is_gpu else 'a rank'}; allowed: {self.room_gib:.0f} GiB;"
+            f"{self.taken_gib:.1f} GiB on {where}; allowed: {self.room_gib:.0f} GiB;"
             f" largest: {largest} {self.memory_gib[largest]:.1f} GiB"
         )
-        near = nearest_fit(self.settled, self.on)
+        near = nearest_fit(self.resolved, self.machines)
         return ConfigProblem(
-            "memory", message, f"fits with {near}" if near else "nothing near it fits: more memory is needed"
+            "memory", message, f"fits with {near}" if near else "no similar settings fit: more memory is needed"
         )
 
     @property
@@ -94,11 +97,11 @@ class Forecast:
         return shape_of(self.config.model)
 
 
-def forecast(config: Config, on: On) -> Forecast:
-    """ConfigError where the trainer would refuse to start on these ranks."""
-    if problems := check_world(config, on.ranks, on.per_node):
+def forecast(config: Config, machines: JobMachines) -> Forecast:
+    """Predict a run; raise ConfigError if the trainer would not start on these ranks."""
+    if problems := check_world(config, machines.ranks, machines.per_node):
         raise ConfigError(problems)
-    settled = settle(config, on)
+    resolved = resolve_settings(config, machines)
     model: Model = build_model(config.model, config.data.seq_len)
-    prediction = predict(model, settled.layout, on.system, on.rates)
-    return Forecast(settled, on, prediction, whole_run(settled.config, on, prediction))
+    prediction = predict(model, resolved.layout, machines.system, machines.rates)
+    return Forecast(resolved, machines, prediction, predict_whole_run(resolved.config, machines, prediction))

@@ -24,9 +24,9 @@ def any_spec_of(file: Path) -> ClusterSpec:
     """Return the description in a stack file of any target; raise ConfigError if it is invalid."""
     try:
         return read_spec(file)
-    except SpecError as bad:
+    except SpecError as error:
         raise ConfigError(
-            [ConfigProblem(f"stack: {issue.where}", issue.message, issue.fix) for issue in bad.issues]
+            [ConfigProblem(f"stack: {issue.where}", issue.message, issue.fix) for issue in error.issues]
         ) from None
 
 

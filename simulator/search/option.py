@@ -1,4 +1,4 @@
-"""One way to make a run: machines, layout, and what it takes in time, money and electricity."""
+"""One option for a run: machines and layout, with its time, cost and electricity."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from simulator.hardware.system import System
 from simulator.layout import Layout
 from simulator.parameters import checkpoint_gb
 from simulator.search import filesystem
-from simulator.search.best import Found
+from simulator.search.fastest import TimedLayout
 from simulator.search.question import Question
-from simulator.search.trainer_config import Job, unsupported
+from simulator.search.trainer_config import PlannedRun, unsupported_reason
 from simulator.step.prediction import Prediction
 from simulator.whole_run import cost, energy, failures, goodput
 from simulator.whole_run.goodput import Conditions, Outlook, Work
 
-WAITING = frozenset(
+WAITING_PARTS = frozenset(
     ("tensor", "context", "experts", "gather", "pipeline bubble", "data", "host", "jitter", "step")  # as in step.py
 )
 
 
 @dataclass(frozen=True)
 class Option:
+    """Machines and layout for a run, with its whole time, cost and electricity."""
+
     instance: str
     nodes: int
     purchase: Purchase
@@ -37,7 +39,7 @@ class Option:
     kwh: float
     priced_on: date
     unsupported: str
-    """Why the trainer cannot run it; empty where it can."""
+    """Why the trainer cannot run it; empty if it can."""
 
     @property
     def gpus(self) -> int:
@@ -48,22 +50,22 @@ class Option:
         return self.prediction.memory.total / 2**30
 
 
-def option(question: Question, system: System, purchase: Purchase, found: Found) -> Option | None:
-    """None where nobody has a price of these machines."""
+def build_option(question: Question, system: System, purchase: Purchase, timed: TimedLayout) -> Option | None:
+    """Extend a timed layout to the whole run; return None if there is no price of these machines."""
     tariff = cost.tariff(question.spec, question.group, system.name, purchase)
     if tariff is None:
         return None
-    prediction, layout, gb = found.prediction, found.layout, checkpoint_gb(question.named.model)
-    steps = Job(question.named, question.tokens, 0).steps(layout)
+    prediction, layout, gb = timed.prediction, timed.layout, checkpoint_gb(question.named.model)
+    steps = PlannedRun(question.named, question.tokens, 0).steps(layout)
     work = Work(steps=steps, step_s=prediction.step_s, low_s=prediction.low_s, high_s=prediction.high_s)
     wait = failures.replacement_s(purchase) if question.wait_s is None else question.wait_s
-    meets = conditions(question.spec, gb, system, purchase, prediction.step_s)
-    outlook = goodput.outlook(meets, work, wait)
-    kept = question.named.preset.checkpoint.keep if question.named.preset else 3
-    stored = kept * gb
+    run_conditions = conditions(question.spec, gb, system, purchase, prediction.step_s)
+    outlook = goodput.outlook(run_conditions, work, wait)
+    checkpoints = question.named.preset.checkpoint.keep if question.named.preset else 3
+    stored = checkpoints * gb
 
     def usd(seconds: float) -> float:
-        # Nobody pays for machines that have not come yet.
+        # Machines are paid for from when they start.
         return tariff.usd(system.nodes, seconds - wait) + cost.stored_usd(question.spec, stored, seconds)
 
     return Option(
@@ -79,34 +81,34 @@ def option(question: Question, system: System, purchase: Purchase, found: Found)
         usd_high=usd(outlook.high_s),
         kwh=energy.kwh(system, outlook.wall_s - wait, busy(prediction) * outlook.goodput),
         priced_on=tariff.priced_on,
-        unsupported=unsupported(question.named.model, layout),
+        unsupported=unsupported_reason(question.named.model, layout),
     )
 
 
 def conditions(spec: ClusterSpec, gb: float, system: System, purchase: Purchase, step_s: float) -> Conditions:
-    """`gb`: of a checkpoint."""
+    """Return failure and checkpoint times of a run whose checkpoints have `gb` GB."""
     write_s = gb / filesystem.gb_s(spec)
-    mine = gb / system.gpus
-    save_s = failures.blocked_s(mine, mine / system.host_gb_s, step_s)
+    gb_per_rank = gb / system.gpus
+    save_s = failures.blocked_s(gb_per_rank, gb_per_rank / system.host_gb_s, step_s)
     rate = failures.rate()
     failure_s = rate.mean_s(system.gpus)
-    another = failures.replacement_s(purchase)
-    # Read once by all together, as fast as it is written.
-    restart_s = failures.restart_s(spec.slurm.slurmd_timeout_s) + another + write_s
-    taken_s = failures.spot_mean_s(system.gpu.name, system.nodes) if purchase == "spot" else float("inf")
+    replacement_s = failures.replacement_s(purchase)
+    # All ranks together read the checkpoint once, as fast as it is written.
+    restart_s = failures.restart_s(spec.slurm.slurmd_timeout_s) + replacement_s + write_s
+    spot_s = failures.spot_mean_s(system.gpu.name, system.nodes) if purchase == "spot" else float("inf")
     warned = save_s + write_s <= failures.spot_notice_s()
     return Conditions(
-        failure_s=failure_s if warned else 1 / (1 / failure_s + 1 / taken_s),
+        failure_s=failure_s if warned else 1 / (1 / failure_s + 1 / spot_s),
         failure_factors=(rate.low / rate.gpu_hours, rate.high / rate.gpu_hours),
         save_s=save_s,
         write_s=write_s,
         restart_s=restart_s,
-        warned_s=taken_s if warned else float("inf"),
+        warned_s=spot_s if warned else float("inf"),
         warned_restart_s=restart_s,
     )
 
 
 def busy(prediction: Prediction) -> float:
-    """Share of a step in which a GPU's kernels run."""
-    waiting = sum(seconds for part, seconds in prediction.parts.items() if part in WAITING)
+    """Return the share of a step in which GPU kernels run."""
+    waiting = sum(seconds for part, seconds in prediction.parts.items() if part in WAITING_PARTS)
     return 1 - waiting / prediction.step_s

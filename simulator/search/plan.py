@@ -1,18 +1,17 @@
-"""The answer to a question: every machine and number of nodes, the best layout on each, and the front of them."""
+"""Plan a run: the best layout on every type and number of machines, and the options that no other beats."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from simulator.hardware.rates import load_fitted_rates
 from simulator.machines.instances import system
 from simulator.machines.profile_catalog import joined
 from simulator.machines.profile_fit import RatedSystem
-from simulator.search.best import Best, best
-from simulator.search.front import chosen, front
-from simulator.search.option import Option, option
+from simulator.search.fastest import FastestLayouts, find_fastest
+from simulator.search.option import Option, build_option
 from simulator.search.question import Question
 from simulator.search.space import Counts, Space
 from trainer.config.errors import ConfigError, ConfigProblem
@@ -20,35 +19,73 @@ from trainer.config.errors import ConfigError, ConfigProblem
 
 @dataclass(frozen=True)
 class Plan:
+    """The answer to a question: all options, and the front of those to choose from."""
+
     question: Question
     options: tuple[Option, ...]
-    """Everything that would end, fit and has a price."""
+    """All options that would finish, fit in memory and have a price."""
     front: tuple[Option, ...]
-    """What the trainer can run, fastest first; what it cannot, where that is asked for or all there is."""
+    """What the trainer can run, fastest first; then what it cannot, if requested or if there is nothing else."""
     chosen: Option | None
     gain: float
-    """How much faster the fastest layout would be that the trainer does not have; 0 where it is none."""
+    """Share of time that the fastest layout would save that the trainer does not support; 0 if there is none."""
     counts: Counts
 
 
 def plan(question: Question, progress: Callable[[str], None] = lambda _: None) -> Plan:
-    """Raises ConfigError where no layout divides, nothing fits, or nothing has a price."""
+    """Search all machines of a question; raise ConfigError if nothing divides, fits in memory or has a price."""
     counts = Counts()
     spaces = [_space(question, name, nodes, counts) for name in question.instances for nodes in question.nodes]
     options: list[Option] = []
-    fitting = False
+    fits = False
     for space in spaces:
         progress(f"{space.system.nodes} x {space.system.name}")
-        found = best(space)
-        fitting = fitting or found.any is not None
-        options += _options(question, space, found)
+        fastest = find_fastest(space)
+        fits = fits or fastest.any is not None
+        options += _options(question, space, fastest)
     if not options:
-        raise ConfigError([_nothing(question, spaces, fitting)])
-    runnable = front(one for one in options if not one.unsupported)
-    better = [one for one in front(options) if one.unsupported]
+        raise ConfigError([_explain_nothing(question, spaces, fits)])
+    runnable = pareto_front(option for option in options if not option.unsupported)
+    better = [option for option in pareto_front(options) if option.unsupported]
     shown = (*runnable, *(better if question.beyond_trainer or not runnable else ()))
-    picked = chosen(runnable or better, question.deadline_s, question.budget_usd)
-    return Plan(question, tuple(options), shown, picked, _gain(runnable, better), counts)
+    chosen = choose(runnable or better, question.deadline_s, question.budget_usd)
+    return Plan(question, tuple(options), shown, chosen, _gain(runnable, better), counts)
+
+
+def pareto_front(options: Iterable[Option]) -> list[Option]:
+    """Return the options that no other beats in both time and cost, from the fastest to the cheapest."""
+    front: list[Option] = []
+    for option in sorted(options, key=lambda option: (option.outlook.wall_s, option.usd)):
+        if not front or option.usd < front[-1].usd:
+            front.append(option)
+    return front
+
+
+def choose(options: Sequence[Option], deadline_s: float | None, budget_usd: float | None) -> Option | None:
+    """Return the cheapest option within the deadline, or the fastest within the budget; None if there is none."""
+    allowed = [
+        option
+        for option in options
+        if (deadline_s is None or option.outlook.wall_s <= deadline_s)
+        and (budget_usd is None or option.usd <= budget_usd)
+    ]
+    if deadline_s is not None:
+        return min(allowed, key=lambda option: option.usd, default=None)
+    if budget_usd is not None:
+        return min(allowed, key=lambda option: option.outlook.wall_s, default=None)
+    # Without a limit: the point where 10 % more money no longer buys 10 % less time.
+    return min(allowed, key=lambda option: option.usd * option.outlook.wall_s, default=None)
+
+
+def fabric(nodes: int) -> str:
+    """Return the fabric that a cluster of this size needs; a single node has no other node to talk to."""
+    return "efa" if nodes > 1 else "tcp"
+
+
+def rate_machines(question: Question, instance: str, nodes: int) -> RatedSystem:
+    """Return machines and rates, by the catalog or as measured; raise ConfigError if the profile is of another GPU."""
+    machines = system(instance, nodes, fabric(nodes), question.region)
+    return joined(question.profile, machines) if question.profile else RatedSystem(machines, load_fitted_rates())
 
 
 def _gain(runnable: list[Option], better: list[Option]) -> float:
@@ -57,46 +94,38 @@ def _gain(runnable: list[Option], better: list[Option]) -> float:
     return max(0.0, 1 - better[0].outlook.wall_s / runnable[0].outlook.wall_s)
 
 
-def fabric(nodes: int) -> str:
-    """A single node talks to nobody."""
-    return "efa" if nodes > 1 else "tcp"
-
-
-def on(question: Question, instance: str, nodes: int) -> RatedSystem:
-    """Machines and rates, by the catalog or as measured; ConfigError where the profile is of another GPU."""
-    machines = system(instance, nodes, fabric(nodes), question.region)
-    return joined(question.profile, machines) if question.profile else RatedSystem(machines, load_fitted_rates())
-
-
 def _space(question: Question, instance: str, nodes: int, counts: Counts) -> Space:
-    found = on(question, instance, nodes)
+    rated = rate_machines(question, instance, nodes)
     dtype = question.named.preset.precision if question.named.preset else "bf16"
-    return Space(question.named.model, found.system, question.batch, dtype, counts, rates=found.rates)
+    return Space(question.named.model, rated.system, question.batch, dtype, counts, rates=rated.rates)
 
 
-def _options(question: Question, space: Space, found: Best) -> list[Option]:
-    layouts = [one for one in (found.any, found.runnable) if one]
-    if found.any is found.runnable:
+def _options(question: Question, space: Space, fastest: FastestLayouts) -> list[Option]:
+    layouts = [timed for timed in (fastest.any, fastest.runnable) if timed]
+    if fastest.any is fastest.runnable:
         layouts = layouts[:1]
-    every = [option(question, space.system, way, one) for way in question.purchases for one in layouts]
-    return [one for one in every if one and math.isfinite(one.outlook.wall_s)]
+    options = [
+        build_option(question, space.system, purchase, timed) for purchase in question.purchases for timed in layouts
+    ]
+    return [option for option in options if option and math.isfinite(option.outlook.wall_s)]
 
 
-def _nothing(question: Question, spaces: list[Space], fitting: bool) -> ConfigProblem:
-    machines, counts = ", ".join(question.instances), _told(question.nodes)
-    if fitting:
-        ways = ", ".join(question.purchases)
-        message = f"nobody has a price of {machines} as {ways}, or the run would never end on it"
+def _explain_nothing(question: Question, spaces: list[Space], fits: bool) -> ConfigProblem:
+    """Return why there is no option at all."""
+    machines, counts = ", ".join(question.instances), _format_range(question.nodes)
+    if fits:
+        purchases = ", ".join(question.purchases)
+        message = f"there is no price of {machines} as {purchases}, or the run would never finish on it"
         return ConfigProblem(
-            "instance", message, "choose another type or --purchase; `make cost` shows the prices there are"
+            "instance", message, "choose another type or --purchase; `make cost` shows the available prices"
         )
     if not any(list(space.micros(shape)) for space in spaces for shape in space.shapes()):
         sizes = f"{question.batch.least} to {question.batch.most} samples"
-        message = f"{sizes} cannot be shared by any layout of {counts} nodes of {machines}"
+        message = f"{sizes} cannot be divided over any layout of {counts} nodes of {machines}"
         return ConfigProblem("batch", message, "give a wider range, such as --batch 256..1024, or other --nodes")
     message = f"no layout of {question.named.name} fits into the memory of {counts} nodes of {machines}"
-    return ConfigProblem("nodes", message, "take more nodes, GPUs with more memory, or a smaller model")
+    return ConfigProblem("nodes", message, "use more nodes, GPUs with more memory, or a smaller model")
 
 
-def _told(nodes: tuple[int, ...]) -> str:
+def _format_range(nodes: tuple[int, ...]) -> str:
     return str(nodes[0]) if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"

@@ -1,4 +1,4 @@
-"""What realises a row: the trainer's settings and the edited stack, as text, and both as files."""
+"""The files that put a row of a plan into effect: the trainer's settings and the edited stack, as text and as files."""
 
 from __future__ import annotations
 
@@ -14,45 +14,48 @@ from simulator.search.option import Option
 from simulator.search.plan import Plan, fabric
 from simulator.search.question import Question
 from simulator.search.stack_edit import Edit
-from simulator.search.trainer_config import Job
-from simulator.search.words import bottleneck, numbered, sentence
+from simulator.search.summary_text import describe_bottleneck, describe_option, number_rows
+from simulator.search.trainer_config import PlannedRun
 
 
-def settings(question: Question, one: Option) -> tuple[dict[str, Any], list[str]]:
-    """The trainer's settings, and why it would refuse them, or nothing."""
-    if one.unsupported:
-        return {}, [one.unsupported]
-    job = Job(question.named, question.tokens, one.outlook.interval_steps)
-    tree = trainer_config.settings(job, one.layout)
-    return tree, trainer_config.problems(tree, one.layout, one.gpus // one.nodes)
+def trainer_settings(question: Question, option: Option) -> tuple[dict[str, Any], list[str]]:
+    """Return the trainer's settings, and why it would reject them."""
+    if option.unsupported:
+        return {}, [option.unsupported]
+    run = PlannedRun(question.named, question.tokens, option.outlook.interval_steps)
+    tree = trainer_config.build_settings(run, option.layout)
+    return tree, trainer_config.list_problems(tree, option.layout, option.gpus // option.nodes)
 
 
-def edits(question: Question, one: Option, stack: Path) -> list[Edit]:
-    wanted = {"instance": one.instance, "nodes": one.nodes, "purchase": one.purchase, "fabric": fabric(one.nodes)}
-    found = [
-        *stack_edit.list_edits(question.spec, question.group, wanted),
+def list_edits(question: Question, option: Option, stack: Path) -> list[Edit]:
+    """Return the edits that make a stack file describe the option."""
+    planned = {"instance": option.instance, "nodes": option.nodes, "purchase": option.purchase}
+    planned["fabric"] = fabric(option.nodes)
+    edits = [
+        *stack_edit.list_edits(question.spec, question.group, planned),
         *filesystem.edits(stacks.spec_of(stack), question.spec),
     ]
-    return [*found, *stack_edit.raise_budget(question.spec, _most_per_hour(stack, found))]
+    return [*edits, *stack_edit.raise_budget(question.spec, _max_usd_per_hour(stack, edits))]
 
 
-def told(question: Question, one: Option, stack: Path) -> str:
-    tree, problems = settings(question, one)
-    settled = json.dumps({key: tree[key] for key in ("batch", "parallel", "checkpoint")}) if tree else ""
-    trainer = f"no trainer config: {problems[0]}" if problems else f"trainer: {settled}"
-    return f"{trainer}\nstack: {stack_edit.describe_edits(edits(question, one, stack))}"
+def describe_changes(question: Question, option: Option, stack: Path) -> str:
+    """Return the trainer's settings and the edits of the stack as two lines of text."""
+    tree, problems = trainer_settings(question, option)
+    main_settings = json.dumps({key: tree[key] for key in ("batch", "parallel", "checkpoint")}) if tree else ""
+    trainer = f"no trainer config: {problems[0]}" if problems else f"trainer: {main_settings}"
+    return f"{trainer}\nstack: {stack_edit.describe_edits(list_edits(question, option, stack))}"
 
 
 def write(plan: Plan, stack: Path, folder: Path) -> list[Path]:
-    """A folder for each row, with train.yaml where the trainer can, and the stack file; plan.json beside them."""
+    """Write a folder for each row, with the stack file and, if the trainer can run it, train.yaml; and plan.json."""
     written = []
-    for number, one in numbered(plan):
-        place = folder / f"{number:02}-{one.nodes}x{one.instance}-{one.purchase}"
+    for number, option in number_rows(plan):
+        place = folder / f"{number:02}-{option.nodes}x{option.instance}-{option.purchase}"
         place.mkdir(parents=True, exist_ok=True)
-        tree, problems = settings(plan.question, one)
+        tree, problems = trainer_settings(plan.question, option)
         if not problems:
-            (place / "train.yaml").write_text(trainer_config.text(tree, sentence(one)))
-        changed = stack_edit.apply_edits(stack.read_text(encoding="utf-8"), edits(plan.question, one, stack))
+            (place / "train.yaml").write_text(trainer_config.render_yaml(tree, describe_option(option)))
+        changed = stack_edit.apply_edits(stack.read_text(encoding="utf-8"), list_edits(plan.question, option, stack))
         (place / stack.name).write_text(changed, encoding="utf-8")
         written.append(place)
     (folder / "plan.json").write_text(json.dumps(as_json(plan, stack), indent=2) + "\n")
@@ -60,6 +63,7 @@ def write(plan: Plan, stack: Path, folder: Path) -> list[Path]:
 
 
 def as_json(plan: Plan, stack: Path) -> dict[str, Any]:
+    """Return the plan as the content of plan.json."""
     question = plan.question
     return {
         "model": question.named.name,
@@ -68,41 +72,40 @@ def as_json(plan: Plan, stack: Path) -> dict[str, Any]:
         "profile": str(question.profile.path) if question.profile else None,
         "layouts_considered": plan.counts.considered,
         "layouts_timed": plan.counts.timed,
-        "chosen": next((n for n, one in numbered(plan) if one is plan.chosen), None),
-        "front": [_row(plan, number, one, stack) for number, one in numbered(plan)],
+        "chosen": next((number for number, option in number_rows(plan) if option is plan.chosen), None),
+        "front": [_row(plan, number, option, stack) for number, option in number_rows(plan)],
     }
 
 
-def _row(plan: Plan, number: int, one: Option, stack: Path) -> dict[str, Any]:
-    tree, problems = settings(plan.question, one)
+def _row(plan: Plan, number: int, option: Option, stack: Path) -> dict[str, Any]:
+    tree, problems = trainer_settings(plan.question, option)
     return {
         "row": number,
-        "instance": one.instance,
-        "nodes": one.nodes,
-        "gpus": one.gpus,
-        "purchase": one.purchase,
-        "layout": asdict(one.layout),
-        "steps": one.steps,
-        "step_s": [one.prediction.low_s, one.prediction.step_s, one.prediction.high_s],
-        "parts_s": one.prediction.parts,
-        "bottleneck": bottleneck(one.prediction),
-        "memory_gib": one.memory_gib,
-        "wall_s": [one.outlook.low_s, one.outlook.wall_s, one.outlook.high_s],
-        "usd": [one.usd_low, one.usd, one.usd_high],
-        "goodput": one.outlook.goodput,
-        "interruptions": one.outlook.interruptions,
-        "checkpoint_every": one.outlook.interval_steps,
-        "checkpoint_rules_s": one.outlook.rules_s,
-        "priced_on": str(one.priced_on),
-        "kwh": one.kwh,
+        "instance": option.instance,
+        "nodes": option.nodes,
+        "gpus": option.gpus,
+        "purchase": option.purchase,
+        "layout": asdict(option.layout),
+        "steps": option.steps,
+        "step_s": [option.prediction.low_s, option.prediction.step_s, option.prediction.high_s],
+        "parts_s": option.prediction.parts,
+        "bottleneck": describe_bottleneck(option.prediction),
+        "memory_gib": option.memory_gib,
+        "wall_s": [option.outlook.low_s, option.outlook.wall_s, option.outlook.high_s],
+        "usd": [option.usd_low, option.usd, option.usd_high],
+        "goodput": option.outlook.goodput,
+        "interruptions": option.outlook.interruptions,
+        "checkpoint_every": option.outlook.interval_steps,
+        "checkpoint_rules_s": option.outlook.rules_s,
+        "priced_on": str(option.priced_on),
+        "kwh": option.kwh,
         "trainer": tree or None,
         "trainer_problems": problems,
-        "stack_edit": stack_edit.describe_edits(edits(plan.question, one, stack)),
+        "stack_edit": stack_edit.describe_edits(list_edits(plan.question, option, stack)),
     }
 
 
-def _most_per_hour(stack: Path, changes: list[Edit]) -> float:
-    """Of the edited stack, every node up and each bought in the dearest way that it allows."""
-    changed = stack_edit.apply_edits(stack.read_text(encoding="utf-8"), changes)
-    spec = stack_edit.loaded(changed)
+def _max_usd_per_hour(stack: Path, edits: list[Edit]) -> float:
+    """Return the price of the edited stack with every node running and bought in its most expensive way."""
+    spec = stack_edit.load_text(stack_edit.apply_edits(stack.read_text(encoding="utf-8"), edits))
     return target_of(spec).cost(spec).usd_per_hour

@@ -1,4 +1,4 @@
-"""Every layout worth timing on a number of GPUs: what divides, and nothing that another one beats for certain."""
+"""The search space: every layout worth timing on a number of GPUs, without those that another certainly beats."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from simulator.layout import Layout, Recompute
 from simulator.model import Transformer
 
 Zero = Literal[0, 1, 2, 3]
-MICRO = (1, 2, 4, 8, 16, 32)
-VIRTUAL = (1, 2, 4)
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+VIRTUAL_STAGES = (1, 2, 4)
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-LEAST_TOKENS = 4096
-"""Of a sequence on one rank: shorter parts are not worth the exchange of context parallelism."""
-MOST_STAGES = 32
+MIN_CONTEXT_TOKENS = 4096
+"""Tokens of a sequence per rank below which context parallelism costs more communication than it saves."""
+MAX_STAGES = 32
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of a step, least and most; within them more is never slower."""
+    """Smallest and largest number of samples of a step; in between, more is never slower per sample."""
 
     least: int
     most: int
 
-    def sized(self, each: int) -> int:
-        """The largest multiple that is allowed, or 0."""
-        found = self.most // each * each
-        return found if found >= self.least else 0
+    def largest_multiple(self, factor: int) -> int:
+        """Return the largest allowed multiple of `factor`, or 0."""
+        size = self.most // factor * factor
+        return size if size >= self.least else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How ranks are divided, before micro-batches and sharding."""
+    """How the ranks are divided, before micro-batches and sharding."""
 
     dp: int
     tp: int
@@ -47,7 +47,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """How a batch goes through the stages."""
+    """How a batch goes through the pipeline stages."""
 
     micro: int
     batch: int
@@ -56,18 +56,20 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What is not to be chosen; 0 is free."""
+    """Settings that the user fixed; 0 is free to choose."""
 
     tp: int = 0
     pp: int = 0
     micro: int = 0
     recompute: Recompute = "none"
-    """The least."""
+    """The least recomputing that is allowed."""
     compiled: bool = True
 
 
 @dataclass
 class Counts:
+    """How many layouts a search went through."""
+
     considered: int = 0
     """Layouts that were timed or ruled out."""
     timed: int = 0
@@ -75,7 +77,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Space:
-    """One model on one number of machines."""
+    """All layouts of one model on one number of machines."""
 
     model: Transformer
     system: System
@@ -84,18 +86,18 @@ class Space:
     counts: Counts = field(default_factory=Counts)
     fixed: Fixed = Fixed()
     rates: Rates | None = None
-    """As measured on these machines; None is those that were fitted to published runs."""
+    """Rates as measured on these machines; None uses those fitted to published runs."""
 
     def shapes(self) -> Iterator[Shape]:
         for tp in self._tensor():
             for pp in self._stages(self.system.gpus // tp):
-                rest = self.system.gpus // (tp * pp)
-                for cp in self._context(rest):
-                    for ep in self._experts(rest):
-                        yield Shape(rest // cp, tp, pp, cp, ep)
+                ranks = self.system.gpus // (tp * pp)
+                for cp in self._context(ranks):
+                    for ep in self._experts(ranks):
+                        yield Shape(ranks // cp, tp, pp, cp, ep)
 
     def shardings(self, shape: Shape) -> Iterator[tuple[Zero, int]]:
-        """ZeRO stage and ranks that share; 0 is all of them."""
+        """Yield ZeRO stages with the number of ranks that share; 0 is all ranks."""
         ranks = shape.dp * shape.cp
         if ranks == 1:
             yield 0, 0
@@ -106,15 +108,15 @@ class Space:
             yield 3, inside
 
     def micros(self, shape: Shape) -> Iterator[list[Passes]]:
-        """From the smallest micro-batch on. A pipeline has at least as many micro-batches as stages."""
-        for micro in (self.fixed.micro,) if self.fixed.micro else MICRO:
-            batch = self.batch.sized(shape.dp * micro)
+        """Yield passes from the smallest micro-batch on; a pipeline has at least as many micro-batches as stages."""
+        for micro in (self.fixed.micro,) if self.fixed.micro else MICRO_BATCHES:
+            batch = self.batch.largest_multiple(shape.dp * micro)
             count = batch // (shape.dp * micro)
             if batch and count >= shape.pp:
                 yield [Passes(micro, batch, virtual) for virtual in self._virtual(shape, count)]
 
     def recompute(self) -> tuple[Recompute, ...]:
-        """From the least on."""
+        """Return the allowed recompute settings, from the least on."""
         return RECOMPUTE[RECOMPUTE.index(self.fixed.recompute) :]
 
     def layout(self, shape: Shape, sharding: tuple[Zero, int], passes: Passes, recompute: Recompute) -> Layout:
@@ -137,13 +139,13 @@ class Space:
         )
 
     def _virtual(self, shape: Shape, micro_batches: int) -> Iterator[int]:
-        for stages in VIRTUAL if shape.pp > 1 else VIRTUAL[:1]:
+        for stages in VIRTUAL_STAGES if shape.pp > 1 else VIRTUAL_STAGES[:1]:
             even = self._equal(shape.pp * stages) and micro_batches % shape.pp == 0
             if stages == 1 or even:
                 yield stages
 
     def _tensor(self) -> Iterator[int]:
-        """Within a node; what the model's parts divide by."""
+        """Yield tensor-parallel sizes within a node that divide the model's dimensions."""
         model, most = self.model, fast_domain_gpus(self.system)
         inner = model.experts.ffn if model.experts else model.ffn
         parts = (model.heads, model.kv_heads, inner, model.seq, self.system.gpus)
@@ -153,17 +155,17 @@ class Space:
 
     def _stages(self, ranks: int) -> Iterator[int]:
         for pp in _divisors(ranks):
-            if self.fixed.pp in (0, pp) and pp <= MOST_STAGES and self._equal(pp):
+            if self.fixed.pp in (0, pp) and pp <= MAX_STAGES and self._equal(pp):
                 yield pp
 
     def _equal(self, stages: int) -> bool:
-        """Equal stages, or stages that become equal when embedding and head count as a layer each."""
+        """Return whether stages are equal, possibly with embedding and head counted as a layer each."""
         layers = self.model.layers
         return stages <= layers and (layers % stages == 0 or (layers + 2) % stages == 0)
 
     def _context(self, ranks: int) -> Iterator[int]:
         for cp in _divisors(ranks):
-            if cp == 1 or (self.model.seq % cp == 0 and self.model.seq // cp >= LEAST_TOKENS):
+            if cp == 1 or (self.model.seq % cp == 0 and self.model.seq // cp >= MIN_CONTEXT_TOKENS):
                 yield cp
 
     def _experts(self, ranks: int) -> Iterator[int]:

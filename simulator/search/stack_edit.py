@@ -72,7 +72,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     return output.getvalue()
 
 
-def loaded(text: str) -> ClusterSpec:
+def load_text(text: str) -> ClusterSpec:
     """Return the description in the text of a stack file."""
     document = yaml.load(text, Loader=Loader)  # noqa: S506  # a safe loader that reads numbers as Pulumi does
     return load_spec(document[ROOT[0]][ROOT[1]])

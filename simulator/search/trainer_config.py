@@ -1,4 +1,4 @@
-"""The trainer's settings that realise a layout, or why it has none."""
+"""The trainer's settings for a layout, or why the trainer cannot run it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainer.config.check import check, check_world
 from trainer.config.errors import ConfigError
 from trainer.config.yaml_text import dump_yaml
 
-WARM_UP = 0.02
-"""Share of the steps, where no preset says how many, or so many that the run would hardly do anything else."""
-LONGEST_WARM_UP = 0.25
+WARM_UP_SHARE = 0.02
+"""Share of the steps for warm-up without a preset, or if the preset's warm-up takes too much of the run."""
+MAX_WARM_UP_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a run is besides its layout."""
+class PlannedRun:
+    """A run apart from its layout."""
 
     named: NamedModel
     tokens: float
@@ -31,73 +31,75 @@ class Job:
         return ceil(self.tokens / (layout.global_batch * self.named.model.seq))
 
 
-def unsupported(model: Transformer, layout: Layout) -> str:
-    """Why the trainer cannot do it, in a few words; empty where it can."""
+def unsupported_reason(model: Transformer, layout: Layout) -> str:
+    """Return why the trainer cannot run a layout; empty if it can."""
     if model.experts or model.latent:
-        return "the trainer has no such model"
+        return "the trainer does not support this model"
     if layout.cp > 1:
-        return "the trainer has no context parallelism"
+        return "the trainer does not support context parallelism"
     if model.tied and layout.pp > 1:
-        return "the trainer cuts no model with tied embeddings into stages"
+        return "the trainer does not split models with tied embeddings into stages"
     if not model.gated and (model.kv_heads != model.heads or model.ffn != 4 * model.hidden):
-        return "the trainer has no such feed-forward part"
+        return "the trainer does not support this feed-forward layer"
     if model.head_width and model.head_width * model.heads != model.hidden:
-        return "the trainer has no such heads"
+        return "the trainer does not support these attention heads"
     return ""
 
 
-def settings(job: Job, layout: Layout) -> dict[str, Any]:
-    """As in a YAML file: only what differs from the preset that it builds on."""
-    steps = job.steps(layout)
+def build_settings(run: PlannedRun, layout: Layout) -> dict[str, Any]:
+    """Return the settings as in a YAML file: only what differs from the preset that they are based on."""
+    steps = run.steps(layout)
     tree: dict[str, Any] = {
-        "name": f"{job.named.name}-{layout.gpus}gpus".replace("_", "-"),
+        "name": f"{run.named.name}-{layout.gpus}gpus".replace("_", "-"),
         "steps": steps,
         "batch": {"size": layout.global_batch, "micro": layout.micro_batch},
         "precision": layout.dtype,
-        "parallel": parallel(layout),
+        "parallel": parallel_settings(layout),
         "compile": {"mode": "blocks" if layout.compiled else "none"},
-        "checkpoint": {"every": min(job.checkpoint_every, steps)},
+        "checkpoint": {"every": min(run.checkpoint_every, steps)},
     }
-    preset = job.named.preset
-    if preset is None or preset.schedule.warmup > LONGEST_WARM_UP * steps:
-        tree["schedule"] = {"warmup": ceil(WARM_UP * steps)}
-    return {"base": job.named.name, **tree} if preset else {**tree, "model": _model(job.named.model)}
+    preset = run.named.preset
+    if preset is None or preset.schedule.warmup > MAX_WARM_UP_SHARE * steps:
+        tree["schedule"] = {"warmup": ceil(WARM_UP_SHARE * steps)}
+    return {"base": run.named.name, **tree} if preset else {**tree, "model": _model(run.named.model)}
 
 
-def problems(tree: dict[str, Any], layout: Layout, gpus_per_node: int) -> list[str]:
-    """What the trainer itself says against these settings on these ranks."""
+def list_problems(tree: dict[str, Any], layout: Layout, gpus_per_node: int) -> list[str]:
+    """Return what the trainer itself would report about these settings on these ranks."""
     try:
-        config = load.from_dict(resolved(tree))
-    except ConfigError as bad:
-        return [str(problem) for problem in bad.problems]
-    found = check(config) or check_world(config, layout.gpus, min(gpus_per_node, layout.gpus))
-    return [str(problem) for problem in found]
+        config = load.from_dict(merge_base(tree))
+    except ConfigError as error:
+        return [str(problem) for problem in error.problems]
+    problems = check(config) or check_world(config, layout.gpus, min(gpus_per_node, layout.gpus))
+    return [str(problem) for problem in problems]
 
 
-def resolved(tree: dict[str, Any]) -> dict[str, Any]:
-    """Without `base`, as the trainer sees it."""
+def merge_base(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings merged into their `base`, as the trainer sees them."""
     if "base" not in tree:
         return tree
-    below = load.to_dict(load.load(tree["base"], []))
+    merged = load.to_dict(load.load(tree["base"], []))
     for key, value in tree.items():
         if key != "base":
-            below[key] = {**below[key], **value} if isinstance(value, dict) else value
-    return below
+            merged[key] = {**merged[key], **value} if isinstance(value, dict) else value
+    return merged
 
 
-def text(tree: dict[str, Any], comment: str) -> str:
-    return f"# {comment}\n# Data of your own: data.kind=tokens data.path=FOLDER.\n{dump_yaml(tree)}"
+def render_yaml(tree: dict[str, Any], comment: str) -> str:
+    """Return the settings as a YAML file with a comment on top."""
+    return f"# {comment}\n# Your own data: data.kind=tokens data.path=FOLDER.\n{dump_yaml(tree)}"
 
 
-def parallel(layout: Layout) -> dict[str, Any]:
-    found: dict[str, Any] = {"strategy": _strategy(layout), "recompute": layout.recompute}
+def parallel_settings(layout: Layout) -> dict[str, Any]:
+    """Return the `parallel` section of the settings for a layout."""
+    settings: dict[str, Any] = {"strategy": _strategy(layout), "recompute": layout.recompute}
     if layout.zero:
-        found["zero"] = layout.zero
-    found["shard"] = layout.shard
-    found |= {"tensor": layout.tp, "pipeline": layout.pp, "schedule": layout.schedule}
+        settings["zero"] = layout.zero
+    settings["shard"] = layout.shard
+    settings |= {"tensor": layout.tp, "pipeline": layout.pp, "schedule": layout.schedule}
     if layout.virtual_stages > 1:
-        found["virtual_stages"] = layout.virtual_stages
-    return found
+        settings["virtual_stages"] = layout.virtual_stages
+    return settings
 
 
 def _strategy(layout: Layout) -> str:

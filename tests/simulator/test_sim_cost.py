@@ -13,7 +13,7 @@ from infra.targets.aws.cost import cost
 from infra.targets.registry import read_spec as read
 from simulator.machines.instances import system
 from simulator.whole_run import energy
-from simulator.whole_run.cost import DAY, HOUR, Tariff, block_s, stored_usd, tariff
+from simulator.whole_run.cost import DAY_S, HOUR_S, Tariff, block_s, stored_usd, tariff
 from trainer.config.errors import ConfigError
 
 STACKS = Path(__file__).parents[2] / "stacks"
@@ -24,7 +24,7 @@ PAIR = read(STACKS / "Pulumi.aws-g6-pair.yaml")
 def test_the_stack_as_it_is_costs_what_the_infra_says() -> None:
     found = tariff(LUSTRE, "h200", "p5en.48xlarge", "on-demand")
     assert found
-    assert found.usd(2, HOUR) == pytest.approx(cost(LUSTRE).usd_per_hour)
+    assert found.usd(2, HOUR_S) == pytest.approx(cost(LUSTRE).usd_per_hour)
 
 
 def test_spot_is_the_dated_spot_price() -> None:
@@ -46,35 +46,35 @@ def test_what_nobody_has_a_price_of_has_no_tariff() -> None:
 
 def test_a_whole_run_by_hand() -> None:
     found = Tariff(node=60, fixed=2, purchase="on-demand", priced_on=cost(LUSTRE).priced_on)
-    assert found.usd(nodes=4, seconds=10 * HOUR) == pytest.approx(10 * (4 * 60 + 2))
+    assert found.usd(nodes=4, seconds=10 * HOUR_S) == pytest.approx(10 * (4 * 60 + 2))
 
 
 def test_a_block_is_paid_to_its_end() -> None:
     found = tariff(LUSTRE, "h200", "p5.48xlarge", "block")
     assert found
-    assert found.usd(1, 25 * HOUR) == pytest.approx(48 * found.node + 25 * found.fixed)
+    assert found.usd(1, 25 * HOUR_S) == pytest.approx(48 * found.node + 25 * found.fixed)
 
 
 @pytest.mark.parametrize(("days", "bought"), [(0.1, 1), (13.5, 14), (14.5, 21), (21, 21), (182, 182), (183, 183)])
 def test_lengths_that_blocks_have(days: float, bought: float) -> None:
-    assert block_s(days * DAY) == bought * DAY
+    assert block_s(days * DAY_S) == bought * DAY_S
 
 
 @settings(deadline=None)
-@given(st.floats(1, 400 * DAY))
+@given(st.floats(1, 400 * DAY_S))
 def test_a_block_is_never_too_short(seconds: float) -> None:
     assert block_s(seconds) >= seconds
-    assert block_s(seconds) <= seconds + 7 * DAY
+    assert block_s(seconds) <= seconds + 7 * DAY_S
 
 
 def test_files_on_efs_are_paid_by_what_lies_there() -> None:
-    assert stored_usd(PAIR, 100, 730 * HOUR) == pytest.approx(30)
-    assert stored_usd(LUSTRE, 100, 730 * HOUR) == 0
+    assert stored_usd(PAIR, 100, 730 * HOUR_S) == pytest.approx(30)
+    assert stored_usd(LUSTRE, 100, 730 * HOUR_S) == 0
 
 
 def test_electricity_by_hand() -> None:
     """Eight H100 that compute four fifths of an hour."""
-    found = energy.kwh(system("p5.48xlarge", 1), HOUR, 0.8)
+    found = energy.kwh(system("p5.48xlarge", 1), HOUR_S, 0.8)
     assert found == pytest.approx(8 * (700 * (0.8 + 0.2 * 0.5) + 290) * 1.14 / 1000)
 
 

@@ -10,12 +10,12 @@ import pytest
 from simulator.forecast.forecast import Forecast, forecast
 from simulator.job import layout_from_config
 from simulator.machines.instances import system
+from simulator.machines.job_machines import MachineRequest, find_job_machines
 from simulator.machines.profile import read
 from simulator.machines.profile_catalog import joined
-from simulator.machines.requested import Asked, on
 from simulator.memory.peak import GIB
 from simulator.models import build_model
-from simulator.search import settled
+from simulator.search import auto_layout
 from simulator.step.prediction import predict
 from tests.simulator import made_profile
 from trainer.config.errors import ConfigError
@@ -28,7 +28,7 @@ STACK = "aws-p5en-lustre"
 
 def ask(words: str, **where: object) -> Forecast:
     preset, *settings = words.split()
-    return forecast(load(preset, settings), on(Asked(**where)))  # type: ignore[arg-type]
+    return forecast(load(preset, settings), find_job_machines(MachineRequest(**where)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_definite_settings_are_predicted_as_they_are(words: str, ranks: int) -> 
     said = predict(build_model(config.model, config.data.seq_len), wanted, system(P5EN, -(-ranks // 8)))
     step = found.prediction
     assert (step.step_s, step.low_s, step.high_s) == (said.step_s, said.low_s, said.high_s)
-    assert found.settled.chosen == {}
+    assert found.resolved.chosen == {}
     assert sum(found.memory_gib.values()) == pytest.approx(found.taken_gib)
     assert found.taken_gib * GIB == pytest.approx(said.memory.on_device)
 
@@ -67,19 +67,19 @@ def test_throughput_and_utilisation_follow_from_the_step() -> None:
 
 def test_auto_is_what_submit_would_settle() -> None:
     config = load("llama-8b", ["parallel.strategy=auto"])
-    _, best = settled.settled(config, system(P5EN, 4))
+    _, best = auto_layout.choose_layout(config, system(P5EN, 4))
     found = ask("llama-8b parallel.strategy=auto", stack=STACK, nodes=4)
     assert found.prediction.step_s == pytest.approx(best.prediction.step_s)
-    assert found.settled.chosen["parallel.strategy"] == "fsdp"
-    assert found.settled.chosen["batch.micro"] == best.layout.micro_batch
+    assert found.resolved.chosen["parallel.strategy"] == "fsdp"
+    assert found.resolved.chosen["batch.micro"] == best.layout.micro_batch
 
 
 @pytest.mark.parametrize("words", ["resnet50", "llama-8b", "tiny-mlp", "llama-1b parallel.strategy=fsdp"])
 def test_an_open_micro_batch_is_the_largest_that_leaves_room(words: str) -> None:
     found = ask(words, instance="p5.48xlarge")
     assert found.fits
-    micro = found.settled.chosen["batch.micro"]
-    share = found.config.batch.size // found.settled.layout.dp
+    micro = found.resolved.chosen["batch.micro"]
+    share = found.config.batch.size // found.resolved.layout.dp
     assert share % micro == 0
     if micro < min(share, 64):
         larger = ask(f"{words} batch.micro={2 * micro}", instance="p5.48xlarge")
@@ -119,7 +119,7 @@ def test_where_no_layout_fits_the_nodes_are_told_that_would_do() -> None:
 def test_the_whole_run_is_its_steps_and_what_failures_and_prices_add() -> None:
     found = ask("llama-8b batch.micro=1", stack=STACK)
     run, training = found.run, 38_300 * found.prediction.step_s
-    assert found.on.nodes == 2, "as many as the stack has"
+    assert found.machines.nodes == 2, "as many as the stack has"
     assert training < run.outlook.wall_s < 1.05 * training
     assert run.outlook.low_s < run.outlook.wall_s < run.outlook.high_s
     assert run.money is not None

@@ -11,7 +11,7 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.forecast.forecast import forecast
-from simulator.machines.requested import Asked, on
+from simulator.machines.job_machines import MachineRequest, find_job_machines
 from tests.simulator import made_profile
 from trainer.config.load import load
 
@@ -21,7 +21,7 @@ USUAL = ["predict", "llama-8b", "batch.micro=1", "--stack", "aws-p5en-lustre"]
 def test_the_table_has_all_that_one_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(USUAL) == 0
     out = capsys.readouterr().out
-    found = forecast(load("llama-8b", ["batch.micro=1"]), on(Asked(stack="aws-p5en-lustre")))
+    found = forecast(load("llama-8b", ["batch.micro=1"]), find_job_machines(MachineRequest(stack="aws-p5en-lustre")))
     step = found.prediction
     assert out.startswith("llama-8b on 2 x p5en.48xlarge, 16 ranks (stack aws-p5en-lustre)\n")
     assert f"step          {step.step_s:.2f} s ({step.low_s:.2f} s to {step.high_s:.2f} s in four of five runs)" in out
@@ -39,7 +39,7 @@ def test_the_table_has_all_that_one_asks_for(capsys: pytest.CaptureFixture[str])
 def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    said = forecast(load("llama-8b", ["batch.micro=1"]), on(Asked(stack="aws-p5en-lustre")))
+    said = forecast(load("llama-8b", ["batch.micro=1"]), find_job_machines(MachineRequest(stack="aws-p5en-lustre")))
     assert found["step_s"]["expected"] == said.prediction.step_s
     assert found["memory"] | {"parts_gib": {}} == {
         "fits": True,

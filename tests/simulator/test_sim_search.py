@@ -22,10 +22,9 @@ from simulator.memory.peak import predict_memory
 from simulator.models import find_model
 from simulator.parameters import count_parameters
 from simulator.search import filesystem, question, realised, stack_edit, trainer_config
-from simulator.search.best import LEFT_ALONE, best
-from simulator.search.front import chosen, front
+from simulator.search.fastest import MEMORY_MARGIN, find_fastest
 from simulator.search.option import Option
-from simulator.search.plan import Plan, plan
+from simulator.search.plan import Plan, choose, pareto_front, plan
 from simulator.search.question import Question
 from simulator.search.space import Batch, Space
 from simulator.step.prediction import predict
@@ -48,7 +47,7 @@ def asked(**changes: object) -> Question:
         instances=("p5en.48xlarge", "p5.48xlarge"),
         nodes=(2, 4, 8, 16),
         purchases=("on-demand", "spot"),
-        batch=question.batch(None, model),
+        batch=question.parse_batch(None, model),
     )
     return replace(usual, **changes)  # type: ignore[arg-type]
 
@@ -89,25 +88,25 @@ def test_the_best_layout_is_the_best_of_all_that_fit() -> None:
     model, machines = find_model("llama-3b").model, system("p5.48xlarge", 2)
     space = Space(model, machines, Batch(64, 64))
     every = [replace(one, recompute=how) for one in layouts(space) for how in ("none", "selective", "full")]
-    room = machines.gpu.memory_gb * 2**30 * (1 - LEFT_ALONE)
+    room = machines.gpu.memory_gb * 2**30 * (1 - MEMORY_MARGIN)
     needs = [(one, predict_memory(model, one, machines)) for one in every]
     fitting = [one for one, needed in needs if needed.total <= room and needed.fits]
     quickest = min(predict(model, one, machines).step_s / one.global_batch for one in fitting)
-    found = best(space)
+    found = find_fastest(space)
     assert found.any
     assert found.any.sample_s == pytest.approx(quickest)
 
 
 def test_what_is_chosen_leaves_memory_alone() -> None:
     for one in answer().options:
-        assert one.memory_gib <= (1 - LEFT_ALONE) * system(one.instance, one.nodes).gpu.memory_gb
+        assert one.memory_gib <= (1 - MEMORY_MARGIN) * system(one.instance, one.nodes).gpu.memory_gb
 
 
 @pytest.mark.parametrize(
     ("model", "instance", "nodes"), [("llama-1b", "g6.48xlarge", 2), ("llama-8b", "p4d.24xlarge", 16)]
 )
 def test_what_is_chosen_fits_as_predict_sees_it(model: str, instance: str, nodes: int) -> None:
-    found = best(Space(find_model(model).model, system(instance, nodes), Batch(1024, 1024)))
+    found = find_fastest(Space(find_model(model).model, system(instance, nodes), Batch(1024, 1024)))
     assert found.any
     assert found.runnable
     assert found.any.prediction.fits
@@ -115,7 +114,7 @@ def test_what_is_chosen_fits_as_predict_sees_it(model: str, instance: str, nodes
 
 
 def test_context_parallelism_is_not_for_the_trainer() -> None:
-    found = best(Space(find_model("llama-8b").model, system("p5.48xlarge", 4), Batch(512, 512)))
+    found = find_fastest(Space(find_model("llama-8b").model, system("p5.48xlarge", 4), Batch(512, 512)))
     assert found.runnable
     assert found.runnable.layout.cp == 1
     assert found.any
@@ -143,7 +142,7 @@ points = st.lists(st.builds(Point, st.floats(1, 1e6), st.floats(1, 1e6)), min_si
 @settings(deadline=None)
 @given(points)
 def test_the_front_beats_everything_else_and_nothing_beats_it(found: list[Option]) -> None:
-    kept = front(found)
+    kept = pareto_front(found)
     assert all(a.outlook.wall_s <= b.outlook.wall_s and a.usd > b.usd for a, b in pairwise(kept))
     for one in found:
         assert any(k.outlook.wall_s <= one.outlook.wall_s and k.usd <= one.usd for k in kept)
@@ -153,9 +152,9 @@ def test_the_front_beats_everything_else_and_nothing_beats_it(found: list[Option
 @given(points, st.floats(1, 1e6), st.floats(1, 1e6))
 def test_more_budget_is_never_slower_and_more_time_never_dearer(found: list[Option], one: float, other: float) -> None:
     less, more = sorted((one, other))
-    poor, rich = (chosen(found, None, usd) for usd in (less, more))
+    poor, rich = (choose(found, None, usd) for usd in (less, more))
     assert poor is None or (rich is not None and rich.outlook.wall_s <= poor.outlook.wall_s)
-    hurried, patient = (chosen(found, s, None) for s in (less, more))
+    hurried, patient = (choose(found, s, None) for s in (less, more))
     assert hurried is None or (patient is not None and patient.usd <= hurried.usd)
 
 
@@ -190,10 +189,10 @@ def test_a_checkpoint_of_llama_8b_weighs_twelve_bytes_a_weight() -> None:
 @pytest.mark.parametrize("row", range(4))
 def test_every_row_has_settings_that_the_trainer_takes(row: int, tmp_path: Path) -> None:
     one = answer().front[row]
-    tree, problems = realised.settings(answer().question, one)
+    tree, problems = realised.trainer_settings(answer().question, one)
     assert problems == []
     file = tmp_path / "train.yaml"
-    file.write_text(trainer_config.text(tree, "a comment"))
+    file.write_text(trainer_config.render_yaml(tree, "a comment"))
     config = load.load(str(file), [])
     assert check_world(config, one.gpus, 8) == []
     assert config.batch.size == one.layout.global_batch
@@ -206,27 +205,27 @@ def test_every_row_has_settings_that_the_trainer_takes(row: int, tmp_path: Path)
 def test_models_without_a_preset_get_a_whole_config(model: str, tmp_path: Path) -> None:
     found = find_model(model)
     nodes = (64,) if "b" in model and count_parameters(found.model).total > 1e11 else (1,)
-    answered = plan(asked(named=found, nodes=nodes, purchases=("on-demand",), batch=question.batch(None, found)))
-    tree, problems = realised.settings(answered.question, answered.front[0])
+    answered = plan(asked(named=found, nodes=nodes, purchases=("on-demand",), batch=question.parse_batch(None, found)))
+    tree, problems = realised.trainer_settings(answered.question, answered.front[0])
     assert problems == []
     file = tmp_path / "train.yaml"
-    file.write_text(trainer_config.text(tree, "a comment"))
+    file.write_text(trainer_config.render_yaml(tree, "a comment"))
     config = load.load(str(file), [])
     assert config.model.layers == found.model.layers  # type: ignore[union-attr]
 
 
 def test_a_short_run_does_not_spend_its_time_warming_up() -> None:
-    job = trainer_config.Job(find_model("llama-8b"), 1e10, 100)
-    tree = trainer_config.settings(job, Layout(dp=8, global_batch=512, zero=3))
+    job = trainer_config.PlannedRun(find_model("llama-8b"), 1e10, 100)
+    tree = trainer_config.build_settings(job, Layout(dp=8, global_batch=512, zero=3))
     assert tree["schedule"]["warmup"] < 0.05 * tree["steps"]
 
 
 def test_a_mixture_of_experts_is_planned_but_has_no_config() -> None:
     found = find_model("mixtral-8x7b")
-    answered = plan(asked(named=found, nodes=(8,), purchases=("on-demand",), batch=question.batch(None, found)))
+    answered = plan(asked(named=found, nodes=(8,), purchases=("on-demand",), batch=question.parse_batch(None, found)))
     assert answered.front
     assert all(one.unsupported for one in answered.front)
-    tree, problems = realised.settings(answered.question, answered.front[0])
+    tree, problems = realised.trainer_settings(answered.question, answered.front[0])
     assert not tree
     assert "no such model" in problems[0]
 
@@ -257,11 +256,11 @@ def test_the_edited_stack_is_valid_and_keeps_its_comments(
 @given(st.sampled_from(["aws-p5en-lustre", "aws-p5-autoscaled", "aws-g6-pair"]), st.integers(1, 1024))
 def test_an_edit_changes_what_it_says_and_nothing_else(stack: str, nodes: int) -> None:
     text = stacks.find(stack).read_text()
-    before = stack_edit.loaded(text)
+    before = stack_edit.load_text(text)
     group = stacks.group_of(before, None)
     field = "count" if before.groups[group].count is not None else "max"
     changes = [(("groups", group, field), nodes), (("slurm", "kill_wait_s"), 45)]
-    after = stack_edit.loaded(stack_edit.apply_edits(text, changes))
+    after = stack_edit.load_text(stack_edit.apply_edits(text, changes))
     assert getattr(after.groups[group], field) == nodes
     assert after.slurm.kill_wait_s == 45
     same = {"groups": before.groups, "slurm": before.slurm}

@@ -27,14 +27,14 @@ def answer() -> Plan:
             instances=("p5en.48xlarge", "p5.48xlarge"),
             nodes=(4, 16, 64),
             purchases=("on-demand", "spot"),
-            batch=question.batch(None, model),
+            batch=question.parse_batch(None, model),
             deadline_s=1e7,
         )
     )
 
 
 def test_the_legend_lies_outside_of_what_is_drawn(answer: Plan) -> None:
-    figure = picture.figure(answer)
+    figure = picture.build_figure(answer)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     (legend,) = figure.legends

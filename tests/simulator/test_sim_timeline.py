@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.__main__ import main
-from simulator.commands.layout_option import layout
+from simulator.commands.layout_option import parse_layout
 from simulator.layout import Layout
 from simulator.machines.instances import system
 from simulator.machines.profile import read
@@ -34,7 +34,7 @@ CASES = {
 
 def events_of(case: str) -> tuple[list[Event], float]:
     model, words = CASES[case]
-    wanted = layout(words)
+    wanted = parse_layout(words)
     on = system("p5.48xlarge", -(-wanted.gpus // 8))
     shape = find_model(model).model
     return build_timeline(shape, wanted, on), predict(shape, wanted, on).step_s
@@ -171,9 +171,9 @@ def test_the_help_s_own_example_runs(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_without_a_batch_every_replica_has_one_micro_batch() -> None:
-    found = layout("dp=8,micro_batch=2")
+    found = parse_layout("dp=8,micro_batch=2")
     assert (found.global_batch, found.micro_batches) == (16, 1)
-    assert layout("dp=8, micro_batch=2") == found
+    assert parse_layout("dp=8, micro_batch=2") == found
 
 
 def test_a_profile_stands_for_the_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_the_legend_of_the_picture_has_words_for_every_colour() -> None:
 
 
 def test_a_layout_keeps_every_kind_of_value() -> None:
-    found = layout("dp=2,zero=1,recompute=full,sequence_parallel=true,compression=0.5,global_batch=2")
+    found = parse_layout("dp=2,zero=1,recompute=full,sequence_parallel=true,compression=0.5,global_batch=2")
     assert (found.zero, found.recompute, found.sequence_parallel, found.compression) == (1, "full", True, 0.5)
     with pytest.raises(ConfigError, match="allowed: true or false"):
-        layout("offload=maybe")
+        parse_layout("offload=maybe")

@@ -56,7 +56,7 @@ class JobMachines:
 
     @property
     def is_gpu(self) -> bool:
-        return self.system.gpu.runs_ahead
+        return self.system.gpu.launches_ahead
 
     @property
     def description(self) -> str:

@@ -59,7 +59,7 @@ def test_a_send_goes_between_two(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["--instance", "p5.48xlarge", "--nodes", "2", "--sharing", "0"],
-            "; leave it out, or ask for groups with fewer",
+            "; leave it out, or use groups with fewer",
         ),
         ([*P5[1:], "2", "--per-node", "2", "--sharing", "5"], "--sharing: 5; allowed: 1 to 4: a group with 2 of the 8"),
         (

@@ -112,7 +112,7 @@ def test_what_does_not_fit_says_what_would_and_it_does(words: str, where: dict[s
 
 
 def test_where_no_layout_fits_the_nodes_are_told_that_would_do() -> None:
-    with pytest.raises(ConfigError, match=r"fits into 1 x p5en.*; it does on 2 nodes \(--nodes 2\)"):
+    with pytest.raises(ConfigError, match=r"fits into 1 x p5en.*; it fits on 2 nodes \(--nodes 2\)"):
         ask("llama-70b parallel.strategy=auto parallel.tensor=1", stack=STACK, nodes=1)
 
 
@@ -149,8 +149,8 @@ def test_measured_machines_are_predicted_as_measured(tmp_path: Path) -> None:
     assert (found.run.money, found.run.kwh) == (None, None)
     assert found.fits
     assert found.room_gib == pytest.approx(4), "a quarter of the host's"
-    assert ask("tiny-llama", profile=profile).on.ranks == 4, "the most that were measured"
-    assert ask("tiny-llama", stack="local", ranks=2, profile=profile).on.ranks == 2
+    assert ask("tiny-llama", profile=profile).machines.ranks == 4, "the most that were measured"
+    assert ask("tiny-llama", stack="local", ranks=2, profile=profile).machines.ranks == 2
 
 
 def test_a_measured_gpu_in_machines_of_a_stack(tmp_path: Path) -> None:
@@ -172,7 +172,10 @@ def cpu(folder: Path) -> object:
 BAD = [
     ({"stack": "p5e"}, r"stack: 'p5e' is not a stack; .*did you mean aws-p5en-lustre\?"),
     ({"stack": STACK, "group": "none"}, "group: 'none' is not a group; allowed: h200"),
-    ({"stack": "local"}, r"stack: 'local' has target local, whose machines no catalog has; allowed: with --profile"),
+    (
+        {"stack": "local"},
+        r"stack: 'local' has target local, whose machines are not in the catalog; allowed: with --profile",
+    ),
     ({"instance": "p5e"}, r"instance: 'p5e' is not in the catalog; nearest: p5e\.48xlarge, p5en\.48xlarge"),
     ({"instance": P5EN, "ranks": 12}, r"--ranks: 12; allowed: up to 8, or a multiple of the 8 .*; use 8 or 16"),
     ({"instance": P5EN, "ranks": 8 * 4096}, r"--ranks: 32768; allowed: up to 8192"),
@@ -191,7 +194,7 @@ def test_machines_that_there_are_not(tmp_path: Path, where: dict[str, object], s
 
 def test_a_gpu_s_profile_is_not_of_a_local_cluster(tmp_path: Path) -> None:
     profile = read(made_profile.write(tmp_path / "p.json", made_profile.of_gpu()))
-    with pytest.raises(ConfigError, match=r"'NVIDIA H200' in .*; allowed: 'cpu', as the nodes of stack local have"):
+    with pytest.raises(ConfigError, match=r"'NVIDIA H200' in .*; allowed: 'cpu', the device of stack local's nodes"):
         ask("tiny-llama", stack="local", profile=profile)
 
 

@@ -24,12 +24,12 @@ def test_the_table_has_all_that_one_asks_for(capsys: pytest.CaptureFixture[str])
     found = forecast(load("llama-8b", ["batch.micro=1"]), find_job_machines(MachineRequest(stack="aws-p5en-lustre")))
     step = found.prediction
     assert out.startswith("llama-8b on 2 x p5en.48xlarge, 16 ranks (stack aws-p5en-lustre)\n")
-    assert f"step          {step.step_s:.2f} s ({step.low_s:.2f} s to {step.high_s:.2f} s in four of five runs)" in out
+    assert f"step          {step.step_s:.2f} s ({step.low_s:.2f} s to {step.high_s:.2f} s in 80 % of runs)" in out
     assert f"throughput    {found.units_per_s[0]:,.0f} tokens/s (" in out
     assert f"MFU           {found.mfu:.1%} of the data sheet's 989 TFLOP/s" in out
     assert f"memory        {found.taken_gib:.1f} GiB of 141.0 GiB on the fullest GPU\n" in out
     assert "limited by    matrix products " in out
-    for part in ("activations", "optimizer", "weights", "gradients", "beside the tensors"):
+    for part in ("activations", "optimizer", "weights", "gradients", "besides the tensors"):
         assert part in out
     assert "whole run     38,300 steps in " in out
     assert "the whole cluster, on-demand" in out
@@ -90,8 +90,8 @@ def test_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["predict", "tiny-llama", "--profile", str(profile)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny-llama on 4 ranks of one node: cpu as measured on 1 x 1, 1 x 4 ranks (profile.json)")
-    assert "of the best product measured, 0.05 TFLOP/s" in out
-    assert "money         not known of machines that are in no catalog, nor electricity" in out
+    assert "of the best measured product, 0.05 TFLOP/s" in out
+    assert "money         unknown for machines that are not in the catalog, as is electricity" in out
 
 
 @pytest.mark.parametrize("columns", [70, 80, 100, 140])
@@ -108,12 +108,12 @@ def test_nothing_is_wider_than_the_terminal(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "CONFIG, --runs or --collectives is needed: one run, or a table of them"),
-        (["llama-8b", "--runs", "in.csv"], "--runs takes no CONFIG: a table, or one run"),
-        (["--runs", "in.csv", "--out", "x.csv", "--nodes", "4"], "--runs takes no --nodes, which is for one run"),
+        ([], "CONFIG, --runs or --collectives is required: a single run, or a table"),
+        (["llama-8b", "--runs", "in.csv"], "--runs takes no CONFIG: predict a table or a single run"),
+        (["--runs", "in.csv", "--out", "x.csv", "--nodes", "4"], "--runs takes no --nodes, which is for a single run"),
         (["--runs", "in.csv"], "--runs needs --out OUT.csv"),
-        (["llama-8b", "--out", "x.csv"], "--out is for tables; --json prints one run for programs"),
-        (["llama-8b", "--group", "h200"], "--group is one of a stack's: name it with --stack"),
+        (["llama-8b", "--out", "x.csv"], "--out is for tables; --json prints a single run for programs"),
+        (["llama-8b", "--group", "h200"], "--group is a node group of a stack: add --stack"),
         (["llama-8b", "--nodes", "2", "--ranks", "2"], "not allowed with argument"),
         (["llama-8b", "--stack", "local", "--instance", "p5.48xlarge"], "not allowed with argument"),
     ],
@@ -129,7 +129,7 @@ def test_words_that_do_not_go_together(words: list[str], says: str, capsys: pyte
     [
         (["llama-8b", "--ranks", "0"], "--ranks: '0'; allowed: a whole number from 1 on; write for example 8"),
         (["llama-8b", "--ranks", "many"], "--ranks: 'many'; allowed: a whole number from 1 on"),
-        (["llama-8b", "--nodes", "1..4"], "nodes: '1..4' is not one number; allowed: 1 to 1024"),
+        (["llama-8b", "--nodes", "1..4"], "nodes: '1..4' is not a single number; allowed: 1 to 1024"),
         (["llama-8b", "batch.size"], "batch.size: is not a setting; write overrides as key.sub=value"),
         (
             ["llama-8b", "batch.size=99999999999999999999"],

@@ -33,10 +33,10 @@ def test_a_name_without_a_folder_is_one_here(tmp_path: Path, monkeypatch: pytest
     ("name", "says"),
     [
         ("x.jpgx", r"--picture: 'x.jpgx'; allowed: a name that ends with .png or .svg; write for example x.png"),
-        ("nosuch/x.png", r"there is no folder .*nosuch; allowed: a file in a folder that exists; make it with: mkdir"),
+        ("nosuch/x.png", r"there is no folder .*nosuch; allowed: a file in an existing folder; create it: mkdir"),
         ("folder.png", r"folder.png is a folder; allowed: a file; name a file in "),
         ("file.png/x.png", r"there is no folder .*file.png; allowed: "),
-        ("/proc/x.png", r"/proc/x.png cannot be written \(/proc: .*\); allowed: a place that you may write to; name "),
+        ("/proc/x.png", r"/proc/x.png cannot be written \(/proc: .*\); allowed: a writable place; name "),
     ],
 )
 def test_a_file_that_cannot_be_is_refused(name: str, says: str, tmp_path: Path) -> None:
@@ -49,5 +49,5 @@ def test_a_file_that_cannot_be_is_refused(name: str, says: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["file", "file/below", "/proc/x", "/proc/x/y"])
 def test_a_folder_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"--write: .*; allowed: .*; name another one"):
+    with pytest.raises(ConfigError, match=r"--write: .*; allowed: .*; name another (folder|place)"):
         check_folder("--write", tmp_path / name)

@@ -72,8 +72,8 @@ def test_a_larger_filesystem_is_planned_with_and_edited_in(tmp_path: Path, capsy
 def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "mixtral-8x7b", *USUAL[2:], "--any"]) == 0
     out = capsys.readouterr().out
-    assert "! no trainer config: the trainer has no such model" in out
-    assert "no trainer config: the trainer has no such model\nstack: " in out
+    assert "! no trainer config: the trainer does not support this model" in out
+    assert "no trainer config: the trainer does not support this model\nstack: " in out
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--model", "lama-8b"], "\n  allowed: bloom-176b, "),
         (["--model", "resnet50"], "model: resnet has no tokens to plan by"),
         (["--tokens", "-5"], "tokens: -5 is outside of 1 to 1e+15"),
-        (["--tokens", "many"], "tokens: 'many' is no number"),
+        (["--tokens", "many"], "tokens: 'many' is not a number"),
         (["--tokens", "1e30"], "tokens: 1e30 is outside"),
         (["--tokens", "nan"], "tokens: nan is outside"),
         (["--stack", "aws-p5en-luster"], "did you mean aws-p5en-lustre"),
@@ -91,15 +91,15 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--instance", "p5.48xlrge"], "instance: 'p5.48xlrge' is not in the catalog; nearest: p5.48xlarge"),
         (["--nodes", "0"], "nodes: 0 is outside of 1 to 1024"),
         (["--nodes", "9..3"], "nodes: 9..3 is outside"),
-        (["--nodes", "two"], "nodes: 'two' is no number of nodes; write 16, 4,8,12 or 1..128"),
+        (["--nodes", "two"], "nodes: 'two' is not a number of nodes; write 16, 4,8,12 or 1..128"),
         (["--nodes", "5000"], "nodes: 5000 is outside"),
-        (["--batch", "0"], "batch: '0' is no number of samples"),
-        (["--batch", "7", "--nodes", "3"], "batch: 7 to 7 samples cannot be shared"),
-        (["--deadline", "soon"], "deadline: 'soon' is no time"),
-        (["--deadline", "0d"], "deadline: '0d' is no time"),
+        (["--batch", "0"], "batch: '0' is not a number of samples"),
+        (["--batch", "7", "--nodes", "3"], "batch: 7 to 7 samples cannot be divided over"),
+        (["--deadline", "soon"], "deadline: 'soon' is not a duration"),
+        (["--deadline", "0d"], "deadline: '0d' is not a duration"),
         (["--budget", "-1"], "budget: -1 is not above 0"),
         (["--group", "h100"], "group: 'h100' is not a group; allowed: h200"),
-        (["--deadline", "1h"], "deadline: 1.0 h is met by nothing within --nodes; the fastest takes "),
+        (["--deadline", "1h"], "deadline: 1.0 h cannot be met within --nodes; the fastest option takes "),
         (["--shared-gb", "0"], "shared-gb: 0; allowed: 1200, or a multiple of 2400, up to 1000000; choose"),
         (["--shared-gb", "2400000"], "shared-gb: 2400000; allowed: 1200, or a multiple of 2400, up to 1000000"),
         (["--shared-gb", "5000"], "shared-gb: 5000 is not sold; allowed: 1200, or a multiple of 2400"),
@@ -107,10 +107,13 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--trace", "step.txt"], "--trace: 'step.txt'; allowed: a name that ends with .json or .png"),
         (["--trace", "/nosuch/step.json"], "--trace: /nosuch/step.json; "),
         (["--trace", "/proc/step.json"], "--trace: /proc/step.json cannot be written (/proc: "),
-        (["--picture", "/nosuch/x.png"], "--picture: /nosuch/x.png; there is no folder /nosuch; allowed: a file in a "),
+        (
+            ["--picture", "/nosuch/x.png"],
+            "--picture: /nosuch/x.png; there is no folder /nosuch; allowed: a file in an existing ",
+        ),
         (["--picture", "x.jpgx"], "--picture: 'x.jpgx'; allowed: a name that ends with .png or .svg or .pdf; write "),
         (["--write", "/proc/x"], "--write: /proc/x cannot be written (/proc: "),
-        (["--budget", "100"], "budget: 100 USD is enough for nothing; the cheapest costs "),
+        (["--budget", "100"], "budget: 100 USD is not enough for any option; the cheapest costs "),
     ],
 )
 def test_bad_input_names_what_is_allowed(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +177,7 @@ def test_what_comes_nearest_is_said_once(option: list[str], unit: str, capsys: p
         (["--deadline", "90d"], "saved every 7.0 min, which loses the least time to failures"),
         (
             ["--deadline", "9d"],
-            "saved every 6.9 min, as often as the filesystem should take it (failures alone would ask for every 24 s)",
+            "saved every 6.9 min, as often as the filesystem should take it (failures alone would call for every 24 s)",
         ),
     ],
 )

@@ -44,7 +44,7 @@ def test_what_is_fixed_stays(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (["resnet50", "parallel.strategy=auto"], "resnet is no transformer"),
+        (["resnet50", "parallel.strategy=auto"], "resnet is not a transformer"),
         ([*AUTO, "parallel.offload=true"], "parallel.offload is on"),
     ],
 )
@@ -116,14 +116,14 @@ def test_words_with_spaces_come_back_whole(capsys: pytest.CaptureFixture[str]) -
     [
         ([*AUTO, "batch.size=3", *STACK], "parallel: no layout of batch.size 3 fits into 4 x p5en.48xlarge"),
         ([*AUTO, *STACK, "batch.size=3"], "parallel: no layout of batch.size 3 fits into 4 x p5en.48xlarge"),
-        (["llama-70b", "parallel.strategy=auto", "parallel.tensor=1", *STACK[:3], "1"], "take more nodes"),
+        (["llama-70b", "parallel.strategy=auto", "parallel.tensor=1", *STACK[:3], "1"], "use more nodes"),
         ([*AUTO, *STACK[:3], "0"], "nodes: 0 is outside of 1 to 1024"),
         (
             [*AUTO, *STACK[:3], "1..4"],
-            "nodes: '1..4' is not one number; allowed: 1 to 1024; write how many the job will",
+            "nodes: '1..4' is not a single number; allowed: 1 to 1024; write the job's number",
         ),
-        ([*AUTO, *STACK[:3], "4,8"], "nodes: '4,8' is not one number"),
-        (["llama-8b", *STACK[:3], "1..4"], "nodes: '1..4' is not one number"),
+        ([*AUTO, *STACK[:3], "4,8"], "nodes: '4,8' is not a single number"),
+        (["llama-8b", *STACK[:3], "1..4"], "nodes: '1..4' is not a single number"),
         (["lama-8b", *STACK], "did you mean the preset llama-8b?"),
         ([*AUTO, "--stack", "local", "--nodes", "2"], "stack: target local has neither"),
     ],

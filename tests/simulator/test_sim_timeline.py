@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_drawn_and_told(capsys: pytest.CaptureFixture[str],
 def test_uneven_stages_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["trace", "llama-8b", "--out", str(tmp_path / "s.json"), "--layout"]
     assert main([*words, "pp=5,global_batch=8"]) == 0
-    assert "uneven stages: 32 layers on pp=5; timed by the longest, 7 layers" in capsys.readouterr().out
+    assert "uneven stages: 32 layers on pp=5; timed by the longest, which has 7 layers" in capsys.readouterr().out
     assert main([*words, "pp=4,global_batch=8"]) == 0
     assert "uneven stages" not in capsys.readouterr().out
 

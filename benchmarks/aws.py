@@ -71,7 +71,7 @@ def flight_figures() -> list[Figure]:
         (Path(folder) / "Pulumi.large.yaml").write_text(STACK)
         command = [sys.executable, "-m", "muster.cli", "check", "--stack", "large"]
         began = time.perf_counter()
-        # moto has no quotas and no images of ours: what is found is not what is measured.
+        # moto has neither quotas nor our images, so the findings are not measured, only the calls.
         env = _environment(folder) | server.environment()
         subprocess.run(command, env=env, cwd=REPO, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         took = time.perf_counter() - began
@@ -101,11 +101,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    figures = [*check_figures(asked.rounds), *flight_figures()]
+    options = parser.parse_args()
+    figures = [*check_figures(options.rounds), *flight_figures()]
     print(report(figures))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(figure) for figure in figures]))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures]))
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 

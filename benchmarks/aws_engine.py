@@ -36,9 +36,9 @@ TYPES = {"h100": ("p5.48xlarge", 2), "h200": ("p5en.48xlarge", 4), "l4": ("g6.8x
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--json", type=Path)
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
     figures = measure()
     print(report(figures))
     if options.json:
@@ -68,9 +68,9 @@ def life_figures(home: Path, cloud: Cloud) -> list[Figure]:
 def preview_figures(home: Path, cloud: Cloud) -> list[Figure]:
     measured = {nodes: _preview(home / f"n{nodes}", cloud, nodes) for nodes in NODES}
     figures = []
-    for nodes, one in measured.items():
-        figures.append(Figure(f"preview of {nodes} static nodes", one.seconds, at_most=PREVIEW_AT_MOST_S))
-        figures.append(Figure(f"memory of all processes, {nodes} nodes", one.peak_mb, "MB"))
+    for nodes, preview in measured.items():
+        figures.append(Figure(f"preview of {nodes} static nodes", preview.seconds, at_most=PREVIEW_AT_MOST_S))
+        figures.append(Figure(f"memory of all processes, {nodes} nodes", preview.peak_mb, "MB"))
     few, many = measured[NODES[0]].peak_mb, measured[NODES[-1]].peak_mb
     grown = Figure(f"memory, times that of {NODES[0]} nodes", many / few, "x", at_most=NODES[-1] / NODES[0])
     return [*figures, grown]

@@ -69,9 +69,9 @@ class Cluster:
                 # On the controller, as the floor does it.
                 timed(["docker", "exec", f"muster-{self.name}-controller", "srun", f"-N{self.nodes}", "hostname"])
             srun = time.perf_counter() - began
-            said, _ = running.communicate(timeout=TIMEOUT_S)
+            output, _ = running.communicate(timeout=TIMEOUT_S)
         if running.returncode != 0:
-            raise SystemExit(f"\nmuster up exited with {running.returncode}\n{said.decode()}")
+            raise SystemExit(f"\nmuster up exited with {running.returncode}\n{output.decode()}")
         return srun, time.perf_counter() - began
 
     def muster(self, *args: str) -> float:
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for nodes in options.sizes:
             say(f"run {number + 1} of {options.repeat}, {nodes} nodes")
             shapes.setdefault(nodes, []).append(measure(nodes))
-    typical = [middle(found) for found in shapes.values()]
+    typical = [middle(runs) for runs in shapes.values()]
     figures = main_figures(typical[0])
     if len(typical) > 1:
         figures += growth_figures(typical)
@@ -113,9 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         figures += cold(typical[0])
     print(report(figures))
     if options.json:
-        runs = {str(nodes): [asdict(s) for s in found] for nodes, found in shapes.items()}
-        said = [asdict(f) | {"verdict": f.verdict} for f in figures]
-        options.json.write_text(json.dumps({"figures": said, "runs": runs}, indent=2) + "\n")
+        runs = {str(nodes): [asdict(s) for s in measured] for nodes, measured in shapes.items()}
+        verdicts = [asdict(f) | {"verdict": f.verdict} for f in figures]
+        options.json.write_text(json.dumps({"figures": verdicts, "runs": runs}, indent=2) + "\n")
     return 1 if any(f.verdict == "FAIL" for f in figures) else 0
 
 
@@ -172,12 +172,12 @@ def cluster(name: str, nodes: int) -> Iterator[Cluster]:
 def remove(name: str) -> None:
     label = f"label=muster.cluster={name}"
     for kind, listing in (("container", "ps -aq"), ("network", "network ls -q"), ("volume", "volume ls -q")):
-        found = subprocess.run(
+        listed = subprocess.run(
             ["docker", *listing.split(), "--filter", label], capture_output=True, text=True, check=True
         )
-        if found.stdout.split():
+        if listed.stdout.split():
             force = ["-f", "-v"] if kind == "container" else []
-            subprocess.run(["docker", kind, "rm", *force, *found.stdout.split()], capture_output=True, check=True)
+            subprocess.run(["docker", kind, "rm", *force, *listed.stdout.split()], capture_output=True, check=True)
     cgroup_tree.remove_cluster(name)
 
 

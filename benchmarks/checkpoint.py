@@ -80,11 +80,11 @@ class Training:
         return time.perf_counter() - started, waited
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for name, weight in self.model.named_parameters():
-            found[f"model.{name}"] = weight
-            found |= {f"optim.{name}.{key}": value for key, value in self.optimizer.state[weight].items()}
-        return found
+            tensors[f"model.{name}"] = weight
+            tensors |= {f"optim.{name}.{key}": value for key, value in self.optimizer.state[weight].items()}
+        return tensors
 
     def finish(self) -> None:
         if self.device.type == "cuda":

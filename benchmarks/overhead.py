@@ -107,13 +107,13 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     parser.add_argument("overrides", nargs="*")
-    asked = parser.parse_args()
-    device = torch.empty(0, device=asked.device).device  # with its index
+    options = parser.parse_args()
+    device = torch.empty(0, device=options.device).device  # with its index
     bare, ours = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(asked.rounds):
+        for number in range(options.rounds):
             where = f"run.folder={folder}/{number}"
-            more = [*MODEL, f"steps={asked.steps}", f"run.device={asked.device}", where, *asked.overrides]
+            more = [*MODEL, f"steps={options.steps}", f"run.device={options.device}", where, *options.overrides]
             config = load("tiny-llama", more)
             if number % 2:
                 ours.append(trainer_loop(config))
@@ -125,12 +125,12 @@ def main() -> int:
     figures = [
         Figure("bare torch loop", median(bare) * 1000, "ms"),
         Figure("trainer, everything on", median(ours) * 1000, "ms", f"bare {median(bare) * 1000:.1f} ms"),
-        Figure("trainer overhead", extra * 100, "%", f"bare loop, median of {asked.rounds}", 2.0),
+        Figure("trainer overhead", extra * 100, "%", f"bare loop, median of {options.rounds}", 2.0),
         Figure("trainer", tokens / median(ours), "tokens/s", f"bare {tokens / median(bare):.0f} tokens/s"),
     ]
     print(report(figures))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(figure) for figure in figures]))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures]))
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 

@@ -46,9 +46,9 @@ def descendants(root: int) -> Iterator[int]:
             children.setdefault(parent, []).append(int(folder.name))
     waiting = children.get(root, [])
     while waiting:
-        one = waiting.pop()
-        yield one
-        waiting += children.get(one, [])
+        pid = waiting.pop()
+        yield pid
+        waiting += children.get(pid, [])
 
 
 def _parent(folder: Path) -> int | None:

@@ -62,17 +62,17 @@ def recovery(killed: float, events: list[dict[str, Any]]) -> Recovery:
     later = sorted((e for e in [*events, *processes] if e["time"] > killed), key=lambda event: event["time"])
     first = {event["event"]: event["time"] for event in reversed(later)}
     in_job = "job_step_ended" not in first
-    known = [
+    phases = [
         ("detect" if in_job and kind == "process" else name, first[kind]) for name, kind in PHASES if kind in first
     ]
-    marks = [killed, *(moment for _, moment in known)]
-    return Recovery({name: after - before for (name, _), (before, after) in zip(known, pairwise(marks), strict=True)})
+    marks = [killed, *(moment for _, moment in phases)]
+    return Recovery({name: after - before for (name, _), (before, after) in zip(phases, pairwise(marks), strict=True)})
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with cluster("bench-recovery", 3) as ours:
         say("up ...")
         ours.muster("up")
@@ -85,8 +85,8 @@ def main() -> int:
         ours.muster("teardown", "--yes", "--force")
     figures = [*figures_of("rank killed", rank, IN_JOB), *figures_of("node killed", machine, THROUGH_QUEUE)]
     print(report(figures))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(figure) for figure in figures]))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures]))
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 
@@ -133,12 +133,12 @@ def wait_for(met: Callable[[], bool], what: str) -> None:
         time.sleep(0.5)
 
 
-def figures_of(name: str, found: Recovery, bound: float) -> list[Figure]:
+def figures_of(name: str, recovery: Recovery, bound: float) -> list[Figure]:
     phases = [
-        Figure(f"{name}: {phase}", seconds, reference=f"all {found.total:.1f} s")
-        for phase, seconds in found.phases.items()
+        Figure(f"{name}: {phase}", seconds, reference=f"all {recovery.total:.1f} s")
+        for phase, seconds in recovery.phases.items()
     ]
-    return [*phases, Figure(f"{name} to next completed step", found.total, at_most=bound)]
+    return [*phases, Figure(f"{name} to next completed step", recovery.total, at_most=bound)]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How far the simulator's collectives are from measured ones, in the fit and on systems or sources left out of it.
 
 python -m benchmarks.simulator_collectives [--by source]: one fit for each, minutes; a line on stderr for each
-python -m benchmarks.simulator_collectives --later: fitted to collectives.csv alone, asked for new_collectives.csv
+python -m benchmarks.simulator_collectives --later: fitted to collectives.csv alone, evaluated on new_collectives.csv
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def main() -> None:
     parser.add_argument("--by", choices=("system", "source"), default="system", help="what is left out in turn")
     parser.add_argument("--fit", action="store_true", help="fit anew and print the constants")
     parser.add_argument("--later", action="store_true", help="the systems that were collected after the model stood")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     first, later = (group_measured_rows(read_table(DATA / name)) for name in ("collectives.csv", "new_collectives.csv"))
     every = first + later
-    if asked.fit:
+    if options.fit:
         print(yaml.safe_dump(fit_constants(every)))
         return
-    if asked.later:
-        known = parse_constants(fit_constants(first))
-        seen, unseen = (_errors(group_by(later), one) for one in (load_fitted_constants(), known))
+    if options.later:
+        refitted = parse_constants(fit_constants(first))
+        seen, unseen = (_errors(group_by(later), constants) for constants in (load_fitted_constants(), refitted))
         print(cross_validation_table(seen, unseen))
         return
-    unseen = cross_validate(every, _progress, asked.by)
-    print(cross_validation_table(_errors(group_by(every, asked.by), load_fitted_constants()), unseen, asked.by))
+    unseen = cross_validate(every, _progress, options.by)
+    print(cross_validation_table(_errors(group_by(every, options.by), load_fitted_constants()), unseen, options.by))
 
 
-def _errors(groups: dict[str, list[MeasuredCollective]], known: Constants) -> dict[str, list[float]]:
-    return {name: errors_with_constants(rows, known) for name, rows in groups.items()}
+def _errors(groups: dict[str, list[MeasuredCollective]], constants: Constants) -> dict[str, list[float]]:
+    return {name: errors_with_constants(rows, constants) for name, rows in groups.items()}
 
 
 def _progress(text: str) -> None:

@@ -46,15 +46,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="a folder for the profile and what the runs printed")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="muster-bench-") as made:
-        folder = (asked.keep or Path(made)).absolute()
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as temporary:
+        folder = (options.keep or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         _start("calibrate", "simulator", "calibrate", "--out", str(folder / "profile.json"))
         figures = [figure for name, words in RUNS.items() for figure in _compare(folder, name, words)]
     print(report(figures))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 
@@ -70,8 +70,8 @@ def _compare(folder: Path, name: str, words: list[str]) -> list[Figure]:
     measured, sheet = profile.of(1, 1), _sheet(profile.machine["device"])
     by_profile = predict(job.model, job.layout(1), measured.system, measured.rates).step_s
     by_sheet = predict(job.model, job.layout(1), sheet).step_s
-    said = f"measured {1e3 * took:.1f} ms, predicted {1e3 * by_profile:.1f}"
-    off = f"{said}; off the data sheet {1e3 * by_sheet:.1f} ({100 * (by_sheet / took - 1):+.0f} %)"
+    summary = f"measured {1e3 * took:.1f} ms, predicted {1e3 * by_profile:.1f}"
+    off = f"{summary}; off the data sheet {1e3 * by_sheet:.1f} ({100 * (by_sheet / took - 1):+.0f} %)"
     return [Figure(f"{name}: off by", 100 * abs(by_profile / took - 1), "%", off, MOST_OFF)]
 
 

@@ -81,40 +81,40 @@ TRAINED = (
 )  # fmt: skip
 
 
-def hours(one: Trained) -> float:
+def hours(run: Trained) -> float:
     """GPU-hours as predicted."""
-    model = find_model(one.model).model
+    model = find_model(run.model).model
     system = System(
-        name=one.gpu,
-        gpu=load_gpu(one.gpu, one.memory_gb),
+        name=run.gpu,
+        gpu=load_gpu(run.gpu, run.memory_gb),
         gpus_per_node=8,
-        nodes=one.gpus // 8,
-        intra_gb_s=link_gb_s(one.gpu),
-        inter_gb_s=one.inter_gb_s,
-        network=one.network,
+        nodes=run.gpus // 8,
+        intra_gb_s=link_gb_s(run.gpu),
+        inter_gb_s=run.inter_gb_s,
+        network=run.network,
     )
-    layout = one.layout or _fastest(Space(model, system, Batch(one.batch, one.batch)))
+    layout = run.layout or _fastest(Space(model, system, Batch(run.batch, run.batch)))
     step = predict(model, layout, system)
     gb = checkpoint_gb(model)
     conditions = Conditions(
-        failure_s=failures.rate().mean_s(one.gpus),
-        save_s=failures.blocked_s(gb / one.gpus, gb / one.gpus / system.host_gb_s, step.step_s),
-        write_s=gb / one.write_gb_s,
-        restart_s=failures.restart_s(SLURMD_TIMEOUT_S) + failures.replacement_s("reservation") + gb / one.write_gb_s,
+        failure_s=failures.rate().mean_s(run.gpus),
+        save_s=failures.blocked_s(gb / run.gpus, gb / run.gpus / system.host_gb_s, step.step_s),
+        write_s=gb / run.write_gb_s,
+        restart_s=failures.restart_s(SLURMD_TIMEOUT_S) + failures.replacement_s("reservation") + gb / run.write_gb_s,
     )
-    steps = int(one.tokens / (layout.global_batch * model.seq))
+    steps = int(run.tokens / (layout.global_batch * model.seq))
     work = Work(steps=steps, step_s=step.step_s, low_s=step.low_s, high_s=step.high_s)
-    return goodput.outlook(conditions, work).wall_s * one.gpus / 3600
+    return goodput.outlook(conditions, work).wall_s * run.gpus / 3600
 
 
 def main() -> int:
     rows, errors = [], []
-    for one in TRAINED:
-        said = hours(one)
-        off = said / one.hours - 1
+    for run in TRAINED:
+        predicted = hours(run)
+        off = predicted / run.hours - 1
         errors.append(abs(off))
         rows.append(
-            (one.model, f"{one.gpus} {one.gpu}", f"{one.hours:,.0f}", f"{said:,.0f}", f"{off:+.0%}", one.source)
+            (run.model, f"{run.gpus} {run.gpu}", f"{run.hours:,.0f}", f"{predicted:,.0f}", f"{off:+.0%}", run.source)
         )
     print(table(("model", "on", "published GPU-hours", "predicted", "off by", "source"), rows))
     print(f"median error {median(errors):.0%}; {sum(e <= AIM for e in errors)} of {len(errors)} within {AIM:.0%}")
@@ -122,10 +122,10 @@ def main() -> int:
 
 
 def _fastest(space: Space) -> Layout:
-    found = find_fastest(space).runnable
-    if found is None:
+    fastest = find_fastest(space).runnable
+    if fastest is None:
         raise SystemExit(f"no layout of {space.model} fits")
-    return replace(found.layout, compiled=False)
+    return replace(fastest.layout, compiled=False)
 
 
 if __name__ == "__main__":

@@ -53,16 +53,16 @@ def main() -> int:
     parser.add_argument("--weight", type=int, default=0, help="needs an engine with the cgroupfs driver (%(default)s)")
     parser.add_argument("--keep", type=Path, help="an empty folder for the profile and the runs")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     paths = Paths(root=REPO, cache=Paths.from_environment().cache)
-    with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=paths.cache) as made:
-        folder = (asked.keep or Path(made)).absolute()
+    with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=paths.cache) as temporary:
+        folder = (options.keep or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        measure(paths, folder, asked.ranks, asked.weight)
-        figures = [compare(folder, name, ranks) for ranks in asked.ranks for name in RUNS]
+        measure(paths, folder, options.ranks, options.weight)
+        figures = [compare(folder, name, ranks) for ranks in options.ranks for name in RUNS]
     print(report(figures))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 
@@ -100,11 +100,13 @@ def settings(name: str, ranks: int) -> list[str]:
 
 
 def compare(folder: Path, name: str, ranks: int) -> Figure:
-    rounds = sorted((of_round(folder, name, ranks, turn) for turn in range(ROUNDS)), key=lambda one: one[0] / one[1])
-    said, quick, usual = rounds[len(rounds) // 2]
-    off = [f"{100 * (one[0] / one[1] - 1):+.0f}" for one in rounds]
-    times = f"predicted {1e3 * said:.1f} ms, measured {1e3 * quick:.1f} ms, median {1e3 * usual:.1f} ms"
-    error = 100 * abs(said / quick - 1)
+    rounds = sorted(
+        (of_round(folder, name, ranks, turn) for turn in range(ROUNDS)), key=lambda times: times[0] / times[1]
+    )
+    predicted, quick, usual = rounds[len(rounds) // 2]
+    off = [f"{100 * (step / fast - 1):+.0f}" for step, fast, _ in rounds]
+    times = f"predicted {1e3 * predicted:.1f} ms, measured {1e3 * quick:.1f} ms, median {1e3 * usual:.1f} ms"
+    error = 100 * abs(predicted / quick - 1)
     return Figure(f"{name}, {ranks} ranks: off by", error, "%", f"{times}; rounds {' '.join(off)} %", MOST_OFF)
 
 
@@ -113,10 +115,10 @@ def of_round(folder: Path, name: str, ranks: int, turn: int) -> tuple[float, flo
     preset, *words = settings(name, ranks)
     job = Job(load(preset, words), BATCH // ranks, BATCH // ranks)
     on = read(folder / f"profile-{turn}.json").of(1, ranks)
-    said = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
+    predicted = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
     lines = (folder / folder_of(name, ranks, turn) / "metrics" / "rank-00000.jsonl").read_text().splitlines()
     took = [json.loads(line)["step_s"] for line in lines[WARM:]]
-    return said, quantiles(took, n=5)[0], median(took)
+    return predicted, quantiles(took, n=5)[0], median(took)
 
 
 def folder_of(name: str, ranks: int, turn: int) -> str:

@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--model", default="llama-70b")
     model = find_model(parser.parse_args().model)
     spec = stacks.spec_of(stacks.find(STACK))
-    asked = Question(
+    training_question = Question(
         named=model,
         tokens=1e12,
         spec=spec,
@@ -41,7 +41,7 @@ def main() -> int:
         batch=question.parse_batch(None, model),
     )
     began, worked = time.perf_counter(), time.process_time()
-    answer = plan(asked)
+    answer = plan(training_question)
     took, core_s = time.perf_counter() - began, time.process_time() - worked
     considered, timed = answer.counts.considered, answer.counts.timed
     rate, all_of_them = f"{considered / core_s:,.0f}/s", f"{considered:,} layouts, {took:.1f} s by the clock"

@@ -27,16 +27,16 @@ CALCULON_PER_S = 267
 
 def main() -> int:
     began = time.process_time()
-    found = predict_without_own_source([run for run in load_measured_runs() if run.step_s > 0])
+    rows = predict_without_own_source([run for run in load_measured_runs() if run.step_s > 0])
     took = time.process_time() - began
-    errors, orders = errors_by_source(found), rank_layouts(found)
+    errors, orders = errors_by_source(rows), rank_layouts(rows)
     whole, core_s = errors["all"], _core_s()
     print(run_error_table(errors), "\n")
     figures = [
         Figure("step time of sources left out, median error", 100 * whole.median, "%", "Calculon 3.5 to 30 %", 8),
         Figure("the same, 90th percentile", 100 * whole.p90, "%", "Calculon 6 to 70 %", 22),
         Figure("outside their 80 % interval", 100 * (1 - whole.covered), "%", "20 %", 25),
-        Figure("chosen layout over the best, median", 100 * median(one.regret for one in orders), "%", "0 %", 3),
+        Figure("chosen layout over the best, median", 100 * median(order.regret for order in orders), "%", "0 %", 3),
         Figure("leaving every source out once, core time", took, "s", "", 120),
         Figure("core time of 10,000 predictions", core_s, "s", f"Calculon {LEAST_PER_S / CALCULON_PER_S:.0f} s", 1),
     ]  # fmt: skip
@@ -51,11 +51,11 @@ def _core_s() -> float:
         Layout(dp=128 // (tp * pp), tp=tp, pp=pp, micro_batch=micro, global_batch=2048, recompute=recompute, zero=zero)  # type: ignore[arg-type]
         for tp, pp, micro, recompute, zero in sizes
     ]
-    layouts = [one for one in layouts if predict_memory(model, one, machines).fits]
-    again = [replace(one, global_batch=1024 * (2 + number)) for number in range(20) for one in layouts]
+    layouts = [layout for layout in layouts if predict_memory(model, layout, machines).fits]
+    again = [replace(layout, global_batch=1024 * (2 + number)) for number in range(20) for layout in layouts]
     began = time.process_time()
-    for one in again:
-        predict(model, one, machines)
+    for layout in again:
+        predict(model, layout, machines)
     return (time.process_time() - began) / len(again) * LEAST_PER_S
 
 

@@ -55,10 +55,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     floors: list[float] = []
     took: dict[str, list[float]] = {preset: [] for preset in PRESETS}
-    for number in range(asked.rounds):
+    for number in range(options.rounds):
         floors.append(floor(29700 + 3 * number))
         for place, preset in enumerate(PRESETS, start=1):
             took[preset].append(first_step(preset, 29700 + 3 * number + place))
@@ -71,8 +71,8 @@ def main() -> int:
             Figure(f"start to first step, {preset}, times the floor", ratio, "x", f"floor {base:.2f} s", 1.5)
         )
     print(report(figures))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(figure) for figure in figures]))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures]))
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 

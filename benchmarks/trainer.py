@@ -25,12 +25,12 @@ NAMES = (*IN_CONTAINER, "recovery")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(NAMES))
-    asked = parser.parse_args().only
-    unknown = sorted(set(asked) - set(NAMES))
+    names = parser.parse_args().only
+    unknown = sorted(set(names) - set(NAMES))
     if unknown:
         parser.error(f"--only: there is no {', '.join(unknown)}; choose from {', '.join(NAMES)}")
     codes = []
-    for name in asked:
+    for name in names:
         print(f"\n== {name}", flush=True)
         codes.append(in_container(name) if name in IN_CONTAINER else on_this_machine(name))
     return max(codes)

@@ -50,11 +50,11 @@ def _list_groups() -> Iterator[tuple[str, list[Row]]]:
     top = [
         entry for entry in fields(Config) if not is_dataclass(hints[entry.name]) and hints[entry.name] != ModelConfig
     ]
-    yield "the run", [_make_row(entry, hints[entry.name], "") for entry in top]
+    yield "Top level", [_make_row(entry, hints[entry.name], "") for entry in top]
     for entry in fields(Config):
         if hints[entry.name] == ModelConfig:
             for family, model in FAMILIES.items():
-                yield f"model, family {family}", _list_rows(model, "model.")
+                yield f"model: {family}", _list_rows(model, "model.")
         elif is_dataclass(hints[entry.name]):
             yield f"{entry.name}: {entry.metadata['doc']}", _list_rows(cast(type, hints[entry.name]), f"{entry.name}.")
 

@@ -17,18 +17,18 @@ from infra.home import DEFAULT_STACK
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    help="A Slurm cluster from one typed description.",
+    # Plain help: typer's boxes load all of rich's Markdown reader and take as long as everything else together.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Turn one typed description of a GPU cluster into a running Slurm cluster, and train on it.",
 )
-cache_app = typer.Typer(
-    no_args_is_help=True, help="What is kept between clusters: images, training environments, tools."
-)
+cache_app = typer.Typer(no_args_is_help=True, help="List or drop what clusters share: images, environments, tools.")
 app.add_typer(cache_app, name="cache")
 
 
 class TakesCommand(TyperCommand):
-    """`muster ssh NODE -- COMMAND`: what follows the dashes is not ours to read, also where no node is named."""
+    """`muster ssh NODE -- COMMAND`: everything after the dashes belongs to the command, even if no node is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
@@ -36,22 +36,34 @@ class TakesCommand(TyperCommand):
         return super().parse_args(ctx, before)
 
 
-Stack = Annotated[str, typer.Option("--stack", "-s", help="Name of a stack file, Pulumi.NAME.yaml.")]
+def _complete_stack() -> list[str]:
+    from infra.home import Home
+
+    return Home.of(os.environ).stack_names()
+
+
+Stack = Annotated[
+    str,
+    typer.Option("--stack", "-s", help="Stack file, by the NAME in Pulumi.NAME.yaml.", autocompletion=_complete_stack),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 _PASS_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+_PASS_ALL = {**_PASS_ON, "allow_extra_args": True, "help_option_names": []}
 
 
 @app.command()
 def up(
     stack: Stack = DEFAULT_STACK,
-    force: Annotated[bool, typer.Option("--force", help="Remove or replace nodes even while jobs run there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace nodes even if jobs are running there.")] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for another command on this stack instead of giving up.")
     ] = False,
     no_preflight: Annotated[
-        bool, typer.Option("--no-preflight", help="On AWS: ask the account nothing but who you are.")
+        bool,
+        typer.Option("--no-preflight", help="Skip the checks of the cloud account: quotas, capacity, prices."),
     ] = False,
 ) -> None:
-    """Create the cluster, or make it what its stack file says."""
+    """Create the cluster, or change it to match its stack file."""
     from muster.commands import screen
     from muster.commands.up import up as run
     from muster.commands.up import what_next
@@ -61,11 +73,11 @@ def up(
 
 
 @app.command()
-def status(stack: Stack = DEFAULT_STACK) -> None:
-    """Nodes, queue, health, cost."""
+def status(stack: Stack = DEFAULT_STACK, as_json: Json = False) -> None:
+    """Show nodes, queue, health and cost."""
     from muster.commands.status import status as run
 
-    run(stack)
+    run(stack, as_json=as_json)
 
 
 @app.command(cls=TakesCommand, options_metavar="[OPTIONS] [-- COMMAND...]")
@@ -77,7 +89,7 @@ def ssh(
         str | None, typer.Option("--user", "-u", help="Log in as this user; by default the first one.")
     ] = None,
 ) -> None:
-    """A shell on a node, or one command there."""
+    """Open a shell on a node, or run one command there."""
     from muster.commands.ssh import ssh as run
 
     run(stack, node, user, ctx.obj)
@@ -86,11 +98,11 @@ def ssh(
 @app.command(context_settings=_PASS_ON)
 def submit(
     job: Annotated[str, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Given to the job file.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the job file.")] = None,
     stack: Stack = DEFAULT_STACK,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Instead of the job file's own.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Instead of the job file's own number.")] = None,
 ) -> None:
-    """Submit a job on the login node and follow its log."""
+    """Submit a job and follow its log."""
     from muster.commands.submit import submit as run
 
     given = arguments or []
@@ -100,13 +112,14 @@ def submit(
 @app.command()
 def fabric(
     stack: Stack = DEFAULT_STACK,
-    partition: Annotated[str | None, typer.Option("--partition", "-p", help="Only this one; by default all.")] = None,
+    partition: Annotated[str | None, typer.Option("--partition", "-p", help="Only this partition.")] = None,
     nodes: Annotated[
-        str | None, typer.Option("--nodes", "-w", help="Only these, such as gpu-[1-4]; by default those that are up.")
+        str | None,
+        typer.Option("--nodes", "-w", help="Only these, such as gpu-[1-4]; by default those that are up."),
     ] = None,
-    drain: Annotated[bool, typer.Option("--drain/--no-drain", help="Take nodes that are below away.")] = True,
+    drain: Annotated[bool, typer.Option("--drain/--no-drain", help="Drain nodes that are too slow.")] = True,
 ) -> None:
-    """Measure the fabric between nodes, and take nodes that are below away."""
+    """Measure the network between nodes and drain slow ones."""
     from muster.commands.fabric import fabric as run
 
     run(stack, partition, nodes, drain=drain)
@@ -115,10 +128,10 @@ def fabric(
 @app.command()
 def teardown(
     stack: Stack = DEFAULT_STACK,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Remove it even while jobs run there.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Remove the cluster even if jobs are running.")] = False,
 ) -> None:
-    """Remove everything, check that nothing is left, give a receipt."""
+    """Remove everything, prove it, and print a receipt."""
     from muster.commands.teardown import teardown as run
 
     run(stack, yes=yes, force=force)
@@ -126,7 +139,7 @@ def teardown(
 
 @app.command()
 def demo(stack: Stack = DEFAULT_STACK) -> None:
-    """Up, the smoke job, a training run with its report, and a summary."""
+    """Create a cluster, train on it and show the report."""
     from muster.commands.demo import demo as run
 
     run(stack)
@@ -150,16 +163,16 @@ def check(
 
 
 @app.command()
-def cost(stack: Stack = DEFAULT_STACK) -> None:
-    """What an hour costs."""
+def cost(stack: Stack = DEFAULT_STACK, as_json: Json = False) -> None:
+    """Show what the cluster costs, by part, before anything exists."""
     from muster.commands.cost import cost as run
 
-    run(stack)
+    run(stack, as_json=as_json)
 
 
 @app.command()
 def bootstrap(stack: Stack = DEFAULT_STACK) -> None:
-    """Configure the nodes again over SSH, without Pulumi; changes only what differs."""
+    """Configure the nodes again over SSH, without Pulumi."""
     from muster.commands.bootstrap import bootstrap as run
 
     run(stack)
@@ -167,10 +180,10 @@ def bootstrap(stack: Stack = DEFAULT_STACK) -> None:
 
 @app.command()
 def output(
-    key: Annotated[str | None, typer.Argument(help="One output; by default all.")] = None,
+    key: Annotated[str | None, typer.Argument(help="One output; all by default.")] = None,
     stack: Stack = DEFAULT_STACK,
 ) -> None:
-    """The stack's outputs as JSON."""
+    """Print the stack's outputs as JSON."""
     from muster.commands.output import output as run
 
     run(stack, key)
@@ -178,7 +191,7 @@ def output(
 
 @app.command()
 def env() -> None:
-    """Shell lines after which plain `pulumi` works here: eval "$(make -s env)"."""
+    """Print shell lines for plain Pulumi: eval "$(muster env)"."""
     from muster.commands.shell_env import shell_env
 
     shell_env()
@@ -194,7 +207,7 @@ def setup_phases(stack: Stack = DEFAULT_STACK) -> None:
 
 @app.command()
 def schema() -> None:
-    """The JSON schema of a cluster."""
+    """Print the JSON schema of a cluster."""
     from muster.commands.documents import schema as run
 
     run()
@@ -202,7 +215,7 @@ def schema() -> None:
 
 @app.command()
 def golden() -> None:
-    """Write again what is generated: schema, field tables, expected expansions."""
+    """Write all generated files: schema, tables, expansions."""
     from muster.commands.documents import golden as run
 
     run()
@@ -210,7 +223,7 @@ def golden() -> None:
 
 @cache_app.command("list")
 def cache_list() -> None:
-    """What is kept, and how large it is."""
+    """List the caches with their sizes."""
     from muster.commands.cache import list_caches
 
     list_caches()
@@ -218,19 +231,50 @@ def cache_list() -> None:
 
 @cache_app.command("drop")
 def cache_drop() -> None:
-    """Remove all of it; refused while a cluster runs."""
+    """Drop all caches; refused while a cluster exists."""
     from muster.commands.cache import drop_caches
 
     drop_caches()
 
 
+def _add_simulator(name: str, summary: str) -> None:
+    """Add a command of the simulator; it reads its own arguments, also `--help`."""
+
+    def run(ctx: typer.Context) -> None:
+        from simulator.__main__ import main as simulate
+
+        raise typer.Exit(simulate([name, *ctx.args]))
+
+    run.__doc__ = summary
+    app.command(name, context_settings=_PASS_ALL, help=f"Simulator: {summary}", add_help_option=False)(run)
+
+
+for _name, _summary in {
+    "plan": "choose machines and layout by time and cost.",
+    "predict": "predict step time, memory and cost of a run.",
+    "report": "compare runs with what was predicted.",
+    "emulate": "run up to 1,024 ranks in one process.",
+    "calibrate": "measure this machine for better predictions.",
+}.items():
+    _add_simulator(_name, _summary)
+
+
+@app.command(context_settings=_PASS_ALL, add_help_option=False)
+def train(ctx: typer.Context) -> None:
+    """Train on this machine: train CONFIG [key=value ...]."""
+    from muster.commands.train import train as run
+
+    raise typer.Exit(run(ctx.args))
+
+
 def main() -> None:
+    """Run the command line; errors that a person can act on are printed without a traceback."""
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has gone; Python must not complain about it when it closes stdout.
+        # The reader of our output has gone; Python must not complain about it when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as failure:
@@ -238,7 +282,7 @@ def main() -> None:
 
 
 def _ended(failure: Exception) -> int:
-    """What is meant for people is shown as it is; anything else is a fault of ours and keeps its traceback."""
+    """Print a message meant for people and return its exit code; anything else is a bug and keeps its traceback."""
     from muster.commands import screen
     from muster.commands.failure import explained
 

@@ -17,7 +17,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "slurm": ("cluster",),
     "bootstrap": ("cluster", "slurm"),
     "infra": ("cluster", "slurm", "bootstrap"),
+    # The command line also starts the simulator and the trainer, each in one file.
     "muster": ("cluster", "slurm", "bootstrap", "infra"),
+    "muster.cli": ("muster", "cluster", "infra", "simulator.__main__"),
+    "muster.commands.train": ("infra", "trainer.__main__"),
     "trainer": (),
     "simulator": ("cluster", "infra.targets", "trainer.config", "trainer.models.shape", "trainer.table"),
     "simulator.emulate": ("simulator", "trainer"),

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from typing import Any
+
 from rich.table import Table
 
 from cluster.catalog.prices import HOURS_PER_MONTH
 from cluster.spec import ClusterSpec
-from infra.targets.cost import Cost, Line
+from infra.targets.cost import Cost, Line, Quote
 from infra.targets.registry import target_of
 from muster.commands import screen
 from muster.commands.spec import examined, price_issues, usable
 from muster.commands.where import existing_stack
 
 
-def cost(name: str) -> None:
+def cost(name: str, *, as_json: bool = False) -> None:
     """Print the cost table of a stack."""
     stack = existing_stack(name)
     spec, issues = examined(stack, None)
     # What is too expensive is shown all the same: this is where one sees which part it is.
     spec = usable(stack, spec, [issue for issue in issues if spec is None or issue.code not in price_issues(spec)])
-    quote = target_of(spec).quote(spec, screen)
+    quote = target_of(spec).quote(spec, screen.quiet() if as_json else screen)
+    if as_json:
+        print(json.dumps(_as_json(spec, quote), indent=2))
+        return
     if quote.cost.lines:
         screen.out().print(parts_table(quote.cost), "")
         for note in [f"{quote.source}; a month has {HOURS_PER_MONTH} hours", *footnotes(quote.cost)]:
@@ -33,6 +40,20 @@ def sentence(spec: ClusterSpec, cost: Cost | None = None) -> str:
     cost = cost or target_of(spec).cost(spec)
     at_least = "at least " if cost.unpriced else ""
     return f"{at_least}{usd(cost)} USD per hour on target {spec.target}"
+
+
+def _as_json(spec: ClusterSpec, quote: Quote) -> dict[str, Any]:
+    """Return the cost as plain data; amounts in USD."""
+    cost = quote.cost
+    return {
+        "cluster": spec.name,
+        "target": spec.target,
+        "usd_per_hour": {"min": round(cost.usd_per_hour_min, 4), "max": round(cost.usd_per_hour, 4)},
+        "usd_per_month": {"min": round(cost.usd_per_month_min, 2), "max": round(cost.usd_per_month, 2)},
+        "prices": quote.source,
+        "lines": [asdict(line) for line in cost.lines],
+        "not_included": list(cost.not_included),
+    }
 
 
 def usd(priced: Cost) -> str:

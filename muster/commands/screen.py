@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Collection, Iterable
@@ -39,6 +40,22 @@ def say(text: str) -> None:
 def status(text: str) -> Status:
     """Show a spinner with `text` while the block runs; in a pipe nothing is shown."""
     return out().status(text)
+
+
+class _Quiet:
+    """A console that prints nothing: what a program reads must be JSON alone."""
+
+    def say(self, text: str) -> None:
+        """Print nothing."""
+
+    def status(self, text: str) -> Status:
+        """Show nothing."""
+        return Status(text, console=Console(file=io.StringIO()))
+
+
+def quiet() -> _Quiet:
+    """Return a console for targets that prints nothing."""
+    return _Quiet()
 
 
 def good(text: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -31,12 +34,16 @@ _MARKS = "*~#!%$@^-+"
 _OFF, _STARTING = "off", "pending"
 
 
-def status(name: str) -> None:
+def status(name: str, *, as_json: bool = False) -> None:
+    """Print the state of a stack's cluster; raise Stop where something is wrong."""
     stack = known_stack(name)
     if not stack.inventory.exists():
-        _not_up(stack)
+        _not_up(stack, as_json=as_json)
         return
-    with screen.out().status("asking for the machines and the controller"):
+    if as_json:
+        print(json.dumps(_as_json(stack, gather(stack)), indent=2))
+        return
+    with screen.status("asking for the machines and the controller"):
         facts = gather(stack)
     screen.out().print(f"[bold]{facts.inventory.cluster}[/bold]  stack {name}, target {facts.inventory.target}\n")
     nodes, broken = nodes_table(facts)
@@ -191,8 +198,34 @@ def _things(number: int) -> str:
     return "1 thing is" if number == 1 else f"{number} things are"
 
 
-def _not_up(stack: StackHome) -> None:
+def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:
+    """Return the state of a cluster as plain data."""
     last = outcome.read(stack)
+    nodes = []
+    for node in facts.nodes:
+        state, problem = node_state(node, facts.machines[node.name], facts.slurm)
+        described = node.model_dump(mode="json", include={"name", "role", "group", "cpus", "memory_mb", "gpus"})
+        nodes.append({**described, "state": state, "problem": problem})
+    return {
+        "stack": stack.name,
+        "cluster": facts.inventory.cluster,
+        "target": facts.inventory.target,
+        "up": True,
+        "nodes": nodes,
+        "jobs": [asdict(job) for job in facts.slurm.jobs],
+        "more_jobs": facts.slurm.more_jobs,
+        "daemons": facts.slurm.daemons,
+        "controller_problem": facts.slurm.problem,
+        "last_up": asdict(last) if last else None,
+        "cost": _cost(stack, facts),
+    }
+
+
+def _not_up(stack: StackHome, *, as_json: bool) -> None:
+    last = outcome.read(stack)
+    if as_json:
+        print(json.dumps({"stack": stack.name, "up": False, "last_up": asdict(last) if last else None}, indent=2))
+        return
     if last is None:
         if host := _host(stack):
             # Without its engine nobody can say whether something of the stack exists.

@@ -1,0 +1,24 @@
+"""`muster train`: the trainer in this process, where torch is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from infra.engine.stop import BAD_INPUT, Stop
+from infra.engine.typed import typed
+from infra.home import DEFAULT_STACK
+
+# These commands of the trainer need no torch.
+_WITHOUT_TORCH = ("settings", "prepare", "report", "help", "-h", "--help")
+
+
+def train(arguments: list[str]) -> int:
+    """Run the trainer with its own arguments and return its exit status."""
+    if find_spec("torch") is None and arguments and arguments[0] not in _WITHOUT_TORCH:
+        settings = ("JOB=slurm/jobs/train.sbatch", f'ARGS="{" ".join(arguments)}"')
+        on_cluster = typed("submit", DEFAULT_STACK, *settings)
+        fix = f"on the cluster: `{on_cluster}`; here: an environment with `pip install '.[trainer]'`"
+        raise Stop("train: this environment has no torch", fix, BAD_INPUT)
+    from trainer.__main__ import main  # noqa: PLC0415  # most commands need nothing of the trainer
+
+    return main(arguments)

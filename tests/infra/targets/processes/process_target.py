@@ -20,7 +20,7 @@ from cluster import names
 from cluster.inventory import Inventory, Node
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.issue import error
-from cluster.spec.model import Part, field
+from cluster.spec.model import SpecModel, field
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan, PlannedNode, assemble, node_count
 from infra.resources import access
@@ -32,7 +32,7 @@ from infra.targets.target import Built, Capabilities, Context, Deployment, Lefto
 Properties = dict[str, Any]
 
 
-class Processes(Part):
+class Processes(SpecModel):
     """How the processes run."""
 
     priority: int = field("niceness of the processes", "safe", default=0, ge=0, le=19, examples=[10])

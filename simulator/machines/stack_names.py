@@ -19,7 +19,7 @@ def names() -> list[str]:
 
 def similar(name: str) -> list[str]:
     """Return up to two stacks whose name resembles a mistyped one."""
-    return find_similar(name, names(), most=2)
+    return find_similar(name, names(), limit=2)
 
 
 def file_of(name: str) -> Path | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.bootstrap.test_muster_env import build_wheel
 from tests.harness import REPO, Stack
 
 ROOT_KEYS = "sha256sum /root/.ssh/authorized_keys"
@@ -45,7 +48,7 @@ def test_verify_finds_nothing_wrong(cluster: Stack) -> None:
 def test_doctor_finds_nothing_to_do(cluster: Stack) -> None:
     done = bootstrap(cluster, "doctor")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "is not as it should be" not in done.stdout
+    assert "differs from the stack file" not in done.stdout
     assert done.stdout.startswith(f"verified on {nodes(cluster)} nodes")
 
 
@@ -63,7 +66,7 @@ def test_doctor_names_what_differs_and_changes_nothing(cluster: Stack) -> None:
     try:
         done = bootstrap(cluster, "doctor")
         assert done.returncode == 1
-        assert "gpu-2 is not as it should be (compute): write /etc/default/slurmd" in done.stdout
+        assert "gpu-2 differs from the stack file (compute): write /etc/default/slurmd" in done.stdout
         assert cluster.ssh("gpu-2", "tail -n 1 /etc/default/slurmd", user="root") == "# mine"
     finally:
         cluster.ssh("gpu-2", "sed -i '$d' /etc/default/slurmd", user="root")
@@ -74,3 +77,24 @@ def test_a_link_in_a_home_does_not_lead_root_astray(cluster: Stack, led_astray: 
     assert done.returncode == 1
     assert "step ssh" in done.stdout
     assert cluster.ssh("controller", ROOT_KEYS, user="root") == led_astray
+
+
+def test_a_user_adds_a_package_that_jobs_on_all_nodes_can_import(cluster: Stack, tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path, "tinypart", "1.0", requires="torch", script=True)
+    data = base64.b64encode(wheel.read_bytes()).decode()
+    script = f"""set -eu
+        echo {data} | base64 -d >~/{wheel.name}
+        PIP_NO_INDEX=1 /shared/muster/bin/muster-env add ~/{wheel.name}
+        source ~/.muster/env/bin/activate
+        srun -N2 -p gpu python -c 'import tinypart, torch; print(tinypart.VERSION, torch.__file__.split("/")[2])'
+        srun -N2 -p gpu tinypart-launch
+        torchrun --help | head -n 1
+        /shared/muster/bin/muster-env remove tinypart
+        rm -r ~/.muster ~/{wheel.name}"""
+    lines = cluster.ssh("login", script, user="alice").splitlines()
+    assert lines[0].endswith(": tinypart==1.0")
+    assert lines[2:4] == ["1.0 env"] * 2
+    assert lines[4] == lines[5]
+    assert "/alice/.muster/envs/" in lines[4]
+    assert lines[6].startswith("usage: torchrun") or "run.py" in lines[6]
+    assert lines[7] == "muster-env: removed: tinypart"

@@ -1,1 +1,1 @@
-"""What a run will take on a cluster: time, memory, money, before anyone pays."""
+"""Predict the time, memory, cost and energy of a training run on a cluster before it is started."""

@@ -1,4 +1,4 @@
-"""A trainer's settings as the simulator's model and layout: the same work for every rank, however many there are."""
+"""Translate the trainer's settings into the simulator's model and layout."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from trainer.models.shape import shape_of
 
 @dataclass(frozen=True)
 class Job:
+    """A data-parallel run of the trainer with the same work on every rank, for any number of ranks."""
+
     config: Config
     micro: int
+    """Samples of a micro-batch."""
     share: int
-    """Samples of one rank in one step."""
+    """Samples that each rank processes per step."""
 
     @cached_property
     def model(self) -> Model:
@@ -29,7 +32,7 @@ class Job:
         return shape_of(self.config.model).unit
 
     def units(self, ranks: int) -> int:
-        """Tokens, images or samples of one step."""
+        """Return the tokens, images or samples of one step."""
         seq_len = self.config.data.seq_len or shape_of(self.config.model).seq_len
         return ranks * self.share * max(1, seq_len)
 
@@ -46,7 +49,10 @@ class Job:
         )
 
     def shared_by(self, ranks: int, batch: int) -> Job | None:
-        """With `batch` samples split over `ranks`, micro-batches no larger than now; None where they do not divide."""
+        """Return the job with `batch` samples split over `ranks`, or None if they do not divide evenly.
+
+        Micro-batches do not grow.
+        """
         if batch % ranks:
             return None
         share = batch // ranks
@@ -55,25 +61,25 @@ class Job:
 
 
 def layout_from_config(config: Config, ranks: int, per_node: int, micro: int) -> Layout:
-    """ConfigError where so many ranks cannot be arranged as the settings ask."""
-    asked = config.parallel
-    axes = resolve_layout(asked, ranks, per_node)
-    sharded = asked.strategy in ("fsdp", "hsdp")
+    """Return the layout that the trainer would use; raise ConfigError if the settings do not suit this many ranks."""
+    parallel = config.parallel
+    axes = resolve_layout(parallel, ranks, per_node)
+    sharded = parallel.strategy in ("fsdp", "hsdp")
     return Layout(
         dp=axes.dp_size,
         tp=axes.tensor,
         pp=axes.pipeline,
-        virtual_stages=asked.virtual_stages if axes.pipeline > 1 and asked.schedule == "interleaved" else 1,
-        schedule=asked.schedule,
+        virtual_stages=parallel.virtual_stages if axes.pipeline > 1 and parallel.schedule == "interleaved" else 1,
+        schedule=parallel.schedule,
         micro_batch=micro,
         global_batch=config.batch.size,
-        zero=asked.zero if sharded else 0,
-        shard=axes.shard if asked.strategy == "hsdp" else 0,
+        zero=parallel.zero if sharded else 0,
+        shard=axes.shard if parallel.strategy == "hsdp" else 0,
         sequence_parallel=axes.tensor > 1,
-        recompute=asked.recompute,
+        recompute=parallel.recompute,
         dtype=config.precision,
-        offload=asked.offload,
+        offload=parallel.offload,
         compiled=config.compile.mode != "none",
-        prefetch=asked.prefetch,
-        bucket_mb=asked.bucket_mb,
+        prefetch=parallel.prefetch,
+        bucket_mb=parallel.bucket_mb,
     )

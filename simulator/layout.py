@@ -1,4 +1,4 @@
-"""How a model is spread over GPUs, and what a layout must fulfil."""
+"""The layout of a training run: how a model and its batch are spread over GPUs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Literal
 
 Recompute = Literal["none", "selective", "full"]
 PIPELINE_TUNED_MIN_GPUS = 1024
-"""GPUs of a run whose pipeline somebody has seen to."""
+"""GPUs from which a published run is assumed to have a tuned pipeline schedule, if its source does not say."""
 Loss = Literal["plain", "compiled", "chunked", "fused"]
-"""Of plain modules: torch's own, compiled into few passes, by pieces of the logits, or with the head by pieces."""
+"""Loss of unfused modules: torch's own, compiled, in chunks of the logits, or fused with the output head."""
 Trainer = Literal[
     "",
     "muster",
@@ -28,14 +28,17 @@ Trainer = Literal[
     "sparing",
 ]
 OWN_TRAINERS: tuple[Trainer, ...] = ("", "muster")
-"""Of a layout that is planned, or that the project's own trainer runs."""
+"""Trainer names of planned layouts and of this project's own trainer."""
 MemoryFigure = Literal["", "peak", "reserved", "device"]
-"""What tensors held, what the allocator took, or what nvidia-smi shows; empty where the trainer's habit decides."""
+"""Which memory figure a run reports: peak of tensors, reserved by the allocator, or used on the device (nvidia-smi).
+
+Empty: the trainer's usual one.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Names as in published tables; `dp * tp * pp * cp` is the number of GPUs, `ep` divides `dp * cp`."""
+    """A layout in the terms of published tables: `dp * tp * pp * cp` GPUs; `ep` divides `dp * cp`."""
 
     dp: int = 1
     tp: int = 1
@@ -45,44 +48,46 @@ class Layout:
     virtual_stages: int = 1
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
     micro_batch: int = 1
-    """Samples of one replica in one forward."""
+    """Samples per replica and forward pass."""
     global_batch: int = 1
-    """Samples of one optimizer step."""
+    """Samples per optimizer step."""
     zero: Literal[0, 1, 2, 3] = 0
     shard: int = 0
-    """Ranks that share what `zero` splits; 0 is all `dp * cp`, less is HSDP."""
+    """Ranks over which `zero` shards; 0 means all `dp * cp`, fewer is HSDP."""
     sequence_parallel: bool = False
     recompute: Recompute = "none"
     dtype: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     weight_bytes: int = 4
-    """Of the weights that the update works on: 4, or 2 where there are no masters."""
+    """Bytes of a weight in the optimizer: 4, or 2 without fp32 master weights."""
     gradient_bytes: int = 4
-    """Of a gradient as it is reduced."""
+    """Bytes of a gradient when it is reduced."""
     offload: bool = False
     compiled: bool = False
     framework: Literal["torch", "megatron", "deepspeed"] = "torch"
-    """Whose kernels and habits: torch is plain modules with DDP or FSDP, megatron has fused kernels and a schedule."""
+    """Family of kernels and schedules: torch is unfused modules with DDP or FSDP, megatron has fused kernels."""
     adapters: bool = False
-    """Only small added matrices learn (LoRA): no gradients of weights, no optimizer state."""
+    """Train only adapters (LoRA): no gradients or optimizer state of the base weights."""
     trainer: Trainer = ""
-    """Whose habits of memory: data/trainers.yaml."""
+    """Trainer whose memory behavior applies: data/trainers.yaml."""
     loss: Loss = "plain"
-    told: MemoryFigure = ""
-    """The figure of memory that is reported."""
+    memory_figure: MemoryFigure = ""
+    """Memory figure that the run reports."""
     early_flash: bool = False
-    """Attention by the kernels of before FlashAttention 2."""
+    """Attention runs on kernels older than FlashAttention 2."""
     regathers: bool = False
-    """FSDP in a pipeline gathers weights for every micro-batch, as torch does unless told to do so once a step."""
+    """FSDP in a pipeline gathers weights for every micro-batch (torch's default) instead of once per step."""
     relays: bool = False
-    """Stages hand over by deepspeed's pipeline engine."""
+    """Pipeline stages communicate through DeepSpeed's pipeline engine."""
     overlaps: bool = False
-    """Exchanges of tensor ranks run behind their products, and reductions behind all of backward."""
+    """Tensor-parallel communication overlaps matrix products, and gradient reduction all of backward."""
     deduplicates: bool = False
-    """A token travels once to each rank that has experts of it (DeepEP), not once to each expert."""
+    """A token is sent once to each rank with experts for it (DeepEP), not once per expert."""
     prefetch: int = 1
+    """Layers whose weights ZeRO-3 gathers ahead."""
     bucket_mb: int = 25
+    """Size of a DDP gradient bucket in MiB."""
     compression: float = 1.0
-    """Gradient bytes sent per byte that there is."""
+    """Gradient bytes sent per byte of gradients."""
 
     @property
     def gpus(self) -> int:
@@ -90,7 +95,7 @@ class Layout:
 
     @property
     def keeps_gathered(self) -> bool:
-        """Weights that ZeRO-3 splits are gathered once in a step."""
+        """Whether weights sharded by ZeRO-3 are gathered only once per step."""
         return self.pp > 1 and not self.regathers
 
     @property

@@ -1,4 +1,4 @@
-"""Models by name: the trainer's presets and published ones (data/models.yaml), as the simulator's sizes."""
+"""Look up models by name: the trainer's presets and published models (data/models.yaml)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ DATA = Path(__file__).with_name("data") / "models.yaml"
 
 @dataclass(frozen=True)
 class NamedModel:
+    """A transformer and the name it was looked up by."""
+
     name: str
     model: Transformer
     preset: Config | None
-    """What the trainer runs, where it can."""
+    """The trainer's preset of this name, if there is one."""
 
 
 def find_model(name: str) -> NamedModel:
-    """The transformer of that name, or a ConfigError with the nearest names."""
+    """Return the transformer of that name; raise ConfigError with the closest names if there is none."""
     if name in load.list_presets():
         config = load.load(name, [])
         return NamedModel(name, build_transformer(config.model, config.data.seq_len), config)
@@ -40,13 +42,13 @@ def find_model(name: str) -> NamedModel:
 
 
 def list_model_names() -> list[str]:
-    """Presets that are no transformer have no tokens to count, and are left out."""
+    """Return the names of all transformers; other presets have no tokens to plan by."""
     presets = [name for name in load.list_presets() if isinstance(load.load(name, []).model, LlamaConfig | Gpt2Config)]
     return sorted({*presets, *_table()})
 
 
 def build_model(config: ModelConfig, seq_len: int = 0) -> Model:
-    """Any model of the trainer; `seq_len` as for `transformer`."""
+    """Build any model of the trainer; `seq_len` 0 means the model's default."""
     return (
         build_sequential_model(config)
         if isinstance(config, MlpConfig | ResNetConfig)
@@ -55,7 +57,7 @@ def build_model(config: ModelConfig, seq_len: int = 0) -> Model:
 
 
 def build_transformer(config: ModelConfig, seq_len: int = 0) -> Transformer:
-    """`seq_len` 0 is the model's own."""
+    """Build a transformer; `seq_len` 0 means the model's default."""
     if isinstance(config, LlamaConfig):
         ffn, kv_heads, gated = config.ffn, config.kv_heads, True
     elif isinstance(config, Gpt2Config):
@@ -85,5 +87,5 @@ def _from_table(entry: dict[str, Any]) -> Transformer:
 
 @cache
 def _table() -> dict[str, dict[str, Any]]:
-    read: dict[str, dict[str, Any]] = yaml.safe_load(DATA.read_text())
-    return read
+    table: dict[str, dict[str, Any]] = yaml.safe_load(DATA.read_text())
+    return table

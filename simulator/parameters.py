@@ -1,4 +1,4 @@
-"""How many numbers a model learns, by the part that holds them."""
+"""Count the parameters of a model by component."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from functools import lru_cache
 from simulator.model import Experts, Layer, Model, SequentialModel, Transformer
 
 TRAINING_STATE_BYTES = {"adamw": 12, "sgd": 8}
-"""Of each parameter, by optimizer: the weight and its moments in fp32."""
+"""Bytes per parameter in a checkpoint, by optimizer: the weight and its moments in fp32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCounts:
+    """Number of parameters of total component of a model."""
+
     attention: int
-    """Of one layer, with its norms."""
+    """Attention of one layer, including its norms."""
     dense: int
-    """Of one plain feed-forward part."""
+    """One dense feed-forward block."""
     shared: int
-    """Of a mixture layer: router and experts that every token uses."""
+    """Router and shared experts of one mixture layer."""
     expert: int
-    """Of one expert."""
+    """One routed expert."""
     embedding: int
     head: int
-    """0 where it is the embedding."""
+    """Output head; 0 if it is tied to the embedding."""
     layers: int
     mixtures: int
-    """Layers whose feed-forward part is a mixture of experts."""
+    """Layers whose feed-forward block is a mixture of experts."""
     experts: int
+    """Routed experts of one mixture layer."""
 
     @property
     def total(self) -> int:
@@ -37,18 +40,20 @@ class ParameterCounts:
 
 
 def head_width(model: Transformer) -> int:
+    """Return the width of one attention head."""
     return model.head_width or model.hidden // model.heads
 
 
 def feed_forward_matrices(model: Transformer) -> int:
-    """Matrices of a feed-forward part."""
+    """Return the number of matrices in a feed-forward block."""
     return 3 if model.gated else 2
 
 
 @lru_cache(maxsize=256)
 def count_parameters(model: Model) -> ParameterCounts:
+    """Count the parameters of a model."""
     if isinstance(model, SequentialModel):
-        return _of_stack(model.layers)
+        return _count_sequential(model.layers)
     experts = model.experts or Experts(count=0, per_token=0, ffn=0, dense_layers=model.layers)
     mixtures = max(0, model.layers - experts.dense_layers)
     return ParameterCounts(
@@ -66,7 +71,7 @@ def count_parameters(model: Model) -> ParameterCounts:
 
 
 def list_projections(model: Transformer) -> list[tuple[int, int, bool]]:
-    """(inputs, outputs, split by columns) of the matrices around attention; the last is split by rows."""
+    """Return (inputs, outputs, split by columns) of the attention projections; the last is split by rows."""
     if model.latent is None:
         width = head_width(model)
         into = (model.heads + 2 * model.kv_heads) * width
@@ -84,6 +89,7 @@ def list_projections(model: Transformer) -> list[tuple[int, int, bool]]:
 
 
 def checkpoint_gb(model: Model, optimizer: str = "adamw") -> float:
+    """Return the size of a checkpoint in GB (1e9 bytes)."""
     return 1e-9 * TRAINING_STATE_BYTES[optimizer] * count_parameters(model).total
 
 
@@ -91,7 +97,7 @@ def _attention(model: Transformer) -> int:
     return sum(inputs * outputs for inputs, outputs, _ in list_projections(model))
 
 
-def _of_stack(layers: tuple[Layer, ...]) -> ParameterCounts:
-    each = sum(layer.weights for layer in layers)
-    nothing = {"dense": 0, "shared": 0, "expert": 0, "embedding": 0, "head": 0, "mixtures": 0, "experts": 0}
-    return ParameterCounts(attention=each, layers=1, **nothing)
+def _count_sequential(layers: tuple[Layer, ...]) -> ParameterCounts:
+    total = sum(layer.weights for layer in layers)
+    absent = {"dense": 0, "shared": 0, "expert": 0, "embedding": 0, "head": 0, "mixtures": 0, "experts": 0}
+    return ParameterCounts(attention=total, layers=1, **absent)

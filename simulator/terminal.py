@@ -1,4 +1,4 @@
-"""Text within the width of a terminal: tables lose what is least needed or go on below, prose is wrapped."""
+"""Lay out tables and text for the width of the terminal."""
 
 from __future__ import annotations
 
@@ -11,65 +11,73 @@ from trainer.config.errors import ConfigProblem
 from trainer.table import table
 
 DEFAULT_COLUMNS = 116
-"""Columns where there is no terminal to ask."""
-LEAST = 40
+"""Width used when the output is not a terminal."""
+MIN_COLUMNS = 40
 INDENT = "  "
 ALLOWED = "; allowed: "
 UNIT = re.compile(r"(?<=\d) (?=(?:d|h|min|s|USD|GB|GB/s)\b)")
-TIED = "\u00a0"
-"""A space that no line ends at: a figure and its unit stay together."""
+NO_BREAK_SPACE = "\u00a0"
+"""Keeps a figure and its unit on the same line."""
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""Heads and rows; the first column says which row it is."""
+"""Headers and rows; the first column identifies the row."""
 
 
 def terminal_width() -> int:
-    return max(LEAST, shutil.get_terminal_size(fallback=(DEFAULT_COLUMNS, 24)).columns)
+    """Return the usable width of the terminal in columns."""
+    return max(MIN_COLUMNS, shutil.get_terminal_size(fallback=(DEFAULT_COLUMNS, 24)).columns)
 
 
-def render_table(columns: int, *ways: Table) -> str:
-    """The first way that fits; where none does, the first with the columns that are too much below the others."""
-    for heads, rows in ways:
-        if _wide(text := table(heads, rows)) <= columns:
+def render_table(columns: int, *variants: Table) -> str:
+    """Render the first variant that is narrow enough.
+
+    If none is, render the first in several blocks, each with the first column.
+    """
+    for heads, rows in variants:
+        if _width_of(text := table(heads, rows)) <= columns:
             return text
-    return "\n\n".join(_stacked(columns, *ways[0]))
+    return "\n\n".join(_split_columns(columns, *variants[0]))
 
 
 def wrap_text(text: str, columns: int) -> str:
-    """Each line for itself; words such as names of machines stay whole."""
+    """Wrap each line; long words such as instance names stay whole."""
     return "\n".join(_wrap(line, columns) for line in text.split("\n"))
 
 
-def format_problem(found: ConfigProblem, columns: int) -> str:
-    """A list of what is allowed that is longer than a line comes last, after the advice."""
-    message, listed, names = found.message.partition(ALLOWED)
-    if not (listed and found.fix) or len(found.message) <= columns:
-        return wrap_text(f"simulator: {found}", columns)
-    advice = ConfigProblem(found.where, message, found.fix)
+def format_problem(problem: ConfigProblem, columns: int) -> str:
+    """Format a problem for the terminal; an allowed list longer than a line comes last, after the fix."""
+    message, listed, names = problem.message.partition(ALLOWED)
+    if not (listed and problem.fix) or len(problem.message) <= columns:
+        return wrap_text(f"simulator: {problem}", columns)
+    advice = ConfigProblem(problem.where, message, problem.fix)
     return wrap_text(f"simulator: {advice}\n{INDENT}allowed: {names}", columns)
 
 
-def _stacked(columns: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    parts: list[list[int]] = []
+def _split_columns(columns: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    blocks: list[list[int]] = []
     for column in range(1, len(heads)):
-        if parts and _wide(_picked(heads, rows, [*parts[-1], column])) <= columns:
-            parts[-1].append(column)
+        if blocks and _width_of(_select_columns(heads, rows, [*blocks[-1], column])) <= columns:
+            blocks[-1].append(column)
         else:
-            parts.append([0, column])
-    return [_picked(heads, rows, part) for part in parts]
+            blocks.append([0, column])
+    return [_select_columns(heads, rows, block) for block in blocks]
 
 
-def _picked(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> str:
+def _select_columns(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> str:
     return table([heads[n] for n in columns], [[row[n] for n in columns] for row in rows])
 
 
-def _wide(text: str) -> int:
+def _width_of(text: str) -> int:
     return max(map(len, text.split("\n")))
 
 
 def _wrap(line: str, columns: int) -> str:
-    inside = INDENT * 2 if line.startswith(INDENT) else INDENT
-    found = textwrap.wrap(
-        UNIT.sub(TIED, line), columns, subsequent_indent=inside, break_long_words=False, break_on_hyphens=False
+    continuation = INDENT * 2 if line.startswith(INDENT) else INDENT
+    lines = textwrap.wrap(
+        UNIT.sub(NO_BREAK_SPACE, line),
+        columns,
+        subsequent_indent=continuation,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    return "\n".join(found).replace(TIED, " ")
+    return "\n".join(lines).replace(NO_BREAK_SPACE, " ")

@@ -1,4 +1,4 @@
-"""What other trainers do in their own way, as far as it decides memory (data/trainers.yaml)."""
+"""How known trainers differ in what decides memory and traffic (data/trainers.yaml)."""
 
 from __future__ import annotations
 
@@ -15,69 +15,75 @@ DATA = Path(__file__).with_name("data") / "trainers.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerBehavior:
+    """Memory and communication behavior of a trainer; the defaults are those of this project's trainer."""
+
     weight_bytes: int = 0
-    """Of the weights that the update works on; 0 where a run chooses."""
+    """Bytes of a weight in the optimizer; 0 if each run chooses."""
     deferred: bool = False
-    """Gradients stay whole on each rank until the last micro-batch, though ZeRO splits them."""
+    """Gradients stay unsharded until the last micro-batch even if ZeRO shards them."""
     logit_bytes: float = 12.0
-    """Of one logit at the peak of the loss in plain modules: fp32 scores, their gradient and that of the loss."""
-    kept_products: float = 1.0
-    """Share of a layer's products that selective recomputation keeps."""
+    """Bytes per logit at the peak of an unfused loss: fp32 logits, their gradient and that of the loss."""
+    saved_products: float = 1.0
+    """Share of a layer's matrix products whose outputs selective recomputation saves."""
     whole_vocabulary: bool = False
-    """Each tensor rank holds the whole embedding, and all logits at the loss."""
+    """Each tensor-parallel rank holds the whole embedding, and all logits at the loss."""
     inputs_on_host: bool = False
-    """Where whole layers are computed again under ZeRO-3, the host keeps their inputs."""
+    """With full recomputation under ZeRO-3, the inputs of layers are kept in host memory."""
     plain: bool = False
-    """Modules are torch's own, though the schedule and the state are those of Megatron."""
+    """Modules are unfused, although schedule and state are Megatron's."""
     keeps_gathered: bool = False
-    """Stages of a pipeline keep the weights that FSDP gathered for the whole step."""
+    """Pipeline stages keep the weights that FSDP gathered for the whole step."""
     broadcasts_parts: bool = False
-    """After the update of ZeRO-1 and 2 ranks send their parts of the weights to all others, one after the other."""
+    """After the update of ZeRO-1 and 2, ranks broadcast their shards of the weights one after the other."""
     routes_evenly: bool = False
-    """A made router sends each token to neighbouring experts, and as many to each."""
+    """A synthetic router sends each token to neighboring experts, evenly over all of them."""
     gathers_again: bool = False
-    """What tensor ranks gather for a product is not kept for backward."""
+    """Inputs that tensor-parallel ranks gather for a product are gathered again in backward."""
     keeps_outputs: bool = False
-    """A pipeline's stage holds what it sent on until backward comes back to it."""
+    """A pipeline stage keeps its outputs until their backward."""
     narrow_copies: bool = False
-    """bf16 gradients stay beside the fp32 sums of them."""
+    """bf16 gradients are kept next to their fp32 sums."""
     compiles_loss: bool = False
-    """The loss is compiled where the layers are."""
+    """The loss is compiled if the layers are."""
     copies_buckets: bool = False
-    """DDP's buckets are a second copy of the gradients, as torch has it unless told otherwise."""
-    tells: Literal["peak", "reserved", "device"] = "peak"
-    """Memory that is reported where a run does not say which: `Told` of simulator/layout.py."""
+    """DDP's buckets are a second copy of the gradients (torch's default)."""
+    memory_figure: Literal["peak", "reserved", "device"] = "peak"
+    """Memory figure that it reports: `MemoryFigure` in simulator/layout.py."""
 
 
-USUAL = TrainerBehavior()
+DEFAULT = TrainerBehavior()
 DATE = re.compile(r"(?<!\d)(20[12]\d)-?(0[1-9]|1[0-2])(?!\d{3})")
-NOW = 999999
+LATEST_MONTH = 999999
 
 
 def trainer_behavior(trainer: str) -> TrainerBehavior:
-    return _table().get(trainer, USUAL)
+    """Return the behavior of a trainer by its name; the default for unknown names."""
+    return _table().get(trainer, DEFAULT)
 
 
-def identify_trainer(words: str) -> str:
-    """The trainer that a row's words name, as it was then (a year and month in them); empty where none is known."""
-    dated = DATE.search(words)
-    month = int(dated[1] + dated[2]) if dated else NOW
+def identify_trainer(text: str) -> str:
+    """Return the trainer that the text of a row names, or an empty string.
+
+    A year and month in the text select the release of that time.
+    """
+    dated = DATE.search(text)
+    month = int(dated[1] + dated[2]) if dated else LATEST_MONTH
     for name, entry in _read().items():
-        if month < entry.get("until", NOW + 1) and any(key in words.lower() for key in entry["words"]):
+        if month < entry.get("until", LATEST_MONTH + 1) and any(key in text.lower() for key in entry["keywords"]):
             return name
     return ""
 
 
 @cache
 def _table() -> dict[str, TrainerBehavior]:
-    told = ("words", "until")
+    identification = ("keywords", "until")
     return {
-        name: TrainerBehavior(**{key: v for key, v in entry.items() if key not in told})
+        name: TrainerBehavior(**{key: v for key, v in entry.items() if key not in identification})
         for name, entry in _read().items()
     }
 
 
 @cache
 def _read() -> dict[str, dict[str, Any]]:
-    read: dict[str, dict[str, Any]] = yaml.safe_load(DATA.read_text())
-    return read
+    entries: dict[str, dict[str, Any]] = yaml.safe_load(DATA.read_text())
+    return entries

@@ -1,4 +1,4 @@
-"""How long GPUs take to exchange an array, and which way of doing it NCCL would choose."""
+"""Predict how long GPUs take for a collective, and which algorithm and protocol NCCL chooses."""
 
 from simulator.collectives.algorithms import choose_algorithm, collective_time_s
 from simulator.collectives.group import Group, Op

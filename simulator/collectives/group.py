@@ -1,4 +1,4 @@
-"""Who takes part in a collective, and what it does."""
+"""The ranks of a collective, the operation, and how its launch delays it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"
 
 @dataclass(frozen=True)
 class Group:
+    """The ranks that take part in a collective."""
+
     ranks: int
     per_node: int
-    """How many of them sit in one node."""
+    """Ranks of the group per node."""
     sharing: int = 1
-    """Groups like this one that use the same node's network cards at the same time."""
+    """Groups of this kind that use a node's network cards at the same time."""
 
     def __post_init__(self) -> None:
         for name in ("ranks", "per_node", "sharing"):
@@ -24,28 +26,32 @@ class Group:
             raise ValueError(f"group.per_node: {self.per_node}; allowed: a divisor of the group's {self.ranks} ranks")
 
 
-EACH_US = 3.0
-"""Of each GPU, before the kernels of all of them begin together."""
-EACH_APART_US = 5.6
-"""Of each GPU where none waits for the others: the host is done with the next round while they work on this one."""
-TOGETHER = ("volta", "turing", "ampere", "ada")
+SYNCHRONIZED_LAUNCH_US = 3.0
+"""Host time per GPU if all kernels start only after the last launch."""
+INDEPENDENT_LAUNCH_US = 5.6
+"""Host time per GPU if kernels start independently: the host launches the next round while the GPUs work."""
+SYNCHRONIZED_GENERATIONS = ("volta", "turing", "ampere", "ada")
 
 
 @dataclass(frozen=True)
 class LaunchOverhead:
+    """Time that launching adds when one benchmark process serves all GPUs of a node, one after the other."""
+
     before_us: float = 0.0
+    """Delay before the collective starts."""
     least_us: float = 0.0
-    """The host's own time of one round: the GPUs cannot be quicker."""
+    """Host time of one round, which the collective cannot beat."""
 
     def time_us(self, collective_us: float) -> float:
         return max(self.least_us, self.before_us + collective_us)
 
 
 PROCESS_PER_GPU = LaunchOverhead()
-"""One process for each GPU."""
+"""No overhead: each GPU has its own process."""
 
 
 def single_process_launch(gpus: int, generation: str) -> LaunchOverhead:
-    if generation in TOGETHER:
-        return LaunchOverhead(before_us=EACH_US * gpus)
-    return LaunchOverhead(least_us=EACH_APART_US * gpus)
+    """Return the overhead of one process that launches on all GPUs of a node."""
+    if generation in SYNCHRONIZED_GENERATIONS:
+        return LaunchOverhead(before_us=SYNCHRONIZED_LAUNCH_US * gpus)
+    return LaunchOverhead(least_us=INDEPENDENT_LAUNCH_US * gpus)

@@ -1,6 +1,6 @@
-"""NCCL's own constants: microseconds of a step, and what each protocol reaches of a link.
+"""NCCL's own constants: latency of each step in microseconds, and the bandwidth each protocol reaches.
 
-Read in github.com/NVIDIA/nccl, src/graph/tuning.cc (2026-06).
+Taken from github.com/NVIDIA/nccl, src/graph/tuning.cc (2026-06).
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ STEP_US: dict[str, dict[str, dict[str, float]]] = {
         "pat": {"Simple": 14.0},
     },
 }
-LL_MOST_GB_S: dict[str, float] = {"volta": 39.0, "ampere": 87.7, "hopper": 141.0, "blackwell": 282.0}
-"""On one node, by GPU; LL writes a flag beside every word."""
-LL_MOST_GB_S_ACROSS: dict[int, float] = {2: 39.0, 3: 20.4}
-"""By nodes (3: and more)."""
+LL_MAX_GB_S: dict[str, float] = {"volta": 39.0, "ampere": 87.7, "hopper": 141.0, "blackwell": 282.0}
+"""LL on one node, by GPU generation; LL writes a flag with every word."""
+LL_ACROSS_NODES_MAX_GB_S: dict[int, float] = {2: 39.0, 3: 20.4}
+"""LL between nodes, by number of nodes (3 means 3 or more)."""
 LL_SHARE = 0.5
-"""Four of eight bytes are data."""
+"""Share of LL's bytes that are data: four of eight."""
 TREE_LL_SHARE = 1 / 3.8
 PAT_SHARE = 0.75
 CHANNELS = 16
-"""That NCCL opens between nodes with a card for each of eight GPUs; on each, one block of threads copies."""
-TREE_MOST_GB_S: dict[str, dict[int, float]] = {
+"""Channels that NCCL opens between nodes with one card per GPU and eight GPUs; a thread block copies on each."""
+TREE_MAX_GB_S: dict[str, dict[int, float]] = {
     "volta": {2: 8 * 18.5, 3: 8 * 10.0},
     "ampere": {2: 8 * 23.6, 3: 8 * 17.8},
     "hopper": {2: CHANNELS * 41.4, 3: CHANNELS * 36.0},
     "blackwell": {2: CHANNELS * 42.8, 3: CHANNELS * 24.0},
 }
-"""Of all channels of a tree, by GPU and nodes (3: and more): a block of threads adds up more slowly than it copies."""
+"""All channels of a tree, by GPU generation and nodes (3 means 3 or more): reducing is slower than copying."""
 SEND_CHANNELS = 32
-"""Of one GPU, for messages to all ranks of its group."""
-SEND_PART = 16 * 2**20
-"""Bytes of a message on one channel above which NCCL takes twice the channels."""
+"""Channels of one GPU for messages to all ranks of its group."""
+SEND_DOUBLING_BYTES = 16 * 2**20
+"""Bytes per channel above which NCCL doubles the channels of a message."""
 NET_OVERHEAD_US: dict[str, float] = {"LL": 1.0, "LL128": 1.0, "Simple": 3.0}
-"""Of every step of a ring that crosses nodes."""
+"""Minimum latency of every step of a ring that crosses nodes."""

@@ -7,8 +7,8 @@ from typing import Any, get_args, get_type_hints
 
 from simulator.layout import Layout
 from simulator.model import Transformer
+from simulator.rows.cells import RowError
 from simulator.rows.run import check_divisibility
-from simulator.rows.values import RowError
 from trainer.config.errors import ConfigError, ConfigProblem
 
 WHERE = "--layout"

@@ -1,1 +1,1 @@
-"""The model against measurements: its constants fitted to them, and how far it is from them."""
+"""Fit the model's constants to measurements, and compare its predictions with them."""

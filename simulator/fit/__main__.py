@@ -1,4 +1,4 @@
-"""`python -m simulator.fit`: fits the constants of `simulator/hardware/rates.py` and writes them."""
+"""Run `python -m simulator.fit`: fit the constants of `simulator/hardware/rates.py` and write them."""
 
 from simulator.fit.rates import main
 

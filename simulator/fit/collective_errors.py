@@ -14,8 +14,8 @@ from simulator.collectives.constants import Constants, parse_constants
 from simulator.collectives.group import LaunchOverhead
 from simulator.fit.collectives import MeasuredCollective, collective_errors, fit_constants
 from simulator.hardware.system import System
+from simulator.rows.cells import RowError
 from simulator.rows.collective_table import parse_collective_row
-from simulator.rows.values import RowError
 
 MIN_BYTES = 1_000_000
 """Smaller messages are dominated by start-up: launch overhead and process placement decide, not links."""

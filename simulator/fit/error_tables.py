@@ -1,4 +1,4 @@
-"""Tables of errors: aligned for a terminal, or in Markdown for a page. The first column is text, the others figures."""
+"""Render tables of errors, aligned for a terminal or as Markdown; the first column is text, the others are figures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ TableRenderer = Callable[[Row, Sequence[Row]], str]
 
 
 def aligned_table(heads: Row, rows: Sequence[Row]) -> str:
+    """Render a table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return "\n".join(_line(row, widths) for row in (heads, *rows))
 
 
 def markdown_table(heads: Row, rows: Sequence[Row]) -> str:
+    """Render a table in Markdown."""
     rule = "|---|" + "---:|" * (len(heads) - 1)
     return "\n".join([_cells(heads), rule, *map(_cells, rows)])
 

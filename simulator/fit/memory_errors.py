@@ -1,4 +1,4 @@
-"""Predicted against measured memory by source, and what fits."""
+"""Compare predicted with measured memory by source, and predicted with actual out-of-memory failures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from simulator.memory.peak import GIB, predict_memory
+from simulator.rows.cells import RowError
 from simulator.rows.run import parse_run_row
 from simulator.rows.tables import TableError, read_table
-from simulator.rows.values import RowError
 
 DATA = Path(__file__).parents[1] / "data"
 FILES = (DATA / "runs.csv", DATA / "memory.csv", DATA / "memory_new.csv")
@@ -21,24 +21,24 @@ FILES = (DATA / "runs.csv", DATA / "memory.csv", DATA / "memory_new.csv")
 
 @dataclass(frozen=True)
 class MemoryErrors:
-    """Relative, with their sign."""
+    """Signed relative errors of one source."""
 
     source: str
-    each: tuple[float, ...]
+    errors: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        return median(map(abs, self.each))
+        return median(map(abs, self.errors))
 
     @property
     def p90(self) -> float:
-        sizes = sorted(map(abs, self.each))
+        sizes = sorted(map(abs, self.errors))
         return quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0]
 
 
 @dataclass
 class CapacityVerdicts:
-    """Runs by what happened and what is predicted."""
+    """Number of runs by what happened (ran or failed) and by prediction (fits or not)."""
 
     ran_fits: int = 0
     ran_not: int = 0
@@ -46,25 +46,29 @@ class CapacityVerdicts:
     failed_not: int = 0
 
 
-def memory_errors_by_source(rows: Iterable[Mapping[str, str]], *, hidden: bool = False) -> list[MemoryErrors]:
-    """Rows that their source doubts or that cannot be true are left out; the last entry is all of them."""
-    found: dict[str, list[float]] = defaultdict(list)
+def memory_errors_by_source(rows: Iterable[Mapping[str, str]], *, unknown_trainers: bool = False) -> list[MemoryErrors]:
+    """Return the errors of each source, and of all as the last entry; invalid and doubted rows are left out.
+
+    `unknown_trainers` predicts as if no trainer were identified.
+    """
+    by_source: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         measured = _number(row.get("memory_gb"))
         if not measured or row.get("quality", "ok") not in ("ok", "") or row.get("fits") == "0":
             continue
         try:
-            described = parse_run_row(row, known=not hidden)
+            described = parse_run_row(row, identify_trainer=not unknown_trainers)
         except RowError:
             continue
-        said = predict_memory(described.model, described.layout, described.system).reported / GIB
-        found[row.get("source") or "unnamed"].append(said / measured - 1)
-    each = [MemoryErrors(source, tuple(values)) for source, values in sorted(found.items())]
-    return [*each, MemoryErrors("all", tuple(error for one in each for error in one.each))]
+        predicted = predict_memory(described.model, described.layout, described.system).reported / GIB
+        by_source[row.get("source") or "unnamed"].append(predicted / measured - 1)
+    sources = [MemoryErrors(source, tuple(errors)) for source, errors in sorted(by_source.items())]
+    return [*sources, MemoryErrors("all", tuple(error for own in sources for error in own.errors))]
 
 
 def judge_capacity(rows: Iterable[Mapping[str, str]]) -> CapacityVerdicts:
-    found = CapacityVerdicts()
+    """Count how often the model predicts correctly that a run fits in memory."""
+    verdicts = CapacityVerdicts()
     for row in rows:
         if row.get("fits") not in ("0", "1"):
             continue
@@ -74,58 +78,65 @@ def judge_capacity(rows: Iterable[Mapping[str, str]]) -> CapacityVerdicts:
             continue
         fits = predict_memory(described.model, described.layout, described.system).fits
         name = ("ran" if row["fits"] == "1" else "failed") + ("_fits" if fits else "_not")
-        setattr(found, name, getattr(found, name) + 1)
-    return found
+        setattr(verdicts, name, getattr(verdicts, name) + 1)
+    return verdicts
 
 
-def memory_error_table(each: list[MemoryErrors]) -> str:
+def memory_error_table(sources: list[MemoryErrors]) -> str:
+    """Render one line per source, in Markdown."""
     lines = ["| source | rows | median | p90 | bias |", "|---|---:|---:|---:|---:|"]
     lines += [
-        f"| {one.source} | {len(one.each)} | {one.median:.1%} | {one.p90:.1%} | {median(one.each):+.1%} |"
-        for one in each
+        f"| {own.source} | {len(own.errors)} | {own.median:.1%} | {own.p90:.1%} | {median(own.errors):+.1%} |"
+        for own in sources
     ]
     return "\n".join(lines)
 
 
 def read_tables(paths: Iterable[Path]) -> list[dict[str, str]]:
+    """Read the rows of all tables."""
     return [row for path in paths for row in read_table(path)]
 
 
-def main(words: list[str]) -> int:
-    asked = _arguments(words)
+def main(arguments: list[str]) -> int:
+    """Print the errors and the verdicts; return 2 if the tables cannot be used."""
+    options = _parse_arguments(arguments)
     try:
-        rows = read_tables(asked.files or FILES)
-    except TableError as bad:
-        return _refused(str(bad))
-    each = memory_errors_by_source(rows, hidden=asked.unknown)
-    if not each[-1].each:
-        return _refused("rows: none with a measured memory_gb; allowed: one or more; fill memory_gb in")
-    print(memory_error_table(each))
-    found = judge_capacity(rows)
-    print(f"\nran: {found.ran_fits} predicted to fit, {found.ran_not} not")
-    print(f"out of memory: {found.failed_not} predicted so, {found.failed_fits} predicted to fit")
+        rows = read_tables(options.files or FILES)
+    except TableError as error:
+        return _reject(str(error))
+    sources = memory_errors_by_source(rows, unknown_trainers=options.unknown)
+    if not sources[-1].errors:
+        return _reject("rows: none with a measured memory_gb; allowed: one or more; fill memory_gb in")
+    print(memory_error_table(sources))
+    verdicts = judge_capacity(rows)
+    print(f"\nran: {verdicts.ran_fits} predicted to fit, {verdicts.ran_not} not")
+    print(f"out of memory: {verdicts.failed_not} predicted so, {verdicts.failed_fits} predicted to fit")
     return 0
 
 
-def _arguments(words: list[str]) -> argparse.Namespace:
+def _parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulator.fit.memory_errors", description=__doc__)
     parser.add_argument(
-        "files", type=Path, nargs="*", metavar="IN.csv", help="columns of simulator/data/runs.csv; without: all we have"
+        "files",
+        type=Path,
+        nargs="*",
+        metavar="IN.csv",
+        help="columns of simulator/data/runs.csv; default: all committed tables",
     )
-    parser.add_argument("--unknown", action="store_true", help="as if no trainer's habits were known")
-    return parser.parse_args(words)
+    parser.add_argument("--unknown", action="store_true", help="predict as if no trainer were identified")
+    return parser.parse_args(arguments)
 
 
 def _number(text: str | None) -> float:
-    """0 where it is no number above 0."""
+    """Return a positive number, or 0 if the cell is empty or invalid."""
     try:
         return max(0.0, float(text or 0))
     except ValueError:
         return 0.0
 
 
-def _refused(why: str) -> int:
-    print(f"simulator: {why}", file=sys.stderr)
+def _reject(message: str) -> int:
+    print(f"simulator: {message}", file=sys.stderr)
     return 2
 
 

@@ -1,1 +1,1 @@
-"""What GPUs and networks can do: data sheets, measured curves, and the constants fitted to published runs."""
+"""Capabilities of GPUs and networks: data sheets, measured curves, and constants fitted to published runs."""

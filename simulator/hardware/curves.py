@@ -1,4 +1,4 @@
-"""Measured times between the points that were measured: matrix products by shape, exchanges by size."""
+"""Interpolate measured times: matrix products by shape, collectives by size."""
 
 from __future__ import annotations
 
@@ -7,67 +7,72 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log
 
-NEAR = 0.05
-"""Added to squared distances between shapes in powers of e: how much a close neighbour outweighs others."""
-ALIKE = {"reduce_scatter": "all_gather", "all_to_all": "all_gather", "send": "all_gather"}
-"""What an exchange that was not measured is like: the same bytes cross the links."""
+SMOOTHING = 0.05
+"""Added to squared log distances between shapes: limits how much a close neighbor outweighs the others."""
+SUBSTITUTES = {"reduce_scatter": "all_gather", "all_to_all": "all_gather", "send": "all_gather"}
+"""Measured collective to use for one that was not measured: the same bytes cross the links."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProductCurve:
-    """By dtype: rows, columns, inner width and seconds of products."""
+    """Measured matrix products of one kind of GPU."""
 
     points: Mapping[str, Sequence[tuple[float, float, float, float]]]
+    """Rows, columns, inner width and seconds of each product, by dtype."""
 
     def seconds(self, rows: int, columns: int, inner: int, dtype: str) -> float:
-        """By the rate of products of a like shape: the nearer, the more one counts."""
+        """Return the time of a product, by the rates of measured products weighted by how close their shapes are."""
         weights = rates = 0.0
-        for m, n, k, took in self.points.get(dtype) or next(iter(self.points.values())):
-            apart = log(rows / m) ** 2 + log(columns / n) ** 2 + log(inner / k) ** 2
-            weight = 1 / (apart + NEAR) ** 2
+        for m, n, k, measured_s in self.points.get(dtype) or next(iter(self.points.values())):
+            distance = log(rows / m) ** 2 + log(columns / n) ** 2 + log(inner / k) ** 2
+            weight = 1 / (distance + SMOOTHING) ** 2
             weights += weight
-            rates += weight * log(m * n * k / took)
+            rates += weight * log(m * n * k / measured_s)
         return rows * columns * inner / exp(rates / weights)
 
 
 @dataclass(frozen=True, eq=False)
 class ExchangeCurve:
-    """Seconds by operation, ranks, ranks in a node, and bytes of the whole array."""
+    """Measured collectives of one system."""
 
     points: Mapping[tuple[str, int, int], Sequence[tuple[float, float]]]
+    """Bytes of the full array and seconds, by operation, ranks and ranks per node."""
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, float | str]]) -> ExchangeCurve:
+    def from_rows(cls, rows: Iterable[Mapping[str, float | str]]) -> ExchangeCurve:
         points: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
         for row in rows:
             key = (str(row["op"]), int(row["ranks"]), int(row["per_node"]))
             points.setdefault(key, []).append((float(row["size"]), float(row["seconds"])))
-        return cls({key: _rising(sorted(found)) for key, found in points.items()})
+        return cls({key: _monotonic(sorted(measured)) for key, measured in points.items()})
 
     def seconds(self, op: str, size: float, ranks: int, per_node: int) -> float:
-        """Of a group that was not measured: as that of the nearest size, by the bytes that cross a link."""
+        """Return the time of a collective.
+
+        A group that was not measured is scaled from the closest one by the bytes that cross a link.
+        """
         if ranks <= 1 or size <= 0:
             return 0.0
-        wanted = op if any(key[0] == op for key in self.points) else ALIKE.get(op, op)
+        measured_op = op if any(key[0] == op for key in self.points) else SUBSTITUTES.get(op, op)
         inside = per_node >= ranks
-        found = min(
-            (key for key in self.points if key[0] == wanted),
+        closest = min(
+            (key for key in self.points if key[0] == measured_op),
             key=lambda key: ((key[2] >= key[1]) != inside, abs(log(key[1] / ranks))),
         )
-        crossed = (ranks - 1) / ranks / ((found[1] - 1) / found[1])
-        return crossed * _between(self.points[found], size)
+        scale = (ranks - 1) / ranks / ((closest[1] - 1) / closest[1])
+        return scale * _interpolate(self.points[closest], size)
 
 
-def _rising(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """More bytes never take less time: a slower small one was disturbed."""
-    most, found = float("inf"), []
+def _monotonic(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Lower the time of a small size that took longer than a larger one: its measurement was disturbed."""
+    limit, corrected = float("inf"), []
     for size, seconds in reversed(points):
-        most = min(most, seconds)
-        found.append((size, most))
-    return found[::-1]
+        limit = min(limit, seconds)
+        corrected.append((size, limit))
+    return corrected[::-1]
 
 
-def _between(points: Sequence[tuple[float, float]], size: float) -> float:
+def _interpolate(points: Sequence[tuple[float, float]], size: float) -> float:
     first, last = points[0], points[-1]
     if size <= first[0]:
         return first[1]

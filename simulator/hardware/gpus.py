@@ -1,4 +1,4 @@
-"""GPUs by name: data sheet figures (data/gpus.yaml) as the simulator's `Gpu`."""
+"""Look up GPUs by name in the data sheets (data/gpus.yaml)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from simulator.hardware.system import Gpu
 
 DATA = Path(__file__).parents[1] / "data" / "gpus.yaml"
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
-SMALL_A100_GB = 48
-LARGE_H100_GB = 90
-"""The H100 of one large builder: HBM2e and 500 W (pytorch/torchtitan, its notes on performance)."""
+SMALL_A100_MAX_GB = 48
+"""An A100 with up to this much memory is the 40 GB variant."""
+LARGE_H100_MIN_GB = 90
+"""An H100 with this much memory is the 96 GB variant of one builder: HBM2e, 500 W (torchtitan's performance notes)."""
 PCIE_GB_S = 25.0
-"""Between GPUs without NVLink, per direction: PCIe gen 4 as reached."""
+"""Rate between GPUs without NVLink, per direction: what PCIe gen 4 reaches."""
 
 
 @cache
 def load_gpu(name: str, memory_gb: float = 0.0) -> Gpu:
-    """`memory_gb` picks the variant where one name has several; KeyError names the GPUs that there are."""
+    """Return the GPU of that name; `memory_gb` selects a variant. Raise KeyError with the allowed names."""
     sheets = _sheets()
     key = name.lower()
-    if key == "a100" and 0 < memory_gb <= SMALL_A100_GB:
+    if key == "a100" and 0 < memory_gb <= SMALL_A100_MAX_GB:
         key = "a100-40gb"
-    if key == "h100" and memory_gb >= LARGE_H100_GB:
+    if key == "h100" and memory_gb >= LARGE_H100_MIN_GB:
         key = "h100-96gb"
     if key not in sheets:
         raise KeyError(f"gpu: {name!r}; allowed: {', '.join(sheets)}")
     sheet = sheets[key]
-    found = Gpu(
+    gpu = Gpu(
         name=key,
         peak_tflops={dtype: float(sheet[dtype]) for dtype in DTYPES if dtype in sheet},
         memory_gb=float(sheet["memory_gb"]),
@@ -43,24 +44,25 @@ def load_gpu(name: str, memory_gb: float = 0.0) -> Gpu:
         generation=sheet["generation"],
         reached=float(sheet["reached"]),
     )
-    return replace(found, memory_gb=memory_gb) if memory_gb > 0 else found
+    return replace(gpu, memory_gb=memory_gb) if memory_gb > 0 else gpu
 
 
 def list_gpu_names() -> tuple[str, ...]:
+    """Return the names of all GPUs with a data sheet."""
     return tuple(_sheets())
 
 
-def parse_gpu_name(words: str) -> str:
-    """`NVIDIA H100-SXM5-80GB` is an h100."""
-    plain = words.lower().strip()
-    found = re.fullmatch(
-        r"(?:nvidia[ _-])?(?:tesla[ _-])?([a-z]+\d+[a-z]?)(?:[ _-](?:sxm\d?|hgx|nvl\d*|hbm\d?e?|\d+ ?gb))*", plain
+def parse_gpu_name(text: str) -> str:
+    """Return the data sheet's name of a GPU: `NVIDIA H100-SXM5-80GB` is h100."""
+    name = text.lower().strip()
+    match = re.fullmatch(
+        r"(?:nvidia[ _-])?(?:tesla[ _-])?([a-z]+\d+[a-z]?)(?:[ _-](?:sxm\d?|hgx|nvl\d*|hbm\d?e?|\d+ ?gb))*", name
     )
-    return found[1] if found and plain not in list_gpu_names() else plain
+    return match[1] if match and name not in list_gpu_names() else name
 
 
 def link_gb_s(name: str) -> float:
-    """Of one GPU to its neighbours in the node, per direction, off the data sheet."""
+    """Return the data sheet's rate from one GPU to its neighbors in the node, in GB/s per direction."""
     return float(_sheets()[name.lower()]["nvlink"]) or PCIE_GB_S
 
 

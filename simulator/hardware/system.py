@@ -1,4 +1,4 @@
-"""The machines, as rates: what a GPU computes and moves, and how GPUs are joined."""
+"""Descriptions of a GPU and of a system of nodes, as rates."""
 
 from __future__ import annotations
 
@@ -9,50 +9,53 @@ from simulator.hardware.curves import ExchangeCurve, ProductCurve
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
+    """A kind of GPU, or a CPU that takes its place in a measured profile."""
+
     name: str
-    """As the catalog calls it: h100."""
+    """Name in the catalog, such as h100."""
     peak_tflops: dict[str, float] = field(hash=False)
-    """Dense, by dtype, off the data sheet."""
+    """Dense TFLOP/s on the data sheet, by dtype."""
     memory_gb: float
+    """GiB, which data sheets write as GB."""
     memory_gb_s: float
     multiprocessors: int
     watts: float
     generation: str = ""
-    """volta, turing, ampere, ada, hopper, blackwell: decides what NCCL can do on it."""
+    """volta, turing, ampere, ada, hopper or blackwell: decides which algorithms NCCL has."""
     reached: float = 0.8
-    """Share of the peak that the best matmul shape reaches."""
+    """Share of the peak that the best matrix product reaches."""
     products: ProductCurve | None = None
-    """Matrix products as measured on it; None goes by the data sheet."""
+    """Measured matrix products; None to use the data sheet."""
     launches_ahead: bool = True
-    """Works beside the host that launches; a CPU does one after the other."""
+    """Whether kernels run while the host launches the next ones; a CPU does one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """Rates are of one direction, in GB (1e9 bytes) per second, off the data sheet."""
+    """Nodes of one kind; rates are per direction in GB/s (1e9 bytes) from the data sheet."""
 
     name: str
     gpu: Gpu
     gpus_per_node: int
     nodes: int
     intra_gb_s: float
-    """Of one GPU's links inside its domain."""
+    """Links of one GPU inside its NVLink or PCIe domain."""
     inter_gb_s: float
-    """Of one node's network cards together; 0 on one node."""
+    """All network cards of one node together; 0 for a single node."""
     nvlink_domain: int = 0
-    """GPUs joined by NVLink; 0 is those of a node."""
+    """GPUs connected by NVLink; 0 means those of one node."""
     network: str = "ethernet"
-    """efa, or a network of data/collective_constants.yaml: decides latencies and the share of the rate reached."""
+    """efa, or a network in data/collective_constants.yaml: decides latency and the reachable share of the rate."""
     host_gb_s: float = 25.0
-    """Between a GPU and its host."""
+    """Rate between a GPU and its host."""
     price_per_hour: dict[str, float] = field(default_factory=dict, hash=False)
-    """Of one node in USD, by how it is bought: on_demand, spot, ..."""
+    """USD per node and hour, by purchase option: on-demand, spot, ..."""
     cards: int = 0
-    """Network cards of a node; 0 is one for each GPU."""
+    """Network cards of a node; 0 means one per GPU."""
     network_us: float = 0.0
-    """Of one message between nodes, where it was measured; 0 is what the kind of network is known for."""
+    """Measured latency of a message between nodes in microseconds; 0 means the default of the kind of network."""
     exchanges: ExchangeCurve | None = None
-    """Collectives as measured on it; None goes by the links."""
+    """Measured collectives; None to use the model of links and networks."""
 
     @property
     def gpus(self) -> int:

@@ -103,7 +103,7 @@ def _system(machine: dict[str, Any], world: dict[str, Any]) -> System:
         nodes=world["nodes"],
         intra_gb_s=_bus_gb_s(world, inside=True),
         inter_gb_s=_bus_gb_s(world, inside=False),
-        exchanges=ExchangeCurve.of(world["collectives"]),
+        exchanges=ExchangeCurve.from_rows(world["collectives"]),
     )
 
 
@@ -165,7 +165,7 @@ def _fit_layers(gpu: Gpu, rates: Rates, world: dict[str, Any]) -> Rates:
     rows, targets = [], []
     for layer in large or world["layers"]:
         work = ComputeTimes(_model(layer), gpu, rates).layer(_layout(layer, world), mixture=False)
-        rows.append([_seconds(work.rest), 0.0 if gpu.launches_ahead else 1.0])
+        rows.append([_seconds(work.elementwise), 0.0 if gpu.launches_ahead else 1.0])
         explained = _seconds(work.products) + _seconds(work.attention)
         targets.append(max(layer["layer_s"] - explained, 0.1 * layer["layer_s"]))
     passes, host = solve_quiet(rows, targets)

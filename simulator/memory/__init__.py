@@ -1,1 +1,1 @@
-"""What one GPU has to hold, and which layouts would need less."""
+"""Predict the memory that one GPU needs, and find layouts that need less."""

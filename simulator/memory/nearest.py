@@ -1,4 +1,4 @@
-"""Layouts near one that does not fit, those that cost the least speed first."""
+"""List layouts close to one that exceeds memory, those that cost the smallest speed first."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 from simulator.layout import Layout
 from simulator.model import Model, Transformer
 
-MODES = ("none", "selective", "full")
-WIDEST = 8
-"""Tensor parallel ranks: beyond a node it is slower than anything else here."""
-MOST = 64
-"""Times more GPUs that are still near."""
+RECOMPUTE_MODES = ("none", "selective", "full")
+MAX_TENSOR_RANKS = 8
+"""Tensor parallelism beyond a node is slower than every other change here."""
+MAX_GPU_FACTOR = 64
+"""Largest multiple of the GPUs that is still suggested."""
 
 
 def list_layout_changes(model: Model, layout: Layout) -> Iterator[tuple[str, Layout]]:
-    """What is changed, in words, and the changed layout: one thing, then all of them, then on more GPUs."""
-    for changed in _single(layout):
-        yield _words(layout, changed), changed
-    least = _least(layout)
-    yield _words(layout, least), least
-    for tp in _wider(model, layout):
-        spread = replace(least, tp=tp, dp=layout.dp * layout.tp // tp, sequence_parallel=True)
-        yield _words(layout, spread), spread
-    hosted = replace(_least(layout), offload=True)
-    if hosted.zero:
-        yield _words(layout, hosted), hosted
-    times = 2
-    while times <= MOST:
-        more = _least(replace(layout, dp=layout.dp * times))
-        yield f"{more.gpus} GPUs, {_words(layout, more)}", more
-        times *= 2
+    """Yield a description of each change and the changed layout: single changes, all combined, then more GPUs."""
+    for changed in _single_changes(layout):
+        yield _describe(layout, changed), changed
+    smallest = _all_changes(layout)
+    yield _describe(layout, smallest), smallest
+    for tp in _wider_tensor_groups(model, layout):
+        spread = replace(smallest, tp=tp, dp=layout.dp * layout.tp // tp, sequence_parallel=True)
+        yield _describe(layout, spread), spread
+    offloaded = replace(_all_changes(layout), offload=True)
+    if offloaded.zero:
+        yield _describe(layout, offloaded), offloaded
+    factor = 2
+    while factor <= MAX_GPU_FACTOR:
+        more = _all_changes(replace(layout, dp=layout.dp * factor))
+        yield f"{more.gpus} GPUs, {_describe(layout, more)}", more
+        factor *= 2
 
 
-def _single(layout: Layout) -> Iterator[Layout]:
+def _single_changes(layout: Layout) -> Iterator[Layout]:
     if layout.dp * layout.cp > 1:
         for zero in range(layout.zero + 1, 4):
             yield _changed(layout, zero=zero)
@@ -45,12 +45,12 @@ def _single(layout: Layout) -> Iterator[Layout]:
     while size >= 1:
         yield replace(layout, micro_batch=size)
         size //= 2
-    for mode in MODES[MODES.index(layout.recompute) + 1 :]:
+    for mode in RECOMPUTE_MODES[RECOMPUTE_MODES.index(layout.recompute) + 1 :]:
         yield _changed(layout, recompute=mode)
 
 
-def _least(layout: Layout) -> Layout:
-    """All of the single changes at once; a batch that more ranks can share."""
+def _all_changes(layout: Layout) -> Layout:
+    """Combine all single changes, with a batch that the ranks can share."""
     zero = 3 if layout.dp * layout.cp > 1 else layout.zero
     batch = max(layout.global_batch, layout.dp)
     return _changed(
@@ -64,9 +64,9 @@ def _least(layout: Layout) -> Layout:
     )
 
 
-def _wider(model: Model, layout: Layout) -> Iterator[int]:
+def _wider_tensor_groups(model: Model, layout: Layout) -> Iterator[int]:
     tp = layout.tp * 2
-    while tp <= WIDEST and isinstance(model, Transformer):
+    while tp <= MAX_TENSOR_RANKS and isinstance(model, Transformer):
         if model.heads % tp or layout.dp * layout.tp % tp:
             return
         yield tp
@@ -77,8 +77,8 @@ def _changed(layout: Layout, **fields: Any) -> Layout:
     return replace(layout, **fields)
 
 
-def _words(before: Layout, after: Layout) -> str:
-    """property value, of what differs and can be written down."""
+def _describe(before: Layout, after: Layout) -> str:
+    """Describe the differing settings as `name value`."""
     names = ("tp", "zero", "recompute", "micro_batch", "sequence_parallel", "offload")
     changed = [name for name in names if getattr(before, name) != getattr(after, name)]
     return ", ".join(name if getattr(after, name) is True else f"{name} {getattr(after, name)}" for name in changed)

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer state of one rank, and the buffers that their exchange needs."""
+"""Bytes of weights, gradients and optimizer state on one rank, and of the buffers for their exchange."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from simulator.layout import Layout
 from simulator.parameters import ParameterCounts
 from simulator.trainers import TrainerBehavior, trainer_behavior
 
-WORKING = 3.4
-"""Bytes per parameter of one layer that backward needs beside everything else, with fused kernels."""
+FUSED_WORKING_BYTES = 3.4
+"""Working memory of backward per parameter of one layer, with fused kernels."""
 OPTIMIZER, GRADIENTS, WEIGHTS = 1, 2, 3
-"""The stage of ZeRO from which each is split."""
-NARROW = 2
-"""Bytes of weights that have no fp32 masters."""
-ADAPTERS = 0.01
-"""Share of the weights that small added matrices have."""
+"""The ZeRO stage from which each is sharded."""
+NARROW_BYTES = 2
+"""Bytes of a weight without an fp32 master copy."""
+ADAPTER_SHARE = 0.01
+"""Size of LoRA adapters, relative to the base weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageParameters:
-    """Parameters of one rank of a stage before ZeRO splits them."""
+    """Parameters of one rank of a pipeline stage before ZeRO shards them."""
 
-    plain: float
-    """That all data ranks hold."""
+    replicated: float
+    """Parameters that all data-parallel ranks hold."""
     routed: float
-    """Experts of its own."""
+    """Parameters of the rank's own experts."""
     layer: float
-    """The largest part that is gathered at once."""
+    """Parameters of the largest layer, which is gathered at once."""
     ends: float
-    """Embedding and head."""
+    """Parameters of the embedding and the output head."""
     mixtures: float
-    """Layers of the stage whose feed-forward part is a mixture."""
+    """Layers of the stage that are mixtures of experts."""
 
 
 def stage_parameters(held: ParameterCounts, layout: Layout, *, first: bool, last: bool) -> StageParameters:
+    """Return the parameters of one rank of the first or last pipeline stage."""
     layers = held.layers / layout.pp
     mixtures = min(held.mixtures, layers) if last else _first_mixtures(held, layout)
     inner = layers * held.attention + (layers - mixtures) * held.dense + mixtures * held.shared
@@ -50,29 +51,32 @@ def stage_parameters(held: ParameterCounts, layout: Layout, *, first: bool, last
 
 
 def state_bytes(held: StageParameters, layout: Layout) -> dict[str, float]:
-    """Bytes of a parameter: https://arxiv.org/abs/1910.02054, with what frameworks do in their own way."""
-    ways = trainer_behavior(layout.trainer)
+    """Return the bytes of weights, gradients and optimizer state.
+
+    The model of https://arxiv.org/abs/1910.02054 with the differences between frameworks.
+    """
+    behavior = trainer_behavior(layout.trainer)
     split = sharded_parameters(held, layout)
-    whole = held.plain + held.routed
-    learned = ADAPTERS if layout.adapters else 1.0
-    narrow = layout.weight_bytes == NARROW
-    found = {
+    whole = held.replicated + held.routed
+    trainable = ADAPTER_SHARE if layout.adapters else 1.0
+    narrow = layout.weight_bytes == NARROW_BYTES
+    sizes = {
         "weights": _weights(layout, whole, split),
-        "gradients": learned * (_gradients(layout, ways, whole, split) + _left_out(layout, whole)),
-        "optimizer": learned * (split if layout.zero >= OPTIMIZER else whole) * _optimizer_bytes(layout, narrow),
+        "gradients": trainable * (_gradients(layout, behavior, whole, split) + _compression_error(layout, whole)),
+        "optimizer": trainable * (split if layout.zero >= OPTIMIZER else whole) * _optimizer_bytes(layout, narrow),
     }
-    return found | dict.fromkeys(list_offloaded(layout), 0.0)
+    return sizes | dict.fromkeys(list_offloaded(layout), 0.0)
 
 
 def sharded_parameters(held: StageParameters, layout: Layout) -> float:
-    """Parameters of one rank after ZeRO has split them."""
+    """Return the parameters of one rank after ZeRO sharded them."""
     ranks = layout.dp * layout.cp
     shard = min(layout.shard or ranks, ranks) if layout.zero else 1
-    return held.plain / shard + held.routed / max(1, shard // layout.ep)
+    return held.replicated / shard + held.routed / max(1, shard // layout.ep)
 
 
 def list_offloaded(layout: Layout) -> list[str]:
-    """What the host holds: the optimizer, and with it what ZeRO has split."""
+    """Return what host memory holds: the optimizer state, and what ZeRO shards."""
     if not layout.offload:
         return []
     names = ["optimizer"]
@@ -84,23 +88,23 @@ def list_offloaded(layout: Layout) -> list[str]:
 
 
 def working_bytes(held: StageParameters, layout: Layout) -> float:
-    """Weights that are gathered and gradients that are not yet reduced, while a layer is computed."""
+    """Return the bytes of gathered weights and unreduced gradients while a layer is computed."""
     reduced = (2 + layout.gradient_bytes) * held.layer
     if layout.zero == WEIGHTS:
         gathered = 2 * held.layer * (1 + layout.prefetch)
         return gathered + reduced + (0.0 if layout.framework == "torch" else held.ends)
     if layout.framework != "torch":
-        return WORKING * held.layer
+        return FUSED_WORKING_BYTES * held.layer
     return reduced if layout.zero else layout.bucket_mb * 2e6
 
 
 def gathered_vocabulary_bytes(held: StageParameters, layout: Layout) -> float:
-    """What is gathered beside the state while the loss is computed."""
+    """Return the bytes of weights that ZeRO-3 gathers while the loss is computed."""
     return 2 * (held.ends + held.layer) if layout.zero == WEIGHTS and not keeps_weights_gathered(layout) else 0.0
 
 
 def has_gradient_buffers(layout: Layout) -> bool:
-    """Gradients have a place of their own from the first step to the last."""
+    """Return whether gradients have permanent buffers."""
     return (
         layout.framework != "torch"
         or (layout.zero == 0 and layout.dp * layout.cp > 1)
@@ -109,7 +113,7 @@ def has_gradient_buffers(layout: Layout) -> bool:
 
 
 def keeps_weights_gathered(layout: Layout) -> bool:
-    """Plain modules in a pipeline keep what they gathered, and gradients, until the last micro-batch."""
+    """Return whether a pipeline of unfused modules keeps gathered weights and gradients until the last micro-batch."""
     return layout.framework == "torch" and layout.zero == WEIGHTS and layout.pp > 1
 
 
@@ -119,35 +123,35 @@ def _weights(layout: Layout, whole: float, split: float) -> float:
         return size * (split if layout.zero == WEIGHTS else whole)
     computed = whole * (4 if layout.dtype in ("fp32", "tf32") else 2)
     if layout.zero == 0:
-        return layout.weight_bytes * whole + (computed if _cast(layout) else 0.0)
+        return layout.weight_bytes * whole + (computed if _has_weight_copies(layout) else 0.0)
     if layout.zero == WEIGHTS and layout.pp == 1:
         return layout.weight_bytes * split
     return layout.weight_bytes * split + computed
 
 
-def _cast(layout: Layout) -> bool:
-    """Products are computed with copies of the weights, which backward needs again."""
-    return layout.weight_bytes > NARROW and layout.dtype not in ("fp32", "tf32")
+def _has_weight_copies(layout: Layout) -> bool:
+    """Return whether products use low-precision copies of the weights, which backward needs again."""
+    return layout.weight_bytes > NARROW_BYTES and layout.dtype not in ("fp32", "tf32")
 
 
-def _gradients(layout: Layout, ways: TrainerBehavior, whole: float, split: float) -> float:
+def _gradients(layout: Layout, behavior: TrainerBehavior, whole: float, split: float) -> float:
     accumulates = layout.micro_batches > 1
-    if keeps_weights_gathered(layout) or (ways.deferred and layout.zero >= GRADIENTS and accumulates):
+    if keeps_weights_gathered(layout) or (behavior.deferred and layout.zero >= GRADIENTS and accumulates):
         return layout.gradient_bytes * whole
-    size = 2 if layout.weight_bytes == NARROW else 4
-    if ways.narrow_copies and layout.dtype == "bf16":
-        size += NARROW
-    copies = 2 if ways.copies_buckets and layout.zero == 0 and layout.dp * layout.cp > 1 else 1
+    size = 2 if layout.weight_bytes == NARROW_BYTES else 4
+    if behavior.narrow_copies and layout.dtype == "bf16":
+        size += NARROW_BYTES
+    copies = 2 if behavior.copies_buckets and layout.zero == 0 and layout.dp * layout.cp > 1 else 1
     return size * copies * (split if layout.zero >= GRADIENTS else whole)
 
 
-def _left_out(layout: Layout, whole: float) -> float:
-    """What compression did not send is added to the next step's gradients."""
+def _compression_error(layout: Layout, whole: float) -> float:
+    """Return the bytes of the gradients that compression left for the next step."""
     return 4 * whole if layout.compression < 1 else 0.0
 
 
 def _optimizer_bytes(layout: Layout, narrow: bool) -> int:
-    """Two moments, and the fp32 weights where those that are computed with are others."""
+    """Return the bytes per parameter of both moments, and of fp32 master weights if the model has its own copy."""
     if narrow:
         return 4
     return 8 if layout.framework == "torch" or layout.zero == WEIGHTS else 12

@@ -1,1 +1,1 @@
-"""Tables of published runs and collectives: each row as a question to the model."""
+"""Parse tables of runs and collectives into inputs of the model, and predict each row."""

@@ -1,4 +1,4 @@
-"""Runs with what was measured of them, as far as they can be compared with a prediction."""
+"""Select measured runs that can be compared with a prediction."""
 
 from __future__ import annotations
 
@@ -9,65 +9,67 @@ from math import inf
 from pathlib import Path
 
 from simulator.parameters import count_parameters
+from simulator.rows.cells import RowError
 from simulator.rows.run import ParsedRun, parse_run_row
-from simulator.rows.values import RowError
 
 DATA = Path(__file__).parents[1] / "data" / "runs.csv"
 NEW_DATA = DATA.with_name("new_runs.csv")
-"""Collected after the model stood, and asked before anything was fitted to them (docs/simulator.md)."""
-BELIEVED = 0.9
-"""No run computes more than this share of the data sheet's peak: the row contradicts itself."""
+"""Collected after the model was built, and predicted before it was fitted to them (docs/simulator-validation.md)."""
+MAX_PEAK_SHARE = 0.9
+"""A row that implies more than this share of the data sheet's peak contradicts itself."""
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
+    """A published run with its measurements."""
+
     source: str
     run_id: str
     row: Mapping[str, str]
     run: ParsedRun
     step_s: float
-    """0 where only memory is known."""
+    """Measured seconds of a step; 0 if the row has none."""
     memory_gib: float
-    """0 where it is not known."""
+    """Measured memory in GiB; 0 if the row has none."""
 
 
 def load_measured_runs(*paths: Path) -> list[MeasuredRun]:
-    """Of these tables; of all that came with the simulator where none is named."""
-    found = []
+    """Load the measured runs of these tables, or of all committed ones."""
+    runs: list[MeasuredRun] = []
     for path in paths or (DATA, NEW_DATA):
         with path.open(newline="") as file:
-            found += select_measured_runs(csv.DictReader(file))
-    return found
+            runs += select_measured_runs(csv.DictReader(file))
+    return runs
 
 
 def select_measured_runs(rows: Iterable[Mapping[str, str]]) -> list[MeasuredRun]:
-    """Impossible rows, runs that failed and rows that their own source doubts are left out."""
-    found = []
+    """Return the valid rows; runs that failed and rows that their own source doubts are left out."""
+    runs = []
     for row in rows:
         if row.get("quality", "ok") not in ("ok", "") or row.get("fits") == "0":
             continue
         try:
-            described = parse_run_row(row)
+            parsed = parse_run_row(row)
         except RowError:
             continue
-        step = _step_s(row, described)
-        if not _believable(described, step):
+        step = _step_s(row, parsed)
+        if not _is_plausible(parsed, step):
             step = 0.0
-        memory = _figure(row, "memory_gb")
-        found.append(MeasuredRun(row.get("source") or "", row.get("run_id") or "", row, described, step, memory))
-    return found
+        memory = _positive_number(row, "memory_gb")
+        runs.append(MeasuredRun(row.get("source") or "", row.get("run_id") or "", row, parsed, step, memory))
+    return runs
 
 
-def _step_s(row: Mapping[str, str], described: ParsedRun) -> float:
-    if row.get("global_batch") and (step := _figure(row, "step_time_s")):
+def _step_s(row: Mapping[str, str], parsed: ParsedRun) -> float:
+    if row.get("global_batch") and (step := _positive_number(row, "step_time_s")):
         return step
-    if rate := _figure(row, "tokens_per_s_per_gpu"):
-        return described.layout.global_batch * described.model.seq / (rate * described.layout.gpus)
+    if rate := _positive_number(row, "tokens_per_s_per_gpu"):
+        return parsed.layout.global_batch * parsed.model.seq / (rate * parsed.layout.gpus)
     return 0.0
 
 
-def _figure(row: Mapping[str, str], name: str) -> float:
-    """0 where there is none that could be one."""
+def _positive_number(row: Mapping[str, str], name: str) -> float:
+    """Return a positive number, or 0 if the cell is empty or invalid."""
     try:
         value = float(row.get(name) or 0)
     except ValueError:
@@ -75,13 +77,13 @@ def _figure(row: Mapping[str, str], name: str) -> float:
     return value if 0 < value < inf else 0.0
 
 
-def _believable(described: ParsedRun, step: float) -> bool:
+def _is_plausible(parsed: ParsedRun, step: float) -> bool:
     if step <= 0:
         return False
-    model, layout = described.model, described.layout
+    model, layout = parsed.model, parsed.layout
     held = count_parameters(model)
-    used = held.total - held.embedding * (not model.tied)
+    active = held.total - held.embedding * (not model.tied)
     if model.experts is not None:
-        used -= held.mixtures * held.expert * (model.experts.count - model.experts.per_token)
-    rate = 6 * used * layout.global_batch * model.seq / step / layout.gpus
-    return rate < BELIEVED * described.system.gpu.peak_tflops.get(layout.dtype, 1e9) * 1e12
+        active -= held.mixtures * held.expert * (model.experts.count - model.experts.per_token)
+    rate = 6 * active * layout.global_batch * model.seq / step / layout.gpus
+    return rate < MAX_PEAK_SHARE * parsed.system.gpu.peak_tflops.get(layout.dtype, 1e9) * 1e12

@@ -1,4 +1,4 @@
-"""The model of a row: by its sizes, else by its name, else by its number of parameters."""
+"""Derive the model of a row from its dimensions, its name, or its number of parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from simulator.model import Transformer
 from simulator.models import find_model, list_model_names
 from simulator.parameters import count_parameters
-from simulator.rows.values import RowCells, RowError
+from simulator.rows.cells import RowCells, RowError
 
 SHAPES = (
     (12, 768),
@@ -24,76 +24,77 @@ SHAPES = (
     (80, 8192),
     (126, 16384),
 )
-"""Layers and widths of models in the style of Llama 3, for rows that say no more than how many parameters there are."""
+"""Layers and widths of Llama 3 style models, for rows that give only the number of parameters."""
 
-SURE, CLEARLY = 0.02, 3.0
-"""Parameters that are this near to what a row says, and so many times nearer than otherwise, settle a doubt."""
+CLOSE_ERROR, CLEAR_RATIO = 0.02, 3.0
+"""A variant is chosen by its parameter count if it is off by at most CLOSE_ERROR and CLEAR_RATIO times closer."""
 
 
-def model_from_row(values: RowCells) -> Transformer:
-    seq = values.whole("seq", None)
-    if values.text("layers") and values.text("hidden") and (values.text("ffn") or values.text("heads")):
-        known = _known(values.text("model"))
-        if known is None or not (known.experts or known.latent):
-            return _by_sizes(values, seq)
-        return _reduced(values, known, seq)
-    known = _known(values.text("model"))
-    if known is not None:
-        values.infer("model", f"{known.layers}x{known.hidden}")
-        return replace(known, seq=seq)
-    if values.text("params_b"):
-        return _by_parameters(values, seq)
+def model_from_row(cells: RowCells) -> Transformer:
+    """Return the transformer of a row; raise RowError if it cannot be determined."""
+    seq = cells.whole("seq", None)
+    if cells.text("layers") and cells.text("hidden") and (cells.text("ffn") or cells.text("heads")):
+        published = _find_by_name(cells.text("model"))
+        if published is None or not (published.experts or published.latent):
+            return _by_dimensions(cells, seq)
+        return _with_fewer_layers(cells, published, seq)
+    published = _find_by_name(cells.text("model"))
+    if published is not None:
+        cells.infer("model", f"{published.layers}x{published.hidden}")
+        return replace(published, seq=seq)
+    if cells.text("params_b"):
+        return _by_parameters(cells, seq)
     raise RowError(
-        f"model: {values.text('model')!r}; allowed: {', '.join(list_model_names())}; "
+        f"model: {cells.text('model')!r}; allowed: {', '.join(list_model_names())}; "
         "write one, or layers, hidden, heads, ffn and vocab"
     )
 
 
-def _by_sizes(values: RowCells, seq: int) -> Transformer:
-    hidden = values.whole("hidden", None)
-    heads = values.whole("heads", max(1, hidden // 128))
-    gated = bool(values.whole("gated_mlp", 0, low=0, high=1))
+def _by_dimensions(cells: RowCells, seq: int) -> Transformer:
+    hidden = cells.whole("hidden", None)
+    heads = cells.whole("heads", max(1, hidden // 128))
+    gated = bool(cells.whole("gated_mlp", 0, low=0, high=1))
     if hidden % heads:
         raise RowError(f"heads: {heads}; allowed: divisors of hidden = {hidden}; choose one")
-    kv_heads = values.whole("kv_heads", heads)
+    kv_heads = cells.whole("kv_heads", heads)
     if heads % kv_heads:
         raise RowError(f"kv_heads: {kv_heads}; allowed: divisors of heads = {heads}; choose one")
-    found = Transformer(
-        layers=values.whole("layers", None),
+    model = Transformer(
+        layers=cells.whole("layers", None),
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
-        ffn=values.whole("ffn", 4 * hidden),
+        ffn=cells.whole("ffn", 4 * hidden),
         gated=gated,
-        vocab=values.whole("vocab", 50304 if not gated else 32000),
+        vocab=cells.whole("vocab", 50304 if not gated else 32000),
         seq=seq,
         tied=not gated,
     )
-    return _tied(values, found)
+    return _decide_tying(cells, model)
 
 
-def _tied(values: RowCells, usual: Transformer) -> Transformer:
-    """Whether the head is the embedding, by the number of parameters where that decides it."""
-    if not values.text("params_b"):
-        return usual
-    told, other = values.number("params_b", 0.0) * 1e9, replace(usual, tied=not usual.tied)
-    off, otherwise = (abs(count_parameters(one).total / told - 1) for one in (usual, other))
-    return other if otherwise < SURE and off > CLEARLY * otherwise else usual
+def _decide_tying(cells: RowCells, default: Transformer) -> Transformer:
+    """Tie or untie the output head if the number of parameters clearly says so."""
+    if not cells.text("params_b"):
+        return default
+    target, other = cells.number("params_b", 0.0) * 1e9, replace(default, tied=not default.tied)
+    error, other_error = (abs(count_parameters(model).total / target - 1) for model in (default, other))
+    return other if other_error < CLOSE_ERROR and error > CLEAR_RATIO * other_error else default
 
 
-def _reduced(values: RowCells, known: Transformer, seq: int) -> Transformer:
-    """Fewer layers of a known mixture of experts: the first of them stays plain."""
-    layers = values.whole("layers", None)
-    values.infer("model", "experts and attention of its public configuration")
-    experts = known.experts
-    if experts is not None and layers < known.layers:
+def _with_fewer_layers(cells: RowCells, published: Transformer, seq: int) -> Transformer:
+    """Return a published mixture of experts with the row's number of layers; at most one of them stays dense."""
+    layers = cells.whole("layers", None)
+    cells.infer("model", "experts and attention of its public configuration")
+    experts = published.experts
+    if experts is not None and layers < published.layers:
         experts = replace(experts, dense_layers=min(1, experts.dense_layers))
-    return replace(known, layers=layers, seq=seq, experts=experts)
+    return replace(published, layers=layers, seq=seq, experts=experts)
 
 
 @cache
-def _known(name: str) -> Transformer | None:
-    """`llama3_70b (12-layer proxy)` and `Llama3 70B 2-node` are llama-70b."""
+def _find_by_name(name: str) -> Transformer | None:
+    """Return a published model: `llama3_70b (12-layer proxy)` and `Llama3 70B 2-node` are llama-70b."""
     bare = re.sub(r"\(.*?\)|\d+-node|-?(reduced|proxy|pretrain\w*)", "", name.lower()).strip()
     plain, sizeless = _plain(bare), _plain(re.sub(r"[ _-]\d+(\.\d+)?b$", "", bare))
     table = _table()
@@ -106,20 +107,20 @@ def _known(name: str) -> Transformer | None:
 
 @cache
 def _table() -> dict[str, str]:
-    return {_plain(one): one for one in list_model_names()}
+    return {_plain(name): name for name in list_model_names()}
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name)
 
 
-def _by_parameters(values: RowCells, seq: int) -> Transformer:
-    wanted = values.number("params_b", 0.0) * 1e9
+def _by_parameters(cells: RowCells, seq: int) -> Transformer:
+    target = cells.number("params_b", 0.0) * 1e9
     best = min(
         (_styled(layers, hidden, seq) for layers, hidden in SHAPES),
-        key=lambda one: abs(count_parameters(one).total - wanted),
+        key=lambda model: abs(count_parameters(model).total - target),
     )
-    values.infer("model", f"{best.layers}x{best.hidden}")
+    cells.infer("model", f"{best.layers}x{best.hidden}")
     return best
 
 

@@ -1,4 +1,4 @@
-"""What the name of a trainer, and a note beside it, say about kernels, habits and memory."""
+"""Parse what the name of a trainer and a note say about kernels, communication and memory."""
 
 from __future__ import annotations
 
@@ -11,101 +11,111 @@ from simulator.layout import Loss, MemoryFigure
 Framework = Literal["torch", "megatron", "deepspeed"]
 MEGATRON = ("megatron", "nemo", "transformerengine", "transformer engine", "mcore", "nanotron", "picotron")
 EARLY_FLASH = ("llm-foundry", "flash-attn 1", "flash attention 1", "triton flash")
-"""llm-foundry's tables are taken as made with its Triton kernels, those of the first FlashAttention: an inference."""
+"""Names of kernels older than FlashAttention 2; llm-foundry's tables are assumed to use its Triton kernels."""
 OVERLAPS = ("megatron-core", "mcore", "nemo", "bridge", "overlap", "async tp", "asynctp")
-"""NVIDIA's recipes of Megatron-Core set its switches of overlap."""
+"""Software that overlaps communication: NVIDIA's Megatron-Core recipes enable it."""
 TORCH = ("fsdp", "ddp", "torch", "llm-foundry", "composer", "litgpt", "titan", "lightning", "accelerate")
 DEVICE = re.compile(r"nvidia-smi|gpustat|nvml|\bthe device\b")
 RESERVED = re.compile(r"\breserved\b")
 ALLOCATED = re.compile(r"\ballocated\b|\bpeak active\b|mem-max-allocated")
 FUSED = re.compile(r"liger|(cut|linear) cross[- ]entropy|fused linear|head and loss in (chunks|pieces)")
 CHUNKED = re.compile(r"chunked (loss|cross[- ]entropy|ce\b)")
-NARROW = re.compile(r"\bpure\b|\bfull[- ]bf16|bf16 (weights|params|parameters|masters|states)|no (fp32 )?masters")
+NARROW_WEIGHTS = re.compile(
+    r"\bpure\b|\bfull[- ]bf16|bf16 (weights|params|parameters|masters|states)|no (fp32 )?masters"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Software:
+    """Kernels and communication of a run, as its software implies."""
+
     framework: Framework
     compiled: bool
     flash: bool
     pure: bool
-    """Reductions in the narrow dtype."""
+    """Gradients are reduced in two bytes."""
     adapters: bool
-    """Only small added matrices learn (LoRA)."""
+    """Only adapters are trained (LoRA)."""
     early_flash: bool
-    """Attention by the kernels of before FlashAttention 2."""
+    """Attention runs on kernels older than FlashAttention 2."""
     relays: bool
-    """Pipelines by deepspeed's engine."""
+    """Pipelines run on DeepSpeed's engine."""
     overlaps: bool
-    """Exchanges of tensor and data ranks behind products."""
+    """Tensor- and data-parallel communication overlaps compute."""
     deduplicates: bool
-    """DeepEP's dispatch of tokens."""
+    """Tokens are dispatched with DeepEP."""
     older: bool
-    """Of before sequence parallelism and flash attention."""
+    """The release predates sequence parallelism and flash attention."""
     sequence_parallel: bool
-    """Where tensor ranks are, unless somebody says otherwise; nothing that Megatron-DeepSpeed ever had."""
+    """Default for tensor-parallel runs; Megatron-DeepSpeed never had it."""
 
 
 def parse_software(name: str, note: str, *, narrow: bool, spread: bool, sharded: bool) -> Software:
-    """`narrow`: fp16, by which one knows older releases; `spread`: layers or stages are split; `sharded`: ZeRO-3."""
-    words = name.lower()
-    framework = _framework(words, note, spread)
-    older = narrow or "megatron-deepspeed" in words
-    if sharded and "deepspeed" in words:
+    """Parse a trainer's name and note.
+
+    `narrow` means fp16, a sign of older releases; `spread` tensor or pipeline parallelism; `sharded` ZeRO-3.
+    """
+    software = name.lower()
+    framework = _framework(software, note, spread)
+    older = narrow or "megatron-deepspeed" in software
+    if sharded and "deepspeed" in software:
         framework = "deepspeed"
     return Software(
         framework=framework,
-        compiled=_compiled(f"{words} {note.lower()}"),
-        flash="flash" in words or not (older and framework != "torch"),
-        pure="pure" in words,
-        adapters="lora" in f"{words} {note.lower()}",
-        early_flash=any(word in words for word in EARLY_FLASH),
-        relays="megatron-deepspeed" in words,
-        overlaps=not older and any(word in words for word in OVERLAPS) and "no overlap" not in words,
-        deduplicates="deepep" in f"{words} {note.lower()}" or "bridge" in words,
+        compiled=_compiled(f"{software} {note.lower()}"),
+        flash="flash" in software or not (older and framework != "torch"),
+        pure="pure" in software,
+        adapters="lora" in f"{software} {note.lower()}",
+        early_flash=any(word in software for word in EARLY_FLASH),
+        relays="megatron-deepspeed" in software,
+        overlaps=not older and any(word in software for word in OVERLAPS) and "no overlap" not in software,
+        deduplicates="deepep" in f"{software} {note.lower()}" or "bridge" in software,
         older=older,
-        sequence_parallel=not older and "deepspeed" not in words,
+        sequence_parallel=not older and "deepspeed" not in software,
     )
 
 
-def _framework(words: str, note: str, spread: bool) -> Framework:
-    if any(word in words for word in MEGATRON) or re.search(r"\bTE\b", f"{words.upper()} {note}"):
+def _framework(text: str, note: str, spread: bool) -> Framework:
+    if any(word in text for word in MEGATRON) or re.search(r"\bTE\b", f"{text.upper()} {note}"):
         return "megatron"
-    if "deepspeed" in words:
+    if "deepspeed" in text:
         return "deepspeed"
-    if any(word in words for word in TORCH):
+    if any(word in text for word in TORCH):
         return "torch"
-    return "megatron" if spread and not words else "torch"
+    return "megatron" if spread and not text else "torch"
 
 
-def _compiled(words: str) -> bool:
-    if "compile off" in words or "eager" in words or "no compile" in words:
+def _compiled(text: str) -> bool:
+    if "compile off" in text or "eager" in text or "no compile" in text:
         return False
-    return "compile" in words or "llm.c" in words
+    return "compile" in text or "llm.c" in text
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTerms:
-    told: MemoryFigure = ""
+    """What a text says about memory."""
+
+    memory_figure: MemoryFigure = ""
     loss: Loss = "plain"
     weight_bytes: int = 0
-    """0 where nothing is said."""
+    """Bytes of a weight; 0 if not given."""
 
 
-def parse_memory_terms(words: str) -> MemoryTerms:
-    words = words.lower()
-    return MemoryTerms(_told(words), _loss(words), 2 if NARROW.search(words) else 0)
+def parse_memory_terms(text: str) -> MemoryTerms:
+    """Parse the memory figure, the kind of loss and the width of weights that a text mentions."""
+    text = text.lower()
+    return MemoryTerms(_memory_figure(text), _loss(text), 2 if NARROW_WEIGHTS.search(text) else 0)
 
 
-def _told(words: str) -> MemoryFigure:
-    if DEVICE.search(words):
+def _memory_figure(text: str) -> MemoryFigure:
+    if DEVICE.search(text):
         return "device"
-    if RESERVED.search(words):
+    if RESERVED.search(text):
         return "reserved"
-    return "peak" if ALLOCATED.search(words) else ""
+    return "peak" if ALLOCATED.search(text) else ""
 
 
-def _loss(words: str) -> Loss:
-    if FUSED.search(words):
+def _loss(text: str) -> Loss:
+    if FUSED.search(text):
         return "fused"
-    return "chunked" if CHUNKED.search(words) else "plain"
+    return "chunked" if CHUNKED.search(text) else "plain"

@@ -1,1 +1,1 @@
-"""How long one optimizer step takes: its parts in closed form, and its timeline."""
+"""Predict the time of one optimizer step in closed form, and draw its timeline."""

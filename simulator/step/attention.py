@@ -1,4 +1,4 @@
-"""Seconds of attention between its projections: flash kernels by their generation, or plain ones through memory."""
+"""Predict the seconds of attention between its projections, with flash kernels or unfused ones."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from simulator.parameters import head_width
 from simulator.step.kernels import Kernels, PassSeconds, non_fp8_dtype
 
 SINCE_HOPPER = ("hopper", "blackwell")
-BLOCK = 128
-"""Queries of one block of a flash kernel."""
-SHORT = 256
-"""Tokens of a sequence at which flash attention is half as fast as on a long one."""
+QUERY_BLOCK = 128
+"""Queries per block of a flash kernel."""
+HALF_SPEED_SEQ = 256
+"""Sequence length at which flash attention is half as fast as on a long sequence."""
 FEW_WAVES = 4
-BATCHED = 0.6
+"""Waves of blocks below which a partial last wave matters."""
+BATCHED_MATMUL_SHARE = 0.6
 """Share of the best matmul rate that batched products of narrow matrices reach."""
 SCORE_BYTES = 12
-"""Read and written per score beside the products, forward: scale, mask, softmax, dropout."""
+"""Bytes read and written per score outside the products, forward: scale, mask, softmax, dropout."""
 
 
 def attention_seconds(model: Transformer, layout: Layout, kernels: Kernels) -> PassSeconds:
+    """Return the seconds of attention of one layer and micro-batch."""
     tokens, heads = layout.micro_batch * model.seq / layout.cp, model.heads / layout.tp
     if model.latent is None:
         widths = 2.0 * head_width(model)
@@ -29,17 +31,17 @@ def attention_seconds(model: Transformer, layout: Layout, kernels: Kernels) -> P
         widths = float(model.latent.nope + model.latent.rope + model.latent.value)
     full = 2 * tokens * model.seq * heads * widths
     if not model.flash:
-        return _through_memory(layout, kernels, full, tokens * model.seq * heads)
-    share = _flash_share(layout, kernels) * _filled(model, layout, kernels, widths / 2)
+        return _unfused_seconds(layout, kernels, full, tokens * model.seq * heads)
+    share = _flash_share(layout, kernels) * _utilization(model, layout, kernels, widths / 2)
     causal = 0.5 * full / (kernels.peak(non_fp8_dtype(layout.dtype)) * share)
     if layout.cp > 1:
         causal *= kernels.rates.ring
     return PassSeconds(causal, 2.5 * causal)
 
 
-def _through_memory(layout: Layout, kernels: Kernels, operations: float, scores: float) -> PassSeconds:
-    """Batched products, and passes over the seq x seq scores in memory."""
-    products = operations / (BATCHED * kernels.peak(non_fp8_dtype(layout.dtype)))
+def _unfused_seconds(layout: Layout, kernels: Kernels, operations: float, scores: float) -> PassSeconds:
+    """Return the time of batched products and of passes over the seq x seq scores in memory."""
+    products = operations / (BATCHED_MATMUL_SHARE * kernels.peak(non_fp8_dtype(layout.dtype)))
     passes = kernels.moved(SCORE_BYTES * scores)
     return PassSeconds(products + passes, 2 * products + 1.2 * passes)
 
@@ -56,9 +58,9 @@ def _flash_share(layout: Layout, kernels: Kernels) -> float:
     return rates.flash_hopper
 
 
-def _filled(model: Transformer, layout: Layout, kernels: Kernels, width: float) -> float:
-    """Flash attention loses on short sequences, narrow heads and few blocks."""
-    blocks = layout.micro_batch * model.heads / layout.tp * max(1.0, model.seq / layout.cp / BLOCK)
+def _utilization(model: Transformer, layout: Layout, kernels: Kernels, width: float) -> float:
+    """Return the share of its speed that flash attention keeps with short sequences, narrow heads or few blocks."""
+    blocks = layout.micro_batch * model.heads / layout.tp * max(1.0, model.seq / layout.cp / QUERY_BLOCK)
     waves = blocks / kernels.gpu.multiprocessors
     last_wave = waves / ceil(waves) if waves < FEW_WAVES else 1.0
-    return min(1.0, 0.85 + 0.15 * width / 128) * (model.seq / (model.seq + SHORT)) * last_wave
+    return min(1.0, 0.85 + 0.15 * width / 128) * (model.seq / (model.seq + HALF_SPEED_SEQ)) * last_wave

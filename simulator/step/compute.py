@@ -1,4 +1,4 @@
-"""Seconds that one GPU works on one micro-batch: products, attention, and the memory-bound rest."""
+"""Predict the seconds that one GPU computes: matrix products, attention, and memory-bound kernels."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from simulator.step.kernels import SCALED, Kernels, PassSeconds, non_fp8_dtype
 from simulator.trainers import trainer_behavior
 
 SMALL_KERNELS = {"plain": 20, "fused": 12, "compiled": 6}
-"""Launched beside the products of one layer forward."""
+"""Kernels launched per layer and forward in addition to the matrix products, by kernel style."""
 LOGIT_BYTES, LOGIT_BYTES_FUSED = 30, 14
-"""Read and written per logit by the loss and its gradient."""
+"""Bytes read and written per logit by the loss and its gradient."""
 UPDATE_BYTES, UPDATE_BYTES_NARROW = 30, 14
-"""Read and written per parameter by Adam: masters, moments, gradient and a narrow copy; or all of them narrow."""
+"""Bytes read and written per parameter by Adam: fp32 state and a low-precision copy; or all in low precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
-    """One layer on one rank for one micro-batch."""
+    """Seconds of one layer on one rank for one micro-batch."""
 
     products: PassSeconds
     attention: PassSeconds
-    rest: PassSeconds
-    again: float
+    elementwise: PassSeconds
+    """Memory-bound kernels: norms, activations, additions."""
+    recompute: float
     """Forward work repeated in backward."""
 
     @property
     def forward(self) -> float:
-        return self.products.forward + self.attention.forward + self.rest.forward
+        return self.products.forward + self.attention.forward + self.elementwise.forward
 
     @property
     def backward(self) -> float:
-        return self.products.backward + self.attention.backward + self.rest.backward + self.again
+        return self.products.backward + self.attention.backward + self.elementwise.backward + self.recompute
 
 
 class ComputeTimes:
-    """Work of one model on one kind of GPU; results are kept, since a search asks for the same shapes again."""
+    """Compute times of one transformer on one kind of GPU, cached because a search repeats the same shapes."""
 
     def __init__(self, model: Transformer, gpu: Gpu, rates: Rates) -> None:
         self.model, self.rates = model, rates
@@ -51,34 +52,35 @@ class ComputeTimes:
         self._heads: dict[tuple[object, ...], PassSeconds] = {}
 
     def layer(self, layout: Layout, mixture: bool) -> LayerWork:
+        """Return the work of one layer; `mixture` selects a mixture-of-experts layer."""
         key = (
             layout.micro_batch, layout.tp, layout.cp, layout.ep, layout.sequence_parallel, layout.recompute,
             layout.dtype, layout.framework, layout.compiled, layout.adapters, layout.early_flash, layout.deduplicates,
             layout.trainer, mixture,
         )  # fmt: skip
-        found = self._layers.get(key)
-        if found is None:
-            found = self._layers[key] = self._layer(layout, mixture)
-        return found
+        work = self._layers.get(key)
+        if work is None:
+            work = self._layers[key] = self._layer(layout, mixture)
+        return work
 
     def head(self, layout: Layout) -> PassSeconds:
-        """The product with the vocabulary and the loss."""
+        """Return the seconds of the output projection and the loss."""
         key = (layout.micro_batch, layout.tp, layout.cp, layout.dtype, layout.framework, layout.compiled)
-        found = self._heads.get(key)
-        if found is None:
-            found = self._heads[key] = self._head(layout)
-        return found
+        seconds = self._heads.get(key)
+        if seconds is None:
+            seconds = self._heads[key] = self._head(layout)
+        return seconds
 
     def update(self, parameters: float, layout: Layout) -> float:
-        """Adam on `parameters` of this rank."""
-        each = UPDATE_BYTES if layout.weight_bytes > 2 else UPDATE_BYTES_NARROW  # noqa: PLR2004 bytes of a narrow weight
+        """Return the seconds of Adam's update of `parameters`."""
+        each = UPDATE_BYTES if layout.weight_bytes > 2 else UPDATE_BYTES_NARROW  # noqa: PLR2004 bytes of a bf16 weight
         return self.kernels.moved(each * self.rates.update * parameters)
 
     def tokens(self, layout: Layout) -> float:
         return layout.micro_batch * self.model.seq / layout.cp
 
     def copied(self, size: float) -> float:
-        """Bytes read and written once."""
+        """Return the seconds to read and write `size` bytes once."""
         return self.kernels.moved(2 * size)
 
     def _head(self, layout: Layout) -> PassSeconds:
@@ -93,10 +95,10 @@ class ComputeTimes:
         experts = self.model.experts if mixture else None
         products += self._mixture(layout, experts) if experts else self._feed_forward(layout)
         scores = attention_seconds(self.model, layout, self.kernels)
-        rest = self._rest(layout, mixture)
+        elementwise = self._elementwise(layout, mixture)
         if layout.adapters:
-            products = replace(products, weights_back=0.0)
-        return LayerWork(products, scores, rest, _again(layout, products, scores, rest))
+            products = replace(products, weight_gradients=0.0)
+        return LayerWork(products, scores, elementwise, _recompute_s(layout, products, scores, elementwise))
 
     def _projections(self, layout: Layout) -> PassSeconds:
         tokens, total, dtype = self.tokens(layout), PassSeconds(), product_dtype(layout)
@@ -114,10 +116,10 @@ class ComputeTimes:
 
     def _mixture(self, layout: Layout, experts: Experts) -> PassSeconds:
         tokens = self.tokens(layout)
-        mine = experts.count // layout.ep
+        local_experts = experts.count // layout.ep
         fullest = 1.0 if trainer_behavior(layout.trainer).routes_evenly else self.rates.imbalance
         each = ceil(tokens * experts.per_token * layout.ep / experts.count * fullest)
-        routed = self._two_products(each, experts.ffn // layout.tp, product_dtype(layout), together=mine)
+        routed = self._two_products(each, experts.ffn // layout.tp, product_dtype(layout), together=local_experts)
         shared = self._two_products(tokens, experts.shared * experts.ffn // layout.tp, product_dtype(layout))
         router = self.kernels.product(tokens, self.model.hidden, experts.count, non_fp8_dtype(layout.dtype))
         return routed + shared + router
@@ -129,7 +131,7 @@ class ComputeTimes:
         up = self.kernels.product(tokens, self.model.hidden, into, dtype, together)
         return up + self.kernels.product(tokens, ffn, self.model.hidden, dtype, together)
 
-    def _rest(self, layout: Layout, mixture: bool) -> PassSeconds:
+    def _elementwise(self, layout: Layout, mixture: bool) -> PassSeconds:
         model, rates = self.model, self.rates
         share = layout.tp if layout.sequence_parallel else 1
         wide = 12 * model.hidden / share + 2 * (model.heads + model.kv_heads) * head_width(model) / layout.tp
@@ -142,8 +144,8 @@ class ComputeTimes:
             if layout.deduplicates:
                 routed /= 2
         kind = kernel_style(layout)
-        by_hand = rates.passes_gated if model.gated else rates.passes_torch
-        passes = {"plain": by_hand, "compiled": rates.passes_compiled, "fused": rates.passes_megatron}[kind]
+        unfused = rates.passes_gated if model.gated else rates.passes_torch
+        passes = {"plain": unfused, "compiled": rates.passes_compiled, "fused": rates.passes_megatron}[kind]
         moved = self.kernels.moved(2 * self.tokens(layout) * ((wide + inside) * passes + routed))
         measured = self.kernels.gpu.products is not None
         floor = 0.0 if measured else SMALL_KERNELS[kind] * rates.kernel_us * 1e-6
@@ -151,22 +153,22 @@ class ComputeTimes:
 
 
 def product_dtype(layout: Layout) -> str:
-    """Of the layers' products; plain modules look for the largest number of a tensor before they cast it."""
+    """Return the dtype of the layers' products; unfused fp8 first searches each tensor for its scale."""
     return SCALED if layout.dtype == "fp8" and layout.framework == "torch" else layout.dtype
 
 
 def kernel_style(layout: Layout) -> str:
-    """Whose memory-bound kernels: of plain modules, of a compiler, or fused by hand."""
+    """Return the style of the memory-bound kernels: plain modules, compiled, or fused by hand."""
     if layout.compiled:
         return "compiled"
     return "plain" if layout.framework == "torch" else "fused"
 
 
-def _again(layout: Layout, products: PassSeconds, scores: PassSeconds, rest: PassSeconds) -> float:
+def _recompute_s(layout: Layout, products: PassSeconds, scores: PassSeconds, elementwise: PassSeconds) -> float:
     if layout.recompute == "none":
         return 0.0
     if layout.recompute == "full":
-        return products.forward + scores.forward + rest.forward
+        return products.forward + scores.forward + elementwise.forward
     if layout.framework == "torch":
-        return 0.5 * products.forward + rest.forward
+        return 0.5 * products.forward + elementwise.forward
     return scores.forward

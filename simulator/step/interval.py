@@ -1,6 +1,6 @@
-"""How far the true time may be from a prediction: each part of a step is known as well as it is, and no better.
+"""Prediction intervals: each component of a step has its own uncertainty, and they add up as variances.
 
-The figures are set so that runs of sources that took no part in the fit lie inside in four of five cases.
+The figures are set so that four of five runs from sources that took no part in the fit lie inside.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from math import exp, sqrt
 
 from simulator.hardware.system import System
 
-UNKNOWN = 0.042
-"""What no part explains: a release, a way of measuring."""
-DOUBT = {
+BASE_UNCERTAINTY = 0.042
+"""Standard deviation that no component explains: software releases, ways of measuring."""
+COMPONENT_UNCERTAINTY = {
     "compute": 0.055,
     "attention": 0.2,
     "vocabulary": 0.12,
@@ -30,33 +30,36 @@ DOUBT = {
     "step": 0.55,
     "jitter": 0.8,
 }
-"""Standard deviation of a part of the step over itself."""
-INFERRED = {"recompute": 0.2, "micro_batch": 0.15, "model": 0.1, "global_batch": 0.1, "inter_gb_s": 0.05}
-"""What it costs that a row does not say something."""
-ACROSS = 0.05
-"""A network that others use too."""
-OLD = 0.2
-"""Of GPUs whose software was another one: few runs on them, and those vary by half from day to day."""
-OLD_KINDS = ("volta", "turing")
-FOUR_OF_FIVE = 1.28
-"""Standard deviations that hold four of five."""
-SLOWER = 1.15
-"""Something goes wrong more often than it goes well."""
+"""Standard deviation of each component of a step, relative to its time."""
+INFERRED_UNCERTAINTY = {"recompute": 0.2, "micro_batch": 0.15, "model": 0.1, "global_batch": 0.1, "inter_gb_s": 0.05}
+"""Standard deviation added by each property that a row leaves out."""
+NETWORK_UNCERTAINTY = 0.05
+"""Added for runs on several nodes: other jobs share the network."""
+OLD_GPU_UNCERTAINTY = 0.2
+"""Added for old GPUs: few published runs, with older software, that vary by half from day to day."""
+OLD_GENERATIONS = ("volta", "turing")
+INTERVAL_SIGMAS = 1.28
+"""Standard deviations of an interval that holds 80 %."""
+SLOWER_SKEW = 1.15
+"""Stretches the upper side: runs are slower than predicted more often than faster."""
 
 
 def interval_factors(
     parts: Mapping[str, float], step: float, system: System, gpus: int, inferred: Sequence[str] = ()
 ) -> tuple[float, float]:
-    """The ends of the interval over the prediction; `gpus` of the run, `inferred` as property=value."""
-    doubt = UNKNOWN**2
+    """Return the ends of the interval, relative to the prediction.
+
+    `gpus` is the number of GPUs of the run, `inferred` lists what was not given as property=value.
+    """
+    variance = BASE_UNCERTAINTY**2
     for name, seconds in parts.items():
-        share = DOUBT[name] * seconds / step
-        doubt += share * share
+        share = COMPONENT_UNCERTAINTY[name] * seconds / step
+        variance += share * share
     if gpus > system.gpus_per_node:
-        doubt += ACROSS**2
-    if system.gpu.generation in OLD_KINDS:
-        doubt += OLD**2
-    for word in inferred:
-        doubt += INFERRED.get(word.partition("=")[0], 0.0) ** 2
-    reach = FOUR_OF_FIVE * sqrt(doubt)
-    return exp(-reach), exp(SLOWER * reach)
+        variance += NETWORK_UNCERTAINTY**2
+    if system.gpu.generation in OLD_GENERATIONS:
+        variance += OLD_GPU_UNCERTAINTY**2
+    for assumption in inferred:
+        variance += INFERRED_UNCERTAINTY.get(assumption.partition("=")[0], 0.0) ** 2
+    half_width = INTERVAL_SIGMAS * sqrt(variance)
+    return exp(-half_width), exp(SLOWER_SKEW * half_width)

@@ -1,4 +1,4 @@
-"""Seconds of a step that go to a host which holds what GPUs have no room for."""
+"""Predict the seconds that offloading state to host memory adds to a step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from simulator.model import Model
 from simulator.parameters import count_parameters
 
 UPDATE_BYTES = 28
-"""Reads and writes of Adam for one parameter in fp32."""
+"""Bytes that Adam reads and writes per parameter in fp32."""
 HOST_MEMORY_GB_S = 100.0
-"""Of one node's memory, as an update on its processors reaches it: two sockets of eight channels reach about twice that
-with every core; unverified."""
+"""Memory bandwidth that an update on the CPUs of a node reaches.
+
+Unverified: two sockets with eight channels each reach about twice as much with all cores.
+"""
 
 
 def offload_s(model: Model, layout: Layout, system: System) -> float:
-    """Weights to the GPU for every pass, gradients back, and the update by the host; nothing of it is hidden."""
+    """Return the seconds to move weights and gradients and to update on the host; nothing overlaps."""
     if not layout.offload:
         return 0.0
     held = stage_parameters(count_parameters(model), layout, first=True, last=layout.pp == 1)
@@ -24,16 +26,16 @@ def offload_s(model: Model, layout: Layout, system: System) -> float:
 
 
 def _moved_s(held: StageParameters, layout: Layout, system: System) -> float:
-    mine = sharded_parameters(held, layout)
+    parameters = sharded_parameters(held, layout)
     if "weights" in list_offloaded(layout):
         passes = 2 * max(1, layout.micro_batches)
         size = layout.weight_bytes * passes + layout.gradient_bytes
     else:
         size = 2 + layout.gradient_bytes
-    return mine * size / (system.host_gb_s * 1e9)
+    return parameters * size / (system.host_gb_s * 1e9)
 
 
 def _update_s(held: StageParameters, layout: Layout, system: System) -> float:
-    """All GPUs of a node share its memory."""
+    """Return the seconds of the update; all GPUs of a node share its memory bandwidth."""
     ranks = min(layout.gpus, system.gpus_per_node)
     return sharded_parameters(held, layout) * ranks * UPDATE_BYTES / (HOST_MEMORY_GB_S * 1e9)

@@ -1,4 +1,4 @@
-"""How long one optimizer step takes, in closed form, and what it needs of memory."""
+"""Predict the time of one optimizer step in closed form, and its memory."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from simulator.step.interval import interval_factors
 from simulator.step.kernels import PassSeconds
 from simulator.step.offload import offload_s
 from simulator.step.sequential_step import sequential_step_parts
-from simulator.step.traffic import SHARDED, ExchangeTimes
+from simulator.step.traffic import SHARDED_WEIGHTS, ExchangeTimes
 
-LAUNCHES = 2.5
-"""Host time of a layer forward and backward over that of forward alone."""
-GATHERS = 3
-"""Times that the host starts the gathering of a sharded layer."""
+FORWARD_AND_BACKWARD = 2.5
+"""Host time of forward and backward of a layer, relative to forward."""
+GATHERS_PER_LAYER = 3
+"""Collectives that the host starts per sharded layer and micro-batch."""
+CACHE_SIZE = 64
+"""Combinations of model, system and constants whose estimators are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
+    """Predicted time and memory of one optimizer step."""
+
     step_s: float
     low_s: float
     high_s: float
-    """The true time lies between low and high in four of five runs."""
+    """The measured time lies between low and high in four of five runs."""
     parts: dict[str, float] = field(repr=False)
-    """Seconds by what they are spent on; what is hidden behind something else is not in it."""
+    """Exposed seconds by component; overlapped time is not counted."""
     memory: MemoryPeak = field(repr=False)
 
     @property
@@ -41,7 +45,7 @@ class Prediction:
 
     @property
     def reason(self) -> str:
-        """Why it does not fit, and what would: asked by few, and not cheap."""
+        """Why it exceeds memory, and which change helps; computed on demand because it is slow."""
         return self.memory.reason
 
     @property
@@ -52,10 +56,10 @@ class Prediction:
 def predict(
     model: Model, layout: Layout, system: System, rates: Rates | None = None, needed: MemoryPeak | None = None
 ) -> Prediction:
-    """`needed` is what `memory` says of the same layout, for those who have asked it already."""
+    """Predict a step; `needed` is the layout's `predict_memory` result if the caller has it already."""
     parts = _estimate(model, system, rates or load_fitted_rates()).parts(layout)
     if layout.offload:
-        # The host holds the optimizer's state, so it makes the update.
+        # The host holds the optimizer state, so it also computes the update.
         parts |= {"optimizer": 0.0, "offload": offload_s(model, layout, system)}
     step = sum(parts.values())
     low, high = interval_factors(parts, step, system, layout.gpus)
@@ -64,17 +68,19 @@ def predict(
 
 
 class StepEstimator(Protocol):
+    """Estimates the components of a step for one model on one system."""
+
     def parts(self, layout: Layout) -> dict[str, float]: ...
 
 
 class TransformerStep:
-    """One transformer on one system: what does not change with the layout, and what was computed before."""
+    """Step estimator of a transformer: everything that does not depend on the layout, and cached results."""
 
     def __init__(self, model: Transformer, system: System, rates: Rates) -> None:
         self.system, self.rates = system, rates
         self.held = count_parameters(model)
         self.compute = ComputeTimes(model, system.gpu, rates)
-        self.traffic = ExchangeTimes(model, system, rates, self.held, self.compute.kernels)
+        self.exchanges = ExchangeTimes(model, system, rates, self.held, self.compute.kernels)
 
     def parts(self, layout: Layout) -> dict[str, float]:
         count = max(1, layout.micro_batches)
@@ -83,21 +89,21 @@ class TransformerStep:
         parts = {name: seconds * count for name, seconds in stage.items()}
         if layout.keeps_gathered:
             parts["gather"] = stage.pop("gather")
-        parts["pipeline bubble"] = self._pipeline(layout, stage, count)
-        parts["data"] = self.traffic.gradients(layout, backward)
-        parts["optimizer"] = self.compute.update(self.traffic.parameters_on_rank(layout) / split, layout)
-        parts["step"] = self._step(layout)
+        parts["pipeline bubble"] = self._bubble(layout, stage, count)
+        parts["data"] = self.exchanges.gradients(layout, backward)
+        parts["optimizer"] = self.compute.update(self.exchanges.parameters_on_rank(layout) / split, layout)
+        parts["step"] = self._fixed_s(layout)
         busy = sum(parts.values())
         parts["jitter"] = busy * self.rates.jitter * sqrt(2 * log(layout.gpus)) if layout.gpus > 1 else 0.0
         return parts
 
-    def _step(self, layout: Layout) -> float:
+    def _fixed_s(self, layout: Layout) -> float:
         if layout.framework != "torch":
             return 1e-3 * self.rates.step_megatron_ms
         return 1e-3 * self.rates.step_ms + 1e-6 * self.rates.step_layer_us * ceil(self.held.layers / layout.pp)
 
     def _stage(self, layout: Layout) -> tuple[dict[str, float], float]:
-        """One micro-batch through the slowest stage by what it is spent on, and how much of it is backward."""
+        """Return the seconds of one micro-batch on the slowest stage by component, and those of its backward."""
         layers = ceil(self.held.layers / layout.pp)
         mixtures = self.held.mixtures * layers / self.held.layers
         works = []
@@ -112,52 +118,55 @@ class TransformerStep:
             "compute": sum(n * (work.products.forward + work.products.backward) for n, work in works),
             "attention": attention,
             "vocabulary": head.forward + head.backward,
-            "memory bound": sum(n * (work.rest.forward + work.rest.backward) for n, work in works),
-            "recompute": sum(n * work.again for n, work in works),
-            "tensor": layers * self.traffic.tensor(layout),
-            "context": layers * self.traffic.context(layout, attention / layers),
-            "experts": mixtures * self.traffic.experts(layout),
-            "gather": self.traffic.gather(layout, layers, sum(n * work.forward for n, work in works), backward),
+            "memory bound": sum(n * (work.elementwise.forward + work.elementwise.backward) for n, work in works),
+            "recompute": sum(n * work.recompute for n, work in works),
+            "tensor": layers * self.exchanges.tensor(layout),
+            "context": layers * self.exchanges.context(layout, attention / layers),
+            "experts": mixtures * self.exchanges.experts(layout),
+            "gather": self.exchanges.gather(layout, layers, sum(n * work.forward for n, work in works), backward),
         }
         device = sum(stage.values()) if self.system.gpu.launches_ahead else 0.0
         stage["host"] = max(0.0, self._host(layout, layers, mixtures) - device)
         return stage, backward + head.backward
 
     def _head(self, layout: Layout, layer: float) -> PassSeconds:
-        """What it adds to the last stage: where layers do not divide evenly, that stage has one less."""
+        """Return what the head adds to the last stage, which has one layer less if layers do not divide evenly."""
         head = self.compute.head(layout)
         if layout.pp == 1 or self.held.layers % layout.pp == 0:
             return head
         whole = head.forward + head.backward
         left = max(0.0, whole - layer) / whole
-        return PassSeconds(left * head.forward, left * head.inputs_back, left * head.weights_back)
+        return PassSeconds(left * head.forward, left * head.input_gradients, left * head.weight_gradients)
 
     def _host(self, layout: Layout, layers: float, mixtures: float) -> float:
-        """Seconds that launching takes."""
+        """Return the seconds that the host needs to launch kernels."""
         rates = self.rates
         kinds = {"plain": rates.host_torch_us, "compiled": rates.host_compiled_us, "fused": rates.host_megatron_us}
         each = kinds[kernel_style(layout)]
         if layout.tp > 1:
             each += rates.host_tensor_us
-        launched = each * LAUNCHES
+        launched = each * FORWARD_AND_BACKWARD
         if layout.recompute == "full":
             launched += each + rates.host_again_us
-        if layout.zero == SHARDED:
+        if layout.zero == SHARDED_WEIGHTS:
             times = 1 / max(1, layout.micro_batches) if layout.keeps_gathered else 1.0
-            launched += GATHERS * rates.host_shard_us * times
-        return (layers * launched + mixtures * LAUNCHES * rates.host_experts_us) * 1e-6
+            launched += GATHERS_PER_LAYER * rates.host_shard_us * times
+        return (layers * launched + mixtures * FORWARD_AND_BACKWARD * rates.host_experts_us) * 1e-6
 
-    def _pipeline(self, layout: Layout, stage: dict[str, float], count: int) -> float:
+    def _bubble(self, layout: Layout, stage: dict[str, float], count: int) -> float:
+        """Return the seconds that pipeline stages wait for each other."""
         if layout.pp == 1:
             return 0.0
         whole = sum(stage.values())
         idle = (layout.pp - 1) / layout.virtual_stages * (whole - stage["vocabulary"])
         relayed = self.rates.relayed * whole * count if layout.relays else 0.0
-        return idle + relayed + self.traffic.sends(layout, count)
+        return idle + relayed + self.exchanges.sends(layout, count)
 
 
 @dataclass(frozen=True)
 class SequentialStep:
+    """Step estimator of a ResNet or MLP."""
+
     model: SequentialModel
     system: System
     rates: Rates
@@ -166,22 +175,21 @@ class SequentialStep:
         return sequential_step_parts(self.model, layout, self.system, self.rates)
 
 
-_kept: dict[tuple[int, int, int], tuple[StepEstimator, object]] = {}
-KEEP = 64
+_cache: dict[tuple[int, int, int], tuple[StepEstimator, object]] = {}
 
 
 def _estimate(model: Model, system: System, rates: Rates) -> StepEstimator:
-    """By identity: hashing a model and a system costs more than a prediction may."""
+    """Return a cached estimator, keyed by identity: hashing a model and a system takes longer than a prediction."""
     key = (id(model), id(system), id(rates))
-    found = _kept.get(key)
-    if found is None:
-        if len(_kept) >= KEEP:
-            _kept.clear()
-        made: StepEstimator
+    entry = _cache.get(key)
+    if entry is None:
+        if len(_cache) >= CACHE_SIZE:
+            _cache.clear()
+        estimator: StepEstimator
         if isinstance(model, SequentialModel):
-            made = SequentialStep(model, system, rates)
+            estimator = SequentialStep(model, system, rates)
         else:
-            made = TransformerStep(model, system, rates)
-        # What the key names must live as long as the key does.
-        found = _kept[key] = made, (model, system, rates)
-    return found[0]
+            estimator = TransformerStep(model, system, rates)
+        # The entry keeps the objects alive, so that their ids are not reused.
+        entry = _cache[key] = estimator, (model, system, rates)
+    return entry[0]

@@ -1,4 +1,4 @@
-"""The timeline of a step as a file: JSON for a trace viewer, PNG to look at."""
+"""Write the timeline of a step: JSON for a trace viewer, or a PNG chart with one row per stream."""
 
 from __future__ import annotations
 
@@ -10,13 +10,26 @@ from typing import Any
 from simulator.step.timeline import STREAMS, Event, to_chrome_trace
 from trainer.config.errors import ConfigError, ConfigProblem
 
-KINDS = (".json", ".png")
+SUFFIXES = (".json", ".png")
+COLOURS = {"forward": "#3b82c4", "backward": "#1a9e77", "wait": "#d8dee4", "bucket": "#e69f00", "optimizer": "#b0659d"}
+OTHER_COLOUR = "#9aa3ad"
+LEGEND = {
+    "forward": "forward and its communication",
+    "backward": "backward and its communication",
+    "wait": "waiting for other stages",
+    "bucket": "gradient reduction",
+    "optimizer": "optimizer",
+    "other": "fixed overhead,\nwaiting for the slowest rank",
+}
+"""Legend entry of each color."""
+ROWS = {"compute": "compute", "intra-node": "sent inside\nthe node", "inter-node": "sent between\nnodes"}
+MILLISECONDS = 1e3
 
 
 def check_output(where: str, out: Path) -> None:
-    """Raises ConfigError where nothing could be written there; before anything is computed for it."""
-    if out.suffix not in KINDS:
-        message = f"{out.name!r}; allowed: a name that ends with {' or '.join(KINDS)}"
+    """Raise ConfigError if the file cannot be written, before anything is computed for it."""
+    if out.suffix not in SUFFIXES:
+        message = f"{out.name!r}; allowed: a name that ends with {' or '.join(SUFFIXES)}"
         raise ConfigError([ConfigProblem(where, message, "json is for ui.perfetto.dev, png to look at")])
     if not out.parent.is_dir():
         message = f"{out}; allowed: a file in a folder that exists"
@@ -24,12 +37,12 @@ def check_output(where: str, out: Path) -> None:
 
 
 def write_timeline(out: Path, title: str, events: Sequence[Event]) -> str:
-    """What was written, in words; ConfigError where it cannot be."""
+    """Write the file and return a summary; raise ConfigError if it cannot be written."""
     try:
         _write(out, title, events)
-    except OSError as bad:
-        message = f"{out} ({bad.strerror}); allowed: a file that can be written"
-        raise ConfigError([ConfigProblem("out", message, "name another")]) from bad
+    except OSError as error:
+        message = f"{out} ({error.strerror}); allowed: a file that can be written"
+        raise ConfigError([ConfigProblem("out", message, "name another")]) from error
     step = max(event.end for event in events)
     return f"{len(events)} events of a step of {1000 * step:,.1f} ms: {out}"
 
@@ -41,41 +54,26 @@ def _write(out: Path, title: str, events: Sequence[Event]) -> None:
         out.write_text(json.dumps(to_chrome_trace(events)), encoding="utf-8")
 
 
-COLOURS = {"forward": "#3b82c4", "backward": "#1a9e77", "wait": "#d8dee4", "bucket": "#e69f00", "optimizer": "#b0659d"}
-OTHER = "#9aa3ad"
-LEGEND = {
-    "forward": "forward, its exchanges",
-    "backward": "backward, its exchanges",
-    "wait": "waiting for other stages",
-    "bucket": "gradients sent",
-    "optimizer": "optimizer",
-    "other": "fixed cost of a step,\nwaiting for the slowest rank",
-}
-"""What a colour stands for, in words."""
-ROWS = {"compute": "compute", "intra-node": "sent inside\nthe node", "inter-node": "sent between\nnodes"}
-MILLI = 1e3
-
-
 def _draw(path: Path, title: str, events: Sequence[Event]) -> None:
-    from matplotlib.figure import Figure  # noqa: PLC0415  # slow to import
+    from matplotlib.figure import Figure  # noqa: PLC0415  # loading matplotlib takes a second, which JSON output should not pay
 
     figure = Figure(figsize=(11, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    seen: set[str] = set()
+    labelled: set[str] = set()
     for row, stream in enumerate(STREAMS):
         for kind in (*COLOURS, "other"):
             bars = [_bar(event) for event in events if event.stream == stream and _kind(event) == kind]
             if bars:
-                label = LEGEND[kind] if kind not in seen else "_"
-                seen.add(kind)
-                colour = COLOURS.get(kind, OTHER)
+                label = LEGEND[kind] if kind not in labelled else "_"
+                labelled.add(kind)
+                colour = COLOURS.get(kind, OTHER_COLOUR)
                 axes.broken_barh(bars, (row - 0.38, 0.76), facecolor=colour, linewidth=0, label=label)
     _label(axes, title)
     figure.savefig(path, dpi=140, facecolor="white")
 
 
 def _bar(event: Event) -> tuple[float, float]:
-    return event.start * MILLI, (event.end - event.start) * MILLI
+    return event.start * MILLISECONDS, (event.end - event.start) * MILLISECONDS
 
 
 def _kind(event: Event) -> str:

@@ -1,6 +1,11 @@
-"""Seconds that exchanges between ranks add to a step, by the direction of the layout that they serve."""
+"""Predict the seconds that communication between ranks adds to a step, for each dimension of the layout.
+
+Every method returns only exposed time: what compute does not hide.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from simulator.collectives import Group, Op, collective_time_s, layout_groups
 from simulator.hardware.rates import Rates
@@ -11,150 +16,190 @@ from simulator.parameters import ParameterCounts, head_width
 from simulator.step.kernels import Kernels
 from simulator.trainers import trainer_behavior
 
-SPLIT_GRADIENTS = 2
-"""ZeRO stage that splits the gradients; the next splits the weights too."""
-SHARDED = 3
-"""ZeRO stage that splits the weights too."""
-BEHIND_BACKWARD = 0.9
-"""Share of backward that DDP can reduce behind: the last bucket is ready when it ends."""
-BACKWARD = 2
-"""Exchanges of a layer's gradients between tensor ranks, which megatron sends behind the products for the weights."""
-RING_SHOWN = 0.1
-"""Share of context exchanges that shows although attention takes longer."""
+SHARDED_GRADIENTS = 2
+"""ZeRO stage that shards gradients."""
+SHARDED_WEIGHTS = 3
+"""ZeRO stage that also shards weights."""
+DDP_OVERLAP_SHARE = 0.9
+"""Share of backward that DDP can overlap with reductions: the last bucket is ready when backward ends."""
+OVERLAPPED_TENSOR_EXCHANGES = 2
+"""Backward exchanges of a layer between tensor-parallel ranks, which Megatron overlaps with weight gradients."""
+EXPOSED_RING_SHARE = 0.1
+"""Share of context-parallel communication that stays exposed even if attention takes longer."""
+WEIGHT_BYTES = 2
+"""Bytes of a gathered weight or an activation."""
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """Seconds of the exchanges of a set of parameters between data-parallel ranks."""
+
+    gather: float
+    """All-gather of the weights."""
+    reduce: float
+    """Reduction of the gradients, within a shard group under HSDP."""
+    sum_replicas: float
+    """All-reduce of the gradients over the replicas of HSDP."""
 
 
 class ExchangeTimes:
+    """Communication times of one transformer on one system."""
+
     def __init__(
         self, model: Transformer, system: System, rates: Rates, held: ParameterCounts, kernels: Kernels
     ) -> None:
         self.model, self.system, self.rates, self.held, self.kernels = model, system, rates, held, kernels
 
     def tensor(self, layout: Layout) -> float:
-        """Of one layer and micro-batch."""
+        """Return the tensor-parallel exchanges of one layer and micro-batch."""
         if layout.tp == 1:
             return 0.0
         group = layout_groups.tensor_group(layout, self.system)
-        size = 2 * self._tokens(layout) * self.model.hidden
-        times = 6.0 if layout.recompute == "full" else 4.0
+        size = WEIGHT_BYTES * self._tokens(layout) * self.model.hidden
+        exchanges = 6.0 if layout.recompute == "full" else 4.0
         if layout.overlaps:
-            times *= 1 - self.rates.tensor_hidden
+            exchanges *= 1 - self.rates.tensor_hidden
         elif layout.framework == "megatron":
-            times -= BACKWARD * self.rates.tensor_hidden
+            exchanges -= OVERLAPPED_TENSOR_EXCHANGES * self.rates.tensor_hidden
         if layout.sequence_parallel:
-            return times * (self._time("all_gather", size, group) + self._time("reduce_scatter", size, group))
-        return times * self._time("all_reduce", size, group)
+            return exchanges * (self._time("all_gather", size, group) + self._time("reduce_scatter", size, group))
+        return exchanges * self._time("all_reduce", size, group)
 
     def context(self, layout: Layout, attention: float) -> float:
-        """Of one layer and micro-batch: keys and values travel while attention works."""
+        """Return the exchange of keys and values of one layer and micro-batch, which overlaps `attention` seconds."""
         if layout.cp == 1:
             return 0.0
         size = 4 * self._tokens(layout) * self.model.kv_heads * head_width(self.model) / layout.tp * layout.cp
         moved = 3 * self._time("all_gather", size, layout_groups.context_group(layout, self.system))
-        return max(0.0, moved - attention) + RING_SHOWN * min(moved, attention)
+        return max(0.0, moved - attention) + EXPOSED_RING_SHARE * min(moved, attention)
 
     def experts(self, layout: Layout) -> float:
-        """Of one mixture layer and micro-batch: to the experts and back, forward and backward."""
+        """Return the dispatch of tokens to experts and back of one mixture layer and micro-batch, both passes."""
         experts = self.model.experts
         if layout.ep == 1 or experts is None:
             return 0.0
         group = layout_groups.expert_group(layout, self.system)
-        places = _places(layout, group)
+        destinations = _token_destinations(layout, group)
         if trainer_behavior(layout.trainer).routes_evenly:
-            copies = max(1.0, experts.per_token * places / experts.count)
+            copies = max(1.0, experts.per_token * destinations / experts.count)
         else:
-            copies = _copies(experts.per_token, places)
-        size = 2 * self._tokens(layout) * self.model.hidden * copies / layout.tp
-        times = 6 if layout.recompute == "full" else 4
-        return times * self.rates.dispatch * collective_time_s("all_to_all", size, group, self.system)
+            copies = _expected_copies(experts.per_token, destinations)
+        size = WEIGHT_BYTES * self._tokens(layout) * self.model.hidden * copies / layout.tp
+        exchanges = 6 if layout.recompute == "full" else 4
+        return exchanges * self.rates.dispatch * collective_time_s("all_to_all", size, group, self.system)
 
     def gather(self, layout: Layout, layers: float, forward: float, backward: float) -> float:
-        """What weights and gradients on the way add to one micro-batch under ZeRO-3; the seconds are of all layers."""
-        if layout.zero != SHARDED:
-            return 0.0
-        gather, reduce, summed = self._layer_exchange(layout)
-        every = self._gathered(layout, layers, (forward, backward), gather, reduce + summed)
-        count = max(1, layout.micro_batches)
-        if not summed or count == 1 or layout.trainer not in OWN_TRAINERS or layout.pp > 1:
-            return every
-        # Ours sums replicas after the last micro-batch (its parallel/fsdp.py).
-        usual = self._gathered(layout, layers, (forward, backward), gather, reduce)
-        return usual + (every - usual) / count
+        """Return what ZeRO-3's gathers and reductions add to one micro-batch.
 
-    def _gathered(
-        self, layout: Layout, layers: float, work: tuple[float, float], gather: float, reduce: float
-    ) -> float:
-        """Of one micro-batch, where a layer is gathered and its gradients are reduced in so many seconds."""
-        forward, backward = work
-        behind = 1 - self.rates.gather_shown if layout.framework == "deepspeed" else 1.0
-        one_forward, one_backward = behind * forward / layers, behind * backward / layers
-        shown = max(0.0, gather - one_forward) + max(0.0, gather + reduce - one_backward)
-        hidden = min(gather, one_forward) + min(gather + reduce, one_backward)
-        copied = 3 * self.kernels.moved(4 * sum(self._layer_parameters(layout)))
-        ends = gather + reduce + self._vocabulary_exchange(layout)
-        return ends + layers * (shown + self.rates.slowed * hidden + copied)
+        `forward` and `backward` are the seconds of all `layers`.
+        """
+        if layout.zero != SHARDED_WEIGHTS:
+            return 0.0
+        layer = self._layer_exchange(layout)
+        with_replicas = self._exposed_gathers(
+            layout, layers, (forward, backward), layer.gather, layer.reduce + layer.sum_replicas
+        )
+        count = max(1, layout.micro_batches)
+        if not layer.sum_replicas or count == 1 or layout.trainer not in OWN_TRAINERS or layout.pp > 1:
+            return with_replicas
+        # This project's trainer sums replicas only after the last micro-batch (trainer/parallel/fsdp.py).
+        without_replicas = self._exposed_gathers(layout, layers, (forward, backward), layer.gather, layer.reduce)
+        return without_replicas + (with_replicas - without_replicas) / count
 
     def gradients(self, layout: Layout, backward: float) -> float:
-        """What is left of their reduction after `backward` of the last micro-batch, or of each that reduces."""
-        if layout.zero == SHARDED or layout.dp * layout.cp == 1 or layout.adapters:
+        """Return the part of the gradient reduction that `backward` of the last micro-batch does not hide."""
+        if layout.zero == SHARDED_WEIGHTS or layout.dp * layout.cp == 1 or layout.adapters:
             return 0.0
-        reduce, summed, gather = self._reduced(layout)
+        stage = self._stage_exchange(layout)
         if layout.framework == "torch":
-            # Replicas are summed once, after the last of the reductions.
-            before = _reductions(layout) - 1
-            shown = before * self._shown(layout, reduce, backward) if before else 0.0
-            return shown + self._shown(layout, reduce + summed, backward) + gather
-        reduce += summed
-        share = self.rates.gradients_overlapped if layout.overlaps else self.rates.gradients_hidden
-        hidden = min(reduce, backward) * share
-        return reduce - hidden + gather * (1 - share)
+            # Replicas are summed once, after the last reduction.
+            earlier = _reductions_per_step(layout) - 1
+            exposed = earlier * self._exposed_reduction(layout, stage.reduce, backward) if earlier else 0.0
+            last = self._exposed_reduction(layout, stage.reduce + stage.sum_replicas, backward)
+            return exposed + last + stage.gather
+        reduce = stage.reduce + stage.sum_replicas
+        hidden_share = self.rates.gradients_overlapped if layout.overlaps else self.rates.gradients_hidden
+        hidden = min(reduce, backward) * hidden_share
+        return reduce - hidden + stage.gather * (1 - hidden_share)
 
     def sends(self, layout: Layout, count: int) -> float:
-        """Activations and their gradients between stages, over a step."""
+        """Return the transfers of activations and their gradients between pipeline stages, over a step."""
         split = layout.tp if layout.sequence_parallel or layout.framework == "megatron" else 1
-        size = 2 * self._tokens(layout) * self.model.hidden / split
-        each = self._time("send", size, layout_groups.pipeline_group(layout, self.system))
+        size = WEIGHT_BYTES * self._tokens(layout) * self.model.hidden / split
+        send = self._time("send", size, layout_groups.pipeline_group(layout, self.system))
         if not layout.overlaps:
-            each += 1e-3 * self.rates.handover_ms
-        return 2 * each * (count + layout.pp - 1) * layout.virtual_stages
+            send += 1e-3 * self.rates.handover_ms
+        return 2 * send * (count + layout.pp - 1) * layout.virtual_stages
 
     def parameters_on_rank(self, layout: Layout) -> float:
-        """Parameters of one rank of the fullest stage before ZeRO splits them."""
+        """Return the parameters of one rank of the fullest stage before ZeRO shards them."""
         return sum(self._stage_parameters(layout))
 
-    def _shown(self, layout: Layout, reduce: float, backward: float) -> float:
-        """What is left of one reduction behind `backward`, in buckets."""
-        size = layout.gradient_bytes * layout.compression * self.parameters_on_rank(layout)
-        last = self._time(
-            "all_reduce", min(size, layout.bucket_mb * 2**20), layout_groups.data_group(layout, self.system)
-        )
-        shown = max(last, reduce - BEHIND_BACKWARD * backward)
-        # A processor that sends does not compute: there other ranks are slowed by what this one shows, too.
-        beside = max(0.0, reduce - shown) if self.system.gpu.launches_ahead else reduce
-        return shown + self.rates.slowed * beside
+    def _exposed_gathers(
+        self, layout: Layout, layers: float, work: tuple[float, float], gather: float, reduce: float
+    ) -> float:
+        """Return the exposed time of a micro-batch, given the seconds to gather and to reduce one layer."""
+        forward, backward = work
+        overlapping = 1 - self.rates.gather_shown if layout.framework == "deepspeed" else 1.0
+        layer_forward, layer_backward = overlapping * forward / layers, overlapping * backward / layers
+        exposed = max(0.0, gather - layer_forward) + max(0.0, gather + reduce - layer_backward)
+        hidden = min(gather, layer_forward) + min(gather + reduce, layer_backward)
+        copied = 3 * self.kernels.moved(4 * sum(self._layer_parameters(layout)))
+        first_and_last = gather + reduce + self._vocabulary_exchange(layout)
+        return first_and_last + layers * (exposed + self.rates.slowed * hidden + copied)
 
-    def _reduced(self, layout: Layout) -> tuple[float, float, float]:
-        """Reducing all gradients of a rank, summing them over replicas, gathering weights that others updated."""
-        every, routed = self._stage_parameters(layout)
-        each = layout.gradient_bytes * layout.compression
-        shard, over = (
-            layout_groups.data_group(layout, self.system),
-            layout_groups.expert_data_group(layout, self.system),
-        )
+    def _exposed_reduction(self, layout: Layout, reduce: float, backward: float) -> float:
+        """Return the exposed part of a reduction in buckets, and the slowdown that its hidden part causes."""
+        size = layout.gradient_bytes * layout.compression * self.parameters_on_rank(layout)
+        bucket = min(size, layout.bucket_mb * 2**20)
+        last_bucket = self._time("all_reduce", bucket, layout_groups.data_group(layout, self.system))
+        exposed = max(last_bucket, reduce - DDP_OVERLAP_SHARE * backward)
+        # A CPU that sends does not compute, so all of the reduction slows the other ranks.
+        slowing = max(0.0, reduce - exposed) if self.system.gpu.launches_ahead else reduce
+        return exposed + self.rates.slowed * slowing
+
+    def _stage_exchange(self, layout: Layout) -> _Exchange:
+        """Return the exchanges of all parameters of a rank, for ZeRO stages that keep weights whole."""
+        replicated, routed = self._stage_parameters(layout)
+        gradient = layout.gradient_bytes * layout.compression
+        shard, expert = self._data_groups(layout)
         if layout.zero == 0:
-            whole = self._time("all_reduce", each * every, shard) + self._time("all_reduce", each * routed, over)
-            return whole, 0.0, 0.0
-        reduce = self._time("reduce_scatter", each * every, shard) + self._time("reduce_scatter", each * routed, over)
-        copies, summed = layout_groups.replica_group(layout, self.system), 0.0
-        if copies.ranks > 1:
-            summed = self._time("all_reduce", each * every / shard.ranks, copies)
+            reduce = self._pair("all_reduce", gradient * replicated, shard, gradient * routed, expert)
+            return _Exchange(gather=0.0, reduce=reduce, sum_replicas=0.0)
+        reduce = self._pair("reduce_scatter", gradient * replicated, shard, gradient * routed, expert)
+        replicas, sum_replicas = layout_groups.replica_group(layout, self.system), 0.0
+        if replicas.ranks > 1:
+            sum_replicas = self._time("all_reduce", gradient * replicated / shard.ranks, replicas)
         if trainer_behavior(layout.trainer).broadcasts_parts:
-            every_one = shard.ranks * self._time("broadcast", 2 * every / shard.ranks, shard)
-            return reduce, summed, every_one + over.ranks * self._time("broadcast", 2 * routed / over.ranks, over)
-        gather = self._time("all_gather", 2 * every, shard) + self._time("all_gather", 2 * routed, over)
-        return reduce, summed, gather
+            gather = shard.ranks * self._time("broadcast", WEIGHT_BYTES * replicated / shard.ranks, shard)
+            gather += expert.ranks * self._time("broadcast", WEIGHT_BYTES * routed / expert.ranks, expert)
+        else:
+            gather = self._pair("all_gather", WEIGHT_BYTES * replicated, shard, WEIGHT_BYTES * routed, expert)
+        return _Exchange(gather, reduce, sum_replicas)
+
+    def _layer_exchange(self, layout: Layout) -> _Exchange:
+        """Return the exchanges of one layer under ZeRO-3."""
+        shard, expert = self._data_groups(layout)
+        replicated, routed = self._layer_parameters(layout)
+        gather = self._pair("all_gather", WEIGHT_BYTES * replicated, shard, WEIGHT_BYTES * routed, expert)
+        if layout.adapters:
+            return _Exchange(gather, reduce=0.0, sum_replicas=0.0)
+        gradient = layout.gradient_bytes
+        reduce = self._pair("reduce_scatter", gradient * replicated, shard, gradient * routed, expert)
+        replicas = layout_groups.replica_group(layout, self.system)
+        if replicas.ranks == 1:
+            return _Exchange(gather, reduce, sum_replicas=0.0)
+        sum_replicas = self._time("all_reduce", gradient * (replicated + routed) / shard.ranks, replicas)
+        return _Exchange(gather, reduce, sum_replicas)
+
+    def _vocabulary_exchange(self, layout: Layout) -> float:
+        shard = layout_groups.data_group(layout, self.system)
+        size = (self.held.embedding + self.held.head) / layout.tp
+        gather = self._time("all_gather", WEIGHT_BYTES * size, shard)
+        return gather + self._time("reduce_scatter", layout.gradient_bytes * size, shard)
 
     def _stage_parameters(self, layout: Layout) -> tuple[float, float]:
-        """Those of every data rank, and of this one's experts."""
+        """Return the parameters of a rank that all data-parallel ranks hold, and those of its own experts."""
         held = self.held
         layers, mixtures = held.layers / layout.pp, held.mixtures / layout.pp
         dense = layers * held.attention + (layers - mixtures) * held.dense + mixtures * held.shared
@@ -162,35 +207,23 @@ class ExchangeTimes:
         ends = (held.embedding + held.head) if layout.pp == 1 else max(held.embedding, held.head)
         return (dense + ends) / layout.tp, routed / layout.tp
 
-    def _layer_exchange(self, layout: Layout) -> tuple[float, float, float]:
-        """Gathering one layer's weights, reducing its gradients, and summing those over replicas of HSDP."""
-        shard, over = (
+    def _layer_parameters(self, layout: Layout) -> tuple[float, float]:
+        """Return the same split of an average layer, before ZeRO-3 shards it."""
+        held = self.held
+        feed_forward = ((held.layers - held.mixtures) * held.dense + held.mixtures * held.shared) / held.layers
+        routed = held.mixtures * held.experts * held.expert / held.layers / layout.ep
+        return (held.attention + feed_forward) / layout.tp, routed / layout.tp
+
+    def _data_groups(self, layout: Layout) -> tuple[Group, Group]:
+        """Return the groups that exchange replicated parameters and experts."""
+        return (
             layout_groups.data_group(layout, self.system),
             layout_groups.expert_data_group(layout, self.system),
         )
-        each, routed = self._layer_parameters(layout)
-        gather = self._time("all_gather", 2 * each, shard) + self._time("all_gather", 2 * routed, over)
-        if layout.adapters:
-            return gather, 0.0, 0.0
-        wide = layout.gradient_bytes
-        reduce = self._time("reduce_scatter", wide * each, shard) + self._time("reduce_scatter", wide * routed, over)
-        copies = layout_groups.replica_group(layout, self.system)
-        if copies.ranks == 1:
-            return gather, reduce, 0.0
-        return gather, reduce, self._time("all_reduce", wide * (each + routed) / shard.ranks, copies)
 
-    def _vocabulary_exchange(self, layout: Layout) -> float:
-        shard = layout_groups.data_group(layout, self.system)
-        size = (self.held.embedding + self.held.head) / layout.tp
-        gather = self._time("all_gather", 2 * size, shard)
-        return gather + self._time("reduce_scatter", layout.gradient_bytes * size, shard)
-
-    def _layer_parameters(self, layout: Layout) -> tuple[float, float]:
-        """Of a mean layer on one rank before ZeRO-3 splits them: those of every rank, and of its own experts."""
-        held = self.held
-        inside = ((held.layers - held.mixtures) * held.dense + held.mixtures * held.shared) / held.layers
-        routed = held.mixtures * held.experts * held.expert / held.layers / layout.ep
-        return (held.attention + inside) / layout.tp, routed / layout.tp
+    def _pair(self, op: Op, size: float, group: Group, expert_size: float, expert_group: Group) -> float:
+        """Return the time of an exchange of replicated parameters followed by one of experts."""
+        return self._time(op, size, group) + self._time(op, expert_size, expert_group)
 
     def _tokens(self, layout: Layout) -> float:
         return layout.micro_batch * self.model.seq / layout.cp
@@ -199,21 +232,24 @@ class ExchangeTimes:
         return self.rates.links * collective_time_s(op, size, group, self.system)
 
 
-def _reductions(layout: Layout) -> int:
-    """In a step: our trainer scatters gradients after every micro-batch where ZeRO splits them (its parallel/fsdp.py).
+def _reductions_per_step(layout: Layout) -> int:
+    """Return how often gradients are reduced in a step.
 
-    Stages of a pipeline do so after the last one.
+    This project's trainer scatters sharded gradients after every micro-batch (trainer/parallel/fsdp.py), except in a
+    pipeline.
     """
-    each = layout.trainer in OWN_TRAINERS and layout.zero == SPLIT_GRADIENTS and layout.pp == 1
-    return max(1, layout.micro_batches) if each else 1
+    after_each = layout.trainer in OWN_TRAINERS and layout.zero == SHARDED_GRADIENTS and layout.pp == 1
+    return max(1, layout.micro_batches) if after_each else 1
 
 
-def _places(layout: Layout, group: Group) -> int:
-    """That a token is sent to once: nodes, which hand it on inside; in one node its ranks, where somebody sorts it."""
+def _token_destinations(layout: Layout, group: Group) -> int:
+    """Return the places that receive a token at most once: nodes, or within a node its ranks if deduplicated."""
     nodes = group.ranks // group.per_node
     return nodes if nodes > 1 else (group.ranks if layout.deduplicates else 1)
 
 
-def _copies(per_token: int, places: int) -> float:
-    """Of a token that leave: one to each place that has an expert of it; to each expert where there is but one."""
-    return min(float(per_token), places * (1 - (1 - 1 / places) ** per_token)) if places > 1 else float(per_token)
+def _expected_copies(per_token: int, destinations: int) -> float:
+    """Return the expected copies of a token: one per destination with an expert for it, or one per expert."""
+    if destinations == 1:
+        return float(per_token)
+    return min(float(per_token), destinations * (1 - (1 - 1 / destinations) ** per_token))

@@ -46,7 +46,7 @@ def system(ranks: int) -> System:
         products=ProductCurve({"fp32": rows}),
         launches_ahead=False,
     )
-    curve = ExchangeCurve.of(collectives(ranks))
+    curve = ExchangeCurve.from_rows(collectives(ranks))
     return System(name="made", gpu=gpu, gpus_per_node=ranks, nodes=1, intra_gb_s=1.0, inter_gb_s=0.0, exchanges=curve)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simulator.__main__ import main
+from simulator.rows.cells import RowError
 from simulator.rows.collective_table import parse_collective_row, predict_rows
-from simulator.rows.values import RowError
 
 ROW = {
     "system": "dgx",

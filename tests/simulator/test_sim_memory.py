@@ -145,7 +145,7 @@ def test_a_model_that_no_near_layout_holds_says_so() -> None:
     model = find_model("llama-405b").model
     long = replace(model, seq=1_000_000)
     assert suggest_change(long, Layout(global_batch=1), SMALL) == ""
-    assert "nothing near it fits" in predict_memory(long, Layout(global_batch=1), SMALL).reason
+    assert "no similar layout fits" in predict_memory(long, Layout(global_batch=1), SMALL).reason
 
 
 def test_printed_figures_are_gibibytes() -> None:

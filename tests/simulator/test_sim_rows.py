@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.__main__ import main
 from simulator.rows.run import parse_run_row
-from simulator.rows.run_table import ADDED, predict_rows
+from simulator.rows.run_table import ADDED_COLUMNS, predict_rows
 from tests.harness import REPO
 
 ROW = {
@@ -79,7 +79,7 @@ def test_what_a_row_leaves_out_is_inferred_listed_and_widens_the_interval() -> N
 def test_an_impossible_row_has_an_error_and_no_guess(changes: dict[str, str], message: str) -> None:
     found = answer(**changes)
     assert message in found["error"]
-    assert not any(found[name] for name in ADDED if name != "error")
+    assert not any(found[name] for name in ADDED_COLUMNS if name != "error")
 
 
 @pytest.mark.parametrize("software", ["Megatron-LM", "Megatron-DeepSpeed", "NeMo Megatron-Core"])
@@ -141,7 +141,7 @@ def test_the_command_reads_and_writes_files(tmp_path: Path, capsys: pytest.Captu
     assert "1 of 2 rows predicted, 1 with an error" in capsys.readouterr().out
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == [*ROW, *ADDED]
+    assert list(rows[0]) == [*ROW, *ADDED_COLUMNS]
     assert rows[1]["error"].startswith("gpu_type: 'abacus'")
 
 

@@ -13,10 +13,10 @@ from simulator.hardware.system import System
 from simulator.layout import Layout, Trainer
 from simulator.memory.peak import CUDA_CONTEXT_BYTES, RESERVED_FACTOR, predict_memory
 from simulator.models import find_model
+from simulator.rows.cells import RowCells
 from simulator.rows.model import model_from_row
 from simulator.rows.run import parse_run_row
 from simulator.rows.software import parse_memory_terms
-from simulator.rows.values import RowCells
 from simulator.trainers import DATA, identify_trainer, trainer_behavior
 
 H200 = System(name="h200", gpu=load_gpu("h200"), gpus_per_node=8, nodes=1, intra_gb_s=450, inter_gb_s=0)
@@ -41,7 +41,7 @@ ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "
 )
 def test_words_say_the_figure_the_loss_and_the_width(words: str, told: str, loss: str, width: int) -> None:
     found = parse_memory_terms(words)
-    assert (found.told, found.loss, found.weight_bytes) == (told, loss, width)
+    assert (found.memory_figure, found.loss, found.weight_bytes) == (told, loss, width)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,10 @@ def test_a_run_that_failed_is_not_made_to_fit() -> None:
 
 def test_what_lasts_is_not_fragmented_and_the_device_holds_more_than_the_allocator() -> None:
     layout = replace(EIGHT, framework="megatron", zero=1)
-    found = {told: predict_memory(LLAMA, replace(layout, told=told), H200) for told in ("peak", "reserved", "device")}
+    found = {
+        told: predict_memory(LLAMA, replace(layout, memory_figure=told), H200)
+        for told in ("peak", "reserved", "device")
+    }
     parts = found["peak"].parts
     comes = found["peak"].total - parts["weights"] - parts["gradients"] - parts["optimizer"]
     assert found["peak"].reported == found["peak"].total

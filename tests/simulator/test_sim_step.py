@@ -138,7 +138,7 @@ def test_intervals_are_wider_where_less_is_known() -> None:
 
 def test_what_is_no_transformer_is_timed_layer_by_layer() -> None:
     stack = SequentialModel(
-        layers=(Layer(rows=1, inner=4096, columns=4096, weights=4096 * 4097, kept=4096, moved=24576),) * 8
+        layers=(Layer(rows=1, inner=4096, columns=4096, weights=4096 * 4097, saved=4096, moved=24576),) * 8
     )
     one = Layout(dp=1, micro_batch=4096, global_batch=4096)
     assert seconds(one, model=stack) < seconds(replace(one, micro_batch=8192, global_batch=8192), model=stack)

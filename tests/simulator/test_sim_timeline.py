@@ -119,7 +119,7 @@ def test_the_command_writes_both_kinds(tmp_path: Path, capsys: pytest.CaptureFix
         (["llama-8b", "--layout", "dp=8,zero=3,shard=3"], "--layout shard: 3; allowed: a divisor of dp x cp = 8"),
         (["llama-8b", "--layout", "dp=8,ep=8"], "--layout ep: 8; allowed: 1, the model has no experts; leave it out"),
         (["llama-8b", "--layout", "global_batch=99999999999"], "allowed: up to 1024, 1024 micro-batches of each"),
-        (["llama-8b", "--layout", "told=x"], "--layout told: 'x'; allowed: peak, reserved, device"),
+        (["llama-8b", "--layout", "memory_figure=x"], "--layout memory_figure: 'x'; allowed: peak, reserved, device"),
         (["llama-1b", "--system", "z9.huge"], "z9.huge"),
         (["lama", "--layout", "dp=1"], "model: 'lama' is not known"),
     ],

@@ -1,4 +1,4 @@
-"""Cells of a row with their checks, and a list of what had to be inferred."""
+"""Read the cells of a row with validation, and record what had to be inferred."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 
 
 class RowError(ValueError):
-    """property: value; allowed; fix."""
+    """An invalid row; the message names the property, its value, the allowed values and a fix."""
 
 
 class RowCells:
+    """The cells of one row; `inferred` collects property=value of those that were left out."""
+
     def __init__(self, row: Mapping[str, str]) -> None:
         self._row = row
         self.inferred: list[str] = []
@@ -23,11 +25,12 @@ class RowCells:
             raise RowError(f"{name}: blank; allowed: a value; fill it in")
         return text
 
-    def number(self, name: str, otherwise: float, *, quiet: bool = False) -> float:
+    def number(self, name: str, default: float, *, quiet: bool = False) -> float:
+        """Return a positive number; `quiet` does not record that it was inferred."""
         text = self.text(name)
         if not text:
-            self.infer(name, otherwise, quiet)
-            return otherwise
+            self.infer(name, default, quiet)
+            return default
         try:
             value = float(text)
         except ValueError:
@@ -37,13 +40,13 @@ class RowCells:
         return value
 
     def whole(
-        self, name: str, otherwise: int | None, *, quiet: bool = False, low: int = 1, high: int = 10_000_000
+        self, name: str, default: int | None, *, quiet: bool = False, low: int = 1, high: int = 10_000_000
     ) -> int:
-        """`otherwise` None: the row must have it."""
+        """Return a whole number; with `default` None the row must have one."""
         text = self.text(name)
-        if not text and otherwise is not None:
-            self.infer(name, otherwise, quiet)
-            return otherwise
+        if not text and default is not None:
+            self.infer(name, default, quiet)
+            return default
         text = self.required(name)
         try:
             value = float(text)
@@ -53,23 +56,23 @@ class RowCells:
             raise RowError(f"{name}: {text}; allowed: whole numbers from {low} to {high}; correct it")
         return int(value)
 
-    def choice(self, name: str, allowed: Sequence[str], otherwise: str, *, blank: bool = False) -> str:
+    def choice(self, name: str, allowed: Sequence[str], default: str, *, blank: bool = False) -> str:
         text = self.text(name).lower()
         if not text:
-            self.infer(name, otherwise, quiet=blank)
-            return otherwise
+            self.infer(name, default, quiet=blank)
+            return default
         if text not in allowed:
             raise RowError(f"{name}: {text!r}; allowed: {', '.join(allowed)}; choose one")
         return text
 
     def hint(self, name: str, *patterns: str, quiet: bool = False) -> int:
-        """The cell, else what the note says, else 0."""
+        """Return the cell, else what a pattern finds in the note, else 0."""
         if value := self.whole(name, 0, quiet=True):
             return value
         for pattern in patterns:
-            if found := re.search(pattern, self.text("note")):
-                self.infer(name, int(found[1]), quiet)
-                return int(found[1])
+            if match := re.search(pattern, self.text("note")):
+                self.infer(name, int(match[1]), quiet)
+                return int(match[1])
         return 0
 
     def infer(self, name: str, value: object, quiet: bool = False) -> None:

@@ -30,6 +30,8 @@ from infra.targets.facts import DAEMONS, Facts, Machine, Slurm, SlurmNode
 from infra.targets.target import Built, Capabilities, Context, Deployment, Leftover, Leftovers, Target
 
 Properties = dict[str, Any]
+# A child that kept the plugin's streams open would keep Pulumi waiting for it.
+_SILENT: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 class Processes(SpecModel):
@@ -94,7 +96,7 @@ class ProcessProvider(ResourceProvider):
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
-        process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        process = subprocess.Popen(["sleep", "600"], start_new_session=True, **_SILENT)
         file = _folder(props["cluster"]) / f"{props['node']}.pid"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(str(process.pid))

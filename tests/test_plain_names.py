@@ -20,12 +20,10 @@ NOT_YET_CLEAN = (
     "infra",
     "muster",
     "simulator",
-    "tests/gpu",
     "tests/infra",
     "tests/moto_patches.py",
     "tests/moto_server.py",
     "tests/simulator",
-    "tests/trainer",
 )
 
 

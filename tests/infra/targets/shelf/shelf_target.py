@@ -1,4 +1,4 @@
-"""A target whose machines are plain processes: the smallest thing that goes through the whole protocol.
+"""A target whose machines are files on a shelf, a stub of a cloud: the smallest that goes through the whole protocol.
 
 It lives outside the package, as somebody else's would: an entry point in the group `muster.targets` makes it known.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider
@@ -30,28 +29,26 @@ from infra.targets.facts import DAEMONS, Facts, Machine, Slurm, SlurmNode
 from infra.targets.target import Built, Capabilities, Context, Deployment, Leftover, Leftovers, Target
 
 Properties = dict[str, Any]
-# A child that kept the plugin's streams open would keep Pulumi waiting for it.
-_SILENT: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
-class Processes(SpecModel):
-    """How the processes run."""
+class Shelf(SpecModel):
+    """Which board of the shelf the machines stand on."""
 
-    priority: int = field("niceness of the processes", "safe", default=0, ge=0, le=19, examples=[10])
+    board: int = field("number of the board", "safe", default=0, ge=0, le=19, examples=[10])
 
 
-class ProcessTarget(Target):
-    """A node is a process that sleeps."""
+class ShelfTarget(Target):
+    """A node is a file."""
 
-    name = "processes"
+    name = "shelf"
     capabilities = Capabilities(storage=frozenset({"existing"}))
-    section = Processes
+    section = Shelf
 
     def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:  # noqa: ARG002
         for name, group in spec.groups.items():
             if node_count(group) > 8:
-                message = f"{node_count(group)} is more than one machine should carry; allowed: 0 to 8"
-                yield error("too_many_processes", f"groups.{name}.count", message, "write `count: 8` or less")
+                message = f"{node_count(group)} machines do not fit on a board; allowed: 0 to 8"
+                yield error("board_full", f"groups.{name}.count", message, "write `count: 8` or less")
 
     def plan(self, spec: ClusterSpec) -> BuildPlan:
         return assemble(spec, tuple(_nodes(spec)))
@@ -61,67 +58,66 @@ class ProcessTarget(Target):
 
     def cost(self, spec: ClusterSpec) -> Cost:
         nodes = len(self.plan(spec).nodes)
-        return Cost((Line("groups", "processes", nodes, 0.5 * nodes),))
+        return Cost((Line("groups", "machines", nodes, 0.5 * nodes),))
 
     def build(self, plan: BuildPlan, context: Context) -> Built:
         options = pulumi.ResourceOptions(depends_on=[context.guard])
-        processes = {node.name: Process(plan.cluster, node.name, context.stack, options) for node in plan.nodes}
-        pids = pulumi.Output.all(**{name: process.pid for name, process in processes.items()})
-        inventory = pids.apply(lambda ids: _inventory(plan, ids).model_dump_json())
-        addresses = pids.apply(lambda ids: dict.fromkeys(ids, "127.0.0.1"))
-        files = AccessFiles(context, inventory, pulumi.ResourceOptions(depends_on=list(processes.values())))
+        machines = {node.name: ShelfMachine(plan.cluster, node.name, context.stack, options) for node in plan.nodes}
+        serials = pulumi.Output.all(**{name: machine.serial for name, machine in machines.items()})
+        inventory = serials.apply(lambda ids: _inventory(plan, ids).model_dump_json())
+        addresses = serials.apply(lambda ids: dict.fromkeys(ids, "127.0.0.1"))
+        files = AccessFiles(context, inventory, pulumi.ResourceOptions(depends_on=list(machines.values())))
         return Built(inventory, addresses, lambda: files.ready)
 
-    def queue(self, deployment: Deployment) -> JobQueue:  # noqa: ARG002  # processes run no jobs
+    def queue(self, deployment: Deployment) -> JobQueue:  # noqa: ARG002  # files run no jobs
         return NoQueue()
 
     def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:  # noqa: ARG002
-        machines = {
-            node.name: Machine("running" if _runs(int(node.machine_id)) else "gone") for node in inventory.nodes
-        }
+        folder = _folder(inventory.cluster)
+        states = {n.name: "running" if (folder / f"{n.name}.json").exists() else "gone" for n in inventory.nodes}
+        machines = {name: Machine(state) for name, state in states.items()}
         nodes = {node.name: SlurmNode("idle") for node in inventory.compute}
         return Facts(inventory, inventory.nodes, machines, Slurm(nodes, daemons=dict.fromkeys(DAEMONS, "active")))
 
     def leftovers(self, deployment: Deployment) -> Leftovers:
         folder = _folder(deployment.cluster)
-        return Leftovers([Leftover("process", str(file)) for file in sorted(folder.glob("*.pid"))])
+        return Leftovers([Leftover("machine", str(file)) for file in sorted(folder.glob("*.json"))])
 
-    def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # a killed process is gone at once
-        _stop(Path(leftover.name))
+    def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # a file is gone at once
+        Path(leftover.name).unlink(missing_ok=True)
 
 
-class ProcessProvider(ResourceProvider):
-    """Starts and stops one process; its id is in a file under MUSTER_HOME."""
+class ShelfMachineProvider(ResourceProvider):
+    """Puts one machine on the shelf, a folder under MUSTER_HOME."""
 
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
-        process = subprocess.Popen(["sleep", "600"], start_new_session=True, **_SILENT)
-        file = _folder(props["cluster"]) / f"{props['node']}.pid"
+        file = _folder(props["cluster"]) / f"{props['node']}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(str(process.pid))
-        return CreateResult(str(file), {**props, "pid": str(process.pid)})
+        serial = uuid4().hex
+        file.write_text(json.dumps({"serial": serial}))
+        return CreateResult(str(file), {**props, "serial": serial})
 
     def read(self, id_: str, props: Properties) -> ReadResult:
-        alive = Path(id_).exists() and _runs(int(props["pid"]))
-        return ReadResult(id_, props) if alive else ReadResult("", {})
+        return ReadResult(id_, props) if Path(id_).exists() else ReadResult("", {})
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
         replaced = [key for key in ("cluster", "node", "stack") if olds.get(key) != news.get(key)]
         return DiffResult(changes=bool(replaced), replaces=replaced)
 
     def delete(self, id_: str, _props: Properties) -> None:
-        _stop(Path(id_))
+        Path(id_).unlink(missing_ok=True)
 
 
-class Process(Resource, module="processes", name="Process"):
+class ShelfMachine(Resource, module="shelf", name="ShelfMachine"):
     """One machine of the cluster."""
 
-    pid: pulumi.Output[str]
+    serial: pulumi.Output[str]
 
     def __init__(self, cluster: str, node: str, stack: str, options: pulumi.ResourceOptions) -> None:
-        properties = {"cluster": cluster, "node": node, "stack": stack, "pid": None}
-        super().__init__(ProcessProvider(), f"process-{node}", properties, options)
+        properties = {"cluster": cluster, "node": node, "stack": stack, "serial": None}
+        super().__init__(ShelfMachineProvider(), f"machine-{node}", properties, options)
 
 
 class AccessFilesProvider(ResourceProvider):
@@ -141,7 +137,7 @@ class AccessFilesProvider(ResourceProvider):
         return DiffResult(changes=changed, replaces=["inventory"] if changed else [])
 
 
-class AccessFiles(Resource, module="processes", name="AccessFiles"):
+class AccessFiles(Resource, module="shelf", name="AccessFiles"):
     """The access files of the stack."""
 
     ready: pulumi.Output[dict[str, Any]]
@@ -160,32 +156,14 @@ def _nodes(spec: ClusterSpec) -> Iterator[PlannedNode]:
             yield PlannedNode(name=name, role="compute", group=group, cpus=1, memory_mb=512)
 
 
-def _inventory(plan: BuildPlan, pids: dict[str, str]) -> Inventory:
-    shared = {"address": "127.0.0.1", "host_key": "none"}
-    nodes = [
-        Node(
-            **node.model_dump(include={"name", "role", "group", "cpus", "memory_mb"}),
-            machine_id=pids[node.name],
-            **shared,
-        )
+def _inventory(plan: BuildPlan, serials: dict[str, str]) -> Inventory:
+    fields = {"name", "role", "group", "cpus", "memory_mb"}
+    nodes = (
+        Node(**node.model_dump(include=fields), address="127.0.0.1", host_key="none", machine_id=serials[node.name])
         for node in plan.nodes
-    ]
+    )
     return Inventory(cluster=plan.cluster, target=plan.target, nodes=tuple(nodes))
 
 
 def _folder(cluster: str) -> Path:
-    return Home.of(os.environ).root / "processes" / cluster
-
-
-def _runs(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    return state.exists() and " Z " not in state.read_text()
-
-
-def _stop(file: Path) -> None:
-    if not file.exists():
-        return
-    pid = int(json.loads(file.read_text()))
-    if _runs(pid):
-        os.kill(pid, signal.SIGKILL)
-    file.unlink()
+    return Home.of(os.environ).root / "shelf" / cluster

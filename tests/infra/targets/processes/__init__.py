@@ -1,1 +1,0 @@
-"""A third target in one folder: its machines are plain processes."""

@@ -134,7 +134,7 @@ def test_files_of_another_model_are_rejected(tmp_path: Path) -> None:
     assert "has model.layers.2.input_layernorm.weight" in error_text(tmp_path, LLAMA)
     data = (tmp_path / hf.SINGLE_FILE).read_bytes()
     (tmp_path / hf.SINGLE_FILE).write_bytes(data[:-100])
-    assert "it is cut short" in error_text(tmp_path, LLAMA)
+    assert "it is truncated" in error_text(tmp_path, LLAMA)
 
 
 def make_model(config: Any) -> torch.nn.Module:

@@ -138,7 +138,7 @@ def test_a_log_gets_one_line_per_phase_and_each_failure(
     assert capsys.readouterr().out == ""
 
 
-NONE_LEFT = "us-east-1a spot none, us-east-1a on-demand none, us-east-1b on-demand VcpuLimitExceeded; trying again"
+NONE_LEFT = "us-east-1a spot none, us-east-1a on-demand none, us-east-1b on-demand VcpuLimitExceeded; retrying"
 
 
 def asked_for(*nodes: str, note: str = "", t: float = 20.0) -> list[Event]:
@@ -151,7 +151,7 @@ def test_capacity_is_told_while_it_is_waited_for(tmp_path: Path, monkeypatch: py
     lines = Lines(["gpu-1", "gpu-2", "cpu-1"], path)
     said: list[str] = []
     monkeypatch.setattr(lines, "say", said.append)
-    tries = [NONE_LEFT, NONE_LEFT, "us-east-1a spot none (1 only); trying again"]
+    tries = [NONE_LEFT, NONE_LEFT, "us-east-1a spot none (1 only); retrying"]
     text = ""
     for events in (asked_for("gpu-1", "gpu-2", "cpu-1"), *(asked_for("gpu-1", "gpu-2", note=one) for one in tries)):
         text += "".join(json.dumps(vars(event)) + "\n" for event in events)

@@ -1,4 +1,4 @@
-"""What things on AWS are called: one prefix, one private domain, the same tags on all of them."""
+"""Names of a cluster's resources on AWS: one prefix, one private domain, the same tags on all of them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ NAME_TAG = "Name"
 
 
 def prefixed(cluster: str, *parts: str) -> str:
+    """Return the name of a resource of a cluster."""
     return "-".join(("muster", cluster, *parts))
 
 
 def domain(cluster: str) -> str:
+    """Return the private DNS domain of a cluster."""
     return f"{cluster}.{DOMAIN}"
 
 
 def bucket(cluster: str, account: str, region: str) -> str:
-    """Bucket names are shared by all of AWS: account and region keep clusters of the same name apart."""
+    """Return the name of a cluster's bucket, which has to be unique in all of AWS."""
     return prefixed(cluster, account, region)
 
 
 def cluster_tags(cluster: str, stack: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """On everything. The user's own tags cannot take the place of ours: teardown and permissions go by them."""
+    """Return the tags of every resource; the user's tags cannot override those that teardown and policies rely on."""
     return {**extra, names.CLUSTER: cluster, names.STACK: stack}
 
 
-def kept(keep: bool) -> dict[str, str]:
-    """On what outlives its cluster: teardown finds things by their tags, and must not take these."""
+def keep_tag(keep: bool) -> dict[str, str]:
+    """Return the tag that stops teardown from removing a resource that outlives its cluster."""
     return {names.KEEP: "true"} if keep else {}
 
 
-def named(cluster: str, *parts: str) -> dict[str, str]:
-    """What the console shows."""
+def name_tag(cluster: str, *parts: str) -> dict[str, str]:
+    """Return the tag that the AWS console shows as the name."""
     return {NAME_TAG: prefixed(cluster, *parts)}

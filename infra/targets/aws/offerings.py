@@ -1,4 +1,4 @@
-"""Where instance types are sold, as AWS says it."""
+"""In which availability zones AWS offers instance types."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def sold(ec2: Any, types: Sequence[str]) -> dict[str, list[str]]:
-    """In which zones of the region each type can be had."""
-    wanted = [{"Name": "instance-type", "Values": list(types)}]
-    found: dict[str, list[str]] = {name: [] for name in types}
-    for page in ec2.get_paginator("describe_instance_type_offerings").paginate(
-        LocationType="availability-zone", Filters=wanted
-    ):
-        for offer in page["InstanceTypeOfferings"]:
-            found[offer["InstanceType"]].append(offer["Location"])
-    return {name: sorted(where) for name, where in found.items()}
+def offered_zones(ec2: Any, instance_types: Sequence[str]) -> dict[str, list[str]]:
+    """Return, by instance type, the zones of the region that offer it."""
+    filters = [{"Name": "instance-type", "Values": list(instance_types)}]
+    pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
+        LocationType="availability-zone", Filters=filters
+    )
+    zones: dict[str, list[str]] = {name: [] for name in instance_types}
+    for page in pages:
+        for offering in page["InstanceTypeOfferings"]:
+            zones[offering["InstanceType"]].append(offering["Location"])
+    return {name: sorted(locations) for name, locations in zones.items()}

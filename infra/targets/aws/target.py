@@ -94,10 +94,10 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
 
     def build(self, plan: BuildPlan, context: Context) -> Built:
         from infra.targets.aws.build.cluster import AwsCluster
-        from infra.targets.aws.build.start import start
+        from infra.targets.aws.build.start import start_cluster
 
         cluster = AwsCluster(plan, context)
-        return Built(cluster.inventory, cluster.addresses, partial(start, plan, cluster, context))
+        return Built(cluster.inventory, cluster.addresses, partial(start_cluster, plan, cluster, context))
 
     def document_blocks(self) -> Mapping[str, Mapping[str, str]]:
         from infra.targets.aws import documents

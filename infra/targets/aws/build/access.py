@@ -1,4 +1,4 @@
-"""How people reach a cluster on AWS: SSH through Session Manager, with host keys that were known before the hosts."""
+"""The files with which people reach a cluster on AWS: SSH through Session Manager, with host keys known in advance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INPUTS = ("inventory", "spec", "stack", "region", "ssh_private_key")
 
 
 class AccessProvider(ResourceProvider):
-    """Inputs: inventory and spec (JSON), stack, region, ssh_private_key."""
+    """Pulumi provider of the files; its inputs are inventory and spec (JSON), stack, region, ssh_private_key."""
 
     serialize_as_secret_always = False
 
@@ -33,7 +33,7 @@ class AccessProvider(ResourceProvider):
 
     def read(self, id_: str, props: Properties) -> ReadResult:
         folder = _folder(props)
-        return ReadResult(id_, props | {"stale": access.stale(folder, files(folder, props))})
+        return ReadResult(id_, props | {"stale": access.stale(folder, render_files(folder, props))})
 
     def update(self, _id: str, _olds: Properties, news: Properties) -> UpdateResult:
         _write(news)
@@ -41,6 +41,8 @@ class AccessProvider(ResourceProvider):
 
 
 class Access(Resource, module="muster", name="AwsAccess"):
+    """The SSH files of a stack."""
+
     def __init__(  # noqa: PLR0913
         self,
         name: str,
@@ -64,19 +66,22 @@ class Access(Resource, module="muster", name="AwsAccess"):
         super().__init__(AccessProvider(), name, props, pulumi.ResourceOptions.merge(opts, secret))
 
 
-def files(folder: Path, props: Properties) -> access.Files:
-    """Those of every target, with another way to the hosts."""
+def render_files(folder: Path, props: Properties) -> access.Files:
+    """Return the files that every target writes, with hosts that are reached through Session Manager."""
     inventory = Inventory.model_validate_json(props["inventory"])
     spec = ClusterSpec.model_validate_json(props["spec"])
-    made = access.files(folder, inventory, spec, props["ssh_private_key"])
-    text = "\n".join(_hosts(folder, inventory, spec, props["region"])) + "\n"
-    # One key for all compute nodes: which machine has a name may change, and what it shows does not.
-    launched = "".join(f"{one.group}-* {one.host_key}\n" for one in inventory.sets)
-    hosts, mode = made["known_hosts"]
-    return made | {"ssh_config": (text, made["ssh_config"][1]), "known_hosts": (hosts + launched, mode)}
+    files = access.files(folder, inventory, spec, props["ssh_private_key"])
+    ssh_config = "\n".join(_ssh_config(folder, inventory, spec, props["region"])) + "\n"
+    # All compute nodes share a host key: the machine behind a name may change, its key must not.
+    compute_hosts = "".join(f"{group.group}-* {group.host_key}\n" for group in inventory.sets)
+    known_hosts, mode = files["known_hosts"]
+    return files | {
+        "ssh_config": (ssh_config, files["ssh_config"][1]),
+        "known_hosts": (known_hosts + compute_hosts, mode),
+    }
 
 
-def _hosts(folder: Path, inventory: Inventory, spec: ClusterSpec, region: str) -> Iterator[str]:
+def _ssh_config(folder: Path, inventory: Inventory, spec: ClusterSpec, region: str) -> Iterator[str]:
     for node in inventory.nodes:
         yield f"Host {node.name}"
         yield f"  HostName {node.machine_id}"
@@ -93,7 +98,7 @@ def _hosts(folder: Path, inventory: Inventory, spec: ClusterSpec, region: str) -
 
 def _write(props: Properties) -> None:
     folder = _folder(props)
-    access.write(folder, files(folder, props))
+    access.write(folder, render_files(folder, props))
 
 
 def _folder(props: Properties) -> Path:

@@ -1,4 +1,4 @@
-"""The bucket from which nodes fetch the bundle and what they have to know of the cluster."""
+"""The bucket from which nodes fetch the bundle and the controller fetches the fleet."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.targets.aws import names
-from infra.targets.aws.build.bundle import Packed
-from infra.targets.aws.build.part import Part, Site
-from infra.targets.aws.node import parameters
+from infra.targets.aws.build.component import AwsComponent, Site
 from infra.targets.aws.plan import iam
 
 _OLD_VERSION_DAYS = 7
 
 
-class Bucket(Part):
+class Bucket(AwsComponent):
+    """A private, encrypted bucket; everything in it can be created again from this repository."""
+
     name: pulumi.Output[str]
     arn: pulumi.Output[str]
 
@@ -24,25 +24,27 @@ class Bucket(Part):
         super().__init__("Bucket", site)
         self._key_arn = key_arn
         name = site.resolved.account.apply(lambda account: names.bucket(site.cluster, account, site.aws.region))
-        # Holds nothing that this repository cannot make again.
-        self.bucket = aws.s3.Bucket("bundle", bucket=name, force_destroy=True, tags=self.named(), opts=self.child())
-        self.name, self.arn = self.bucket.id, self.bucket.arn
-        self._closed = self._close()
+        bucket = aws.s3.Bucket(
+            "bundle", bucket=name, force_destroy=True, tags=self.name_tag(), opts=self.child_options()
+        )
+        self.name, self.arn = bucket.id, bucket.arn
+        self._protections = self._secure()
         self.register_outputs({"name": self.name})
 
-    def put_bundle(self, packed: pulumi.Output[Packed]) -> aws.s3.BucketObjectv2:
-        """Old bundles stay with the bucket: a machine's user data goes on naming the one it was made with."""
+    def put_bundle(self, key: pulumi.Input[str], asset: pulumi.Input[pulumi.Asset]) -> aws.s3.BucketObjectv2:
+        """Upload a bundle. Old ones stay until the bucket goes, because the user data of old machines names them."""
         return aws.s3.BucketObjectv2(
             "bundle",
             bucket=self.name,
-            key=packed.apply(lambda one: parameters.bundle(one.sha256)),
-            source=packed.apply(lambda one: pulumi.FileAsset(one.path)),
+            key=key,
+            source=asset,
             server_side_encryption="aws:kms",
             kms_key_id=self._key_arn,
-            opts=self.child(*self._closed, retain_on_delete=True),
+            opts=self.child_options(*self._protections, retain_on_delete=True),
         )
 
-    def put_text(self, key: str, text: pulumi.Input[str]) -> aws.s3.BucketObjectv2:
+    def put_json(self, key: str, text: pulumi.Input[str]) -> aws.s3.BucketObjectv2:
+        """Upload a JSON document."""
         return aws.s3.BucketObjectv2(
             key,
             bucket=self.name,
@@ -51,11 +53,11 @@ class Bucket(Part):
             content_type="application/json",
             server_side_encryption="aws:kms",
             kms_key_id=self._key_arn,
-            opts=self.child(*self._closed),
+            opts=self.child_options(*self._protections),
         )
 
-    def _close(self) -> list[pulumi.Resource]:
-        """Private, encrypted, over TLS only, and nothing half-written stays."""
+    def _secure(self) -> list[pulumi.Resource]:
+        """Make the bucket private, encrypted, versioned and TLS-only; return what uploads have to wait for."""
         bucket = self.name
         private = aws.s3.BucketPublicAccessBlock(
             "bundle",
@@ -64,20 +66,20 @@ class Bucket(Part):
             block_public_policy=True,
             ignore_public_acls=True,
             restrict_public_buckets=True,
-            opts=self.child(),
+            opts=self.child_options(),
         )
         default = {"sse_algorithm": "aws:kms", "kms_master_key_id": self._key_arn}
         encrypted = aws.s3.BucketServerSideEncryptionConfiguration(
             "bundle",
             bucket=bucket,
             rules=[{"apply_server_side_encryption_by_default": default, "bucket_key_enabled": True}],
-            opts=self.child(),
+            opts=self.child_options(),
         )
         versioned = aws.s3.BucketVersioning(
-            "bundle", bucket=bucket, versioning_configuration={"status": "Enabled"}, opts=self.child()
+            "bundle", bucket=bucket, versioning_configuration={"status": "Enabled"}, opts=self.child_options()
         )
         policy = self.arn.apply(lambda arn: json.dumps(iam.bucket_policy(arn)))
-        tls_only = aws.s3.BucketPolicy("bundle", bucket=bucket, policy=policy, opts=self.child(private))
+        tls_only = aws.s3.BucketPolicy("bundle", bucket=bucket, policy=policy, opts=self.child_options(private))
         aws.s3.BucketLifecycleConfiguration(
             "bundle",
             bucket=bucket,
@@ -90,6 +92,6 @@ class Bucket(Part):
                     "noncurrent_version_expiration": {"noncurrent_days": _OLD_VERSION_DAYS},
                 }
             ],
-            opts=self.child(versioned),
+            opts=self.child_options(versioned),
         )
         return [private, encrypted, versioned, tls_only]

@@ -1,4 +1,4 @@
-"""A monthly budget: tells at 50, 80 and 100 %, and at the end takes the right to launch away from the controller."""
+"""A monthly budget: sends e-mails at fixed percentages, and at the last takes the controller's right to launch away."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import pulumi
 import pulumi_aws as aws
 
 from cluster import names
-from infra.targets.aws.build.part import Part, Site
+from infra.targets.aws.build.component import AwsComponent, Site
 from infra.targets.aws.build.roles import Roles
 from infra.targets.aws.plan import iam
-from infra.targets.aws.plan.budget import STOP_AT, TOLD_AT
+from infra.targets.aws.plan.budget import NOTIFY_AT_PERCENT, STOP_AT_PERCENT
 from infra.targets.aws.plan.iam import Scope
 
 
-class Budget(Part):
+class Budget(AwsComponent):
+    """The budget of a cluster, and its action where the spec names somebody to notify."""
+
     def __init__(self, site: Site, scope: pulumi.Output[Scope], roles: Roles) -> None:
         super().__init__("Budget", site)
-        budget = self._budget()
+        budget = self._create_budget()
         if roles.no_launch:
-            self._stop(budget, scope, roles.no_launch.arn, roles.roles["controller"].name)
+            self._create_action(budget, scope, roles.no_launch.arn, roles.roles["controller"].name)
         self.register_outputs({})
 
-    def _budget(self) -> aws.budgets.Budget:
+    def _create_budget(self) -> aws.budgets.Budget:
         spec = self.site.spec
         return aws.budgets.Budget(
             "monthly",
@@ -42,33 +44,34 @@ class Budget(Part):
                     "notification_type": "ACTUAL",
                     "subscriber_email_addresses": list(spec.budget.notify),
                 }
-                for percent in TOLD_AT
+                for percent in NOTIFY_AT_PERCENT
                 if spec.budget.notify
             ],
-            tags=self.named(),
-            opts=self.child(),
+            tags=self.name_tag(),
+            opts=self.child_options(),
         )
 
-    def _stop(
+    def _create_action(
         self,
         budget: aws.budgets.Budget,
         scope: pulumi.Output[Scope],
-        denial: pulumi.Input[str],
+        denial_arn: pulumi.Input[str],
         controller_role: pulumi.Input[str],
     ) -> None:
+        """Attach the policy that denies launches once the budget is spent."""
         role = aws.iam.Role(
             "budget",
             name=self.site.name("budget"),
-            assume_role_policy=scope.apply(lambda known: json.dumps(iam.trust("budget", known.account))),
+            assume_role_policy=scope.apply(lambda values: json.dumps(iam.trust("budget", values.account))),
             permissions_boundary=self.site.aws.permissions_boundary,
-            opts=self.child(),
+            opts=self.child_options(),
         )
-        allowed = aws.iam.RolePolicy(
+        policy = aws.iam.RolePolicy(
             "budget",
             name="budget",
             role=role.name,
-            policy=scope.apply(lambda known: json.dumps(iam.document(iam.budget(known)))),
-            opts=self.child(),
+            policy=scope.apply(lambda values: json.dumps(iam.document(iam.budget(values)))),
+            opts=self.child_options(),
         )
         aws.budgets.BudgetAction(
             "no-launch",
@@ -76,11 +79,11 @@ class Budget(Part):
             action_type="APPLY_IAM_POLICY",
             approval_model="AUTOMATIC",
             notification_type="ACTUAL",
-            action_threshold={"action_threshold_type": "PERCENTAGE", "action_threshold_value": STOP_AT},
-            definition={"iam_action_definition": {"policy_arn": denial, "roles": [controller_role]}},
+            action_threshold={"action_threshold_type": "PERCENTAGE", "action_threshold_value": STOP_AT_PERCENT},
+            definition={"iam_action_definition": {"policy_arn": denial_arn, "roles": [controller_role]}},
             execution_role_arn=role.arn,
             subscribers=[
                 {"subscription_type": "EMAIL", "address": address} for address in self.site.spec.budget.notify
             ],
-            opts=self.child(allowed),
+            opts=self.child_options(policy),
         )

@@ -1,251 +1,194 @@
-"""A cluster on AWS as one Pulumi component: its parts in the order in which they need each other."""
+"""A cluster on AWS as one Pulumi component: creates its components in the order in which they need each other."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
-from typing import Any
 
 import pulumi
 
-from bootstrap import bundle
 from cluster.catalog.instances import InstanceType
 from cluster.inventory import Role
+from cluster.spec import ClusterSpec
 from infra.plan import BuildPlan
-from infra.targets.aws.build.bucket import Bucket
 from infra.targets.aws.build.budget import Budget
-from infra.targets.aws.build.bundle import Packed, pack
-from infra.targets.aws.build.controller import Controller
-from infra.targets.aws.build.file_systems import FileSystems, filesystems
-from infra.targets.aws.build.fixed_machine import FixedMachine, Start
-from infra.targets.aws.build.host_keys import HostKeys
-from infra.targets.aws.build.inventory import inventory
-from infra.targets.aws.build.key import Key
-from infra.targets.aws.build.launch_templates import LaunchTemplates, TemplateArgs
-from infra.targets.aws.build.login import Login
-from infra.targets.aws.build.name_zone import NameZone
-from infra.targets.aws.build.network import Network
-from infra.targets.aws.build.parameters import Parameters
-from infra.targets.aws.build.part import Site
-from infra.targets.aws.build.placement import Placement
-from infra.targets.aws.build.provider import provider
+from infra.targets.aws.build.bundle import NodeFiles, create_node_files
+from infra.targets.aws.build.component import Site, create_provider
+from infra.targets.aws.build.fleet import TemplateArgs, create_fleet
+from infra.targets.aws.build.foundation import Foundation, create_foundation
+from infra.targets.aws.build.inventory import build_inventory
+from infra.targets.aws.build.permanent_machines import Controller, Login, PermanentMachines, StartArgs
 from infra.targets.aws.build.resolved import Resolved, ResolvedArgs
-from infra.targets.aws.build.roles import Roles, scope
-from infra.targets.aws.build.security_groups import SecurityGroups
-from infra.targets.aws.launcher.fleet import Fleet
-from infra.targets.aws.node import parameters
-from infra.targets.aws.node.cloud import describe_cloud
+from infra.targets.aws.build.roles import Roles, resolve_scope
+from infra.targets.aws.build.secrets import HostKeys
 from infra.targets.aws.plan import capacity, images, machines, network, security
 from infra.targets.aws.plan.iam import NODE_ROLES
-from infra.targets.aws.plan.user_data import user_data
-from infra.targets.aws.spec import aws_section, region_of
+from infra.targets.aws.spec import region_of
 from infra.targets.target import Context
+
+Images = Mapping[str, pulumi.Input[str]]
+"""Image ids by node group."""
 
 
 class AwsCluster(pulumi.ComponentResource):
-    """Everything but the compute nodes, which are launched by name from what is made here."""
+    """Everything but the compute nodes, which are launched by name from what is created here."""
 
     inventory: pulumi.Output[str]
-    fleet: pulumi.Output[str]
+    """An Inventory as JSON, with the instance ids of the permanent machines."""
     addresses: pulumi.Output[dict[str, str]]
-    bundle: pulumi.Output[Packed]
+    """Addresses of the permanent machines by name."""
     instances: dict[Role, pulumi.Output[str]]
-    """Ids of the machines that stay, by name."""
-    scripts: dict[Role, pulumi.Output[str]]
-    """User data of each role."""
-    images: dict[str, pulumi.Input[str]]
-    """By group."""
-    shipped: list[pulumi.Resource]
-    """What a node fetches before anything else."""
-    ground: list[pulumi.Resource]
-    """What has to outlive every node: without its way out, its rights or its controller one cannot even end well."""
+    """Instance ids of the permanent machines by name."""
+    fleet: pulumi.Output[str]
+    """The Fleet as JSON."""
+    images: Images
+    node_files: NodeFiles
+    node_prerequisites: tuple[pulumi.Resource, ...]
+    """What a machine fetches first; it has to exist before any machine starts."""
+    compute_prerequisites: tuple[pulumi.Resource, ...]
+    """What compute nodes need to be launched and to be removed: they come after it and go before it."""
 
     def __init__(self, plan: BuildPlan, context: Context) -> None:
-        section = aws_section(context.spec)
-        made_with = provider(context.spec, context.stack, context.guard)
-        super().__init__("muster:aws:Cluster", plan.cluster, None, pulumi.ResourceOptions(providers=[made_with]))
-        self._plan, self._context = plan, context
-        self.cluster, self.region = plan.cluster, section.region if section else ""
+        provider = create_provider(context.spec, context.stack, context.guard)
+        super().__init__("muster:aws:Cluster", plan.cluster, None, pulumi.ResourceOptions(providers=[provider]))
         after_guard = pulumi.ResourceOptions(parent=self, depends_on=[context.guard])
-        resolved = Resolved("resolved", _asked(context), after_guard)
-        self._host_keys = HostKeys("host-keys", cluster=plan.cluster, roles=NODE_ROLES, opts=after_guard)
-        self._site = Site(context.spec, context.stack, resolved, self)
-        self._make_ground()
-        self._make_addresses()
-        self._make_roles()
-        self._ship()
-        self._make_fleet()
-        self._start()
+        resolved = Resolved("resolved", _lookups(context.spec), after_guard)
+        host_keys = HostKeys("host-keys", cluster=plan.cluster, roles=NODE_ROLES, opts=after_guard)
+        site = Site(context.spec, context.stack, resolved, self)
+
+        foundation = create_foundation(site, context.secrets, host_keys)
+        permanent = _reserve_addresses(site, foundation)
+        images_by_group = {name: _image(site, machines.compute(group)) for name, group in site.spec.groups.items()}
+        roles = _create_roles(site, foundation, images_by_group)
+        node_files = create_node_files(
+            site,
+            foundation,
+            state_volume=permanent.controller.volume_id,
+            # Interface ids stand for machine ids: the machine behind an address may change, the bundle should not.
+            inventory=_render_inventory(plan, permanent, host_keys, permanent.interface_ids),
+            ssh_public_key=context.secrets.ssh_public_key,
+        )
+        template_args = TemplateArgs(
+            images=images_by_group,
+            profile=roles.profiles["compute"],
+            key_arn=foundation.key_arn,
+            user_data=node_files.encoded_user_data("compute"),
+            security_group=foundation.groups.ids[security.COMPUTE],
+        )
+        bundle_digest = node_files.bundle.apply(lambda packed: packed.digest)
+        fleet = create_fleet(site, foundation, template_args, bundle_digest)
+        prerequisites = (
+            node_files.upload,
+            *foundation.parameters.all,
+            *foundation.file_systems.prerequisites,
+            fleet.upload,
+        )
+        instances = _start_machines(site, foundation, permanent, roles, node_files=node_files, after=prerequisites)
+
+        self.cluster, self.region, self.domain = plan.cluster, region_of(context.spec), foundation.zone.domain
+        self.inventory = _render_inventory(plan, permanent, host_keys, instances)
+        self.addresses, self.instances = permanent.addresses, instances
+        self.fleet, self.images, self.node_files = fleet.text, images_by_group, node_files
+        self.node_prerequisites = prerequisites
+        self.compute_prerequisites = (
+            *prerequisites,
+            foundation.network,
+            foundation.groups,
+            roles,
+            foundation.zone,
+            *permanent.by_role.values(),
+        )
         self.register_outputs({"inventory": self.inventory, "fleet": self.fleet})
 
-    def _make_ground(self) -> None:
-        """What needs no machine: network, key, secrets, bucket, storage, names."""
-        site = self._site
-        self._network = Network(site)
-        self._groups = SecurityGroups(site, self._network)
-        self._key = Key(site)
-        if security.ENDPOINTS in self._groups.ids:
-            self._network.add_endpoints(self._groups.ids[security.ENDPOINTS])
-        self._network.add_flow_log(self._key.arn)
-        self._secrets = Parameters(site, self._key.arn, self._context.secrets, self._host_keys)
-        self._bucket = Bucket(site, self._key.arn)
-        self._storage = FileSystems(site, self._network, self._groups, self._key.arn)
-        self._zone = NameZone(site, self._network.vpc_id)
-        self.domain = self._zone.domain
 
-    def _make_addresses(self) -> None:
-        """Before the machines: each of them is told all addresses."""
-        self._controller = Controller(self._site, self._network, self._groups, self._key.arn)
-        self._fixed: dict[Role, FixedMachine] = {"controller": self._controller}
-        if self._context.spec.login.enabled:
-            self._fixed["login"] = Login(self._site, self._network, self._groups)
-        for name, machine in self._fixed.items():
-            self._zone.add(name, machine.address)
-        self.addresses = pulumi.Output.all(**{name: one.address for name, one in self._fixed.items()})
-
-    def _make_roles(self) -> None:
-        spec = self._context.spec
-        self.images = {name: self._image(machines.compute(group)) for name, group in spec.groups.items()}
-        named = scope(
-            self._site,
-            bucket_arn=self._bucket.arn,
-            key_arn=self._key.arn,
-            zone_id=self._zone.zone_id,
-            subnet_ids=list(self._network.subnets.values()),
-            images=list(self.images.values()),
-            reservations=sorted({one for g in spec.groups.values() if (one := g.capacity.reservation)}),
-            spot=any("spot" in capacity.purchases(group) for group in spec.groups.values()),
-            budget=self._site.name() if spec.budget.usd_per_month else None,
-        )
-        self._roles = Roles(self._site, named)
-        if spec.budget.usd_per_month:
-            Budget(self._site, named, self._roles)
-
-    def _ship(self) -> None:
-        """The bundle says which address is whose; which machine has it may change, so interfaces stand for machines."""
-        interfaces = {name: one.interface_id for name, one in self._fixed.items()}
-        known = {
-            "bucket": self._bucket.name,
-            "volume": self._controller.volume_id,
-            "mounted": self._storage.mounted,
-            "inventory": self._inventory(interfaces),
-            "ssh_public_key": self._context.secrets.ssh_public_key,
-        }
-        self.bundle = pulumi.Output.all(**known).apply(self._pack)
-        self.scripts = {role: self._script(role) for role in NODE_ROLES}
-        self.shipped = [self._bucket.put_bundle(self.bundle), *self._secrets.all, *self._storage.waiting]
-
-    def _pack(self, known: Mapping[str, Any]) -> Packed:
-        spec = self._context.spec
-        cloud = describe_cloud(
-            region=self._site.aws.region,
-            bucket=known["bucket"],
-            domain=self._zone.domain,
-            state_volume=known["volume"],
-            filesystems=filesystems(known["mounted"]),
-            image_fix=images.image_fix(self._site.aws),
-        )
-        files = {
-            bundle.SPEC: spec.model_dump_json(),
-            bundle.INVENTORY: known["inventory"],
-            bundle.CLOUD: cloud.model_dump_json(),
-            bundle.PUBLIC_KEY: known["ssh_public_key"],
-        }
-        return pack(self._context.stack, machines.controller(spec).architecture, files)
-
-    def _make_fleet(self) -> None:
-        spec = self._context.spec
-        args = TemplateArgs(
-            images=self.images,
-            profile=self._roles.profiles["compute"],
-            key_arn=self._key.arn,
-            user_data=self.scripts["compute"].apply(_encoded),
-            security_group=self._groups.ids[security.COMPUTE],
-        )
-        templates = LaunchTemplates(self._site, args, self._network, Placement(self._site))
-        known = {"groups": list(templates.groups.values()), "zone": self._zone.zone_id, "bundle": self.bundle}
-
-        def written(known: Mapping[str, Any]) -> str:
-            return Fleet(
-                cluster=spec.name,
-                stack=self._context.stack,
-                region=self._site.aws.region,
-                hosted_zone_id=known["zone"],
-                domain=self._zone.domain,
-                bundle=known["bundle"].digest,
-                tags=spec.tags,
-                groups=tuple(known["groups"]),
-                budget_name=self._site.name() if spec.budget.usd_per_month else None,
-            ).model_dump_json()
-
-        self.fleet = pulumi.Output.all(**known).apply(written)
-        self.shipped.append(self._bucket.put_text(parameters.FLEET, self.fleet))
-
-    def _start(self) -> None:
-        spec = self._context.spec
-        types = {"controller": machines.controller(spec), "login": machines.login(spec)}
-        for machine in self._fixed.values():
-            role = machine.role
-            start = Start(
-                instance_type=types[role].name,
-                image=self._image(types[role]),
-                profile=self._roles.profiles[role],
-                key_arn=self._key.arn,
-                user_data=self.scripts[role].apply(_encoded),
-                after=(*self.shipped, self._roles.policies[role]),
-            )
-            machine.start(start)
-        self.ground = [self._network, self._groups, self._roles, self._zone, *self._fixed.values()]
-        self.instances = {name: one.instance_id for name, one in self._fixed.items()}
-        self.inventory = self._inventory(self.instances)
-
-    def _inventory(self, ids: Mapping[Role, pulumi.Output[str]]) -> pulumi.Output[str]:
-        """As JSON; `ids` are those of the machines that stay."""
-        keys = self._host_keys.public
-        known = {
-            name: {"address": one.address, "host_key": keys[name], "machine_id": ids[name]}
-            for name, one in self._fixed.items()
-        }
-        return pulumi.Output.all(machines=known, compute=keys["compute"]).apply(
-            lambda found: inventory(self._plan, found["machines"], found["compute"]).model_dump_json()
-        )
-
-    def _image(self, machine: InstanceType) -> pulumi.Input[str]:
-        given = images.given(self._context.spec, machine)
-        return given or self._site.resolved.images[images.kind(machine)]
-
-    def _script(self, role: Role) -> pulumi.Output[str]:
-        site = self._site
-
-        def text(known: Mapping[str, Any]) -> str:
-            packed: Packed = known["bundle"]
-            return user_data(
-                bucket=known["bucket"],
-                digest=packed.digest,
-                sha256=packed.sha256,
-                region=site.aws.region,
-                role=role,
-                cluster=site.cluster,
-            )
-
-        return pulumi.Output.all(bundle=self.bundle, bucket=self._bucket.name).apply(text)
-
-
-def _encoded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
-def _asked(context: Context) -> ResolvedArgs:
-    """What the spec leaves to AWS."""
-    spec = context.spec
-    types = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
-    types += [machines.compute(group) for group in spec.groups.values()]
-    chosen = not spec.network.vpc_id and network.zones(spec) == (network.AUTO,)
+def _lookups(spec: ClusterSpec) -> ResolvedArgs:
+    """Return what has to be looked up in AWS because the spec leaves it open."""
+    instance_types = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
+    instance_types += [machines.compute(group) for group in spec.groups.values()]
+    choose_zone = not spec.network.vpc_id and network.zones(spec) == (network.AUTO,)
     return ResolvedArgs(
         region=region_of(spec),
         parameters=images.parameters(spec),
-        instance_types=sorted({one.name for one in types}) if chosen else [],
+        instance_types=sorted({instance_type.name for instance_type in instance_types}) if choose_zone else [],
         vpc_id=spec.network.vpc_id,
         subnet_ids=list(spec.network.subnet_ids),
-        filesystem_ids=sorted(one.id for one in spec.storage.values() if one.kind == "existing" and one.id),
+        filesystem_ids=sorted(
+            storage.id for storage in spec.storage.values() if storage.kind == "existing" and storage.id
+        ),
     )
+
+
+def _reserve_addresses(site: Site, foundation: Foundation) -> PermanentMachines:
+    """Create addresses and DNS records before any machine starts, because every machine gets all of them."""
+    network, groups = foundation.network, foundation.groups
+    permanent = PermanentMachines(
+        controller=Controller(site, network, groups, foundation.key_arn),
+        login=Login(site, network, groups) if site.spec.login.enabled else None,
+    )
+    for role, machine in permanent.by_role.items():
+        foundation.zone.add_record(role, machine.address)
+    return permanent
+
+
+def _create_roles(site: Site, foundation: Foundation, images: Images) -> Roles:
+    """Create the roles of the nodes, and the budget that can take the controller's right to launch away."""
+    spec = site.spec
+    groups = spec.groups.values()
+    scope = resolve_scope(
+        site,
+        bucket_arn=foundation.bucket.arn,
+        key_arn=foundation.key_arn,
+        zone_id=foundation.zone.zone_id,
+        subnet_ids=list(foundation.network.subnets.values()),
+        images=list(images.values()),
+        reservations=sorted({group.capacity.reservation for group in groups if group.capacity.reservation}),
+        spot=any("spot" in capacity.purchases(group) for group in groups),
+        budget=site.name() if spec.budget.usd_per_month else None,
+    )
+    roles = Roles(site, scope)
+    if spec.budget.usd_per_month:
+        Budget(site, scope, roles)
+    return roles
+
+
+def _start_machines(  # noqa: PLR0913
+    site: Site,
+    foundation: Foundation,
+    permanent: PermanentMachines,
+    roles: Roles,
+    *,
+    node_files: NodeFiles,
+    after: tuple[pulumi.Resource, ...],
+) -> dict[Role, pulumi.Output[str]]:
+    """Start the permanent machines and return their instance ids."""
+    instance_types = {"controller": machines.controller(site.spec), "login": machines.login(site.spec)}
+    return {
+        role: machine.start(
+            StartArgs(
+                instance_type=instance_types[role].name,
+                image=_image(site, instance_types[role]),
+                profile=roles.profiles[role],
+                key_arn=foundation.key_arn,
+                user_data=node_files.encoded_user_data(role),
+                after=(*after, roles.policies[role]),
+            )
+        )
+        for role, machine in permanent.by_role.items()
+    }
+
+
+def _render_inventory(
+    plan: BuildPlan, permanent: PermanentMachines, host_keys: HostKeys, ids: Mapping[Role, pulumi.Output[str]]
+) -> pulumi.Output[str]:
+    """Return the Inventory as JSON; `ids` are the machine ids of the permanent machines."""
+    keys = host_keys.public
+    fields = {
+        role: {"address": machine.address, "host_key": keys[role], "machine_id": ids[role]}
+        for role, machine in permanent.by_role.items()
+    }
+    return pulumi.Output.all(machines=fields, compute=keys["compute"]).apply(
+        lambda values: build_inventory(plan, values["machines"], values["compute"]).model_dump_json()
+    )
+
+
+def _image(site: Site, instance_type: InstanceType) -> pulumi.Input[str]:
+    return images.given(site.spec, instance_type) or site.resolved.images[images.kind(instance_type)]

@@ -1,4 +1,4 @@
-"""The ready gate on AWS: the same job across the nodes, asked for through Run Command instead of SSH."""
+"""The ready gate on AWS: the same job across the nodes as on every target, started through Run Command."""
 
 from __future__ import annotations
 
@@ -16,44 +16,50 @@ from infra.resources.properties import Properties, unknown
 from infra.targets.aws import run_command
 from slurm import gate
 
-_DECISIVE = ("inventory", "environment", "user", "applied", "region")
+_INPUTS = ("inventory", "environment", "user", "applied", "region")
 
 
 class AwsGateProvider(ResourceProvider):
-    """Inputs: GateArgs. The inventory has every node that always exists."""
+    """Pulumi provider of the gate; its inputs are GateArgs."""
 
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
-        return CreateResult(f"ready-{_inventory(props).cluster}", _pass(props, ()))
+        return CreateResult(f"ready-{_inventory(props).cluster}", _run_gate(props, ()))
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
-        coming = unknown({key: news.get(key) for key in _DECISIVE})
-        away = bool((olds.get("ready") or {}).get("left_out"))
-        return DiffResult(changes=coming or away or olds.get("fingerprint") != ready.fingerprint(news))
+        coming = unknown({key: news.get(key) for key in _INPUTS})
+        left_out = bool((olds.get("ready") or {}).get("left_out"))
+        return DiffResult(changes=coming or left_out or olds.get("fingerprint") != ready.fingerprint(news))
 
     def update(self, _id: str, olds: Properties, news: Properties) -> UpdateResult:
-        return UpdateResult(_pass(news, ready.proven(olds, _inventory(news))))
+        return UpdateResult(_run_gate(news, ready.proven(olds, _inventory(news))))
 
 
 @dataclass(frozen=True)
 class GateArgs:
+    """What the gate tests; it runs again where any of this changes."""
+
     inventory: pulumi.Input[str]
+    """An Inventory as JSON, with every node that always exists."""
     environment: pulumi.Input[str]
+    """Folder of the training environment on the nodes."""
     user: str
     applied: pulumi.Input[str]
-    """Changes whenever the nodes were set up anew."""
+    """Changes whenever a node has set itself up again."""
     region: str
 
 
 class AwsGate(Resource, module="muster", name="AwsReadyGate"):
+    """A job that has crossed every node that always exists."""
+
     ready: pulumi.Output[dict[str, Any]]
 
     def __init__(self, name: str, args: GateArgs, opts: pulumi.ResourceOptions) -> None:
         super().__init__(AwsGateProvider(), name, {**vars(args), "ready": None, "fingerprint": None}, opts)
 
 
-def _pass(props: Properties, proven: tuple[str, ...]) -> Properties:
+def _run_gate(props: Properties, proven: tuple[str, ...]) -> Properties:
     inventory = _inventory(props)
     controller = inventory.controller.machine_id
     timeout_s = ready.ANSWER_S + ready.ANSWER_PER_NODE_S * len(inventory.compute)
@@ -61,9 +67,9 @@ def _pass(props: Properties, proven: tuple[str, ...]) -> Properties:
     def run(script: str) -> Completed:
         return run_command.run(props["region"], controller, script, timeout_s)
 
-    done = gate.check(run, inventory, props["environment"], props["user"], _report, proven=proven)
-    kept = {key: props[key] for key in _DECISIVE}
-    return kept | {"fingerprint": ready.fingerprint(props), "ready": done.as_output()}
+    result = gate.check(run, inventory, props["environment"], props["user"], _report, proven=proven)
+    inputs = {key: props[key] for key in _INPUTS}
+    return inputs | {"fingerprint": ready.fingerprint(props), "ready": result.as_output()}
 
 
 def _report(node: str, state: State, detail: str) -> None:

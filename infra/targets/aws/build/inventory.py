@@ -1,4 +1,4 @@
-"""The Inventory of a cluster on AWS: machines that stay by address, groups that are launched by name as sets."""
+"""The Inventory of a cluster on AWS: permanent machines with their addresses, compute groups as sets of names."""
 
 from __future__ import annotations
 
@@ -10,46 +10,52 @@ from cluster.inventory import Inventory, Node, NodeSet
 from infra.plan import BuildPlan
 
 
-def inventory(plan: BuildPlan, known: Mapping[str, Mapping[str, Any]], compute_key: str) -> Inventory:
-    """`known` has address, host_key and machine_id of each machine that stays; `compute_key` is the host key of all
-    compute nodes."""
+def build_inventory(plan: BuildPlan, machines: Mapping[str, Mapping[str, Any]], compute_key: str) -> Inventory:
+    """Return the Inventory of a plan.
+
+    `machines` has address, host_key and machine_id of each permanent machine; `compute_key` is the host key that all
+    compute nodes share.
+    """
     return Inventory(
         cluster=plan.cluster,
         target=plan.target,
         nodes=tuple(
-            Node(name=node.name, role=node.role, cpus=node.cpus, memory_mb=node.memory_mb, **known[node.name])
+            Node(name=node.name, role=node.role, cpus=node.cpus, memory_mb=node.memory_mb, **machines[node.name])
             for node in plan.nodes
         ),
-        sets=tuple(one.model_copy(update={"host_key": compute_key}) for one in plan.sets),
+        sets=tuple(node_set.model_copy(update={"host_key": compute_key}) for node_set in plan.sets),
         mounts=tuple(volume.mount for volume in plan.volumes),
     )
 
 
 def static_names(plan: BuildPlan) -> list[str]:
-    """Nodes that always exist."""
-    return [names.member(one.group, number) for one in plan.sets for number in range(1, one.static + 1)]
+    """Return the names of the compute nodes that always exist."""
+    return [name for node_set in plan.sets for name in names.members(node_set.group, node_set.static)]
 
 
-def with_static(domain: str, found: Inventory) -> Inventory:
-    """The Inventory with those nodes by name: what the gate crosses. Which machine is behind a name may change."""
+def add_static_nodes(domain: str, inventory: Inventory) -> Inventory:
+    """Return the Inventory with the compute nodes that always exist, for the gate.
+
+    The machine behind such a name may change, so the node's address is its DNS name.
+    """
     members = (
-        _member(one, names.member(one.group, number), domain)
-        for one in found.sets
-        for number in range(1, one.static + 1)
+        _member(node_set, name, domain)
+        for node_set in inventory.sets
+        for name in names.members(node_set.group, node_set.static)
     )
-    return found.model_copy(update={"nodes": (*found.nodes, *members)})
+    return inventory.model_copy(update={"nodes": (*inventory.nodes, *members)})
 
 
-def _member(one: NodeSet, name: str, domain: str) -> Node:
+def _member(node_set: NodeSet, name: str, domain: str) -> Node:
     return Node(
         name=name,
         role="compute",
-        group=one.group,
+        group=node_set.group,
         address=f"{name}.{domain}",
-        host_key=one.host_key,
+        host_key=node_set.host_key,
         machine_id=name,
-        cpus=one.cpus,
-        memory_mb=one.memory_mb,
-        gpus=one.gpus,
-        fabric=one.fabric,
+        cpus=node_set.cpus,
+        memory_mb=node_set.memory_mb,
+        gpus=node_set.gpus,
+        fabric=node_set.fabric,
     )

@@ -1,6 +1,7 @@
-"""The machines of a group as one Pulumi resource: those always there exist by name, and all of them go with the group.
+"""The machines of a node group as one Pulumi resource: creates its static nodes, and removes all of its nodes.
 
-Pulumi knows names, not machines: which machine is behind one may change, for Slurm's side replaces broken ones."""
+The state holds node names, not instance ids, because Slurm's side replaces broken machines.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.launcher.launcher import AwsLauncher
 from slurm.power.launcher import TRANSIENT, Machine, MachineList, Shortage
 
-_AGAIN_S = 30.0
+_RETRY_INTERVAL_S = 30.0
 _FIRST_POLL_S, _POLL_S = 0.5, 5.0
-# Machines with eight GPUs take minutes to end.
-_GONE_S = 1200.0
+# Machines with eight GPUs take minutes to terminate.
+_TERMINATION_TIMEOUT_S = 1200.0
 
 
 class NodesProvider(ResourceProvider):
-    """Inputs: NodesArgs."""
+    """Pulumi provider of a group; its inputs are NodesArgs."""
 
     serialize_as_secret_always = False
 
@@ -56,20 +57,24 @@ class NodesProvider(ResourceProvider):
 
 @dataclass(frozen=True)
 class NodesArgs:
+    """The size of a group and what its machines are launched from."""
+
     group: str
     static: int
-    """The first so many are always there."""
+    """Number of nodes that always exist: the first ones."""
     count: int
-    """The most there may be; machines with a higher number go."""
+    """Maximum number of nodes; those with a higher number are removed."""
     machine: pulumi.Input[str]
-    """What cannot be changed on a running machine (type, image); another value replaces them all."""
+    """What cannot be changed on a running machine (type, image, fabric); a new value replaces all of them."""
     fleet: pulumi.Input[str]
     """The Fleet, as JSON."""
 
 
 class Nodes(Resource, module="muster:aws", name="Nodes"):
+    """The machines of a node group."""
+
     names: pulumi.Output[list[str]]
-    """Of the nodes that are always there."""
+    """Names of the nodes that always exist."""
 
     def __init__(self, args: NodesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         outputs = {"names": None, "missing": None}
@@ -78,7 +83,7 @@ class Nodes(Resource, module="muster:aws", name="Nodes"):
 
 @dataclass
 class Group:
-    """One group's machines; tests give it another clock."""
+    """The machines of a group in AWS; tests pass another clock."""
 
     api: AwsApi
     fleet: Fleet
@@ -89,107 +94,111 @@ class Group:
     clock: Callable[[], float] = field(default=time.monotonic)
 
     @property
-    def wanted(self) -> list[str]:
-        return [names.member(self.name, number) for number in range(1, self.static + 1)]
+    def static_names(self) -> list[str]:
+        return list(names.members(self.name, self.static))
 
     def missing(self) -> list[str]:
+        """Return the nodes that should exist and do not."""
         return self._missing(list_instances(self.api, self.fleet))
 
     def ensure(self) -> Properties:
-        """Missing ones are launched, all or none; those beyond the group's size go."""
-        found = list_instances(self.api, self.fleet)
-        self._reopen(found)
-        beyond = [m for m in self._members(found) if m.name and names.number_of(m.name) > self.count]
-        if beyond:
-            _say((m.name for m in beyond), "remove", "changed")
-            terminate(self.api, beyond)
-        new = self._launch(self._missing(found))
-        there = {name: machine for name, machine in found.by_name().items() if name in self.wanted} | new
-        if there:
-            AwsLauncher(self.fleet, self.api).publish_names({name: machine.address for name, machine in there.items()})
-        return {"names": self.wanted, "missing": []}
+        """Launch missing nodes, all or none, and remove those beyond the group's size."""
+        instances = list_instances(self.api, self.fleet)
+        self._reopen(instances)
+        surplus = [m for m in self._members(instances) if m.name and names.number_of(m.name) > self.count]
+        if surplus:
+            _emit((machine.name for machine in surplus), "remove", "changed")
+            terminate(self.api, surplus)
+        launched = self._launch(self._missing(instances))
+        existing = {name: machine for name, machine in instances.by_name().items() if name in self.static_names}
+        if static := existing | launched:
+            AwsLauncher(self.fleet, self.api).publish_names({name: m.address for name, m in static.items()})
+        return {"names": self.static_names, "missing": []}
 
     def remove(self) -> None:
-        """Ends every machine of the group, also those that Slurm started, and waits until they are gone: a network
-        interface that is still there would hold back the subnet. The controller is told first, or it would start new
-        ones."""
-        found = list_instances(self.api, self.fleet)
-        self._close(found)
-        deadline, told, pause = self.clock() + _GONE_S, set[str](), _FIRST_POLL_S
+        """Terminate every machine of the group, also those that Slurm started, and wait until they are gone.
+
+        The group is closed first, or the controller would launch new ones. A network interface that still exists
+        would block the deletion of the subnet, hence the wait.
+        """
+        self._close(list_instances(self.api, self.fleet))
+        deadline, terminated, pause = self.clock() + _TERMINATION_TIMEOUT_S, set[str](), _FIRST_POLL_S
         while machines := self._members(list_instances(self.api, self.fleet, ENDING)):
-            fresh = [machine for machine in machines if machine.id not in told]
-            if fresh:
-                _say((machine.name for machine in fresh), "remove", "start")
-                told |= set(terminate(self.api, fresh))
+            remaining = [machine for machine in machines if machine.id not in terminated]
+            if remaining:
+                _emit((machine.name for machine in remaining), "remove", "start")
+                terminated |= set(terminate(self.api, remaining))
             if self.clock() > deadline:
                 ids = ", ".join(machine.id for machine in machines)
-                raise Problem(f"groups.{self.name}", f"{ids} did not end in {_GONE_S:g} s", "run it again in a while")
+                what = f"{ids} did not terminate within {_TERMINATION_TIMEOUT_S:g} s"
+                raise Problem(f"groups.{self.name}", what, "run the command again in a few minutes")
             self.sleep(pause)
             pause = min(2 * pause, _POLL_S)
-        _say(self.wanted, "remove", "changed")
+        _emit(self.static_names, "remove", "changed")
 
-    def _missing(self, found: MachineList) -> list[str]:
-        there = {name for name, machine in found.by_name().items() if machine.running}
-        return [name for name in self.wanted if name not in there]
+    def _missing(self, instances: MachineList) -> list[str]:
+        running = {name for name, machine in instances.by_name().items() if machine.running}
+        return [name for name in self.static_names if name not in running]
 
-    def _members(self, found: MachineList) -> list[Machine]:
-        return [machine for machine in found.machines if machine.group == self.name]
+    def _members(self, instances: MachineList) -> list[Machine]:
+        return [machine for machine in instances.machines if machine.group == self.name]
 
     def _launch(self, missing: Sequence[str]) -> dict[str, Machine]:
         if not missing:
             return {}
-        _say(missing, "launch", "start")
+        _emit(missing, "launch", "start")
         entry = self.fleet.group(self.name)
         deadline = self.clock() + entry.retry_s
         while True:
             result = launch(self.api, self.fleet, entry.options, [tuple(missing)], uuid.uuid4().hex)
             if not result.missing:
-                _say(missing, "launch", "changed", next(iter(result.machines.values())).zone)
+                _emit(missing, "launch", "changed", next(iter(result.machines.values())).zone)
                 return result.machines
-            said = _told(result.shortages)
-            hopeless = all(one.fault.kind not in TRANSIENT for one in result.shortages)
-            if hopeless or self.clock() + _AGAIN_S > deadline:
-                _say(missing, "launch", "failed", said)
-                raise _none_to_be_had(self.name, len(missing), result.shortages, entry.retry_s)
-            _say(missing, "launch", "start", f"{said}; trying again")
-            self.sleep(_AGAIN_S)
+            reasons = _join(result.shortages)
+            permanent = all(shortage.fault.kind not in TRANSIENT for shortage in result.shortages)
+            if permanent or self.clock() + _RETRY_INTERVAL_S > deadline:
+                _emit(missing, "launch", "failed", reasons)
+                raise _capacity_problem(self.name, len(missing), result.shortages, entry.retry_s)
+            _emit(missing, "launch", "start", f"{reasons}; retrying")
+            self.sleep(_RETRY_INTERVAL_S)
 
-    def _close(self, found: MachineList) -> None:
-        if found.controller and self.name not in found.closed:
-            self._mark(found, found.closed | {self.name})
+    def _close(self, instances: MachineList) -> None:
+        """Forbid the controller to launch nodes of this group."""
+        if instances.controller and self.name not in instances.closed:
+            self._tag_closed(instances.controller, instances.closed | {self.name})
 
-    def _reopen(self, found: MachineList) -> None:
-        if found.controller and self.name in found.closed:
-            self._mark(found, found.closed - {self.name})
+    def _reopen(self, instances: MachineList) -> None:
+        if instances.controller and self.name in instances.closed:
+            self._tag_closed(instances.controller, instances.closed - {self.name})
 
-    def _mark(self, found: MachineList, closed: Collection[str]) -> None:
+    def _tag_closed(self, controller: str, closed: Collection[str]) -> None:
         tag = {"Key": CLOSED_TAG, "Value": " ".join(sorted(closed))}
-        self.api.call("ec2", "create_tags", Resources=[found.controller], Tags=[tag])
+        self.api.call("ec2", "create_tags", Resources=[controller], Tags=[tag])
 
 
-def _say(nodes: Iterable[str], step: str, state: State, detail: str = "") -> None:
+def _emit(nodes: Iterable[str], step: str, state: State, detail: str = "") -> None:
     for node in nodes:
         emit(Event("machines", node, step, state, detail))
 
 
-def _told(failed: Sequence[Shortage]) -> str:
-    return ", ".join(map(str, failed))
+def _join(shortages: Sequence[Shortage]) -> str:
+    return ", ".join(map(str, shortages))
 
 
-def _none_to_be_had(group: str, count: int, failed: Sequence[Shortage], retry_s: int) -> Problem:
-    kinds = dict.fromkeys(one.fault.kind for one in failed)
+def _capacity_problem(group: str, count: int, shortages: Sequence[Shortage], retry_s: int) -> Problem:
+    kinds = dict.fromkeys(shortage.fault.kind for shortage in shortages)
     waited = f" within {retry_s} s" if "shortage" in kinds else ""
-    messages = dict.fromkeys(str(one.fault) for one in failed if one.fault.kind not in TRANSIENT)
+    messages = dict.fromkeys(str(s.fault) for s in shortages if s.fault.kind not in TRANSIENT)
     fixes = [FIXES[kind] for kind in kinds if kind not in TRANSIENT] or [
-        "name more zones or a fallback under capacity, reserve capacity, or ask for fewer nodes"
+        "add zones or a fallback under capacity, reserve capacity, or ask for fewer nodes"
     ]
-    what = f"{count} machines could not be had{waited}: {_told(failed)}"
+    what = f"{count} machines could not be launched{waited}: {_join(shortages)}"
     return Problem(f"groups.{group}.capacity", "; ".join([what, *messages]), "; ".join(fixes))
 
 
 def _group(props: Properties) -> Group:
     fleet = _fleet(props)
-    # Numbers come back from the engine as floats.
+    # The Pulumi engine returns numbers as floats.
     return Group(AwsApi(fleet.region), fleet, props["group"], int(props["static"]), int(props["count"]))
 
 

@@ -1,28 +1,100 @@
-"""What machines have said of themselves, and what follows for the one who waits for them. Pure."""
+"""Waits until nodes report that they are ready; fails with the step and log line of the first node that failed.
+
+Running machines with another bundle set themselves up again through Systems Manager; none is replaced.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import pulumi
+from botocore.exceptions import ClientError
+from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
+
+from bootstrap.progress import Event, emit
+from cluster.names import CONTROLLER
+from infra.resources.problem import Problem
+from infra.resources.properties import Properties, changed, unknown
+from infra.targets.aws.client import client
+from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
 
-Verdict = Literal["ready", "coming", "stale"]
+NodeState = Literal["ready", "coming", "stale"]
+"""`stale`: the machine is idle, but failed or has another bundle, so it has to set itself up again."""
+
 LOG = "/var/log/muster/node.log"
+# More than a controller needs that has to build Slurm first.
+TIMEOUT_S = 3600.0
+POLL_S = 3.0
+# A terminated machine cannot report, so EC2 is asked as well, less often.
+EC2_POLL_S = 30.0
+# Limits of Systems Manager per call.
+COMMAND_BATCH, PARAMETER_BATCH = 50, 10
+# Not registered with Systems Manager yet, or not any more.
+_ABSENT = "InvalidInstanceId"
+_ALIVE = ("pending", "running")
+_INPUTS = ("cluster", "region", "bundle", "nodes")
+
+
+class NodeReportsProvider(ResourceProvider):
+    """Pulumi provider that waits for reports; its inputs are NodeReportsArgs."""
+
+    serialize_as_secret_always = False
+
+    def create(self, props: Properties) -> CreateResult:
+        return CreateResult(f"reported-{props['cluster']}-{min(props['nodes'])}", props | _wait(props))
+
+    def update(self, _id: str, _olds: Properties, news: Properties) -> UpdateResult:
+        return UpdateResult(news | _wait(news))
+
+    def read(self, id_: str, props: Properties) -> ReadResult:
+        reports = _read_reports(client("ssm", props["region"]), props["cluster"])
+        return ReadResult(id_, props | {"pending": _expected(props).unfinished(reports)})
+
+    def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
+        coming = unknown({key: news.get(key) for key in _INPUTS})
+        return DiffResult(changes=bool(coming or changed(olds, news, _INPUTS) or olds.get("pending")))
+
+    def delete(self, _id: str, props: Properties) -> None:
+        """Delete the reports; with the controller also those of the nodes that it launched."""
+        ssm, cluster = client("ssm", props["region"]), props["cluster"]
+        nodes = list(_read_reports(ssm, cluster) if CONTROLLER in props["nodes"] else props["nodes"])
+        for batch in _batches([parameters.node(cluster, node) for node in nodes], PARAMETER_BATCH):
+            ssm.delete_parameters(Names=batch)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Who has to be ready, and with what."""
+class NodeReportsArgs:
+    """The nodes to wait for, and what they have to have applied."""
 
-    nodes: Mapping[str, str]
-    """Instance by name; empty where any machine of that name will do."""
-    bundle: str
+    cluster: str
+    region: str
+    nodes: pulumi.Input[Mapping[str, str]]
+    """Instance ids by node name; empty where any machine of that name will do."""
+    bundle: pulumi.Input[str]
+    """Digest of the bundle that they must have applied."""
+    script: pulumi.Input[str]
+    """User data, which a running machine executes to set itself up again."""
+
+
+class NodeReports(Resource, module="muster", name="AwsReported"):
+    """The reports of a set of nodes; exists once all of them are ready."""
+
+    applied: pulumi.Output[str]
+    """Changes whenever a node has set itself up again."""
+    pending: pulumi.Output[list[str]]
+
+    def __init__(self, name: str, args: NodeReportsArgs, opts: pulumi.ResourceOptions) -> None:
+        super().__init__(NodeReportsProvider(), name, {**vars(args), "applied": None, "pending": None}, opts)
 
 
 @dataclass(frozen=True)
-class Failure:
+class NodeFailure:
+    """A node whose set-up failed, with its report."""
+
     node: str
     report: Report
 
@@ -30,34 +102,167 @@ class Failure:
         return f"node {self.node} failed at {self.report.step}: {self.report.line.rstrip('.')}"
 
 
-def verdict(wanted: Wanted, node: str, report: Report | None) -> Verdict:
-    """`stale`: the machine is there and at rest, but not as wanted: what it is to do has to be done again."""
-    if report is None or wanted.nodes[node] not in ("", report.instance):
-        return "coming"
-    if report.state == "working":
-        return "coming"
-    return "ready" if (report.state, report.bundle) == ("ready", wanted.bundle) else "stale"
+@dataclass(frozen=True)
+class ExpectedNodes:
+    """The nodes that have to be ready, and the bundle that they have to have."""
+
+    nodes: Mapping[str, str]
+    """Instance ids by node name; empty where any machine of that name will do."""
+    bundle: str
+
+    def state(self, node: str, report: Report | None) -> NodeState:
+        """Return what a node's report means."""
+        if report is None or self.nodes[node] not in ("", report.instance) or report.state == "working":
+            return "coming"
+        return "ready" if (report.state, report.bundle) == ("ready", self.bundle) else "stale"
+
+    def unfinished(self, reports: Mapping[str, Report]) -> list[str]:
+        """Return the nodes that are not ready."""
+        return [node for node in self.nodes if self.state(node, reports.get(node)) != "ready"]
+
+    def stale_instances(self, reports: Mapping[str, Report]) -> dict[str, str]:
+        """Return the instance ids, by node, of the machines that have to set themselves up again."""
+        return {node: reports[node].instance for node in self.nodes if self.state(node, reports.get(node)) == "stale"}
+
+    def failures(self, before: Mapping[str, Report], now: Mapping[str, Report]) -> list[NodeFailure]:
+        """Return the failures that were reported after `before` was read."""
+        stale = [(node, now[node]) for node in self.nodes if self.state(node, now.get(node)) == "stale"]
+        return [
+            NodeFailure(node, report)
+            for node, report in stale
+            if report.state == "failed" and report != before.get(node)
+        ]
 
 
-def unfinished(wanted: Wanted, reports: Mapping[str, Report]) -> list[str]:
-    return [node for node in wanted.nodes if verdict(wanted, node, reports.get(node)) != "ready"]
-
-
-def stale(wanted: Wanted, reports: Mapping[str, Report]) -> dict[str, str]:
-    """Instance by node: those that must be told to do it again."""
-    return {
-        node: reports[node].instance for node in wanted.nodes if verdict(wanted, node, reports.get(node)) == "stale"
+def find_lost_machines(ec2: Any, instances: Mapping[str, str]) -> dict[str, str]:
+    """Return, by node, why machines will never report: terminated or stopped, with EC2's reason."""
+    if not instances:
+        return {}
+    filters = [{"Name": "instance-id", "Values": sorted(instances.values())}]
+    pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
+    described = {
+        instance["InstanceId"]: instance
+        for page in pages
+        for reservation in page["Reservations"]
+        for instance in reservation["Instances"]
     }
+    losses = {node: _describe_loss(id_, described.get(id_)) for node, id_ in instances.items()}
+    return {node: text for node, text in losses.items() if text}
 
 
-def failures(wanted: Wanted, before: Mapping[str, Report], now: Mapping[str, Report]) -> list[Failure]:
-    """Failures that are news: what a machine said before it was told to do it again does not count."""
-    seen = [(node, now[node]) for node in wanted.nodes if verdict(wanted, node, now.get(node)) == "stale"]
-    return [Failure(node, one) for node, one in seen if one.state == "failed" and one != before.get(node)]
+def _describe_loss(id_: str, raw: Mapping[str, Any] | None) -> str:
+    """Return why a machine will not report; empty where it still may."""
+    if raw is None:
+        return f"{id_} does not exist any more"
+    state = raw["State"]["Name"]
+    reason = raw.get("StateReason", {}).get("Message", "")
+    return "" if state in _ALIVE else f"{id_} is {state}" + (f" ({reason})" if reason else "")
 
 
-def state_of(report: Report | None) -> str:
-    """For those who wait, in a few words."""
+def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S) -> Properties:
+    expected, ssm = _expected(props), client("ssm", props["region"])
+    before = _read_reports(ssm, props["cluster"])
+    _set_up_again(ssm, expected.stale_instances(before), props["script"])
+    deadline, ec2_poll = time.monotonic() + timeout_s, time.monotonic() + EC2_POLL_S
+    shown: Mapping[str, Report] = {}
+    while True:
+        reports = _read_reports(ssm, props["cluster"])
+        _show_progress(expected, shown, reports)
+        shown = reports
+        if failures := expected.failures(before, reports):
+            raise _failure_problem(failures)
+        unfinished = expected.unfinished(reports)
+        if not unfinished:
+            return {"applied": max((report.at for report in reports.values()), default=""), "pending": []}
+        if time.monotonic() > ec2_poll:
+            ec2_poll = time.monotonic() + EC2_POLL_S
+            instances = {node: expected.nodes[node] for node in unfinished if expected.nodes[node]}
+            _check_machines(props["region"], instances)
+        if time.monotonic() > deadline:
+            raise _timeout_problem(unfinished, reports, timeout_s)
+        time.sleep(poll_s)
+
+
+def _set_up_again(ssm: Any, instances: Mapping[str, str], script: str) -> None:
+    """Start the set-up on all machines at once; they report the result themselves."""
+    for node in instances:
+        emit(Event("bootstrap", node, "apply", "start", "sets itself up again"))
+    for batch in _batches(sorted(set(instances.values())), COMMAND_BATCH):
+        _send_command(ssm, batch, script)
+
+
+def _send_command(ssm: Any, instances: Sequence[str], script: str) -> None:
+    options = {"commands": [script], "executionTimeout": [str(int(TIMEOUT_S))]}
+    try:
+        ssm.send_command(InstanceIds=instances, DocumentName="AWS-RunShellScript", Parameters=options)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != _ABSENT:
+            raise
+        # A single unknown instance fails the whole call. A machine that is gone needs no command: its report is
+        # outdated, and the machine that has its name now reports itself.
+        if len(instances) > 1:
+            for instance in instances:
+                _send_command(ssm, [instance], script)
+
+
+def _read_reports(ssm: Any, cluster: str) -> dict[str, Report]:
+    """Return the reports of all nodes of a cluster by node name."""
+    pages = ssm.get_paginator("get_parameters_by_path").paginate(Path=parameters.nodes(cluster))
+    values = {entry["Name"].rpartition("/")[2]: entry["Value"] for page in pages for entry in page["Parameters"]}
+    return {node: Report.model_validate_json(value) for node, value in values.items()}
+
+
+def _show_progress(expected: ExpectedNodes, shown: Mapping[str, Report], reports: Mapping[str, Report]) -> None:
+    for node in expected.nodes:
+        report = reports.get(node)
+        if report is None or report == shown.get(node):
+            continue
+        if report.state == "working":
+            emit(Event("bootstrap", node, report.step, "start", report.line))
+        elif expected.state(node, report) == "ready":
+            emit(Event("bootstrap", node, report.step, "ok", "ready"))
+
+
+def _failure_problem(failures: Sequence[NodeFailure]) -> Problem:
+    first, *others = failures
+    for failure in failures:
+        emit(Event("bootstrap", failure.node, failure.report.step, "failed", failure.report.line))
+    also = f" (failed as well: {', '.join(failure.node for failure in others)})" if others else ""
+    fix = f"`muster ssh {first.node}` and read {LOG}; `muster up` retries it on the same machine"
+    return Problem("", f"{first}{also}", fix)
+
+
+def _check_machines(region: str, instances: Mapping[str, str]) -> None:
+    """Raise Problem where a machine will never report."""
+    lost = find_lost_machines(client("ec2", region), instances)
+    if not lost:
+        return
+    for node, reason in lost.items():
+        emit(Event("bootstrap", node, "boot", "failed", reason))
+    node, reason = next(iter(lost.items()))
+    fix = "`muster up` replaces a terminated machine; start a stopped one with `aws ec2 start-instances`"
+    raise Problem("", f"the machine of node {node} will not report: {reason}", fix)
+
+
+def _timeout_problem(unfinished: Sequence[str], reports: Mapping[str, Report], timeout_s: float) -> Problem:
+    node = unfinished[0]
+    more = f", and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
+    what = f"node {node} {_describe_progress(reports.get(node))} after {timeout_s / 60:.0f} minutes{more}"
+    fix = f"`muster ssh {node}` and read {LOG}, or the machine's console; `muster up` waits again"
+    return Problem("", what, fix)
+
+
+def _describe_progress(report: Report | None) -> str:
     if report is None:
         return "has not reported yet"
-    return f"{report.state} at {report.step}" if report.state != "ready" else "ready, but as another machine or bundle"
+    if report.state == "ready":
+        return "ready, but as another machine or with another bundle"
+    return f"{report.state} at {report.step}"
+
+
+def _expected(props: Properties) -> ExpectedNodes:
+    return ExpectedNodes(props["nodes"], props["bundle"])
+
+
+def _batches(items: Sequence[str], size: int) -> Iterable[list[str]]:
+    return (list(items[start : start + size]) for start in range(0, len(items), size))

@@ -1,6 +1,8 @@
-"""What only AWS knows, asked once and kept: account, images behind SSM parameters, a zone, what exists already.
+"""Looks up what only AWS knows, once: account, images behind SSM parameters, a zone, existing subnets and filesystems.
 
-An image that AWS publishes next month must not replace machines that run; a later `up` asks only for what is new."""
+The answers stay in the state, so that an image that AWS publishes later does not replace running machines; another `up`
+looks up only what is new.
+"""
 
 from __future__ import annotations
 
@@ -15,52 +17,56 @@ from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider,
 from infra.resources.problem import Problem
 from infra.resources.properties import Properties
 from infra.targets.aws.client import client
-from infra.targets.aws.offerings import sold
+from infra.targets.aws.offerings import offered_zones
 from infra.targets.aws.plan import images
 
 
 @dataclass(frozen=True)
 class ResolvedArgs:
+    """What to look up."""
+
     region: str
     parameters: Mapping[str, str]
-    """By kind of image: the SSM parameter that names it."""
+    """SSM parameters that hold an image id, by kind of image."""
     instance_types: Sequence[str]
-    """What the zone has to offer; none where the spec names its zones."""
+    """Types that the zone has to offer; empty where the spec names its zones."""
     vpc_id: str | None
     subnet_ids: Sequence[str]
     filesystem_ids: Sequence[str]
 
 
 class ResolvedProvider(ResourceProvider):
-    """Inputs: ResolvedArgs."""
+    """Pulumi provider of the lookup; its inputs are ResolvedArgs."""
 
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
         identity = client("sts", props["region"]).get_caller_identity()
-        known = {"account": identity["Account"], "partition": identity["Arn"].split(":")[1]}
-        return CreateResult(f"resolved-{props['region']}", props | known | _ask(props, {}))
+        account = {"account": identity["Account"], "partition": identity["Arn"].split(":")[1]}
+        return CreateResult(f"resolved-{props['region']}", props | account | _look_up(props, {}))
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
         replaces = ["region"] if olds["region"] != news["region"] else []
         return DiffResult(changes=bool(replaces or _missing(olds, news)), replaces=replaces)
 
     def update(self, _id: str, olds: Properties, news: Properties) -> UpdateResult:
-        known = {key: olds[key] for key in ("account", "partition")}
-        return UpdateResult(news | known | _ask(news, olds))
+        account = {key: olds[key] for key in ("account", "partition")}
+        return UpdateResult(news | account | _look_up(news, olds))
 
 
 class Resolved(Resource, module="muster", name="AwsResolved"):
+    """What AWS knows about the cluster's account, images, network and filesystems."""
+
     account: pulumi.Output[str]
     partition: pulumi.Output[str]
     images: pulumi.Output[dict[str, str]]
     zone: pulumi.Output[str]
-    """The one that offers every instance type; empty where the spec names zones."""
+    """The zone that offers every instance type; empty where the spec names zones."""
     subnet_zones: pulumi.Output[dict[str, str]]
     vpc_cidr: pulumi.Output[str]
-    """Of a VPC that exists already."""
+    """Address range of an existing VPC."""
     filesystems: pulumi.Output[dict[str, dict[str, str]]]
-    """Those that exist already, by id: kind, host and export of each."""
+    """Existing filesystems by id: kind, host and export of each."""
 
     def __init__(self, name: str, args: ResolvedArgs, opts: pulumi.ResourceOptions) -> None:
         outputs = dict.fromkeys(("account", "partition", "images", "zone", "subnet_zones", "vpc_cidr", "filesystems"))
@@ -68,7 +74,7 @@ class Resolved(Resource, module="muster", name="AwsResolved"):
 
 
 def _missing(olds: Properties, news: Properties) -> bool:
-    """A parameter under a known name is not asked again, nor a zone that is chosen."""
+    """Return whether the inputs name something that was not looked up yet."""
     new_images = set(news["parameters"]) - set(olds.get("images") or {})
     new_subnets = set(news["subnet_ids"]) - set(olds.get("subnet_zones") or {})
     new_filesystems = set(news["filesystem_ids"]) - set(olds.get("filesystems") or {})
@@ -76,65 +82,66 @@ def _missing(olds: Properties, news: Properties) -> bool:
     return bool(new_images or new_subnets or new_filesystems or new_types)
 
 
-def _ask(props: Properties, known: Properties) -> Properties:
+def _look_up(props: Properties, olds: Properties) -> Properties:
     region = props["region"]
     return {
-        "images": _images(region, props["parameters"], known.get("images") or {}),
-        "zone": _zone(region, props["instance_types"], known.get("zone") or ""),
-        "subnet_zones": _subnet_zones(region, props["subnet_ids"], known.get("subnet_zones") or {}),
-        "vpc_cidr": known.get("vpc_cidr") or _vpc_cidr(region, props.get("vpc_id")),
-        "filesystems": _filesystems(region, props["filesystem_ids"], known.get("filesystems") or {}),
+        "images": _images(region, props["parameters"], olds.get("images") or {}),
+        "zone": _zone(region, props["instance_types"], olds.get("zone") or ""),
+        "subnet_zones": _subnet_zones(region, props["subnet_ids"], olds.get("subnet_zones") or {}),
+        "vpc_cidr": olds.get("vpc_cidr") or _vpc_cidr(region, props.get("vpc_id")),
+        "filesystems": _filesystems(region, props["filesystem_ids"], olds.get("filesystems") or {}),
     }
 
 
-def _images(region: str, parameters: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+def _images(region: str, parameters: Mapping[str, str], olds: Mapping[str, str]) -> dict[str, str]:
     ssm = client("ssm", region)
-    return {kind: known.get(kind) or _image(ssm, region, kind, path) for kind, path in parameters.items()}
+    return {kind: olds.get(kind) or _image(ssm, region, kind, path) for kind, path in parameters.items()}
 
 
 def _image(ssm: object, region: str, kind: str, path: str) -> str:
     try:
-        found: str = ssm.get_parameter(Name=path)["Parameter"]["Value"]  # type: ignore[attr-defined]
+        image: str = ssm.get_parameter(Name=path)["Parameter"]["Value"]  # type: ignore[attr-defined]
     except ClientError as error:
         field = images.FIELDS[kind.partition("-")[0]]
         what = f"{region} has no image under {path} ({error.response['Error']['Code']})"
-        raise Problem(f"aws.{field}", what, f"name an image of your own with `{field}: ami-...`") from None
-    return found
+        raise Problem(f"aws.{field}", what, f"set the image with `{field}: ami-...`") from None
+    return image
 
 
-def _zone(region: str, instance_types: Sequence[str], known: str) -> str:
+def _zone(region: str, instance_types: Sequence[str], chosen: str) -> str:
     if not instance_types:
         return ""
-    offered = sold(client("ec2", region), sorted(set(instance_types)))
+    offered = offered_zones(client("ec2", region), sorted(set(instance_types)))
     common = sorted(set.intersection(*map(set, offered.values())))
-    if known and known not in common:
-        missing = ", ".join(name for name, zones in offered.items() if known not in zones)
-        raise Problem("groups", f"{known}, where this cluster is, has no {missing}", "choose a type that is sold there")
+    if chosen and chosen not in common:
+        missing = ", ".join(name for name, zones in offered.items() if chosen not in zones)
+        what = f"{chosen}, the zone of this cluster, does not offer {missing}"
+        raise Problem("groups", what, "choose an instance type that this zone offers")
     if not common:
-        told = "; ".join(f"{name}: {', '.join(zones) or 'nowhere'}" for name, zones in offered.items())
-        what = f"no zone of {region} offers all of them ({told})"
-        raise Problem("aws.zones", what, "name several zones, one region further, or other instance types")
-    return known or common[0]
+        offers = "; ".join(f"{name}: {', '.join(zones) or 'no zone'}" for name, zones in offered.items())
+        what = f"no zone of {region} offers all instance types ({offers})"
+        raise Problem("aws.zones", what, "set several zones, another region, or other instance types")
+    return chosen or common[0]
 
 
-def _subnet_zones(region: str, subnet_ids: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
-    asked = [subnet for subnet in subnet_ids if subnet not in known]
-    if not asked:
-        return {subnet: known[subnet] for subnet in subnet_ids}
+def _subnet_zones(region: str, subnet_ids: Sequence[str], olds: Mapping[str, str]) -> dict[str, str]:
+    new = [subnet for subnet in subnet_ids if subnet not in olds]
+    if not new:
+        return {subnet: olds[subnet] for subnet in subnet_ids}
     with _existing("network.subnet_ids", "private subnets of network.vpc_id, in this region and account"):
-        found = client("ec2", region).describe_subnets(SubnetIds=asked)["Subnets"]
-    zones = {**known, **{subnet["SubnetId"]: subnet["AvailabilityZone"] for subnet in found}}
-    _one_each({subnet: zones[subnet] for subnet in subnet_ids})
+        described = client("ec2", region).describe_subnets(SubnetIds=new)["Subnets"]
+    zones = {**olds, **{subnet["SubnetId"]: subnet["AvailabilityZone"] for subnet in described}}
+    _check_one_per_zone({subnet: zones[subnet] for subnet in subnet_ids})
     return {subnet: zones[subnet] for subnet in subnet_ids}
 
 
-def _one_each(zones: Mapping[str, str]) -> None:
-    """EFS has one address in a zone, and machines close together are in one subnet."""
+def _check_one_per_zone(zones: Mapping[str, str]) -> None:
+    """Refuse two subnets in a zone: EFS has one address per zone, and a placement group needs one subnet."""
     for zone in dict.fromkeys(zones.values()):
-        there = [subnet for subnet, of in zones.items() if of == zone]
-        if len(there) > 1:
-            what = f"{', '.join(there)} are all in {zone}; allowed: one subnet per zone"
-            raise Problem("network.subnet_ids", what, f"keep one of them, for example {there[0]}")
+        subnets = [subnet for subnet, subnet_zone in zones.items() if subnet_zone == zone]
+        if len(subnets) > 1:
+            what = f"{', '.join(subnets)} are all in {zone}; allowed: one subnet per zone"
+            raise Problem("network.subnet_ids", what, f"keep one of them, for example {subnets[0]}")
 
 
 def _vpc_cidr(region: str, vpc_id: str | None) -> str:
@@ -147,41 +154,46 @@ def _vpc_cidr(region: str, vpc_id: str | None) -> str:
 
 @contextmanager
 def _existing(where: str, allowed: str) -> Iterator[None]:
-    """A refusal of AWS as one message."""
+    """Turn an error of AWS into a Problem of the field `where`."""
     try:
         yield
     except ClientError as error:
-        said = error.response["Error"]
-        raise Problem(where, f"{said.get('Message', '')} ({said['Code']})", f"write {allowed}") from None
+        details = error.response["Error"]
+        raise Problem(where, f"{details.get('Message', '')} ({details['Code']})", f"write {allowed}") from None
 
 
-def _filesystems(region: str, ids: Sequence[str], known: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    return {one: known.get(one) or _filesystem(region, one) for one in ids}
+def _filesystems(region: str, ids: Sequence[str], olds: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    return {id_: olds.get(id_) or _filesystem(region, id_) for id_ in ids}
 
 
 def _filesystem(region: str, id_: str) -> dict[str, str]:
-    """An id does not say whether it is of FSx or of EFS."""
-    found = _lustre(region, id_)
-    if found:
-        return found
+    """Return what a filesystem is; its id does not show whether it belongs to FSx or EFS."""
+    if lustre := _lustre(region, id_):
+        return lustre
     try:
         client("efs", region).describe_file_systems(FileSystemId=id_)
     except ClientError as error:
         what = f"{region} has neither an FSx nor an EFS filesystem {id_} ({error.response['Error']['Code']})"
-        raise Problem("storage", what, "write the id of one that exists in this region and account") from None
+        raise Problem("storage", what, "write the id of a filesystem of this region and account") from None
     return {"kind": "efs", "host": f"{id_}.efs.{region}.amazonaws.com", "export": "/"}
 
 
 def _lustre(region: str, id_: str) -> dict[str, str] | None:
     try:
-        found = client("fsx", region).describe_file_systems(FileSystemIds=[id_])["FileSystems"]
+        described = client("fsx", region).describe_file_systems(FileSystemIds=[id_])["FileSystems"]
     except ClientError as error:
         if error.response["Error"]["Code"] != "FileSystemNotFound":
             raise
         return None
-    if not found:
+    if not described:
         return None
-    kind = found[0]["FileSystemType"]
+    filesystem = described[0]
+    kind = filesystem["FileSystemType"]
     if kind != "LUSTRE":
-        raise Problem("storage", f"{id_} is an FSx filesystem of type {kind}", "name one of Lustre, or of EFS")
-    return {"kind": "lustre", "host": found[0]["DNSName"], "export": found[0]["LustreConfiguration"]["MountName"]}
+        what = f"{id_} is an FSx filesystem of type {kind}; allowed: LUSTRE"
+        raise Problem("storage", what, "write the id of an FSx for Lustre or EFS filesystem")
+    return {
+        "kind": "lustre",
+        "host": filesystem["DNSName"],
+        "export": filesystem["LustreConfiguration"]["MountName"],
+    }

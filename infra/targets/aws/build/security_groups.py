@@ -1,4 +1,4 @@
-"""Security groups, and every rule as a resource of its own: groups name each other, which inline rules cannot."""
+"""Security groups, with every rule as its own resource: groups refer to each other, which inline rules cannot do."""
 
 from __future__ import annotations
 
@@ -7,50 +7,53 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.targets.aws.build.component import AwsComponent, Site
 from infra.targets.aws.build.network import Network
-from infra.targets.aws.build.part import Part, Site
 from infra.targets.aws.plan import security
 from infra.targets.aws.plan.security import Rule
 
 
-class SecurityGroups(Part):
+class SecurityGroups(AwsComponent):
+    """The security groups of a cluster and their rules."""
+
     ids: dict[str, pulumi.Output[str]]
+    """Ids by the group's name in the plan."""
+    rules: list[pulumi.Resource]
 
     def __init__(self, site: Site, network: Network) -> None:
         super().__init__("SecurityGroups", site)
-        self._cidr = network.cidr
-        self.ids = {name: self._group(name, network.vpc_id) for name in security.groups(site.spec)}
-        self.rules = [self._rule(rule) for rule in security.rules(site.spec)]
+        self.ids = {name: self._create_group(name, network.vpc_id) for name in security.groups(site.spec)}
+        self.rules = [self._create_rule(rule, network.cidr) for rule in security.rules(site.spec)]
         self.register_outputs({"ids": self.ids})
 
-    def _group(self, name: str, vpc_id: pulumi.Input[str]) -> pulumi.Output[str]:
-        made = aws.ec2.SecurityGroup(
+    def _create_group(self, name: str, vpc_id: pulumi.Input[str]) -> pulumi.Output[str]:
+        group = aws.ec2.SecurityGroup(
             name,
             name=self.site.name(name),
             vpc_id=vpc_id,
             description=security.DESCRIPTIONS[name],
-            tags=self.named(name),
-            opts=self.child(),
+            tags=self.name_tag(name),
+            opts=self.child_options(),
         )
-        return made.id  # type: ignore[no-any-return]
+        return group.id  # type: ignore[no-any-return]
 
-    def _rule(self, rule: Rule) -> pulumi.Resource:
-        make = aws.vpc.SecurityGroupIngressRule if rule.direction == "in" else aws.vpc.SecurityGroupEgressRule
+    def _create_rule(self, rule: Rule, vpc_cidr: pulumi.Input[str]) -> pulumi.Resource:
+        rule_type = aws.vpc.SecurityGroupIngressRule if rule.direction == "in" else aws.vpc.SecurityGroupEgressRule
         ports = {} if rule.ports is None else {"from_port": rule.ports[0], "to_port": rule.ports[1]}
-        return make(  # type: ignore[no-any-return]
+        return rule_type(  # type: ignore[no-any-return]
             rule.name,
             security_group_id=self.ids[rule.group],
             description=rule.description,
             ip_protocol=rule.protocol,
-            tags=self.named(rule.name),
-            opts=self.child(),
+            tags=self.name_tag(rule.name),
+            opts=self.child_options(),
             **ports,
-            **self._peer(rule.peer),
+            **self._peer(rule.peer, vpc_cidr),
         )
 
-    def _peer(self, peer: str) -> dict[str, Any]:
+    def _peer(self, peer: str, vpc_cidr: pulumi.Input[str]) -> dict[str, Any]:
         if peer == security.VPC:
-            return {"cidr_ipv4": self._cidr}
+            return {"cidr_ipv4": vpc_cidr}
         if peer in self.ids:
             return {"referenced_security_group_id": self.ids[peer]}
         return {"cidr_ipv4": peer}

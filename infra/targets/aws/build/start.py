@@ -1,4 +1,4 @@
-"""From machines to a Slurm cluster on AWS: access for people, nodes by name, their reports, the gate."""
+"""Turns the machines of a cluster on AWS into a Slurm cluster: access for people, compute nodes, reports, the gate."""
 
 from __future__ import annotations
 
@@ -16,78 +16,82 @@ from infra.plan import BuildPlan
 from infra.targets.aws.build.access import Access
 from infra.targets.aws.build.cluster import AwsCluster
 from infra.targets.aws.build.gate import AwsGate, GateArgs
-from infra.targets.aws.build.inventory import static_names, with_static
+from infra.targets.aws.build.inventory import add_static_nodes, static_names
 from infra.targets.aws.build.nodes import Nodes, NodesArgs
-from infra.targets.aws.build.reported import Reported, ReportedArgs
+from infra.targets.aws.build.reports import NodeReports, NodeReportsArgs
 from infra.targets.target import Context
 
 
-def start(plan: BuildPlan, built: AwsCluster, context: Context) -> pulumi.Output[dict[str, Any]]:
-    """What the gate found; known once a job has crossed every node that always exists."""
+def start_cluster(plan: BuildPlan, cluster: AwsCluster, context: Context) -> pulumi.Output[dict[str, Any]]:
+    """Return the gate's result, available once a job has crossed every node that always exists."""
+    # Access comes first, so that people can look at a node that hangs.
     access = Access(
         "access",
-        inventory=built.inventory,
+        inventory=cluster.inventory,
         spec=context.spec,
         stack=context.stack,
-        region=built.region,
+        region=cluster.region,
         ssh_private_key=context.secrets.ssh_private_key,
-        opts=pulumi.ResourceOptions(parent=built),
+        opts=pulumi.ResourceOptions(parent=cluster),
     )
-    # Access first: who waits for a node that hangs can look at it.
-    reports = [_reported(built, role, {role: id_}, access) for role, id_ in built.instances.items()]
-    launched = nodes(plan, built)
-    if always := static_names(plan):
-        # Whichever machine has the name: Slurm's side replaces broken ones.
-        reports.append(_reported(built, "compute", dict.fromkeys(always, ""), access, *launched))
+    reports = [_await_reports(cluster, role, {role: id_}, access) for role, id_ in cluster.instances.items()]
+    groups = _create_groups(plan, cluster)
+    if compute_nodes := static_names(plan):
+        # No instance ids: the machine behind a name may change, because Slurm's side replaces broken ones.
+        reports.append(_await_reports(cluster, "compute", dict.fromkeys(compute_nodes, ""), access, *groups))
+    applied = pulumi.Output.all(*(report.applied for report in reports))
     gate = AwsGate(
         "ready",
         GateArgs(
-            inventory=built.inventory.apply(partial(_with_static, built.domain)),
+            inventory=cluster.inventory.apply(partial(_add_static_nodes, cluster.domain)),
             environment=_environment(context),
             user=next(iter(context.spec.users)),
-            applied=pulumi.Output.all(*(one.applied for one in reports)).apply(lambda said: " ".join(map(str, said))),
-            region=built.region,
+            applied=applied.apply(lambda times: " ".join(map(str, times))),
+            region=cluster.region,
         ),
-        pulumi.ResourceOptions(parent=built, depends_on=[*launched, *reports]),
+        pulumi.ResourceOptions(parent=cluster, depends_on=[*groups, *reports]),
     )
     return gate.ready
 
 
-def nodes(plan: BuildPlan, built: AwsCluster) -> list[Nodes]:
-    """One resource per group, also where all of its nodes come and go: it is what ends them with the cluster."""
+def _create_groups(plan: BuildPlan, cluster: AwsCluster) -> list[Nodes]:
+    """Create one resource per group, also for groups without static nodes: it removes their nodes with the cluster."""
     return [
         Nodes(
             NodesArgs(
-                group=one.group,
-                static=one.static,
-                count=one.count,
-                machine=pulumi.Output.concat(one.instance_type, " ", built.images[one.group], " ", one.fabric),
-                fleet=built.fleet,
+                group=node_set.group,
+                static=node_set.static,
+                count=node_set.count,
+                machine=pulumi.Output.concat(
+                    node_set.instance_type, " ", cluster.images[node_set.group], " ", node_set.fabric
+                ),
+                fleet=cluster.fleet,
             ),
-            pulumi.ResourceOptions(parent=built, depends_on=[*built.shipped, *built.ground]),
+            pulumi.ResourceOptions(parent=cluster, depends_on=list(cluster.compute_prerequisites)),
         )
-        for one in plan.sets
+        for node_set in plan.sets
     ]
 
 
-def _reported(
-    built: AwsCluster, role: Role, names: Mapping[str, pulumi.Input[str]], *after: pulumi.Resource
-) -> Reported:
-    args = ReportedArgs(
-        cluster=built.cluster,
-        region=built.region,
-        nodes=pulumi.Output.all(**names),
-        bundle=built.bundle.apply(lambda packed: packed.digest),
-        script=built.scripts[role],
+def _await_reports(
+    cluster: AwsCluster, role: Role, instances: Mapping[str, pulumi.Input[str]], *after: pulumi.Resource
+) -> NodeReports:
+    args = NodeReportsArgs(
+        cluster=cluster.cluster,
+        region=cluster.region,
+        nodes=pulumi.Output.all(**instances),
+        bundle=cluster.node_files.bundle.apply(lambda packed: packed.digest),
+        script=cluster.node_files.user_data[role],
     )
-    return Reported(role, args, pulumi.ResourceOptions(parent=built, depends_on=[*built.shipped, *after]))
+    options = pulumi.ResourceOptions(parent=cluster, depends_on=[*cluster.node_prerequisites, *after])
+    return NodeReports(role, args, options)
 
 
-def _with_static(domain: str, text: str) -> str:
-    return with_static(domain, Inventory.model_validate_json(text)).model_dump_json()
+def _add_static_nodes(domain: str, text: str) -> str:
+    return add_static_nodes(domain, Inventory.model_validate_json(text)).model_dump_json()
 
 
 def _environment(context: Context) -> str:
-    """Where nodes have the training environment of this lock file."""
+    """Return the folder in which nodes have the training environment of the spec's lock file."""
     lock = (Home.of(os.environ).repo / context.spec.software.training_lock).read_bytes()
     return f"/shared/env/{sha256(lock).hexdigest()[:16]}"

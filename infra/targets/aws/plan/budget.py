@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cluster.spec import ClusterSpec
 
-TOLD_AT = (50, 80, 100)
-STOP_AT = 100
+NOTIFY_AT_PERCENT = (50, 80, 100)
+STOP_AT_PERCENT = 100
 
 
 def stops(spec: ClusterSpec) -> bool:
@@ -21,6 +21,6 @@ def sentence(spec: ClusterSpec) -> str:
     limit = f"AWS Budget of {budget.usd_per_month:,.0f} USD a month, counted by the cluster's tag"
     if not budget.notify:
         return f"{limit}: counts, tells nobody; idle GPU nodes are stopped when it is spent"
-    *first, last = (f"{percent}" for percent in TOLD_AT)
+    *first, last = (f"{percent}" for percent in NOTIFY_AT_PERCENT)
     told = f"{', '.join(budget.notify)} told at {', '.join(first)} and {last} %"
-    return f"{limit}: {told}; at {STOP_AT} % no node is launched any more and idle GPU nodes are stopped"
+    return f"{limit}: {told}; at {STOP_AT_PERCENT} % no node is launched any more and idle GPU nodes are stopped"

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.aws.offerings import sold
+from infra.targets.aws.offerings import offered_zones
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.spec import aws_section
 from infra.targets.aws.validate.network import addresses_needed
@@ -98,7 +98,7 @@ def _names_work(ec2: Any, vpc: str) -> Iterator[Issue]:
 
 def _offered(subject: Subject, there: set[str]) -> Iterator[Issue]:
     """Of subnets whose zones the spec does not name."""
-    offers = sold(subject.client("ec2"), sorted(set(named(subject.spec).values())))
+    offers = offered_zones(subject.client("ec2"), sorted(set(named(subject.spec).values())))
     for where, name in named(subject.spec).items():
         if there and not there & set(offers[name]):
             message = f"{name} is not sold in {', '.join(sorted(there))}, where the subnets are"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.aws.offerings import sold
+from infra.targets.aws.offerings import offered_zones
 from infra.targets.aws.plan.network import AUTO, zones
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.spec import aws_section
@@ -20,7 +20,7 @@ def offered(subject: Subject) -> Iterator[Issue]:
     if subject.spec.network.vpc_id and not (section and section.zones):
         # The zones are those of the subnets, which are looked at elsewhere.
         return
-    yield from judge(subject.spec, sold(subject.client("ec2"), sorted(set(named(subject.spec).values()))))
+    yield from judge(subject.spec, offered_zones(subject.client("ec2"), sorted(set(named(subject.spec).values()))))
 
 
 def judge(spec: ClusterSpec, found: Offered) -> Iterator[Issue]:

@@ -14,7 +14,7 @@ from cluster.spec import ClusterSpec
 from infra.targets.aws import run_command
 from infra.targets.aws.build import gate
 from infra.targets.aws.build.access import AccessProvider
-from infra.targets.aws.build.inventory import inventory, static_names, with_static
+from infra.targets.aws.build.inventory import add_static_nodes, build_inventory, static_names
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT
@@ -30,7 +30,7 @@ def known(made: ClusterSpec) -> Inventory:
         name: {"address": f"10.0.0.{number}", "host_key": f"ssh-ed25519 {name}", "machine_id": f"i-{name}"}
         for number, name in enumerate(("controller", "login"), 10)
     }
-    return inventory(plan(made), machines, "ssh-ed25519 compute")
+    return build_inventory(plan(made), machines, "ssh-ed25519 compute")
 
 
 def props(made: ClusterSpec) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_a_script_runs_through_systems_manager(aws: Moto) -> None:  # noqa: F811
 
 def test_static_nodes_are_what_the_gate_crosses() -> None:
     made = spec()
-    found = with_static("h200.muster.internal", known(made))
+    found = add_static_nodes("h200.muster.internal", known(made))
     assert static_names(plan(made)) == ["h200-1", "h200-2"]
     assert [(n.name, n.address, n.gpus.count, n.fabric, n.host_key) for n in found.compute] == [
         ("h200-1", "h200-1.h200.muster.internal", 8, "efa", "ssh-ed25519 compute"),
@@ -112,7 +112,7 @@ def test_where_every_node_comes_and_goes_there_is_nothing_to_cross(monkeypatch: 
 
 def test_the_gate_asks_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     made = spec()
-    found = with_static("d", known(made))
+    found = add_static_nodes("d", known(made))
     asked: list[str] = []
 
     def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:

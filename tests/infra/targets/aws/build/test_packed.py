@@ -10,8 +10,8 @@ import pytest
 from bootstrap import bundle
 from bootstrap.steps.ssh import render_known_hosts
 from cluster.inventory import Inventory
-from infra.targets.aws.build import cluster
-from infra.targets.aws.build.bundle import Packed
+from infra.targets.aws.build import bundle as build_bundle
+from infra.targets.aws.build.bundle import PackedBundle
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT, STACKS, capture
 
@@ -21,11 +21,11 @@ def test_every_node_knows_the_host_keys_of_all_of_them(stack: str) -> None:
     spec = read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
     packed: list[Inventory] = []
 
-    def pack(_stack: str, _architecture: str, files: Mapping[str, str]) -> Packed:
+    def pack(_stack: str, _architecture: str, files: Mapping[str, str]) -> PackedBundle:
         packed.append(Inventory.model_validate_json(files[bundle.INVENTORY]))
-        return Packed("digest", "sha256", "bundle.tar")
+        return PackedBundle("digest", "sha256", "bundle.tar")
 
-    with patch.object(cluster, "pack", pack):
+    with patch.object(build_bundle, "pack_bundle", pack):
         capture(spec, stack)
     (found,) = packed
     keys = dict(line.split(" ", 1) for line in render_known_hosts(found).splitlines())

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from infra.resources.problem import Problem
-from infra.targets.aws.build.host_keys import HostKeysProvider
 from infra.targets.aws.build.resolved import ResolvedArgs, ResolvedProvider
+from infra.targets.aws.build.secrets import HostKeysProvider
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
 # One that moto publishes; the deep learning images have paths of the same kind.
@@ -67,7 +67,9 @@ def test_another_path_under_a_known_name_changes_nothing(aws: Moto) -> None:  # 
 
 def test_a_type_that_the_zone_lacks_is_refused_by_name(aws: Moto) -> None:  # noqa: F811
     elsewhere = resolved(ARGS) | {"zone": f"{REGION}z"}
-    with pytest.raises(Problem, match=f"{REGION}z, where this cluster is, has no g6.8xlarge, m7i.large, m7i.xlarge"):
+    with pytest.raises(
+        Problem, match=f"{REGION}z, the zone of this cluster, does not offer g6.8xlarge, m7i.large, m7i.xlarge"
+    ):
         again(elsewhere, replace(ARGS, instance_types=["g6.8xlarge", "m7i.large", "m7i.xlarge"]))
 
 
@@ -79,7 +81,7 @@ def test_an_image_that_is_not_there_is_told_with_its_path(aws: Moto) -> None:  #
 
 
 def test_a_type_sold_nowhere_is_told(aws: Moto) -> None:  # noqa: F811
-    with pytest.raises(Problem, match=r"no zone of us-east-1 offers all of them \(.*p99.xlarge: nowhere\)"):
+    with pytest.raises(Problem, match=r"no zone of us-east-1 offers all instance types \(.*p99.xlarge: no zone\)"):
         resolved(replace(ARGS, instance_types=["m7i.large", "p99.xlarge"]))
 
 

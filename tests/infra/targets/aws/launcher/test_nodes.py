@@ -96,9 +96,9 @@ def test_all_or_none_are_launched_and_a_shortage_names_the_zones(
     monkeypatch.setenv("MUSTER_PROGRESS", str(tmp_path / "progress"))
     aws.capacity |= {(TYPE, zone): 1 for zone in ZONES}
     began = clock.now()
-    with pytest.raises(Problem, match=r"groups\.gpu\.capacity: 2 machines could not be had within 600 s") as problem:
+    with pytest.raises(Problem, match=r"groups\.gpu\.capacity: 2 machines could not be launched within 600 s") as problem:
         group.ensure()
-    assert "us-east-1a on-demand none, us-east-1b on-demand none. Fix: name more zones" in str(problem.value)
+    assert "us-east-1a on-demand none, us-east-1b on-demand none. Fix: add zones or a fallback" in str(problem.value)
     assert clock.now() - began <= 600
     assert list_running(aws) == []
     events = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
@@ -110,7 +110,7 @@ def test_all_or_none_are_launched_and_a_shortage_names_the_zones(
         "detail": "",
         "t": 0,
     }
-    assert events[2]["detail"] == "us-east-1a on-demand none, us-east-1b on-demand none; trying again"
+    assert events[2]["detail"] == "us-east-1a on-demand none, us-east-1b on-demand none; retrying"
     assert {event["node"] for event in events if event["state"] == "failed"} == {"gpu-1", "gpu-2"}
 
 
@@ -150,6 +150,6 @@ def test_machines_that_do_not_end_are_named(
     group.ensure()
     monkeypatch.setattr("infra.targets.aws.build.nodes.terminate", lambda _api, some: [machine.id for machine in some])
     began = clock.now()
-    with pytest.raises(Problem, match=r"groups.gpu: i-\w+, i-\w+ did not end in 1200 s"):
+    with pytest.raises(Problem, match=r"groups.gpu: i-\w+, i-\w+ did not terminate within 1200 s"):
         group.remove()
     assert clock.now() - began < 1300

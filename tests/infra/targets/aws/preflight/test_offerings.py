@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.targets.aws.offerings import sold
+from infra.targets.aws.offerings import offered_zones
 from infra.targets.aws.preflight import offerings
 from tests.infra.targets.aws.preflight.words import words
 from tests.infra.targets.aws.specs import group, spec
@@ -64,7 +64,7 @@ def test_no_zone_has_them_all() -> None:
 
 @pytest.mark.parametrize("name", ["g6.8xlarge", "m7i.large"])
 def test_aws_is_asked_for_all_pages(aws: Moto, name: str) -> None:
-    asked = sold(aws.client("ec2"), ["g6.8xlarge", "m7i.large", "x9.nothing"])
+    asked = offered_zones(aws.client("ec2"), ["g6.8xlarge", "m7i.large", "x9.nothing"])
     assert asked[name] == sorted(asked[name])
     assert asked[name]
     assert asked["x9.nothing"] == []

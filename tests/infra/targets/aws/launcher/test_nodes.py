@@ -96,9 +96,9 @@ def test_all_or_none_are_launched_and_a_shortage_names_the_zones(
     monkeypatch.setenv("MUSTER_PROGRESS", str(tmp_path / "progress"))
     aws.capacity |= {(TYPE, zone): 1 for zone in ZONES}
     began = clock.now()
-    with pytest.raises(Problem, match=r"groups\.gpu\.capacity: 2 machines could not be launched within 600 s") as problem:
+    with pytest.raises(Problem, match=r"groups\.gpu\.capacity: 2 machines could not be launched within 600 s") as error:
         group.ensure()
-    assert "us-east-1a on-demand none, us-east-1b on-demand none. Fix: add zones or a fallback" in str(problem.value)
+    assert "us-east-1a on-demand none, us-east-1b on-demand none. Fix: add zones or a fallback" in str(error.value)
     assert clock.now() - began <= 600
     assert list_running(aws) == []
     events = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]

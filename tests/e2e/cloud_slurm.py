@@ -1,6 +1,7 @@
-"""A real slurmctld whose nodes are machines that moto pretends to have: each that is launched boots as a container.
+"""A real slurmctld whose nodes are instances of the moto stub: each launched instance boots as a container.
 
-Only daemons run in these containers, no systemd: what is shown is how Slurm and the power programs get along."""
+The containers run daemons and no systemd: the subject is how Slurm and the power programs work together.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +32,14 @@ KEY = bytes(range(1, 33))
 
 
 class CloudSlurm:
-    """The controller; `boot` is what EC2 would do with a machine."""
+    """The controller of the cluster; `boot` does what EC2 does with an instance."""
 
     def __init__(self, network: Network, folder: Path) -> None:
         self.network, self.folder = network, folder
         self.controller = self._start("controller", "slurmctld -D")
 
     def run(self, script: str, *, check: bool = True) -> str:
+        """Run a script on the controller and return its output."""
         try:
             done = self.controller.exec_run(["bash", "-c", script])
         except APIError as ended:
@@ -51,7 +53,7 @@ class CloudSlurm:
         self.run("/etc/muster/power/sweep")
 
     def node(self, name: str) -> str:
-        """Its state, as slurmctld writes it."""
+        """Return the state of a node as slurmctld prints it."""
         return self.run(f"scontrol show node {name} --oneliner | grep -o ' State=[^ ]*' | cut -d= -f2")
 
     def boot(self, name: str) -> Container:
@@ -64,16 +66,16 @@ class CloudSlurm:
         return self.controller.logs(tail=60).decode()
 
     def _start(self, name: str, daemon: str) -> Container:
-        """The folder is each machine's own /etc: Slurm's files on the controller, the key on all."""
+        """Start a machine whose /etc is the prepared folder: Slurm's files on the controller, the key on all."""
         prepare = (
             "cp -r /muster/etc/. /etc/ && chown -R slurm:slurm /etc/slurm && chmod 600 /etc/slurm/slurm.key"
             " && mkdir -p /var/lib/muster/power /var/log/slurm /run/slurm /var/lib/slurm/slurmctld"
             " && chown -R slurm:slurm /var/lib/muster /var/log/slurm /run/slurm /var/lib/slurm"
         )
-        own = "" if name == "controller" else " && rm -f /etc/slurm/*.conf"
+        without_files = "" if name == "controller" else " && rm -f /etc/slurm/*.conf"
         return docker.from_env().containers.run(
             names.IMAGE,
-            ["bash", "-c", f"{prepare}{own} && exec {daemon}"],
+            ["bash", "-c", f"{prepare}{without_files} && exec {daemon}"],
             entrypoint="",
             detach=True,
             init=True,
@@ -91,13 +93,14 @@ class CloudSlurm:
 
 @contextmanager
 def cloud_slurm(moto: Moto, fleet: Fleet, sets: tuple[NodeSet, ...], folder: Path) -> Iterator[CloudSlurm]:
+    """Run a controller for these nodes until the block ends."""
     network = docker.from_env().networks.create(CLUSTER, driver="bridge", internal=True, labels=LABELS)
     network.reload()
     gateway = network.attrs["IPAM"]["Config"][0]["Gateway"]
     try:
         # Containers reach this machine at their network's gateway, not at its loopback.
         with listening(moto, gateway) as url:
-            _write(folder, fleet, sets, url)
+            _write_files(folder, fleet, sets, url)
             slurm = CloudSlurm(network, folder)
             wait_until(lambda: "UP" in slurm.run("scontrol ping", check=False), "slurmctld answers", 30)
             yield slurm
@@ -107,7 +110,7 @@ def cloud_slurm(moto: Moto, fleet: Fleet, sets: tuple[NodeSet, ...], folder: Pat
         network.remove()
 
 
-def _write(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint: str) -> None:
+def _write_files(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint: str) -> None:
     controller = Node(
         name="controller", role="controller", address="controller", host_key="", machine_id="", cpus=1, memory_mb=1024
     )
@@ -120,7 +123,7 @@ def _write(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint: str)
             "slurm": {
                 "suspend_s": 3600,
                 "resume_s": 600,
-                # No database here, and everything sooner than on a cluster.
+                # There is no database here, and nodes are suspended sooner than on a cluster.
                 "extra": {
                     "AccountingStorageType": "accounting_storage/none",
                     "AccountingStorageEnforce": "nojobs",

@@ -1,4 +1,4 @@
-"""Slurm itself runs the power programs against moto: jobs start machines, faults cost a node and never a job."""
+"""A real Slurm runs the power programs against moto: jobs start machines, and faults cost a node but never a job."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from tests.slurm.power.cluster import TYPE, ZONES, list_running, make_fleet, rea
 
 __all__ = ["aws", "moto"]
 
-# The programs start a Python with boto3 in it, on a machine that may have other things to do.
-PATIENCE_S = 300.0
+# Each program starts a Python that imports boto3, possibly on a busy machine.
+TIMEOUT_S = 300.0
 SET = NodeSet(group="gpu", count=4, static=1, cpus=1, memory_mb=900, fabric="efa")
 
 
-def test_machines_come_and_go_as_slurm_asks(aws: Moto, tmp_path: Path) -> None:
+def test_machines_start_and_end_as_slurm_asks(aws: Moto, tmp_path: Path) -> None:
     fleet = with_retry_s(make_fleet(aws))
     tmp_path.chmod(0o755)
     with cloud_slurm(aws, fleet, (SET,), tmp_path) as slurm:
-        first = _what_is_always_there_is_started(aws, slurm)
-        _a_job_gets_its_nodes_by_one_call(aws, slurm)
+        first = _static_nodes_are_started(aws, slurm)
+        _a_job_gets_its_nodes_in_one_call(aws, slurm)
         assert set(read_records(aws, fleet)) == {"gpu-1", "gpu-2", "gpu-3"}
-        _the_topology_holds_every_node(aws, slurm)
-        _a_shortage_is_waited_out(aws, slurm)
-        _a_job_that_is_cancelled_meanwhile_gets_nothing(aws, slurm)
-        _a_shortage_gives_the_job_back(aws, slurm)
-        _a_sick_node_is_replaced_and_a_persons_is_not(aws, slurm, first)
+        _the_topology_lists_every_node(aws, slurm)
+        _a_shortage_is_retried(aws, slurm)
+        _nothing_is_launched_for_a_cancelled_job(aws, slurm)
+        _a_lasting_shortage_requeues_the_job(aws, slurm)
+        _an_unhealthy_node_is_replaced_and_a_persons_is_not(aws, slurm, first)
 
 
-def _what_is_always_there_is_started(aws: Moto, slurm: CloudSlurm) -> str:
-    _sweep_as_if_long_since(slurm, "start gpu-1")
-    wait_until(lambda: "gpu-1" in _named(aws), "gpu-1 is launched")
+def _static_nodes_are_started(aws: Moto, slurm: CloudSlurm) -> str:
+    _sweep_as_if_seen_long_ago(slurm, "start gpu-1")
+    wait_until(lambda: "gpu-1" in _list_by_name(aws), "gpu-1 is launched")
     slurm.boot("gpu-1")
     wait_until(lambda: slurm.node("gpu-1") == "IDLE+CLOUD", "gpu-1 is up")
-    return _named(aws)["gpu-1"]
+    return _list_by_name(aws)["gpu-1"]
 
 
-def _a_job_gets_its_nodes_by_one_call(aws: Moto, slurm: CloudSlurm) -> None:
+def _a_job_gets_its_nodes_in_one_call(aws: Moto, slurm: CloudSlurm) -> None:
     before = len(aws.of("RunInstances"))
     slurm.run("cd /tmp && sbatch -N2 -w gpu-2,gpu-3 --wrap 'srun hostname'")
-    wait_until(lambda: {"gpu-2", "gpu-3"} <= set(_named(aws)), "two machines are launched")
+    wait_until(lambda: {"gpu-2", "gpu-3"} <= set(_list_by_name(aws)), "two machines are launched")
     assert len(aws.of("RunInstances")) == before + 1
     for name in ("gpu-2", "gpu-3"):
         slurm.boot(name)
     wait_until(lambda: "JobState=COMPLETED" in slurm.run("scontrol show job 1"), "the job ran on them")
 
 
-def _the_topology_holds_every_node(aws: Moto, slurm: CloudSlurm) -> None:
-    for name, machine in _named(aws).items():
+def _the_topology_lists_every_node(aws: Moto, slurm: CloudSlurm) -> None:
+    for name, machine in _list_by_name(aws).items():
         aws.place(machine, "nn-top", "nn-left" if name == "gpu-2" else "nn-right")
     slurm.sweep()
     wait_until(lambda: "nn-left" in slurm.run("scontrol show topology", check=False), "Slurm knows the places")
@@ -63,38 +63,38 @@ def _the_topology_holds_every_node(aws: Moto, slurm: CloudSlurm) -> None:
     assert "SwitchName=unplaced Level=0 LinkSpeed=1 Nodes=gpu-4" in output
 
 
-def _a_shortage_is_waited_out(aws: Moto, slurm: CloudSlurm) -> None:
-    """A job that may not be requeued would be lost if its node went down."""
-    job = _short_of_gpu_4(aws, slurm)
+def _a_shortage_is_retried(aws: Moto, slurm: CloudSlurm) -> None:
+    """A job that cannot be requeued would be lost if its node were marked down."""
+    job = _submit_without_capacity(aws, slurm)
     slurm.sweep()
     assert slurm.node("gpu-4").startswith("ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP")
     aws.capacity.clear()
     slurm.run("rm /var/lib/muster/power/cooldown.json")
     slurm.sweep()
-    assert "gpu-4" in _named(aws)
+    assert "gpu-4" in _list_by_name(aws)
     slurm.boot("gpu-4")
     wait_until(lambda: "JobState=COMPLETED" in slurm.run(f"scontrol show job {job}"), "the job ran")
     assert "Restarts=0" in slurm.run(f"scontrol show job {job} --oneliner")
     slurm.run("scontrol update nodename=gpu-4 state=power_down")
     wait_until(lambda: slurm.node("gpu-4") == "IDLE+CLOUD+POWERED_DOWN", "gpu-4 is powered down")
     slurm.end("gpu-4")
-    wait_until(lambda: "gpu-4" not in _named(aws), "its machine is ended")
+    wait_until(lambda: "gpu-4" not in _list_by_name(aws), "its machine is ended")
 
 
-def _a_job_that_is_cancelled_meanwhile_gets_nothing(aws: Moto, slurm: CloudSlurm) -> None:
-    slurm.run(f"scancel {_short_of_gpu_4(aws, slurm)}")
+def _nothing_is_launched_for_a_cancelled_job(aws: Moto, slurm: CloudSlurm) -> None:
+    slurm.run(f"scancel {_submit_without_capacity(aws, slurm)}")
     wait_until(lambda: slurm.node("gpu-4").startswith("IDLE"), "nobody waits for gpu-4")
     aws.capacity.clear()
     slurm.run("rm /var/lib/muster/power/cooldown.json")
     slurm.sweep()
     assert "muster: no job is waiting for it any more" in slurm.run("scontrol show node gpu-4 --oneliner")
-    _sweep_as_if_long_since(slurm, "replace gpu-4")
+    _sweep_as_if_seen_long_ago(slurm, "replace gpu-4")
     wait_until(lambda: slurm.node("gpu-4") == "IDLE+CLOUD+POWERED_DOWN", "Slurm may ask for gpu-4 again")
-    assert "gpu-4" not in _named(aws)
+    assert "gpu-4" not in _list_by_name(aws)
 
 
-def _short_of_gpu_4(aws: Moto, slurm: CloudSlurm) -> str:
-    """A job whose node is not to be had, and is tried again for a while."""
+def _submit_without_capacity(aws: Moto, slurm: CloudSlurm) -> str:
+    """Submit a job for whose node there is no capacity, and return its id once the shortage is being retried."""
     slurm.run(r"""sed -i 's/"retry_s":0/"retry_s":600/' /etc/muster/fleet.json""")
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     job = slurm.run("cd /tmp && sbatch --parsable --no-requeue -N1 -w gpu-4 --wrap 'srun hostname'")
@@ -103,7 +103,7 @@ def _short_of_gpu_4(aws: Moto, slurm: CloudSlurm) -> str:
     return job
 
 
-def _a_shortage_gives_the_job_back(aws: Moto, slurm: CloudSlurm) -> None:
+def _a_lasting_shortage_requeues_the_job(aws: Moto, slurm: CloudSlurm) -> None:
     slurm.run(r"""sed -i 's/"retry_s":600/"retry_s":0/' /etc/muster/fleet.json""")
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     job = slurm.run("cd /tmp && sbatch --parsable -N1 -w gpu-4 --wrap 'srun hostname'")
@@ -114,32 +114,32 @@ def _a_shortage_gives_the_job_back(aws: Moto, slurm: CloudSlurm) -> None:
     assert "Restarts=1" in output
     aws.capacity.clear()
     slurm.run("rm /var/lib/muster/power/cooldown.json")
-    _sweep_as_if_long_since(slurm, "replace gpu-4")
+    _sweep_as_if_seen_long_ago(slurm, "replace gpu-4")
     wait_until(lambda: slurm.node("gpu-4") == "IDLE+CLOUD+POWERED_DOWN", "Slurm may ask for gpu-4 again")
 
 
-def _a_sick_node_is_replaced_and_a_persons_is_not(aws: Moto, slurm: CloudSlurm, first: str) -> None:
+def _an_unhealthy_node_is_replaced_and_a_persons_is_not(aws: Moto, slurm: CloudSlurm, first: str) -> None:
     slurm.run("scontrol update nodename=gpu-1 state=drain reason='health: xid 79'")
     slurm.run("scontrol update nodename=gpu-2 state=drain reason='mine, Ann'")
-    _sweep_as_if_long_since(slurm, "replace gpu-1", "replace gpu-2")
+    _sweep_as_if_seen_long_ago(slurm, "replace gpu-1", "replace gpu-2")
     wait_until(lambda: slurm.node("gpu-1") == "IDLE+CLOUD+POWERED_DOWN", "gpu-1 is powered down")
     slurm.end("gpu-1")
-    wait_until(lambda: "gpu-1" not in _named(aws), "its machine is ended")
-    _sweep_as_if_long_since(slurm, "start gpu-1")
-    wait_until(lambda: _named(aws).get("gpu-1", first) != first, "gpu-1 is another machine")
+    wait_until(lambda: "gpu-1" not in _list_by_name(aws), "its machine is ended")
+    _sweep_as_if_seen_long_ago(slurm, "start gpu-1")
+    wait_until(lambda: _list_by_name(aws).get("gpu-1", first) != first, "gpu-1 is another machine")
     slurm.boot("gpu-1")
     wait_until(lambda: slurm.node("gpu-1") == "IDLE+CLOUD", "gpu-1 is back")
     assert slurm.node("gpu-2") == "IDLE+CLOUD+DRAIN"
 
 
-def _sweep_as_if_long_since(slurm: CloudSlurm, *findings: str) -> None:
-    """What the sweep waits for with the clock, it is told to have seen long ago."""
+def _sweep_as_if_seen_long_ago(slurm: CloudSlurm, *findings: str) -> None:
+    """Sweep after making these findings look old, so that their grace period is over."""
     slurm.run(f"echo '{json.dumps(dict.fromkeys(findings, 0))}' > /var/lib/muster/power/since.json")
     slurm.sweep()
 
 
-def _named(aws: Moto) -> dict[str, str]:
-    """Instance ids by node name, worked out as the machine itself would."""
+def _list_by_name(aws: Moto) -> dict[str, str]:
+    """Return instance ids by node name, found as the machine itself finds it."""
     instances = {}
     for machine in list_running(aws):
         tags = {tag["Key"]: tag["Value"] for tag in machine["Tags"]}
@@ -148,4 +148,4 @@ def _named(aws: Moto) -> dict[str, str]:
 
 
 def wait_until(met: Callable[[], bool], what: str) -> None:
-    harness.wait_until(met, what, PATIENCE_S)
+    harness.wait_until(met, what, TIMEOUT_S)

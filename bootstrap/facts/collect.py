@@ -10,6 +10,8 @@ from bootstrap.errors import BootstrapError
 from bootstrap.facts.model import Facts
 from bootstrap.facts.parse import parse_facts
 from bootstrap.transport.base import Transport
+from slurm.control.accounting import LIST_ASSOCIATIONS, LIST_USERS
+from slurm.control.nodes import show_nodes
 
 SCRIPT = (Path(__file__).parent / "collect.sh").read_text()
 TIMEOUT_S = 30.0
@@ -47,6 +49,9 @@ def collect_facts(transport: Transport, node: str, probe: Probe) -> Facts:
         "UNITS": " ".join(probe.units),
         "CONTROLLER": "yes" if probe.controller else "no",
         "MACHINE": "yes" if probe.machine else "no",
+        "SHOW_NODES": show_nodes(),
+        "LIST_ASSOCIATIONS": LIST_ASSOCIATIONS,
+        "LIST_USERS": LIST_USERS,
     }
     assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     completed = transport.run(assignments + probe.readings + SCRIPT, timeout=TIMEOUT_S)

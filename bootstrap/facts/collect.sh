@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prints every fact that steps depend on, one per line, fields separated by tabs. Changes nothing.
-# Set by the caller: SHARED, HOMES, ENVIRONMENT, PACKAGES, UNITS, and CONTROLLER and MACHINE (yes or no); see Probe in collect.py.
+# Set by the caller: SHARED, HOMES, ENVIRONMENT, PACKAGES, UNITS, and CONTROLLER and MACHINE (yes or no), see Probe in
+# collect.py; the commands SHOW_NODES, LIST_ASSOCIATIONS and LIST_USERS.
 set -u
 tab=$(printf '\t')
 
@@ -57,10 +58,11 @@ if [ "$CONTROLLER" = yes ]; then
       echo "home$tab${home##*/}$tab$(stat -c %u "$home")$tab$trusted"
     fi
   done
+  # shellcheck disable=SC2086  # commands with their arguments
   if systemctl -q is-active slurmctld && systemctl -q is-active slurmdbd; then
-    timeout 10 scontrol show node -o 2>/dev/null | sed "s/^/node$tab/"
-    timeout 10 sacctmgr -nP list assoc format=cluster,account,user 2>/dev/null | sed "s/^/assoc$tab/"
-    timeout 10 sacctmgr -nP list user format=user,adminlevel 2>/dev/null | sed "s/^/admin$tab/"
+    timeout 10 $SHOW_NODES 2>/dev/null | sed "s/^/node$tab/"
+    timeout 10 $LIST_ASSOCIATIONS 2>/dev/null | sed "s/^/assoc$tab/"
+    timeout 10 $LIST_USERS 2>/dev/null | sed "s/^/admin$tab/"
   fi
 fi
 if [ "$MACHINE" = yes ]; then

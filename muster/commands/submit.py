@@ -18,6 +18,7 @@ from infra.home import Home, StackHome
 from infra.shell import read_inventory, run, target_of_inventory, unattended
 from muster.commands import job_layout, screen
 from muster.commands.where import running_stack
+from slurm.control.follow import follow_job
 from slurm.job_environment import check_settings, parse_settings
 
 FOLDER = "jobs"
@@ -151,8 +152,7 @@ def pieces(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
 
 
 def _start(stack: StackHome, login: str, followed: Followed) -> subprocess.Popen[bytes]:
-    script = Path(__file__).with_name("remote_follow.sh").read_text()
-    remote = f"bash -c {shlex.quote(script)} follow {shlex.quote(followed.job)} {followed.offset}"
+    remote = follow_job(followed.job, followed.offset)
     sys.stdout.flush()
     return subprocess.Popen(unattended(stack, login, None, [remote]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 

@@ -9,6 +9,11 @@ CHECK_ACCOUNTING = "sacct -a -n -X"
 DATABASE_ANSWERS = "sacctmgr -n show cluster >/dev/null 2>&1"
 """Shell command that succeeds once slurmdbd answers."""
 
+LIST_ASSOCIATIONS = "sacctmgr -nP list assoc format=cluster,account,user"
+"""Command that prints `cluster|account|user` lines; the user is empty for the account itself."""
+LIST_USERS = "sacctmgr -nP list user format=user,adminlevel"
+"""Command that prints `user|level` lines."""
+
 # sacctmgr exits with 1 if there was nothing to do, as on a new controller that has its predecessor's accounts.
 _DEFINE = """\
 mgr() {

@@ -55,6 +55,15 @@ def test_only_slurm_control_spells_slurms_commands(path: Path) -> None:
     assert list(find_commands(path.read_text(encoding="utf-8"))) == []
 
 
+def test_only_slurm_control_has_scripts_with_slurms_commands() -> None:
+    """Job scripts run inside a job, and the floor benchmark measures Slurm without muster."""
+    allowed = {ROOT / "slurm/control", ROOT / "benchmarks"}
+    scripts = [path for room in ROOMS for path in (ROOT / room).rglob("*.sh") if path.parent not in allowed]
+    assert scripts
+    lines = [(path.name, line) for path in scripts for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [(name, line) for name, line in lines if not line.startswith("#") and COMMAND.search(line)] == []
+
+
 @pytest.mark.parametrize(
     ("source", "commands"),
     [

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# Runs on the login node: the job's state whenever it changes, and its log as it grows. Lines that begin with the ASCII
-# record separator are for the caller; all others are the job's own output.
-job=$1 offset=$2 last='' log='' told=''
-tell() { printf '\036%s\n' "$1"; }
-drain() {
+# Prints a job's state whenever it changes and its log as it grows, until the job ends. Runs on the login node. Lines
+# that begin with the ASCII record separator are for the caller; all others are the job's own output.
+job=$1 offset=$2 last='' log='' reported_log=''
+report() { printf '\036%s\n' "$1"; }
+print_log() {
   [ -n "$log" ] && [ -r "$log" ] || return 0
   size=$(stat -c %s "$log") || return 0
   if [ "$size" -gt "$offset" ]; then
     tail -c +$((offset + 1)) "$log" | head -c $((size - offset))
     offset=$size
-    tell "offset|$offset"
+    report "offset|$offset"
   fi
 }
 while :; do
@@ -24,14 +24,14 @@ while :; do
     now="state|$state|$(field Reason)|$(field NodeList)|$(field ExitCode)"
   fi
   if [ "$now" != "$last" ]; then
-    tell "$now"
-    [ "$log" = "$told" ] || { tell "log|$log"; told=$log; }
+    report "$now"
+    [ "$log" = "$reported_log" ] || { report "log|$log"; reported_log=$log; }
     last=$now
   fi
-  drain
+  print_log
   case $state in
     PENDING | CONFIGURING | RUNNING | COMPLETING | SUSPENDED | REQUEUED | REQUEUE_HOLD | REQUEUE_FED | RESIZING | SIGNALING | STAGE_OUT | STOPPED | SPECIAL_EXIT) sleep 0.3 ;;
     *) break ;;
   esac
 done
-drain
+print_log

@@ -18,13 +18,13 @@ def written(folder: Path) -> access.Files:
     return files
 
 
-def test_modes_and_nothing_left_over(tmp_path: Path) -> None:
+def test_access_files_have_restrictive_modes_and_leave_no_temporary_files(tmp_path: Path) -> None:
     written(tmp_path / "s")
     modes = {p.name: p.stat().st_mode & 0o777 for p in (tmp_path / "s").iterdir()}
     assert modes == {"inventory.json": 0o644, "id_ed25519": 0o600, "known_hosts": 0o644, "ssh_config": 0o644}
 
 
-def test_ssh_reads_it_as_meant(tmp_path: Path) -> None:
+def test_ssh_understands_the_config(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     written(folder)
     done = subprocess.run(["ssh", "-G", "-F", folder / "ssh_config", "gpu-1"], capture_output=True, text=True)
@@ -40,7 +40,7 @@ def test_hosts_are_known_by_name_and_address(tmp_path: Path) -> None:
     assert "gpu-1,10.1.0.21 ssh-ed25519 AAAAgpu-1\n" in (tmp_path / "known_hosts").read_text()
 
 
-def test_what_is_lost_or_opened_up_is_found(tmp_path: Path) -> None:
+def test_missing_files_and_loosened_modes_are_reported(tmp_path: Path) -> None:
     files = written(tmp_path)
     assert access.stale(tmp_path, files) == []
     (tmp_path / "ssh_config").unlink()

@@ -55,7 +55,7 @@ def run(target: Desired) -> tuple[ApplyResult, list[tuple[str, str]], list[Event
     return result, log, events
 
 
-def test_a_second_run_sends_nothing_and_says_so(given: Callable[[dict[str, Facts]], None]) -> None:
+def test_a_second_run_sends_nothing_and_reports_no_change(given: Callable[[dict[str, Facts]], None]) -> None:
     target = desired()
     given(done_all(target))
     result, log, events = run(target)
@@ -107,7 +107,7 @@ def test_slurmd_that_refuses_cgroups_leads_to_the_fallback(given: Callable[[dict
     assert any("Slurm continues without memory limits" in e.detail for e in events)
 
 
-def test_secrets_show_up_neither_in_texts_nor_in_scripts_of_errors() -> None:
+def test_secrets_are_not_in_messages() -> None:
     secrets = Secrets(b"hidden-key", "hidden-password", "ssh-ed25519 AAAA")
     assert "hidden" not in repr(secrets)
     with pytest.raises(ValueError, match="db_password: only letters") as caught:
@@ -115,7 +115,7 @@ def test_secrets_show_up_neither_in_texts_nor_in_scripts_of_errors() -> None:
     assert "bad'one" not in str(caught.value)
 
 
-def test_the_outcome_counts_steps_that_changed() -> None:
+def test_the_result_counts_changed_steps() -> None:
     results = (StepResult("a", "hosts", "changed"), StepResult("a", "users", "ok"), StepResult("b", "hosts", "changed"))
     assert str(ApplyResult(results)) == "2 changes on 2 nodes"
     assert str(ApplyResult(results[:1])) == "1 change on 1 node"

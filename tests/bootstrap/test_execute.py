@@ -30,7 +30,7 @@ def list_states(events: list[Event]) -> list[tuple[str, str]]:
     return [(e.step, e.state) for e in events]
 
 
-def test_files_arrive_whole_and_in_order(tmp_path: Path) -> None:
+def test_files_are_written_completely_and_in_order(tmp_path: Path) -> None:
     blob = bytes(range(256)) * 400
     first, second = f"{tmp_path}/new/first", f"{tmp_path}/second"
     run(planned("a", *write_file(Facts(), first, blob), *write_file(Facts(), second, "text\n", 0o600)))
@@ -42,7 +42,7 @@ def test_files_arrive_whole_and_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o440, 0o755])
-def test_a_written_file_is_what_the_facts_then_say(tmp_path: Path, mode: int) -> None:
+def test_a_written_file_matches_its_facts(tmp_path: Path, mode: int) -> None:
     path = f"{tmp_path}/f"
     run(planned("a", *write_file(Facts(), path, "x", mode)))
     assert Path(path).stat().st_mode & 0o777 == mode
@@ -51,13 +51,13 @@ def test_a_written_file_is_what_the_facts_then_say(tmp_path: Path, mode: int) ->
     assert write_file(Facts(files={path: fact}), path, "y", mode) != []
 
 
-def test_an_action_that_reads_stdin_does_not_eat_the_next_ones_data(tmp_path: Path) -> None:
+def test_an_action_without_data_does_not_consume_data_of_the_next(tmp_path: Path) -> None:
     path = f"{tmp_path}/f"
     run(planned("a", Action("greedy", "cat >/dev/null"), *write_file(Facts(), path, "mine")))
     assert Path(path).read_text() == "mine"
 
 
-def test_the_first_error_stops_everything_after_it_and_names_step_action_and_line(tmp_path: Path) -> None:
+def test_the_first_error_stops_execution_and_names_step_action_and_line(tmp_path: Path) -> None:
     events: list[Event] = []
     steps = [
         planned("good", Action("fine", "true")),
@@ -91,13 +91,13 @@ def test_a_slow_action_shows_each_line_it_prints() -> None:
     ]
 
 
-def test_a_hung_action_ends_with_an_error_that_names_it() -> None:
+def test_an_action_that_hangs_fails_with_its_title() -> None:
     with pytest.raises(
         BootstrapError, match=r"node n1, step a: no answer within 0 s.*the action that was running: hang"
     ):
         run(planned("a", Action("hang", "sleep 20", timeout=0.3)))
 
 
-def test_digests_do_not_depend_on_where_the_parts_are_cut() -> None:
+def test_digests_depend_on_the_boundaries_of_parts() -> None:
     assert digest("ab", "c") != digest("a", "bc")
     assert write_marker("unit", "abc").endswith("echo abc > /var/lib/muster/unit")

@@ -44,7 +44,7 @@ clock\t1700000000.5
 """
 
 
-def test_every_kind_of_line() -> None:
+def test_every_kind_of_line_is_parsed() -> None:
     facts = parse_facts(TEXT)
     assert facts.files == {"/etc/slurm/slurm.key": FileFact("abc", 0o600, "slurm:slurm")}
     assert facts.markers == {"slurmd": "feed", "empty": ""}
@@ -66,7 +66,7 @@ def test_every_kind_of_line() -> None:
     assert facts.slurm_nodes["gpu-1"].usable
 
 
-def test_a_bare_answer_is_facts_too() -> None:
+def test_minimal_output_is_parsed() -> None:
     facts = parse_facts("cgroup\tnone\nclock\t1\n")
     assert facts.slurm_nodes is None
     assert facts.files == {}

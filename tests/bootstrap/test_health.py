@@ -25,13 +25,13 @@ def test_the_program_runs_from_one_file_and_is_the_same_every_time(tmp_path: Pat
     assert (done.returncode, done.stderr) == (2, "usage: python3 -m slurm.health prolog|interval\n")
 
 
-def test_simulated_gpus_have_no_driver_to_ask() -> None:
+def test_simulated_gpus_are_not_expected_by_health_checks() -> None:
     target = desired()
     expected = json.loads(health.describe_expected(Facts(), target.inventory.compute[0], target))
     assert (expected["gpus"], expected["efa"], expected["mounts"]) == (0, 0, list(target.inventory.mounts))
 
 
-def test_a_launched_node_should_have_what_its_type_has() -> None:
+def test_a_launched_node_is_expected_to_have_the_hardware_of_its_type() -> None:
     gpus = NodeGpus(count=8, kind="real", type="h200")
     h200 = NodeSet(group="h200", count=4, static=4, cpus=192, memory_mb=2_000_000, gpus=gpus, fabric="efa",
                    nvlinks=18, efa_devices=16, busbw={2**30: 437.0})  # fmt: skip

@@ -41,7 +41,7 @@ def run(action: Action, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_users_key_opens_the_users_account_and_a_second_run_adds_nothing(at_home: Desired, tmp_path: Path) -> None:
+def test_a_users_key_opens_the_users_account_and_is_added_once(at_home: Desired, tmp_path: Path) -> None:
     for _ in range(2):
         done = run(key_action(at_home), tmp_path)
         assert done.returncode == 0, done.stderr
@@ -51,7 +51,7 @@ def test_the_users_key_opens_the_users_account_and_a_second_run_adds_nothing(at_
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_root_itself_touches_nothing_in_a_home(at_home: Desired, tmp_path: Path) -> None:
+def test_root_writes_nothing_into_a_home(at_home: Desired, tmp_path: Path) -> None:
     run(key_action(at_home), tmp_path)
     assert (tmp_path / "record").read_text() == "-u muster --\n"
     before, _, _ = key_action(at_home).script.partition("runuser -u muster -- sh")
@@ -67,5 +67,5 @@ def test_root_itself_touches_nothing_in_a_home(at_home: Desired, tmp_path: Path)
     ]
 
 
-def test_facts_are_read_without_a_file_that_others_could_have_laid_out() -> None:
+def test_facts_are_read_without_temporary_files() -> None:
     assert "/tmp" not in SCRIPT

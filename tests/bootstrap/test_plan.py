@@ -147,7 +147,7 @@ def test_deviations(deviate: Callable[[Facts_], Facts_], where: str, step: str, 
     assert titles(plan_steps(deviate(done_all(target)), target), where, step) == expected
 
 
-def test_what_is_shipped_is_keyed_by_content() -> None:
+def test_shared_files_are_identified_by_content() -> None:
     target = desired()
     facts = changed(done_all(target), "controller", bundle="old", environment_complete=False)
     planned = plan_steps(facts, target)
@@ -155,7 +155,7 @@ def test_what_is_shipped_is_keyed_by_content() -> None:
     assert titles(planned, "controller", "environment") == [f"build {target.environment}"]
 
 
-def test_growth_touches_names_keys_and_configuration_of_the_others_but_no_daemon() -> None:
+def test_adding_a_node_changes_names_keys_and_configuration_but_restarts_no_daemon() -> None:
     facts = done_all(desired())
     grown = desired(node("gpu-3", "compute", 23, group="gpu"))
     planned = plan_steps(facts, grown)
@@ -192,7 +192,7 @@ def test_an_added_user_reaches_every_node_and_the_accounts() -> None:
     assert titles(planned, "gpu-1", "compute") == []
 
 
-def test_a_storage_called_home_has_the_homes() -> None:
+def test_homes_are_on_the_storage_named_home() -> None:
     target = desired(storage={"shared": {}, "home": {"mount": "/users"}})
     planned = plan_steps(bare_all(target), target)
     assert "-d /users/muster " in planned["gpu-1"]["users"].actions[0].script
@@ -221,14 +221,14 @@ def test_a_removed_user_is_locked_out_and_loses_the_account_but_not_the_home() -
         ({"other": UserFact(2000, "", "/h", "/bin/bash")}, "uid 2000 belongs to other"),
     ],
 )
-def test_a_uid_that_is_taken_is_an_error_and_not_a_change(users: dict[str, UserFact], message: str) -> None:
+def test_a_uid_that_is_in_use_is_an_error(users: dict[str, UserFact], message: str) -> None:
     with pytest.raises(
         BootstrapError, match=f"node gpu-1, step users: {message}. Fix: give users.muster.uid another value"
     ):
         plan_steps(changed(bare_all(desired()), "gpu-1", users=users), desired())
 
 
-def test_missing_packages_are_installed_and_another_slurm_is_refused() -> None:
+def test_missing_packages_are_installed_and_another_release_of_slurm_is_an_error() -> None:
     facts = bare_all(desired())
     some = {k: v for k, v in facts["gpu-1"].packages.items() if k not in ("slurmd", "sudo")}
     planned = plan_steps(changed(facts, "gpu-1", packages=some), desired())
@@ -238,7 +238,7 @@ def test_missing_packages_are_installed_and_another_slurm_is_refused() -> None:
         plan_steps(old, desired())
 
 
-def test_limits_are_raised_only_where_the_machine_may() -> None:
+def test_limits_are_not_raised_in_containers() -> None:
     facts = bare_all(desired())
     assert "write /etc/security/limits.d/muster.conf" not in titles(plan_steps(facts, desired()), "gpu-1", "limits")
     metal = plan_steps(changed(facts, "gpu-1", container=False), desired())
@@ -256,7 +256,7 @@ def test_limits_are_raised_only_where_the_machine_may() -> None:
         (("v2", "v2"), {"cgroup": "none"}, "none"),
     ],
 )
-def test_one_kind_of_cgroup_for_all(kinds: tuple[str, str], marker: dict[str, str], expected: str) -> None:
+def test_all_nodes_use_the_same_kind_of_cgroup(kinds: tuple[str, str], marker: dict[str, str], expected: str) -> None:
     facts = bare_all(desired())
     facts = changed(facts, "gpu-1", cgroup=kinds[0]) | {"gpu-2": replace(facts["gpu-2"], cgroup=kinds[1])}  # type: ignore[arg-type]
     assert choose_cgroup(changed(facts, "controller", markers=marker), desired()).cgroup == expected

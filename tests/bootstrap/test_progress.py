@@ -14,7 +14,7 @@ from bootstrap.table import ProgressTable
 from tests.bootstrap.clusters import inventory
 
 
-def test_events_of_many_threads_stay_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_many_threads_do_not_interleave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "progress.jsonl"
     monkeypatch.setenv("MUSTER_PROGRESS", str(path))
     events = [Event("bootstrap", f"n{i}", "hosts", "changed", "x" * 500) for i in range(50)]
@@ -28,7 +28,7 @@ def test_events_of_many_threads_stay_whole_lines(tmp_path: Path, monkeypatch: py
     assert set(read[0]) == {"phase", "node", "step", "state", "detail", "t"}
 
 
-def test_without_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_without_a_progress_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUSTER_PROGRESS", raising=False)
     monkeypatch.chdir(tmp_path)
     emit(Event("ready", "n", "s", "ok"))

@@ -19,7 +19,7 @@ class Counted(LocalTransport):
         Counted.closed += 1
 
 
-def test_results_come_in_the_order_of_the_nodes() -> None:
+def test_results_are_in_the_order_of_the_nodes() -> None:
     with Sessions(lambda _: LocalTransport()) as sessions:
         work = [
             sessions.submit(lambda n: sessions.open(n).run(f"echo {n.name}").out.strip(), n) for n in inventory().nodes
@@ -27,7 +27,7 @@ def test_results_come_in_the_order_of_the_nodes() -> None:
         assert wait_for_all(work) == ["controller", "login", "gpu-1", "gpu-2"]
 
 
-def test_the_error_names_the_other_nodes_that_failed_as_well() -> None:
+def test_the_error_names_other_nodes_that_also_failed() -> None:
     def work(node: Node) -> None:
         raise BootstrapError(node.name, "users", "no space left", "/log", "free some")
 
@@ -41,7 +41,7 @@ def test_the_error_names_the_other_nodes_that_failed_as_well() -> None:
     assert str(caught.value) == text
 
 
-def test_a_node_that_cannot_be_reached_is_an_error_of_its_own() -> None:
+def test_an_unreachable_node_is_an_error_of_the_connect_step() -> None:
     def connect(node: Node) -> Transport:
         raise TransportError(node.name, "connection refused", "start it")
 

@@ -43,7 +43,7 @@ def test_nothing_changes_without_a_reason(props: dict[str, object]) -> None:
     assert provider.diff("id", props | {"pending": ["gpu-1: compute: start slurmd"]}, props).changes
 
 
-def test_a_refresh_of_a_cluster_that_is_gone_says_so_and_does_not_fail(
+def test_a_refresh_of_a_cluster_that_is_gone_reports_it_without_failing(
     props: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infra.resources.slurm_cluster._REFRESH_DEADLINE_S", 0.2)

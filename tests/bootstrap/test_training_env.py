@@ -88,7 +88,7 @@ def box(lock: Path, wheel: Path, boxes: list[Box]) -> Box:
     return boxes[0]
 
 
-def test_makes_it_once_and_then_reuses_it(box: Box):
+def test_the_environment_is_built_once_and_then_reused(box: Box):
     first, second = box.make(), box.make()
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines()[-1].startswith(f"training-env: ready: {DEST}, ")
@@ -96,7 +96,7 @@ def test_makes_it_once_and_then_reuses_it(box: Box):
     assert box.sh(f"{DEST}/bin/python -c 'import tiny_part; print(tiny_part.answer)'").stdout == "42\n"
 
 
-def test_everybody_may_read_it_and_only_root_may_write_it(box: Box):
+def test_everyone_can_read_and_only_root_can_write_the_environment(box: Box):
     box.make()
     assert box.sh(f"find {DEST} -perm /022 ! -type l -o ! -user root").stdout == ""
     assert box.sh(f"runuser -u nobody -- {DEST}/bin/python -c 'import tiny_part'").returncode == 0
@@ -104,14 +104,14 @@ def test_everybody_may_read_it_and_only_root_may_write_it(box: Box):
     assert box.sh(f"find {DEST} -name .tmp").stdout == ""
 
 
-def test_what_a_kill_left_is_made_anew(box: Box):
+def test_remains_of_a_killed_run_are_rebuilt(box: Box):
     box.sh(f"mkdir -p {DEST}/lib && echo broken > {DEST}/lib/half")
     done = box.make()
     assert f"removing the remains of an interrupted run in {DEST}" in done.stdout
     assert box.sh(f"ls {DEST}/lib").stdout.split() == ["python3.13"]
 
 
-def test_a_kill_in_the_middle_is_healed_by_the_next_run(box: Box):
+def test_the_next_run_recovers_from_a_kill(box: Box):
     box.sh(
         f"setsid /scripts/training-env.sh /lock {DEST} >/dev/null 2>&1 & leader=$!; "
         f"until [ -e {DEST}/pyvenv.cfg ]; do sleep 0.02; done; kill -9 -- -$leader"
@@ -121,7 +121,7 @@ def test_a_kill_in_the_middle_is_healed_by_the_next_run(box: Box):
     assert box.sh(f"{DEST}/bin/python -c 'import tiny_part'").returncode == 0
 
 
-def test_a_polite_end_leaves_nothing_behind(box: Box):
+def test_a_terminated_run_leaves_nothing_behind(box: Box):
     done = box.sh(
         f"/scripts/training-env.sh /lock {DEST} >/dev/null 2>&1 & "
         f"until [ -e {DEST}/pyvenv.cfg ]; do sleep 0.02; done; kill -TERM $!; wait $!"
@@ -130,14 +130,14 @@ def test_a_polite_end_leaves_nothing_behind(box: Box):
     assert box.sh("ls -A /shared/env").stdout.split() == ["key.lock"]
 
 
-def test_two_runs_at_once_make_it_once(box: Box):
+def test_concurrent_runs_build_it_once(box: Box):
     both = box.sh(f"for i in 1 2; do /scripts/training-env.sh /lock {DEST} & done; wait")
     assert both.stdout.count("training-env: ready") == 1
     assert both.stdout.count("training-env: reused") == 1
     assert "waiting for it" in both.stdout
 
 
-def test_a_full_disk_is_one_clear_line(lock: Path, boxes: list[Box]):
+def test_a_full_disk_is_reported_in_one_line(lock: Path, boxes: list[Box]):
     boxes.append(Box(lock, "--network", "none", "--tmpfs", "/shared/env:size=4m"))
     done = boxes[0].make()
     assert done.returncode == 1
@@ -146,7 +146,7 @@ def test_a_full_disk_is_one_clear_line(lock: Path, boxes: list[Box]):
     assert boxes[0].sh("ls -A /shared/env").stdout.split() == ["key.lock"]
 
 
-def test_no_network_is_one_clear_line(lock: Path, boxes: list[Box]):
+def test_a_missing_network_is_reported_in_one_line(lock: Path, boxes: list[Box]):
     boxes.append(Box(lock, "--network", "none"))
     done = boxes[0].make()
     assert done.returncode == 1
@@ -156,7 +156,7 @@ def test_no_network_is_one_clear_line(lock: Path, boxes: list[Box]):
     assert boxes[0].sh("ls -A /shared/env").stdout.split() == ["key.lock"]
 
 
-def test_a_wheel_with_another_hash_is_refused(tmp_path: Path, wheel: Path, boxes: list[Box]):
+def test_a_wheel_with_another_hash_is_rejected(tmp_path: Path, wheel: Path, boxes: list[Box]):
     bad = tmp_path / "lock"
     bad.write_text(f"tiny-part==1.0 --hash=sha256:{'0' * 64}\n")
     find = (
@@ -176,6 +176,6 @@ def test_a_wheel_with_another_hash_is_refused(tmp_path: Path, wheel: Path, boxes
     assert boxes[0].sh("ls -A /shared/env").stdout.split() == ["key.lock"]
 
 
-def test_a_lock_file_that_is_not_there(box: Box):
+def test_a_missing_lock_file_is_reported(box: Box):
     done = box.sh(f"/scripts/training-env.sh /nowhere {DEST}")
     assert (done.returncode, done.stderr) == (1, "training-env: cannot read lock file /nowhere\n")

@@ -11,15 +11,15 @@ from bootstrap.transport.base import Completed, TransportError
 from bootstrap.transport.local import LocalTransport
 
 
-def test_output_errors_and_code_come_back() -> None:
+def test_output_errors_and_exit_code_are_returned() -> None:
     assert LocalTransport().run("echo out; echo err >&2; exit 3") == Completed(3, "out\n", "err\n")
 
 
-def test_stdin_belongs_to_the_script() -> None:
+def test_the_script_reads_its_stdin() -> None:
     assert LocalTransport().run("read -r a; cat", stdin=b"first\nrest").out == "rest"
 
 
-def test_a_script_that_reads_nothing_may_get_much() -> None:
+def test_a_script_may_leave_its_stdin_unread() -> None:
     assert LocalTransport().run("true", stdin=b"x" * 5_000_000).code == 0
 
 
@@ -27,13 +27,13 @@ def test_a_long_script_runs() -> None:
     assert LocalTransport().run("true\n" * 100_000 + "echo end").out == "end\n"
 
 
-def test_lines_come_while_it_runs() -> None:
+def test_lines_are_reported_while_the_script_runs() -> None:
     began, times = time.monotonic(), []
     LocalTransport().run("echo a; sleep 0.4; echo b", on_line=lambda _: times.append(time.monotonic() - began))
     assert times[0] < 0.3 < times[1]
 
 
-def test_a_deadline_ends_the_script_and_its_children() -> None:
+def test_a_timeout_kills_the_script_and_its_children() -> None:
     began = time.monotonic()
     with pytest.raises(TransportError, match="node this machine: no answer within 0 s"):
         LocalTransport().run("sleep 30 & wait", timeout=0.2)
@@ -47,7 +47,7 @@ def test_put_then_get(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_what_cannot_be_read_or_written_is_said() -> None:
+def test_unreadable_and_unwritable_files_are_errors() -> None:
     with pytest.raises(TransportError, match="cannot read /nowhere: No such file"):
         LocalTransport().get("/nowhere")
     with pytest.raises(TransportError, match="cannot write /proc/nowhere"):

@@ -59,7 +59,7 @@ def transport(sshd: Sshd) -> Iterator[SshTransport]:
     connected.close()
 
 
-def test_output_errors_code_and_stdin(transport: SshTransport) -> None:
+def test_output_errors_exit_code_and_stdin(transport: SshTransport) -> None:
     assert transport.run("cat; echo err >&2; exit 7", stdin=b"data\n") == Completed(7, "data\n", "err\n")
 
 
@@ -80,7 +80,7 @@ def test_long_scripts_and_many_at_once(transport: SshTransport) -> None:
     assert sorted(results) == ["0\n", "1\n", "2\n"]
 
 
-def test_lines_come_while_it_runs(transport: SshTransport) -> None:
+def test_lines_are_reported_while_the_script_runs(transport: SshTransport) -> None:
     began, times = time.monotonic(), []
     transport.run("echo a; sleep 0.5; echo b", on_line=lambda _: times.append(time.monotonic() - began))
     assert times[0] < 0.4 < times[1]
@@ -94,14 +94,14 @@ def test_put_and_get(transport: SshTransport, tmp_path: Path) -> None:
         transport.get("/nowhere")
 
 
-def test_a_command_that_hangs_ends_at_its_deadline(transport: SshTransport) -> None:
+def test_a_command_that_hangs_ends_at_its_timeout(transport: SshTransport) -> None:
     began = time.monotonic()
     with pytest.raises(TransportError, match="node gpu-1: no answer within 0 s"):
         transport.run("sleep 20", timeout=0.3)
     assert time.monotonic() - began < 3
 
 
-def test_a_node_that_dies_is_noticed_at_once(transport: SshTransport, sshd: Sshd) -> None:
+def test_a_node_that_dies_is_detected_at_once(transport: SshTransport, sshd: Sshd) -> None:
     threading.Timer(0.3, sshd.drop).start()
     began = time.monotonic()
     with pytest.raises(TransportError, match="the connection was lost: the node stopped or is unreachable"):
@@ -109,7 +109,7 @@ def test_a_node_that_dies_is_noticed_at_once(transport: SshTransport, sshd: Sshd
     assert time.monotonic() - began < 5
 
 
-def test_another_host_key_is_refused_with_both_fingerprints(sshd: Sshd) -> None:
+def test_another_host_key_is_rejected_with_both_fingerprints(sshd: Sshd) -> None:
     with pytest.raises(TransportError) as caught:
         SshTransport.connect(node(sshd.port, host_key=STRANGER), KEY, deadline_s=5)
     text = str(caught.value)
@@ -117,14 +117,14 @@ def test_another_host_key_is_refused_with_both_fingerprints(sshd: Sshd) -> None:
     assert "Fix:" in text
 
 
-def test_a_key_the_node_does_not_know_is_refused_at_once(sshd: Sshd) -> None:
+def test_a_rejected_key_fails_at_once(sshd: Sshd) -> None:
     began = time.monotonic()
     with pytest.raises(TransportError, match="refused the cluster's key for user root"):
         SshTransport.connect(node(sshd.port), STRANGER, deadline_s=20)
     assert time.monotonic() - began < 5
 
 
-def test_a_node_that_is_still_booting_is_waited_for() -> None:
+def test_connecting_retries_while_a_node_boots() -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     late: list[Sshd] = []
@@ -139,7 +139,7 @@ def test_a_node_that_is_still_booting_is_waited_for() -> None:
     late[0].close()
 
 
-def test_refused_reset_and_silent_are_told_apart() -> None:
+def test_refused_reset_and_silent_connections_have_different_messages() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(
@@ -152,13 +152,13 @@ def test_refused_reset_and_silent_are_told_apart() -> None:
         SshTransport.connect(node(port), KEY, deadline_s=1)
 
 
-def test_errors_hold_no_key(sshd: Sshd) -> None:
+def test_errors_contain_no_key(sshd: Sshd) -> None:
     with pytest.raises(TransportError) as caught:
         SshTransport.connect(node(sshd.port), STRANGER, deadline_s=5)
     assert "PRIVATE" not in repr(caught.value) + str(caught.value)
 
 
 @pytest.mark.parametrize("host_key", ["", "ssh-ed25519", "ssh-ed25519 AAAA!", "ssh-weird AAAA", "ssh-ed25519 AAAAC3Nz"])
-def test_a_pinned_key_that_is_none_is_said(host_key: str) -> None:
+def test_an_invalid_pinned_key_is_reported(host_key: str) -> None:
     with pytest.raises(TransportError, match="node gpu-1: the pinned host key cannot be read"):
         SshTransport.connect(node(9).model_copy(update={"host_key": host_key}), KEY, deadline_s=1)

@@ -67,13 +67,13 @@ def test_it_waits_until_every_node_has_registered() -> None:
     assert len(controller.scripts) == 3
 
 
-def test_a_node_drained_for_a_reason_that_is_gone_is_resumed_once() -> None:
+def test_a_node_whose_drain_reason_is_gone_is_resumed_once() -> None:
     controller = Scripted(sequence(GRES, GRES, IDLE))
     assert wait_for_nodes(inventory(), opener(controller, fine)) == ["gpu-1"]
     assert [a for a in controller.scripts if "update" in a] == ["scontrol update nodename=gpu-1 state=resume"]
 
 
-def test_a_node_that_never_comes_is_named_with_reason_and_log_line() -> None:
+def test_a_node_that_stays_unusable_is_named_with_reason_and_log_line() -> None:
     words = lambda _: Completed(0, "", "error: Couldn't find the specified plugin name")  # noqa: E731
     with pytest.raises(BootstrapError) as caught:
         wait_for_nodes(inventory(), opener(Scripted(sequence(GRES)), words), deadline_s=0.01)
@@ -85,7 +85,7 @@ def test_a_node_that_never_comes_is_named_with_reason_and_log_line() -> None:
     assert "Log: /var/log/slurm/slurmd.log. Fix: see `scontrol show node gpu-1`" in text
 
 
-def test_a_node_that_died_meanwhile_is_named_before_the_deadline() -> None:
+def test_a_node_that_dies_is_named_before_the_deadline() -> None:
     def dead(_: str) -> Completed:
         raise TransportError("gpu-1", "the connection was lost")
 

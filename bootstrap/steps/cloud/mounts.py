@@ -130,7 +130,7 @@ def _plan_lustre_client(facts: Facts, node: Node, desired: Desired) -> list[Acti
     package = f"{LUSTRE_MODULES}-{facts.kernel}"
     if package in facts.packages:
         return todo
-    repository = desired.cloud and desired.cloud.lustre_client
+    repository = desired.cloud.lustre_client if desired.cloud else None
     if repository is None:
         line = f"{package} is not installed, and this cloud has no package repository with Lustre clients"
         raise BootstrapError(node.name, STEP.name, line, fix="use an image that has the package")

@@ -29,12 +29,12 @@ from trainer import bandwidth as measured
         ("m7i.48xlarge", None),
     ],
 )
-def test_what_a_type_should_reach_at_the_largest_size_that_is_measured(name: str, gb_per_s: float | None) -> None:
+def test_expected_bandwidth_at_1_gib(name: str, gb_per_s: float | None) -> None:
     assert expected_busbw(instance(name)).get(GIB) == gb_per_s
     assert max(measured.SIZES + measured.LARGE) == GIB
 
 
-def test_the_derived_least_is_far_below_everything_that_was_published() -> None:
+def test_the_lower_bound_is_far_below_published_figures() -> None:
     """Else it would take healthy machines away."""
     for machine in all_types().values():
         for row in machine.busbw:
@@ -42,12 +42,12 @@ def test_the_derived_least_is_far_below_everything_that_was_published() -> None:
                 assert (minimum_busbw(machine) or 0.0) < 0.7 * row.gb_per_s, (machine.name, row)
 
 
-def test_every_gpu_machine_with_efa_is_held_to_something() -> None:
+def test_every_gpu_machine_with_efa_has_an_expected_bandwidth() -> None:
     types = [machine for machine in all_types().values() if machine.efa_interfaces and machine.gpus.count]
     assert [machine.name for machine in types if GIB not in expected_busbw(machine)] == []
 
 
-def test_nodes_are_told_what_is_expected_of_them() -> None:
+def test_node_sets_have_the_expected_bandwidth() -> None:
     (nodes,) = plan(spec(groups=group(instance_type="p5en.48xlarge", fabric="efa"))).sets
     assert nodes.busbw == {GIB: 200.0}
     (slow,) = plan(spec(groups=group(instance_type="p5en.48xlarge", fabric="tcp"))).sets

@@ -12,14 +12,14 @@ from cluster.catalog.instances import DATA, Card, Gpus, UnknownInstanceType, Unv
 GPU_TYPES = [name for name, machine in all_types().items() if machine.gpus.count]
 
 
-def test_the_file_is_what_the_generator_makes() -> None:
+def test_the_file_equals_the_output_of_the_generator() -> None:
     text = (DATA / "instances.json").read_text()
     assert text == refresh.render_instances(json.loads(text)["date"]), (
         "run `python -m cluster.catalog.refresh instances DATE`"
     )
 
 
-def test_one_machine_whole() -> None:
+def test_all_fields_of_one_type() -> None:
     machine = instance("p5.48xlarge")
     assert (machine.family, machine.vcpus, machine.cores, machine.sockets) == ("p5", 192, 96, 2)
     assert machine.memory_mb == 2048 * 1024
@@ -65,7 +65,7 @@ def test_gpus_memory_and_efa(name: str, count: int, memory_gib: int, efa: int) -
 
 
 @pytest.mark.parametrize("name", GPU_TYPES)
-def test_every_gpu_has_a_name_that_slurm_takes(name: str) -> None:
+def test_every_gpu_has_a_valid_name_in_slurm(name: str) -> None:
     assert instance(name).gpus.type.isalnum()
     assert instance(name).gpus.type == instance(name).gpus.type.lower()
 
@@ -86,7 +86,7 @@ def test_architectures() -> None:
     assert instance("m7i.large").architecture == "x86_64"
 
 
-def test_a_name_that_is_nearly_right_is_told_so() -> None:
+def test_an_unknown_type_is_reported_with_similar_names() -> None:
     with pytest.raises(UnknownInstanceType) as bad:
         instance("p5en.48xlareg")
     assert bad.value.nearest[0] == "p5en.48xlarge"
@@ -94,12 +94,12 @@ def test_a_name_that_is_nearly_right_is_told_so() -> None:
         instance("???")
 
 
-def test_a_type_with_contradicting_sources_is_refused_with_the_reason() -> None:
+def test_an_unverified_type_is_rejected_with_the_reason() -> None:
     with pytest.raises(UnverifiedInstanceType, match="17 network cards"):
         instance("p6e-gb200.36xlarge")
 
 
-def test_what_was_reviewed_belongs_to_something_that_exists() -> None:
+def test_reviewed_families_exist() -> None:
     families = {machine.family for machine in all_types().values()}
     assert set(instances._reviewed()["families"]) <= families
     assert set(instances._reviewed()["busbw"]) <= set(all_types())

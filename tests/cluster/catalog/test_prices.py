@@ -26,7 +26,7 @@ m7g.metal,,,64.0,256.0,,2.6,1.0,us-east-1,use1-az1
 """
 
 
-def test_known_prices() -> None:
+def test_prices_of_instances() -> None:
     price = instance_price("p5en.48xlarge", "us-east-1")
     assert price is not None
     assert (price.usd, price.unit, price.verified) == (63.296, "hour", True)
@@ -36,7 +36,7 @@ def test_known_prices() -> None:
     assert 20 < spot.usd < price.usd
 
 
-def test_what_nobody_knows_is_none() -> None:
+def test_an_unknown_price_is_none() -> None:
     assert instance_price("p5e.48xlarge", "us-east-1") is None
     assert instance_price("p5.48xlarge", "eu-central-1") is None
     assert instance_price("p5.48xlarge", "ap-northeast-2", spot=True) is None

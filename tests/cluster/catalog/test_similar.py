@@ -25,6 +25,6 @@ TYPES = ["g6.xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarg
         ("???", TYPES, []),
     ],
 )
-def test_what_begins_alike_comes_before_what_looks_alike(word: str, names: list[str], meant: list[str]) -> None:
+def test_names_with_the_same_start_come_before_similar_ones(word: str, names: list[str], meant: list[str]) -> None:
     assert find_similar(word, names)[: len(meant)] == meant
     assert bool(find_similar(word, names)) == bool(meant)

@@ -37,7 +37,7 @@ LOCK = (ROOT / "trainer/requirements.lock").read_text()
         ("nccl", "nvidia-nccl-cu12==2.26.2 ; sys_platform == 'linux' \\\n", "2.26.2"),
     ],
 )
-def test_what_programs_print(name: str, text: str, version: str) -> None:
+def test_versions_are_parsed_from_program_output(name: str, text: str, version: str) -> None:
     assert components()[name].parse_version(text) == version
 
 
@@ -81,11 +81,11 @@ def test_what_programs_print(name: str, text: str, version: str) -> None:
           "of failing)"]),
     ],
 )  # fmt: skip
-def test_what_a_machine_with_everything_may_have(change: dict[str, str], expected: list[str]) -> None:
+def test_faults_of_a_machine_with_all_hardware(change: dict[str, str], expected: list[str]) -> None:
     assert [str(fault) for fault in software.find_faults(software.list_required(P5), GOOD | change)] == expected
 
 
-def test_what_the_installer_will_bring_is_not_missed_before() -> None:
+def test_components_that_will_be_installed_are_not_faults() -> None:
     bare = {name: text for name, text in GOOD.items() if name in ("driver", "fabric_manager")}
     chosen = software.list_required(P5)
     assert [component.name for component in software.list_missing(chosen, bare)] == ["efa_installer"]
@@ -103,18 +103,18 @@ def test_what_the_installer_will_bring_is_not_missed_before() -> None:
         (("lustre",), {"lustre", "kernel"}),
     ],
 )
-def test_what_counts_goes_by_what_a_machine_has(parts: tuple[Hardware, ...], names: set[str]) -> None:
+def test_required_components_depend_on_the_hardware(parts: tuple[Hardware, ...], names: set[str]) -> None:
     assert {component.name for component in software.list_required(parts)} == names
 
 
-def test_the_lock_file_has_what_the_table_allows() -> None:
+def test_the_lock_file_has_an_allowed_version_of_nccl() -> None:
     expected = software.read_lock(LOCK)
     assert set(expected) == {"nccl"}
     assert software.find_faults([components()["nccl"]], expected) == []
     assert software.read_lock("torch==2.15.0\n") == {}
 
 
-def test_the_least_driver_is_that_of_the_cuda_in_the_lock_file() -> None:
+def test_the_oldest_driver_supports_the_cuda_of_the_lock_file() -> None:
     """docs.nvidia.com/cuda/cuda-toolkit-release-notes: CUDA 13 runs on 580 and newer."""
     cuda = re.search(r"(?m)^cuda-toolkit==(\d+)\.", LOCK)
     assert cuda
@@ -122,7 +122,7 @@ def test_the_least_driver_is_that_of_the_cuda_in_the_lock_file() -> None:
 
 
 @pytest.mark.parametrize("component", components().values(), ids=lambda component: component.name)
-def test_every_entry_is_whole(component: software.Component) -> None:
+def test_every_entry_is_consistent(component: software.Component) -> None:
     assert component.source.startswith("https://")
     assert [bool(component.file), bool(component.command), component.lock].count(True) == 1
     assert bool(component.least) != bool(component.same_as)

@@ -21,14 +21,14 @@ class Machine:
     launch_index: int = 0
 
     def answer(self, path: str) -> str | None:
-        known = {
+        values = {
             "instance-id": self.instance,
             "local-ipv4": self.address,
             "ami-launch-index": str(self.launch_index),
             "iam/security-credentials/": "the-role\n",
             "iam/security-credentials/the-role": json.dumps(CREDENTIALS),
         }
-        return known.get(path, self.tags.get(path.removeprefix("tags/instance/")))
+        return values.get(path, self.tags.get(path.removeprefix("tags/instance/")))
 
 
 @contextmanager
@@ -38,15 +38,15 @@ def metadata(address: str, machines: dict[str, Machine]) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             lives = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
-            self._say(200 if lives and self.path == "/latest/api/token" else 400, TOKEN)
+            self._send(200 if lives and self.path == "/latest/api/token" else 400, TOKEN)
 
         def do_GET(self) -> None:
             if self.headers.get("X-aws-ec2-metadata-token") != TOKEN:
-                return self._say(401, "IMDSv1 is off")
-            found = machines[self.client_address[0]].answer(self.path.removeprefix("/latest/meta-data/"))
-            return self._say(404 if found is None else 200, found or "")
+                return self._send(401, "IMDSv1 is off")
+            value = machines[self.client_address[0]].answer(self.path.removeprefix("/latest/meta-data/"))
+            return self._send(404 if value is None else 200, value or "")
 
-        def _say(self, code: int, text: str) -> None:
+        def _send(self, code: int, text: str) -> None:
             self.send_response(code)
             self.send_header("Content-Length", str(len(text.encode())))
             self.end_headers()

@@ -37,25 +37,25 @@ class StateDisk:
 
 @contextmanager
 def state_disk(cluster: str, volume: str) -> Iterator[StateDisk]:
-    """Blank."""
+    """Yield a blank disk."""
     labels = {names.CLUSTER: cluster}
     volumes = docker.from_env().volumes
-    content, kernel = (volumes.create(names.volume(cluster, one), labels=labels) for one in ("disk", "kernel"))
+    content, kernel = (volumes.create(names.volume(cluster, kind), labels=labels) for kind in ("disk", "kernel"))
     shows = f"/kernel/{DISK}/device"
-    made = f"""truncate -s {SIZE} /disk/content
+    script = f"""truncate -s {SIZE} /disk/content
         mkdir -p {shows}
         echo {volume.replace("-", "")} >{shows}/serial
         echo {MODEL} >{shows}/model
         losetup --find --show /disk/content"""
     device = ""
     try:
-        device = _with_loops(made, {content.name: {"bind": "/disk"}, kernel.name: {"bind": "/kernel"}})
+        device = _with_loops(script, {content.name: {"bind": "/disk"}, kernel.name: {"bind": "/kernel"}})
         yield StateDisk(volume, device, kernel.name)
     finally:
         if device:
             _with_loops(f"losetup --detach {device}", {})
-        for one in (content, kernel):
-            one.remove(force=True)
+        for used in (content, kernel):
+            used.remove(force=True)
 
 
 def _with_loops(script: str, volumes: dict[str, dict[str, str]]) -> str:
@@ -72,8 +72,8 @@ def _with_loops(script: str, volumes: dict[str, dict[str, str]]) -> str:
     )
     try:
         container.start()
-        code, said = container.wait()["StatusCode"], container.logs().decode().strip()
-        assert code == 0, said
+        code, output = container.wait()["StatusCode"], container.logs().decode().strip()
+        assert code == 0, output
     finally:
         container.remove(force=True)
-    return str(said)
+    return str(output)

@@ -37,7 +37,7 @@ def test_the_same_files_give_the_same_bytes_and_another_file_does_not(shop: Path
     assert pack_node(ROOT, shop, FILES | {bundle.SPEC: b"{ }"}, NODE_FOLDERS).digest != first.digest
 
 
-def test_it_holds_what_a_node_runs_and_nothing_else(shop: Path) -> None:
+def test_the_bundle_contains_what_a_node_runs_and_nothing_else(shop: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES, NODE_FOLDERS).archive)) as tar:
         members = tar.getmembers()
     held = {member.name for member in members}
@@ -59,7 +59,7 @@ def test_it_holds_what_a_node_runs_and_nothing_else(shop: Path) -> None:
     assert {(m.uid, m.gid, m.mtime) for m in members} == {(0, 0, 0)}
 
 
-def test_a_node_imports_its_part_from_the_bundle_alone(shop: Path, tmp_path: Path) -> None:
+def test_a_node_needs_only_the_bundle_to_import_its_code(shop: Path, tmp_path: Path) -> None:
     """Everything else of the repository is absent there, and so are packages that no wheel brings."""
     root = tmp_path / "root"
     with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES, NODE_FOLDERS).archive)) as tar:
@@ -78,14 +78,14 @@ def test_a_node_imports_its_part_from_the_bundle_alone(shop: Path, tmp_path: Pat
     assert {brought.get(name, name.replace("_", "-")) for name in set(done.stdout.split()) - own} <= pinned
 
 
-def test_wheels_are_asked_for_by_hash_for_machines_unlike_this_one(tmp_path: Path) -> None:
+def test_wheels_are_pinned_by_hash_and_downloaded_for_other_architectures(tmp_path: Path) -> None:
     command = wheels.download_command(ROOT / wheels.LOCK, tmp_path, "aarch64", "3.11")
     assert {"--require-hashes", "--only-binary", "--no-deps"} <= set(command)
     assert command[command.index("--python-version") + 1] == "3.11"
     assert "manylinux2014_aarch64" in command
 
 
-def test_wheels_are_fetched_once_and_never_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_are_downloaded_once_and_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads: list[str] = []
 
     def download(command: list[str]) -> None:
@@ -103,7 +103,7 @@ def test_wheels_are_fetched_once_and_never_half(tmp_path: Path, monkeypatch: pyt
     assert downloads == ["3.11", "3.12", "3.11", "3.12", "3.13"]
 
 
-def test_an_index_that_cannot_be_reached_is_said_with_the_fix(tmp_path: Path) -> None:
+def test_an_unreachable_package_index_is_reported_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(
         wheels.WheelsError, match=r"requirements\.lock: .*Fix: give this machine access to the Python package index"
     ):

@@ -48,7 +48,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     ],
     ids=lambda call: f"{call.method} {call.service}",
 )
-def test_signatures_are_those_of_aws_s_own_library(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signatures_equal_those_of_botocore(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     host = f"{call.service}.{call.region}.amazonaws.com"
     headers = signed.sign(call, host, NOW, WHO)
     request = AWSRequest(call.method, f"https://{host}{call.path.replace(' ', '%20')}", call.headers, call.body)
@@ -62,14 +62,16 @@ def test_signatures_are_those_of_aws_s_own_library(call: Call, monkeypatch: pyte
     assert headers["authorization"].endswith(f"Signature={signature}")
 
 
-def test_a_machine_knows_itself_only_with_a_token(machine: Machine) -> None:
+def test_metadata_is_read_with_a_token(machine: Machine) -> None:
     assert imds.read("instance-id") == "i-0abc"
     assert imds.read_tag(names.NODE_TAG) == "gpu-1"
     assert imds.read_tag("muster.group") == ""
     assert imds.read_credentials().token == "session"
 
 
-def test_a_name_that_is_given_after_the_launch_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_waits_for_a_name_that_is_assigned_after_the_launch(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.tags.clear()
     pauses: list[float] = []
 
@@ -85,7 +87,7 @@ def test_a_name_that_is_given_after_the_launch_is_waited_for(machine: Machine, m
 
 
 @pytest.mark.parametrize("numbers", ["7", "1-4", "2 5-6 9"])
-def test_a_machine_of_a_large_launch_takes_the_number_at_its_place(machine: Machine, numbers: str) -> None:
+def test_a_machine_of_a_large_launch_derives_its_name_from_its_launch_index(machine: Machine, numbers: str) -> None:
     """Under the very rule by which the launching side knows it."""
     machine.tags = {plan_names.GROUP: "gpu", node_names.NUMBERS_TAG: numbers}
     count = len(expand(f"gpu-[{numbers.replace(' ', ',')}]"))
@@ -115,7 +117,7 @@ def test_secrets_and_reports_go_through_aws(aws: Moto, machine: Machine) -> None
     assert (report.instance, report.state, report.step, len(report.line)) == ("i-0abc", "failed", "x", 1000)
 
 
-def test_objects_are_fetched_and_stored_whole(aws: Moto, machine: Machine, tmp_path: Path) -> None:
+def test_objects_are_fetched_and_stored(aws: Moto, machine: Machine, tmp_path: Path) -> None:
     s3 = aws.client("s3")
     s3.create_bucket(Bucket="bucket")
     (tmp_path / "in").write_bytes(b"packages")
@@ -126,7 +128,7 @@ def test_objects_are_fetched_and_stored_whole(aws: Moto, machine: Machine, tmp_p
     assert cluster_secrets.read_fleet(cloud()) == b"{}"
 
 
-def test_throttling_is_waited_out_and_nonsense_is_not(
+def test_throttling_is_retried_and_an_invalid_request_is_not(
     aws: Moto, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -141,7 +143,7 @@ def test_throttling_is_waited_out_and_nonsense_is_not(
 
 
 @pytest.mark.parametrize("path", EARLY_FILES)
-def test_what_user_data_carries_needs_nothing_but_python_310(path: str) -> None:
+def test_early_files_need_only_python_310(path: str) -> None:
     tree = ast.parse((ROOT / path).read_text(), feature_version=(3, 10))
     imported = {
         name.partition(".")[0]
@@ -166,7 +168,7 @@ def text(**more: str) -> str:
     return user_data(**given | more)  # type: ignore[arg-type]
 
 
-def test_user_data_is_a_clean_script_with_room_to_spare(tmp_path: Path) -> None:
+def test_user_data_passes_shellcheck_and_is_well_below_the_limit(tmp_path: Path) -> None:
     script = tmp_path / "user-data.sh"
     script.write_text(text())
     done = subprocess.run(["shellcheck", "--severity=warning", str(script)], capture_output=True, text=True)
@@ -175,12 +177,12 @@ def test_user_data_is_a_clean_script_with_room_to_spare(tmp_path: Path) -> None:
     assert "@" not in {line[:1] for line in text().splitlines() if line.isupper()}
 
 
-def test_user_data_names_the_bundle_by_its_hash_and_quotes_what_it_is_given() -> None:
+def test_user_data_names_the_bundle_by_hash_and_quotes_its_settings() -> None:
     assert f"key={names.bundle('5' * 64)}\n" in text()
     assert "cluster='a b'\n" in text(cluster="a b")
 
 
-def test_user_data_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_data_over_the_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SCRIPT", module.SCRIPT + "#" * MAX_BYTES)
     with pytest.raises(ValueError, match=r"user data has \d+ bytes, AWS allows 16384"):
         text()

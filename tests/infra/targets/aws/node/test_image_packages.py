@@ -11,7 +11,7 @@ from tests.infra.targets.aws.node.clusters import desired, fixed
 
 
 @pytest.mark.parametrize("role", ["controller", "login", "compute"])
-def test_the_page_has_every_package_that_a_node_may_install(role: Role) -> None:
+def test_the_page_lists_every_package_that_a_node_may_install(role: Role) -> None:
     page = (REPO / "docs/aws.md").read_text().partition("## Images of your own")[2].partition("\n## ")[0]
     node = fixed(role, role, 1)
     packages = (*build_probe(node, desired()).packages, "chrony")

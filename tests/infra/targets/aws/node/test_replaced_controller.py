@@ -27,8 +27,8 @@ KEYS = "sha256sum /etc/slurm/slurm.key /etc/ssh/ssh_host_ed25519_key"
 @pytest.fixture(scope="module")
 def cloud(moto: Moto) -> Iterator[Machines]:
     moto.reset()
-    with state_disk(CLUSTER, VOLUME) as disk, machines(moto, disk) as made:
-        yield made
+    with state_disk(CLUSTER, VOLUME) as disk, machines(moto, disk) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +79,15 @@ def replaced(cloud: Machines, bundle: Bundle, before: Before) -> Before:
     return before
 
 
-def test_it_is_another_machine_with_the_same_name_and_keys(cloud: Machines, replaced: Before) -> None:
+def test_the_new_controller_has_the_same_name_and_keys(cloud: Machines, replaced: Before) -> None:
     report = cloud.report("controller")
     assert (report.state, report.instance) == ("ready", "i-another")
     assert cloud.do("controller", KEYS).out == replaced.keys
-    known = cloud.do("gpu-1", f"cd {HOME} && runuser -u alice -- ssh -o BatchMode=yes controller hostname")
-    assert (known.code, known.out.strip()) == (0, "controller"), known.out
+    hop = cloud.do("gpu-1", f"cd {HOME} && runuser -u alice -- ssh -o BatchMode=yes controller hostname")
+    assert (hop.code, hop.out.strip()) == (0, "controller"), hop.out
 
 
-def test_running_jobs_went_on_and_end_well(cloud: Machines, replaced: Before) -> None:
+def test_running_jobs_continue_and_complete(cloud: Machines, replaced: Before) -> None:
     """One ended while there was no controller, the other outlives the change."""
     assert state(cloud, replaced.goes_on) == "RUNNING"
     wait_for(cloud, replaced.ends_meanwhile, "COMPLETED")
@@ -98,18 +98,18 @@ def test_running_jobs_went_on_and_end_well(cloud: Machines, replaced: Before) ->
         assert account(cloud, job) == "COMPLETED|gpu-1|0:0|0"
 
 
-def test_jobs_that_waited_run_and_numbers_go_on(cloud: Machines, replaced: Before) -> None:
+def test_pending_jobs_run_and_job_numbers_continue(cloud: Machines, replaced: Before) -> None:
     for job in replaced.waiting:
         release(cloud, job)
         wait_for(cloud, job, "COMPLETED")
     assert int(submit(cloud, "true")) == int(replaced.waiting[-1]) + 1
 
 
-def test_accounting_has_what_was_before(cloud: Machines, replaced: Before) -> None:
+def test_accounting_still_has_earlier_jobs(cloud: Machines, replaced: Before) -> None:
     assert account(cloud, replaced.recorded) == "COMPLETED|gpu-1|0:0|0"
 
 
-def test_a_machine_that_is_only_started_again_finds_its_state(cloud: Machines, replaced: Before) -> None:
+def test_a_controller_that_reboots_finds_its_state(cloud: Machines, replaced: Before) -> None:
     """As EC2 recovers one from broken hardware: nobody sets it up again."""
     job = submit(cloud, WAITS)
     wait_until(lambda: bool(began(cloud, job)), "the job runs")
@@ -148,8 +148,8 @@ def account(cloud: Machines, job: str) -> str:
     return cloud.do("controller", f"sacct -X -n -P -j {job} -o State,NodeList,ExitCode,Restarts").out.strip()
 
 
-def wait_for(cloud: Machines, job: str, wanted: str) -> None:
-    wait_until(lambda: account(cloud, job).startswith(f"{wanted}|"), f"job {job} is {wanted}", PATIENCE_S)
+def wait_for(cloud: Machines, job: str, expected: str) -> None:
+    wait_until(lambda: account(cloud, job).startswith(f"{expected}|"), f"job {job} is {expected}", PATIENCE_S)
 
 
 def wait_for_state(cloud: Machines, job: str) -> None:

@@ -42,11 +42,11 @@ def target(*filesystems: Filesystem, ami: str | None = None) -> Desired:
     return replace(desired(*filesystems, image_fix=fix), inventory=add_node(KNOWN, GPU))
 
 
-def test_a_machine_that_has_it_all_is_left_alone() -> None:
+def test_nothing_is_done_on_a_machine_with_all_versions() -> None:
     assert software.STEP.actions(FACTS, GPU, target()) == []
 
 
-def test_an_old_driver_fails_the_whole_set_up_before_anything_is_done() -> None:
+def test_an_old_driver_fails_set_up_before_anything_is_changed() -> None:
     old = replace(FACTS, software=GOOD | {"driver": CLOSED_DRIVER})
     with pytest.raises(BootstrapError) as raised:
         plan_steps({GPU.name: old}, target())
@@ -59,7 +59,7 @@ def test_an_old_driver_fails_the_whole_set_up_before_anything_is_done() -> None:
     )
 
 
-def test_a_machine_with_nothing_right_says_so_in_what_a_report_holds() -> None:
+def test_many_faults_fit_into_a_report() -> None:
     bare = replace(FACTS, software={"efa_installer": "# EFA installer version: 1.22.0"})
     with pytest.raises(
         BootstrapError, match=r"NVIDIA driver is missing.*EFA installer 1\.22\.0.*; and 3 more"
@@ -68,14 +68,14 @@ def test_a_machine_with_nothing_right_says_so_in_what_a_report_holds() -> None:
     assert len(str(raised.value)) < MAX_LINE
 
 
-def test_an_image_of_the_users_own_is_named() -> None:
+def test_the_fix_names_a_custom_image() -> None:
     with pytest.raises(
         BootstrapError, match=r"EFA kernel module is missing.*remove `aws.ami: ami-0a` to use the AWS image"
     ):
         software.STEP.actions(replace(FACTS, software=GOOD | {"efa": ""}), GPU, target(ami="ami-0a"))
 
 
-def test_efa_is_installed_where_the_image_has_none() -> None:
+def test_efa_is_installed_if_the_image_does_not_have_it() -> None:
     bare = replace(FACTS, software={"driver": OPEN_DRIVER, "fabric_manager": GOOD["fabric_manager"]})
     (action,) = software.STEP.actions(bare, GPU, target())
     assert action.title == "install EFA installer 1.50.0"
@@ -90,16 +90,18 @@ def test_efa_is_installed_where_the_image_has_none() -> None:
         (CONTROLLER, (LUSTRE,), ""),
     ],
 )
-def test_whom_it_concerns(node: Node, filesystems: tuple[Filesystem, ...], reason: str) -> None:
+def test_machines_without_special_hardware_are_skipped(
+    node: Node, filesystems: tuple[Filesystem, ...], reason: str
+) -> None:
     assert software.STEP.skip(FACTS, node, target(*filesystems)) == reason
 
 
-def test_simulated_gpus_concern_nobody() -> None:
+def test_simulated_gpus_require_no_software() -> None:
     state = local()
     assert software.list_required(state.inventory.compute[0], state) == ()
 
 
-def test_facts_have_what_each_component_said_line_by_line() -> None:
+def test_facts_contain_the_output_of_each_component() -> None:
     done = subprocess.run(
         ["sh", "-c", software.print_readings(GPU, target(LUSTRE))], capture_output=True, text=True, check=True
     )
@@ -109,7 +111,7 @@ def test_facts_have_what_each_component_said_line_by_line() -> None:
     }
 
 
-def test_health_is_told_what_the_node_was_set_up_with() -> None:
+def test_health_checks_know_the_installed_versions() -> None:
     versions = software.read_versions(FACTS, GPU, target())
     assert versions["driver"] == {"version": "580.126.09", "file": "/proc/driver/nvidia/version"}
     assert versions["libfabric"] == {"version": "2.6.0", "file": ""}
@@ -129,7 +131,7 @@ def tools(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
 
 
-def test_the_archive_is_checked_then_its_installer_runs(tmp_path: Path, tools: dict[str, str]) -> None:
+def test_the_installer_runs_only_if_the_archive_has_the_right_hash(tmp_path: Path, tools: dict[str, str]) -> None:
     archive = tmp_path / "efa.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         entry, script = tarfile.TarInfo("aws-efa-installer/efa_installer.sh"), b'#!/bin/sh\necho installer "$@"\n'

@@ -102,9 +102,7 @@ def furnished(cloud: Machines, bundle: Bundle, installer: bytes) -> None:
     cloud.put("gpu-1", ARCHIVE, installer)
 
 
-def test_an_old_driver_fails_the_set_up_and_the_engine_hears_why(
-    cloud: Machines, bundle: Bundle, furnished: None
-) -> None:
+def test_an_old_driver_fails_set_up_and_is_reported(cloud: Machines, bundle: Bundle, furnished: None) -> None:
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
     assert done.code == 3, done.out
     report = cloud.report("gpu-1")
@@ -119,7 +117,7 @@ def test_an_old_driver_fails_the_set_up_and_the_engine_hears_why(
     )
 
 
-def test_with_the_right_driver_it_installs_efa_and_becomes_a_node_that_knows_its_versions(
+def test_with_the_right_driver_efa_is_installed_and_the_node_becomes_ready(
     cloud: Machines, plain: Bundle, bundle: Bundle, furnished: None
 ) -> None:
     ready = cloud.run("controller", cloud.script(plain, "controller"))

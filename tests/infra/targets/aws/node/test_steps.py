@@ -106,11 +106,11 @@ def test_a_step_acts_once(step: Step, node: Node, facts: Facts, target: Desired,
     ],
     ids=lambda value: value.name if isinstance(value, Step) else "",
 )
-def test_a_step_says_why_it_does_not_apply(step: Step, facts: Facts, target: Desired, reason: str) -> None:
+def test_a_step_gives_the_reason_for_skipping(step: Step, facts: Facts, target: Desired, reason: str) -> None:
     assert step.skip(facts, CONTROLLER, target) == reason
 
 
-def test_targets_that_are_set_up_from_outside_have_the_steps_they_had() -> None:
+def test_cloud_steps_run_only_on_cloud_machines() -> None:
     assert registry.select_steps(local()) == registry.ALL
     assert {step.name for step in registry.select_steps(desired())} == {step.name for step in registry.EVERY}
 
@@ -123,7 +123,7 @@ def test_a_machine_goes_through_every_step_of_its_role_once(node: Node) -> None:
     assert sorted(through) == sorted(step.name for step in registry.EVERY if node.role in step.roles)
 
 
-def test_the_lustre_client_is_that_of_the_running_kernel_and_is_tuned() -> None:
+def test_the_lustre_client_matches_the_running_kernel_and_is_tuned() -> None:
     assert titles(mounts.STEP, ubuntu(), GPU, desired(LUSTRE))[:2] == [
         "write /etc/modprobe.d/muster.conf",
         f"install lustre-client-modules-{KERNEL}",
@@ -137,7 +137,7 @@ def test_the_lustre_client_is_that_of_the_running_kernel_and_is_tuned() -> None:
         mounts.STEP.skip(ubuntu(distribution="debian 13"), GPU, desired(LUSTRE))
 
 
-def test_lustre_uses_efa_where_filesystem_and_machine_have_it() -> None:
+def test_lustre_uses_efa_if_filesystem_and_machine_have_it() -> None:
     over_efa = desired(LUSTRE.model_copy(update={"efa": True}))
 
     def lines(node: Node, target: Desired) -> list[str]:
@@ -148,7 +148,7 @@ def test_lustre_uses_efa_where_filesystem_and_machine_have_it() -> None:
     assert "use_efa" not in lines(GPU, desired(LUSTRE))
 
 
-def test_efs_is_reached_by_tls_only_and_its_certificate_is_checked() -> None:
+def test_efs_is_mounted_through_tls_with_a_verified_certificate() -> None:
     todo = mounts.STEP.actions(ubuntu(), GPU, desired(NFS, EFS))
     conf = _written(todo, "/etc/muster/efs-0.conf")
     assert f"checkHost = {EFS.host}\n" in conf
@@ -158,7 +158,7 @@ def test_efs_is_reached_by_tls_only_and_its_certificate_is_checked() -> None:
     assert "10.0.0.9:/vol /archive\n" in script
 
 
-def test_the_volume_of_the_state_is_found_by_its_id_and_daemons_need_it() -> None:
+def test_the_state_volume_is_found_by_id_and_required_by_daemons() -> None:
     todo = disks.STATE_STEP.actions(ubuntu(), CONTROLLER, desired(state_volume="vol-0123"))
     assert "volume=vol-0123\n" in _written(todo, "/etc/muster/state")
     for unit in ("mariadb", "slurmctld"):
@@ -170,7 +170,7 @@ def test_the_volume_of_the_state_is_found_by_its_id_and_daemons_need_it() -> Non
     assert disks.STATE_STEP.roles == ("controller",)
 
 
-def test_only_root_asks_who_the_machine_is_and_slurm_where_it_launches_nodes() -> None:
+def test_only_root_reads_metadata_and_slurm_on_the_controller() -> None:
     """Before anybody can log in, and before slurmd in any case; `after` a set-up nothing asks the package mirror."""
 
     def allowed(node: Node) -> str:
@@ -195,7 +195,7 @@ def test_only_root_asks_who_the_machine_is_and_slurm_where_it_launches_nodes() -
     ]
 
 
-def test_slurm_is_built_by_the_controller_and_waited_for_by_the_others() -> None:
+def test_the_controller_builds_slurm_and_the_others_wait() -> None:
     (build,) = slurm_packages.STEP.actions(ubuntu(), CONTROLLER, desired())
     (wait,) = slurm_packages.STEP.actions(ubuntu(), GPU, desired())
     assert "MODE=build\n" in build.script
@@ -210,17 +210,17 @@ def test_slurm_is_built_by_the_controller_and_waited_for_by_the_others() -> None
     assert set(_install(ubuntu(distribution="debian 13"), CONTROLLER)) == set(packages.list_packages(CONTROLLER))
 
 
-def test_a_compute_node_is_told_its_name_and_a_restart_of_its_daemon_is_no_reboot() -> None:
+def test_slurmd_gets_its_node_name_and_does_not_report_a_reboot() -> None:
     target = replace(desired(), inventory=add_node(inventory(), GPU))
     options = _written(members.COMPUTE_STEP.actions(ubuntu(), GPU, target), "/etc/default/slurmd")
     assert options == 'SLURMD_OPTIONS="-N gpu-3 --conf-server controller:6817"\n'
 
 
-def test_nodes_that_are_not_there_yet_have_a_known_host_key() -> None:
+def test_nodes_that_do_not_exist_yet_are_in_known_hosts() -> None:
     assert ssh.render_known_hosts(inventory()).splitlines()[-1] == "gpu-* ssh-ed25519 AAAAgpu"
 
 
-def test_the_first_topology_is_written_and_later_ones_are_the_sweep_s() -> None:
+def test_only_the_first_topology_is_written() -> None:
     path = "/etc/slurm/topology.conf"
     assert f"write {path}" in titles(power.STEP, ubuntu(), CONTROLLER, desired())
     files = {path: FileFact("another", 0o644, "slurm:slurm")}
@@ -236,11 +236,11 @@ def test_the_first_topology_is_written_and_later_ones_are_the_sweep_s() -> None:
     assert steps.index(power.STEP) < steps.index(controller.STEP)
 
 
-def test_a_controller_whose_nodes_come_later_goes_by_its_own_cgroups() -> None:
+def test_a_controller_without_nodes_yet_uses_its_own_kind_of_cgroup() -> None:
     assert choose_cgroup({"controller": ubuntu(cgroup="v1")}, desired()).cgroup == "v1"
 
 
-def test_the_plan_of_one_machine_needs_no_other() -> None:
+def test_one_machine_can_be_planned_alone() -> None:
     target = replace(desired(LUSTRE), inventory=add_node(inventory(), GPU))
     planned = plan_steps({GPU.name: ubuntu()}, target)
     assert list(planned) == ["gpu-3"]
@@ -250,12 +250,12 @@ def test_the_plan_of_one_machine_needs_no_other() -> None:
 @pytest.mark.parametrize(
     ("name", "text"), [("gpu-5", "no node gpu-5"), ("cpu-1", "no node cpu-1"), ("gpu-01", "gpu-01")]
 )
-def test_a_machine_of_another_cluster_says_so(name: str, text: str) -> None:
+def test_a_machine_of_another_cluster_is_an_error(name: str, text: str) -> None:
     with pytest.raises(BootstrapError, match=rf"{text}.*must be one of: controller, login, gpu-1 to -4"):
         find_node(inventory(), name, "i-1", "10.0.0.1")
 
 
-def test_a_machine_takes_the_place_of_the_one_before_it() -> None:
+def test_a_machine_replaces_the_one_that_had_its_name() -> None:
     me = find_node(inventory(), "controller", "i-9", "10.0.0.10")
     assert [n.machine_id for n in add_node(inventory(), me).nodes] == ["i-9", "eni-login"]
 

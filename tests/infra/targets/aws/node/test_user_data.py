@@ -55,7 +55,7 @@ def test_a_second_run_changes_nothing(cloud: Machines, bundle: Bundle, compute: 
     assert "muster: fetch" not in done.out
 
 
-def test_a_job_cannot_take_the_role_of_its_node(cloud: Machines, compute: str) -> None:
+def test_a_job_cannot_read_the_credentials_of_its_node(cloud: Machines, compute: str) -> None:
     assert [cloud.metadata_answers("gpu-1", user) for user in ("root", "alice", "slurm")] == [True, False, False]
     assert [cloud.metadata_answers("controller", user) for user in ("root", "alice", "slurm")] == [True, False, True]
     cloud.do("gpu-1", "nft flush ruleset")
@@ -73,7 +73,7 @@ def test_no_secret_is_in_user_data_or_log(cloud: Machines, bundle: Bundle, compu
     assert host_key not in logs
 
 
-def test_a_bundle_that_is_not_what_was_uploaded_is_refused(cloud: Machines, bundle: Bundle, compute: str) -> None:
+def test_a_bundle_with_another_hash_is_rejected(cloud: Machines, bundle: Bundle, compute: str) -> None:
     other = "0" * 64
     cloud.moto.client("s3").put_object(Bucket=BUCKET, Key=parameters.bundle(other), Body=bundle.archive[:4096])
     done = cloud.run("gpu-1", cloud.script(bundle, "compute", digest=other[:16], sha256=other))

@@ -1,4 +1,4 @@
-"""Training imports torch, numpy and pyyaml; other packages only where a person's own files need them."""
+"""Training imports only torch, numpy and pyyaml; other packages are imported only for data that needs them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.exit(status)
 """
 
 
-def test_text_is_trained_on_without_its_tokenizer(tmp_path: Path) -> None:
+def test_training_on_text_does_not_import_the_tokenizer(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -38,7 +38,7 @@ def test_text_is_trained_on_without_its_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("npy", set()), ("png", {"PIL"})])
-def test_pillow_is_for_folders_that_need_it(kind: str, expected: set[str], tmp_path: Path) -> None:
+def test_pillow_is_imported_only_for_folders_that_need_it(kind: str, expected: set[str], tmp_path: Path) -> None:
     pixels = np.zeros((32, 32, 3), np.uint8)
     for name in ("cats", "dogs"):
         folder = tmp_path / "images" / name
@@ -52,7 +52,7 @@ def test_pillow_is_for_folders_that_need_it(kind: str, expected: set[str], tmp_p
 
 
 def imported(words: list[str], tmp_path: Path) -> set[str]:
-    """Of the packages that training can do without."""
+    """Run the trainer and return the optional packages it imported."""
     command = [sys.executable, "-c", CODE, *words, "steps=2", "schedule.warmup=0", f"run.folder={tmp_path / 'run'}"]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -49,7 +49,7 @@ def test_logits_at_the_loss_of_the_trainer() -> None:
 
 
 def test_published_memory_is_met() -> None:
-    """The figures of docs/simulator.md; the last is all sources together."""
+    """The figures of docs/simulator-validation.md; the last is all sources together."""
     found = {one.source: one for one in memory_errors_by_source(read_tables(FILES))}
     assert found["simumax"].median <= 0.01
     assert found["torchtitan"].median <= 0.03

@@ -9,6 +9,7 @@ import pytest
 from cluster.catalog.prices import HOURS_PER_MONTH, instance_price, service_price
 from infra.targets.aws.cost import cost
 from infra.targets.aws.plan import launch_template, machines
+from infra.targets.aws.spec import aws_section
 from infra.targets.cost import Cost, Line
 from infra.targets.registry import read_spec as read
 from muster.commands import cost as command
@@ -101,7 +102,9 @@ def test_a_nat_gateway_only_where_nodes_reach_the_outside() -> None:
 
 def test_endpoints_cost_in_every_zone() -> None:
     (line,) = [line for line in cost(FULL).lines if line.what == "private endpoints"]
-    assert line.count == 3 * len(FULL.aws.zones if FULL.aws else ())
+    section = aws_section(FULL)
+    assert section
+    assert line.count == 3 * len(section.zones)
 
 
 def test_a_key_of_ones_own_costs_nothing_more() -> None:

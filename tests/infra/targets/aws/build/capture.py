@@ -21,6 +21,7 @@ from cluster.spec import ClusterSpec
 from infra.guard import ChangeGuard
 from infra.resources.secrets import ClusterSecrets
 from infra.targets.aws.build import bundle
+from infra.targets.aws.spec import region_of
 from infra.targets.registry import get_target as target
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
@@ -213,4 +214,4 @@ class _Mocks(Mocks):
 
     @property
     def _region(self) -> str:
-        return self.spec.aws.region if self.spec.aws else ""
+        return region_of(self.spec)

@@ -14,6 +14,7 @@ from cluster.spec import ClusterSpec, Storage
 from infra.targets.aws.plan import fleet, iam, images, launch_template, network, storage
 from infra.targets.aws.plan.iam import Scope, Statement
 from infra.targets.aws.plan.interfaces import Interface
+from infra.targets.aws.spec import aws_section
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT, STACKS
@@ -206,5 +207,7 @@ def test_interfaces_ask_for_no_address() -> None:
 def test_images_are_looked_up_only_where_the_spec_names_none(stack: str) -> None:
     made = read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
     kinds = set(images.parameters(made))
-    named = {"plain-x86_64": made.aws and made.aws.plain_ami, "gpu-x86_64": made.aws and made.aws.ami}
+    section = aws_section(made)
+    assert section
+    named = {"plain-x86_64": section.plain_ami, "gpu-x86_64": section.ami}
     assert kinds == {kind for kind, image in named.items() if not image}

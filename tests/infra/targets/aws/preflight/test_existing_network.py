@@ -11,6 +11,7 @@ from cluster.spec import ClusterSpec
 from infra.targets.aws.preflight import existing_network
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Running, Subject
+from infra.targets.aws.spec import aws_section
 from tests.infra.targets.aws.preflight.conftest import Answered
 from tests.infra.targets.aws.preflight.words import codes, words
 from tests.infra.targets.aws.specs import group, spec
@@ -156,7 +157,9 @@ def test_types_are_sold_where_subnets_are(answered: Answered, place: Place) -> N
     """Where the spec names no zones, the subnets say where it is."""
     with_nat(place)
     described = in_it(place)
-    unnamed = described.model_copy(update={"aws": described.aws.model_copy(update={"zones": ()})})  # type: ignore[union-attr]
+    section = aws_section(described)
+    assert section
+    unnamed = described.model_copy(update={"aws": section.model_copy(update={"zones": ()})})
     offers = [
         {"InstanceType": "g6.8xlarge", "Location": "us-east-1f"},
         {"InstanceType": "m7i.xlarge", "Location": "us-east-1a"},

@@ -12,12 +12,13 @@ from infra.targets.aws import plugin as aws_plugin
 from infra.targets.aws.account import NONE, find_account
 from infra.targets.aws.cost import cost
 from infra.targets.aws.preflight import Asking, preflight
+from infra.targets.aws.spec import region_of
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.with_engine.cloud import REPO
 
 STACK = "aws-g6-pair"
 SPEC = read(REPO / "stacks" / f"Pulumi.{STACK}.yaml")
-REGION = SPEC.aws.region if SPEC.aws else ""
+REGION = region_of(SPEC)
 CLUSTER = "test-pair"
 ACCOUNT = "MUSTER_TEST_AWS"
 """The account's number: a yes to this one, and to no other."""

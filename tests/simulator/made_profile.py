@@ -123,27 +123,27 @@ def profile(ranks: tuple[int, ...] = (1, 2, 4), **machine: Any) -> dict[str, Any
 
 def of_parts(ranks: tuple[int, ...], **machine: Any) -> dict[str, Any]:
     """Without the run that tells more of layers than those parts do, as older profiles are."""
-    made = profile(ranks, **machine)
-    for one in made["worlds"]:
-        del one["deep_run"]
-    return made
+    tree = profile(ranks, **machine)
+    for world in tree["worlds"]:
+        del world["deep_run"]
+    return tree
 
 
 def of_gpu(ranks: tuple[int, ...] = (8,), device: str = "NVIDIA H200", memory_gb: float = 139.8) -> dict[str, Any]:
     """The same, so many times as fast that it passes for a GPU."""
-    made = profile(ranks, device=device, memory_gb=memory_gb, multiprocessors=132)
-    for one in made["worlds"]:
-        one["products"] = {
-            dtype: [[*shape, seconds / FASTER] for *shape, seconds in rows] for dtype, rows in one["products"].items()
+    tree = profile(ranks, device=device, memory_gb=memory_gb, multiprocessors=132)
+    for world in tree["worlds"]:
+        world["products"] = {
+            dtype: [[*shape, seconds / FASTER] for *shape, seconds in rows] for dtype, rows in world["products"].items()
         }
-        one["copied_gb_s"] *= GPU_COPIES
-        for row in one["layers"]:
+        world["copied_gb_s"] *= GPU_COPIES
+        for row in world["layers"]:
             row |= {part: row[part] / FASTER for part in ("layer_s", "attention_s", "head_s")}
-        for row in one["updates"]:
+        for row in world["updates"]:
             row["seconds"] /= GPU_COPIES
         for name in ("short_run", "deep_run"):
-            one[name]["step_s"] /= 2
-    return made
+            world[name]["step_s"] /= 2
+    return tree
 
 
 def write(file: Path, content: dict[str, Any]) -> Path:

@@ -15,7 +15,7 @@ STEPS = 60
 
 def run(  # noqa: PLR0913
     folder: Path,
-    words: list[str],
+    settings: list[str],
     times_ms: dict[str, float | None],
     *,
     ranks: int = 1,
@@ -29,17 +29,23 @@ def run(  # noqa: PLR0913
     cpu: str = "",
 ) -> Path:
     """`times_ms` by part; None is a part that was not measured. Without `cpu` as before that was recorded."""
-    config = load(preset, [f"steps={STEPS}", *words])
+    config = load(preset, [f"steps={STEPS}", *settings])
     (folder / "metrics").mkdir(parents=True)
     (folder / "config.yaml").write_text(dump(config))
     for rank in range(ranks):
         rows = [_line(step, rank, times_ms, mfu, noise) for step in range(1, steps + 1)]
         _write(folder / "metrics" / f"rank-{rank:05d}.jsonl", rows)
-    known = {"device": "cpu", "cpu": cpu} if cpu else {}
+    processor = {"device": "cpu", "cpu": cpu} if cpu else {}
     micro = config.batch.micro if config.batch.micro != "auto" else config.batch.size // ranks
     events: list[dict[str, Any]] = [
         {"time": BEGAN, "event": "started", "began": BEGAN - 3},
-        {"time": BEGAN, "event": "joined", "world_size": ranks, "hosts": [f"node-{n}" for n in range(hosts)], **known},
+        {
+            "time": BEGAN,
+            "event": "joined",
+            "world_size": ranks,
+            "hosts": [f"node-{n}" for n in range(hosts)],
+            **processor,
+        },
         {"time": BEGAN, "event": "built", "strategy": config.parallel.strategy, "micro": micro},
         {"time": BEGAN + 1, "event": "peak", **(peak or {"peak": 1e12, "source": "given", "achieved": 50e9})},
     ]

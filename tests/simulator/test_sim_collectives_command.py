@@ -11,23 +11,23 @@ from simulator.machines.instances import system
 P5 = ["collectives", "--instance", "p5.48xlarge", "--nodes"]
 
 
-def rows(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[int, tuple[float, float, str]]:
+def rows(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[int, tuple[float, float, str]]:
     """Time in us, bus bandwidth in GB/s and way, by size."""
-    assert main(words) == 0
-    found = {}
+    assert main(arguments) == 0
+    by_size = {}
     for line in capsys.readouterr().out.splitlines()[2:]:
         size, time_us, bus, way = line.split(maxsplit=3)
-        found[int(size)] = float(time_us), float(bus), way
-    return found
+        by_size[int(size)] = float(time_us), float(bus), way
+    return by_size
 
 
 def test_rows_are_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
-    found = rows([*P5, "4"], capsys)
+    by_size = rows([*P5, "4"], capsys)
     machines = system("p5.48xlarge", 4)
-    for size, (time_us, bus, _) in found.items():
+    for size, (time_us, bus, _) in by_size.items():
         assert time_us == pytest.approx(1e6 * collective_time_s("all_reduce", size, Group(32, 8), machines), abs=0.1)
         assert bus == pytest.approx(2 * 31 / 32 * size / time_us / 1e3, rel=0.001)
-    assert {way.split()[0] for _, _, way in found.values()} <= {"ring", "tree", "nvls_tree"}
+    assert {way.split()[0] for _, _, way in by_size.values()} <= {"ring", "tree", "nvls_tree"}
 
 
 def test_groups_that_share_the_cards_are_slower(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +46,7 @@ def test_a_send_goes_between_two(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["--instance", "p5.48xlrge", "--nodes", "2"], "instance: 'p5.48xlrge' is not in the catalog"),
         (["--instance", "p5.48xlarge", "--nodes", "0"], "nodes: 0 is outside of 1 to 1024"),
@@ -69,6 +69,6 @@ def test_a_send_goes_between_two(capsys: pytest.CaptureFixture[str]) -> None:
         (["--instance", "p5.48xlarge", "--nodes", "5000"], "--nodes: 5000 is outside of 1 to 1024; allowed: one whole"),
     ],
 )
-def test_bad_input_names_what_is_allowed(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["collectives", *words]) == 2
+def test_bad_input_names_what_is_allowed(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collectives", *arguments]) == 2
     assert says in capsys.readouterr().err

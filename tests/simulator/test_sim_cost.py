@@ -22,9 +22,9 @@ PAIR = read(STACKS / "Pulumi.aws-g6-pair.yaml")
 
 
 def test_the_stack_as_it_is_costs_what_the_infra_says() -> None:
-    found = tariff(LUSTRE, "h200", "p5en.48xlarge", "on-demand")
-    assert found
-    assert found.usd(2, HOUR_S) == pytest.approx(cost(LUSTRE).usd_per_hour)
+    prices = tariff(LUSTRE, "h200", "p5en.48xlarge", "on-demand")
+    assert prices
+    assert prices.usd(2, HOUR_S) == pytest.approx(cost(LUSTRE).usd_per_hour)
 
 
 def test_spot_is_the_dated_spot_price() -> None:
@@ -45,14 +45,14 @@ def test_what_nobody_has_a_price_of_has_no_tariff() -> None:
 
 
 def test_a_whole_run_by_hand() -> None:
-    found = Tariff(node=60, fixed=2, purchase="on-demand", priced_on=cost(LUSTRE).priced_on)
-    assert found.usd(nodes=4, seconds=10 * HOUR_S) == pytest.approx(10 * (4 * 60 + 2))
+    prices = Tariff(node=60, fixed=2, purchase="on-demand", priced_on=cost(LUSTRE).priced_on)
+    assert prices.usd(nodes=4, seconds=10 * HOUR_S) == pytest.approx(10 * (4 * 60 + 2))
 
 
 def test_a_block_is_paid_to_its_end() -> None:
-    found = tariff(LUSTRE, "h200", "p5.48xlarge", "block")
-    assert found
-    assert found.usd(1, 25 * HOUR_S) == pytest.approx(48 * found.node + 25 * found.fixed)
+    prices = tariff(LUSTRE, "h200", "p5.48xlarge", "block")
+    assert prices
+    assert prices.usd(1, 25 * HOUR_S) == pytest.approx(48 * prices.node + 25 * prices.fixed)
 
 
 @pytest.mark.parametrize(("days", "bought"), [(0.1, 1), (13.5, 14), (14.5, 21), (21, 21), (182, 182), (183, 183)])
@@ -74,14 +74,14 @@ def test_files_on_efs_are_paid_by_what_lies_there() -> None:
 
 def test_electricity_by_hand() -> None:
     """Eight H100 that compute four fifths of an hour."""
-    found = energy.kwh(system("p5.48xlarge", 1), HOUR_S, 0.8)
-    assert found == pytest.approx(8 * (700 * (0.8 + 0.2 * 0.5) + 290) * 1.14 / 1000)
+    energy_kwh = energy.kwh(system("p5.48xlarge", 1), HOUR_S, 0.8)
+    assert energy_kwh == pytest.approx(8 * (700 * (0.8 + 0.2 * 0.5) + 290) * 1.14 / 1000)
 
 
 def test_a_machine_of_the_catalog() -> None:
-    found = system("p5en.48xlarge", 4)
-    assert (found.gpus, found.gpu.name, found.network) == (32, "h200", "efa")
-    assert found.inter_gb_s == pytest.approx(400)
+    machines = system("p5en.48xlarge", 4)
+    assert (machines.gpus, machines.gpu.name, machines.network) == (32, "h200", "efa")
+    assert machines.inter_gb_s == pytest.approx(400)
     assert system("p5en.48xlarge", 4, fabric="tcp").network == "ethernet"
     assert system("p4d.24xlarge", 1).gpu.memory_gb == 40
 

@@ -8,10 +8,10 @@ from benchmarks.simulator_hours import AIM, TRAINED, hours
 
 
 def test_half_of_them_are_within_a_quarter() -> None:
-    errors = {one.model: abs(hours(one) / one.hours - 1) for one in TRAINED}
+    errors = {training.model: abs(hours(training) / training.hours - 1) for training in TRAINED}
     assert median(errors.values()) <= AIM, errors
 
 
 def test_none_is_off_by_more_than_a_factor_of_two_and_a_half() -> None:
     """Published sums may hold runs that were thrown away: for Llama 3 8B they are twice what its steps take."""
-    assert all(1 / 2.5 < hours(one) / one.hours < 2.5 for one in TRAINED)
+    assert all(1 / 2.5 < hours(training) / training.hours < 2.5 for training in TRAINED)

@@ -14,7 +14,7 @@ SMALL = ["tiny-llama", "batch.size=16"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["--ranks", "1", *SMALL], "--ranks: 1; allowed: 2 to 1024; use 4, 16 or 256"),
         (["--ranks", "-4", *SMALL], "--ranks: -4; allowed: 2 to 1024"),
@@ -42,10 +42,12 @@ SMALL = ["tiny-llama", "batch.size=16"]
         (["--ranks", "4", *SMALL, "model.heads=5"], "model.heads"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
+def test_what_cannot_be_is_refused_in_words(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert all(line.startswith("simulator: ") for line in error.splitlines())
 
 

@@ -52,15 +52,15 @@ def test_a_table_has_a_line_for_each_number_of_ranks() -> None:
 
 
 def test_no_bottleneck_makes_the_table_wider_than_100_columns() -> None:
-    rows = [replace(ROW, units_per_s=2_274_195, bottleneck=f"{words} 100%") for words in PART_LABELS.values()]
+    rows = [replace(ROW, units_per_s=2_274_195, bottleneck=f"{label} 100%") for label in PART_LABELS.values()]
     assert max(map(len, format_table(rows, "tokens").splitlines())) <= 100
 
 
 def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
     write_json(tmp_path / "it.json", {"ranks": 4}, [replace(LINE, loss=float("nan"))], [ROW])
-    found = json.loads((tmp_path / "it.json").read_text())
-    assert (found["ranks"], found["steps"][0]["loss"], found["steps"][0]["tick"]["slowest"]) == (4, None, 3)
-    assert found["scaling"][0]["parts"] == ROW.parts
+    written = json.loads((tmp_path / "it.json").read_text())
+    assert (written["ranks"], written["steps"][0]["loss"], written["steps"][0]["tick"]["slowest"]) == (4, None, 3)
+    assert written["scaling"][0]["parts"] == ROW.parts
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:

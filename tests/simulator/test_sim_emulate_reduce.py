@@ -34,9 +34,9 @@ def reduced(algorithm: Algorithm, arrays: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 12, 16])
 def test_every_rank_has_the_same_sum(algorithm: Algorithm, elements: int, ranks: int) -> None:
     arrays = gradients(ranks, elements)
-    found = reduced(algorithm, arrays)
-    assert all(np.array_equal(found[0], one) for one in found)
-    np.testing.assert_allclose(found[0], np.sum(np.stack(arrays).astype(np.float64), axis=0), rtol=1e-3, atol=1e-2)
+    results = reduced(algorithm, arrays)
+    assert all(np.array_equal(results[0], result) for result in results)
+    np.testing.assert_allclose(results[0], np.sum(np.stack(arrays).astype(np.float64), axis=0), rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -59,29 +59,29 @@ def test_odd_numbers_of_ranks(algorithm: Algorithm, ranks: int) -> None:
     fold = create_fold(algorithm, ranks, PER_NODE, np.copy)
     for rank in reversed(range(ranks)):
         fold.add(rank, arrays[rank])
-    found = reduced(algorithm, arrays)
-    assert all(np.array_equal(fold.total(), one) for one in found)
+    results = reduced(algorithm, arrays)
+    assert all(np.array_equal(fold.total(), result) for result in results)
 
 
 def test_the_algorithms_differ_in_the_last_bits() -> None:
     arrays = gradients(8, 1000)
-    found = [reduced(algorithm, arrays)[0].tobytes() for algorithm in ALGORITHMS]
-    assert len(set(found)) == len(ALGORITHMS)
+    sums = [reduced(algorithm, arrays)[0].tobytes() for algorithm in ALGORITHMS]
+    assert len(set(sums)) == len(ALGORITHMS)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 256])
 def test_a_ring_sends_exactly_its_share_in_exactly_its_rounds(ranks: int) -> None:
     elements = 2 * ranks * 5
-    found = count_traffic(rounds_of("ring", ranks, PER_NODE, elements, ITEM), ranks, ITEM)
-    assert found.rounds == 2 * (ranks - 1)
-    assert set(found.sent) == {2 * (ranks - 1) * elements * ITEM // ranks}
+    traffic = count_traffic(rounds_of("ring", ranks, PER_NODE, elements, ITEM), ranks, ITEM)
+    assert traffic.rounds == 2 * (ranks - 1)
+    assert set(traffic.sent) == {2 * (ranks - 1) * elements * ITEM // ranks}
 
 
 @pytest.mark.parametrize(("ranks", "levels"), [(2, 1), (8, 3), (256, 8), (6, 3)])
 def test_a_tree_has_two_rounds_per_level(ranks: int, levels: int) -> None:
-    found = count_traffic(rounds_of("tree", ranks, PER_NODE, 100, ITEM), ranks, ITEM)
-    assert found.rounds == 2 * levels
-    assert sum(found.sent) == 2 * (ranks - 1) * 100 * ITEM
+    traffic = count_traffic(rounds_of("tree", ranks, PER_NODE, 100, ITEM), ranks, ITEM)
+    assert traffic.rounds == 2 * levels
+    assert sum(traffic.sent) == 2 * (ranks - 1) * 100 * ITEM
 
 
 def test_between_machines_hierarchical_sends_one_share_per_card() -> None:

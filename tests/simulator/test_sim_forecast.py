@@ -26,13 +26,13 @@ P5EN = "p5en.48xlarge"
 STACK = "aws-p5en-lustre"
 
 
-def ask(words: str, **where: object) -> Forecast:
-    preset, *settings = words.split()
+def ask(text: str, **where: object) -> Forecast:
+    preset, *settings = text.split()
     return forecast(load(preset, settings), find_job_machines(MachineRequest(**where)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("words", "ranks"),
+    ("text", "ranks"),
     [
         ("llama-8b batch.micro=1", 16),
         ("llama-8b batch.micro=1 parallel.strategy=fsdp parallel.zero=2 parallel.tensor=2", 32),
@@ -42,47 +42,47 @@ def ask(words: str, **where: object) -> Forecast:
         ("gpt2-124m batch.micro=4 parallel.strategy=ddp", 4),
     ],
 )
-def test_definite_settings_are_predicted_as_they_are(words: str, ranks: int) -> None:
-    found = ask(words, instance=P5EN, ranks=ranks)
-    config = found.config
-    wanted = layout_from_config(config, ranks, min(8, ranks), config.batch.micro)  # type: ignore[arg-type]
-    said = predict(build_model(config.model, config.data.seq_len), wanted, system(P5EN, -(-ranks // 8)))
-    step = found.prediction
-    assert (step.step_s, step.low_s, step.high_s) == (said.step_s, said.low_s, said.high_s)
-    assert found.resolved.chosen == {}
-    assert sum(found.memory_gib.values()) == pytest.approx(found.taken_gib)
-    assert found.taken_gib * GIB == pytest.approx(said.memory.on_device)
+def test_definite_settings_are_predicted_as_they_are(text: str, ranks: int) -> None:
+    result = ask(text, instance=P5EN, ranks=ranks)
+    config = result.config
+    layout = layout_from_config(config, ranks, min(8, ranks), config.batch.micro)  # type: ignore[arg-type]
+    prediction = predict(build_model(config.model, config.data.seq_len), layout, system(P5EN, -(-ranks // 8)))
+    step = result.prediction
+    assert (step.step_s, step.low_s, step.high_s) == (prediction.step_s, prediction.low_s, prediction.high_s)
+    assert result.resolved.chosen == {}
+    assert sum(result.memory_gib.values()) == pytest.approx(result.taken_gib)
+    assert result.taken_gib * GIB == pytest.approx(prediction.memory.on_device)
 
 
 def test_throughput_and_utilisation_follow_from_the_step() -> None:
-    found = ask("llama-8b batch.micro=1", instance=P5EN, nodes=2)
+    result = ask("llama-8b batch.micro=1", instance=P5EN, nodes=2)
     tokens = 512 * 8192
-    assert found.unit == "tokens"
-    step = found.prediction
-    assert found.units_per_s == pytest.approx((tokens / step.step_s, tokens / step.high_s, tokens / step.low_s))
-    flops = 512 * shape_of(found.config.model).flops_per_sample()
-    assert found.mfu == pytest.approx(flops / step.step_s / (16 * 989.4e12), rel=0.01)
+    assert result.unit == "tokens"
+    step = result.prediction
+    assert result.units_per_s == pytest.approx((tokens / step.step_s, tokens / step.high_s, tokens / step.low_s))
+    flops = 512 * shape_of(result.config.model).flops_per_sample()
+    assert result.mfu == pytest.approx(flops / step.step_s / (16 * 989.4e12), rel=0.01)
     assert ask("resnet50", instance=P5EN).unit == "images"
 
 
 def test_auto_is_what_submit_would_settle() -> None:
     config = load("llama-8b", ["parallel.strategy=auto"])
     _, best = auto_layout.choose_layout(config, system(P5EN, 4))
-    found = ask("llama-8b parallel.strategy=auto", stack=STACK, nodes=4)
-    assert found.prediction.step_s == pytest.approx(best.prediction.step_s)
-    assert found.resolved.chosen["parallel.strategy"] == "fsdp"
-    assert found.resolved.chosen["batch.micro"] == best.layout.micro_batch
+    result = ask("llama-8b parallel.strategy=auto", stack=STACK, nodes=4)
+    assert result.prediction.step_s == pytest.approx(best.prediction.step_s)
+    assert result.resolved.chosen["parallel.strategy"] == "fsdp"
+    assert result.resolved.chosen["batch.micro"] == best.layout.micro_batch
 
 
-@pytest.mark.parametrize("words", ["resnet50", "llama-8b", "tiny-mlp", "llama-1b parallel.strategy=fsdp"])
-def test_an_open_micro_batch_is_the_largest_that_leaves_room(words: str) -> None:
-    found = ask(words, instance="p5.48xlarge")
-    assert found.fits
-    micro = found.resolved.chosen["batch.micro"]
-    share = found.config.batch.size // found.resolved.layout.dp
+@pytest.mark.parametrize("text", ["resnet50", "llama-8b", "tiny-mlp", "llama-1b parallel.strategy=fsdp"])
+def test_an_open_micro_batch_is_the_largest_that_leaves_room(text: str) -> None:
+    result = ask(text, instance="p5.48xlarge")
+    assert result.fits
+    micro = result.resolved.chosen["batch.micro"]
+    share = result.config.batch.size // result.resolved.layout.dp
     assert share % micro == 0
     if micro < min(share, 64):
-        larger = ask(f"{words} batch.micro={2 * micro}", instance="p5.48xlarge")
+        larger = ask(f"{text} batch.micro={2 * micro}", instance="p5.48xlarge")
         assert larger.prediction.memory.total > 0.93 * larger.prediction.memory.capacity
 
 
@@ -95,11 +95,11 @@ BIG = [
 ]
 
 
-@pytest.mark.parametrize(("words", "where", "fix"), BIG)
-def test_what_does_not_fit_says_what_would_and_it_does(words: str, where: dict[str, object], fix: str) -> None:
-    found = ask(words, **where)
-    assert not found.fits
-    problem = found.problem
+@pytest.mark.parametrize(("text", "where", "fix"), BIG)
+def test_what_does_not_fit_says_what_would_and_it_does(text: str, where: dict[str, object], fix: str) -> None:
+    result = ask(text, **where)
+    assert not result.fits
+    problem = result.problem
     assert problem is not None
     assert problem.where == "memory"
     assert re.search(r"[\d.]+ GiB on a GPU; allowed: \d+ GiB; largest: \w+ [\d.]+ GiB", problem.message)
@@ -108,7 +108,7 @@ def test_what_does_not_fit_says_what_would_and_it_does(words: str, where: dict[s
     more = dict(zip(("--nodes", "--ranks"), ("nodes", "ranks"), strict=True))
     settings, _, count = problem.fix.removeprefix("fits with ").partition(" --")
     other = {more[f"--{count.split()[0]}"]: int(count.split()[1])} if count else {}
-    assert ask(f"{words} {settings}", **{**where, **other}).fits
+    assert ask(f"{text} {settings}", **{**where, **other}).fits
 
 
 def test_where_no_layout_fits_the_nodes_are_told_that_would_do() -> None:
@@ -117,9 +117,9 @@ def test_where_no_layout_fits_the_nodes_are_told_that_would_do() -> None:
 
 
 def test_the_whole_run_is_its_steps_and_what_failures_and_prices_add() -> None:
-    found = ask("llama-8b batch.micro=1", stack=STACK)
-    run, training = found.run, 38_300 * found.prediction.step_s
-    assert found.machines.nodes == 2, "as many as the stack has"
+    result = ask("llama-8b batch.micro=1", stack=STACK)
+    run, training = result.run, 38_300 * result.prediction.step_s
+    assert result.machines.nodes == 2, "as many as the stack has"
     assert training < run.outlook.wall_s < 1.05 * training
     assert run.outlook.low_s < run.outlook.wall_s < run.outlook.high_s
     assert run.money is not None
@@ -141,28 +141,28 @@ def test_a_run_that_never_saves_loses_what_it_has_done() -> None:
 
 def test_measured_machines_are_predicted_as_measured(tmp_path: Path) -> None:
     profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2, 4))))
-    found = ask("tiny-llama batch.micro=2 parallel.strategy=ddp", profile=profile, ranks=4)
+    result = ask("tiny-llama batch.micro=2 parallel.strategy=ddp", profile=profile, ranks=4)
     there = profile.of(1, 4)
-    wanted = layout_from_config(found.config, 4, 4, 2)
-    said = predict(build_model(found.config.model), wanted, there.system, there.rates)
-    assert found.prediction.step_s == pytest.approx(said.step_s)
-    assert (found.run.money, found.run.kwh) == (None, None)
-    assert found.fits
-    assert found.room_gib == pytest.approx(4), "a quarter of the host's"
+    layout = layout_from_config(result.config, 4, 4, 2)
+    prediction = predict(build_model(result.config.model), layout, there.system, there.rates)
+    assert result.prediction.step_s == pytest.approx(prediction.step_s)
+    assert (result.run.money, result.run.kwh) == (None, None)
+    assert result.fits
+    assert result.room_gib == pytest.approx(4), "a quarter of the host's"
     assert ask("tiny-llama", profile=profile).machines.ranks == 4, "the most that were measured"
     assert ask("tiny-llama", stack="local", ranks=2, profile=profile).machines.ranks == 2
 
 
 def test_a_measured_gpu_in_machines_of_a_stack(tmp_path: Path) -> None:
     profile = read(made_profile.write(tmp_path / "p.json", made_profile.of_gpu()))
-    found = ask("llama-1b batch.micro=4", stack=STACK, nodes=1, profile=profile)
+    result = ask("llama-1b batch.micro=4", stack=STACK, nodes=1, profile=profile)
     there = joined(profile, system(P5EN, 1))
-    said = predict(
-        build_model(found.config.model), layout_from_config(found.config, 8, 8, 4), there.system, there.rates
+    prediction = predict(
+        build_model(result.config.model), layout_from_config(result.config, 8, 8, 4), there.system, there.rates
     )
-    assert found.prediction.step_s == pytest.approx(said.step_s)
-    assert found.run.money is not None
-    assert found.peak_tflops == pytest.approx(system(P5EN, 1).gpu.peak_tflops["bf16"]), "MFU is of the data sheet"
+    assert result.prediction.step_s == pytest.approx(prediction.step_s)
+    assert result.run.money is not None
+    assert result.peak_tflops == pytest.approx(system(P5EN, 1).gpu.peak_tflops["bf16"]), "MFU is of the data sheet"
 
 
 def cpu(folder: Path) -> object:
@@ -187,9 +187,9 @@ BAD = [
 
 @pytest.mark.parametrize(("where", "says"), BAD)
 def test_machines_that_there_are_not(tmp_path: Path, where: dict[str, object], says: str) -> None:
-    known = {name: value(tmp_path) if callable(value) else value for name, value in where.items()}
+    request = {name: value(tmp_path) if callable(value) else value for name, value in where.items()}
     with pytest.raises(ConfigError, match=says):
-        ask("tiny-llama batch.size=64", **known)
+        ask("tiny-llama batch.size=64", **request)
 
 
 def test_a_gpu_s_profile_is_not_of_a_local_cluster(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_gpu_s_profile_is_not_of_a_local_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("text", "says"),
     [
         ("llama-8b batch.micro=3", "batch.micro: 3 does not divide batch.size 512"),
         ("llama-8b parallel.pipeline=5", "parallel: pipeline 5 x tensor 1 = 5 does not divide 8 ranks"),
@@ -208,6 +208,6 @@ def test_a_gpu_s_profile_is_not_of_a_local_cluster(tmp_path: Path) -> None:
         ("lama-8b", "did you mean the preset llama-8b"),
     ],
 )
-def test_layouts_that_cannot_be_are_refused_in_the_trainer_s_words(words: str, says: str) -> None:
+def test_layouts_that_cannot_be_are_refused_in_the_trainer_s_words(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        ask(words, instance=P5EN)
+        ask(text, instance=P5EN)

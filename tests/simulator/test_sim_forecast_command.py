@@ -21,13 +21,13 @@ USUAL = ["predict", "llama-8b", "batch.micro=1", "--stack", "aws-p5en-lustre"]
 def test_the_table_has_all_that_one_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(USUAL) == 0
     out = capsys.readouterr().out
-    found = forecast(load("llama-8b", ["batch.micro=1"]), find_job_machines(MachineRequest(stack="aws-p5en-lustre")))
-    step = found.prediction
+    result = forecast(load("llama-8b", ["batch.micro=1"]), find_job_machines(MachineRequest(stack="aws-p5en-lustre")))
+    step = result.prediction
     assert out.startswith("llama-8b on 2 x p5en.48xlarge, 16 ranks (stack aws-p5en-lustre)\n")
     assert f"step          {step.step_s:.2f} s ({step.low_s:.2f} s to {step.high_s:.2f} s in 80 % of runs)" in out
-    assert f"throughput    {found.units_per_s[0]:,.0f} tokens/s (" in out
-    assert f"MFU           {found.mfu:.1%} of the data sheet's 989 TFLOP/s" in out
-    assert f"memory        {found.taken_gib:.1f} GiB of 141.0 GiB on the fullest GPU\n" in out
+    assert f"throughput    {result.units_per_s[0]:,.0f} tokens/s (" in out
+    assert f"MFU           {result.mfu:.1%} of the data sheet's 989 TFLOP/s" in out
+    assert f"memory        {result.taken_gib:.1f} GiB of 141.0 GiB on the fullest GPU\n" in out
     assert "limited by    matrix products " in out
     for part in ("activations", "optimizer", "weights", "gradients", "besides the tensors"):
         assert part in out
@@ -38,51 +38,51 @@ def test_the_table_has_all_that_one_asks_for(capsys: pytest.CaptureFixture[str])
 
 def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    said = forecast(load("llama-8b", ["batch.micro=1"]), find_job_machines(MachineRequest(stack="aws-p5en-lustre")))
-    assert found["step_s"]["expected"] == said.prediction.step_s
-    assert found["memory"] | {"parts_gib": {}} == {
+    printed = json.loads(capsys.readouterr().out)
+    result = forecast(load("llama-8b", ["batch.micro=1"]), find_job_machines(MachineRequest(stack="aws-p5en-lustre")))
+    assert printed["step_s"]["expected"] == result.prediction.step_s
+    assert printed["memory"] | {"parts_gib": {}} == {
         "fits": True,
-        "gib": said.taken_gib,
+        "gib": result.taken_gib,
         "room_gib": 141.0,
         "parts_gib": {},
         "problem": None,
     }
-    assert sum(found["parts_s"].values()) == pytest.approx(found["step_s"]["expected"])
-    assert found["machines"] == {
+    assert sum(printed["parts_s"].values()) == pytest.approx(printed["step_s"]["expected"])
+    assert printed["machines"] == {
         "name": "p5en.48xlarge",
         "nodes": 2,
         "ranks": 16,
         "stack": "aws-p5en-lustre",
         "profile": None,
     }
-    assert found["config"]["batch"]["micro"] == 1
-    assert found["run"]["usd"]["low"] < found["run"]["usd"]["expected"] < found["run"]["usd"]["high"]
+    assert printed["config"]["batch"]["micro"] == 1
+    assert printed["run"]["usd"]["low"] < printed["run"]["usd"]["expected"] < printed["run"]["usd"]["high"]
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_what_does_not_fit_is_shown_and_refused(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["predict", "llama-8b", "batch.micro=16", "parallel.recompute=none", "--nodes", "2", *form]
-    assert main(words) == 2
-    said = capsys.readouterr()
-    assert "simulator: memory: " in said.err
-    assert said.err.endswith("; fits with batch.micro=1\n")
+    arguments = ["predict", "llama-8b", "batch.micro=16", "parallel.recompute=none", "--nodes", "2", *form]
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert "simulator: memory: " in output.err
+    assert output.err.endswith("; fits with batch.micro=1\n")
     if form:
-        memory = json.loads(said.out)["memory"]
+        memory = json.loads(output.out)["memory"]
         assert not memory["fits"]
         assert memory["problem"].endswith("fits with batch.micro=1")
     else:
-        assert "DOES NOT FIT" in said.out
-        assert "whole run" not in said.out
+        assert "DOES NOT FIT" in output.out
+        assert "whole run" not in output.out
 
 
 def test_a_file_with_settings_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("base: llama-1b\nsteps: 1000\n")
     assert main(["predict", str(file), "batch.micro=2", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["name"], found["run"]["steps"], found["layout"]["micro_batch"]) == ("mine", 1000, 2)
-    assert found["machines"]["name"] == "p5.48xlarge", "as trace and emulate, where nobody names machines"
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["name"], printed["run"]["steps"], printed["layout"]["micro_batch"]) == ("mine", 1000, 2)
+    assert printed["machines"]["name"] == "p5.48xlarge", "as trace and emulate, where nobody names machines"
 
 
 def test_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,12 +101,12 @@ def test_nothing_is_wider_than_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     main(["predict", "llama-8b", *more])
-    said = capsys.readouterr()
-    assert max(map(len, (said.out + said.err).splitlines())) <= columns
+    output = capsys.readouterr()
+    assert max(map(len, (output.out + output.err).splitlines())) <= columns
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         ([], "CONFIG, --runs or --collectives is required: a single run, or a table"),
         (["llama-8b", "--runs", "in.csv"], "--runs takes no CONFIG: predict a table or a single run"),
@@ -118,14 +118,14 @@ def test_nothing_is_wider_than_the_terminal(
         (["llama-8b", "--stack", "local", "--instance", "p5.48xlarge"], "not allowed with argument"),
     ],
 )
-def test_words_that_do_not_go_together(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_do_not_go_together(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["predict", *words])
+        main(["predict", *arguments])
     assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["llama-8b", "--ranks", "0"], "--ranks: '0'; allowed: a whole number from 1 on; write for example 8"),
         (["llama-8b", "--ranks", "many"], "--ranks: 'many'; allowed: a whole number from 1 on"),
@@ -139,16 +139,16 @@ def test_words_that_do_not_go_together(words: list[str], says: str, capsys: pyte
         (["deepseek-v3"], "deepseek-v3: cannot be read (No such file or directory); give a YAML file or one of "),
     ],
 )
-def test_bad_words(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", *words]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"simulator: {says}" in said.err
+def test_bad_words(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert f"simulator: {says}" in output.err
 
 
 def test_no_torch_and_no_pictures_are_loaded_for_it() -> None:
-    words = ["predict", "llama-8b", "--json"]
-    code = f"import sys; from simulator.__main__ import main; main({words!r}); "
+    arguments = ["predict", "llama-8b", "--json"]
+    code = f"import sys; from simulator.__main__ import main; main({arguments!r}); "
     code += "print({'torch', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("set()\n")

@@ -81,10 +81,10 @@ def test_the_filesystem_is_left_to_others_where_that_costs_little() -> None:
 @given(conditions, st.integers(1000, 100_000), st.floats(0.1, 10), st.floats(0, DAY))
 def test_outlook_holds_together(c: Conditions, steps: int, step_s: float, wait_s: float) -> None:
     work = Work(steps=steps, step_s=step_s, low_s=0.9 * step_s, high_s=1.2 * step_s)
-    found = goodput.outlook(replace(c, failure_factors=(0.3, 3.0)), work, wait_s)
-    assert found.wall_s >= steps * step_s + wait_s
-    assert 0 <= found.goodput <= 1
-    assert found.low_s < found.wall_s < found.high_s or math.isinf(found.wall_s)
+    outlook = goodput.outlook(replace(c, failure_factors=(0.3, 3.0)), work, wait_s)
+    assert outlook.wall_s >= steps * step_s + wait_s
+    assert 0 <= outlook.goodput <= 1
+    assert outlook.low_s < outlook.wall_s < outlook.high_s or math.isinf(outlook.wall_s)
 
 
 @settings(deadline=None)
@@ -96,14 +96,14 @@ def test_more_failures_never_help(c: Conditions, factor: float) -> None:
 
 def test_the_rate_lies_among_those_that_were_seen() -> None:
     rate = failures.rate()
-    hours = [one.gpu_hours for one in failures.load_failure_counts()]
+    hours = [count.gpu_hours for count in failures.load_failure_counts()]
     assert min(hours) < rate.gpu_hours < max(hours)
     assert rate.low < rate.gpu_hours < rate.high
     assert rate.mean_s(2048) == pytest.approx(rate.mean_s(1024) / 2)
 
 
 def test_published_counts_by_hand() -> None:
-    by_name = {one.name: one.gpu_hours for one in failures.load_failure_counts()}
+    by_name = {count.name: count.gpu_hours for count in failures.load_failure_counts()}
     assert by_name["Llama 3 405B"] == pytest.approx(50_700, rel=0.001)
     assert by_name["OPT-175B"] == pytest.approx(11_900, rel=0.001)
     assert by_name["Meta RSC-1"] == pytest.approx(8 * 24 * 1000 / 6.5)

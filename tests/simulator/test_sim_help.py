@@ -7,9 +7,9 @@ import pytest
 from simulator.__main__ import COMMANDS, main
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
-def test_the_list_of_commands_is_aligned(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 0
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_the_list_of_commands_is_aligned(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
     usage, blank, *lines = capsys.readouterr().out.splitlines()
     assert usage.startswith("usage: python -m simulator COMMAND")
     assert not blank

@@ -52,12 +52,12 @@ def test_files_and_picture_are_written(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_step_of_the_chosen_row_is_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "step.json"
     assert main([*USUAL, "--json", "--trace", str(out)]) == 0
-    said = capsys.readouterr()
-    answer = json.loads(said.out)
+    output = capsys.readouterr()
+    answer = json.loads(output.out)
     chosen = answer["front"][answer["chosen"] - 1]
     ends = [event["ts"] + event["dur"] for event in json.loads(out.read_text())["traceEvents"] if event["ph"] == "X"]
     assert max(ends) / 1e6 == pytest.approx(chosen["step_s"][1], rel=0.02)
-    assert "events of a step of" in said.err
+    assert "events of a step of" in output.err
 
 
 def test_a_larger_filesystem_is_planned_with_and_edited_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["--model", "lama-8b"], "model: 'lama-8b' is not known; did you mean llama-8b"),
         (["--model", "lama-8b"], "\n  allowed: bloom-176b, "),
@@ -116,8 +116,8 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--budget", "100"], "budget: 100 USD is not enough for any option; the cheapest costs "),
     ],
 )
-def test_bad_input_names_what_is_allowed(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*USUAL, *words]) == 2
+def test_bad_input_names_what_is_allowed(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*USUAL, *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith("simulator: ")
     assert says in err
@@ -137,9 +137,9 @@ def test_nobody_waits_for_a_search_whose_answer_has_no_place(
 
 @pytest.mark.parametrize(("place", "says"), [("/dev/full", "simulator: output: No space left on device; ")])
 def test_an_output_that_fails_later_is_no_traceback(place: str, says: str) -> None:
-    words = [sys.executable, "-m", "simulator", "plan", *USUAL, "--json"]
+    command = [sys.executable, "-m", "simulator", "plan", *USUAL, "--json"]
     with Path(place).open("w") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(says)
     assert "Traceback" not in done.stderr
@@ -152,8 +152,8 @@ def test_nothing_is_wider_than_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     main([*USUAL, *limit])
-    said = capsys.readouterr()
-    assert max(map(len, (said.out + said.err).splitlines())) <= columns
+    output = capsys.readouterr()
+    assert max(map(len, (output.out + output.err).splitlines())) <= columns
 
 
 def test_without_a_terminal_lines_are_short_enough_to_read(capsys: pytest.CaptureFixture[str]) -> None:

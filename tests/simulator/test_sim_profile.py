@@ -25,10 +25,10 @@ def test_a_machine_s_own_rates_are_found_again(tmp_path: Path, ranks: int) -> No
     on = read(made_profile.write(tmp_path / "p.json", made_profile.profile())).of(1, ranks)
     layout = Layout(dp=ranks, micro_batch=4, global_batch=4 * ranks, dtype="fp32")
     true = predict(MODEL, layout, made_profile.system(ranks), made_profile.rates())
-    found = predict(MODEL, layout, on.system, on.rates)
-    assert found.step_s == pytest.approx(true.step_s, rel=0.02)
+    prediction = predict(MODEL, layout, on.system, on.rates)
+    assert prediction.step_s == pytest.approx(true.step_s, rel=0.02)
     for part in ("compute", "attention", "vocabulary", "memory bound", "data", "optimizer"):
-        assert found.parts[part] == pytest.approx(true.parts[part], rel=0.05, abs=0.01 * true.step_s), part
+        assert prediction.parts[part] == pytest.approx(true.parts[part], rel=0.05, abs=0.01 * true.step_s), part
 
 
 def test_one_disturbed_measurement_changes_little(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_the_runs_that_were_measured_are_predicted_as_they_were(tmp_path: Path, 
     on = read(made_profile.write(tmp_path / "p.json", content)).of(1, ranks)
     for name, size in (("short_run", made_profile.SHORT), ("deep_run", made_profile.DEEP)):
         model = made_profile.transformer(size["layers"], 32, 2, 64, 64, 16)
-        said = predict(model, Layout(dp=ranks, global_batch=ranks, dtype="fp32"), on.system, on.rates)
-        assert said.step_s == pytest.approx(world[name]["step_s"], rel=1e-3), name
+        prediction = predict(model, Layout(dp=ranks, global_batch=ranks, dtype="fp32"), on.system, on.rates)
+        assert prediction.step_s == pytest.approx(world[name]["step_s"], rel=1e-3), name
 
 
 def test_a_profile_of_before_there_were_deeper_runs_is_read(tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ def test_nodes_of_one_machine_share_its_cores(tmp_path: Path) -> None:
     alone = content["worlds"][0]
     content["worlds"].append({**copy.deepcopy(alone), "nodes": 2, "per_core": 2.0})
     profile = read(made_profile.write(tmp_path / "p.json", content))
-    found = []
+    rates = []
     for nodes in (1, 2):
         on = profile.of(nodes, 2)
         layout = Layout(dp=2 * nodes, micro_batch=8, global_batch=16 * nodes, dtype="fp32")
-        found.append(predict(MODEL, layout, on.system, on.rates).parts)
-    assert found[1]["compute"] == pytest.approx(2 * found[0]["compute"], rel=0.01)
+        rates.append(predict(MODEL, layout, on.system, on.rates).parts)
+    assert rates[1]["compute"] == pytest.approx(2 * rates[0]["compute"], rel=0.01)
 
 
 def test_ranks_that_were_not_measured_are_refused(tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_calibrate_without_torch_says_where_it_runs(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["calibrate"]) == 2
-    said = capsys.readouterr().err
-    assert "simulator: calibrate: torch is not installed; allowed: an environment with the trainer's packages" in said
+    error = capsys.readouterr().err
+    assert "simulator: calibrate: torch is not installed; allowed: an environment with the trainer's packages" in error
 
 
 @pytest.mark.parametrize("command", ["calibrate", "emulate"])
@@ -198,7 +198,7 @@ def test_help_needs_no_torch_and_says_where_it_runs(
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert ".venv-torch/bin/pip install '.[trainer,simulator]'" in said
-    assert f".venv-torch/bin/python -m simulator {command}" in said
-    assert ("make submit STACK=... JOB=slurm/jobs/calibrate.sbatch" in said) == (command == "calibrate")
+    output = capsys.readouterr().out
+    assert ".venv-torch/bin/pip install '.[trainer,simulator]'" in output
+    assert f".venv-torch/bin/python -m simulator {command}" in output
+    assert ("make submit STACK=... JOB=slurm/jobs/calibrate.sbatch" in output) == (command == "calibrate")

@@ -33,14 +33,14 @@ LLAMA = find_model("llama-1b").model
 PLAN = ["plan", "--model", "llama-8b", "--tokens", "1e11", "--stack", "aws-p5en-lustre", "--nodes", "1,4"]
 
 
-def made(folder: Path, *, device: str = "NVIDIA H200", memory_gb: float = 139.8, **world: Any) -> Profile:
+def write_profile(folder: Path, *, device: str = "NVIDIA H200", memory_gb: float = 139.8, **world: Any) -> Profile:
     content = made_profile.of_gpu(device=device, memory_gb=memory_gb)
     content["worlds"][0] |= world
     return read(made_profile.write(folder / "profile.json", content))
 
 
 def test_as_many_ranks_as_were_measured_are_predicted_as_measured(tmp_path: Path) -> None:
-    profile = made(tmp_path)
+    profile = write_profile(tmp_path)
     layout = Layout(dp=8, micro_batch=2, global_batch=64)
     alone, beside = profile.of(1, 8), joined(profile, system(P5EN, 1))
     steps = [predict(LLAMA, layout, on.system, on.rates).step_s for on in (alone, beside)]
@@ -57,7 +57,7 @@ def test_other_numbers_have_the_catalog_s_network_by_as_much_slower_as_was_measu
         for size in (2**10, 2**22, 2**26)
         if (seconds := collective_time_s("all_reduce", size, Group(8, 8), system(P5EN, 1)))
     ]
-    on = joined(made(tmp_path, collectives=rows), system(P5EN, 4))
+    on = joined(write_profile(tmp_path, collectives=rows), system(P5EN, 4))
     assert on.rates.links == pytest.approx(slower * load_fitted_rates().links)
     assert on.system.exchanges is None
     assert on.system.inter_gb_s == system(P5EN, 4).inter_gb_s
@@ -74,7 +74,7 @@ def test_what_one_rank_cannot_show_is_as_elsewhere(tmp_path: Path) -> None:
 
 
 def test_power_and_generation_stay_the_catalog_s(tmp_path: Path) -> None:
-    gpu = joined(made(tmp_path), system(P5EN, 1)).system.gpu
+    gpu = joined(write_profile(tmp_path), system(P5EN, 1)).system.gpu
     assert (gpu.name, gpu.generation, gpu.watts) == ("h200", "hopper", system(P5EN, 1).gpu.watts)
     assert gpu.memory_gb == pytest.approx(139.8)
 
@@ -96,7 +96,7 @@ def test_power_and_generation_stay_the_catalog_s(tmp_path: Path) -> None:
     ],
 )
 def test_another_gpu_is_refused(tmp_path: Path, device: str, memory_gb: float, says: str) -> None:
-    profile = made(tmp_path, device=device, memory_gb=memory_gb)
+    profile = write_profile(tmp_path, device=device, memory_gb=memory_gb)
     with pytest.raises(ConfigError, match=says) as bad:
         check(profile, system(P5EN, 2))
     assert "calibrate these: make submit JOB=" in str(bad.value)
@@ -111,13 +111,13 @@ def test_names_of_gpus_are_whole_words(kind: str, device: str, same: bool) -> No
 
 
 def test_a_plan_goes_by_the_profile_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = made(tmp_path)
+    profile = write_profile(tmp_path)
     assert main([*PLAN, "--json"]) == 0
     usual = json.loads(capsys.readouterr().out)
     assert main([*PLAN, "--profile", str(profile.path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (usual["profile"], found["profile"]) == (None, str(profile.path))
-    row = next(one for one in found["front"] if one["nodes"] == 1)
+    profiled = json.loads(capsys.readouterr().out)
+    assert (usual["profile"], profiled["profile"]) == (None, str(profile.path))
+    row = next(row for row in profiled["front"] if row["nodes"] == 1)
     on = joined(profile, system(P5EN, 1, "tcp"))
     layout = Layout(**row["layout"])
     assert row["step_s"][1] == pytest.approx(predict(find_model("llama-8b").model, layout, on.system, on.rates).step_s)
@@ -127,12 +127,12 @@ def test_a_plan_goes_by_the_profile_and_says_so(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_plan_refuses_a_profile_of_other_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = made(tmp_path)
-    words = [*PLAN, "--instance", P5EN, "p5.48xlarge", "--profile", str(profile.path)]
-    assert main(words) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "profile.machine.device: 'NVIDIA H200' in" in said
-    assert "allowed: h100, the GPU of a p5.48xlarge" in said
+    profile = write_profile(tmp_path)
+    arguments = [*PLAN, "--instance", P5EN, "p5.48xlarge", "--profile", str(profile.path)]
+    assert main(arguments) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "profile.machine.device: 'NVIDIA H200' in" in error
+    assert "allowed: h100, the GPU of a p5.48xlarge" in error
 
 
 def test_an_emulated_job_is_clocked_as_measured(tmp_path: Path) -> None:
@@ -141,14 +141,14 @@ def test_an_emulated_job_is_clocked_as_measured(tmp_path: Path) -> None:
     machines = find_machines(None, profile, "p5.48xlarge")
     assert isinstance(machines, ProfileMachines)
     on = profile.of(1, 4)
-    said = predict(job.model, job.layout(4), on.system, on.rates)
-    assert PredictedCosts(job, machines).prediction(4).step_s == pytest.approx(said.step_s)
+    prediction = predict(job.model, job.layout(4), on.system, on.rates)
+    assert PredictedCosts(job, machines).prediction(4).step_s == pytest.approx(prediction.step_s)
     assert [row.ranks for row in predict_scaling(job, machines, [2**20], own=4)] == [1, 4]
     assert PredictedCosts(job, machines).work(4).slowed == pytest.approx(made_profile.TRUE["slowed"])
 
 
 def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> None:
-    machines = find_machines(P5EN, made(tmp_path), "p5.48xlarge")
+    machines = find_machines(P5EN, write_profile(tmp_path), "p5.48xlarge")
     assert isinstance(machines, InstanceMachines)
     job = Job(load("tiny-llama", ["batch.size=256"]), 1, 1)
     rows = predict_scaling(job, machines, [2**20], own=256)
@@ -159,7 +159,7 @@ def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (
             ["--ranks", "8"],
@@ -176,18 +176,27 @@ def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> No
     ],
 )
 def test_emulate_refuses_what_was_not_measured(
-    tmp_path: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = made_profile.write(tmp_path / "p.json", made_profile.profile((2, 4)))
-    assert main(["emulate", *words, "--profile", str(profile)]) == 2
+    assert main(["emulate", *arguments, "--profile", str(profile)]) == 2
     err = capsys.readouterr().err
     assert re.search(says, err), err
 
 
 def test_a_trace_of_a_system_with_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = made(tmp_path)
-    words = ["trace", "llama-1b", "--system", P5EN, "--profile", str(profile.path), "--out", str(tmp_path / "s.json")]
-    assert main([*words, "--layout", "dp=16"]) == 0
+    profile = write_profile(tmp_path)
+    arguments = [
+        "trace",
+        "llama-1b",
+        "--system",
+        P5EN,
+        "--profile",
+        str(profile.path),
+        "--out",
+        str(tmp_path / "s.json"),
+    ]
+    assert main([*arguments, "--layout", "dp=16"]) == 0
     on = joined(profile, system(P5EN, 2))
     step_s = predict(LLAMA, Layout(dp=16, global_batch=16), on.system, on.rates).step_s
     assert f"events of a step of {1000 * step_s:,.1f} ms" in capsys.readouterr().out
@@ -199,18 +208,18 @@ def test_compiled_kernels_stand_to_plain_ones_as_elsewhere(tmp_path: Path, name:
     plain, compiled = {"passes": ("passes_torch", "passes_compiled"), "host": ("host_torch_us", "host_compiled_us")}[
         name
     ]
-    rates, usual = made(tmp_path).of(1, 8).rates, load_fitted_rates()
+    rates, usual = write_profile(tmp_path).of(1, 8).rates, load_fitted_rates()
     assert getattr(rates, compiled) / getattr(rates, plain) == pytest.approx(
         getattr(usual, compiled) / getattr(usual, plain)
     )
 
 
 def test_passes_over_logits_are_the_gpu_s_own_not_times_those_of_others(tmp_path: Path) -> None:
-    on = made(tmp_path).of(1, 8)
+    on = write_profile(tmp_path).of(1, 8)
     rows = made_profile.of_gpu()["worlds"][0]["layers"]
     for row in rows:
         model = made_profile.transformer(1, *(row[name] for name in ("dim", "heads", "ffn", "vocab", "seq")))
         layout = Layout(micro_batch=row["samples"], global_batch=row["samples"], dtype="fp32")
         head = ComputeTimes(model, on.system.gpu, replace(on.rates, logits=2.0)).head(layout)
         row["head_s"] = head.forward + head.backward
-    assert made(tmp_path, layers=rows).of(1, 8).rates.logits == pytest.approx(2.0, rel=0.01)
+    assert write_profile(tmp_path, layers=rows).of(1, 8).rates.logits == pytest.approx(2.0, rel=0.01)

@@ -25,18 +25,18 @@ TIMES: dict[int, dict[str, float | None]] = {
 }
 
 
-def words(ranks: int) -> list[str]:
+def run_settings(ranks: int) -> list[str]:
     return [*SIZES, f"batch.micro={8 // ranks}", f"parallel.strategy={'ddp' if ranks > 1 else 'single'}"]
 
 
 def make(folder: Path, ranks: int, **other: Any) -> Path:
     times = other.pop("times", TIMES[ranks])
-    return made_runs.run(folder / f"run-{ranks}", words(ranks), times, ranks=ranks, **other)
+    return made_runs.run(folder / f"run-{ranks}", run_settings(ranks), times, ranks=ranks, **other)
 
 
-def told(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "report.json").read_text())
-    return found
+def read_report(out: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +50,20 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_measured_and_predicted_steps_are_those_of_the_run_and_of_predict(three: Path) -> None:
-    found = told(three)
-    assert [run["ranks"] for run in found["runs"]] == [1, 2, 4]
+    report = read_report(three)
+    assert [run["ranks"] for run in report["runs"]] == [1, 2, 4]
     profile = read(three.parent / "profile.json")
-    for run in found["runs"]:
+    for run in report["runs"]:
         ranks = run["ranks"]
         assert run["step_s"]["measured"] == pytest.approx(sum(v or 0 for v in TIMES[ranks].values()) / 1e3, rel=0.005)
-        job, on = Job(load("tiny-llama", words(ranks)), 8 // ranks, 8 // ranks), profile.of(1, ranks)
-        said = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
-        assert run["step_s"]["predicted"] == pytest.approx(said)
-        assert run["error"] == pytest.approx(said / run["step_s"]["measured"] - 1)
+        job, on = Job(load("tiny-llama", run_settings(ranks)), 8 // ranks, 8 // ranks), profile.of(1, ranks)
+        predicted_s = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
+        assert run["step_s"]["predicted"] == pytest.approx(predicted_s)
+        assert run["error"] == pytest.approx(predicted_s / run["step_s"]["measured"] - 1)
 
 
 def test_both_splits_add_up_to_their_step(three: Path) -> None:
-    for run in told(three)["runs"]:
+    for run in read_report(three)["runs"]:
         for side in ("predicted", "measured"):
             parts = {part: both[side] for part, both in run["split_s"].items()}
             assert sum(parts.values()) == pytest.approx(run["step_s"][side])
@@ -71,17 +71,17 @@ def test_both_splits_add_up_to_their_step(three: Path) -> None:
 
 
 def test_efficiency_and_speed_up_are_against_the_smallest_run(three: Path) -> None:
-    one, two, four = told(three)["runs"]
-    assert one["efficiency"] == {"predicted": 1.0, "measured": 1.0}
+    single, two, four = read_report(three)["runs"]
+    assert single["efficiency"] == {"predicted": 1.0, "measured": 1.0}
     assert two["efficiency"]["measured"] == pytest.approx(131 / 85 / 2, rel=0.005)
     assert four["speed_up"]["measured"] == pytest.approx(131 / 60, rel=0.005)
     assert 0.4 < four["efficiency"]["predicted"] < 0.95
-    ratio = one["step_s"]["predicted"] / four["step_s"]["predicted"]
+    ratio = single["step_s"]["predicted"] / four["step_s"]["predicted"]
     assert four["speed_up"]["predicted"] == pytest.approx(ratio)
 
 
 def test_exposed_communication_and_utilisation(three: Path) -> None:
-    four = told(three)["runs"][2]
+    four = read_report(three)["runs"][2]
     assert four["exposed_communication"]["measured"] == pytest.approx(19 / 60, rel=0.005)
     assert four["mfu"]["measured"] == pytest.approx(0.3)
     slower = four["step_s"]["predicted"] / four["step_s"]["measured"]
@@ -120,9 +120,9 @@ def test_an_unfinished_run_is_compared_and_said_to_be_one(tmp_path: Path, capsys
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     note = "tiny-llama on 2 ranks is not finished (no end recorded): step 40 of 60; compared by its last 20 records"
     assert f"note: {note}" in capsys.readouterr().out
-    found = told(run / "predicted")
-    assert found["notes"] == [note]
-    assert found["runs"][0]["step_s"]["measured"] == pytest.approx(0.085, rel=0.005)
+    report = read_report(run / "predicted")
+    assert report["notes"] == [note]
+    assert report["runs"][0]["step_s"]["measured"] == pytest.approx(0.085, rel=0.005)
     assert note in (run / "predicted" / "index.html").read_text()
 
 
@@ -130,12 +130,12 @@ def test_two_models_of_one_name_are_told_apart_and_their_notes_joined(tmp_path: 
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
     times = {**TIMES[2], "communication": None}
     runs = [make(tmp_path, ranks, times=times if ranks > 1 else TIMES[1]) for ranks in TIMES]
-    wide = ["model.layers=8", *words(2)[2:], "model.dim=128"]
+    wide = ["model.layers=8", *run_settings(2)[2:], "model.dim=128"]
     runs.append(made_runs.run(tmp_path / "wide", wide, TIMES[2], ranks=2))
     assert main(["report", *map(str, runs), "--profile", str(profile), "--out", str(tmp_path / "out")]) == 0
-    found = told(tmp_path / "out")
-    assert found["notes"][0].startswith("tiny-llama (1.12 M, fp32) on 2, 4 ranks did not measure communication")
-    assert [run["efficiency"]["measured"] == 1 for run in found["runs"]] == [True, False, False, True]
+    report = read_report(tmp_path / "out")
+    assert report["notes"][0].startswith("tiny-llama (1.12 M, fp32) on 2, 4 ranks did not measure communication")
+    assert [run["efficiency"]["measured"] == 1 for run in report["runs"]] == [True, False, False, True]
     assert browser.look(tmp_path / "out" / "index.html", 1280).cut == []
 
 
@@ -143,17 +143,17 @@ def test_ranks_on_a_small_host_do_not_need_room_for_a_gpu_s_software(tmp_path: P
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile((4,), memory_gb=4.0))
     run = make(tmp_path, 4)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
-    assert told(run / "predicted")["notes"] == []
+    assert read_report(run / "predicted")["notes"] == []
 
 
 def test_communication_that_was_not_measured_is_not_zero(tmp_path: Path) -> None:
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
     run = make(tmp_path, 2, times={**TIMES[2], "compute": 84.0, "communication": None})
     assert main(["report", str(run), "--profile", str(profile)]) == 0
-    found = told(run / "predicted")
-    assert found["runs"][0]["exposed_communication"] is None
-    assert found["runs"][0]["split_s"]["communication"]["measured"] is None
-    assert "did not measure communication, so it is inside compute: set metrics.profile_every" in found["notes"][0]
+    report = read_report(run / "predicted")
+    assert report["runs"][0]["exposed_communication"] is None
+    assert report["runs"][0]["split_s"]["communication"]["measured"] is None
+    assert "did not measure communication, so it is inside compute: set metrics.profile_every" in report["notes"][0]
 
 
 ADVICE: list[tuple[dict[str, float | None], list[str], str]] = [
@@ -175,19 +175,21 @@ ADVICE: list[tuple[dict[str, float | None], list[str], str]] = [
 @pytest.mark.parametrize(("times", "more", "text"), ADVICE)
 def test_what_to_change_first(tmp_path: Path, times: dict[str, float | None], more: list[str], text: str) -> None:
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
-    run = made_runs.run(tmp_path / "run", [*words(2), *more], times, ranks=2, noise=0.0)
+    run = made_runs.run(tmp_path / "run", [*run_settings(2), *more], times, ranks=2, noise=0.0)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
-    assert told(run / "predicted")["change_first"].startswith(text)
+    assert read_report(run / "predicted")["change_first"].startswith(text)
 
 
 def test_a_setting_is_advised_with_what_it_brings(tmp_path: Path) -> None:
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
     run = make(tmp_path, 4)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
-    found = told(run / "predicted")
-    assert found["change_first"].startswith("Accumulate gradients: batch.size 32 instead of 8, if the loss allows it: ")
-    assert found["change_first"].endswith("samples a second.")
-    shares = [change["saves_share"] for change in found["runs"][0]["changes"]]
+    report = read_report(run / "predicted")
+    assert report["change_first"].startswith(
+        "Accumulate gradients: batch.size 32 instead of 8, if the loss allows it: "
+    )
+    assert report["change_first"].endswith("samples a second.")
+    shares = [change["saves_share"] for change in report["runs"][0]["changes"]]
     assert shares == sorted(shares, reverse=True)
 
 
@@ -196,10 +198,10 @@ def test_a_gpu_run_by_its_instance_type(tmp_path: Path) -> None:
         "compute": 4000.0, "communication": 200.0, "data": 1.0, "checkpoint": 1.0, "other": 1.0,
     }  # fmt: skip
     peak = {"peak": 989.4e12, "source": "data sheet of NVIDIA H100 80GB HBM3", "achieved": 700e12}
-    words = ["batch.size=64", "batch.micro=1", "parallel.strategy=fsdp", "precision=bf16", "checkpoint.every=500"]
-    run = made_runs.run(tmp_path / "run", words, times, ranks=16, hosts=2, preset="llama-8b", mfu=0.4, peak=peak)
+    settings = ["batch.size=64", "batch.micro=1", "parallel.strategy=fsdp", "precision=bf16", "checkpoint.every=500"]
+    run = made_runs.run(tmp_path / "run", settings, times, ranks=16, hosts=2, preset="llama-8b", mfu=0.4, peak=peak)
     assert main(["report", str(run), "--instance", "p5.48xlarge"]) == 0
-    (row,) = told(run / "predicted")["runs"]
+    (row,) = read_report(run / "predicted")["runs"]
     assert (row["nodes"], row["ranks"]) == (2, 16)
     assert 0.5 < row["step_s"]["predicted"] / row["step_s"]["measured"] < 2
     assert row["split_s"]["checkpoint"]["predicted"] == pytest.approx(12 * 8.03 / (25 * 16) / 500, rel=0.01)
@@ -209,21 +211,21 @@ def test_a_run_of_another_machine_than_the_profile_s(tmp_path: Path, capsys: pyt
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile(device="NVIDIA H200"))
     run = make(tmp_path, 2)
     assert main(["report", str(run), "--profile", str(profile)]) == 2
-    said = capsys.readouterr().err
-    assert f"profile.machine.device: 'NVIDIA H200' in {profile}; allowed: 'cpu', the device that {run} ran on" in said
+    error = capsys.readouterr().err
+    assert f"profile.machine.device: 'NVIDIA H200' in {profile}; allowed: 'cpu', the device that {run} ran on" in error
 
 
 def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Path) -> None:
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
     run = make(tmp_path, 2, peak={"peak": 1e12, "source": "given", "achieved": 20e9})
     assert main(["report", str(run), "--profile", str(profile)]) == 0
-    (note,) = told(run / "predicted")["notes"]
-    said = "reached 20 GFLOP/s a rank in its trial product, the profile has 50: a different machine, or a busy one"
-    assert note == f"tiny-llama on 2 ranks {said}"
+    (note,) = read_report(run / "predicted")["notes"]
+    text = "reached 20 GFLOP/s a rank in its trial product, the profile has 50: a different machine, or a busy one"
+    assert note == f"tiny-llama on 2 ranks {text}"
 
 
 @pytest.mark.parametrize(
-    ("cpu", "gflops", "said"),
+    ("cpu", "gflops", "expected"),
     [
         ("made", 50, []),
         ("made", 20, ["the profile has 50: the same processor, busy with other work in one of the two"]),
@@ -231,20 +233,20 @@ def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Pat
         ("AMD EPYC 7R13", 20, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate that machine (make "]),
     ],
 )
-def test_the_processor_that_a_run_recorded_decides(tmp_path: Path, cpu: str, gflops: int, said: list[str]) -> None:
+def test_the_processor_that_a_run_recorded_decides(tmp_path: Path, cpu: str, gflops: int, expected: list[str]) -> None:
     profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
     peak = {"peak": 1e12, "source": "given", "achieved": gflops * 1e9}
-    run = made_runs.run(tmp_path / "run", [*words(2), "run.device=auto"], TIMES[2], ranks=2, peak=peak, cpu=cpu)
+    run = made_runs.run(tmp_path / "run", [*run_settings(2), "run.device=auto"], TIMES[2], ranks=2, peak=peak, cpu=cpu)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
-    notes = told(run / "predicted")["notes"]
-    assert len(notes) == len(said)
-    assert all(text in note for text, note in zip(said, notes, strict=True))
+    notes = read_report(run / "predicted")["notes"]
+    assert len(notes) == len(expected)
+    assert all(text in note for text, note in zip(expected, notes, strict=True))
 
 
 def test_a_run_on_a_cpu_that_was_chosen_by_itself_is_no_run_on_a_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = made_runs.run(tmp_path / "run", [*words(2), "run.device=auto"], TIMES[2], ranks=2, cpu="made")
+    run = made_runs.run(tmp_path / "run", [*run_settings(2), "run.device=auto"], TIMES[2], ranks=2, cpu="made")
     assert main(["report", str(run), "--instance", "p5.48xlarge"]) == 2
     assert "ran on 'cpu'; allowed: none" in capsys.readouterr().err
 
@@ -253,7 +255,7 @@ def bad_words(folder: Path) -> list[tuple[list[str], str]]:
     profile = str(made_profile.write(folder / "profile.json", made_profile.profile((1,))))
     run = str(make(folder, 2))
     (folder / "empty").mkdir()
-    silent = made_runs.run(folder / "silent", words(2), TIMES[2], ranks=2, steps=0)
+    silent = made_runs.run(folder / "silent", run_settings(2), TIMES[2], ranks=2, steps=0)
     for path in (silent / "metrics").iterdir():
         path.unlink()
     return [
@@ -274,9 +276,9 @@ def bad_words(folder: Path) -> list[tuple[list[str], str]]:
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int) -> None:
     given, message = bad_words(tmp_path)[number]
     assert main(["report", *given]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert re.search(message, said.err), said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.search(message, output.err), output.err
 
 
 def test_a_run_needs_machines_to_be_held_against(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

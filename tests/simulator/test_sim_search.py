@@ -36,7 +36,7 @@ STACKS = Path(__file__).parents[2] / "stacks"
 LUSTRE = STACKS / "Pulumi.aws-p5en-lustre.yaml"
 
 
-def asked(**changes: object) -> Question:
+def build_question(**changes: object) -> Question:
     model = find_model("llama-8b")
     spec = read(LUSTRE)
     usual = Question(
@@ -54,7 +54,7 @@ def asked(**changes: object) -> Question:
 
 @cache
 def answer() -> Plan:
-    return plan(asked())
+    return plan(build_question())
 
 
 def layouts(space: Space) -> list[Layout]:
@@ -70,62 +70,62 @@ def layouts(space: Space) -> list[Layout]:
 @pytest.mark.parametrize(("model", "nodes"), [("llama-8b", 3), ("llama-405b", 128), ("mixtral-8x7b", 8)])
 def test_everything_enumerated_divides(model: str, nodes: int) -> None:
     sizes = find_model(model).model
-    found = layouts(Space(sizes, system("p5.48xlarge", nodes), Batch(768, 1536)))
-    assert found
-    assert len(set(found)) == len(found)
-    for one in found:
-        assert one.gpus == 8 * nodes
-        assert 768 <= one.global_batch <= 1536
-        assert one.global_batch % (one.dp * one.micro_batch) == 0
-        assert one.micro_batches >= one.pp
-        assert sizes.heads % one.tp == sizes.kv_heads % one.tp == sizes.seq % one.cp == 0
-        assert one.dp * one.cp % one.ep == 0
-        assert not one.shard or one.dp * one.cp % one.shard == 0
+    candidates = layouts(Space(sizes, system("p5.48xlarge", nodes), Batch(768, 1536)))
+    assert candidates
+    assert len(set(candidates)) == len(candidates)
+    for layout in candidates:
+        assert layout.gpus == 8 * nodes
+        assert 768 <= layout.global_batch <= 1536
+        assert layout.global_batch % (layout.dp * layout.micro_batch) == 0
+        assert layout.micro_batches >= layout.pp
+        assert sizes.heads % layout.tp == sizes.kv_heads % layout.tp == sizes.seq % layout.cp == 0
+        assert layout.dp * layout.cp % layout.ep == 0
+        assert not layout.shard or layout.dp * layout.cp % layout.shard == 0
 
 
 def test_the_best_layout_is_the_best_of_all_that_fit() -> None:
     """Ruling out before timing loses nothing: every layout of a small space, timed."""
     model, machines = find_model("llama-3b").model, system("p5.48xlarge", 2)
     space = Space(model, machines, Batch(64, 64))
-    every = [replace(one, recompute=how) for one in layouts(space) for how in ("none", "selective", "full")]
+    every = [replace(layout, recompute=how) for layout in layouts(space) for how in ("none", "selective", "full")]
     room = machines.gpu.memory_gb * 2**30 * (1 - MEMORY_MARGIN)
-    needs = [(one, predict_memory(model, one, machines)) for one in every]
-    fitting = [one for one, needed in needs if needed.total <= room and needed.fits]
-    quickest = min(predict(model, one, machines).step_s / one.global_batch for one in fitting)
-    found = find_fastest(space)
-    assert found.any
-    assert found.any.sample_s == pytest.approx(quickest)
+    needs = [(layout, predict_memory(model, layout, machines)) for layout in every]
+    fitting = [layout for layout, needed in needs if needed.total <= room and needed.fits]
+    quickest = min(predict(model, layout, machines).step_s / layout.global_batch for layout in fitting)
+    fastest = find_fastest(space)
+    assert fastest.any
+    assert fastest.any.sample_s == pytest.approx(quickest)
 
 
 def test_what_is_chosen_leaves_memory_alone() -> None:
-    for one in answer().options:
-        assert one.memory_gib <= (1 - MEMORY_MARGIN) * system(one.instance, one.nodes).gpu.memory_gb
+    for option in answer().options:
+        assert option.memory_gib <= (1 - MEMORY_MARGIN) * system(option.instance, option.nodes).gpu.memory_gb
 
 
 @pytest.mark.parametrize(
     ("model", "instance", "nodes"), [("llama-1b", "g6.48xlarge", 2), ("llama-8b", "p4d.24xlarge", 16)]
 )
 def test_what_is_chosen_fits_as_predict_sees_it(model: str, instance: str, nodes: int) -> None:
-    found = find_fastest(Space(find_model(model).model, system(instance, nodes), Batch(1024, 1024)))
-    assert found.any
-    assert found.runnable
-    assert found.any.prediction.fits
-    assert found.runnable.prediction.fits
+    fastest = find_fastest(Space(find_model(model).model, system(instance, nodes), Batch(1024, 1024)))
+    assert fastest.any
+    assert fastest.runnable
+    assert fastest.any.prediction.fits
+    assert fastest.runnable.prediction.fits
 
 
 def test_context_parallelism_is_not_for_the_trainer() -> None:
-    found = find_fastest(Space(find_model("llama-8b").model, system("p5.48xlarge", 4), Batch(512, 512)))
-    assert found.runnable
-    assert found.runnable.layout.cp == 1
-    assert found.any
-    assert found.any.sample_s <= found.runnable.sample_s
+    fastest = find_fastest(Space(find_model("llama-8b").model, system("p5.48xlarge", 4), Batch(512, 512)))
+    assert fastest.runnable
+    assert fastest.runnable.layout.cp == 1
+    assert fastest.any
+    assert fastest.any.sample_s <= fastest.runnable.sample_s
 
 
 def test_no_row_of_the_front_is_beaten() -> None:
     plan_ = answer()
-    for one in plan_.front:
+    for option in plan_.front:
         others = [o for o in plan_.options if not o.unsupported]
-        assert not any(o.outlook.wall_s < one.outlook.wall_s and o.usd < one.usd for o in others)
+        assert not any(o.outlook.wall_s < option.outlook.wall_s and o.usd < option.usd for o in others)
 
 
 class Point:
@@ -141,20 +141,22 @@ points = st.lists(st.builds(Point, st.floats(1, 1e6), st.floats(1, 1e6)), min_si
 
 @settings(deadline=None)
 @given(points)
-def test_the_front_beats_everything_else_and_nothing_beats_it(found: list[Option]) -> None:
-    kept = pareto_front(found)
-    assert all(a.outlook.wall_s <= b.outlook.wall_s and a.usd > b.usd for a, b in pairwise(kept))
-    for one in found:
-        assert any(k.outlook.wall_s <= one.outlook.wall_s and k.usd <= one.usd for k in kept)
+def test_the_front_beats_everything_else_and_nothing_beats_it(options: list[Option]) -> None:
+    front = pareto_front(options)
+    assert all(a.outlook.wall_s <= b.outlook.wall_s and a.usd > b.usd for a, b in pairwise(front))
+    for option in options:
+        assert any(k.outlook.wall_s <= option.outlook.wall_s and k.usd <= option.usd for k in front)
 
 
 @settings(deadline=None)
 @given(points, st.floats(1, 1e6), st.floats(1, 1e6))
-def test_more_budget_is_never_slower_and_more_time_never_dearer(found: list[Option], one: float, other: float) -> None:
-    less, more = sorted((one, other))
-    poor, rich = (choose(found, None, usd) for usd in (less, more))
+def test_more_budget_is_never_slower_and_more_time_never_dearer(
+    options: list[Option], limit: float, other: float
+) -> None:
+    less, more = sorted((limit, other))
+    poor, rich = (choose(options, None, usd) for usd in (less, more))
     assert poor is None or (rich is not None and rich.outlook.wall_s <= poor.outlook.wall_s)
-    hurried, patient = (choose(found, s, None) for s in (less, more))
+    hurried, patient = (choose(options, s, None) for s in (less, more))
     assert hurried is None or (patient is not None and patient.usd <= hurried.usd)
 
 
@@ -171,15 +173,15 @@ def test_more_nodes_are_faster_and_spot_is_cheaper() -> None:
 
 
 def test_a_row_by_hand() -> None:
-    one = next(o for o in answer().options if o.purchase == "on-demand" and not o.unsupported)
-    tokens = one.layout.global_batch * 8192
-    assert one.steps == -(-1e12 // tokens)
-    training = one.steps * one.prediction.step_s
-    assert one.outlook.goodput * one.outlook.wall_s == pytest.approx(training)
-    assert one.outlook.low_s < one.outlook.wall_s < one.outlook.high_s
+    option = next(o for o in answer().options if o.purchase == "on-demand" and not o.unsupported)
+    tokens = option.layout.global_batch * 8192
+    assert option.steps == -(-1e12 // tokens)
+    training = option.steps * option.prediction.step_s
+    assert option.outlook.goodput * option.outlook.wall_s == pytest.approx(training)
+    assert option.outlook.low_s < option.outlook.wall_s < option.outlook.high_s
     # Two filesystems, a controller and a login node cost little beside the machines.
-    paid = (one.outlook.wall_s - 600) / 3600 * one.nodes * 63.296
-    assert paid < one.usd < 1.05 * paid
+    paid = (option.outlook.wall_s - 600) / 3600 * option.nodes * 63.296
+    assert paid < option.usd < 1.05 * paid
 
 
 def test_a_checkpoint_of_llama_8b_weighs_twelve_bytes_a_weight() -> None:
@@ -188,30 +190,32 @@ def test_a_checkpoint_of_llama_8b_weighs_twelve_bytes_a_weight() -> None:
 
 @pytest.mark.parametrize("row", range(4))
 def test_every_row_has_settings_that_the_trainer_takes(row: int, tmp_path: Path) -> None:
-    one = answer().front[row]
-    tree, problems = realised.trainer_settings(answer().question, one)
+    option = answer().front[row]
+    tree, problems = realised.trainer_settings(answer().question, option)
     assert problems == []
     file = tmp_path / "train.yaml"
     file.write_text(trainer_config.render_yaml(tree, "a comment"))
     config = load.load(str(file), [])
-    assert check_world(config, one.gpus, 8) == []
-    assert config.batch.size == one.layout.global_batch
-    assert config.parallel.tensor == one.layout.tp
-    assert config.steps == one.steps
+    assert check_world(config, option.gpus, 8) == []
+    assert config.batch.size == option.layout.global_batch
+    assert config.parallel.tensor == option.layout.tp
+    assert config.steps == option.steps
     assert config.optimizer.lr == load.load("llama-8b", []).optimizer.lr
 
 
 @pytest.mark.parametrize("model", ["llama-405b", "gpt3-175b", "tinyllama-1.1b", "gpt2-xl", "qwen2.5-7b"])
 def test_models_without_a_preset_get_a_whole_config(model: str, tmp_path: Path) -> None:
-    found = find_model(model)
-    nodes = (64,) if "b" in model and count_parameters(found.model).total > 1e11 else (1,)
-    answered = plan(asked(named=found, nodes=nodes, purchases=("on-demand",), batch=question.parse_batch(None, found)))
+    model_ = find_model(model)
+    nodes = (64,) if "b" in model and count_parameters(model_.model).total > 1e11 else (1,)
+    answered = plan(
+        build_question(named=model_, nodes=nodes, purchases=("on-demand",), batch=question.parse_batch(None, model_))
+    )
     tree, problems = realised.trainer_settings(answered.question, answered.front[0])
     assert problems == []
     file = tmp_path / "train.yaml"
     file.write_text(trainer_config.render_yaml(tree, "a comment"))
     config = load.load(str(file), [])
-    assert config.model.layers == found.model.layers  # type: ignore[union-attr]
+    assert config.model.layers == model_.model.layers  # type: ignore[union-attr]
 
 
 def test_a_short_run_does_not_spend_its_time_warming_up() -> None:
@@ -221,10 +225,12 @@ def test_a_short_run_does_not_spend_its_time_warming_up() -> None:
 
 
 def test_a_mixture_of_experts_is_planned_but_has_no_config() -> None:
-    found = find_model("mixtral-8x7b")
-    answered = plan(asked(named=found, nodes=(8,), purchases=("on-demand",), batch=question.parse_batch(None, found)))
+    mixture = find_model("mixtral-8x7b")
+    answered = plan(
+        build_question(named=mixture, nodes=(8,), purchases=("on-demand",), batch=question.parse_batch(None, mixture))
+    )
     assert answered.front
-    assert all(one.unsupported for one in answered.front)
+    assert all(option.unsupported for option in answered.front)
     tree, problems = realised.trainer_settings(answered.question, answered.front[0])
     assert not tree
     assert "does not support this model" in problems[0]
@@ -238,8 +244,8 @@ def test_the_edited_stack_is_valid_and_keeps_its_comments(
     file = stacks.find(stack)
     spec = stacks.spec_of(file)
     group = stacks.group_of(spec, None)
-    wanted = asked(spec=spec, group=group, instances=(instance,), purchases=(purchase,), nodes=(16,))
-    answered = plan(wanted)
+    question_ = build_question(spec=spec, group=group, instances=(instance,), purchases=(purchase,), nodes=(16,))
+    answered = plan(question_)
     place = realised.write(answered, file, tmp_path)[0]
     text = (place / file.name).read_text()
     edited = read(place / file.name)
@@ -332,14 +338,14 @@ def test_a_filesystem_that_is_too_slow_is_named_with_the_size_that_is_not() -> N
 
 def test_nothing_fits_is_said_with_a_way_out() -> None:
     with pytest.raises(ConfigError, match=r"nodes: no layout of llama-405b fits .*; use more nodes"):
-        plan(asked(named=find_model("llama-405b"), nodes=(1,)))
+        plan(build_question(named=find_model("llama-405b"), nodes=(1,)))
 
 
 def test_a_batch_that_nothing_divides_is_said() -> None:
     with pytest.raises(ConfigError, match=r"batch: 7 to 7 samples cannot be divided over .* 16 nodes"):
-        plan(asked(named=find_model("tiny-llama"), nodes=(16,), batch=Batch(7, 7)))
+        plan(build_question(named=find_model("tiny-llama"), nodes=(16,), batch=Batch(7, 7)))
 
 
 def test_no_price_is_said() -> None:
     with pytest.raises(ConfigError, match=r"instance: there is no price of p5e\.48xlarge"):
-        plan(asked(instances=("p5e.48xlarge",), nodes=(4,)))
+        plan(build_question(instances=("p5e.48xlarge",), nodes=(4,)))

@@ -18,15 +18,15 @@ STACK = ["--stack", "aws-p5en-lustre", "--nodes", "4"]
 AUTO = ["llama-8b", "parallel.strategy=auto"]
 
 
-def words(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+def run_auto(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
     assert main(arguments) == 0
     return capsys.readouterr().out.split()
 
 
 def test_the_words_are_a_config_that_runs_on_these_nodes(capsys: pytest.CaptureFixture[str]) -> None:
-    found = words([*AUTO, *STACK], capsys)
-    assert found[:2] == AUTO
-    config = load(found[0], found[1:])
+    chosen = run_auto([*AUTO, *STACK], capsys)
+    assert chosen[:2] == AUTO
+    config = load(chosen[0], chosen[1:])
     assert config.parallel.strategy in ("ddp", "fsdp", "hsdp")
     assert config.batch.micro != "auto"
     assert check_world(config, 32, 8) == []
@@ -34,8 +34,8 @@ def test_the_words_are_a_config_that_runs_on_these_nodes(capsys: pytest.CaptureF
 
 def test_what_is_fixed_stays(capsys: pytest.CaptureFixture[str]) -> None:
     fixed = ["parallel.tensor=4", "batch.micro=2", "parallel.recompute=full", "batch.size=96"]
-    found = words([*AUTO, *fixed, *STACK], capsys)
-    config = load(found[0], found[1:])
+    chosen = run_auto([*AUTO, *fixed, *STACK], capsys)
+    config = load(chosen[0], chosen[1:])
     assert (config.parallel.tensor, config.batch.micro, config.parallel.recompute) == (4, 2, "full")
     assert config.batch.size == 96
     assert check_world(config, 32, 8) == []
@@ -50,30 +50,30 @@ def test_what_is_fixed_stays(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_the_rest_is_left_to_the_trainer(config: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*config, *STACK]) == 0
-    said = capsys.readouterr()
-    assert said.out.split() == config
-    assert said.err == f"left to the trainer: {why}\n"
+    output = capsys.readouterr()
+    assert output.out.split() == config
+    assert output.err == f"left to the trainer: {why}\n"
 
 
 def test_a_strategy_that_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["llama-8b", *STACK]) == 0
-    said = capsys.readouterr()
-    assert said.out == "llama-8b\n"
-    told = "nothing to choose: parallel.strategy is hsdp; add parallel.strategy=auto to have it chosen\n"
-    assert said.err == told
+    output = capsys.readouterr()
+    assert output.out == "llama-8b\n"
+    notice = "nothing to choose: parallel.strategy is hsdp; add parallel.strategy=auto to have it chosen\n"
+    assert output.err == notice
 
 
 def test_a_setting_that_costs_much_is_named_with_what_would_be_faster(capsys: pytest.CaptureFixture[str]) -> None:
     """The preset recomputes, and the planner would not: both say the same of the same layout."""
     assert main([*AUTO, *STACK]) == 0
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    told = re.search(r"; parallel\.recompute=none would take (\S+) s$", said.strip())
-    assert told
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    better = re.search(r"; parallel\.recompute=none would take (\S+) s$", error.strip())
+    assert better
     answer = ["--model", "llama-8b", "--tokens", "1e12", *STACK, "--batch", "512", "--json"]
     assert plan.main(answer) == 0
     planned = json.loads(capsys.readouterr().out)["front"][0]["step_s"][1]
-    assert float(told[1]) == pytest.approx(planned, abs=0.01)
+    assert float(better[1]) == pytest.approx(planned, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_settings_that_cost_little_are_not_named(
     fixed: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*AUTO, *fixed, *STACK]) == 0
-    said = capsys.readouterr().err
-    assert word in said
-    assert said.count("would take") == bool(word)
+    error = capsys.readouterr().err
+    assert word in error
+    assert error.count("would take") == bool(word)
 
 
 def test_jobs_go_to_the_default_group_where_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,18 +24,18 @@ def test_the_first_way_that_fits_is_taken() -> None:
 
 
 def test_where_nothing_fits_columns_go_on_below_and_nothing_is_lost() -> None:
-    found = render_table(17, FULL, SHORT)
-    assert max(map(len, found.splitlines())) <= 17
-    assert [line.split()[0] for line in found.splitlines() if line] == ["row", "---", "1", "2"] * 2
+    text = render_table(17, FULL, SHORT)
+    assert max(map(len, text.splitlines())) <= 17
+    assert [line.split()[0] for line in text.splitlines() if line] == ["row", "---", "1", "2"] * 2
     for word in ("another", "4 days", "98 %"):
-        assert word in found
+        assert word in text
 
 
 @given(st.lists(st.text("abc,.-/:", min_size=1, max_size=20), max_size=60), st.integers(40, 120))
-def test_wrapped_text_has_the_same_words(words: list[str], columns: int) -> None:
-    found = wrap_text(" ".join(words), columns)
-    assert found.split() == words
-    assert all(len(line) <= columns for line in found.splitlines())
+def test_wrapped_text_has_the_same_words(terms: list[str], columns: int) -> None:
+    text = wrap_text(" ".join(terms), columns)
+    assert text.split() == terms
+    assert all(len(line) <= columns for line in text.splitlines())
 
 
 @pytest.mark.parametrize("columns", range(40, 60))
@@ -71,9 +71,9 @@ def test_the_width_is_the_terminals_or_one_that_can_be_read(monkeypatch: pytest.
 def test_large_sums_lose_digits_before_the_share_of_useful_time_goes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--model", "llama-405b", "--tokens", "15.6e12", "--stack", "aws-p5en-lustre", "--nodes", "512"]
+    arguments = ["--model", "llama-405b", "--tokens", "15.6e12", "--stack", "aws-p5en-lustre", "--nodes", "512"]
     monkeypatch.setenv("COLUMNS", "110")
-    assert main(asked) == 0
+    assert main(arguments) == 0
     head, _, row = capsys.readouterr().out.splitlines()[:3]
     assert "useful" in head
     assert "MWh" not in head

@@ -16,7 +16,7 @@ from simulator.commands import outputs
 from simulator.commands.console import BAD_INPUT, show_progress
 from simulator.machines import profile, stacks
 from simulator.models import find_model
-from simulator.search import filesystem, picture, question, realised
+from simulator.search import filesystem, picture, plan_files, question
 from simulator.search.option import Option
 from simulator.search.plan import Plan, plan, rate_machines
 from simulator.search.question import Question
@@ -118,12 +118,12 @@ def _output(answer: Plan, options: argparse.Namespace, stack: Path, seconds: flo
 
 def _print(answer: Plan, options: argparse.Namespace, stack: Path, seconds: float) -> None:
     if options.json:
-        print(json.dumps(realised.as_json(answer, stack), indent=2))
+        print(json.dumps(plan_files.as_json(answer, stack), indent=2))
     else:
         columns = terminal.terminal_width()
         print(format_plan(answer, columns))
         if answer.chosen:
-            print(terminal.wrap_text(realised.describe_changes(answer.question, answer.chosen, stack), columns))
+            print(terminal.wrap_text(plan_files.describe_changes(answer.question, answer.chosen, stack), columns))
         counts = answer.counts
         print(f"{counts.considered:,} layouts considered, {counts.timed:,} of them timed, in {seconds:.1f} s")
     sys.stdout.flush()
@@ -135,7 +135,7 @@ def _write(answer: Plan, options: argparse.Namespace, stack: Path) -> None:
     if options.trace and answer.chosen:
         print(_trace(answer.question, answer.chosen, options.trace), file=sys.stderr)
     if options.write:
-        for place in realised.write(answer, stack, options.write):
+        for place in plan_files.write(answer, stack, options.write):
             print(f"wrote {place}", file=sys.stderr)
 
 

@@ -1,1 +1,1 @@
-"""The planner: layouts, node counts and machines for a model, as a front of time against money."""
+"""The planner: layouts, node counts and machines for a model, as a front of time against cost."""

@@ -21,7 +21,7 @@ from simulator.machines.instances import system
 from simulator.memory.peak import predict_memory
 from simulator.models import find_model
 from simulator.parameters import count_parameters
-from simulator.search import filesystem, question, realised, stack_edit, trainer_config
+from simulator.search import filesystem, plan_files, question, stack_edit, trainer_config
 from simulator.search.fastest import MEMORY_MARGIN, find_fastest
 from simulator.search.option import Option
 from simulator.search.plan import Plan, choose, pareto_front, plan
@@ -191,7 +191,7 @@ def test_a_checkpoint_of_llama_8b_weighs_twelve_bytes_a_weight() -> None:
 @pytest.mark.parametrize("row", range(4))
 def test_every_row_has_settings_that_the_trainer_takes(row: int, tmp_path: Path) -> None:
     option = answer().front[row]
-    tree, problems = realised.trainer_settings(answer().question, option)
+    tree, problems = plan_files.trainer_settings(answer().question, option)
     assert problems == []
     file = tmp_path / "train.yaml"
     file.write_text(trainer_config.render_yaml(tree, "a comment"))
@@ -210,7 +210,7 @@ def test_models_without_a_preset_get_a_whole_config(model: str, tmp_path: Path) 
     answered = plan(
         build_question(named=model_, nodes=nodes, purchases=("on-demand",), batch=question.parse_batch(None, model_))
     )
-    tree, problems = realised.trainer_settings(answered.question, answered.front[0])
+    tree, problems = plan_files.trainer_settings(answered.question, answered.front[0])
     assert problems == []
     file = tmp_path / "train.yaml"
     file.write_text(trainer_config.render_yaml(tree, "a comment"))
@@ -231,7 +231,7 @@ def test_a_mixture_of_experts_is_planned_but_has_no_config() -> None:
     )
     assert answered.front
     assert all(option.unsupported for option in answered.front)
-    tree, problems = realised.trainer_settings(answered.question, answered.front[0])
+    tree, problems = plan_files.trainer_settings(answered.question, answered.front[0])
     assert not tree
     assert "does not support this model" in problems[0]
 
@@ -246,7 +246,7 @@ def test_the_edited_stack_is_valid_and_keeps_its_comments(
     group = stacks.group_of(spec, None)
     question_ = build_question(spec=spec, group=group, instances=(instance,), purchases=(purchase,), nodes=(16,))
     answered = plan(question_)
-    place = realised.write(answered, file, tmp_path)[0]
+    place = plan_files.write(answered, file, tmp_path)[0]
     text = (place / file.name).read_text()
     edited = read(place / file.name)
     assert [issue for issue in validate(edited) if issue.level == "error"] == []

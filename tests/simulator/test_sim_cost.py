@@ -88,7 +88,7 @@ def test_a_machine_of_the_catalog() -> None:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("p5.48xlrge", "nearest: p5.48xlarge"), ("m7i.large", "has no GPU"), ("p6e-gb200.36xlarge", "is refused")],
+    [("p5.48xlrge", "nearest: p5.48xlarge"), ("m7i.large", "has no GPU"), ("p6e-gb200.36xlarge", "is not supported")],
 )
 def test_other_machines_are_refused_with_what_there_is(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:

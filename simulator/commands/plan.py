@@ -75,7 +75,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
     """Raise ConfigError if a file cannot be written, before the search."""
     if options.trace:
         timeline_output.check_output("--trace", options.trace)
-        outputs.check_file("--trace", options.trace, timeline_output.KINDS)
+        outputs.check_file("--trace", options.trace, timeline_output.SUFFIXES)
     if options.picture:
         outputs.check_file("--picture", options.picture, picture.KINDS)
     if options.write:

@@ -90,11 +90,11 @@ def measure(cluster: Stack, nodes: int, ranks: int, tries: int, folder: Path) ->
 
 
 def calibrate(cluster: Stack, nodes: int, ranks: int, folder: Path) -> Path:
-    """Calibrate as docs/simulator.md says where all GPUs of a node take part, else by sbatch; return the profile."""
+    """Calibrate as docs/simulator.md says if all GPUs of a node take part, else with sbatch; return the profile."""
     if ranks == 2:  # noqa: PLR2004  # the GPUs of a node of `small_spec`
-        words = [f"STACK={cluster.name}", f"JOB={CALIBRATE_JOB}", f"NODES={nodes}", f"ARGS={SHORT_CALIBRATION}"]
+        variables = [f"STACK={cluster.name}", f"JOB={CALIBRATE_JOB}", f"NODES={nodes}", f"ARGS={SHORT_CALIBRATION}"]
         done = subprocess.run(
-            ["make", "submit", *words],
+            ["make", "submit", *variables],
             cwd=REPO, env=cluster.environment(), text=True, capture_output=True, timeout=600, check=False,
         )  # fmt: skip
         assert "COMPLETED" in done.stdout, done.stdout + done.stderr  # noqa: S101
@@ -109,9 +109,9 @@ def calibrate(cluster: Stack, nodes: int, ranks: int, folder: Path) -> Path:
 def train(cluster: Stack, nodes: int, ranks: int, folder: Path) -> Path:
     """Train on the same nodes and return a copy of the run folder."""
     strategy = "ddp" if nodes * ranks > 1 else "single"
-    words = shlex.join([*SETTINGS, f"batch.micro={BATCH // (nodes * ranks)}", f"parallel.strategy={strategy}"])
+    arguments = shlex.join([*SETTINGS, f"batch.micro={BATCH // (nodes * ranks)}", f"parallel.strategy={strategy}"])
     run = f"~/runs/calibrated-{nodes}x{ranks}"
-    line = f"RANKS_PER_NODE={ranks} RUN_FOLDER={run} sbatch --wait -N {nodes} -o train.out {TRAIN_JOB} {words}"
+    line = f"RANKS_PER_NODE={ranks} RUN_FOLDER={run} sbatch --wait -N {nodes} -o train.out {TRAIN_JOB} {arguments}"
     cluster.ssh("login", f"cd ~ && rm -rf {run} && {{ {line} || {{ cat train.out; false; }}; }}")
     copy = folder / "run"
     (copy / "metrics").mkdir(parents=True, exist_ok=True)

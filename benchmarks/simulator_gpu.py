@@ -43,6 +43,7 @@ MOST_OFF = 25.0
 
 
 def main() -> int:
+    """Calibrate, train, print the figures and return 1 if one exceeds its bound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="a folder for the profile and what the runs printed")
     parser.add_argument("--json", type=Path)
@@ -51,20 +52,20 @@ def main() -> int:
         folder = (options.keep or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         _start("calibrate", "simulator", "calibrate", "--out", str(folder / "profile.json"))
-        figures = [figure for name, words in RUNS.items() for figure in _compare(folder, name, words)]
+        figures = [figure for name, settings in RUNS.items() for figure in _compare(folder, name, settings)]
     print(report(figures))
     if options.json:
         options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 
-def _compare(folder: Path, name: str, words: list[str]) -> list[Figure]:
+def _compare(folder: Path, name: str, settings: list[str]) -> list[Figure]:
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
-    _start(name, "trainer", *words, *COMMON, f"run.folder={run}")
+    _start(name, "trainer", *settings, *COMMON, f"run.folder={run}")
     lines = (run / "metrics" / "rank-00000.jsonl").read_text().splitlines()
     took = median(json.loads(line)["step_s"] for line in lines[WARM:])
-    config = load(words[0], [*words[1:], *COMMON])
+    config = load(settings[0], [*settings[1:], *COMMON])
     job = Job(config, int(config.batch.micro), config.batch.size)
     profile = read(folder / "profile.json")
     measured, sheet = profile.of(1, 1), _sheet(profile.machine["device"])
@@ -82,9 +83,9 @@ def _sheet(device: str) -> System:
     )  # fmt: skip
 
 
-def _start(name: str, module: str, *words: str) -> None:
+def _start(name: str, module: str, *arguments: str) -> None:
     print(f"  {name} ...", file=sys.stderr, flush=True)
-    subprocess.run([sys.executable, "-m", module, *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", module, *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ SLURMD_TIMEOUT_S = 30
 
 @dataclass(frozen=True)
 class Trained:
+    """A published training with its GPU-hours."""
+
     model: str
     tokens: float
     batch: int
@@ -49,7 +51,7 @@ class Trained:
     layout: Layout | None = None
     memory_gb: float = 80.0
     write_gb_s: float = 50.0
-    """Of the filesystem; a guess where nobody says, and it hardly counts below a thousand GPUs."""
+    """Write rate of the filesystem; assumed if not published, and hardly relevant below a thousand GPUs."""
 
 
 RSC: dict[str, Any] = {"gpu": "a100", "inter_gb_s": 200.0, "network": "infiniband"}
@@ -108,6 +110,7 @@ def hours(run: Trained) -> float:
 
 
 def main() -> int:
+    """Print published and predicted GPU-hours; return 1 if too many are far off."""
     rows, errors = [], []
     for run in TRAINED:
         predicted = hours(run)

@@ -48,6 +48,7 @@ MOST_OFF = 15.0
 
 
 def main() -> int:
+    """Calibrate, train, print the figures and return 1 if one exceeds its bound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4])
     parser.add_argument("--weight", type=int, default=0, help="needs an engine with the cgroupfs driver (%(default)s)")
@@ -67,12 +68,13 @@ def main() -> int:
 
 
 def measure(paths: Paths, folder: Path, ranks: list[int], weight: int) -> None:
+    """Calibrate and train in containers, in turn, for each number of ranks."""
     python = f"/shared/env/{env.key(paths)}/bin/python"
     mounts = ["-v", f"{pins.ENV_VOLUME}:/shared/env:ro", "-v", f"{REPO}:/repo:ro", "-v", f"{folder}:/disk"]
     box = ["docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "4g", "-w", "/disk", *mounts]
-    words = ("GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1", "PYTHONPATH=/repo", "PYTHONDONTWRITEBYTECODE=1")
-    box += [word for variable in (*words, "TORCH_CPP_LOG_LEVEL=FATAL") for word in ("-e", variable)]
-    # All containers together weigh as much as one process outside of them; one beside them has a weight of its own.
+    variables = ("GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1", "PYTHONPATH=/repo", "PYTHONDONTWRITEBYTECODE=1")
+    box += [word for variable in (*variables, "TORCH_CPP_LOG_LEVEL=FATAL") for word in ("-e", variable)]
+    # By default all containers together have the CPU weight of a single process outside; this one gets its own weight.
     box += ["--cgroup-parent", "/", "--cpu-shares", str(1024 * weight)] if weight else []
     box += ["--label", "muster.cluster=bench-simulator", pins.NODE_IMAGE]
     for count in ranks:
@@ -83,23 +85,26 @@ def measure(paths: Paths, folder: Path, ranks: list[int], weight: int) -> None:
 
 
 def commands(ranks: int, turn: int) -> Iterator[list[str]]:
+    """Yield the arguments of Python for the calibration and each run of a round."""
     yield ["-m", "simulator.calibrate", "--out", f"/disk/profile-{turn}.json"]
     for name in RUNS:
         yield ["-m", "trainer", *settings(name, ranks), f"run.folder=/disk/{folder_of(name, ranks, turn)}"]
 
 
 def launcher(ranks: int) -> list[str]:
-    alone = ranks == 1
-    words = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-    return [] if alone else words
+    """Return the arguments that start torchrun; none for a single rank."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+    return [] if ranks == 1 else torchrun
 
 
 def settings(name: str, ranks: int) -> list[str]:
+    """Return the trainer's settings of a run."""
     strategy = "ddp" if ranks > 1 else "single"
     return ["tiny-llama", *RUNS[name], *COMMON, f"batch.micro={BATCH // ranks}", f"parallel.strategy={strategy}"]
 
 
 def compare(folder: Path, name: str, ranks: int) -> Figure:
+    """Return the error of the round with the middle error."""
     rounds = sorted(
         (of_round(folder, name, ranks, turn) for turn in range(ROUNDS)), key=lambda times: times[0] / times[1]
     )
@@ -111,9 +116,9 @@ def compare(folder: Path, name: str, ranks: int) -> Figure:
 
 
 def of_round(folder: Path, name: str, ranks: int, turn: int) -> tuple[float, float, float]:
-    """Seconds of a step: predicted, of the quicker fifth, and of the median one."""
-    preset, *words = settings(name, ranks)
-    job = Job(load(preset, words), BATCH // ranks, BATCH // ranks)
+    """Return the seconds of a step: predicted, of the fastest fifth, and of the median one."""
+    preset, *overrides = settings(name, ranks)
+    job = Job(load(preset, overrides), BATCH // ranks, BATCH // ranks)
     on = read(folder / f"profile-{turn}.json").of(1, ranks)
     predicted = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
     lines = (folder / folder_of(name, ranks, turn) / "metrics" / "rank-00000.jsonl").read_text().splitlines()
@@ -122,6 +127,7 @@ def of_round(folder: Path, name: str, ranks: int, turn: int) -> tuple[float, flo
 
 
 def folder_of(name: str, ranks: int, turn: int) -> str:
+    """Return the name of a run's folder."""
     return f"{name.replace(' ', '-')}-{ranks}-{turn}"
 
 

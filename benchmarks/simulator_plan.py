@@ -26,6 +26,7 @@ CALCULON_PER_S = 267
 
 
 def main() -> int:
+    """Time a plan, print the figures and return 1 if one exceeds its bound."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="llama-70b")
     model = find_model(parser.parse_args().model)

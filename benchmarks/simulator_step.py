@@ -26,6 +26,7 @@ CALCULON_PER_S = 267
 
 
 def main() -> int:
+    """Print the figures and return 1 if one exceeds its bound."""
     began = time.process_time()
     rows = predict_without_own_source([run for run in load_measured_runs() if run.step_s > 0])
     took = time.process_time() - began

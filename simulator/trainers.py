@@ -30,7 +30,7 @@ class TrainerBehavior:
     inputs_on_host: bool = False
     """With full recomputation under ZeRO-3, the inputs of layers are kept in host memory."""
     plain: bool = False
-    """Modules are unfused, although schedule and state are Megatron's."""
+    """Modules are unfused, but schedule and state are Megatron's."""
     keeps_gathered: bool = False
     """Pipeline stages keep the weights that FSDP gathered for the whole step."""
     broadcasts_parts: bool = False

@@ -53,7 +53,7 @@ def layouts(draw: st.DrawFn) -> Layout:
         compiled=draw(st.booleans()),
         trainer=draw(st.sampled_from(["", "torchtitan", "kempnerforge", "unknown"])),
         loss=draw(st.sampled_from(["plain", "compiled", "fused"])),
-        told=draw(st.sampled_from(["", "reserved", "device"])),
+        memory_figure=draw(st.sampled_from(["", "reserved", "device"])),
     )
 
 

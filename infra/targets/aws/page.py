@@ -1,4 +1,4 @@
-"""The tables of docs/aws.md, made from what they are about: resources, rights, software, rules, the pre-flight."""
+"""The tables of docs/aws.md, generated from the code: resources, rights, software, validators, the pre-flight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infra.targets.aws.resource_table import KINDS, TAGGING
 
 _HERE = Path(__file__).parent
 _VALIDATORS = tuple(sorted((_HERE / "validate").glob("*.py")))
-_FLIGHT = tuple(sorted((_HERE / "preflight").glob("*.py")))
+_PREFLIGHT = tuple(sorted((_HERE / "preflight").glob("*.py")))
 _LEVELS = {"error": "error", "warning": "warning", "make": "error or warning"}
 _SAMPLE = Scope(
     partition="aws",
@@ -36,33 +36,34 @@ _SAMPLE = Scope(
 
 
 def blocks() -> dict[str, str]:
-    """By the name of the marks between which it stands."""
+    """Return the tables by the name of their markers in the page."""
     return {
         "resources": resources(),
         "rights": rights(),
         "roles": roles(),
         "software": lock(),
         "validators": findings(_VALIDATORS),
-        "preflight": findings(_FLIGHT),
+        "preflight": findings(_PREFLIGHT),
     }
 
 
 def resources() -> str:
+    """Return the table of resources with their reasons and prices."""
     rows = (f"| `{kind.type}` | {kind.why} | {_price(kind.type, kind.prices)} |" for kind in KINDS)
-    return "\n".join(["| resource | why it is there | costs |", "|---|---|---|", *rows])
+    return "\n".join(["| resource | why it exists | costs |", "|---|---|---|", *rows])
 
 
 def rights() -> str:
-    """Every action once, by service."""
-    wanted = sorted({action for kind in KINDS for action in kind.needed} | set(TAGGING))
-    services = groupby(wanted, key=lambda action: action.partition(":")[0])
-    rows = (f"| {name} | {', '.join(one.partition(':')[2] for one in some)} |" for name, some in services)
+    """Return the table of IAM actions by service."""
+    actions = sorted({action for kind in KINDS for action in kind.required_actions} | set(TAGGING))
+    services = groupby(actions, key=lambda action: action.partition(":")[0])
+    rows = (f"| {name} | {', '.join(action.partition(':')[2] for action in group)} |" for name, group in services)
     return "\n".join(["| service | actions |", "|---|---|", *rows])
 
 
 def roles() -> str:
-    """Statements that several roles share stand once."""
-    of_role = {
+    """Return the table of the nodes' rights; a statement that several roles share is listed once."""
+    statements_by_role = {
         "controller": iam.controller(_SAMPLE),
         "login": iam.login(_SAMPLE),
         "compute": iam.compute(_SAMPLE),
@@ -71,20 +72,20 @@ def roles() -> str:
         "flow logs": iam.flow_logs("arn:aws:logs:REGION:ACCOUNT:log-group:/muster-CLUSTER/flow-logs"),
     }
     rows: dict[str, list[str]] = {}
-    for role, statements in of_role.items():
+    for role, statements in statements_by_role.items():
         for statement in statements:
             rows.setdefault(_statement(statement), []).append(role)
     lines = (f"| {', '.join(names)} | {row} |" for row, names in rows.items())
-    head = ["| role | may | on | only where | why no finer |", "|---|---|---|---|---|"]
+    head = ["| role | may | on | only where | why not narrower |", "|---|---|---|---|---|"]
     return "\n".join([*head, *lines])
 
 
 def lock() -> str:
-    """Which versions nodes may have; from the table that they are held to."""
+    """Return the table of software versions that nodes may have."""
     rows = (
-        f"| {one.title} | {' and '.join(sorted(one.has))} | {_pinned(one)} | {_allowed(one)} | {one.why} "
-        f"([source]({one.source})) | {_read(one)} |"
-        for one in software.components().values()
+        f"| {part.title} | {' and '.join(sorted(part.has))} | {_pinned(part)} | {_allowed(part)} | {part.why} "
+        f"([source]({part.source})) | {_read(part)} |"
+        for part in software.components().values()
     )
     head = ["| software | on machines with | reviewed | allowed | why | read from |", "|---|---|---|---|---|---|"]
     image = software.image()
@@ -92,46 +93,47 @@ def lock() -> str:
 
 
 def findings(files: tuple[Path, ...]) -> str:
-    """Read from the source: what is not there cannot be in the table, and the other way round."""
+    """Return the table of issues that the source files create; it is read from the source, so it is complete."""
     rows = sorted({row for file in files for row in _findings(file)})
     return "\n".join(["| code | level | says |", "|---|---|---|", *rows])
 
 
-def _pinned(one: Component) -> str:
-    if one.same_as:
-        return f"that of {software.components()[one.same_as].title}"
-    return "that of `software.training_lock`" if one.lock else one.version
+def _pinned(component: Component) -> str:
+    if component.same_as:
+        return f"that of {software.components()[component.same_as].title}"
+    return "that of `software.training_lock`" if component.lock else component.version
 
 
-def _allowed(one: Component) -> str:
-    rule = f"the same as {software.components()[one.same_as].title}" if one.same_as else f"{one.least} or newer"
-    return f"{rule}, or none" if one.optional else rule
+def _allowed(component: Component) -> str:
+    same_as = component.same_as
+    rule = f"the same as {software.components()[same_as].title}" if same_as else f"{component.least} or newer"
+    return f"{rule}, or none" if component.optional else rule
 
 
-def _read(one: Component) -> str:
-    if one.lock:
+def _read(component: Component) -> str:
+    if component.lock:
         return "the lock file"
-    return f"`{one.file}`" if one.file else f"`{one.command.split()[0]}`"
+    return f"`{component.file}`" if component.file else f"`{component.command.split()[0]}`"
 
 
 def _price(kind: str, names: tuple[str, ...]) -> str:
-    told = [_told(service_price(name)) for name in names]
+    prices = [_format_price(service_price(name)) for name in names]
     if kind in ("ec2/instance:Instance", "muster:aws:Nodes"):
-        told.insert(0, "by its type, `make cost`")
-    return "; ".join(told) or "nothing"
+        prices.insert(0, "by instance type, see `muster cost`")
+    return "; ".join(prices) or "nothing"
 
 
-def _told(price: Price) -> str:
+def _format_price(price: Price) -> str:
     unit = {"GB-month": "GB and month"}.get(price.unit, price.unit)
     return f"{price.usd:g} USD per {unit}{'' if price.verified else ' (unverified)'}"
 
 
-def _statement(one: Statement) -> str:
-    effect = "**not** " if one.effect == "Deny" else ""
-    actions = ", ".join(f"`{action}`" for action in sorted(one.actions))
-    on = ", ".join(f"`{_short(name)}`" for name in one.resources)
-    keys = sorted({key for condition in one.conditions.values() for key in condition})
-    return f"{effect}{actions} | {on} | {', '.join(f'`{key}`' for key in keys)} | {one.reason}"
+def _statement(statement: Statement) -> str:
+    effect = "**not** " if statement.effect == "Deny" else ""
+    actions = ", ".join(f"`{action}`" for action in sorted(statement.actions))
+    on = ", ".join(f"`{_short(name)}`" for name in statement.resources)
+    keys = sorted({key for condition in statement.conditions.values() for key in condition})
+    return f"{effect}{actions} | {on} | {', '.join(f'`{key}`' for key in keys)} | {statement.reason}"
 
 
 def _short(arn: str) -> str:
@@ -143,14 +145,14 @@ def _findings(file: Path) -> Iterator[str]:
         if not isinstance(function, ast.FunctionDef):
             continue
         for call in ast.walk(function):
-            if _finds(call):
-                assert isinstance(call, ast.Call)  # noqa: S101  # as _finds has it
+            if _creates_issue(call):
+                assert isinstance(call, ast.Call)  # noqa: S101  # as _creates_issue checks
                 assert isinstance(call.func, ast.Name)  # noqa: S101
-                code, _, message = (_words(argument, function, call.lineno) for argument in call.args[:3])
+                code, _, message = (_text(argument, function, call.lineno) for argument in call.args[:3])
                 yield f"| `{code}` | {_LEVELS[call.func.id]} | {re.sub('…+', '…', message.replace('|', '/'))} |"
 
 
-def _finds(node: ast.AST) -> bool:
+def _creates_issue(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -160,27 +162,27 @@ def _finds(node: ast.AST) -> bool:
     )
 
 
-def _words(node: ast.expr, function: ast.FunctionDef, before: int) -> str:
-    """The text that an expression makes, with dots for what is only known later."""
+def _text(node: ast.expr, function: ast.FunctionDef, before: int) -> str:
+    """Return the text of an expression, with dots for values that exist only at run time."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_words(part, function, before) for part in node.values)
-    if isinstance(node, ast.Name) and (given := _last(node.id, function, before)):
-        return _words(given, function, before)
+        return "".join(_text(part, function, before) for part in node.values)
+    if isinstance(node, ast.Name) and (value := _last_value(node.id, function, before)):
+        return _text(value, function, before)
     return "…"
 
 
-def _last(name: str, function: ast.FunctionDef, before: int) -> ast.expr | None:
-    """What was given to a name last before a line, also where several names are given values at once."""
-    found: list[tuple[int, ast.expr]] = []
+def _last_value(name: str, function: ast.FunctionDef, before: int) -> ast.expr | None:
+    """Return the last expression that is assigned to a name before a line, alone or as part of a tuple."""
+    assigned: list[tuple[int, ast.expr]] = []
     for node in ast.walk(function):
         if not isinstance(node, ast.Assign) or node.lineno > before:
             continue
         target, value = node.targets[0], node.value
         if isinstance(target, ast.Name) and target.id == name:
-            found.append((node.lineno, value))
+            assigned.append((node.lineno, value))
         elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             pairs = zip(target.elts, value.elts, strict=False)
-            found += [(node.lineno, given) for to, given in pairs if isinstance(to, ast.Name) and to.id == name]
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+            assigned += [(node.lineno, item) for to, item in pairs if isinstance(to, ast.Name) and to.id == name]
+    return max(assigned, key=lambda pair: pair[0])[1] if assigned else None

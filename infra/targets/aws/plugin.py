@@ -1,4 +1,4 @@
-"""Pulumi's AWS plugin, of the version that the program is written for: there already, or fetched once."""
+"""Pulumi's AWS plugin in the version that the program needs: installed already, or fetched once."""
 
 from __future__ import annotations
 
@@ -16,29 +16,40 @@ from infra.home import Home
 _NAME = "pulumi-resource-aws"
 
 
-def wanted() -> str:
+def required_version() -> str:
+    """Return the plugin's version, which is that of the Python package."""
     return f"v{version('pulumi-aws')}"
 
 
 def installed(env: Mapping[str, str]) -> bool:
-    """A file beside the folder tells that an installation was broken off."""
+    """Return whether the plugin is installed; a file `.partial` marks an interrupted installation."""
     pulumi = Path(env.get("PULUMI_HOME") or Path(env.get("HOME", "/root")) / ".pulumi")
-    folder = pulumi / "plugins" / f"resource-aws-{wanted()}"
-    whole = folder.is_dir() and not folder.with_name(f"{folder.name}.partial").exists()
-    return whole or shutil.which(_NAME, path=env["PATH"]) is not None
+    folder = pulumi / "plugins" / f"resource-aws-{required_version()}"
+    complete = folder.is_dir() and not folder.with_name(f"{folder.name}.partial").exists()
+    return complete or shutil.which(_NAME, path=env["PATH"]) is not None
 
 
 def ensure(home: Home, say: Callable[[str], None]) -> None:
-    """Asked for here: in the middle of a run Pulumi would fetch it without a word."""
-    env = environment(os.environ, home)
+    """Install the plugin where it is missing, because Pulumi itself would fetch it silently in the middle of a run."""
+    env, version_ = environment(os.environ, home), required_version()
     if installed(env):
         return
     if shutil.which("pulumi", path=env["PATH"]) is None:
         raise Stop("the Pulumi CLI is not installed", "make setup")
-    say(f"fetching Pulumi's AWS plugin {wanted()}; once for all stacks")
-    line = ["pulumi", "plugin", "install", "resource", "aws", wanted(), "--non-interactive", "--color", "never"]
-    done = subprocess.run(line, env=env, stdin=subprocess.DEVNULL, text=True, capture_output=True, check=False)
-    if done.returncode or not installed(env):
-        said = [text.strip() for text in done.stderr.splitlines() if text.strip()] or ["it says nothing"]
-        what = f"Pulumi's AWS plugin {wanted()} is not here and could not be fetched: {said[-1]}; nothing was started"
-        raise Stop(what, f'`pulumi plugin install resource aws {wanted()}` must work; `eval "$(make -s env)"` first')
+    say(f"fetching Pulumi's AWS plugin {version_}; once for all stacks")
+    command = [
+        "pulumi",
+        "plugin",
+        "install",
+        "resource",
+        "aws",
+        version_,
+        "--non-interactive",
+        "--color",
+        "never",
+    ]
+    result = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, text=True, capture_output=True, check=False)
+    if result.returncode or not installed(env):
+        errors = [text.strip() for text in result.stderr.splitlines() if text.strip()] or ["no error message"]
+        what = f"Pulumi's AWS plugin {version_} is missing and could not be fetched: {errors[-1]}; nothing was started"
+        raise Stop(what, f'`pulumi plugin install resource aws {version_}` must work; `eval "$(make -s env)"` first')

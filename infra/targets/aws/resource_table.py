@@ -1,7 +1,8 @@
-"""Every kind of resource that a cluster on AWS is made of: why it is there, what it costs, which rights it takes.
+"""Every kind of resource of a cluster on AWS: why it exists, what it costs, and which rights it requires.
 
-One table for the pre-flight (may whoever runs `up` do all this?) and for the page that explains the cluster; a test
-holds that it names exactly what the examples make."""
+The pre-flight checks the caller's rights with this table, and docs/aws.md shows it; a test compares it with the
+resources of the examples.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +20,32 @@ Condition = Callable[[ClusterSpec], bool]
 
 @dataclass(frozen=True)
 class Kind:
+    """A kind of resource."""
+
     type: str
-    """As the engine calls it, without the provider's name."""
+    """Pulumi's type, without the provider's name."""
     why: str
     actions: str
-    """IAM actions of making, reading, changing and removing it: `service: Action Action`, `;` between services."""
+    """IAM actions to create, read, update and delete it: `service: Action Action`, `;` between services."""
     prices: tuple[str, ...] = ()
-    """Entries of the price table that it is paid by; none where it costs nothing of its own."""
+    """Entries of the price table; none where it is free."""
     when: Condition = lambda _: True
+    """Whether a spec has resources of this kind."""
 
     @property
-    def needed(self) -> tuple[str, ...]:
+    def required_actions(self) -> tuple[str, ...]:
         services = (part.partition(":") for part in self.actions.split(";") if part.strip())
         return tuple(f"{service.strip()}:{action}" for service, _, names in services for action in names.split())
 
 
 def kinds(spec: ClusterSpec) -> tuple[Kind, ...]:
+    """Return the kinds of resources that a spec has."""
     return tuple(kind for kind in KINDS if kind.when(spec))
 
 
 def actions(spec: ClusterSpec) -> tuple[str, ...]:
-    """What whoever runs `up` and `teardown` must be allowed to do, each once."""
-    return tuple(sorted({action for kind in kinds(spec) for action in kind.needed} | set(TAGGING)))
+    """Return the IAM actions that `up` and `teardown` of a spec require."""
+    return tuple(sorted({action for kind in kinds(spec) for action in kind.required_actions} | set(TAGGING)))
 
 
 def _own_network(spec: ClusterSpec) -> bool:
@@ -69,7 +74,7 @@ def _monthly(spec: ClusterSpec) -> bool:
 
 
 def _placed(spec: ClusterSpec) -> bool:
-    return any(way.placement for group in spec.groups.values() for way in options(group, zones(spec)))
+    return any(option.placement for group in spec.groups.values() for option in options(group, zones(spec)))
 
 
 def _holds(kind: str) -> Condition:
@@ -80,45 +85,45 @@ def _linked(spec: ClusterSpec) -> bool:
     return any(storage.s3 for storage in spec.storage.values())
 
 
-# On nearly everything, at its making or after it.
+# Nearly every resource is tagged, when it is created or later.
 TAGGING = ("ec2:CreateTags", "ec2:DeleteTags", "ec2:DescribeTags", "tag:GetResources")
 
 KINDS: tuple[Kind, ...] = (
     Kind(
         "ec2/vpc:Vpc",
-        "a network of its own: nothing of the account's other networks can reach the nodes",
+        "a separate network: the account's other networks cannot reach the nodes",
         "ec2: CreateVpc DescribeVpcs DescribeVpcAttribute ModifyVpcAttribute DeleteVpc",
         when=_own_network,
     ),
     Kind(
         "ec2/defaultSecurityGroup:DefaultSecurityGroup",
-        "the group that AWS makes with every VPC, emptied: what forgets to name a group can reach nothing",
+        "the group that AWS creates with every VPC, without rules: a resource without its own group has no connections",
         "ec2: DescribeSecurityGroups RevokeSecurityGroupIngress RevokeSecurityGroupEgress",
         when=_own_network,
     ),
     Kind(
         "ec2/subnet:Subnet",
-        "one private subnet per zone for every node; one small public subnet that holds the NAT gateway alone",
+        "one private subnet per zone for all nodes; one small public subnet, only for the NAT gateway",
         "ec2: CreateSubnet DescribeSubnets ModifySubnetAttribute DeleteSubnet",
         when=_own_network,
     ),
     Kind(
         "ec2/internetGateway:InternetGateway",
-        "the NAT gateway's way out",
+        "connects the NAT gateway to the internet",
         "ec2: CreateInternetGateway AttachInternetGateway DescribeInternetGateways DetachInternetGateway"
         " DeleteInternetGateway",
         when=_way_out,
     ),
     Kind(
         "ec2/eip:Eip",
-        "the NAT gateway's address, which others can put on their lists",
+        "the NAT gateway's address, which others can put on their allow lists",
         "ec2: AllocateAddress DescribeAddresses DescribeAddressesAttribute DisassociateAddress ReleaseAddress",
         ("public-ipv4",),
         _way_out,
     ),
     Kind(
         "ec2/natGateway:NatGateway",
-        "nodes fetch packages and data sets, nobody outside can begin a connection; not with `network.egress: false`",
+        "nodes fetch packages and data sets, nobody outside can open a connection; not with `network.egress: false`",
         "ec2: CreateNatGateway DescribeNatGateways DeleteNatGateway",
         ("nat-gateway", "nat-gateway-data"),
         _way_out,
@@ -131,19 +136,19 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "ec2/route:Route",
-        "private subnets to the NAT gateway, the public one to the internet gateway",
+        "from private subnets to the NAT gateway, and from the public one to the internet gateway",
         "ec2: CreateRoute ReplaceRoute DeleteRoute",
         when=_way_out,
     ),
     Kind(
         "ec2/routeTableAssociation:RouteTableAssociation",
-        "which subnet has which routes",
+        "assigns route tables to subnets",
         "ec2: AssociateRouteTable ReplaceRouteTableAssociation DisassociateRouteTable",
         when=_own_network,
     ),
     Kind(
         "ec2/vpcEndpoint:VpcEndpoint",
-        "S3 beside the NAT gateway (costs nothing), and Systems Manager, through which people come in",
+        "S3 without the NAT gateway (free), and Systems Manager, through which people log in",
         "ec2: CreateVpcEndpoint DescribeVpcEndpoints DescribePrefixLists ModifyVpcEndpoint DeleteVpcEndpoints;"
         "route53: AssociateVPCWithHostedZone",
         ("interface-endpoint",),
@@ -151,13 +156,13 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "ec2/flowLog:FlowLog",
-        "who talked to whom, refused and accepted; `network.flow_logs: false` does without",
+        "logs accepted and refused connections; not with `network.flow_logs: false`",
         "ec2: CreateFlowLogs DescribeFlowLogs DeleteFlowLogs; iam: PassRole",
         when=_flow_logs,
     ),
     Kind(
         "cloudwatch/logGroup:LogGroup",
-        "where the flow log is kept for 30 days",
+        "keeps the flow log for 30 days",
         "logs: CreateLogGroup DescribeLogGroups ListTagsForResource TagResource PutRetentionPolicy AssociateKmsKey"
         " DeleteLogGroup",
         ("cloudwatch-logs",),
@@ -165,25 +170,25 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "ec2/securityGroup:SecurityGroup",
-        "who may talk to whom: nodes, controller, login, storage, endpoints; no rule from the world",
+        "which of nodes, controller, login, storage and endpoints may connect; no inbound rule from outside",
         "ec2: CreateSecurityGroup DescribeSecurityGroups DescribeNetworkInterfaces RevokeSecurityGroupEgress"
         " DeleteSecurityGroup",
     ),
     Kind(
         "vpc/securityGroupIngressRule:SecurityGroupIngressRule",
-        "one rule each, so that a change shows as one change; EFA wants the group to allow itself everything",
+        "one resource per rule, so that changes are easy to read; EFA requires a rule from the group to itself",
         "ec2: AuthorizeSecurityGroupIngress DescribeSecurityGroupRules ModifySecurityGroupRules"
         " RevokeSecurityGroupIngress",
     ),
     Kind(
         "vpc/securityGroupEgressRule:SecurityGroupEgressRule",
-        "as above, outwards",
+        "the same for outbound connections",
         "ec2: AuthorizeSecurityGroupEgress DescribeSecurityGroupRules ModifySecurityGroupRules"
         " RevokeSecurityGroupEgress",
     ),
     Kind(
         "kms/key:Key",
-        "encrypts disks, files, secrets and logs; yours with `aws.kms_key`",
+        "encrypts disks, files, secrets and logs; not with `aws.kms_key`, which names an existing key",
         "kms: CreateKey DescribeKey GetKeyPolicy PutKeyPolicy GetKeyRotationStatus EnableKeyRotation ListResourceTags"
         " TagResource UpdateKeyDescription ScheduleKeyDeletion",
         ("kms-key",),
@@ -192,14 +197,14 @@ KINDS: tuple[Kind, ...] = (
     Kind("kms/alias:Alias", "its name", "kms: CreateAlias ListAliases UpdateAlias DeleteAlias", when=_own_key),
     Kind(
         "ssm/parameter:Parameter",
-        "Slurm's key, host keys and the database's password as SecureString; no secret is in user data or in clear in"
+        "Slurm's key, host keys and the database password as SecureString; no secret is in user data or unencrypted in"
         " the state",
         "ssm: PutParameter GetParameter GetParameters DescribeParameters AddTagsToResource ListTagsForResource"
         " DeleteParameter; kms: Encrypt Decrypt",
     ),
     Kind(
         "s3/bucket:Bucket",
-        "carries what a node becomes: code, templates, this cluster's description",
+        "holds what nodes fetch: code, templates, the cluster's description",
         "s3: CreateBucket ListBucket GetBucketAcl GetBucketCORS GetBucketLocation GetBucketLogging"
         " GetBucketObjectLockConfiguration GetBucketPolicy GetBucketRequestPayment GetBucketTagging GetBucketVersioning"
         " GetBucketWebsite GetAccelerateConfiguration GetReplicationConfiguration PutBucketTagging DeleteBucket",
@@ -207,7 +212,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
-        "it can never be made public",
+        "the bucket cannot be made public",
         "s3: PutBucketPublicAccessBlock GetBucketPublicAccessBlock",
     ),
     Kind(
@@ -217,28 +222,28 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "s3/bucketVersioning:BucketVersioning",
-        "an object that was written over can be looked at",
+        "overwritten objects stay readable for a week",
         "s3: PutBucketVersioning GetBucketVersioning",
     ),
     Kind(
         "s3/bucketPolicy:BucketPolicy",
-        "nothing over plain HTTP, whoever asks",
+        "refuses requests without TLS",
         "s3: PutBucketPolicy GetBucketPolicy DeleteBucketPolicy",
     ),
     Kind(
         "s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
-        "old versions go by themselves",
+        "deletes old versions",
         "s3: PutLifecycleConfiguration GetLifecycleConfiguration",
     ),
     Kind(
         "s3/bucketObjectv2:BucketObjectv2",
-        "the bundle under its own hash, and the list of ways to launch nodes",
+        "the bundle under its own hash, and the list of options to launch nodes",
         "s3: PutObject GetObject PutObjectTagging GetObjectTagging DeleteObject DeleteObjectVersion ListBucketVersions;"
         "kms: GenerateDataKey Decrypt",
     ),
     Kind(
         "fsx/lustreFileSystem:LustreFileSystem",
-        "FSx for Lustre, PERSISTENT_2: checkpoints and data at the speed of all its servers at once",
+        "FSx for Lustre, PERSISTENT_2: checkpoints and data at the combined speed of all its servers",
         "fsx: CreateFileSystem DescribeFileSystems UpdateFileSystem ListTagsForResource TagResource DeleteFileSystem;"
         "iam: CreateServiceLinkedRole",
         ("fsx-lustre-125", "fsx-lustre-250", "fsx-lustre-500", "fsx-lustre-1000"),
@@ -246,14 +251,14 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "fsx/dataRepositoryAssociation:DataRepositoryAssociation",
-        "the bucket of `storage.*.s3` as files, both ways",
+        "the bucket of `storage.*.s3` as files, in both directions",
         "fsx: CreateDataRepositoryAssociation DescribeDataRepositoryAssociations UpdateDataRepositoryAssociation"
         " DeleteDataRepositoryAssociation; iam: AttachRolePolicy PutRolePolicy CreateServiceLinkedRole",
         when=_linked,
     ),
     Kind(
         "efs/fileSystem:FileSystem",
-        "EFS: many small files, paid by what lies there",
+        "EFS: many small files, paid by what is stored",
         "elasticfilesystem: CreateFileSystem DescribeFileSystems DescribeLifecycleConfiguration"
         " PutLifecycleConfiguration ListTagsForResource TagResource UpdateFileSystem DeleteFileSystem",
         ("efs",),
@@ -276,7 +281,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "route53/record:Record",
-        "those of controller and login; compute nodes get theirs when they are launched",
+        "names of controller and login; compute nodes get theirs when they are launched",
         "route53: ChangeResourceRecordSets GetChange ListResourceRecordSets",
     ),
     Kind(
@@ -287,18 +292,18 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "iam/rolePolicy:RolePolicy",
-        "those rights; the table below has them",
+        "the rights of each role, listed in the table below",
         "iam: PutRolePolicy GetRolePolicy DeleteRolePolicy",
     ),
     Kind(
         "iam/instanceProfile:InstanceProfile",
-        "gives a machine its role",
+        "assigns a role to a machine",
         "iam: CreateInstanceProfile GetInstanceProfile TagInstanceProfile AddRoleToInstanceProfile"
         " RemoveRoleFromInstanceProfile DeleteInstanceProfile",
     ),
     Kind(
         "ec2/networkInterface:NetworkInterface",
-        "fixed addresses of controller and login: a machine that is replaced keeps its address",
+        "fixed addresses of controller and login, which outlive the machine",
         "ec2: CreateNetworkInterface DescribeNetworkInterfaces ModifyNetworkInterfaceAttribute DeleteNetworkInterface",
     ),
     Kind(
@@ -309,71 +314,77 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "ec2/volumeAttachment:VolumeAttachment",
-        "that volume on that machine",
+        "attaches that volume to the controller",
         "ec2: AttachVolume DescribeVolumes DescribeInstances DetachVolume",
     ),
     Kind(
         "ec2/launchTemplate:LaunchTemplate",
-        "how a node of a group is made, one for each way of buying it: network interfaces, disk, role, IMDSv2 only",
+        "what a node of a group is, one per kind of purchase: network interfaces, disk, role, IMDSv2 only",
         "ec2: CreateLaunchTemplate CreateLaunchTemplateVersion DescribeLaunchTemplates DescribeLaunchTemplateVersions"
         " ModifyLaunchTemplate DeleteLaunchTemplate; iam: PassRole",
     ),
     Kind(
         "ec2/placementGroup:PlacementGroup",
-        "nodes of a group close together, where the fabric gains by it and the purchase allows it",
+        "puts the nodes of a group close together, where the fabric benefits and the purchase allows it",
         "ec2: CreatePlacementGroup DescribePlacementGroups DeletePlacementGroup",
         when=_placed,
     ),
     Kind(
         "ec2/instance:Instance",
-        "controller and login; AWS restarts them on other hardware when theirs fails",
+        "controller and login; AWS restarts them on other hardware if theirs fails",
         "ec2: RunInstances DescribeInstances DescribeInstanceTypes DescribeInstanceAttribute DescribeVolumes"
         " DescribeImages ModifyInstanceAttribute StopInstances StartInstances TerminateInstances; iam: PassRole",
         ("ebs-gp3",),
     ),
     Kind(
         "budgets/budget:Budget",
-        "counts what the cluster's tag costs in a month, and tells",
+        "counts the monthly cost of the cluster's tag, and sends e-mails",
         "budgets: ViewBudget ModifyBudget ListTagsForResource TagResource",
         when=_monthly,
     ),
     Kind(
         "iam/policy:Policy",
-        "what the budget attaches to the controller when it is spent: no launches",
+        "denies launches; the budget attaches it to the controller's role when it is spent",
         "iam: CreatePolicy GetPolicy GetPolicyVersion ListPolicyVersions TagPolicy DeletePolicy",
         when=stops,
     ),
     Kind(
         "budgets/budgetAction:BudgetAction",
-        "attaches it, without asking anybody; AWS takes 0.10 USD a day for each budget that acts, the first two of an "
-        "account excepted (unverified)",
+        "attaches that policy automatically; AWS charges 0.10 USD a day for each budget with actions, except the first "
+        "two of an account (unverified)",
         "budgets: CreateBudgetAction DescribeBudgetAction UpdateBudgetAction DeleteBudgetAction; iam: PassRole",
         when=stops,
     ),
     Kind(
         "muster:AwsResolved",
-        "asks AWS once for what only AWS knows: account, images, a zone with every type; keeps the answer",
+        "looks up, once, what only AWS knows: account, images, a zone with every instance type",
         "sts: GetCallerIdentity; ssm: GetParameter;ec2: DescribeInstanceTypeOfferings DescribeSubnets DescribeVpcs",
     ),
-    Kind("muster:AwsHostKeys", "SSH host keys, made here, so that the first connection is already pinned", ""),
-    Kind("muster:ClusterSecrets", "Slurm's key, the database's password, the SSH key of this stack", ""),
-    Kind("muster:ChangeGuard", "refuses a change that a running cluster cannot have, before anything is touched", ""),
+    Kind(
+        "muster:AwsHostKeys",
+        "SSH host keys, generated in advance, so that the first connection is already verified",
+        "",
+    ),
+    Kind("muster:ClusterSecrets", "Slurm's key, the database password, the SSH key of this stack", ""),
+    Kind(
+        "muster:ChangeGuard", "refuses a change that a running cluster does not allow, before anything is changed", ""
+    ),
     Kind(
         "muster:aws:Nodes",
-        "the compute nodes of a group: those always there launched as Slurm would, all of them ended with the group",
+        "the compute nodes of a group: launches the static ones as Slurm would, and terminates all with the group",
         "ec2: RunInstances DescribeInstances DescribeLaunchTemplateVersions TerminateInstances "
         "DescribeSpotInstanceRequests CancelSpotInstanceRequests; iam: PassRole;"
         "route53: ChangeResourceRecordSets ListResourceRecordSets",
     ),
     Kind(
         "muster:AwsReported",
-        "waits until nodes say they are ready, fails with the step and line of the first that is not",
+        "waits until nodes report that they are ready; fails with the step and log line of the first that failed",
         "ssm: GetParametersByPath SendCommand DeleteParameters; ec2: DescribeInstances",
     ),
-    Kind("muster:AwsAccess", "the files behind `make ssh`: SSH through Session Manager", ""),
+    Kind("muster:AwsAccess", "the files behind `muster ssh`: SSH through Session Manager", ""),
     Kind(
         "muster:AwsReadyGate",
-        "a job across every node that always exists, before anything is called ready",
+        "a job across every node that always exists, before the cluster counts as ready",
         "ssm: SendCommand GetCommandInvocation",
     ),
 )

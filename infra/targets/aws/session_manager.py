@@ -1,4 +1,4 @@
-"""SSH through Session Manager: no inbound port, the host's name is the id of a machine."""
+"""SSH through Session Manager: it needs no inbound port, and the host name is an instance id."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from infra.home import Home, StackHome
 from infra.plan import BuildPlan
 from infra.targets.aws import refusals, state
 from infra.targets.aws.cost import cost
-from infra.targets.aws.plan import budget, build_plan, machines
+from infra.targets.aws.plan import budget, machines
 from infra.targets.aws.spec import CAPABILITIES, Aws, region_of
 from infra.targets.aws.validate import registry, update
 from infra.targets.aws.validate.budget import BY_PRICE
@@ -61,10 +61,10 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
         return registry.validate(spec, root)
 
     def plan(self, spec: ClusterSpec) -> BuildPlan:
-        return build_plan.plan(spec)
+        return machines.build_plan(spec)
 
     def resolve(self, spec: ClusterSpec) -> ClusterSpec:
-        return machines.typed(spec)
+        return machines.with_default_types(spec)
 
     def cost(self, spec: ClusterSpec) -> Cost:
         return cost(spec)
@@ -78,7 +78,7 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
         return region_of(spec)
 
     def budget_note(self, spec: ClusterSpec) -> str:
-        return budget.sentence(spec)
+        return budget.describe(spec)
 
     def preflight(self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console) -> Flight | None:
         from infra.targets.aws import account

@@ -16,8 +16,8 @@ from infra.targets.aws.build.foundation import Foundation
 from infra.targets.aws.build.network import Network
 from infra.targets.aws.launcher.fleet import Fleet, FleetGroup, Purchase
 from infra.targets.aws.node import parameters
-from infra.targets.aws.plan import fleet, launch_template, machines
-from infra.targets.aws.plan.fleet import Way
+from infra.targets.aws.plan import capacity, launch_template, machines
+from infra.targets.aws.plan.capacity import PlannedLaunch
 from infra.targets.aws.plan.interfaces import interfaces
 
 
@@ -30,10 +30,10 @@ class Placement(AwsComponent):
     def __init__(self, site: Site) -> None:
         super().__init__("Placement", site)
         keys = dict.fromkeys(
-            (name, way.place.label)
+            (name, launch.place.label)
             for name, group in site.spec.groups.items()
-            for way in fleet.ways(site.spec, group)
-            if way.placed
+            for launch in capacity.planned_launches(site.spec, group)
+            if launch.placement
         )
         self.names = {(group, label): self._create(group, label) for group, label in keys}
         self.register_outputs({})
@@ -75,14 +75,16 @@ class LaunchTemplates(AwsComponent):
         self.register_outputs({})
 
     def _create_group(self, name: str, group: NodeGroup) -> pulumi.Output[FleetGroup]:
-        ways = fleet.ways(self.site.spec, group)
-        reservations = {way.purchase: way.reservation for way in ways}
+        launches = capacity.planned_launches(self.site.spec, group)
+        reservations = {launch.purchase: launch.reservation for launch in launches}
         templates = {
             purchase: self._create_template(name, group, purchase, reservation)
             for purchase, reservation in reservations.items()
         }
-        resources = [self._describe(name, way, templates[way.purchase]) for way in ways]
-        return pulumi.Output.all(*resources).apply(lambda resolved: fleet.fleet_group(name, group, ways, resolved))
+        resources = [self._describe(name, launch, templates[launch.purchase]) for launch in launches]
+        return pulumi.Output.all(*resources).apply(
+            lambda resolved: capacity.fleet_group(name, group, launches, resolved)
+        )
 
     def _create_template(
         self, name: str, group: NodeGroup, purchase: Purchase, reservation: str | None
@@ -109,15 +111,17 @@ class LaunchTemplates(AwsComponent):
             **launch_template.arguments(machine, purchase, reservation),
         )
 
-    def _describe(self, group: str, way: Way, template: aws.ec2.LaunchTemplate) -> pulumi.Output[dict[str, object]]:
+    def _describe(
+        self, group: str, launch: PlannedLaunch, template: aws.ec2.LaunchTemplate
+    ) -> pulumi.Output[dict[str, object]]:
         """Return the fields of a launch option that only AWS knows."""
-        label = way.place.label
+        label = launch.place.label
         return pulumi.Output.all(
             zone=self._network.zones[label],
             subnet_id=self._network.subnets[label],
             launch_template_id=template.id,
             launch_template_version=template.latest_version.apply(str),
-            placement_group=self._placement.names[group, label] if way.placed else None,
+            placement_group=self._placement.names[group, label] if launch.placement else None,
         )
 
 

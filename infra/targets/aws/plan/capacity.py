@@ -1,35 +1,51 @@
-"""The ways to get a machine of a group, in the order in which they are tried."""
+"""The ways to get a machine of a node group: kinds of purchase and places, in the order in which they are tried."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cluster.catalog.instances import instance
-from cluster.spec import NodeGroup, Purchase
+from cluster.spec import ClusterSpec, NodeGroup, Purchase
+from infra.targets.aws.launcher.fleet import FleetGroup, LaunchOption
+from infra.targets.aws.plan.network import Place, places_of
 
 RESERVED = ("reservation", "block")
-"""Purchases that use up capacity which somebody holds already."""
+"""Kinds of purchase that use capacity which is already reserved."""
 
 
 @dataclass(frozen=True)
 class Option:
+    """A kind of purchase in a zone."""
+
     purchase: Purchase
     zone: str
     reservation: str | None
     placement: bool
-    """Whether the machine goes into the group's placement group."""
+    """Whether the machine is launched into the group's placement group."""
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """A kind of purchase in a place, before AWS has any of the resources for it."""
+
+    purchase: Purchase
+    place: Place
+    reservation: str | None
+    placement: bool
+    """Whether the machine is launched into the group's placement group."""
 
 
 def options(group: NodeGroup, zones: Sequence[str]) -> tuple[Option, ...]:
-    """`zones` are those of the network; the group's own come first where it names any."""
+    """Return the options of a group; `zones` are those of the network, used where the group names none."""
     capacity = group.capacity
     return tuple(
         Option(
             purchase=purchase,
             zone=zone,
             reservation=capacity.reservation if purchase in RESERVED else None,
-            placement=placed(group, purchase),
+            placement=uses_placement(group, purchase),
         )
         for purchase in purchases(group)
         for zone in capacity.zones or zones
@@ -37,18 +53,58 @@ def options(group: NodeGroup, zones: Sequence[str]) -> tuple[Option, ...]:
 
 
 def purchases(group: NodeGroup) -> tuple[Purchase, ...]:
+    """Return the kinds of purchase of a group, in the order in which they are tried."""
     return tuple(dict.fromkeys((group.capacity.kind, *group.capacity.fallback)))
 
 
-def placed(group: NodeGroup, purchase: Purchase) -> bool:
-    """A capacity block brings its own placement, and a reservation made outside a placement group has no capacity
-    inside one: launches fail although machines are reserved (docs.aws.amazon.com/AWSEC2/latest/UserGuide/
-    capacity-blocks-how.html, limitations-placement-groups.html)."""
-    wanted = group.capacity.placement
-    if purchase == "block" or wanted == "none":
+def uses_placement(group: NodeGroup, purchase: Purchase) -> bool:
+    """Return whether a machine is launched into the group's placement group.
+
+    A capacity block has its own placement, and a reservation that was created outside a placement group has no capacity
+    inside one: launches fail even if machines are reserved (docs.aws.amazon.com/AWSEC2/latest/UserGuide/
+    capacity-blocks-how.html, limitations-placement-groups.html).
+    """
+    placement = group.capacity.placement
+    if purchase == "block" or placement == "none":
         return False
-    if wanted == "cluster":
+    if placement == "cluster":
         return True
     several = (group.count if group.count is not None else group.max or 0) > 1
-    close = instance(group.instance_type or "").placement
-    return purchase != "reservation" and group.fabric == "efa" and several and close
+    supported = instance(group.instance_type or "").placement
+    return purchase != "reservation" and group.fabric == "efa" and several and supported
+
+
+def planned_launches(spec: ClusterSpec, group: NodeGroup) -> tuple[PlannedLaunch, ...]:
+    """Return every kind of purchase in every place of a group, in the order in which they are tried."""
+    places = {place.label: place for place in places_of(spec, group)}
+    any_zone = group.model_copy(update={"capacity": group.capacity.model_copy(update={"zones": ()})})
+    return tuple(
+        PlannedLaunch(option.purchase, places[option.zone], option.reservation, option.placement)
+        for option in options(any_zone, tuple(places))
+    )
+
+
+def fleet_group(
+    name: str, group: NodeGroup, launches: Sequence[PlannedLaunch], resources: Sequence[Mapping[str, Any]]
+) -> FleetGroup:
+    """Return the Fleet's entry of a group.
+
+    `resources` has, for each planned launch, the fields that only AWS knows: zone, subnet, template, placement group.
+    """
+    zones = group.capacity.zones
+    launch_options = [
+        LaunchOption(
+            purchase=launch.purchase, instance_type=group.instance_type or "", reservation=launch.reservation, **fields
+        )
+        for launch, fields in zip(launches, resources, strict=True)
+        if not zones or fields["zone"] in zones
+    ]
+    if not launch_options:
+        raise ValueError(
+            f"groups.{name}.capacity.zones: no subnet is in {', '.join(zones)}; allowed: the zones of the subnets, "
+            f"{', '.join(sorted({str(fields['zone']) for fields in resources}))}. Fix: write one of these"
+        )
+    order = purchases(group)
+    # Stable: within a zone the order of the places stays.
+    launch_options.sort(key=lambda option: (order.index(option.purchase), zones.index(option.zone) if zones else 0))
+    return FleetGroup(name=name, options=tuple(launch_options), retry_s=group.capacity.retry_s)

@@ -1,8 +1,8 @@
-"""Who may do what: one policy document per role, as few rights as AWS can express, each wildcard with its reason."""
+"""IAM policies: one document per role with as few rights as AWS can express; each wildcard states its reason."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,7 +25,10 @@ _CLUSTER_TAG = f"aws:ResourceTag/{names.CLUSTER}"
 _ROLE_TAG = f"aws:ResourceTag/{names.ROLE}"
 _REQUESTED_TAG = f"aws:RequestTag/{names.CLUSTER}"
 
-# What EBS wants of whoever makes an encrypted volume, beside a grant that is bound to AWS's own resources.
+_FOR_AWS_RESOURCE = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
+_DESCRIBE = ("ec2:DescribeInstances", "ec2:DescribeInstanceTopology", "ec2:DescribeLaunchTemplateVersions")
+
+# What EBS requires to create an encrypted volume, besides a grant for AWS's own resources.
 # https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
 DISK_KEY = (
     "kms:Decrypt",
@@ -40,7 +43,7 @@ Conditions = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Statement:
-    """`reason` says why no finer resource is named; required where one of them is `*`."""
+    """A statement of a policy. `reason` says why no narrower resource is possible; required with resource `*`."""
 
     sid: str
     actions: tuple[str, ...]
@@ -51,23 +54,22 @@ class Statement:
 
     def __post_init__(self) -> None:
         if self.effect == "Allow" and "*" in self.resources and not self.reason:
-            raise ValueError(
-                f"{self.sid}: resource * needs a reason. Fix: name what AWS can name, or say why it cannot"
-            )
+            raise ValueError(f"{self.sid}: resource * needs a reason. Fix: name the resources, or give `reason`")
 
     def as_json(self) -> dict[str, Any]:
-        text: dict[str, Any] = {
+        """Return the statement as a policy document has it."""
+        statement: dict[str, Any] = {
             "Sid": self.sid,
             "Effect": self.effect,
             "Action": sorted(self.actions),
             "Resource": sorted(self.resources),
         }
-        return text | ({"Condition": self.conditions} if self.conditions else {})
+        return statement | ({"Condition": self.conditions} if self.conditions else {})
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What the policies name: this account, this cluster, and what was made for it."""
+    """What the policies refer to: the account, the cluster and its resources."""
 
     partition: str
     region: str
@@ -79,10 +81,11 @@ class Scope:
     subnet_ids: Sequence[str] = ()
     images: Sequence[str] = ()
     reservations: Sequence[str] = ()
-    """Ids of capacity reservations and blocks, or ARNs of resource groups of them."""
+    """Ids of capacity reservations and blocks, or ARNs of resource groups of reservations."""
     spot: bool = False
-    """Whether any group may be bought as spot."""
+    """Whether any group may use spot instances."""
     budget: str | None = None
+    """Name of the budget."""
 
     def ec2(self, kind: str, name: str = "*") -> str:
         return f"arn:{self.partition}:ec2:{self.region}:{self.account}:{kind}/{name}"
@@ -93,17 +96,54 @@ class Scope:
     def parameter(self, path: str) -> str:
         return f"arn:{self.partition}:ssm:{self.region}:{self.account}:parameter{path}"
 
+    def if_called_by(self, *services: str) -> Conditions:
+        """Return the condition that these AWS services use the key, not the role itself."""
+        hosts = [f"{service}.{self.region}.amazonaws.com" for service in services]
+        return {"StringEquals": {"kms:ViaService": hosts if len(hosts) > 1 else hosts[0]}}
+
     @property
-    def mine(self) -> Conditions:
+    def if_own_tag(self) -> Conditions:
+        """The condition that a resource has the cluster's tag."""
         return {"StringEquals": {_CLUSTER_TAG: self.cluster}}
+
+    @property
+    def if_requested_tag(self) -> Conditions:
+        """The condition that a new resource gets the cluster's tag."""
+        return {"StringEquals": {_REQUESTED_TAG: self.cluster}}
+
+    @property
+    def new_resources(self) -> tuple[str, ...]:
+        """What a launch creates."""
+        kinds = ("instance", "volume", "network-interface", "spot-instances-request")
+        return tuple(self.ec2(kind) for kind in kinds)
+
+    @property
+    def cluster_resources(self) -> tuple[str, ...]:
+        """What a launch uses of the cluster, all of it tagged."""
+        return tuple(self.ec2(kind) for kind in ("launch-template", "security-group", "placement-group"))
+
+    @property
+    def shared_resources(self) -> tuple[str, ...]:
+        """What a launch uses that may belong to others: subnets, images, reservations."""
+        return (
+            *(self.ec2("subnet", subnet) for subnet in self.subnet_ids),
+            *(f"arn:{self.partition}:ec2:{self.region}::image/{image}" for image in self.images),
+            *(self.ec2("capacity-reservation", id_) for id_ in self.reservations if id_.startswith("cr-")),
+        )
+
+    @property
+    def reservation_groups(self) -> tuple[str, ...]:
+        """The reservations that are resource groups."""
+        return tuple(arn for arn in self.reservations if not arn.startswith("cr-"))
 
 
 def document(statements: Iterable[Statement]) -> dict[str, Any]:
-    return {"Version": "2012-10-17", "Statement": [one.as_json() for one in statements]}
+    """Return a policy document."""
+    return {"Version": "2012-10-17", "Statement": [statement.as_json() for statement in statements]}
 
 
 def trust(role: Role, account: str) -> dict[str, Any]:
-    """Only the service itself; another account's budget or flow log is none of ours."""
+    """Return the document that lets only the role's service use it, and only on behalf of this account."""
     statement: dict[str, Any] = {
         "Effect": "Allow",
         "Action": "sts:AssumeRole",
@@ -115,6 +155,7 @@ def trust(role: Role, account: str) -> dict[str, Any]:
 
 
 def controller(scope: Scope) -> tuple[Statement, ...]:
+    """Return the rights of the controller."""
     return (
         *_node(scope, "controller"),
         Statement("Database", ("ssm:GetParameter",), (scope.parameter(parameters.db_password(scope.cluster)),)),
@@ -124,25 +165,28 @@ def controller(scope: Scope) -> tuple[Statement, ...]:
             "EncryptPackages",
             ("kms:GenerateDataKey",),
             (scope.key_arn,),
-            {"StringEquals": {"kms:ViaService": f"s3.{scope.region}.amazonaws.com"}},
+            scope.if_called_by("s3"),
         ),
         Statement("ReadReports", ("ssm:GetParameters",), (scope.parameter(_reports(scope)),)),
         *_launch(scope),
-        *_names_of_nodes(scope),
+        *_manage_nodes(scope),
+        _node_names(scope),
         *((_spending(scope),) if scope.budget else ()),
     )
 
 
 def login(scope: Scope) -> tuple[Statement, ...]:
+    """Return the rights of the login node."""
     return _node(scope, "login")
 
 
 def compute(scope: Scope) -> tuple[Statement, ...]:
+    """Return the rights of compute nodes."""
     return _node(scope, "compute")
 
 
 def budget(scope: Scope) -> tuple[Statement, ...]:
-    """Beyond the budget AWS takes the right to launch away from the controller; it may do nothing else."""
+    """Return the rights of the budget: attaching the no-launch policy to the controller's role, nothing else."""
     denial = scope.iam("policy", aws_names.prefixed(scope.cluster, "no-launch"))
     return (
         Statement(
@@ -155,12 +199,13 @@ def budget(scope: Scope) -> tuple[Statement, ...]:
 
 
 def no_launch(partition: str, region: str, account: str) -> tuple[Statement, ...]:
-    """What is attached to the controller when the budget is spent."""
+    """Return the denial that is attached to the controller's role when the budget is spent."""
     instances = f"arn:{partition}:ec2:{region}:{account}:instance/*"
     return (Statement("BudgetIsSpent", ("ec2:RunInstances",), (instances,), effect="Deny"),)
 
 
 def flow_logs(log_group_arn: str) -> tuple[Statement, ...]:
+    """Return the rights of the flow log: writing to its log group."""
     return (
         Statement(
             "Write",
@@ -171,7 +216,7 @@ def flow_logs(log_group_arn: str) -> tuple[Statement, ...]:
 
 
 def key_policy(partition: str, region: str, account: str, cluster: str) -> dict[str, Any]:
-    """The account decides by IAM; beside it only the cluster's log groups, and the service that launches spot."""
+    """Return the policy of the cluster's key: the account by IAM, the cluster's log groups, and EC2's spot service."""
     spot = {"ArnEquals": {"aws:PrincipalArn": f"arn:{partition}:iam::{account}:role/{_SPOT_ROLE}"}}
     logs = f"arn:{partition}:logs:{region}:{account}:log-group:/{aws_names.prefixed(cluster)}/*"
     return {
@@ -191,17 +236,15 @@ def key_policy(partition: str, region: str, account: str, cluster: str) -> dict[
                 ],
                 {"ArnLike": {"kms:EncryptionContext:aws:logs:arn": logs}},
             ),
-            # A role that may not exist yet cannot be a principal; its ARN can be compared.
+            # A role that may not exist yet cannot be a principal, but its ARN can be compared.
             _grant("Spot", {"AWS": "*"}, list(DISK_KEY), spot),
-            _grant(
-                "SpotGrant", {"AWS": "*"}, ["kms:CreateGrant"], spot | {"Bool": {"kms:GrantIsForAWSResource": "true"}}
-            ),
+            _grant("SpotGrant", {"AWS": "*"}, ["kms:CreateGrant"], spot | _FOR_AWS_RESOURCE),
         ],
     }
 
 
 def bucket_policy(bucket_arn: str) -> dict[str, Any]:
-    """Nothing over plain HTTP, whoever asks."""
+    """Return the policy of the bucket, which refuses requests without TLS."""
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -218,7 +261,7 @@ def bucket_policy(bucket_arn: str) -> dict[str, Any]:
 
 
 def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
-    """What every node needs: its bundle, its secrets, a way to report, Session Manager."""
+    """Return the rights of every node: its bundle, its secrets, its report, Session Manager."""
     secrets = (parameters.slurm_key(scope.cluster), parameters.host_key(scope.cluster, role))
     return (
         Statement("Bundle", ("s3:GetObject",), _objects(scope, parameters.bundle("*"), parameters.packages("*"))),
@@ -227,18 +270,14 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
             "Decrypt",
             ("kms:Decrypt",),
             (scope.key_arn,),
-            {
-                "StringEquals": {
-                    "kms:ViaService": [f"{service}.{scope.region}.amazonaws.com" for service in ("s3", "ssm")]
-                }
-            },
+            scope.if_called_by("s3", "ssm"),
         ),
         Statement("Report", ("ssm:PutParameter",), (scope.parameter(_reports(scope)),)),
         Statement(
             "SessionAgent",
             ("ssm:UpdateInstanceInformation",),
             (scope.ec2("instance"),),
-            reason="the id of a machine is not known before it is launched; the agent can only tell of its own",
+            reason="the instance id is unknown before the launch; the agent can only report its own machine",
         ),
         Statement(
             "SessionChannels",
@@ -260,89 +299,37 @@ def _node(scope: Scope, role: NodeRole) -> tuple[Statement, ...]:
     )
 
 
-def _launch(scope: Scope) -> tuple[Statement, ...]:
-    """Launching under our templates, with our tag, in our subnets; ending only compute nodes of this cluster."""
-    tagged = {"StringEquals": {_REQUESTED_TAG: scope.cluster}}
-    fresh = tuple(scope.ec2(kind) for kind in ("instance", "volume", "network-interface", "spot-instances-request"))
-    fixed = (
-        *(scope.ec2("subnet", subnet) for subnet in scope.subnet_ids),
-        *(f"arn:{scope.partition}:ec2:{scope.region}::image/{image}" for image in scope.images),
-        *(scope.ec2("capacity-reservation", one) for one in scope.reservations if one.startswith("cr-")),
-    )
-    pools = any(not one.startswith("cr-") for one in scope.reservations)
-    launch = ("ec2:RunInstances",)
-    return (
-        Statement("LaunchNew", launch, fresh, tagged),
-        Statement(
-            "LaunchFromOurs",
-            launch,
-            tuple(scope.ec2(kind) for kind in ("launch-template", "security-group", "placement-group")),
-            scope.mine,
-        ),
-        Statement("LaunchInto", launch, fixed),
-        *(
-            (
-                Statement(
-                    "LaunchIntoPool",
-                    launch,
-                    (scope.ec2("capacity-reservation"),),
-                    reason="a group of reservations is asked for by its ARN, but allowed by the reservations inside it",
-                ),
-            )
-            if pools
-            else ()
-        ),
-        Statement(
-            "TagAtLaunch",
-            ("ec2:CreateTags",),
-            fresh,
-            {"StringEquals": {"ec2:CreateAction": "RunInstances", _REQUESTED_TAG: scope.cluster}},
-        ),
-        Statement(
-            "EndNodes",
-            ("ec2:TerminateInstances",),
-            (scope.ec2("instance"),),
-            {"StringEquals": {_CLUSTER_TAG: scope.cluster, _ROLE_TAG: "compute"}},
-        ),
-        Statement(
-            "Look",
-            (
-                "ec2:DescribeInstances",
-                "ec2:DescribeInstanceTopology",
-                "ec2:DescribeLaunchTemplateVersions",
-            ),
-            ("*",),
-            reason="EC2's Describe calls cannot be bound to resources or tags",
-        ),
-        Statement(
-            "PassComputeRole",
-            ("iam:PassRole",),
-            (scope.iam("role", aws_names.prefixed(scope.cluster, "compute")),),
-            {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
-        ),
-        Statement(
-            "EncryptDisks",
-            DISK_KEY,
-            (scope.key_arn,),
-            {"StringEquals": {"kms:ViaService": f"ec2.{scope.region}.amazonaws.com"}},
-        ),
-        Statement(
-            "EncryptDisksGrant",
-            ("kms:CreateGrant",),
-            (scope.key_arn,),
-            {"Bool": {"kms:GrantIsForAWSResource": "true"}},
-        ),
-        *(
-            (Statement("FirstSpot", ("iam:CreateServiceLinkedRole",), (scope.iam("role", _SPOT_ROLE),)),)
-            if scope.spot
-            else ()
-        ),
-    )
+def _launch(scope: Scope) -> Iterator[Statement]:
+    """Yield the right to launch nodes: from the cluster's templates, with its tag, in its subnets."""
+    run = ("ec2:RunInstances",)
+    yield Statement("LaunchNew", run, scope.new_resources, scope.if_requested_tag)
+    yield Statement("LaunchFromOurs", run, scope.cluster_resources, scope.if_own_tag)
+    yield Statement("LaunchInto", run, scope.shared_resources)
+    if scope.reservation_groups:
+        reason = "a group of reservations is requested by its ARN, but allowed by the reservations in it"
+        yield Statement("LaunchIntoPool", run, (scope.ec2("capacity-reservation"),), reason=reason)
+    at_launch = {"StringEquals": {"ec2:CreateAction": "RunInstances", _REQUESTED_TAG: scope.cluster}}
+    yield Statement("TagAtLaunch", ("ec2:CreateTags",), scope.new_resources, at_launch)
 
 
-def _names_of_nodes(scope: Scope) -> tuple[Statement, ...]:
+def _manage_nodes(scope: Scope) -> Iterator[Statement]:
+    """Yield the rights to terminate and describe nodes, and those that launching them needs in other services."""
+    compute_nodes = {"StringEquals": {_CLUSTER_TAG: scope.cluster, _ROLE_TAG: "compute"}}
+    yield Statement("EndNodes", ("ec2:TerminateInstances",), (scope.ec2("instance"),), compute_nodes)
+    yield Statement("Look", _DESCRIBE, ("*",), reason="EC2 cannot restrict Describe calls by resource or tag")
+    compute_role = scope.iam("role", aws_names.prefixed(scope.cluster, "compute"))
+    to_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    yield Statement("PassComputeRole", ("iam:PassRole",), (compute_role,), to_ec2)
+    yield Statement("EncryptDisks", DISK_KEY, (scope.key_arn,), scope.if_called_by("ec2"))
+    yield Statement("EncryptDisksGrant", ("kms:CreateGrant",), (scope.key_arn,), _FOR_AWS_RESOURCE)
+    if scope.spot:
+        spot_role = scope.iam("role", _SPOT_ROLE)
+        yield Statement("FirstSpot", ("iam:CreateServiceLinkedRole",), (spot_role,))
+
+
+def _node_names(scope: Scope) -> Statement:
     zone = f"arn:{scope.partition}:route53:::hostedzone/{scope.zone_id}"
-    return (Statement("NodeNames", ("route53:ChangeResourceRecordSets",), (zone,)),)
+    return Statement("NodeNames", ("route53:ChangeResourceRecordSets",), (zone,))
 
 
 def _spending(scope: Scope) -> Statement:
@@ -361,6 +348,6 @@ def _reports(scope: Scope) -> str:
 def _grant(
     sid: str, principal: Mapping[str, str], actions: list[str], conditions: Conditions | None = None
 ) -> dict[str, Any]:
-    # In a key policy `*` is the key itself.
-    text = {"Sid": sid, "Effect": "Allow", "Principal": dict(principal), "Action": actions, "Resource": "*"}
-    return text | ({"Condition": conditions} if conditions else {})
+    # In a key policy the resource `*` is the key itself.
+    statement = {"Sid": sid, "Effect": "Allow", "Principal": dict(principal), "Action": actions, "Resource": "*"}
+    return statement | ({"Condition": conditions} if conditions else {})

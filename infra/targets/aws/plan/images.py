@@ -1,6 +1,6 @@
 """Which image a machine starts from: AWS's deep learning image where there are GPUs, plain Ubuntu elsewhere.
 
-22.04 for both: its kernel stays where the Lustre client follows; that of the 24.04 image has moved on twice a year.
+Both are 22.04, whose kernel the Lustre client supports; the kernel of the 24.04 image changes twice a year.
 """
 
 from __future__ import annotations
@@ -12,32 +12,41 @@ from infra.targets.aws.spec import Aws, aws_section
 
 GPU, PLAIN = "gpu", "plain"
 FIELDS = {GPU: "ami", PLAIN: "plain_ami"}
-"""Fields of the spec's aws section that name an image instead."""
+"""Fields of the spec's aws section that set an image instead, by purpose."""
 _GPU_PATH = "/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 _PLAIN_PATH = "/aws/service/canonical/ubuntu/server/22.04/stable/current/{architecture}/hvm/ebs-gp2/ami-id"
 _CANONICAL = {"x86_64": "amd64", "arm64": "arm64"}
 
 
 def kind(machine: InstanceType) -> str:
-    """Under this name the image is looked up once and kept."""
+    """Return the kind of image that a machine needs, under which its id stays in the state."""
     return f"{_purpose(machine)}-{machine.architecture}"
 
 
 def parameters(spec: ClusterSpec) -> dict[str, str]:
-    """By kind of image, the SSM parameter that names it; without those for which the spec names an image."""
-    wanted = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
-    wanted += [machines.compute(group) for group in spec.groups.values()]
-    return {kind(one): _path(one) for one in wanted if given(spec, one) is None}
+    """Return the SSM parameters that hold image ids, by kind of image, without images that the spec names itself."""
+    types = [machines.controller(spec), *([machines.login(spec)] if spec.login.enabled else [])]
+    types += [machines.compute(group) for group in spec.groups.values()]
+    return {kind(machine): _path(machine) for machine in types if given(spec, machine) is None}
 
 
 def given(spec: ClusterSpec, machine: InstanceType) -> str | None:
+    """Return the image that the spec names for a machine."""
     section = aws_section(spec)
-    named: str | None = getattr(section, field(machine)) if section else None
-    return named
+    image: str | None = getattr(section, field(machine)) if section else None
+    return image
 
 
 def field(machine: InstanceType) -> str:
+    """Return the field of the spec's aws section that sets the image of a machine."""
     return FIELDS[_purpose(machine)]
+
+
+def image_fix(section: Aws) -> str:
+    """Return how a person chooses another image for GPU nodes, as the beginning of a sentence."""
+    if section.ami:
+        return f"remove `aws.ami: {section.ami}` to use the AWS image"
+    return "set `aws.ami` to an image that has the required versions"
 
 
 def _purpose(machine: InstanceType) -> str:
@@ -48,10 +57,3 @@ def _path(machine: InstanceType) -> str:
     if machine.gpus.count:
         return _GPU_PATH.format(architecture=machine.architecture)
     return _PLAIN_PATH.format(architecture=_CANONICAL[machine.architecture])
-
-
-def image_fix(section: Aws) -> str:
-    """Return how a person chooses another image for GPU nodes, as the beginning of a sentence."""
-    if section.ami:
-        return f"remove `aws.ami: {section.ami}` to use the AWS image"
-    return "set `aws.ami` to an image that has the required versions"

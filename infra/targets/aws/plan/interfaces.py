@@ -1,7 +1,7 @@
-"""Which network interfaces one machine gets: card, device index and kind of each, from the catalog's cards alone.
+"""The network interfaces of a machine: card, device index and kind of each, derived from the catalog's network cards.
 
-The rule is that of the EC2 user guide (docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html): an
-EFA-only interface can never be the first one, carries no address, and there is at most one EFA on a card.
+The EC2 user guide defines the rule (docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html): an EFA-only
+interface cannot be the primary one and has no address, and a card has at most one EFA.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ Kind = Literal["interface", "efa", "efa-only"]
 
 @dataclass(frozen=True)
 class Interface:
+    """A network interface of a launch template."""
+
     card: int
     device: int
     kind: Kind
@@ -28,29 +30,33 @@ class Interface:
 
 
 class NoEfa(ValueError):
-    """EFA was asked of a type that has none."""
+    """A spec asks for EFA on an instance type that does not support it."""
 
 
 def interfaces(instance_type: InstanceType, fabric: Fabric, *, ip_bandwidth: bool = False) -> tuple[Interface, ...]:
-    """In the order of the launch template: the first one is the primary interface."""
+    """Return the interfaces in the order of the launch template; the first is the primary interface."""
     if fabric != "efa":
         return (Interface(0, 0, "interface"),)
     if not instance_type.efa_interfaces:
         raise NoEfa(f"{instance_type.name} has no EFA")
     if len(instance_type.network_cards) == 1:
-        # Both in one: a machine with a single card then has a single interface, as every tool expects of it.
+        # EFA and IP in one: a machine with a single card then has a single interface, as most tools expect.
         return (Interface(0, 0, "efa"),)
-    further = (i for card in instance_type.network_cards for i in _on(card, instance_type, ip_bandwidth=ip_bandwidth))
+    further = (
+        interface
+        for card in instance_type.network_cards
+        for interface in _further_interfaces(card, instance_type, ip_bandwidth=ip_bandwidth)
+    )
     return (Interface(0, 0, "interface"), *further)
 
 
 def addresses(instance_type: InstanceType, fabric: Fabric, *, ip_bandwidth: bool = False) -> int:
-    """IP addresses that one such machine takes out of its subnet."""
+    """Return how many IP addresses of its subnet a machine uses."""
     return sum(i.has_address for i in interfaces(instance_type, fabric, ip_bandwidth=ip_bandwidth))
 
 
-def _on(card: Card, instance_type: InstanceType, *, ip_bandwidth: bool) -> Iterator[Interface]:
-    """What the card carries beside the primary interface."""
+def _further_interfaces(card: Card, instance_type: InstanceType, *, ip_bandwidth: bool) -> Iterator[Interface]:
+    """Yield the interfaces of a card besides the primary interface."""
     first = card.index == 0
     if card.efa:
         yield Interface(card.index, 1 if first else 0, "efa-only")

@@ -1,4 +1,4 @@
-"""Arguments of a launch template: how one machine of a group is made and bought; where is up to whoever launches it."""
+"""Arguments of a launch template: what a machine of a group is and how it is bought; each launch says where."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra.targets.aws.launcher.fleet import Purchase
 from infra.targets.aws.plan.capacity import RESERVED
 from infra.targets.aws.plan.interfaces import Interface
 
-# Only processes of the machine itself may ask for its identity: a container would be one hop further away.
+# A hop limit of 1 keeps containers, which are one hop further away, from the machine's credentials.
 METADATA = {
     "http_endpoint": "enabled",
     "http_tokens": "required",
@@ -25,7 +25,7 @@ TAGGED = ("instance", "volume", "network-interface")
 
 @dataclass(frozen=True)
 class Machine:
-    """What the template is made of. Values that the engine knows only later go through untouched."""
+    """What a template is built from; Pulumi outputs are passed through."""
 
     instance_type: str
     interfaces: Sequence[Interface]
@@ -34,13 +34,13 @@ class Machine:
     profile_arn: Any
     key_arn: Any
     user_data: Any
-    """Base64."""
+    """In base64."""
     tags: Mapping[str, str]
     root_gb: int = ROOT_GB
 
 
 def arguments(machine: Machine, purchase: Purchase, reservation: str | None = None) -> dict[str, Any]:
-    """Subnet and placement group are of a zone, and are named with it at each launch."""
+    """Return the arguments, without subnet and placement group, which depend on the zone of each launch."""
     return {
         "image_id": machine.image,
         "instance_type": machine.instance_type,
@@ -48,7 +48,7 @@ def arguments(machine: Machine, purchase: Purchase, reservation: str | None = No
         "user_data": machine.user_data,
         "metadata_options": METADATA,
         "block_device_mappings": [_root(machine)],
-        "network_interfaces": [_interface(one, machine.security_groups) for one in machine.interfaces],
+        "network_interfaces": [_interface(interface, machine.security_groups) for interface in machine.interfaces],
         "instance_initiated_shutdown_behavior": "terminate",
         "ebs_optimized": "true",
         "tag_specifications": [{"resource_type": kind, "tags": dict(machine.tags)} for kind in TAGGED],
@@ -74,9 +74,11 @@ def _root(machine: Machine) -> dict[str, Any]:
 
 
 def _interface(interface: Interface, security_groups: Sequence[Any]) -> dict[str, Any]:
-    """No subnet: whoever launches names it. An address is asked for nowhere, least of all a public one, which a
-    machine with several interfaces could not have and an EFA-only interface refuses."""
-    made: dict[str, Any] = {
+    """Return an interface without subnet, which each launch names, and without a public address.
+
+    AWS refuses the public address option on EFA-only interfaces, so only the primary interface has it.
+    """
+    arguments: dict[str, Any] = {
         "network_card_index": interface.card,
         "device_index": interface.device,
         "interface_type": interface.kind,
@@ -84,15 +86,15 @@ def _interface(interface: Interface, security_groups: Sequence[Any]) -> dict[str
         "delete_on_termination": "true",
     }
     primary = interface.card == 0 and interface.device == 0
-    return made | ({"associate_public_ip_address": "false"} if primary else {})
+    return arguments | ({"associate_public_ip_address": "false"} if primary else {})
 
 
 def _market(purchase: Purchase) -> dict[str, Any]:
     if purchase == "block":
         return {"instance_market_options": {"market_type": "capacity-block"}}
     if purchase == "spot":
-        ends = {"spot_instance_type": "one-time", "instance_interruption_behavior": "terminate"}
-        return {"instance_market_options": {"market_type": "spot", "spot_options": ends}}
+        spot = {"spot_instance_type": "one-time", "instance_interruption_behavior": "terminate"}
+        return {"instance_market_options": {"market_type": "spot", "spot_options": spot}}
     return {}
 
 

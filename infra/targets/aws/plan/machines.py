@@ -1,84 +1,108 @@
-"""What the machines of a cluster on AWS are: their types, and what Slurm is told of them."""
+"""The machines of a cluster on AWS: their instance types, what Slurm is configured with, and the build plan."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
+from cluster import names
 from cluster.catalog import bandwidth
 from cluster.catalog.instances import InstanceType, instance
-from cluster.inventory import NodeGpus, NodeSet
+from cluster.inventory import NodeGpus, NodeSet, Role
 from cluster.spec import ClusterSpec, Machine, NodeGroup
+from infra.plan import BuildPlan, PlannedNode, assemble
 
 CONTROLLER_TYPE = "m7i.xlarge"
 LOGIN_TYPE = "m7i.large"
 FIXED_ROOT_GB = 100
 """Root volume of controller and login."""
 STATE_GB = 50
-"""The volume that holds Slurm's state and accounting."""
-# EC2 itself moves such a machine off broken hardware: same id, address and volumes, and a boot.
+"""Volume with Slurm's state and accounting."""
+# EC2 moves the machine off broken hardware by itself: it reboots, with the same id, address and volumes.
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-recover.html
 RECOVERY = {"auto_recovery": "default"}
-# Links of one GPU by generation of NVLink (A100; H100 and H200; B200 and B300).
+# NVLink links per GPU, by generation of NVLink (A100; H100 and H200; B200 and B300).
 _LINKS = {3: 12, 4: 18, 5: 18}
-# What the kernel and the firmware keep for themselves before anybody is asked.
-_VISIBLE = 0.97
+# Share of the memory that is left after what kernel and firmware reserve.
+_VISIBLE_SHARE = 0.97
 
 M = TypeVar("M", bound=Machine)
 
 
+def build_plan(spec: ClusterSpec) -> BuildPlan:
+    """Return the permanent machines and the sets of nodes that a spec asks for."""
+    controller_node = _plan_node(names.CONTROLLER, "controller", controller(spec))
+    login_node = (_plan_node(names.LOGIN, "login", login(spec)),) if spec.login.enabled else ()
+    return assemble(spec, (controller_node, *login_node), node_sets(spec))
+
+
 def controller(spec: ClusterSpec) -> InstanceType:
+    """Return the instance type of the controller."""
     return instance(spec.controller.instance_type or CONTROLLER_TYPE)
 
 
 def login(spec: ClusterSpec) -> InstanceType:
+    """Return the instance type of the login node."""
     return instance(spec.login.instance_type or LOGIN_TYPE)
 
 
 def compute(group: NodeGroup) -> InstanceType:
+    """Return the instance type of a group's nodes."""
     return instance(group.instance_type or "")
 
 
-def typed(spec: ClusterSpec) -> ClusterSpec:
-    """The spec with the types that controller and login get where it names none."""
+def with_default_types(spec: ClusterSpec) -> ClusterSpec:
+    """Return the spec with the default instance types of controller and login written out."""
     machines = {
-        "controller": _typed(spec.controller, CONTROLLER_TYPE),
-        "login": _typed(spec.login, LOGIN_TYPE),
+        "controller": _with_type(spec.controller, CONTROLLER_TYPE),
+        "login": _with_type(spec.login, LOGIN_TYPE),
     }
     return spec.model_copy(update=machines)
 
 
-def sets(spec: ClusterSpec) -> tuple[NodeSet, ...]:
-    return tuple(_set(name, group) for name, group in spec.groups.items())
+def node_sets(spec: ClusterSpec) -> tuple[NodeSet, ...]:
+    """Return the compute nodes of a spec, one set per group."""
+    return tuple(_node_set(name, group) for name, group in spec.groups.items())
 
 
-def memory_mb(found: InstanceType) -> int:
-    """What the node's own kernel will report, or a little less: Slurm drains a node that has less than it was told."""
-    return int(found.memory_mb * _VISIBLE)
+def memory_mb(instance_type: InstanceType) -> int:
+    """Return at most what the node's kernel will report, because Slurm drains a node with less than configured."""
+    return int(instance_type.memory_mb * _VISIBLE_SHARE)
 
 
-def _typed(machine: M, name: str) -> M:
+def _plan_node(name: str, role: Role, instance_type: InstanceType) -> PlannedNode:
+    return PlannedNode(
+        name=name,
+        role=role,
+        cpus=instance_type.vcpus,
+        memory_mb=memory_mb(instance_type),
+        instance_type=instance_type.name,
+    )
+
+
+def _with_type(machine: M, name: str) -> M:
     return machine if machine.instance_type else machine.model_copy(update={"instance_type": name})
 
 
-def _set(name: str, group: NodeGroup) -> NodeSet:
-    found = compute(group)
+def _node_set(name: str, group: NodeGroup) -> NodeSet:
+    instance_type = compute(group)
     return NodeSet(
         group=name,
         count=group.count if group.count is not None else group.max or 0,
         static=group.count if group.count is not None else group.min or 0,
-        cpus=found.vcpus,
-        memory_mb=memory_mb(found),
-        gpus=_gpus(found),
+        cpus=instance_type.vcpus,
+        memory_mb=memory_mb(instance_type),
+        gpus=_gpus(instance_type),
         fabric=group.fabric,
-        instance_type=found.name,
-        nvlinks=_LINKS[found.nvlink] if found.nvlink else 0,
-        efa_devices=found.efa_interfaces if group.fabric == "efa" else 0,
-        busbw=bandwidth.expected_busbw(found) if group.fabric == "efa" else {},
+        instance_type=instance_type.name,
+        nvlinks=_LINKS[instance_type.nvlink] if instance_type.nvlink else 0,
+        efa_devices=instance_type.efa_interfaces if group.fabric == "efa" else 0,
+        busbw=bandwidth.expected_busbw(instance_type) if group.fabric == "efa" else {},
     )
 
 
-def _gpus(found: InstanceType) -> NodeGpus:
-    if not found.gpus.count:
+def _gpus(instance_type: InstanceType) -> NodeGpus:
+    gpus = instance_type.gpus
+    if not gpus.count:
         return NodeGpus()
-    devices = tuple(f"/dev/nvidia{index}" for index in range(found.gpus.count))
-    return NodeGpus(count=found.gpus.count, kind="real", type=found.gpus.type, devices=devices)
+    devices = tuple(f"/dev/nvidia{index}" for index in range(gpus.count))
+    return NodeGpus(count=gpus.count, kind="real", type=gpus.type, devices=devices)

@@ -1,4 +1,4 @@
-"""Which service quotas a cluster draws on, and how many vCPUs of each it needs."""
+"""The service quotas that a cluster counts against, and how many vCPUs of each it needs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from infra.targets.aws.plan.capacity import purchases
 
 @dataclass(frozen=True)
 class Quota:
+    """A service quota of AWS."""
+
     service: str
     code: str
     name: str
     unit: str = "vCPUs"
 
 
-# docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html; the first prefix of a family that fits counts.
+# docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html; the first matching prefix of a family counts.
 ON_DEMAND = {
     "p": Quota("ec2", "L-417A185B", "Running On-Demand P instances"),
     "g": Quota("ec2", "L-DB2E81BA", "Running On-Demand G and VT instances"),
     "trn": Quota("ec2", "L-2C3B7624", "Running On-Demand Trn instances"),
     "": Quota("ec2", "L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"),
 }
-# Nothing documents which quota spot machines of P6 count against.
+# AWS does not document which quota spot instances of P6 count against.
 SPOT = {
     "p4": Quota("ec2", "L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests"),
     "p5": Quota("ec2", "L-C4BD4855", "All P5 Spot Instance Requests"),
@@ -41,14 +43,16 @@ ADDRESSES = Quota("ec2", "L-0263D0A3", "EC2-VPC Elastic IPs", "addresses")
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one property of the spec needs."""
+class QuotaShare:
+    """How much of a quota one property of the spec needs."""
 
     where: str
     least: int
-    """Machines that always exist and can be had in no other way."""
+    """Machines that always exist and cannot be bought in another way."""
     most: int
+    """Machines that may exist."""
     each: int
+    """Units per machine."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.most} x {self.each}"
@@ -56,8 +60,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Need:
+    """What a cluster needs of a quota."""
+
     quota: Quota
-    parts: tuple[Part, ...]
+    parts: tuple[QuotaShare, ...]
 
     @property
     def least(self) -> int:
@@ -69,33 +75,35 @@ class Need:
 
 
 def needs(spec: ClusterSpec) -> tuple[Need, ...]:
-    parts: dict[Quota, list[Part]] = defaultdict(list)
-    for quota, part in _parts(spec):
+    """Return what a cluster needs of each quota."""
+    shares: dict[Quota, list[QuotaShare]] = defaultdict(list)
+    for quota, share in _shares(spec):
         if quota:
-            parts[quota].append(part)
-    return tuple(Need(quota, tuple(found)) for quota, found in parts.items())
+            shares[quota].append(share)
+    return tuple(Need(quota, tuple(of_quota)) for quota, of_quota in shares.items())
 
 
 def unknown(spec: ClusterSpec) -> tuple[str, ...]:
-    """Properties that draw on a quota which nobody documents."""
-    return tuple(part.where for quota, part in _parts(spec) if quota is None)
+    """Return the properties that count against a quota which AWS does not document."""
+    return tuple(share.where for quota, share in _shares(spec) if quota is None)
 
 
-def quota_of(found: InstanceType, purchase: Purchase) -> Quota | None:
-    """A reservation counts as on demand; for a block, which counts against nothing, there is no question to ask."""
+def quota_of(instance_type: InstanceType, purchase: Purchase) -> Quota | None:
+    """Return the quota of a purchase; a reservation counts as on demand, and a block is never asked for."""
     table = SPOT if purchase == "spot" else ON_DEMAND
-    return next(quota for prefix, quota in table.items() if found.family.startswith(prefix))
+    return next(quota for prefix, quota in table.items() if instance_type.family.startswith(prefix))
 
 
-def _parts(spec: ClusterSpec) -> Iterator[tuple[Quota | None, Part]]:
+def _shares(spec: ClusterSpec) -> Iterator[tuple[Quota | None, QuotaShare]]:
     fixed = {"controller": machines.controller(spec), **({"login": machines.login(spec)} if spec.login.enabled else {})}
-    for where, found in fixed.items():
-        yield quota_of(found, "on-demand"), Part(where, 1, 1, found.vcpus)
+    for where, instance_type in fixed.items():
+        yield quota_of(instance_type, "on-demand"), QuotaShare(where, 1, 1, instance_type.vcpus)
     for name, group in spec.groups.items():
-        found, ways = machines.compute(group), purchases(group)
+        instance_type, ways = machines.compute(group), purchases(group)
         most = group.count if group.count is not None else group.max or 0
         always = group.count if group.count is not None else group.min or 0
         for way in ways:
-            # Machines in a capacity block are outside these limits (from experience, not looked up).
+            # Machines in a capacity block do not count against these limits (from experience; not documented).
             if way != "block" and most:
-                yield quota_of(found, way), Part(f"groups.{name}", always if len(ways) == 1 else 0, most, found.vcpus)
+                least = always if len(ways) == 1 else 0
+                yield quota_of(instance_type, way), QuotaShare(f"groups.{name}", least, most, instance_type.vcpus)

@@ -1,4 +1,4 @@
-"""Who may talk to whom: security groups and their rules. Nothing is ever let in from outside the cluster."""
+"""Security groups and their rules: which nodes and services may connect. Nothing outside the cluster may."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LUSTRE = ((988, 988), (1018, 1023))
 
 @dataclass(frozen=True)
 class Rule:
-    """One direction of one conversation; `peer` is a security group of this cluster, VPC or an address range."""
+    """A rule for one direction; `peer` is a security group of this cluster, VPC, or an address range."""
 
     group: str
     direction: Literal["in", "out"]
@@ -48,18 +48,22 @@ class Rule:
 
 
 def groups(spec: ClusterSpec) -> tuple[str, ...]:
-    made = any(storage.kind in ("fsx-lustre", "efs") for storage in spec.storage.values())
-    return (CONTROL, COMPUTE, *((STORAGE,) if made else ()), *(() if spec.network.vpc_id else (ENDPOINTS,)))
+    """Return the security groups of a cluster."""
+    new_storage = any(storage.kind in ("fsx-lustre", "efs") for storage in spec.storage.values())
+    return (CONTROL, COMPUTE, *((STORAGE,) if new_storage else ()), *(() if spec.network.vpc_id else (ENDPOINTS,)))
 
 
 def rules(spec: ClusterSpec) -> tuple[Rule, ...]:
-    found = (*_fabric(), *_slurm(), *_outside(spec), *_endpoints(spec), *_storage(spec))
-    return tuple(dict.fromkeys(found))
+    """Return the rules of all security groups, without duplicates."""
+    every = (*_fabric(), *_slurm(), *_outside(spec), *_endpoints(spec), *_storage(spec))
+    return tuple(dict.fromkeys(every))
 
 
 def _fabric() -> Iterator[Rule]:
-    """EFA wants the rule to itself in both directions, even beside a rule that lets everything out
-    (docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html). Ranks meet on ports of their own choice."""
+    """Yield a rule in both directions, which EFA requires even next to a rule that allows all outbound traffic.
+
+    See docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html. Ranks connect on ports of their own choice.
+    """
     yield from _between(COMPUTE, COMPUTE, "EFA and the ranks of a job among compute nodes", ALL)
 
 
@@ -75,7 +79,7 @@ def _slurm() -> Iterator[Rule]:
 
 
 def _outside(spec: ClusterSpec) -> Iterator[Rule]:
-    """S3 is reached through the gateway endpoint, which is outside as far as a security group can tell."""
+    """Yield the outbound rules; S3 needs one too, because security groups treat its gateway endpoint as outside."""
     for group in (CONTROL, COMPUTE):
         yield Rule(group, "out", WORLD, "packages, data sets and AWS services", ports=HTTPS)
         if spec.network.egress:
@@ -101,8 +105,11 @@ def _storage(spec: ClusterSpec) -> Iterator[Rule]:
 
 
 def _lustre(*, efa: bool) -> Iterator[Rule]:
-    """Servers and clients call each other. With EFA, FSx refuses to be made unless all is open between them
-    (docs.aws.amazon.com/fsx/latest/LustreGuide/cannot-create-fs.html)."""
+    """Yield rules in both directions, because servers and clients call each other.
+
+    With EFA, FSx cannot be created unless all traffic between them is allowed
+    (docs.aws.amazon.com/fsx/latest/LustreGuide/cannot-create-fs.html).
+    """
     for ports in LUSTRE:
         yield from _between(STORAGE, STORAGE, "Lustre servers among themselves", ports=ports)
         for group in (CONTROL, COMPUTE):
@@ -115,7 +122,7 @@ def _lustre(*, efa: bool) -> Iterator[Rule]:
 
 
 def _existing() -> Iterator[Rule]:
-    """Whose security group is not ours: it has to let these in by itself."""
+    """Yield the cluster's side of the rules; the filesystem's own security group has to allow the same."""
     for group in (CONTROL, COMPUTE):
         for ports in (NFS, *LUSTRE):
             yield Rule(group, "out", VPC, "a filesystem that exists already", ports=ports)
@@ -126,6 +133,6 @@ def _existing() -> Iterator[Rule]:
 def _between(
     source: str, to: str, why: str, protocol: str = "tcp", *, ports: tuple[int, int] | None = None
 ) -> Iterator[Rule]:
-    """Both ends of a conversation that `source` begins."""
+    """Yield the rules at both ends of a connection that `source` opens."""
     yield Rule(source, "out", to, why, protocol, ports)
     yield Rule(to, "in", source, why, protocol, ports)

@@ -1,4 +1,4 @@
-"""Arguments of shared filesystems: FSx for Lustre with its steps of size and throughput, and EFS."""
+"""Arguments of shared filesystems: FSx for Lustre and EFS."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from urllib.parse import urlsplit
 from cluster.catalog.lustre import find_problems, size_gb, throughput
 from cluster.spec import Storage
 
-# Newer than the kernel's client, and what EFA needs.
+# EFA requires this version.
 _LUSTRE_VERSION = "2.15"
 _EVENTS = ("NEW", "CHANGED", "DELETED")
 
 
 @dataclass(frozen=True)
 class LustrePlan:
-    """Arguments of the file system, and of its link to S3 where it has one."""
+    """Arguments of a Lustre filesystem, and of its link to S3 where it has one."""
 
     file_system: dict[str, Any]
     link: dict[str, Any] | None
 
 
 def lustre(storage: Storage) -> LustrePlan:
+    """Return the arguments of an FSx for Lustre filesystem; raise ValueError for sizes that AWS does not offer."""
     problems = list(find_problems(storage))
     if problems:
         raise ValueError("; ".join(f"{field}: {message}" for field, message in problems))
@@ -34,10 +35,10 @@ def lustre(storage: Storage) -> LustrePlan:
         "file_system_type_version": _LUSTRE_VERSION,
         "data_compression_type": "LZ4",
         "efa_enabled": storage.efa,
-        # An unset configuration cannot be added later, and EFA wants one.
+        # EFA requires a metadata configuration, which cannot be added later.
         "metadata_configuration": {"mode": "AUTOMATIC"},
         "copy_tags_to_backups": True,
-        # Data comes from S3, results are copied back: a nightly copy of all of it would be paid for twice.
+        # Data comes from S3 and results are copied back: backups would store, and cost, the same data twice.
         "automatic_backup_retention_days": 0,
         "skip_final_backup": True,
     }
@@ -45,6 +46,7 @@ def lustre(storage: Storage) -> LustrePlan:
 
 
 def efs() -> dict[str, Any]:
+    """Return the arguments of an EFS filesystem."""
     return {
         "encrypted": True,
         "performance_mode": "generalPurpose",
@@ -57,7 +59,7 @@ def efs() -> dict[str, Any]:
 
 
 def _link(address: str) -> dict[str, Any]:
-    """What is new on either side appears on the other; files lie below a folder called like the bucket."""
+    """Return a link that copies changes in both directions, to a folder with the name of the bucket."""
     bucket = urlsplit(address).netloc
     return {
         "data_repository_path": address,

@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from cluster import names
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.aws.plan.quotas import ADDRESSES, VPCS, Need, Part, Quota, needs, unknown
+from infra.targets.aws.plan.quotas import ADDRESSES, VPCS, Need, Quota, QuotaShare, needs, unknown
 from infra.targets.aws.preflight.subject import Subject
 
 _UNCHANGED = "NoSuchResourceException"
@@ -39,7 +39,7 @@ def networks(subject: Subject) -> Iterator[Issue]:
         found[ADDRESSES] = ec2.describe_addresses()["Addresses"]
     for quota, there in found.items():
         if not any(_ours(one, subject.spec.name) for one in there):
-            need = Need(quota, (Part("network", 1, 1, 1),))
+            need = Need(quota, (QuotaShare("network", 1, 1, 1),))
             yield from judge(need, _quota(subject, quota)[0], len(there), subject.region)
 
 

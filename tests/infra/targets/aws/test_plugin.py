@@ -35,7 +35,7 @@ def test_it_is_fetched_once_in_the_version_of_the_library(home: Home, tmp_path: 
     said: list[str] = []
     for _ in range(2):
         aws_plugin.ensure(home, said.append)
-    wanted = aws_plugin.wanted()
+    wanted = aws_plugin.required_version()
     asked = f"plugin install resource aws {wanted} --non-interactive --color never\n"
     assert (tmp_path / "asked").read_text() == asked
     assert said == [f"fetching Pulumi's AWS plugin {wanted}; once for all stacks"]
@@ -45,7 +45,7 @@ def test_one_that_cannot_be_fetched_ends_it_with_the_reason(home: Home) -> None:
     pulumi(home, FAILS)
     with pytest.raises(Stop, match="could not be fetched: error: no route to host; nothing was started") as stop:
         aws_plugin.ensure(home, lambda _: None)
-    assert f"`pulumi plugin install resource aws {aws_plugin.wanted()}` must work" in stop.value.fix
+    assert f"`pulumi plugin install resource aws {aws_plugin.required_version()}` must work" in stop.value.fix
 
 
 def test_one_on_the_path_is_enough(home: Home) -> None:
@@ -57,7 +57,7 @@ def test_one_on_the_path_is_enough(home: Home) -> None:
 
 def test_half_of_one_is_none(tmp_path: Path) -> None:
     env = {"PULUMI_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    folder = tmp_path / "plugins" / f"resource-aws-{aws_plugin.wanted()}"
+    folder = tmp_path / "plugins" / f"resource-aws-{aws_plugin.required_version()}"
     folder.mkdir(parents=True)
     assert aws_plugin.installed(env)
     folder.with_name(f"{folder.name}.partial").touch()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.spec import ClusterSpec, Storage
-from infra.targets.aws.plan import fleet, iam, images, launch_template, network, storage
+from infra.targets.aws.plan import capacity, iam, images, launch_template, network, storage
 from infra.targets.aws.plan.iam import Scope, Statement
 from infra.targets.aws.plan.interfaces import Interface
 from infra.targets.aws.spec import aws_section
@@ -43,7 +43,7 @@ def test_subnets_are_inside_the_range_and_apart(prefix: int, count: int) -> None
 
 
 def test_a_range_without_room_says_what_would_do() -> None:
-    with pytest.raises(network.NoRoom, match=r"10.0.0.0/28 cannot hold .* Fix: a range of at least /27"):
+    with pytest.raises(network.NoRoom, match=r"10.0.0.0/28 cannot hold .* Fix: write a range of at least /27"):
         network.subnets(spec(network={"cidr": "10.0.0.0/28"}))
 
 
@@ -58,7 +58,7 @@ def test_ways_are_tried_purchase_by_purchase() -> None:
     group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": wanted}
     zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
     made = spec(aws={"region": "us-east-1", "zones": zones}, groups={"gpu": group})
-    ways = fleet.ways(made, made.groups["gpu"])
+    ways = capacity.planned_launches(made, made.groups["gpu"])
     assert [(way.purchase, way.place.zone) for way in ways] == [
         ("spot", "us-east-1b"),
         ("spot", "us-east-1a"),
@@ -71,14 +71,14 @@ def test_subnets_whose_zone_turns_out_to_be_another_are_left_out() -> None:
     ids = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
     group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": {"zones": ["us-east-1b"]}}
     made = spec(network={"vpc_id": "vpc-0123456789abcdef0", "subnet_ids": ids}, groups={"gpu": group})
-    ways = fleet.ways(made, made.groups["gpu"])
+    ways = capacity.planned_launches(made, made.groups["gpu"])
     assert [way.place.label for way in ways] == ids
     known = {"launch_template_id": "lt-1", "launch_template_version": "1"}
     found = [{**known, "subnet_id": ids[0], "zone": "us-east-1a"}, {**known, "subnet_id": ids[1], "zone": "us-east-1b"}]
-    assert [one.subnet_id for one in fleet.fleet_group("gpu", made.groups["gpu"], ways, found).options] == [ids[1]]
+    assert [one.subnet_id for one in capacity.fleet_group("gpu", made.groups["gpu"], ways, found).options] == [ids[1]]
     nowhere = [{**one, "zone": "us-east-1a"} for one in found]
-    with pytest.raises(ValueError, match="none of the subnets lies in us-east-1b; they lie in us-east-1a"):
-        fleet.fleet_group("gpu", made.groups["gpu"], ways, nowhere)
+    with pytest.raises(ValueError, match="no subnet is in us-east-1b; allowed: the zones of the subnets, us-east-1a"):
+        capacity.fleet_group("gpu", made.groups["gpu"], ways, nowhere)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.targets.aws.plan.build_plan import plan
-from infra.targets.aws.plan.machines import typed as resolved
+from infra.targets.aws.plan.machines import build_plan as plan
+from infra.targets.aws.plan.machines import with_default_types as resolved
 from infra.validate.update import affected, changes
 from tests.infra.targets.aws.specs import group, spec
 

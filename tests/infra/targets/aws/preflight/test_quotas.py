@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.targets.aws.plan.quotas import ADDRESSES, VPCS, Need, Part, needs, unknown
+from infra.targets.aws.plan.quotas import ADDRESSES, VPCS, Need, QuotaShare, needs, unknown
 from infra.targets.aws.preflight import quotas
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Running, Subject
@@ -97,7 +97,7 @@ def test_enough(value: float, others: float) -> None:
 
 
 def test_several_groups_are_named_together() -> None:
-    parts = (Part("controller", 1, 1, 4), Part("groups.a", 1, 1, 192), Part("groups.b", 0, 2, 192))
+    parts = (QuotaShare("controller", 1, 1, 4), QuotaShare("groups.a", 1, 1, 192), QuotaShare("groups.b", 0, 2, 192))
     (issue,) = quotas.judge(Need(VPCS, parts), 5, 0, "us-east-1")
     assert (issue.where, issue.level) == ("groups", "error")
     assert "(controller: 1 x 4, groups.a: 1 x 192, groups.b: 2 x 192)" in issue.message

@@ -39,7 +39,7 @@ def test_prices_are_in_the_catalog() -> None:
 
 
 def test_actions_are_written_as_iam_writes_them() -> None:
-    words = {action for kind in KINDS for action in kind.needed}
+    words = {action for kind in KINDS for action in kind.required_actions}
     assert [word for word in words if not re.fullmatch(r"[a-z0-9]+:[A-Z][A-Za-z0-9]+", word)] == []
 
 

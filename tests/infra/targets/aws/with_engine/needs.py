@@ -56,5 +56,5 @@ def _credentials(wanted: str) -> Iterator[str]:
 
 def _plugin() -> Iterator[str]:
     if not aws_plugin.installed(environment(os.environ, Home.of(os.environ))):
-        wanted = aws_plugin.wanted()
+        wanted = aws_plugin.required_version()
         yield f"Pulumi's AWS plugin {wanted}: `pulumi plugin install resource aws {wanted}`"

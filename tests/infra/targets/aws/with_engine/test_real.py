@@ -41,7 +41,7 @@ def test_without_a_yes_nobody_is_asked(bare: pytest.MonkeyPatch) -> None:
 
 def test_what_is_missing_is_named_all_at_once(bare: pytest.MonkeyPatch) -> None:
     bare.setenv(needs.ACCOUNT, ACCOUNT)
-    wanted = aws_plugin.wanted()
+    wanted = aws_plugin.required_version()
     assert needs.missing() == [
         "credentials: no AWS credentials found; `aws sso login` or `aws configure`, or set AWS_PROFILE",
         f"Pulumi's AWS plugin {wanted}: `pulumi plugin install resource aws {wanted}`",

@@ -1,4 +1,4 @@
-"""What a cluster costs before it exists: by part, least and most, with what the dated prices leave open."""
+"""What a cluster costs before it exists: minimum and maximum by part, and what the prices do not cover."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infra.targets.aws.plan.capacity import purchases
 from infra.targets.aws.spec import aws_section, region_of
 from infra.targets.cost import Cost, Line
 
-# A gp3 volume has these for nothing (docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html).
+# Included in the price of a gp3 volume (docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html).
 FREE_IOPS, FREE_MBS = 3000, 125
 
 NOT_INCLUDED = (
@@ -26,18 +26,18 @@ NOT_INCLUDED = (
 
 
 Range = tuple[float, float]
-"""USD per hour, least and most."""
+"""USD per hour, minimum and maximum."""
 
 
 class Prices(Protocol):
-    """What an hour of an instance costs: the dated table, or what AWS says today."""
+    """A source of hourly instance prices: the dated table, or today's prices of AWS."""
 
     def __call__(self, name: str, region: str, *, spot: bool = False) -> Price | None: ...
 
 
 def cost(spec: ClusterSpec, prices: Prices = instance_price, priced_on: date | None = None) -> Cost:
-    """Of a spec for target aws that has a region and known instance types."""
-    lines = (*_fixed(spec, prices), *_groups(spec, prices), *_storages(spec), *_network(spec), *_rest(spec))
+    """Return the cost of a valid spec."""
+    lines = (*_fixed(spec, prices), *_groups(spec, prices), *_storages(spec), *_network(spec), *_shared_services(spec))
     return Cost(lines, priced_on or instances_priced_on(), NOT_INCLUDED)
 
 
@@ -60,8 +60,10 @@ def _groups(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:
         part = f"groups.{name}"
         most = group.count if group.count is not None else group.max or 0
         least = group.count if group.count is not None else group.min or 0
-        paid = {way: _bought(group.instance_type or "", way, _region(spec), prices) for way in purchases(group)}
-        yield _nodes(part, group, (least, most), paid, _region(spec))
+        prices_by_purchase = {
+            way: _price_range(group.instance_type or "", way, _region(spec), prices) for way in purchases(group)
+        }
+        yield _nodes(part, group, (least, most), prices_by_purchase, _region(spec))
         what = f"volume, {launch_template.ROOT_GB} GB gp3 each"
         yield _service(part, what, spec, _root_volume(), (least, most))
 
@@ -70,27 +72,30 @@ def _nodes(
     part: str, group: NodeGroup, counts: tuple[int, int], paid: Mapping[Purchase, Range | None], region: str
 ) -> Line:
     least, most = counts
-    known = [usd for usd in paid.values() if usd is not None]
+    ranges = [usd for usd in paid.values() if usd is not None]
     what = f"{group.instance_type}, {', then '.join(paid)}"
-    if not known:
+    if not ranges:
         return Line(part, what, most, 0.0, _no_price(region), least, open=True)
     notes = [_NOTES[way] for way in paid if way in _NOTES]
     if missing := [way for way, usd in paid.items() if usd is None]:
         notes.append(f"{_no_price(region)} of {', '.join(missing)}")
-    dearest, cheapest = max(usd for _, usd in known), min(usd for usd, _ in known)
-    return Line(part, what, most, dearest * most, "; ".join(notes), least, cheapest * least, bool(missing))
+    highest, lowest = max(usd for _, usd in ranges), min(usd for usd, _ in ranges)
+    return Line(part, what, most, highest * most, "; ".join(notes), least, lowest * least, bool(missing))
 
 
 _NOTES: dict[Purchase, str] = {
-    "spot": "spot prices move, up to that on demand",
-    "reservation": "a reservation costs this also while it is empty",
-    "block": "the block was paid when it was bought",
+    "spot": "spot prices change, up to the on-demand price",
+    "reservation": "a reservation costs this even while it is unused",
+    "block": "the block was paid in advance",
 }
 
 
-def _bought(name: str, way: Purchase, region: str, prices: Prices) -> Range | None:
-    """A spot machine without a limit of its own, as they are launched, costs what it costs on demand at most
-    (docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-request.html)."""
+def _price_range(name: str, way: Purchase, region: str, prices: Prices) -> Range | None:
+    """Return the hourly price of a machine; None where there is no price.
+
+    Spot instances are launched without a maximum price, so they cost at most the on-demand price
+    (docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-request.html).
+    """
     if way == "block":
         return 0.0, 0.0
     price = prices(name, region, spot=way == "spot")
@@ -109,23 +114,23 @@ def _root_volume() -> dict[Price, float]:
 
 
 def _storages(spec: ClusterSpec) -> Iterator[Line]:
-    for name, one in spec.storage.items():
-        yield _storage(f"storage.{name}", one, spec)
+    for name, entry in spec.storage.items():
+        yield _storage(f"storage.{name}", entry, spec)
 
 
-def _storage(part: str, one: Storage, spec: ClusterSpec) -> Line:
-    if one.kind == "existing":
-        return Line(part, "existing filesystem", 1, 0.0, "paid for already")
-    if one.kind == "efs":
+def _storage(part: str, entry: Storage, spec: ClusterSpec) -> Line:
+    if entry.kind == "existing":
+        return Line(part, "existing filesystem", 1, 0.0, "already paid for")
+    if entry.kind == "efs":
         return Line(part, "EFS", 1, 0.0, f"{service_price('efs').usd:.2f} USD per GB and month of what is stored")
-    size, speed = lustre.size_gb(one), lustre.throughput(one)
+    size, speed = lustre.size_gb(entry), lustre.throughput(entry)
     what = f"FSx for Lustre, {size} GB at {speed} MB/s per TiB"
     return _service(part, what, spec, {service_price(f"fsx-lustre-{speed}"): size})
 
 
 def _network(spec: ClusterSpec) -> Iterator[Line]:
     if spec.network.vpc_id:
-        yield Line("network", "existing VPC", 1, 0.0, "paid for already")
+        yield Line("network", "existing VPC", 1, 0.0, "already paid for")
         return
     if spec.network.egress:
         gateway = {service_price("nat-gateway"): 1.0, service_price("public-ipv4"): 1.0}
@@ -134,7 +139,7 @@ def _network(spec: ClusterSpec) -> Iterator[Line]:
     yield _service("network", "private endpoints", spec, {service_price("interface-endpoint"): 1.0}, (count, count))
 
 
-def _rest(spec: ClusterSpec) -> Iterator[Line]:
+def _shared_services(spec: ClusterSpec) -> Iterator[Line]:
     section = aws_section(spec)
     if section and not section.kms_key:
         yield _service("aws", "encryption key", spec, {service_price("kms-key"): 1.0})
@@ -144,7 +149,7 @@ def _rest(spec: ClusterSpec) -> Iterator[Line]:
 def _service(
     part: str, what: str, spec: ClusterSpec, each: Mapping[Price, float], counts: tuple[int, int] = (1, 1)
 ) -> Line:
-    """A line of equal things, at least and at most so many, each made of so much of what the prices are for."""
+    """Return a line of equal items; `each` is the amount of every price per item, `counts` the least and most items."""
     least, most = counts
     usd = sum(price.usd_per_hour * amount for price, amount in each.items())
     elsewhere = [f"price of {price.region}" for price in each if price.region != _region(spec)]

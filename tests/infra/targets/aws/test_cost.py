@@ -55,7 +55,7 @@ def test_nodes_that_come_and_go_cost_from_least_to_most() -> None:
     nodes, volumes = lines(cost(FULL), "groups.burst")
     assert (nodes.count_min, nodes.count, nodes.what) == (0, 16, "g6.8xlarge, spot, then on-demand")
     assert (nodes.least, nodes.usd_per_hour) == (0, pytest.approx(16 * usd("g6.8xlarge")))
-    assert nodes.note == "spot prices move, up to that on demand"
+    assert nodes.note == "spot prices change, up to the on-demand price"
     assert (volumes.least, volumes.count) == (0, 16)
 
 
@@ -70,7 +70,7 @@ def test_the_least_is_the_cheapest_way_to_buy_the_fewest_nodes() -> None:
 def test_a_block_is_paid_already() -> None:
     block = group(fabric="efa", capacity={"kind": "block", "reservation": "cr-0123456789abcdef0"})
     nodes, _ = lines(cost(spec(groups=block)), "groups.gpu")
-    assert (nodes.usd_per_hour, nodes.note) == (0, "the block was paid when it was bought")
+    assert (nodes.usd_per_hour, nodes.note) == (0, "the block was paid in advance")
     assert cost(spec(groups=block)).unpriced == ()
 
 
@@ -89,8 +89,8 @@ def test_a_number_that_nobody_looked_up_is_marked() -> None:
 def test_what_is_paid_elsewhere_costs_nothing_here() -> None:
     guest = read(STACKS / "Pulumi.aws-existing-vpc.yaml")
     assert [line.note for line in cost(guest).lines if line.part in ("network", "storage.shared")] == [
-        "paid for already",
-        "paid for already",
+        "already paid for",
+        "already paid for",
     ]
 
 

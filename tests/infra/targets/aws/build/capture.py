@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +23,7 @@ from infra.targets.registry import get_target as target
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
 from infra.targets.target import Context
+from policy.rules_of_resources import strings  # noqa: F401  # for the tests that import it from here
 
 ROOT = Path(__file__).resolve().parents[5]
 STACKS = sorted(path.name.split(".")[1] for path in (ROOT / "stacks").glob("Pulumi.aws-*.yaml"))
@@ -84,24 +82,6 @@ def of_type(made: tuple[Made, ...], *types: str) -> list[Made]:
 
 def named(made: tuple[Made, ...], type_: str, name: str) -> Made:
     return next(one for one in made if (one.type, one.name) == (type_, name))
-
-
-def strings(value: Any) -> Iterator[str]:
-    """Every text in a value, user data decoded."""
-    if isinstance(value, dict):
-        for one in value.values():
-            yield from strings(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from strings(one)
-    elif isinstance(value, str):
-        yield value
-        yield from _decoded(value)
-
-
-def _decoded(text: str) -> Iterator[str]:
-    if len(text) > 1000 and re.fullmatch(r"[A-Za-z0-9+/=]+", text):
-        yield base64.b64decode(text).decode()
 
 
 def _environment(home: str) -> dict[str, str]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from infra.targets.aws.plan import security
 from infra.targets.registry import read_spec as read
-from tests.infra.targets.aws.build.capture import ROOT, STACKS, capture, example, of_type
-from tests.infra.targets.aws.build.rule import Rule
-from tests.infra.targets.aws.build.rules import RULES, findings
-from tests.infra.targets.aws.build.rules_of_things import EGRESS, INGRESS
+from policy.rule import Rule
+from policy.rules import RULES, find_violations
+from policy.rules_of_resources import EGRESS, INGRESS, INSTANCE, TEMPLATE
+from tests.infra.targets.aws.build.capture import ROOT, SECRETS, STACKS, capture, example, of_type, strings
 
 SUPPRESSED: dict[tuple[str, str], str] = {}
 """By rule and resource, with the reason; empty, and it should stay so."""
@@ -19,17 +23,17 @@ SUPPRESSED: dict[tuple[str, str], str] = {}
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_no_example_breaks_a_rule(stack: str) -> None:
-    found = [(rule, one.label) for one in example(stack) for rule in findings(one.type, one.props)]
+    found = [(rule, one.label) for one in example(stack) for rule in find_violations(one.type, one.props)]
     assert [(rule, label) for rule, label in found if (rule, label) not in SUPPRESSED] == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_a_rule_refuses_what_it_is_for(rule: Rule) -> None:
-    assert rule.bad
-    for type_, props in rule.bad:
+    assert rule.violations
+    for type_, props in rule.violations:
         assert type_ in rule.types
         assert not rule.holds(props), props
-    assert {type_ for type_, _ in rule.bad} <= set(rule.types)
+    assert {type_ for type_, _ in rule.violations} <= set(rule.types)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -37,6 +41,12 @@ def test_a_rule_has_something_to_look_at(rule: Rule) -> None:
     """A type that was renamed would otherwise pass for ever."""
     seen = {one.type for stack in STACKS for one in example(stack)}
     assert [type_ for type_ in rule.types if type_ not in seen] == []
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_no_machine_has_a_secret_in_its_properties(stack: str) -> None:
+    texts = [text for machine in of_type(example(stack), INSTANCE, TEMPLATE) for text in strings(machine.props)]
+    assert [secret for secret in SECRETS.values() for text in texts if secret in text] == []
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -137,3 +147,26 @@ def test_a_larger_cluster_has_no_larger_policies() -> None:
     many = capture(spec.model_copy(update={"groups": {f"g{number}": group for number in range(8)}}), "many")
     policy = next(one for one in of_type(many, "aws:iam/rolePolicy:RolePolicy") if one.name == "controller")
     assert len("".join(policy.props["policy"].split())) < 10_240
+
+
+def test_the_policy_pack_reports_what_the_rules_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for pulumi_policy, which needs another release of protobuf than Pulumi's own library here."""
+    packs: list[dict[str, Any]] = []
+    library = SimpleNamespace(
+        EnforcementLevel=SimpleNamespace(MANDATORY="mandatory"),
+        PolicyPack=lambda **fields: packs.append(fields),
+        ResourceValidationArgs=object,
+        ResourceValidationPolicy=SimpleNamespace,
+    )
+    monkeypatch.setitem(sys.modules, "pulumi_policy", library)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    runpy.run_path(str(ROOT / "policy" / "__main__.py"))
+    (pack,) = packs
+    policies = pack["policies"]
+    assert len({policy.name for policy in policies}) == len(policies) == len(RULES)
+    for rule, policy in zip(RULES, policies, strict=True):
+        for type_, props in rule.violations:
+            reports: list[str] = []
+            policy.validate(SimpleNamespace(resource_type=type_, props=props), reports.append)
+            policy.validate(SimpleNamespace(resource_type="aws:other:Type", props=props), reports.append)
+            assert reports == [f"{rule.id}: {rule.description}"]

@@ -1,4 +1,4 @@
-"""Rules about policies: who may do what, and to which resources."""
+"""Rules for IAM policies, roles and keys."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.infra.targets.aws.build.rule import Props, Rule
+from policy.rule import Props, Rule
 
 ROLE, ROLE_POLICY, POLICY = "aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy", "aws:iam/policy:Policy"
 
 
 def _statements(props: Props) -> list[Props]:
-    found: list[Props] = json.loads(props.get("policy") or "{}").get("Statement", [])
-    return found
+    statements: list[Props] = json.loads(props.get("policy") or "{}").get("Statement", [])
+    return statements
 
 
-def _listed(value: Any) -> list[str]:
+def _as_list(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value or [])
 
 
 def _allowed(props: Props) -> Iterator[tuple[list[str], list[str], Props]]:
-    for one in _statements(props):
-        if one["Effect"] == "Allow":
-            yield _listed(one.get("Action")), _listed(one.get("Resource")), one.get("Condition") or {}
+    for statement in _statements(props):
+        if statement["Effect"] == "Allow":
+            yield (
+                _as_list(statement.get("Action")),
+                _as_list(statement.get("Resource")),
+                statement.get("Condition") or {},
+            )
 
 
 def _no_star_action(props: Props) -> bool:
     return not any(action == "*" or action.endswith(":*") for actions, _, _ in _allowed(props) for action in actions)
 
 
-# Actions for which AWS defines no resource; the policies say so where they use them.
+# Actions for which AWS defines no resources.
 WITHOUT_RESOURCE = ("ec2:Describe", "ssmmessages:", "ec2messages:")
 
 
@@ -41,24 +45,25 @@ def _no_star_resource(props: Props) -> bool:
     )
 
 
-_BOUND = ("ResourceTag", "RequestTag", "CreateAction", "SourceInstanceARN")
-# Whole kinds of resources may be named only with a condition, or where a node speaks of itself.
+_TAG_KEYS = ("ResourceTag", "RequestTag", "CreateAction", "SourceInstanceARN")
+# All resources of a kind need a condition, except where a node can only report about itself.
 _KINDS = ("instance/*", "volume/*", "network-interface/*", "launch-template/*", "security-group/*", "placement-group/*")
-_OF_ITSELF = ("ssm:UpdateInstanceInformation",)
+_SELF_REPORTS = ("ssm:UpdateInstanceInformation",)
 
 
-def _whole_kinds_are_bound(props: Props) -> bool:
+def _whole_kinds_have_conditions(props: Props) -> bool:
     for actions, resources, condition in _allowed(props):
-        bound = any(word in key for operator in condition.values() for key in operator for word in _BOUND)
-        whole = any(one.endswith(_KINDS) for one in resources)
-        if whole and not bound and set(actions) - set(_OF_ITSELF):
+        tagged = any(word in key for operator in condition.values() for key in operator for word in _TAG_KEYS)
+        whole = any(resource.endswith(_KINDS) for resource in resources)
+        if whole and not tagged and set(actions) - set(_SELF_REPORTS):
             return False
     return True
 
 
 def _passes_named_roles(props: Props) -> bool:
     return all(
-        "iam:PassRole" not in actions or (all("*" not in one for one in resources) and "StringEquals" in condition)
+        "iam:PassRole" not in actions
+        or (all("*" not in resource for resource in resources) and "StringEquals" in condition)
         for actions, resources, condition in _allowed(props)
     )
 
@@ -67,31 +72,32 @@ _TRUSTED = {"ec2.amazonaws.com", "budgets.amazonaws.com", "vpc-flow-logs.amazona
 
 
 def _trusts_one_service(props: Props) -> bool:
-    for one in json.loads(props["assumeRolePolicy"])["Statement"]:
-        principal = one["Principal"]
+    for statement in json.loads(props["assumeRolePolicy"])["Statement"]:
+        principal = statement["Principal"]
         if not isinstance(principal, dict) or set(principal) != {"Service"} or principal["Service"] not in _TRUSTED:
             return False
-        if principal["Service"] != "ec2.amazonaws.com" and "aws:SourceAccount" not in json.dumps(one.get("Condition")):
+        if principal["Service"] != "ec2.amazonaws.com" and "aws:SourceAccount" not in json.dumps(
+            statement.get("Condition")
+        ):
             return False
     return True
 
 
-def _key_is_ours(props: Props) -> bool:
-    """`*` as principal only where a condition names who is meant."""
+def _names_principals(props: Props) -> bool:
     return all(
-        one["Principal"] != "*"
-        and (one["Principal"] != {"AWS": "*"} or "aws:PrincipalArn" in json.dumps(one.get("Condition")))
-        for one in _statements(props)
+        statement["Principal"] != "*"
+        and (statement["Principal"] != {"AWS": "*"} or "aws:PrincipalArn" in json.dumps(statement.get("Condition")))
+        for statement in _statements(props)
     )
 
 
 def _tls_only(props: Props) -> bool:
     return any(
-        one["Effect"] == "Deny"
-        and one["Principal"] == "*"
-        and one["Action"] == "s3:*"
-        and one.get("Condition") == {"Bool": {"aws:SecureTransport": "false"}}
-        for one in _statements(props)
+        statement["Effect"] == "Deny"
+        and statement["Principal"] == "*"
+        and statement["Action"] == "s3:*"
+        and statement.get("Condition") == {"Bool": {"aws:SecureTransport": "false"}}
+        for statement in _statements(props)
     )
 
 
@@ -109,30 +115,35 @@ def _trust(principal: Any) -> Props:
 RULES: tuple[Rule, ...] = (
     Rule(
         "S3_TLS_ONLY",
+        "A bucket's policy refuses requests without TLS.",
         ("aws:s3/bucketPolicy:BucketPolicy",),
         _tls_only,
         (("aws:s3/bucketPolicy:BucketPolicy", _doc(Action="s3:GetObject", Principal="*", Resource="*")),),
     ),
     Rule(
         "CKV_AWS_62/63",
+        "A policy allows no wildcard actions.",
         (ROLE_POLICY, POLICY),
         _no_star_action,
         ((ROLE_POLICY, {"policy": json.dumps(_BAD_DOC)}), (POLICY, _doc(Action=["s3:*"], Resource="arn:x"))),
     ),
     Rule(
         "CKV_AWS_355",
+        "A policy allows resource * only for actions without resources.",
         (ROLE_POLICY, POLICY),
         _no_star_resource,
         ((ROLE_POLICY, _doc(Action=["ec2:TerminateInstances"], Resource="*")),),
     ),
     Rule(
         "WHOLE_KINDS",
+        "A policy allows all resources of a kind only with a condition on tags.",
         (ROLE_POLICY, POLICY),
-        _whole_kinds_are_bound,
+        _whole_kinds_have_conditions,
         ((ROLE_POLICY, _doc(Action=["ec2:TerminateInstances"], Resource=["arn:aws:ec2:r:a:instance/*"])),),
     ),
     Rule(
         "PASS_ROLE",
+        "A policy allows iam:PassRole only for named roles and a named service.",
         (ROLE_POLICY, POLICY),
         _passes_named_roles,
         (
@@ -142,6 +153,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "CKV_AWS_60/61",
+        "A role trusts a single AWS service, and outside EC2 only on behalf of this account.",
         (ROLE,),
         _trusts_one_service,
         (
@@ -153,20 +165,23 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "CKV_AWS_274",
+        "A role has no policies managed by AWS.",
         (ROLE,),
         lambda props: not props.get("managedPolicyArns"),
         ((ROLE, _trust({"Service": "ec2.amazonaws.com"}) | {"managedPolicyArns": ["arn:aws:iam::aws:policy/x"]}),),
     ),
     Rule(
         "CKV_AWS_7",
+        "A KMS key is rotated.",
         ("aws:kms/key:Key",),
         lambda props: props.get("enableKeyRotation") is True,
         (("aws:kms/key:Key", {"policy": "{}"}),),
     ),
     Rule(
         "CKV_AWS_33",
+        "A KMS key's policy has principal * only with a condition on the principal.",
         ("aws:kms/key:Key",),
-        _key_is_ours,
+        _names_principals,
         (("aws:kms/key:Key", _doc(Principal="*")), ("aws:kms/key:Key", _doc(Principal={"AWS": "*"}))),
     ),
 )

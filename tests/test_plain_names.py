@@ -20,6 +20,7 @@ NOT_YET_CLEAN = (
     "infra",
     "muster",
     "tests/infra",
+    "tests/muster",
     "tests/moto_patches.py",
     "tests/moto_server.py",
     "tests/simulator",

@@ -14,7 +14,7 @@ from infra.targets.cost import Cost, Line
 from infra.targets.registry import read_spec as read
 from muster.commands import cost as command
 from tests.infra.targets.aws.specs import group, spec
-from tests.infra.test_commands_screen import drawn
+from tests.muster.test_commands_screen import drawn
 
 STACKS = Path(__file__).parents[4] / "stacks"
 FULL = read(STACKS / "Pulumi.aws-full.yaml")

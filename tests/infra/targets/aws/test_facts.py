@@ -16,8 +16,8 @@ from infra.targets.aws.facts import gather
 from infra.targets.facts import Facts, Machine, Slurm
 from muster.commands import status
 from tests.infra.targets.aws.specs import spec
-from tests.infra.test_commands_parts import node
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.muster.test_commands_parts import node
 
 SETS = (
     NodeSet(group="gpu", count=64, static=1, cpus=96, memory_mb=1_000_000),

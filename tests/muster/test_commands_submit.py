@@ -13,7 +13,7 @@ from infra import shell
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home
 from muster.commands import submit
-from tests.infra.test_commands_parts import fake_ssh
+from tests.muster.test_commands_parts import fake_ssh
 
 REPO = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 from cluster.inventory import Inventory, Node
 from infra.home import Home
 from muster.commands import job_layout, submit
-from tests.infra.test_commands_parts import fake_ssh
+from tests.muster.test_commands_parts import fake_ssh
 
 REPO = Path(__file__).parents[2]
 TRAIN = (REPO / "slurm" / "jobs" / "train.sbatch").read_text()

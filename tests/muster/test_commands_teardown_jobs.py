@@ -16,8 +16,8 @@ from infra.targets.target import Deployment
 from muster.commands import teardown_jobs
 from muster.commands.teardown_jobs import Jobs, running_jobs
 from tests.infra.targets.aws.build.test_job_queue import SPEC, report, start
-from tests.infra.test_commands_parts import fake_ssh, node
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
+from tests.muster.test_commands_parts import fake_ssh, node
 
 LOCAL = (LocalTarget(), Deployment("c", "s"))
 AWS = (AwsTarget(), Deployment(SPEC.name, "s", REGION))

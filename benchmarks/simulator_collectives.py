@@ -27,7 +27,7 @@ DATA = Path(__file__).parents[1] / "simulator" / "data"
 
 
 def main() -> None:
-    """Print the errors of collectives and return 1 if one exceeds its bound."""
+    """Print the errors of collectives, or fit the constants anew and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--by", choices=("system", "source"), default="system", help="what is left out in turn")
     parser.add_argument("--fit", action="store_true", help="fit anew and print the constants")

@@ -104,11 +104,11 @@ def _tls_only(props: Props) -> bool:
 _BAD_DOC = {"Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
 
 
-def _doc(**statement: Any) -> Props:
+def _doc(**statement: Any) -> dict[str, Any]:
     return {"policy": json.dumps({"Statement": [{"Effect": "Allow", **statement}]})}
 
 
-def _trust(principal: Any) -> Props:
+def _trust(principal: Any) -> dict[str, Any]:
     return {"assumeRolePolicy": json.dumps({"Statement": [{"Effect": "Allow", "Principal": principal}]})}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup", "benchmarks")
+ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup", "benchmarks", "policy")
 
 # The rooms below each room; the longest name that fits a module counts. A module may always import its own package.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -31,6 +31,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "trainer.auto.choose",
     ),
     "setup": (),
+    # The policy pack runs in an environment of its own.
+    "policy": (),
     "benchmarks": ROOMS,
 }
 # Which rooms may import a library.

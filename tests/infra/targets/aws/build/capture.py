@@ -37,7 +37,7 @@ SECRETS = {
 
 
 @dataclass(frozen=True)
-class Made:
+class CapturedResource:
     type: str
     name: str
     parent: str
@@ -56,11 +56,11 @@ class Made:
 
 
 @cache
-def example(stack: str) -> tuple[Made, ...]:
+def example(stack: str) -> tuple[CapturedResource, ...]:
     return capture(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), stack)
 
 
-def capture(spec: ClusterSpec, stack: str, *, preview: bool = False) -> tuple[Made, ...]:
+def capture(spec: ClusterSpec, stack: str, *, preview: bool = False) -> tuple[CapturedResource, ...]:
     monitor = _Recorder(_Mocks(spec))
     pulumi.runtime.set_mocks(monitor.mocks, project="muster", stack=stack, preview=preview, monitor=monitor)
 
@@ -73,15 +73,15 @@ def capture(spec: ClusterSpec, stack: str, *, preview: bool = False) -> tuple[Ma
 
     with TemporaryDirectory() as home, patch.dict(os.environ, _environment(home)), _no_wheels(home):
         program()
-    return tuple(sorted(monitor.made, key=lambda one: (one.type, one.parent, one.name)))
+    return tuple(sorted(monitor.captured, key=lambda resource: (resource.type, resource.parent, resource.name)))
 
 
-def of_type(made: tuple[Made, ...], *types: str) -> list[Made]:
-    return [one for one in made if one.type in types]
+def of_type(resources: tuple[CapturedResource, ...], *types: str) -> list[CapturedResource]:
+    return [resource for resource in resources if resource.type in types]
 
 
-def named(made: tuple[Made, ...], type_: str, name: str) -> Made:
-    return next(one for one in made if (one.type, one.name) == (type_, name))
+def named(resources: tuple[CapturedResource, ...], type_: str, name: str) -> CapturedResource:
+    return next(resource for resource in resources if (resource.type, resource.name) == (type_, name))
 
 
 def _environment(home: str) -> dict[str, str]:
@@ -97,16 +97,16 @@ def _no_wheels(home: str) -> Any:
 class _Recorder(MockMonitor):
     def __init__(self, mocks: Mocks) -> None:
         super().__init__(mocks)
-        self.made: list[Made] = []
+        self.captured: list[CapturedResource] = []
 
     def RegisterResource(self, request: Any) -> Any:  # the engine's own name
         answer = super().RegisterResource(request)
         if request.type != "pulumi:pulumi:Stack":
-            self.made.append(_made(request))
+            self.captured.append(_capture_request(request))
         return answer
 
 
-def _made(request: Any) -> Made:
+def _capture_request(request: Any) -> CapturedResource:
     raw = rpc.deserialize_properties(request.object)
     secret = frozenset(key for key, value in raw.items() if rpc.is_rpc_secret(value))
     options = {
@@ -117,7 +117,7 @@ def _made(request: Any) -> Made:
         "additionalSecretOutputs": list(request.additionalSecretOutputs),
         "dependencies": sorted(urn.split("::", 2)[2] for urn in request.dependencies),
     }
-    return Made(
+    return CapturedResource(
         type=request.type,
         name=request.name,
         parent=request.parent.rpartition("::")[2],
@@ -133,9 +133,9 @@ def _plain(value: Any) -> Any:
     if rpc.is_rpc_secret(value):
         return _plain(rpc.unwrap_rpc_secret(value))
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(resource) for key, resource in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(resource) for resource in value]
     if isinstance(value, pulumi.FileAsset):
         return f"file {Path(value.path).name}"
     if isinstance(value, float) and value.is_integer():
@@ -164,13 +164,13 @@ class _Mocks(Mocks):
             "AwsResolved": {
                 "account": ACCOUNT,
                 "partition": "aws",
-                "images": {one: f"ami-{one}" for one in inputs.get("parameters", {})},
+                "images": {resource: f"ami-{resource}" for resource in inputs.get("parameters", {})},
                 "zone": "us-east-1d" if inputs.get("instance_types") else "",
                 "subnet_zones": dict.fromkeys(inputs.get("subnet_ids", []), f"{self._region}a"),
                 "vpc_cidr": "10.9.0.0/16",
                 "filesystems": {
-                    one: {"kind": "efs", "host": f"{one}.efs", "export": "/"}
-                    for one in inputs.get("filesystem_ids", [])
+                    resource: {"kind": "efs", "host": f"{resource}.efs", "export": "/"}
+                    for resource in inputs.get("filesystem_ids", [])
                 },
             },
             "AwsHostKeys": {

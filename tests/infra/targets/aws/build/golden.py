@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.infra.targets.aws.build.capture import ROOT, STACKS, Made, example
+from tests.infra.targets.aws.build.capture import ROOT, STACKS, CapturedResource, example
 
 FOLDER = ROOT / "tests" / "golden" / "aws"
 SECRET, USER_DATA, DIGEST, SPEC = "<secret>", "<user data>", "<digest>", "<spec>"
@@ -21,32 +21,45 @@ def path(stack: str) -> Path:
     return FOLDER / f"{stack}.json"
 
 
-def text(made: tuple[Made, ...]) -> str:
-    return json.dumps([_entry(one) for one in made if one.custom], indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+def text(resources: tuple[CapturedResource, ...]) -> str:
+    return (
+        json.dumps(
+            [_entry(resource) for resource in resources if resource.custom],
+            indent=1,
+            ensure_ascii=False,
+            sort_keys=True,
+        )
+        + "\n"
+    )
 
 
 def write_all() -> list[Path]:
     """Those that were not as they should be."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    wanted = {path(stack): text(example(stack)) for stack in STACKS}
-    changed = [file for file, content in wanted.items() if not file.exists() or file.read_text() != content]
+    expected = {path(stack): text(example(stack)) for stack in STACKS}
+    changed = [file for file, content in expected.items() if not file.exists() or file.read_text() != content]
     for file in changed:
-        file.write_text(wanted[file])
-    for gone in set(FOLDER.glob("*.json")) - set(wanted):
+        file.write_text(expected[file])
+    for gone in set(FOLDER.glob("*.json")) - set(expected):
         gone.unlink()
         changed.append(gone)
     return changed
 
 
-def _entry(one: Made) -> dict[str, Any]:
+def _entry(resource: CapturedResource) -> dict[str, Any]:
     """Options only where they are set."""
-    options = {key: value for key, value in one.options.items() if value and key != "dependencies"}
-    shown = {key: _shown(key, value, one) for key, value in sorted(one.props.items()) if value is not None}
-    return {"type": one.type, "name": one.name, **({"options": options} if options else {}), "properties": shown}
+    options = {key: value for key, value in resource.options.items() if value and key != "dependencies"}
+    shown = {key: _shown(key, value, resource) for key, value in sorted(resource.props.items()) if value is not None}
+    return {
+        "type": resource.type,
+        "name": resource.name,
+        **({"options": options} if options else {}),
+        "properties": shown,
+    }
 
 
-def _shown(key: str, value: Any, one: Made) -> Any:
-    if key in one.secrets or key in one.options["additionalSecretOutputs"]:
+def _shown(key: str, value: Any, resource: CapturedResource) -> Any:
+    if key in resource.secrets or key in resource.options["additionalSecretOutputs"]:
         return SECRET
     if key in _USER_DATA:
         return USER_DATA
@@ -64,9 +77,9 @@ def _parsed(value: Any) -> Any:
 
 def _masked(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _masked(one) for key, one in value.items()}
+        return {key: _masked(resource) for key, resource in value.items()}
     if isinstance(value, list):
-        return [_masked(one) for one in value]
+        return [_masked(resource) for resource in value]
     return _DIGEST.sub(DIGEST, value) if isinstance(value, str) else value
 
 

@@ -25,18 +25,18 @@ def spec(stack: str = "aws-p5en-lustre") -> ClusterSpec:
     return read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
 
 
-def known(made: ClusterSpec) -> Inventory:
+def inventory_of(cluster_spec: ClusterSpec) -> Inventory:
     machines = {
         name: {"address": f"10.0.0.{number}", "host_key": f"ssh-ed25519 {name}", "machine_id": f"i-{name}"}
         for number, name in enumerate(("controller", "login"), 10)
     }
-    return build_inventory(plan(made), machines, "ssh-ed25519 compute")
+    return build_inventory(plan(cluster_spec), machines, "ssh-ed25519 compute")
 
 
-def props(made: ClusterSpec) -> dict[str, Any]:
+def props(cluster_spec: ClusterSpec) -> dict[str, Any]:
     return {
-        "inventory": known(made).model_dump_json(),
-        "spec": made.model_dump_json(),
+        "inventory": inventory_of(cluster_spec).model_dump_json(),
+        "spec": cluster_spec.model_dump_json(),
         "stack": "s",
         "region": REGION,
         "ssh_private_key": "KEY",
@@ -47,10 +47,10 @@ def test_ssh_goes_through_session_manager_to_pinned_hosts(tmp_path: Path, monkey
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     AccessProvider().create(props(spec()))
     folder = tmp_path / "s"
-    asked = subprocess.run(
+    config = subprocess.run(
         ["ssh", "-G", "-F", str(folder / "ssh_config"), "login"], text=True, capture_output=True, check=True
     ).stdout
-    settings = dict(line.partition(" ")[::2] for line in asked.splitlines())
+    settings = dict(line.partition(" ")[::2] for line in config.splitlines())
     assert settings["hostname"] == "i-login"
     assert settings["hostkeyalias"] == "login"
     assert settings["stricthostkeychecking"] in ("true", "yes")
@@ -63,64 +63,64 @@ def test_ssh_goes_through_session_manager_to_pinned_hosts(tmp_path: Path, monkey
 def test_nodes_that_are_launched_by_name_show_a_known_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     AccessProvider().create(props(spec()))
-    found = subprocess.run(
+    result = subprocess.run(
         ["ssh-keygen", "-F", "h200-2", "-f", str(tmp_path / "s" / "known_hosts")], text=True, capture_output=True
     )
-    assert "h200-* ssh-ed25519 compute" in found.stdout
+    assert "h200-* ssh-ed25519 compute" in result.stdout
 
 
 def test_files_that_are_gone_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
-    provider, wanted = AccessProvider(), props(spec())
-    made = dict(provider.create(wanted).outs)
-    assert not provider.diff("id", made, wanted).changes
+    provider, inputs = AccessProvider(), props(spec())
+    created = dict(provider.create(inputs).outs)
+    assert not provider.diff("id", created, inputs).changes
     (tmp_path / "s" / "ssh_config").unlink()
-    found = dict(provider.read("id", made).outs)
-    assert found["stale"] == ["ssh_config"]
-    assert provider.diff("id", found, wanted).changes
-    assert provider.update("id", found, wanted).outs["stale"] == []
+    result = dict(provider.read("id", created).outs)
+    assert result["stale"] == ["ssh_config"]
+    assert provider.diff("id", result, inputs).changes
+    assert provider.update("id", result, inputs).outs["stale"] == []
 
 
 def test_a_script_runs_through_systems_manager(aws: Moto) -> None:  # noqa: F811
     ec2 = aws.client("ec2")
     image = ec2.describe_images()["Images"][0]["ImageId"]
-    made = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
-    answer = run_command.run(REGION, made, "true", 30)
+    instance = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    answer = run_command.run(REGION, instance, "true", 30)
     assert answer.code == 0
     assert [call.action for call in aws.calls if call.service == "ssm"] == ["SendCommand", "GetCommandInvocation"]
 
 
 def test_static_nodes_are_what_the_gate_crosses() -> None:
-    made = spec()
-    found = add_static_nodes("h200.muster.internal", known(made))
-    assert static_names(plan(made)) == ["h200-1", "h200-2"]
-    assert [(n.name, n.address, n.gpus.count, n.fabric, n.host_key) for n in found.compute] == [
+    cluster_spec = spec()
+    result = add_static_nodes("h200.muster.internal", inventory_of(cluster_spec))
+    assert static_names(plan(cluster_spec)) == ["h200-1", "h200-2"]
+    assert [(n.name, n.address, n.gpus.count, n.fabric, n.host_key) for n in result.compute] == [
         ("h200-1", "h200-1.h200.muster.internal", 8, "efa", "ssh-ed25519 compute"),
         ("h200-2", "h200-2.h200.muster.internal", 8, "efa", "ssh-ed25519 compute"),
     ]
 
 
 def test_where_every_node_comes_and_goes_there_is_nothing_to_cross(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*_: object) -> Completed:
+    def refuse(*_: object) -> Completed:
         raise AssertionError("nobody is to be asked")
 
-    monkeypatch.setattr(run_command, "run", asked)
-    given = {"inventory": known(spec("aws-p5-autoscaled")).model_dump_json(), "environment": "/shared/env/x"}
+    monkeypatch.setattr(run_command, "run", refuse)
+    given = {"inventory": inventory_of(spec("aws-p5-autoscaled")).model_dump_json(), "environment": "/shared/env/x"}
     outs = gate.AwsGateProvider().create({**given, "user": "muster", "applied": "1", "region": REGION}).outs
     assert (outs["ready"]["nodes"], outs["ready"]["tested"]) == ([], [])
 
 
 def test_the_gate_asks_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = spec()
-    found = add_static_nodes("d", known(made))
-    asked: list[str] = []
+    cluster_spec = spec()
+    result = add_static_nodes("d", inventory_of(cluster_spec))
+    instances: list[str] = []
 
     def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
-        asked.append(instance)
+        instances.append(instance)
         return Completed(1, "slurm_load_node error: Unable to contact slurm controller", "")
 
     monkeypatch.setattr(run_command, "run", answer)
-    given = {"inventory": found.model_dump_json(), "environment": "/shared/env/x", "user": "muster", "applied": "1"}
+    given = {"inventory": result.model_dump_json(), "environment": "/shared/env/x", "user": "muster", "applied": "1"}
     with pytest.raises(Exception, match="Unable to contact slurm controller"):
         gate.AwsGateProvider().create({**given, "region": REGION})
-    assert set(asked) == {"i-controller"}
+    assert set(instances) == {"i-controller"}

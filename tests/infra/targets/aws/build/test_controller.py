@@ -13,7 +13,9 @@ MACHINE = f"muster:aws:Controller${INSTANCE}::controller"
 @pytest.mark.parametrize("stack", STACKS)
 def test_only_what_must_know_the_machine_needs_it(stack: str) -> None:
     """Interface, volume, name, bundle and templates do not: another machine changes none of them."""
-    need = {one.type.rpartition(":")[2] for one in example(stack) if MACHINE in one.options["dependencies"]}
+    need = {
+        resource.type.rpartition(":")[2] for resource in example(stack) if MACHINE in resource.options["dependencies"]
+    }
     assert need == {"VolumeAttachment", "AwsAccess", "AwsReported", "AwsReadyGate", "Nodes"}
 
 

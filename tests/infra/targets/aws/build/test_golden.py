@@ -33,7 +33,7 @@ def test_no_secret_is_in_a_golden_copy(stack: str) -> None:
 def test_preview_and_up_make_the_same_resources(stack: str) -> None:
     """Nothing may be made in answer to what only an `up` knows."""
     previewed = capture(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), stack, preview=True)
-    assert [one.label for one in previewed] == [one.label for one in example(stack)]
+    assert [resource.label for resource in previewed] == [resource.label for resource in example(stack)]
 
 
 def test_another_order_of_groups_is_the_same_cluster() -> None:

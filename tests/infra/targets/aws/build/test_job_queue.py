@@ -24,16 +24,18 @@ SPEC = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
 def start(aws: Moto, role: str, stack: str = "s") -> str:  # noqa: F811
     ec2 = aws.client("ec2")
     tags = {"muster.cluster": SPEC.name, "muster.stack": stack, "muster.role": role}
-    wanted = [{"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
+    specification = [
+        {"ResourceType": "instance", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+    ]
     image = ec2.describe_images()["Images"][0]["ImageId"]
-    made = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, TagSpecifications=wanted)
-    return str(made["Instances"][0]["InstanceId"])
+    response = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, TagSpecifications=specification)
+    return str(response["Instances"][0]["InstanceId"])
 
 
 def report(aws: Moto, state: Any) -> None:  # noqa: F811
-    said = Report(instance="i-1", state=state).model_dump_json()
+    text = Report(instance="i-1", state=state).model_dump_json()
     name = parameters.node(SPEC.name, "controller")
-    aws.client("ssm").put_parameter(Name=name, Value=said, Type="String", Overwrite=True)
+    aws.client("ssm").put_parameter(Name=name, Value=text, Type="String", Overwrite=True)
 
 
 def test_where_nothing_exists_nothing_runs(aws: Moto) -> None:  # noqa: F811
@@ -72,22 +74,25 @@ def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pyt
     controller = start(aws, "controller")
     start(aws, "compute")
     report(aws, "ready")
-    asked: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
 
     def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
-        asked.append((region, instance))
+        calls.append((region, instance))
         return Completed(0, "h200-1 17\n", "")
 
     monkeypatch.setattr(run_command, "run", answer)
     queue = queue_at("us-east-1", SPEC.name, "s")
     assert isinstance(queue, SlurmQueue)
     assert queue.jobs(["h200-1"]) == {"h200-1": ["17"]}
-    assert asked == [("us-east-1", controller)]
+    assert calls == [("us-east-1", controller)]
 
 
 @pytest.mark.parametrize(("patience_s", "begins_within_s"), [(5.0, 30), (90.0, 90)])
 def test_a_script_that_was_given_up_is_not_begun_later(aws: Moto, patience_s: float, begins_within_s: int) -> None:  # noqa: F811
     run_command.run("us-east-1", start(aws, "controller"), "true", patience_s)
     (sent,) = aws.of("SendCommand")
-    asked = json.loads(sent.params["body"])
-    assert (asked["TimeoutSeconds"], asked["Parameters"]["executionTimeout"]) == (begins_within_s, [f"{patience_s:g}"])
+    request = json.loads(sent.params["body"])
+    assert (request["TimeoutSeconds"], request["Parameters"]["executionTimeout"]) == (
+        begins_within_s,
+        [f"{patience_s:g}"],
+    )

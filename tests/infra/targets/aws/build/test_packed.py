@@ -27,7 +27,7 @@ def test_every_node_knows_the_host_keys_of_all_of_them(stack: str) -> None:
 
     with patch.object(build_bundle, "pack_bundle", pack):
         capture(spec, stack)
-    (found,) = packed
-    keys = dict(line.split(" ", 1) for line in render_known_hosts(found).splitlines())
-    fixed = {f"{node.name},{node.address}": f"ssh-ed25519 PUBLIC-{node.role}" for node in found.nodes}
+    (inventory,) = packed
+    keys = dict(line.split(" ", 1) for line in render_known_hosts(inventory).splitlines())
+    fixed = {f"{node.name},{node.address}": f"ssh-ed25519 PUBLIC-{node.role}" for node in inventory.nodes}
     assert keys == fixed | {f"{group}-*": "ssh-ed25519 PUBLIC-compute" for group in spec.groups}

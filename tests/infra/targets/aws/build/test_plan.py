@@ -32,13 +32,13 @@ def spec(**more: Any) -> ClusterSpec:
 @given(prefix=st.integers(16, 24), count=st.integers(1, 6))
 def test_subnets_are_inside_the_range_and_apart(prefix: int, count: int) -> None:
     zones = [f"us-east-1{letter}" for letter in "abcdef"[:count]]
-    found = network.subnets(spec(aws={"region": "us-east-1", "zones": zones}, network={"cidr": f"10.0.0.0/{prefix}"}))
-    ranges = [IPv4Network(one.cidr) for one in found]
-    assert all(one.subnet_of(IPv4Network(f"10.0.0.0/{prefix}")) for one in ranges)
-    assert not any(one.overlaps(two) for number, one in enumerate(ranges) for two in ranges[:number])
-    assert [one.zone for one in found if not one.public] == zones
-    assert [(one.zone, one.cidr.rpartition("/")[2]) for one in found if one.public] == [(zones[0], "28")]
-    private = sum(IPv4Network(one.cidr).num_addresses for one in found if not one.public)
+    subnets = network.subnets(spec(aws={"region": "us-east-1", "zones": zones}, network={"cidr": f"10.0.0.0/{prefix}"}))
+    ranges = [IPv4Network(item.cidr) for item in subnets]
+    assert all(item.subnet_of(IPv4Network(f"10.0.0.0/{prefix}")) for item in ranges)
+    assert not any(item.overlaps(two) for number, item in enumerate(ranges) for two in ranges[:number])
+    assert [item.zone for item in subnets if not item.public] == zones
+    assert [(item.zone, item.cidr.rpartition("/")[2]) for item in subnets if item.public] == [(zones[0], "28")]
+    private = sum(IPv4Network(item.cidr).num_addresses for item in subnets if not item.public)
     assert private >= 2 ** (32 - prefix) / 4
 
 
@@ -54,11 +54,11 @@ def test_without_zones_there_is_one_place_that_aws_names() -> None:
 
 
 def test_ways_are_tried_purchase_by_purchase() -> None:
-    wanted = {"kind": "spot", "fallback": ["on-demand"], "zones": ["us-east-1b", "us-east-1a"]}
-    group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": wanted}
+    capacity_fields = {"kind": "spot", "fallback": ["on-demand"], "zones": ["us-east-1b", "us-east-1a"]}
+    group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": capacity_fields}
     zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
-    made = spec(aws={"region": "us-east-1", "zones": zones}, groups={"gpu": group})
-    ways = capacity.planned_launches(made, made.groups["gpu"])
+    described = spec(aws={"region": "us-east-1", "zones": zones}, groups={"gpu": group})
+    ways = capacity.planned_launches(described, described.groups["gpu"])
     assert [(way.purchase, way.place.zone) for way in ways] == [
         ("spot", "us-east-1b"),
         ("spot", "us-east-1a"),
@@ -70,15 +70,20 @@ def test_ways_are_tried_purchase_by_purchase() -> None:
 def test_subnets_whose_zone_turns_out_to_be_another_are_left_out() -> None:
     ids = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
     group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": {"zones": ["us-east-1b"]}}
-    made = spec(network={"vpc_id": "vpc-0123456789abcdef0", "subnet_ids": ids}, groups={"gpu": group})
-    ways = capacity.planned_launches(made, made.groups["gpu"])
+    described = spec(network={"vpc_id": "vpc-0123456789abcdef0", "subnet_ids": ids}, groups={"gpu": group})
+    ways = capacity.planned_launches(described, described.groups["gpu"])
     assert [way.place.label for way in ways] == ids
-    known = {"launch_template_id": "lt-1", "launch_template_version": "1"}
-    found = [{**known, "subnet_id": ids[0], "zone": "us-east-1a"}, {**known, "subnet_id": ids[1], "zone": "us-east-1b"}]
-    assert [one.subnet_id for one in capacity.fleet_group("gpu", made.groups["gpu"], ways, found).options] == [ids[1]]
-    nowhere = [{**one, "zone": "us-east-1a"} for one in found]
+    template = {"launch_template_id": "lt-1", "launch_template_version": "1"}
+    results = [
+        {**template, "subnet_id": ids[0], "zone": "us-east-1a"},
+        {**template, "subnet_id": ids[1], "zone": "us-east-1b"},
+    ]
+    assert [item.subnet_id for item in capacity.fleet_group("gpu", described.groups["gpu"], ways, results).options] == [
+        ids[1]
+    ]
+    nowhere = [{**item, "zone": "us-east-1a"} for item in results]
     with pytest.raises(ValueError, match="no subnet is in us-east-1b; allowed: the zones of the subnets, us-east-1a"):
-        capacity.fleet_group("gpu", made.groups["gpu"], ways, nowhere)
+        capacity.fleet_group("gpu", described.groups["gpu"], ways, nowhere)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +111,9 @@ def test_lustre_that_is_not_sold(storage_: Storage, message: str) -> None:
     ],
 )
 def test_lustre_sizes(storage_: Storage, size: int) -> None:
-    made = storage.lustre(storage_).file_system
-    assert (made["storage_capacity"], made["deployment_type"]) == (size, "PERSISTENT_2")
-    assert made["metadata_configuration"] == {"mode": "AUTOMATIC"}
+    described = storage.lustre(storage_).file_system
+    assert (described["storage_capacity"], described["deployment_type"]) == (size, "PERSISTENT_2")
+    assert described["metadata_configuration"] == {"mode": "AUTOMATIC"}
 
 
 def test_a_bucket_appears_below_its_own_name() -> None:
@@ -124,20 +129,20 @@ def test_a_statement_about_everything_needs_a_reason() -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_no_policy_has_a_wildcard_without_a_reason(role: Any) -> None:
-    for one in role(SCOPE):
-        assert not any("*" in action for action in one.actions)
-        whole_kind = any(resource.endswith(":instance/*") for resource in one.resources) and not one.conditions
-        assert ("*" in one.resources or whole_kind) == bool(one.reason), one.sid
+    for item in role(SCOPE):
+        assert not any("*" in action for action in item.actions)
+        whole_kind = any(resource.endswith(":instance/*") for resource in item.resources) and not item.conditions
+        assert ("*" in item.resources or whole_kind) == bool(item.reason), item.sid
 
 
 def test_a_pool_of_reservations_is_allowed_with_its_reason() -> None:
     pool = Scope(**{**vars(SCOPE), "reservations": ["arn:aws:resource-groups:us-east-1:1:group/pool"]})
-    wide = [one for one in iam.controller(pool) if one.sid == "LaunchIntoPool"]
-    assert [(one.resources, bool(one.reason)) for one in wide] == [
+    wide = [item for item in iam.controller(pool) if item.sid == "LaunchIntoPool"]
+    assert [(item.resources, bool(item.reason)) for item in wide] == [
         (("arn:aws:ec2:us-east-1:1:capacity-reservation/*",), True)
     ]
     single = Scope(**{**vars(SCOPE), "reservations": ["cr-1"]})
-    assert [one.sid for one in iam.controller(single) if one.sid == "LaunchIntoPool"] == []
+    assert [item.sid for item in iam.controller(single) if item.sid == "LaunchIntoPool"] == []
 
 
 def test_only_the_controller_reads_what_it_may_launch_and_nobody_the_whole_bucket() -> None:
@@ -152,13 +157,13 @@ def test_only_the_controller_reads_what_it_may_launch_and_nobody_the_whole_bucke
 
 def test_the_role_of_spot_is_made_only_where_spot_is_bought() -> None:
     buys = Scope(**{**vars(SCOPE), "spot": True})
-    assert ["FirstSpot" in {one.sid for one in iam.controller(scope)} for scope in (SCOPE, buys)] == [False, True]
+    assert ["FirstSpot" in {item.sid for item in iam.controller(scope)} for scope in (SCOPE, buys)] == [False, True]
 
 
 def test_the_controller_may_do_with_the_key_all_that_a_disk_takes() -> None:
     """https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html"""
-    by_ec2 = [one for one in iam.controller(SCOPE) if one.sid.startswith("EncryptDisks")]
-    assert {action for one in by_ec2 for action in one.actions} == {
+    by_ec2 = [item for item in iam.controller(SCOPE) if item.sid.startswith("EncryptDisks")]
+    assert {action for item in by_ec2 for action in item.actions} == {
         "kms:CreateGrant",
         "kms:Decrypt",
         "kms:DescribeKey",
@@ -169,7 +174,7 @@ def test_the_controller_may_do_with_the_key_all_that_a_disk_takes() -> None:
 
 
 def _objects(statements: Iterable[Statement], action: str) -> set[str]:
-    return {resource for one in statements if action in one.actions for resource in one.resources}
+    return {resource for item in statements if action in item.actions for resource in item.resources}
 
 
 def machine() -> launch_template.Machine:
@@ -188,16 +193,16 @@ def machine() -> launch_template.Machine:
     ],
 )
 def test_how_a_machine_is_bought(purchase: Any, reservation: str | None, market: str | None, target: Any) -> None:
-    made = launch_template.arguments(machine(), purchase, reservation)
-    assert made.get("instance_market_options", {}).get("market_type") == market
-    assert made.get("capacity_reservation_specification", {}).get("capacity_reservation_target") == target
+    described = launch_template.arguments(machine(), purchase, reservation)
+    assert described.get("instance_market_options", {}).get("market_type") == market
+    assert described.get("capacity_reservation_specification", {}).get("capacity_reservation_target") == target
 
 
 def test_interfaces_ask_for_no_address() -> None:
     first, second = launch_template.arguments(machine(), "on-demand")["network_interfaces"]
     assert first["associate_public_ip_address"] == "false"
     assert not {"associate_public_ip_address", "subnet_id", "private_ip_address"} & set(second)
-    assert [(one["network_card_index"], one["device_index"], one["interface_type"]) for one in (first, second)] == [
+    assert [(item["network_card_index"], item["device_index"], item["interface_type"]) for item in (first, second)] == [
         (0, 0, "interface"),
         (0, 1, "efa-only"),
     ]
@@ -205,9 +210,9 @@ def test_interfaces_ask_for_no_address() -> None:
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_images_are_looked_up_only_where_the_spec_names_none(stack: str) -> None:
-    made = read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
-    kinds = set(images.parameters(made))
-    section = aws_section(made)
+    described = read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
+    kinds = set(images.parameters(described))
+    section = aws_section(described)
     assert section
     named = {"plain-x86_64": section.plain_ami, "gpu-x86_64": section.ami}
     assert kinds == {kind for kind, image in named.items() if not image}

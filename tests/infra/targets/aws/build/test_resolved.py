@@ -37,23 +37,23 @@ def changes(olds: dict[str, Any], args: ResolvedArgs) -> bool:
 
 
 def test_account_image_and_zone(aws: Moto) -> None:  # noqa: F811
-    found = resolved(ARGS)
-    assert (found["account"], found["partition"]) == (ACCOUNT, "aws")
-    assert found["images"]["plain-x86_64"].startswith("ami-")
+    values = resolved(ARGS)
+    assert (values["account"], values["partition"]) == (ACCOUNT, "aws")
+    assert values["images"]["plain-x86_64"].startswith("ami-")
     offered = aws.client("ec2").describe_instance_type_offerings(
         LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": ["g6.8xlarge"]}]
     )
-    assert found["zone"] in [one["Location"] for one in offered["InstanceTypeOfferings"]]
+    assert values["zone"] in [offering["Location"] for offering in offered["InstanceTypeOfferings"]]
 
 
 def test_what_is_known_is_not_asked_again(aws: Moto) -> None:  # noqa: F811
     first = resolved(ARGS)
-    kept = first | {"images": {"plain-x86_64": "ami-old"}, "zone": first["zone"]}
-    assert not changes(kept, ARGS)
+    stored = first | {"images": {"plain-x86_64": "ami-old"}, "zone": first["zone"]}
+    assert not changes(stored, ARGS)
     aws.calls.clear()
     more = replace(ARGS, parameters={**ARGS.parameters, "gpu-x86_64": PARAMETER})
-    assert changes(kept, more)
-    after = again(kept, more)
+    assert changes(stored, more)
+    after = again(stored, more)
     assert after["images"]["plain-x86_64"] == "ami-old"
     assert after["images"]["gpu-x86_64"].startswith("ami-")
     assert after["zone"] == first["zone"]
@@ -91,9 +91,9 @@ def test_subnets_and_filesystems_that_exist(aws: Moto) -> None:  # noqa: F811
     zone = f"{REGION}b"
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24", AvailabilityZone=zone)["Subnet"]["SubnetId"]
     home = efs.create_file_system(CreationToken="home")["FileSystemId"]
-    found = resolved(replace(ARGS, instance_types=[], vpc_id=vpc, subnet_ids=[subnet], filesystem_ids=[home]))
-    assert (found["subnet_zones"], found["vpc_cidr"], found["zone"]) == ({subnet: zone}, "10.9.0.0/16", "")
-    assert found["filesystems"] == {home: {"kind": "efs", "host": f"{home}.efs.{REGION}.amazonaws.com", "export": "/"}}
+    values = resolved(replace(ARGS, instance_types=[], vpc_id=vpc, subnet_ids=[subnet], filesystem_ids=[home]))
+    assert (values["subnet_zones"], values["vpc_cidr"], values["zone"]) == ({subnet: zone}, "10.9.0.0/16", "")
+    assert values["filesystems"] == {home: {"kind": "efs", "host": f"{home}.efs.{REGION}.amazonaws.com", "export": "/"}}
 
 
 def test_two_subnets_of_one_zone_are_refused(aws: Moto) -> None:  # noqa: F811
@@ -109,22 +109,22 @@ def test_two_subnets_of_one_zone_are_refused(aws: Moto) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "text"),
     [
         ("subnet_ids", ["subnet-0123456789abcdef0"], r"network.subnet_ids: .*InvalidSubnetID.NotFound"),
         ("vpc_id", "vpc-0123456789abcdef0", r"network.vpc_id: .*InvalidVpcID.NotFound"),
     ],
 )
-def test_a_network_that_does_not_exist_is_told(aws: Moto, field: str, value: Any, said: str) -> None:  # noqa: F811
-    with pytest.raises(Problem, match=said):
+def test_a_network_that_does_not_exist_is_told(aws: Moto, field: str, value: Any, text: str) -> None:  # noqa: F811
+    with pytest.raises(Problem, match=text):
         resolved(replace(ARGS, instance_types=[], **{field: value}))
 
 
 def test_an_fsx_filesystem_of_another_kind_is_refused(aws: Moto) -> None:  # noqa: F811
-    made = aws.client("fsx").create_file_system(
+    created = aws.client("fsx").create_file_system(
         FileSystemType="WINDOWS", StorageCapacity=300, SubnetIds=["subnet-0123456789abcdef0"]
     )
-    id_ = made["FileSystem"]["FileSystemId"]
+    id_ = created["FileSystem"]["FileSystemId"]
     with pytest.raises(Problem, match=f"{id_} is an FSx filesystem of type WINDOWS"):
         resolved(replace(ARGS, instance_types=[], filesystem_ids=[id_]))
 

@@ -23,8 +23,10 @@ SUPPRESSED: dict[tuple[str, str], str] = {}
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_no_example_breaks_a_rule(stack: str) -> None:
-    found = [(rule, one.label) for one in example(stack) for rule in find_violations(one.type, one.props)]
-    assert [(rule, label) for rule, label in found if (rule, label) not in SUPPRESSED] == []
+    violations_found = [
+        (rule, resource.label) for resource in example(stack) for rule in find_violations(resource.type, resource.props)
+    ]
+    assert [(rule, label) for rule, label in violations_found if (rule, label) not in SUPPRESSED] == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -39,7 +41,7 @@ def test_a_rule_refuses_what_it_is_for(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_a_rule_has_something_to_look_at(rule: Rule) -> None:
     """A type that was renamed would otherwise pass for ever."""
-    seen = {one.type for stack in STACKS for one in example(stack)}
+    seen = {resource.type for stack in STACKS for resource in example(stack)}
     assert [type_ for type_ in rule.types if type_ not in seen] == []
 
 
@@ -51,15 +53,15 @@ def test_no_machine_has_a_secret_in_its_properties(stack: str) -> None:
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_an_own_network_has_a_flow_log_and_an_empty_default_group(stack: str) -> None:
-    made = example(stack)
-    networks = len(of_type(made, "aws:ec2/vpc:Vpc"))
-    assert len(of_type(made, "aws:ec2/flowLog:FlowLog")) == networks
-    assert len(of_type(made, "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup")) == networks
+    resources = example(stack)
+    networks = len(of_type(resources, "aws:ec2/vpc:Vpc"))
+    assert len(of_type(resources, "aws:ec2/flowLog:FlowLog")) == networks
+    assert len(of_type(resources, "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup")) == networks
 
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_every_bucket_is_closed_in_every_way(stack: str) -> None:
-    made = example(stack)
+    resources = example(stack)
     for kind in (
         "BucketPublicAccessBlock",
         "BucketServerSideEncryptionConfiguration",
@@ -67,29 +69,31 @@ def test_every_bucket_is_closed_in_every_way(stack: str) -> None:
         "BucketPolicy",
     ):
         token = f"aws:s3/{kind[0].lower()}{kind[1:]}:{kind}"
-        closed = {one.props["bucket"] for one in of_type(made, token)}
-        assert closed == {one.props["bucket"] for one in of_type(made, "aws:s3/bucket:Bucket")}, kind
+        closed = {resource.props["bucket"] for resource in of_type(resources, token)}
+        assert closed == {resource.props["bucket"] for resource in of_type(resources, "aws:s3/bucket:Bucket")}, kind
 
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_compute_nodes_may_say_anything_to_each_other_both_ways(stack: str) -> None:
-    made = example(stack)
+    resources = example(stack)
     for kind in (INGRESS, EGRESS):
         own = [
-            one.props
-            for one in of_type(made, kind)
-            if one.props["securityGroupId"] == one.props.get("referencedSecurityGroupId") == "SecurityGroup/compute"
+            resource.props
+            for resource in of_type(resources, kind)
+            if resource.props["securityGroupId"]
+            == resource.props.get("referencedSecurityGroupId")
+            == "SecurityGroup/compute"
         ]
-        assert [(one["ipProtocol"], "fromPort" in one) for one in own] == [("-1", False)]
+        assert [(resource["ipProtocol"], "fromPort" in resource) for resource in own] == [("-1", False)]
 
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_what_one_end_may_say_the_other_may_hear(stack: str) -> None:
     rules = security.rules(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"))
-    said = {(r.group, r.peer, r.protocol, r.ports) for r in rules if r.direction == "out"}
-    heard = {(r.peer, r.group, r.protocol, r.ports) for r in rules if r.direction == "in"}
-    inside = {one for one in said if one[1] not in (security.WORLD, security.VPC)}
-    assert inside == {one for one in heard if one[0] != security.VPC}
+    outbound = {(r.group, r.peer, r.protocol, r.ports) for r in rules if r.direction == "out"}
+    inbound = {(r.peer, r.group, r.protocol, r.ports) for r in rules if r.direction == "in"}
+    inside = {resource for resource in outbound if resource[1] not in (security.WORLD, security.VPC)}
+    assert inside == {resource for resource in inbound if resource[0] != security.VPC}
 
 
 def test_names_of_rules_are_their_own() -> None:
@@ -115,13 +119,17 @@ def test_lustre_over_efa_is_open_between_servers_and_clients() -> None:
 
 def test_a_boundary_bounds_every_role() -> None:
     roles = of_type(example("aws-full"), "aws:iam/role:Role")
-    assert {one.props.get("permissionsBoundary") for one in roles} == {"arn:aws:iam::123456789012:policy/boundary"}
+    assert {resource.props.get("permissionsBoundary") for resource in roles} == {
+        "arn:aws:iam::123456789012:policy/boundary"
+    }
     assert len(roles) == 5
 
 
 def test_the_controller_ends_only_compute_nodes_of_its_cluster() -> None:
     policy = next(
-        one for one in of_type(example("aws-full"), "aws:iam/rolePolicy:RolePolicy") if one.name == "controller"
+        resource
+        for resource in of_type(example("aws-full"), "aws:iam/rolePolicy:RolePolicy")
+        if resource.name == "controller"
     )
     ends = [s for s in json.loads(policy.props["policy"])["Statement"] if "ec2:TerminateInstances" in s["Action"]]
     tags = {"aws:ResourceTag/muster.cluster": "full", "aws:ResourceTag/muster.role": "compute"}
@@ -129,7 +137,10 @@ def test_the_controller_ends_only_compute_nodes_of_its_cluster() -> None:
 
 
 def test_only_the_controller_may_read_the_password_and_launch() -> None:
-    policies = {one.name: one.props["policy"] for one in of_type(example("aws-full"), "aws:iam/rolePolicy:RolePolicy")}
+    policies = {
+        resource.name: resource.props["policy"]
+        for resource in of_type(example("aws-full"), "aws:iam/rolePolicy:RolePolicy")
+    }
     for right in ("db-password", "ec2:RunInstances", "iam:PassRole", "route53:"):
         assert [name for name, text in policies.items() if right in text] == ["controller"], right
 
@@ -137,15 +148,17 @@ def test_only_the_controller_may_read_the_password_and_launch() -> None:
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_role_policy_fits(stack: str) -> None:
     """IAM takes 10,240 characters of inline policies per role, blanks not counted."""
-    for one in of_type(example(stack), "aws:iam/rolePolicy:RolePolicy"):
-        assert len("".join(one.props["policy"].split())) < 10_240
+    for resource in of_type(example(stack), "aws:iam/rolePolicy:RolePolicy"):
+        assert len("".join(resource.props["policy"].split())) < 10_240
 
 
 def test_a_larger_cluster_has_no_larger_policies() -> None:
     spec = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
     group = next(iter(spec.groups.values())).model_copy(update={"count": 256})
     many = capture(spec.model_copy(update={"groups": {f"g{number}": group for number in range(8)}}), "many")
-    policy = next(one for one in of_type(many, "aws:iam/rolePolicy:RolePolicy") if one.name == "controller")
+    policy = next(
+        resource for resource in of_type(many, "aws:iam/rolePolicy:RolePolicy") if resource.name == "controller"
+    )
     assert len("".join(policy.props["policy"].split())) < 10_240
 
 

@@ -7,7 +7,7 @@ import tracemalloc
 
 from cluster.spec import ClusterSpec
 from infra.targets.registry import load_spec as load
-from tests.infra.targets.aws.build.capture import Made, capture
+from tests.infra.targets.aws.build.capture import CapturedResource, capture
 
 NODES = (("a", 256), ("b", 128), ("c", 128))
 # Of the processor, so that a busy machine does not count; ten times what it takes.
@@ -27,13 +27,13 @@ def spec(share: int) -> ClusterSpec:
     )
 
 
-def measured(share: int) -> tuple[tuple[Made, ...], float, int]:
+def measured(share: int) -> tuple[tuple[CapturedResource, ...], float, int]:
     tracemalloc.start()
     began = time.process_time()
-    made = capture(spec(share), "large", preview=True)
+    resources = capture(spec(share), "large", preview=True)
     seconds, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return made, seconds, peak
+    return resources, seconds, peak
 
 
 def test_512_nodes_take_no_more_resources_than_16() -> None:

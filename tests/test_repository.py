@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
 FILES = ("test.yml", "nightly.yml")
-PAGES = ("SECURITY.md", "docs/setup.md")
+DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", *DOCS)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -73,4 +74,19 @@ def test_links_to_files_lead_somewhere(name: str) -> None:
     page = ROOT / name
     targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]
+    assert missing == []
+
+
+def test_the_readme_is_for_someone_who_has_two_minutes() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    assert [line for line in lines if len(line) > 110] == []
+
+
+def test_files_that_the_map_names_exist() -> None:
+    """Look up the paths in backticks; `<name>` stands for a target."""
+    rooms = "cluster|slurm|bootstrap|infra|muster|trainer|simulator|setup|tests|stacks|examples"
+    named = re.findall(rf"`((?:{rooms})/[\w./<>-]*)`", (ROOT / "docs" / "architecture.md").read_text())
+    assert named
+    missing = [path for path in named if "<" not in path and not list(ROOT.glob(path.rstrip("/")))]
     assert missing == []

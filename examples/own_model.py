@@ -1,0 +1,64 @@
+"""Train a model of your own on the cluster: a small classifier, with checkpoints that any number of ranks can resume.
+
+Run it here with `python examples/own_model.py`, or on the cluster with `make submit JOB=examples/own_model.sbatch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+
+from trainer.api import Trainer
+from trainer.config.schema import OptimizerConfig
+
+BATCH = 64
+
+
+class Classifier(nn.Module):
+    """Any module with one input will do; nothing in it knows about ranks."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(inputs))
+
+
+def make_batch(step: int, rank: int, ranks: int) -> dict[str, torch.Tensor]:
+    """Return this rank's share of the batch of a step; the whole batch is the same for any number of ranks."""
+    inputs = torch.randn(BATCH, 16, generator=torch.Generator().manual_seed(step))
+    targets = inputs[:, :4].argmax(dim=1)
+    share = slice(rank * BATCH // ranks, (rank + 1) * BATCH // ranks)
+    return {"inputs": inputs[share], "targets": targets[share]}
+
+
+def main() -> None:
+    """Train, resuming from the newest checkpoint where there is one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--folder", default="runs/own-model")
+    parser.add_argument("--strategy", default="single", help="single, ddp or fsdp")
+    options = parser.parse_args()
+
+    trainer = Trainer(
+        Classifier(),
+        strategy=options.strategy,
+        optimizer=OptimizerConfig(lr=1e-2),
+        steps=options.steps,
+        folder=options.folder,
+    )
+    trainer.load_checkpoint()
+    while trainer.step < options.steps:
+        trainer.train_step(make_batch(trainer.step, trainer.world.rank, trainer.world.size))
+        if trainer.world.rank == 0 and trainer.step % 50 == 0:
+            print(f"step {trainer.step}  loss {trainer.metrics()['loss']:.4f}", flush=True)
+    trainer.save_checkpoint()
+    trainer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -27,7 +27,7 @@ cache_app = typer.Typer(no_args_is_help=True, help="List or drop what clusters s
 app.add_typer(cache_app, name="cache")
 
 
-class TakesCommand(TyperCommand):
+class CommandAfterDashes(TyperCommand):
     """`muster ssh NODE -- COMMAND`: everything after the dashes belongs to the command, even if no node is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -65,11 +65,11 @@ def up(
 ) -> None:
     """Create the cluster, or change it to match its stack file."""
     from muster.commands import screen
+    from muster.commands.up import list_next_steps
     from muster.commands.up import up as run
-    from muster.commands.up import what_next
 
     if run(stack, force=force, wait=wait, preflight=not no_preflight).created:
-        screen.next_steps(what_next(stack))
+        screen.print_next_steps(list_next_steps(stack))
 
 
 @app.command()
@@ -80,7 +80,7 @@ def status(stack: Stack = DEFAULT_STACK, as_json: Json = False) -> None:
     run(stack, as_json=as_json)
 
 
-@app.command(cls=TakesCommand, options_metavar="[OPTIONS] [-- COMMAND...]")
+@app.command(cls=CommandAfterDashes, options_metavar="[OPTIONS] [-- COMMAND...]")
 def ssh(
     ctx: typer.Context,
     node: Annotated[str | None, typer.Argument(help="Node name; by default the login node.")] = None,
@@ -284,13 +284,13 @@ def main() -> None:
 def _ended(failure: Exception) -> int:
     """Print a message meant for people and return its exit code; anything else is a bug and keeps its traceback."""
     from muster.commands import screen
-    from muster.commands.failure import explained
+    from muster.commands.failure import explain_failure
 
-    stop = explained(failure)
+    stop = explain_failure(failure)
     if stop is None:
         raise failure
     if stop.what:
-        screen.stopped(stop)
+        screen.print_stop(stop)
     return stop.code
 
 

@@ -43,13 +43,13 @@ def search_deployment(stack: StackHome) -> tuple[Target, Deployment] | None:
     return _by_label(stack)
 
 
-def own_leftovers(target: Target, deployment: Deployment) -> Leftovers:
+def find_own_leftovers(target: Target, deployment: Deployment) -> Leftovers:
     """Return what exists of a cluster, without what is labelled as another stack's."""
     search = target.leftovers(deployment)
-    return replace(search, found=without_others(search.found, deployment.stack))
+    return replace(search, found=exclude_other_stacks(search.found, deployment.stack))
 
 
-def without_others(leftovers: list[Leftover], stack: str) -> list[Leftover]:
+def exclude_other_stacks(leftovers: list[Leftover], stack: str) -> list[Leftover]:
     """Leave out what another stack owns: it may use the same cluster name by mistake."""
     return [leftover for leftover in leftovers if leftover.stack in ("", stack)]
 

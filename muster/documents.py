@@ -27,10 +27,10 @@ EXAMPLES = (
 BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
 
 
-def write_all(root: Path) -> list[Path]:
+def write_documents(root: Path) -> list[Path]:
     """Writes the documents that are not as they should be and returns them."""
-    changed = stale(root)
-    wanted = documents(root)
+    changed = find_stale(root)
+    wanted = render_documents(root)
     for path in changed:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         if path in wanted:
@@ -40,31 +40,31 @@ def write_all(root: Path) -> list[Path]:
     return changed
 
 
-def stale(root: Path) -> list[Path]:
+def find_stale(root: Path) -> list[Path]:
     """Documents that are missing, differ from the model, or belong to an example that is gone; relative to `root`."""
-    wanted = documents(root)
+    wanted = render_documents(root)
     folders = {path.parent for path in wanted if path.is_relative_to(GOLDEN)}
     found = [path.relative_to(root) for folder in sorted(folders) for path in (root / folder).glob("*.json")]
     gone = [path for path in found if path not in wanted]
     return sorted([*(path for path, text in wanted.items() if _text(root / path) != text), *gone])
 
 
-def documents(root: Path) -> dict[Path, str]:
+def render_documents(root: Path) -> dict[Path, str]:
     """Path and whole text of everything generated."""
     golden = {GOLDEN / f"{name}.json": text for name, text in _plans(root / "stacks")}
     derived = {GOLDEN / path: text for target in targets().values() for path, text in target.golden_files().items()}
-    pages = {FIELDS: _page(root / FIELDS, {"fields": table()})}
+    pages = {FIELDS: _page(root / FIELDS, {"fields": render_field_table()})}
     for target in targets().values():
         pages |= {Path(page): _page(root / page, blocks) for page, blocks in target.document_blocks().items()}
-    return {SCHEMA: schema(), STACK_SCHEMA: stack_schema(), **pages, **golden, **derived}
+    return {SCHEMA: render_schema(), STACK_SCHEMA: render_stack_schema(), **pages, **golden, **derived}
 
 
-def schema() -> str:
+def render_schema() -> str:
     """The JSON schema of what stands under `muster:cluster`."""
     return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **spec_model().model_json_schema()})
 
 
-def stack_schema() -> str:
+def render_stack_schema() -> str:
     """Return the JSON schema of a whole stack file, for editors; it refers to the schema of the cluster next to it."""
     cluster = {"$ref": SCHEMA.name, "description": "The cluster; docs/spec.md explains every field."}
     config = {"type": "object", "properties": {"muster:cluster": cluster}, "required": ["muster:cluster"]}
@@ -72,7 +72,7 @@ def stack_schema() -> str:
     return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **whole})
 
 
-def table() -> str:
+def render_field_table() -> str:
     head = ["| field | allowed | default | change | meaning |", "|---|---|---|---|---|"]
     rows = (
         f"| `{path}` | {_allowed(info)} | {_default(info)} | {_policy(info)} | {info.description} |"

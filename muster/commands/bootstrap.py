@@ -22,18 +22,18 @@ from infra.shell import read_inventory, target_of_inventory
 from infra.targets.registry import parse_spec
 from infra.targets.target import Pushes
 from muster.commands import screen
-from muster.commands.where import running_stack
+from muster.commands.stacks import require_running_stack
 
 RESOURCE = "SlurmCluster"
 
 
 def bootstrap(name: str) -> None:
-    stack = running_stack(name)
+    stack = require_running_stack(name)
     inventory = read_inventory(stack)
     if not isinstance(target_of_inventory(inventory), Pushes):
         what = f"bootstrap: nodes on target {inventory.target} fetch what they become, nothing is pushed to them"
         raise Stop(what, f"`{typed('up', name)}` gives them what has changed", BAD_INPUT)
-    made_from = inputs(pulumi.resources(stack), name)
+    made_from = read_inputs(pulumi.resources(stack), name)
     with lock.held(stack, "bootstrap", wait=False, say=screen.say):
         try:
             with screen.out().status("asking the nodes what they are"):
@@ -41,10 +41,10 @@ def bootstrap(name: str) -> None:
         except (BootstrapError, TransportError) as problem:
             again = f"correct it, then `{typed('bootstrap', name)}` again"
             raise Stop(retyped(str(problem), name), again) from None
-    screen.good(str(outcome))
+    screen.print_success(str(outcome))
 
 
-def inputs(resources: list[dict[str, Any]], stack: str) -> dict[str, str]:
+def read_inputs(resources: list[dict[str, Any]], stack: str) -> dict[str, str]:
     """What the running cluster was bootstrapped from."""
     found = [resource["inputs"] for resource in resources if resource["type"].endswith(RESOURCE)]
     if not found:

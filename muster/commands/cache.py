@@ -14,7 +14,7 @@ from muster.commands import screen
 def list_caches() -> None:
     found = tuple(entry for host in _hosts() for entry in host.caches(Home.of(os.environ)))
     if not found:
-        screen.good("no caches")
+        screen.print_success("no caches")
         return
     _show(found)
     screen.say("drop them with `make clean-cache`; the next `make setup` makes them again (minutes)")
@@ -24,7 +24,7 @@ def drop_caches() -> None:
     gone = tuple(entry for host in _hosts() for entry in host.drop_caches(Home.of(os.environ)))
     if gone:
         _show(gone)
-    screen.good(f"dropped {len(gone)} caches" if gone else "no caches")
+    screen.print_success(f"dropped {len(gone)} caches" if gone else "no caches")
 
 
 def _hosts() -> list[OnThisMachine]:
@@ -32,7 +32,7 @@ def _hosts() -> list[OnThisMachine]:
 
 
 def _show(found: tuple[CacheEntry, ...]) -> None:
-    table = screen.table("cache", "name", "size", right=["size"])
+    table = screen.new_table("cache", "name", "size", right=["size"])
     for kept in found:
-        table.add_row(kept.what, kept.name, screen.size(kept.size) if kept.size is not None else "?")
+        table.add_row(kept.what, kept.name, screen.format_size(kept.size) if kept.size is not None else "?")
     screen.out().print(table)

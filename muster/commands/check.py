@@ -13,18 +13,17 @@ from infra.resources.problem import Problem
 from infra.targets.registry import target_of
 from infra.targets.target import Budgeted, HostFacts, OnThisMachine, Preflight
 from muster.commands import screen
-from muster.commands.cost import sentence
-from muster.commands.sizes import machines
-from muster.commands.spec import check_name_free, examined, host_target
-from muster.commands.where import existing_stack
+from muster.commands.cost import describe_cost
+from muster.commands.stack_spec import check_name_free, describe_machines, examine_spec, find_host_target
+from muster.commands.stacks import require_stack_file
 
 
 def check(name: str) -> None:
     """Print what is wrong with a stack file, or what it describes and costs."""
-    stack = existing_stack(name)
-    host = host_target(stack)
+    stack = require_stack_file(name)
+    host = find_host_target(stack)
     host_facts = _facts_if_any(host) if host else None
-    spec, issues = examined(stack, host_facts)
+    spec, issues = examine_spec(stack, host_facts)
     target = target_of(spec) if spec else None
     flight = target.preflight(spec, issues, stack, screen) if spec and isinstance(target, Preflight) else None
     issues = flight.issues if flight else issues
@@ -39,8 +38,8 @@ def check(name: str) -> None:
         check_name_free(spec, name)
     if isinstance(target, Budgeted) and (note := target.budget_note(spec)):
         screen.say(note)
-    price = sentence(spec, flight.quote.cost if flight and flight.quote else None)
-    screen.good(f"{stack.file.name}: cluster {spec.name}, {machines(target.plan(spec))}, {price}")
+    price = describe_cost(spec, flight.quote.cost if flight and flight.quote else None)
+    screen.print_success(f"{stack.file.name}: cluster {spec.name}, {describe_machines(target.plan(spec))}, {price}")
 
 
 def check_files(paths: Sequence[Path]) -> None:
@@ -55,7 +54,7 @@ def check_files(paths: Sequence[Path]) -> None:
         try:
             check(name[1])
         except Stop as stop:
-            screen.stopped(stop)
+            screen.print_stop(stop)
             failed += 1
     if failed:
         raise Stop("", code=BAD_INPUT)

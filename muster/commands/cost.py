@@ -13,33 +13,35 @@ from cluster.spec import ClusterSpec
 from infra.targets.cost import Cost, Line, Quote
 from infra.targets.registry import target_of
 from muster.commands import screen
-from muster.commands.spec import examined, price_issues, usable
-from muster.commands.where import existing_stack
+from muster.commands.stack_spec import examine_spec, list_price_issues, require_valid_spec
+from muster.commands.stacks import require_stack_file
 
 
 def cost(name: str, *, as_json: bool = False) -> None:
     """Print the cost table of a stack."""
-    stack = existing_stack(name)
-    spec, issues = examined(stack, None)
+    stack = require_stack_file(name)
+    spec, issues = examine_spec(stack, None)
     # What is too expensive is shown all the same: this is where one sees which part it is.
-    spec = usable(stack, spec, [issue for issue in issues if spec is None or issue.code not in price_issues(spec)])
-    quote = target_of(spec).quote(spec, screen.quiet() if as_json else screen)
+    spec = require_valid_spec(
+        stack, spec, [issue for issue in issues if spec is None or issue.code not in list_price_issues(spec)]
+    )
+    quote = target_of(spec).quote(spec, screen.get_quiet_console() if as_json else screen)
     if as_json:
         print(json.dumps(_as_json(spec, quote), indent=2))
         return
     if quote.cost.lines:
-        screen.out().print(parts_table(quote.cost), "")
-        for note in [f"{quote.source}; a month has {HOURS_PER_MONTH} hours", *footnotes(quote.cost)]:
+        screen.out().print(build_cost_table(quote.cost), "")
+        for note in [f"{quote.source}; a month has {HOURS_PER_MONTH} hours", *list_footnotes(quote.cost)]:
             screen.say(note)
         screen.out().print()
-    screen.out().print(sentence(spec, quote.cost), markup=False)
+    screen.out().print(describe_cost(spec, quote.cost), markup=False)
 
 
-def sentence(spec: ClusterSpec, cost: Cost | None = None) -> str:
+def describe_cost(spec: ClusterSpec, cost: Cost | None = None) -> str:
     """Return the cost of a spec in one line, by the dated table where no `cost` is given."""
     cost = cost or target_of(spec).cost(spec)
     at_least = "at least " if cost.unpriced else ""
-    return f"{at_least}{usd(cost)} USD per hour on target {spec.target}"
+    return f"{at_least}{format_usd_per_hour(cost)} USD per hour on target {spec.target}"
 
 
 def _as_json(spec: ClusterSpec, quote: Quote) -> dict[str, Any]:
@@ -56,14 +58,14 @@ def _as_json(spec: ClusterSpec, quote: Quote) -> dict[str, Any]:
     }
 
 
-def usd(priced: Cost) -> str:
+def format_usd_per_hour(priced: Cost) -> str:
     """Of an hour, least and most."""
     return _range(priced.usd_per_hour_min, priced.usd_per_hour)
 
 
-def parts_table(priced: Cost) -> Table:
+def build_cost_table(priced: Cost) -> Table:
     heads = ("part", "what", "count", "USD per hour", "USD per month", "note")
-    table = screen.table(*heads, right=heads[2:5], wraps=("what", "note"))
+    table = screen.new_table(*heads, right=heads[2:5], wraps=("what", "note"))
     for line in priced.lines:
         table.add_row(line.part, line.what, _count(line), *_money(line.least, line.usd_per_hour), line.note)
     table.add_section()
@@ -71,7 +73,7 @@ def parts_table(priced: Cost) -> Table:
     return table
 
 
-def footnotes(priced: Cost) -> list[str]:
+def list_footnotes(priced: Cost) -> list[str]:
     notes = []
     if any(line.open and line.usd_per_hour for line in priced.lines):
         notes.append("unverified: from experience, not looked up; ask aws.amazon.com/pricing where it matters")

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
+from pathlib import Path
 
-from infra.home import Home
+from infra.engine.stop import Stop
+from infra.engine.typed import typed
+from infra.home import Home, StackHome
+from infra.shell import read_inventory, run, unattended
 from muster.commands import screen
-from muster.commands.demo_training import train
+from muster.commands.stacks import require_running_stack
 from muster.commands.submit import submit
-from muster.commands.up import up, what_next
+from muster.commands.up import list_next_steps, up
 
-JOB = "slurm/jobs/smoke.sbatch"
+SMOKE_JOB = "slurm/jobs/smoke.sbatch"
+TRAINING_JOB = "slurm/jobs/train.sbatch"
+_TRAINER = "/shared/muster/trainer/run"
+# Real text that is on every node without a download.
+_TEXT = "/shared/muster/env/lib/python3*/site-packages/torch/nn"
+_SHARDS = "data/torch-source"
 
 
 def demo(name: str) -> None:
     ended = up(name, force=False, wait=False)
     began = time.monotonic()
-    submit(name, JOB, [])
+    submit(name, SMOKE_JOB, [])
     job = time.monotonic() - began
-    setup_seconds, inside_setup = read_setup(Home.of(os.environ))
-    phases = ({"setup": setup_seconds} if setup_seconds else {}) | {"up": ended.seconds, "smoke job": job} | train(name)
-    _summary(phases, {"setup": inside_setup, "up": parts_of_up(ended.seconds, ended.phases)})
-    screen.next_steps(what_next(name))
+    setup_seconds, inside_setup = read_setup_times(Home.of(os.environ))
+    phases = (
+        ({"setup": setup_seconds} if setup_seconds else {}) | {"up": ended.seconds, "smoke job": job} | _train(name)
+    )
+    _summary(phases, {"setup": inside_setup, "up": split_up_seconds(ended.seconds, ended.phases)})
+    screen.print_next_steps(list_next_steps(name))
 
 
-def read_setup(home: Home) -> tuple[float, dict[str, float]]:
+def read_setup_times(home: Home) -> tuple[float, dict[str, float]]:
     """Return the wall time of the last set-up and the seconds of each phase that had work to do; 0 and {} if unknown.
 
     Phases run concurrently, so their sum can exceed the wall time. Phases without work are summed up as "checks".
@@ -42,22 +54,55 @@ def read_setup(home: Home) -> tuple[float, dict[str, float]]:
         return 0.0, {}
 
 
-def shares(phases: dict[str, float]) -> dict[str, float]:
+def compute_shares(phases: dict[str, float]) -> dict[str, float]:
     total = sum(phases.values()) or 1.0
     return {name: seconds / total for name, seconds in phases.items()}
 
 
-def parts_of_up(seconds: float, phases: dict[str, float]) -> dict[str, float]:
+def split_up_seconds(seconds: float, phases: dict[str, float]) -> dict[str, float]:
     """What is in none of the phases is the engine's: starting, comparing, writing its state."""
     return {"engine": max(seconds - sum(phases.values()), 0.0)} | phases
 
 
 def _summary(phases: dict[str, float], parts: dict[str, dict[str, float]]) -> None:
-    table = screen.table("phase", "seconds", "share", right=["seconds", "share"])
-    for name, share in shares(phases).items():
+    table = screen.new_table("phase", "seconds", "share", right=["seconds", "share"])
+    for name, share in compute_shares(phases).items():
         table.add_row(name, f"{phases[name]:.1f}", f"{share:.0%}")
         for part, seconds in parts.get(name, {}).items():
             table.add_row(f"[dim]  {part}[/dim]", f"[dim]{seconds:.1f}[/dim]", "")
     table.add_row("all", f"{sum(phases.values()):.1f}", "100%", style="bold")
     screen.out().print()
     screen.out().print(table, "")
+
+
+def _train(name: str) -> dict[str, float]:
+    """Seconds by what they went to."""
+    stack = require_running_stack(name)
+    login = read_inventory(stack).login.name
+    home = run(stack, login, "pwd").stdout.strip()
+    folder = f"{home}/runs/demo-{time.strftime('%Y%m%dT%H%M%S')}"
+    began = time.monotonic()
+    _follow(stack, login, f"{_TRAINER} prepare {_TEXT} --out {_SHARDS} --workers 2", "prepare the text")
+    prepared = time.monotonic()
+    submit(name, TRAINING_JOB, ["demo", f"data.path={home}/{_SHARDS}", f"run.folder={folder}"])
+    trained = time.monotonic()
+    page = _fetch_report(stack, login, folder)
+    screen.print_success(f"what it learned and where its time went: {page}")
+    ended = time.monotonic()
+    return {"training data": prepared - began, "training job": trained - prepared, "report": ended - trained}
+
+
+def _follow(stack: StackHome, login: str, script: str, what: str) -> None:
+    done = subprocess.run(unattended(stack, login, None, ["bash", "-c", f"'{script}'"]), check=False)
+    if done.returncode != 0:
+        raise Stop(f"demo: could not {what} (exit code {done.returncode})", typed("ssh", stack.name))
+
+
+def _fetch_report(stack: StackHome, login: str, folder: str) -> Path:
+    _follow(stack, login, f"{_TRAINER} report {folder}", "draw the report")
+    # Beside the receipts: it outlives the cluster.
+    page = stack.home.root / "reports" / f"{stack.name}-{Path(folder).name}.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    line = unattended(stack, login, None, ["cat", f"{folder}/report/index.html"])
+    page.write_bytes(subprocess.run(line, capture_output=True, check=True).stdout)
+    return page

@@ -10,9 +10,9 @@ from muster.commands import screen
 
 
 def schema() -> None:
-    print(documents.schema(), end="")
+    print(documents.render_schema(), end="")
 
 
 def golden() -> None:
-    for path in documents.write_all(Home.of(os.environ).repo):
+    for path in documents.write_documents(Home.of(os.environ).repo):
         screen.say(f"wrote {path}")

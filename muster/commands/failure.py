@@ -8,7 +8,7 @@ from infra.targets.registry import targets
 from infra.targets.target import OnThisMachine
 
 
-def explained(failure: Exception) -> Stop | None:
+def explain_failure(failure: Exception) -> Stop | None:
     """Return the message for a failure; None where the traceback is what helps."""
     if isinstance(failure, Stop):
         return failure

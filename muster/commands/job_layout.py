@@ -16,38 +16,38 @@ from muster.commands import screen
 
 TRAINS = "-m trainer"
 AUTO = "parallel.strategy=auto"
-LEFT = "layout: left to the trainer, which chooses by the memory it finds"
+LEFT_TO_TRAINER = "layout: left to the trainer, which chooses by the memory it finds"
 NOTHING = "nothing to choose"
 TIMEOUT_S = 60.0
 
 
-def settled(stack: StackHome, target: Target, job: str, arguments: list[str]) -> list[str]:
+def choose_layout(stack: StackHome, target: Target, job: str, arguments: list[str]) -> list[str]:
     """The words for a job file with this text; those that were given, where there is nothing to settle."""
-    words = question(job, arguments)
+    words = simulator_arguments(job, arguments)
     if words is None:
         return arguments
     if not target.capabilities.rents_machines:
         if AUTO in arguments:
-            screen.say(f"{LEFT}: the simulator does not know the machines of target {target.name}")
+            screen.say(f"{LEFT_TO_TRAINER}: the simulator does not know the machines of target {target.name}")
         return arguments
     line = [sys.executable, "-m", "simulator", "auto", "--stack", str(stack.file), *words]
     try:
         done = subprocess.run(line, cwd=stack.home.repo, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        screen.say(f"{LEFT}: the simulator did not answer within {TIMEOUT_S:.0f} s")
+        screen.say(f"{LEFT_TO_TRAINER}: the simulator did not answer within {TIMEOUT_S:.0f} s")
         return arguments
-    chosen, said = answer(done, arguments)
+    chosen, said = parse_answer(done, arguments)
     if said:
         screen.say(said)
     return chosen
 
 
-def with_options(job: str, options: list[str]) -> str:
+def append_options(job: str, options: list[str]) -> str:
     """The file as if it had said itself what sbatch is given: that weighs more."""
     return "\n".join([job, *(f"#SBATCH {option}" for option in options)])
 
 
-def question(job: str, arguments: list[str]) -> list[str] | None:
+def simulator_arguments(job: str, arguments: list[str]) -> list[str] | None:
     """What the simulator is asked; None where the job does not train, or its nodes are not a fixed number."""
     nodes = _directive(job, "nodes", "N")
     if TRAINS not in job or not arguments or not nodes.isdecimal():
@@ -56,11 +56,11 @@ def question(job: str, arguments: list[str]) -> list[str] | None:
     return ["--nodes", nodes, *(["--group", partition] if partition else []), "--", *arguments]
 
 
-def answer(done: subprocess.CompletedProcess[str], arguments: list[str]) -> tuple[list[str], str]:
+def parse_answer(done: subprocess.CompletedProcess[str], arguments: list[str]) -> tuple[list[str], str]:
     """The words for the job, and what a person is told."""
     said = (done.stderr.strip().splitlines() or [""])[-1]
     if done.returncode != 0:
-        return arguments, f"{LEFT}: {said.removeprefix('simulator: ')}"
+        return arguments, f"{LEFT_TO_TRAINER}: {said.removeprefix('simulator: ')}"
     return shlex.split(done.stdout), "" if said.startswith(NOTHING) else f"layout: {said}"
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from infra.engine import pulumi
 from infra.engine.stop import BAD_INPUT, Stop
-from muster.commands import outcome
-from muster.commands.where import known_stack
+from muster.commands import last_up
+from muster.commands.stacks import require_stack
 
 
 def output(name: str, key: str | None) -> None:
-    stack = known_stack(name)
-    found = trusted(pulumi.outputs(stack), outcome.read(stack))
+    stack = require_stack(name)
+    found = drop_stale_ready(pulumi.outputs(stack), last_up.read_last_up(stack))
     if key is None:
         print(json.dumps(found, indent=2))
         return
@@ -23,7 +23,7 @@ def output(name: str, key: str | None) -> None:
     print(json.dumps(found[key], indent=2) if not isinstance(found[key], str) else found[key])
 
 
-def trusted(found: dict[str, Any], last: outcome.Outcome | None) -> dict[str, Any]:
+def drop_stale_ready(found: dict[str, Any], last: last_up.LastUp | None) -> dict[str, Any]:
     """Pulumi keeps outputs of the last good run after a bad one; a gate that failed since must not read as passed."""
     passed = last is None or last.result == "ready"
     return {key: value for key, value in found.items() if passed or key != "ready"}

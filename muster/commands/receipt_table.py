@@ -12,7 +12,7 @@ from infra.receipt import Item, Receipt
 from muster.commands import screen
 
 
-def show(receipt: Receipt, storage_removal: str) -> None:
+def print_receipt(receipt: Receipt, storage_removal: str) -> None:
     """Print a receipt; `storage_removal` says how a person removes a filesystem that was kept."""
     out = screen.out()
     if receipt.items:
@@ -20,7 +20,7 @@ def show(receipt: Receipt, storage_removal: str) -> None:
     for note in receipt.notes:
         screen.say(note)
     for what in receipt.unseen:
-        screen.bad(f"not searched: {what}")
+        screen.print_failure(f"not searched: {what}")
     if receipt.kept:
         out.print(_caches_table(receipt), "")
         screen.say(f"drop the caches with `{receipt.drop_command}`")
@@ -31,7 +31,7 @@ def show(receipt: Receipt, storage_removal: str) -> None:
         screen.say(f"`{typed('up', receipt.stack)}` goes on with what is kept")
         screen.say(f"to remove that too: {storage_removal}, then `{typed('teardown', receipt.stack)}`")
     if not receipt.left and not receipt.unseen:
-        screen.good(f"{len(receipt.removed)} removed in {receipt.seconds:.1f} s, {_remainder(receipt)}")
+        screen.print_success(f"{len(receipt.removed)} removed in {receipt.seconds:.1f} s, {_remainder(receipt)}")
 
 
 def _remainder(receipt: Receipt) -> str:
@@ -43,7 +43,7 @@ def _remainder(receipt: Receipt) -> str:
 def _items_table(receipt: Receipt) -> Table:
     """Return the table of resources, with prices only where something is left to pay for."""
     price = ["USD per hour"] if receipt.usd_per_hour else []
-    table = screen.table("", "what", "name", "created", "lived", *price, right=["lived", *price])
+    table = screen.new_table("", "what", "name", "created", "lived", *price, right=["lived", *price])
     for item in (*receipt.left, *receipt.stays, *(item for item in receipt.removed if item.created)):
         lived = item.lived(receipt.when)
         table.add_row(
@@ -51,7 +51,7 @@ def _items_table(receipt: Receipt) -> Table:
             item.kind,
             item.name,
             item.created[:19].replace("T", " "),
-            screen.duration(lived) if lived is not None else "",
+            screen.format_duration(lived) if lived is not None else "",
             *([f"{item.usd_per_hour:.4f}" if item.usd_per_hour and not item.removed else ""] if price else []),
         )
     for kind, count in Counter(item.kind for item in receipt.removed if not item.created).items():
@@ -66,7 +66,7 @@ def _verdict(item: Item) -> str:
 
 
 def _caches_table(receipt: Receipt) -> Table:
-    table = screen.table("kept as cache", "name", "size", right=["size"])
+    table = screen.new_table("kept as cache", "name", "size", right=["size"])
     for cache in receipt.kept:
-        table.add_row(cache.what, cache.name, screen.size(cache.size) if cache.size is not None else "?")
+        table.add_row(cache.what, cache.name, screen.format_size(cache.size) if cache.size is not None else "?")
     return table

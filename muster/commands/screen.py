@@ -53,30 +53,30 @@ class _Quiet:
         return Status(text, console=Console(file=io.StringIO()))
 
 
-def quiet() -> _Quiet:
+def get_quiet_console() -> _Quiet:
     """Return a console for targets that prints nothing."""
     return _Quiet()
 
 
-def good(text: str) -> None:
+def print_success(text: str) -> None:
     out().print(f"[green]✓[/green] {escape(text)}")
 
 
-def bad(text: str) -> None:
+def print_failure(text: str) -> None:
     out().print(f"[red]✗[/red] {escape(text)}")
 
 
-def stopped(stop: Stop) -> None:
+def print_stop(stop: Stop) -> None:
     first, *rest = stop.what.splitlines() or [""]
-    hanging(err(), Text.assemble(("✗", "red"), " "), first)
+    print_hanging(err(), Text.assemble(("✗", "red"), " "), first)
     for line in rest:
         text = line.lstrip()
-        hanging(err(), Text(" " * (2 + len(line) - len(text))), text)
+        print_hanging(err(), Text(" " * (2 + len(line) - len(text))), text)
     if stop.fix:
-        hanging(err(), Text.assemble("  ", ("fix:", "dim"), " "), stop.fix)
+        print_hanging(err(), Text.assemble("  ", ("fix:", "dim"), " "), stop.fix)
 
 
-def hanging(console: Console, lead: Text, text: str) -> None:
+def print_hanging(console: Console, lead: Text, text: str) -> None:
     """A line whose continuation, in a window too narrow for it, stands under its beginning."""
     if not console.is_terminal:
         console.print(lead + Text(text), soft_wrap=True)
@@ -87,7 +87,7 @@ def hanging(console: Console, lead: Text, text: str) -> None:
         console.print((blank if number else lead) + line, soft_wrap=True)
 
 
-def next_steps(commands: Iterable[tuple[str, str]]) -> None:
+def print_next_steps(commands: Iterable[tuple[str, str]]) -> None:
     """What to type next: command and what it does."""
     pairs = list(commands)
     width = max(len(command) for command, _ in pairs)
@@ -95,7 +95,7 @@ def next_steps(commands: Iterable[tuple[str, str]]) -> None:
         out().print(f"  [bold]{escape(command):<{width}}[/bold]  [dim]{escape(what)}[/dim]")
 
 
-def table(*columns: str, right: Collection[str] = (), wraps: Collection[str] = ()) -> Table:
+def new_table(*columns: str, right: Collection[str] = (), wraps: Collection[str] = ()) -> Table:
     """Column heads in small, no lines but one under the head. Where room is short, only what `wraps` gives way."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in columns:
@@ -103,13 +103,13 @@ def table(*columns: str, right: Collection[str] = (), wraps: Collection[str] = (
     return made
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Bytes as a person reads them."""
     unit = next((u for u in _UNITS if count < _UNITS[u] * 1000), "TB")
     return f"{count / _UNITS[unit]:.{1 if unit in ('GB', 'TB') else 0}f} {unit}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

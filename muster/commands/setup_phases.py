@@ -5,13 +5,13 @@ from __future__ import annotations
 from cluster.spec.issue import SpecError
 from cluster.spec.stack_file import cluster_of
 from infra.targets.registry import setup_phases
-from muster.commands.where import existing_stack
+from muster.commands.stacks import require_stack_file
 
 
 def print_setup_phases(name: str) -> None:
     """Print the phases on one line; an empty line means all, also if the stack file is invalid: `up` reports that."""
     try:
-        cluster = cluster_of(existing_stack(name).file)
+        cluster = cluster_of(require_stack_file(name).file)
     except SpecError:
         cluster = {}
     target = cluster.get("target") if isinstance(cluster, dict) else None

@@ -9,14 +9,14 @@ from cluster.names import member
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import StackHome
 from infra.shell import command_line, read_inventory, target_of_inventory
-from muster.commands.where import running_stack
+from muster.commands.stacks import require_running_stack
 from muster.deployments import find_deployment
 from slurm.hostlist import hostlist
 
 
 def ssh(name: str, node: str | None, user: str | None, command: list[str]) -> None:
     """Replace this process by ssh to a node of the stack, the login node by default."""
-    stack = running_stack(name)
+    stack = require_running_stack(name)
     inventory = read_inventory(stack)
     target_of_inventory(inventory).check_shell_tools()
     chosen = node or inventory.login.name

@@ -22,9 +22,9 @@ from infra.shell import read_inventory
 from infra.targets.facts import DAEMONS, Facts, Machine, Slurm
 from infra.targets.registry import read_spec, target_of
 from infra.targets.target import OnThisMachine
-from muster.commands import outcome, screen
-from muster.commands.cost import sentence, usd
-from muster.commands.where import known_stack
+from muster.commands import last_up, screen
+from muster.commands.cost import describe_cost, format_usd_per_hour
+from muster.commands.stacks import require_stack
 from muster.deployments import find_deployment
 from slurm.hostlist import hostlist
 
@@ -36,17 +36,17 @@ _OFF, _STARTING = "off", "pending"
 
 def status(name: str, *, as_json: bool = False) -> None:
     """Print the state of a stack's cluster; raise Stop where something is wrong."""
-    stack = known_stack(name)
+    stack = require_stack(name)
     if not stack.inventory.exists():
         _not_up(stack, as_json=as_json)
         return
     if as_json:
-        print(json.dumps(_as_json(stack, gather(stack)), indent=2))
+        print(json.dumps(_as_json(stack, gather_facts(stack)), indent=2))
         return
     with screen.status("asking for the machines and the controller"):
-        facts = gather(stack)
+        facts = gather_facts(stack)
     screen.out().print(f"[bold]{facts.inventory.cluster}[/bold]  stack {name}, target {facts.inventory.target}\n")
-    nodes, broken = nodes_table(facts)
+    nodes, broken = build_nodes_table(facts)
     screen.out().print(nodes, "")
     _queue(facts.slurm)
     broken += _health(stack, facts.slurm)
@@ -58,7 +58,7 @@ def status(name: str, *, as_json: bool = False) -> None:
         )
 
 
-def gather(stack: StackHome) -> Facts:
+def gather_facts(stack: StackHome) -> Facts:
     """Ask the target for the machines and the controller for the rest."""
     inventory = read_inventory(stack)
     target, deployment = find_deployment(stack)
@@ -66,7 +66,7 @@ def gather(stack: StackHome) -> Facts:
     return target.facts(inventory, stack, deployment)
 
 
-def node_state(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
+def judge_node(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
     """(state, why it is bad): the machine first, then what Slurm says of it."""
     if machine.state == _STARTING:
         return "starting", ""
@@ -76,10 +76,10 @@ def node_state(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
     return _by_slurm(node, machine, slurm) if node.role == "compute" else ("up", "")
 
 
-def nodes_table(facts: Facts) -> tuple[Table, list[str]]:
+def build_nodes_table(facts: Facts) -> tuple[Table, list[str]]:
     """The table, and what is broken and why: reasons are sentences, too long for a column."""
     heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", "up")
-    table = screen.table(*heads, right=["cpus", "memory", "up"])
+    table = screen.new_table(*heads, right=["cpus", "memory", "up"])
     broken = []
     for node, state, why in _rows(facts):
         machine = facts.machines.get(node.name, Machine(_OFF))
@@ -89,7 +89,7 @@ def nodes_table(facts: Facts) -> tuple[Table, list[str]]:
             if node.gpus.count
             else ""
         )
-        up = screen.duration(machine.up_s) if machine.up_s is not None else ""
+        up = screen.format_duration(machine.up_s) if machine.up_s is not None else ""
         memory = f"{node.memory_mb / 1024:.1f} GiB"
         table.add_row(
             node.name,
@@ -123,7 +123,7 @@ def _rows(facts: Facts) -> Iterator[tuple[Node, str, str]]:
     """Node, state and why it is bad; of a group the nodes that are off are one row."""
     off: dict[str, list[Node]] = {}
     for node in facts.nodes:
-        state, why = node_state(node, facts.machines[node.name], facts.slurm)
+        state, why = judge_node(node, facts.machines[node.name], facts.slurm)
         if state == _OFF and not why:
             off.setdefault(node.group or "", []).append(node)
         else:
@@ -138,14 +138,14 @@ def _queue(slurm: Slurm) -> None:
     if not slurm.jobs:
         screen.out().print("queue   empty")
         return
-    screen.out().print(queue_table(slurm), "")
+    screen.out().print(build_queue_table(slurm), "")
     if slurm.more_jobs:
         screen.say(f"and {slurm.more_jobs} more jobs")
 
 
-def queue_table(slurm: Slurm) -> Table:
+def build_queue_table(slurm: Slurm) -> Table:
     heads = ("job", "name", "user", "partition", "state", "time", "nodes", "where or why")
-    table = screen.table(*heads, right=["time", "nodes"], wraps=heads[-1:])
+    table = screen.new_table(*heads, right=["time", "nodes"], wraps=heads[-1:])
     for job in slurm.jobs:
         cells = (job.id, job.name, job.user, job.partition, job.state.lower(), job.time, job.nodes, job.where)
         table.add_row(*map(escape, cells))
@@ -162,10 +162,10 @@ def _health(stack: StackHome, slurm: Slurm) -> list[str]:
         f"[red]{d} {slurm.daemons.get(d, 'unknown')}[/red]" if d in down else f"[green]{d}[/green]" for d in DAEMONS
     )
     out.print(f"health  {words}")
-    gate = outcome.read(stack)
+    gate = last_up.read_last_up(stack)
     if gate is None:
         return down
-    ago = screen.duration((datetime.now(UTC) - gate.when).total_seconds())
+    ago = screen.format_duration((datetime.now(UTC) - gate.when).total_seconds())
     said = {
         "ready": "[green]passed[/green]",
         "failed": "[red]failed[/red]",
@@ -181,16 +181,20 @@ def _cost(stack: StackHome, facts: Facts) -> str:
         spec = read_spec(stack.file)
     except SpecError:
         return f"unknown: {stack.file.name} cannot be read"
-    return f"{sentence(spec)}; {cost_now(spec, facts)}" if target_of(spec).cost(spec).lines else sentence(spec)
+    return (
+        f"{describe_cost(spec)}; {describe_current_cost(spec, facts)}"
+        if target_of(spec).cost(spec).lines
+        else describe_cost(spec)
+    )
 
 
-def cost_now(spec: ClusterSpec, facts: Facts) -> str:
+def describe_current_cost(spec: ClusterSpec, facts: Facts) -> str:
     """Of the nodes that have a machine, by the dated table."""
     has_one = {name for name, machine in facts.machines.items() if machine.state in ("running", _STARTING)}
     up = Counter(node.group for node in facts.nodes if node.role == "compute" and node.name in has_one)
     sizes = {name: {"count": up[name], "min": None, "max": None} for name in spec.groups}
     groups = {name: group.model_copy(update=sizes[name]) for name, group in spec.groups.items()}
-    now = usd(target_of(spec).cost(spec.model_copy(update={"groups": groups})))
+    now = format_usd_per_hour(target_of(spec).cost(spec.model_copy(update={"groups": groups})))
     return f"{now} now, with {up.total()} compute {'node' if up.total() == 1 else 'nodes'} up"
 
 
@@ -200,10 +204,10 @@ def _things(number: int) -> str:
 
 def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:
     """Return the state of a cluster as plain data."""
-    last = outcome.read(stack)
+    last = last_up.read_last_up(stack)
     nodes = []
     for node in facts.nodes:
-        state, problem = node_state(node, facts.machines[node.name], facts.slurm)
+        state, problem = judge_node(node, facts.machines[node.name], facts.slurm)
         described = node.model_dump(mode="json", include={"name", "role", "group", "cpus", "memory_mb", "gpus"})
         nodes.append({**described, "state": state, "problem": problem})
     return {
@@ -222,7 +226,7 @@ def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:
 
 
 def _not_up(stack: StackHome, *, as_json: bool) -> None:
-    last = outcome.read(stack)
+    last = last_up.read_last_up(stack)
     if as_json:
         print(json.dumps({"stack": stack.name, "up": False, "last_up": asdict(last) if last else None}, indent=2))
         return
@@ -231,7 +235,7 @@ def _not_up(stack: StackHome, *, as_json: bool) -> None:
             # Without its engine nobody can say whether something of the stack exists.
             host.host_facts()
         screen.out().print(f"stack {stack.name} is not up")
-        screen.next_steps([(typed("up", stack.name), "create it")])
+        screen.print_next_steps([(typed("up", stack.name), "create it")])
         return
     ended = {"failed": "failed", "interrupted": "was interrupted"}.get(last.result, "did not end")
     raise Stop(

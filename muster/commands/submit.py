@@ -17,7 +17,7 @@ from infra.engine.typed import typed
 from infra.home import Home, StackHome
 from infra.shell import read_inventory, run, target_of_inventory, unattended
 from muster.commands import job_layout, screen
-from muster.commands.where import running_stack
+from muster.commands.stacks import require_running_stack
 from slurm.control.follow import follow_job
 from slurm.job_environment import check_settings, parse_settings
 
@@ -39,7 +39,7 @@ _REASONS = {
 
 
 @dataclass
-class Followed:
+class FollowedJob:
     """What is known of a job while its log goes by."""
 
     job: str
@@ -66,18 +66,20 @@ class Followed:
 
 
 def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) -> None:
-    file = job_file(job, Home.of(os.environ))
-    stack = running_stack(name)
+    file = find_job_file(job, Home.of(os.environ))
+    stack = require_running_stack(name)
     known = read_inventory(stack)
     target_of_inventory(known).check_shell_tools()
     login = known.login.name
     text = file.read_text(errors="replace")
-    for warning in warnings(text, known):
+    for warning in check_job_environment(text, known):
         screen.say(f"{file.name}: {warning}")
     options = [f"--nodes={nodes}"] if nodes else []
-    arguments = job_layout.settled(stack, target_of_inventory(known), job_layout.with_options(text, options), arguments)
+    arguments = job_layout.choose_layout(
+        stack, target_of_inventory(known), job_layout.append_options(text, options), arguments
+    )
     began = time.monotonic()
-    followed = Followed(send(stack, login, file, arguments, options))
+    followed = FollowedJob(send(stack, login, file, arguments, options))
     screen.out().print(f"job [bold]{followed.job}[/bold] submitted: {file.name}")
     try:
         follow(stack, login, followed)
@@ -87,7 +89,7 @@ def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) 
     _tell_end(followed, time.monotonic() - began)
 
 
-def job_file(job: str, home: Home) -> Path:
+def find_job_file(job: str, home: Home) -> Path:
     for place in (Path(job), home.repo / job):
         if place.is_file():
             return place
@@ -96,7 +98,7 @@ def job_file(job: str, home: Home) -> Path:
     raise Stop(f"job: {problem}", f"name a job file, such as: {', '.join(bundled)}", BAD_INPUT)
 
 
-def warnings(job: str, known: Inventory) -> list[str]:
+def check_job_environment(job: str, known: Inventory) -> list[str]:
     """Of variables that NCCL no longer needs or is harmed by, on the fabrics this cluster has."""
     fabrics = sorted({node.fabric for node in known.compute} | {nodes.fabric for nodes in known.sets})
     findings = (finding for fabric in fabrics for finding in check_settings(parse_settings(job), fabric))
@@ -123,14 +125,14 @@ def send(stack: StackHome, login: str, file: Path, arguments: list[str], options
     return done.stdout.strip().splitlines()[-1].split(";")[0]
 
 
-def follow(stack: StackHome, login: str, followed: Followed) -> None:
+def follow(stack: StackHome, login: str, followed: FollowedJob) -> None:
     """Prints the log as it grows. A lost connection is taken up again where it broke off; one that held for a while was
     none of the failures in a row that end it: a job runs for days, a session through Session Manager does not."""
     failed = 0
     while failed < _RECONNECTS:
         began = time.monotonic()
         process = _start(stack, login, followed)
-        for text, control in pieces(process):
+        for text, control in split_output(process):
             if text:
                 sys.stdout.buffer.write(text)
                 sys.stdout.flush()
@@ -144,20 +146,20 @@ def follow(stack: StackHome, login: str, followed: Followed) -> None:
     raise Stop(f"job {followed.job} can no longer be followed", typed("status", stack.name))
 
 
-def pieces(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
+def split_output(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
     """The job's own output and our control lines, which may begin in the middle of an unfinished output line."""
     for line in process.stdout or ():
         text, mark, control = line.partition(_CONTROL)
         yield text, control.decode(errors="replace").strip() if mark else ""
 
 
-def _start(stack: StackHome, login: str, followed: Followed) -> subprocess.Popen[bytes]:
+def _start(stack: StackHome, login: str, followed: FollowedJob) -> subprocess.Popen[bytes]:
     remote = follow_job(followed.job, followed.offset)
     sys.stdout.flush()
     return subprocess.Popen(unattended(stack, login, None, [remote]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
-def _tell_state(followed: Followed) -> None:
+def _tell_state(followed: FollowedJob) -> None:
     reason = (
         "" if followed.reason in _QUIET_REASONS else f": {_REASONS.get(followed.reason.strip(','), followed.reason)}"
     )
@@ -166,10 +168,10 @@ def _tell_state(followed: Followed) -> None:
         screen.say(f"job {followed.job} {followed.state.lower()}{reason if followed.state == 'PENDING' else nodes}")
 
 
-def _left_alone(name: str, followed: Followed) -> None:
+def _left_alone(name: str, followed: FollowedJob) -> None:
     tail = f"tail -n +1 -F {followed.log or f'{FOLDER}/*-{followed.job}.out'}"
     screen.out().print(f"\njob {followed.job} goes on; this only stopped following it")
-    screen.next_steps(
+    screen.print_next_steps(
         [
             (typed("ssh", name, then=tail), "follow it again"),
             (typed("ssh", name, then=f"scancel {followed.job}"), "end it"),
@@ -177,10 +179,10 @@ def _left_alone(name: str, followed: Followed) -> None:
     )
 
 
-def _tell_end(followed: Followed, seconds: float) -> None:
+def _tell_end(followed: FollowedJob, seconds: float) -> None:
     where = f", log {followed.log}" if followed.log else ""
     if followed.state == _GOOD:
-        screen.good(f"job {followed.job} {_GOOD} in {screen.duration(seconds)}{where}")
+        screen.print_success(f"job {followed.job} {_GOOD} in {screen.format_duration(seconds)}{where}")
         return
     code = followed.exit_code.split(":")[0]
     raise Stop(f"job {followed.job} {followed.state}, exit code {code or 'unknown'}{where}", code=FAILED)

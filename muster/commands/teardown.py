@@ -18,10 +18,10 @@ from infra.receipt import Item, Receipt
 from infra.resources.problem import Problem
 from infra.targets.target import Deployment, Leftover, Leftovers, ManagedStorage, OnThisMachine, Target
 from muster.commands import receipt_table, screen
-from muster.commands.failure import explained
-from muster.commands.teardown_jobs import Jobs, running_jobs
-from muster.commands.where import no_such, stack_home, traces
-from muster.deployments import own_leftovers, search_deployment
+from muster.commands.failure import explain_failure
+from muster.commands.stacks import has_traces, missing_stack_error, resolve_stack
+from muster.commands.teardown_jobs import ClusterJobs, list_cluster_jobs
+from muster.deployments import find_own_leftovers, search_deployment
 
 # Machines take minutes to end, filesystems a quarter of an hour, and what they used is in use until then.
 _SWEEP_TIMEOUT_S = 1200.0
@@ -40,12 +40,12 @@ class _Cluster:
         return self.deployment.cluster
 
     def leftovers(self) -> Leftovers:
-        return own_leftovers(self.target, self.deployment)
+        return find_own_leftovers(self.target, self.deployment)
 
 
 def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
     """Remove the cluster of a stack and return the receipt; None where nothing exists."""
-    stack = stack_home(name)
+    stack = resolve_stack(name)
     with lock.held(stack, "teardown", wait=False, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=False, say=screen.say)
         cluster = _find(stack)
@@ -65,7 +65,7 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
     if isinstance(cluster.target, OnThisMachine):
         receipt = with_caches(receipt, cluster.target, stack.home)
     receipts.save(receipt, stack.home.receipts)
-    receipt_table.show(receipt, _storage_removal(cluster.target))
+    receipt_table.print_receipt(receipt, _storage_removal(cluster.target))
     screen.say(f"receipt: {path}")
     _check_complete(stack, receipt)
     return receipt
@@ -74,8 +74,8 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
 def _find(stack: StackHome) -> _Cluster | None:
     """Return the cluster of a stack; None where only files of the stack are left, which are then removed."""
     existing = search_deployment(stack)
-    if existing is None and not traces(stack):
-        raise no_such(stack)
+    if existing is None and not has_traces(stack):
+        raise missing_stack_error(stack)
     if existing is None:
         pulumi.forget(stack)
         _forget_folder(stack, f"nothing of stack {stack.name} exists")
@@ -87,16 +87,16 @@ def _find(stack: StackHome) -> _Cluster | None:
 
 def _forget_folder(stack: StackHome, why: str) -> None:
     shutil.rmtree(stack.folder, ignore_errors=True)
-    screen.good(f"nothing to remove: {why}")
+    screen.print_success(f"nothing to remove: {why}")
 
 
-def _check_allowed(cluster: _Cluster, search: Leftovers, *, yes: bool, force: bool) -> Jobs:
+def _check_allowed(cluster: _Cluster, search: Leftovers, *, yes: bool, force: bool) -> ClusterJobs:
     """Raise Stop where the cluster may be somebody else's, jobs run on it, or the user declines."""
     if not force and (stranger := _of_others(cluster, search.found)):
         raise stranger
     with screen.status("asking whether jobs run"):
-        jobs = running_jobs(cluster.stack, cluster.target, cluster.deployment) if _any(search) else Jobs()
-    if not force and (busy := jobs.keep(cluster.stack.name)):
+        jobs = list_cluster_jobs(cluster.stack, cluster.target, cluster.deployment) if _any(search) else ClusterJobs()
+    if not force and (busy := jobs.refusal(cluster.stack.name)):
         raise busy
     if not yes and not _confirmed(cluster, search.found):
         raise Stop("nothing was removed", code=FAILED)
@@ -184,7 +184,7 @@ def with_caches(receipt: Receipt, host: OnThisMachine, home: Home) -> Receipt:
     try:
         return replace(receipt, kept=host.caches(home))
     except Exception as failure:
-        stop = explained(failure)
+        stop = explain_failure(failure)
         if stop is None:
             raise
         return replace(receipt, notes=(*receipt.notes, f"caches could not be listed: {stop.what}"))

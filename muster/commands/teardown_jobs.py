@@ -13,7 +13,7 @@ from infra.home import StackHome
 from infra.resources.problem import Problem
 from infra.shell import read_inventory, unattended
 from infra.targets.target import Deployment, OnThisMachine, Target
-from muster.commands.failure import explained
+from muster.commands.failure import explain_failure
 from slurm.control.jobs import LIST_RUNNING, RunningJob, parse_running
 
 _ASK_S = 5.0
@@ -21,12 +21,12 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Jobs:
+class ClusterJobs:
     running: tuple[str, ...] = ()
     unknown: str = ""
     """Why nobody could say whether any run."""
 
-    def keep(self, name: str) -> Stop | None:
+    def refusal(self, name: str) -> Stop | None:
         """Why the cluster of stack `name` may not go without FORCE=1."""
         forced = typed("teardown", name, "FORCE=1")
         if self.unknown:
@@ -50,12 +50,12 @@ class Jobs:
         return (f"{_counted(self.running, 'running ')} ended: {', '.join(self.running)}",)
 
 
-def running_jobs(stack: StackHome, target: Target, deployment: Deployment) -> Jobs:
+def list_cluster_jobs(stack: StackHome, target: Target, deployment: Deployment) -> ClusterJobs:
     """Return the jobs of a cluster, or why nobody can say whether any run."""
     return _on_this_machine(stack) if isinstance(target, OnThisMachine) else _in_cloud(stack, target, deployment)
 
 
-def _on_this_machine(stack: StackHome) -> Jobs:
+def _on_this_machine(stack: StackHome) -> ClusterJobs:
     """Those of a cluster that answers soon; one that does not is no reason to keep it."""
     try:
         known = read_inventory(stack)
@@ -64,21 +64,21 @@ def _on_this_machine(stack: StackHome) -> Jobs:
             line, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=_ASK_S, check=False
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        return Jobs()
-    return Jobs(_told(parse_running(done.stdout), known)) if done.returncode == 0 else Jobs()
+        return ClusterJobs()
+    return ClusterJobs(_told(parse_running(done.stdout), known)) if done.returncode == 0 else ClusterJobs()
 
 
-def _in_cloud(stack: StackHome, target: Target, deployment: Deployment) -> Jobs:
+def _in_cloud(stack: StackHome, target: Target, deployment: Deployment) -> ClusterJobs:
     """Ask the queue. Days of many machines may be in a job there: a cluster that cannot be asked is not idle."""
     try:
         found = target.queue(deployment).running()
     except Problem as problem:
-        stop = explained(problem)
-        return Jobs(unknown=stop.what if stop else str(problem))
+        stop = explain_failure(problem)
+        return ClusterJobs(unknown=stop.what if stop else str(problem))
     try:
-        return Jobs(_told(found, read_inventory(stack)))
+        return ClusterJobs(_told(found, read_inventory(stack)))
     except (OSError, ValueError):
-        return Jobs(_told(found, None))
+        return ClusterJobs(_told(found, None))
 
 
 def _told(jobs: Iterable[RunningJob], known: Inventory | None) -> tuple[str, ...]:

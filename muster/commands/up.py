@@ -16,66 +16,72 @@ from infra.plan import BuildPlan
 from infra.targets.cost import Quote
 from infra.targets.registry import target_of
 from infra.targets.target import Preflight, Target
-from muster.commands import outcome, screen
-from muster.commands.cost import sentence
-from muster.commands.outcome import Outcome
-from muster.commands.sizes import always, machines
-from muster.commands.spec import check_name_free, examined, host_target, usable
-from muster.commands.watch import nodes_table, watching
-from muster.commands.where import existing_stack
+from muster.commands import last_up, screen
+from muster.commands.cost import describe_cost
+from muster.commands.last_up import LastUp
+from muster.commands.progress import build_nodes_table, show_progress
+from muster.commands.stack_spec import (
+    check_name_free,
+    describe_machines,
+    examine_spec,
+    find_host_target,
+    list_permanent_nodes,
+    require_valid_spec,
+)
+from muster.commands.stacks import require_stack_file
 
 # Pulumi's whole message after a Ctrl-C.
 _CANCELLED = "update canceled"
 
 
-def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> Outcome:
-    stack = existing_stack(name)
-    host = host_target(stack)
-    spec, issues = examined(stack, host.host_facts() if host else None)
+def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> LastUp:
+    stack = require_stack_file(name)
+    host = find_host_target(stack)
+    spec, issues = examine_spec(stack, host.host_facts() if host else None)
     how = How(force=force)
     flight = None
     if spec and isinstance(preflighted := target_of(spec), Preflight):
         flight = preflighted.clear(spec, issues, stack, screen, full=preflight)
         issues, how = flight.issues, How(force=force, budget_judged=flight.by_todays_prices)
-    spec = usable(stack, spec, issues)
+    spec = require_valid_spec(stack, spec, issues)
     target = target_of(spec)
     check_name_free(spec, name)
     if flight:
-        screen.say(price_line(name, target, spec, flight.quote))
+        screen.say(describe_price(name, target, spec, flight.quote))
     target.prepare(stack.home, screen)
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)
         return _run(stack, target, target.plan(spec), held, how)
 
 
-def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, how: How) -> Outcome:
+def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, how: How) -> LastUp:
     began, at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-    outcome.write(stack, Outcome("running", at))
+    last_up.write_last_up(stack, LastUp("running", at))
     try:
-        with watching(always(built), stack.progress) as watcher:
+        with show_progress(list_permanent_nodes(built), stack.progress) as watcher:
             code, result = pulumi.up(stack, pulumi.Caller(held, watcher.tick, watcher.say), how)
     except KeyboardInterrupt:
-        outcome.write(stack, Outcome("interrupted", at, round(time.monotonic() - began, 1)))
-        raise interrupted(stack) from None
+        last_up.write_last_up(stack, LastUp("interrupted", at, round(time.monotonic() - began, 1)))
+        raise interruption_message(stack) from None
     seconds = time.monotonic() - began
     phases = {name: round(phase.seconds, 1) for name, phase in watcher.board.phases.items()}
     word = "ready" if not code else "interrupted" if _was_cancelled(result) else "failed"
     created = result.created and "machines" in phases
-    ended = Outcome(word, at, round(seconds, 1), result.changed, phases, created)
-    outcome.write(stack, ended)
+    ended = LastUp(word, at, round(seconds, 1), result.changed, phases, created)
+    last_up.write_last_up(stack, ended)
     if code:
-        raise failed(stack, target, result)
+        raise failure_message(stack, target, result)
     if not result.changed:
-        screen.good(f"nothing to change: {machines(built)} as described ({seconds:.1f} s)")
+        screen.print_success(f"nothing to change: {describe_machines(built)} as described ({seconds:.1f} s)")
         return ended
     watcher.board.finish()
     if watcher.board.phases and screen.out().is_terminal:
-        screen.out().print(nodes_table(watcher.board, time.time(), screen.out().size.height))
-    screen.good(f"ready: {machines(built)} in {seconds:.1f} s")
+        screen.out().print(build_nodes_table(watcher.board, time.time(), screen.out().size.height))
+    screen.print_success(f"ready: {describe_machines(built)} in {seconds:.1f} s")
     return ended
 
 
-def price_line(name: str, target: Target, spec: ClusterSpec, quote: Quote | None) -> str:
+def describe_price(name: str, target: Target, spec: ClusterSpec, quote: Quote | None) -> str:
     """Return the price as it is printed before anything is created.
 
     Without a budget nobody asked for today's prices: then it is the price by the dated table.
@@ -86,10 +92,10 @@ def price_line(name: str, target: Target, spec: ClusterSpec, quote: Quote | None
         if quote
         else f"instance prices of {cost.priced_on}, {target.region(spec)}; today's were not asked for"
     )
-    return f"{sentence(spec, cost)} ({source}); `{typed('cost', name)}` shows each part"
+    return f"{describe_cost(spec, cost)} ({source}); `{typed('cost', name)}` shows each part"
 
 
-def what_next(name: str) -> list[tuple[str, str]]:
+def list_next_steps(name: str) -> list[tuple[str, str]]:
     return [
         (typed("ssh", name), "a shell on the login node"),
         (typed("submit", name, "JOB=slurm/jobs/smoke.sbatch"), "run a job, follow its log"),
@@ -98,15 +104,15 @@ def what_next(name: str) -> list[tuple[str, str]]:
     ]
 
 
-def failed(stack: StackHome, target: Target, result: Result) -> Stop:
+def failure_message(stack: StackHome, target: Target, result: Result) -> Stop:
     if _was_cancelled(result):
-        return interrupted(stack)
+        return interruption_message(stack)
     head = f"up failed: {_count(result.failures)}"
     blocks = [retyped(_block(target, failure, typed("up", stack.name)), stack.name) for failure in result.failures]
     return Stop("\n".join([head, *blocks, f"everything Pulumi said: {stack.log('up')}"]), code=FAILED)
 
 
-def interrupted(stack: StackHome) -> Stop:
+def interruption_message(stack: StackHome) -> Stop:
     on, away = typed("up", stack.name), typed("teardown", stack.name)
     return Stop("up was interrupted", f"`{on}` goes on from here, `{away}` removes what exists", INTERRUPTED)
 

@@ -12,7 +12,7 @@ import pytest
 from infra import receipt
 from infra.engine import environment, events, lock, project
 from infra.home import RESERVED, Home
-from muster.commands import outcome
+from muster.commands import last_up
 
 HOME = Home.of({"MUSTER_HOME": "/h", "MUSTER_CACHE": "/c", "MUSTER_STACKS": "/s"}, repo=Path("/r"))
 SALT = "encryptionsalt: v1:abc=:v1:def:ghi=="
@@ -109,7 +109,7 @@ def test_what_is_in_the_home_is_its_owners_only(tmp_path: Path) -> None:
     stack.home.receipts.mkdir(parents=True, mode=0o755)
     environment.prepare(stack.home)
     project.write(stack)
-    outcome.write(stack, outcome.Outcome("ready", "2026-01-01T00:00:00+00:00"))
+    last_up.write_last_up(stack, last_up.LastUp("ready", "2026-01-01T00:00:00+00:00"))
     receipt.save(receipt.Receipt("s", "c", "2026-01-01T00:00:00+00:00", 1.0), stack.home.receipts)
     with lock.held(stack, "up", wait=False, say=print):
         folders = [path for path in stack.home.root.iterdir() if path.is_dir()]

@@ -12,7 +12,7 @@ import pytest
 from cluster import names
 from infra.targets.local import cgroup_tree, leftovers
 from infra.targets.local import docker_engine as engine_client
-from muster.deployments import without_others as own
+from muster.deployments import exclude_other_stacks as own
 
 GROUPS = ["muster/demo/gpu-1", "muster/demo"]
 

@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 
-from muster.cli import TakesCommand, app
+from muster.cli import CommandAfterDashes, app
 from tests import lint
 from tests.harness import small_spec
 
@@ -165,7 +165,7 @@ def test_what_follows_the_dashes_of_ssh_is_not_ours(
     arguments: list[str], node: str | None, user: str | None, command: list[str]
 ) -> None:
     ssh = typer.main.get_command(app).commands["ssh"]  # type: ignore[attr-defined]
-    assert isinstance(ssh, TakesCommand)
+    assert isinstance(ssh, CommandAfterDashes)
     context = ssh.make_context("ssh", list(arguments))
     assert (context.params["node"], context.params["user"], context.obj) == (node, user, command)
 

@@ -14,9 +14,8 @@ from infra.engine.stop import Stop
 from infra.home import Home
 from muster.commands import fabric
 from muster.commands.fabric import Proof, table
-from muster.commands.fabric_basis import basis
-from muster.commands.fabric_nodes import chosen
-from muster.commands.submit import Followed
+from muster.commands.fabric_report import basis, chosen
+from muster.commands.submit import FollowedJob
 from slurm.control.nodes import parse_listed_by_partition
 from slurm.power.reasons import may_be_replaced
 
@@ -97,7 +96,7 @@ def test_a_login_node_that_falls_silent_is_no_traceback(tmp_path: Path, monkeypa
     monkeypatch.setattr(fabric, "run", silent)
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     with pytest.raises(Stop, match="the login node does not answer"):
-        fabric._result(stack, "login", "gpu", Followed("7"))
+        fabric._result(stack, "login", "gpu", FollowedJob("7"))
 
 
 def test_the_table_has_what_was_used_and_what_was_expected() -> None:

@@ -30,11 +30,11 @@ PREFIX = "#!/bin/bash\n#SBATCH"
     ],
 )
 def test_a_job_that_trains_on_so_many_nodes_is_asked_about(job: str, words: list[str] | None) -> None:
-    assert job_layout.question(job, AUTO) == words
+    assert job_layout.simulator_arguments(job, AUTO) == words
 
 
 def test_a_job_without_a_config_is_not_asked_about() -> None:
-    assert job_layout.question(TRAIN, []) is None
+    assert job_layout.simulator_arguments(TRAIN, []) is None
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_a_job_without_a_config_is_not_asked_about() -> None:
     [
         (CompletedProcess([], 0, "a 'b c' d=1\n", "dp8: 2 s\n"), ["a", "b c", "d=1"], "layout: dp8: 2 s"),
         (CompletedProcess([], 0, "given\n", "nothing to choose: parallel.strategy is ddp\n"), ["given"], ""),
-        (CompletedProcess([], 2, "", "simulator: no room\n"), ["given"], f"{job_layout.LEFT}: no room"),
+        (CompletedProcess([], 2, "", "simulator: no room\n"), ["given"], f"{job_layout.LEFT_TO_TRAINER}: no room"),
     ],
 )
 def test_an_answer_is_words_and_a_line(done: CompletedProcess[str], words: list[str], said: str) -> None:
-    assert job_layout.answer(done, ["given"]) == (words, said)
+    assert job_layout.parse_answer(done, ["given"]) == (words, said)
 
 
 def test_on_known_machines_the_job_gets_explicit_words(cluster: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -24,9 +24,9 @@ from infra.targets.local import caches as kept_caches
 from infra.targets.local.target import LocalTarget
 from infra.targets.registry import plan_of as plan
 from infra.targets.target import Leftover
-from muster.commands import bootstrap, cost, demo, screen, status, teardown, where
-from muster.commands.failure import explained
-from muster.deployments import without_others
+from muster.commands import bootstrap, cost, demo, screen, stacks, status, teardown
+from muster.commands.failure import explain_failure
+from muster.deployments import exclude_other_stacks
 from tests.harness import small_spec
 
 REPO = Path(__file__).parents[2]
@@ -99,26 +99,30 @@ def test_half_an_answer_of_the_controller_is_a_problem() -> None:
     ],
 )
 def test_the_state_of_a_node(of: Node, machine: Machine, known: dict[str, SlurmNode], state: str, why: str) -> None:
-    assert status.node_state(of, machine, Slurm(nodes=known)) == (state, why)
+    assert status.judge_node(of, machine, Slurm(nodes=known)) == (state, why)
 
 
 def test_nodes_are_not_blamed_for_a_controller_that_is_silent() -> None:
-    assert status.node_state(node("gpu-1"), UP, Slurm(problem="no answer")) == ("unknown", "")
+    assert status.judge_node(node("gpu-1"), UP, Slurm(problem="no answer")) == ("unknown", "")
 
 
 def test_shares_add_up_to_the_whole() -> None:
-    assert demo.shares({"a": 1.0, "b": 3.0}) == {"a": 0.25, "b": 0.75}
-    assert demo.shares({}) == {}
+    assert demo.compute_shares({"a": 1.0, "b": 3.0}) == {"a": 0.25, "b": 0.75}
+    assert demo.compute_shares({}) == {}
 
 
 def test_the_parts_of_up_add_up() -> None:
-    assert demo.parts_of_up(10.0, {"machines": 2.5, "ready": 1.5}) == {"engine": 6.0, "machines": 2.5, "ready": 1.5}
-    assert demo.parts_of_up(1.0, {"machines": 2.0})["engine"] == 0.0
+    assert demo.split_up_seconds(10.0, {"machines": 2.5, "ready": 1.5}) == {
+        "engine": 6.0,
+        "machines": 2.5,
+        "ready": 1.5,
+    }
+    assert demo.split_up_seconds(1.0, {"machines": 2.0})["engine"] == 0.0
 
 
 def test_the_time_of_set_up_comes_from_its_record_where_there_is_one(tmp_path: Path) -> None:
     home = Home.of({"MUSTER_CACHE": str(tmp_path)})
-    assert demo.read_setup(home) == (0.0, {})
+    assert demo.read_setup_times(home) == (0.0, {})
     home.setup_log.parent.mkdir(parents=True)
     phases = {
         "preflight": {"seconds": 1.5, "state": "done"},
@@ -126,12 +130,12 @@ def test_the_time_of_set_up_comes_from_its_record_where_there_is_one(tmp_path: P
         "image": {"seconds": 40.0, "state": "done"},
     }
     home.setup_log.write_text(json.dumps({"seconds": 41.7, "phases": phases}))
-    assert demo.read_setup(home) == (41.7, {"checks": 2.0, "image": 40.0})
+    assert demo.read_setup_times(home) == (41.7, {"checks": 2.0, "image": 40.0})
 
 
 def test_what_another_stack_owns_is_left_alone() -> None:
     ours, nobodys, theirs = (Leftover("container", n, stack=s) for n, s in (("a", "mine"), ("b", ""), ("c", "other")))
-    assert without_others([ours, nobodys, theirs], "mine") == [ours, nobodys]
+    assert exclude_other_stacks([ours, nobodys, theirs], "mine") == [ours, nobodys]
 
 
 def test_secrets_of_an_exported_state_are_unwrapped() -> None:
@@ -140,15 +144,15 @@ def test_secrets_of_an_exported_state_are_unwrapped() -> None:
         {"type": "pulumi:pulumi:Stack"},
         {"type": "pulumi-python:muster:SlurmCluster", "inputs": {"spec": "{}", "slurm_key": secret}},
     ]
-    assert bootstrap.inputs(state, "s") == {"spec": "{}", "slurm_key": "key"}
+    assert bootstrap.read_inputs(state, "s") == {"spec": "{}", "slurm_key": "key"}
     with pytest.raises(Stop, match="no Slurm cluster"):
-        bootstrap.inputs(state[:1], "s")
+        bootstrap.read_inputs(state[:1], "s")
 
 
 @pytest.mark.parametrize("name", ["../x", "A", "", "a/b", "a.b", "-x", "state", "locks", "receipts", "passphrase"])
 def test_a_name_that_cannot_be_a_stack_is_refused(name: str) -> None:
     with pytest.raises(Stop) as stop:
-        where.stack_home(name)
+        stacks.resolve_stack(name)
     assert stop.value.code == BAD_INPUT
     assert f"stack: '{name}'" in stop.value.what
     assert "allowed: " in stop.value.what
@@ -158,12 +162,12 @@ def test_a_name_that_cannot_be_a_stack_is_refused(name: str) -> None:
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (913_000_000, "913 MB"), (5_700_000_000, "5.7 GB")]
 )
 def test_sizes(count: int, text: str) -> None:
-    assert screen.size(count) == text
+    assert screen.format_size(count) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7300, "2 h 1 min")])
 def test_durations(seconds: float, text: str) -> None:
-    assert screen.duration(seconds) == text
+    assert screen.format_duration(seconds) == text
 
 
 def test_the_size_of_a_folder_is_measured(tmp_path: Path) -> None:
@@ -214,13 +218,13 @@ def test_a_linked_cache_loses_its_link_and_not_what_it_points_at(tmp_path: Path)
     ],
 )
 def test_what_a_person_can_act_on_is_a_message(failure: Exception, what: str) -> None:
-    stop = explained(failure)
+    stop = explain_failure(failure)
     assert stop is not None
     assert what in stop.what
 
 
 def test_a_fault_of_ours_keeps_its_traceback() -> None:
-    assert explained(KeyError("a")) is None
+    assert explain_failure(KeyError("a")) is None
 
 
 @pytest.mark.parametrize("failure", [ReadTimeout("slow"), APIError("500", explanation="broken")])
@@ -249,6 +253,6 @@ def test_an_hour_costs_what_the_target_says(monkeypatch: pytest.MonkeyPatch) -> 
         return Cost((Line("groups", "nodes", 1, 1.5 * len(plan(spec).nodes)),))
 
     spec = ClusterSpec.model_validate(small_spec(name="dear"))
-    assert cost.sentence(spec) == "0.00 USD per hour on target local"
+    assert cost.describe_cost(spec) == "0.00 USD per hour on target local"
     monkeypatch.setattr(LocalTarget, "cost", by_node)
-    assert cost.sentence(spec) == "6.00 USD per hour on target local"
+    assert cost.describe_cost(spec) == "6.00 USD per hour on target local"

@@ -35,7 +35,7 @@ def facts() -> Facts:
 
 
 def test_a_broken_node_squeezes_no_column() -> None:
-    table, broken = status.nodes_table(facts())
+    table, broken = status.build_nodes_table(facts())
     text = drawn(table)
     for cell in ("training-1", "compute", "drained*", "128", "1953.1 GiB", "8 h100 (simulated)", "100 h 0 min"):
         assert cell in text
@@ -45,7 +45,7 @@ def test_a_broken_node_squeezes_no_column() -> None:
 
 def test_only_the_reason_of_a_job_gives_way() -> None:
     job = ListedJob("1234567", "pretraining-run", "alice", "training", "PENDING", "10-12:00:00", "128", f"({REASON})")
-    text = drawn(status.queue_table(Slurm(jobs=(job,))))
+    text = drawn(status.build_queue_table(Slurm(jobs=(job,))))
     for cell in ("1234567", "pretraining-run", "alice", "training", "pending", "10-12:00:00", "128"):
         assert cell in text.splitlines()[2]
     assert "…" not in text
@@ -54,7 +54,7 @@ def test_only_the_reason_of_a_job_gives_way() -> None:
 @pytest.mark.parametrize("lead", ["✗ ", "    ", "  fix: "])
 def test_an_error_that_wraps_keeps_its_indent(lead: str) -> None:
     out = io.StringIO()
-    screen.hanging(Console(file=out, width=40, force_terminal=True, color_system=None), Text(lead), REASON)
+    screen.print_hanging(Console(file=out, width=40, force_terminal=True, color_system=None), Text(lead), REASON)
     first, *rest = out.getvalue().splitlines()
     assert first.startswith(lead)
     assert rest
@@ -63,5 +63,5 @@ def test_an_error_that_wraps_keeps_its_indent(lead: str) -> None:
 
 def test_a_log_gets_an_error_as_one_line() -> None:
     out = io.StringIO()
-    screen.hanging(Console(file=out, width=40), Text("✗ "), REASON)
+    screen.print_hanging(Console(file=out, width=40), Text("✗ "), REASON)
     assert out.getvalue() == f"✗ {REASON}\n"

@@ -22,17 +22,17 @@ def test_a_job_file_is_found_here_or_in_the_repository(tmp_path: Path) -> None:
     home = Home.of({}, repo=REPO)
     own = tmp_path / "own.sbatch"
     own.write_text("#!/bin/sh\n")
-    assert submit.job_file(str(own), home) == own
-    assert submit.job_file("slurm/jobs/smoke.sbatch", home).is_file()
+    assert submit.find_job_file(str(own), home) == own
+    assert submit.find_job_file("slurm/jobs/smoke.sbatch", home).is_file()
     with pytest.raises(Stop) as stop:
-        submit.job_file("slurm/jobs/none.sbatch", home)
+        submit.find_job_file("slurm/jobs/none.sbatch", home)
     assert stop.value.code == BAD_INPUT
     assert "slurm/jobs/none.sbatch" in stop.value.what
     assert "slurm/jobs/smoke.sbatch" in stop.value.fix
 
 
 def test_a_followed_job_says_when_its_state_or_reason_changes() -> None:
-    job = submit.Followed("7")
+    job = submit.FollowedJob("7")
     assert job.take("state|PENDING|Resources||0:0")
     assert not job.take("log|/shared/home/a/jobs/x.out")
     assert not job.take("offset|42")
@@ -52,25 +52,25 @@ def test_only_failures_in_a_row_end_the_following(
     monkeypatch.setattr(submit, "_AGAIN_S", 0.0)
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     if ends_well:
-        submit.follow(stack, "login", submit.Followed("7"))
+        submit.follow(stack, "login", submit.FollowedJob("7"))
         assert len(count.read_text().splitlines()) == 9
     else:
         with pytest.raises(Stop, match="job 7 can no longer be followed"):
-            submit.follow(stack, "login", submit.Followed("7"))
+            submit.follow(stack, "login", submit.FollowedJob("7"))
 
 
 def test_following_a_job_never_asks_and_never_waits_for_a_node_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_ssh(tmp_path, monkeypatch, f'printf "%s\\n" "$@" > {tmp_path}/given')
-    submit.follow(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", submit.Followed("7"))
+    submit.follow(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", submit.FollowedJob("7"))
     assert {"BatchMode=yes", "ConnectTimeout=5"} <= set((tmp_path / "given").read_text().splitlines())
 
 
 def test_a_folder_is_no_job_file(tmp_path: Path) -> None:
     for folder in (str(tmp_path), "slurm/jobs"):
         with pytest.raises(Stop, match=f"{folder} is a folder"):
-            submit.job_file(folder, Home.of({}, REPO))
+            submit.find_job_file(folder, Home.of({}, REPO))
 
 
 def test_a_copied_job_is_warned_about_on_the_fabrics_that_the_cluster_has() -> None:
@@ -78,11 +78,11 @@ def test_a_copied_job_is_warned_about_on_the_fabrics_that_the_cluster_has() -> N
     job = "export NCCL_NET=Socket\nexport NCCL_ALGO=ring\n"
     tuner = "harmful  line 2: NCCL_ALGO=ring: switches the tuner of NCCL and of the EFA plugin off"
     local = Inventory(cluster="c", target="local", nodes=(node,))
-    assert submit.warnings(job, local) == [tuner]
+    assert submit.check_job_environment(job, local) == [tuner]
     sets = (NodeSet(group="gpu", count=2, static=2, cpus=8, memory_mb=1024, fabric="efa"),)
     cloud = Inventory(cluster="c", target="aws", nodes=(), sets=sets)
     tcp = "harmful  line 1: NCCL_NET=Socket: the job would use TCP even though the nodes have a faster fabric"
-    assert submit.warnings(job, cloud) == [tcp, tuner]
+    assert submit.check_job_environment(job, cloud) == [tcp, tuner]
 
 
 def test_output_and_control_lines_are_told_apart_also_within_a_line() -> None:
@@ -91,7 +91,7 @@ def test_output_and_control_lines_are_told_apart_also_within_a_line() -> None:
             b"\x1estate|PENDING|Resources||0:0\nhello\nhalf\x1eoffset|10\n\x1estate|RUNNING||gpu-1|0:0\n"
         )
 
-    assert list(submit.pieces(cast("Any", Process))) == [
+    assert list(submit.split_output(cast("Any", Process))) == [
         (b"", "state|PENDING|Resources||0:0"),
         (b"hello\n", ""),
         (b"half", "offset|10"),

@@ -14,7 +14,7 @@ from infra.targets.aws.target import AwsTarget
 from infra.targets.local.target import LocalTarget
 from infra.targets.target import Deployment
 from muster.commands import teardown_jobs
-from muster.commands.teardown_jobs import Jobs, running_jobs
+from muster.commands.teardown_jobs import ClusterJobs, list_cluster_jobs
 from tests.infra.targets.aws.build.test_job_queue import SPEC, report, start
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 from tests.muster.test_commands_parts import fake_ssh, node
@@ -51,22 +51,22 @@ def test_a_local_cluster_is_asked_and_waited_for_by_nobody(
 ) -> None:
     fake_ssh(tmp_path, monkeypatch, body)
     monkeypatch.setattr(teardown_jobs, "_ASK_S", 0.5)
-    assert running_jobs(stack, *LOCAL) == Jobs(jobs)
+    assert list_cluster_jobs(stack, *LOCAL) == ClusterJobs(jobs)
 
 
 def test_a_stack_without_access_files_has_no_jobs_to_ask_for(tmp_path: Path) -> None:
-    assert running_jobs(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), *LOCAL) == Jobs()
+    assert list_cluster_jobs(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), *LOCAL) == ClusterJobs()
 
 
 def test_on_aws_the_controller_says_what_runs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
     start(aws, "controller")
     start(aws, "compute")
     report(aws, "ready")
-    assert running_jobs(stack, *AWS) == Jobs()
+    assert list_cluster_jobs(stack, *AWS) == ClusterJobs()
     aws.answer(SQUEUE, "30|alice|train\n7|muster|ready-h200\n31_2|bob|a|b\n")
-    assert running_jobs(stack, *AWS) == Jobs(("30 train (alice)", "31_2 a|b (bob)"))
+    assert list_cluster_jobs(stack, *AWS) == ClusterJobs(("30 train (alice)", "31_2 a|b (bob)"))
     stack.inventory.unlink()
-    assert "7 ready-h200 (muster)" in running_jobs(stack, *AWS).running
+    assert "7 ready-h200 (muster)" in list_cluster_jobs(stack, *AWS).running
 
 
 def test_on_aws_a_queue_that_gives_no_answer_is_not_idle(aws: Moto, stack: StackHome) -> None:  # noqa: F811
@@ -74,36 +74,36 @@ def test_on_aws_a_queue_that_gives_no_answer_is_not_idle(aws: Moto, stack: Stack
     start(aws, "compute")
     report(aws, "ready")
     aws.answer(SQUEUE, "", code=1, err="slurm_load_jobs error: Unable to contact slurm controller")
-    assert running_jobs(stack, *AWS).unknown == (
+    assert list_cluster_jobs(stack, *AWS).unknown == (
         "controller: the job queue does not answer: slurm_load_jobs error: Unable to contact slurm controller"
     )
     aws.answer(SQUEUE, "30|alice|train\n" * 2000)
-    assert "longer than the 24000 characters" in running_jobs(stack, *AWS).unknown
+    assert "longer than the 24000 characters" in list_cluster_jobs(stack, *AWS).unknown
     aws.client("ec2").stop_instances(InstanceIds=[controller])
-    assert running_jobs(stack, *AWS).unknown == "cannot check whether jobs are running: the controller is stopped"
+    assert list_cluster_jobs(stack, *AWS).unknown == "cannot check whether jobs are running: the controller is stopped"
     aws.fail("DescribeInstances", "UnauthorizedOperation")
     refused = f"the job queue cannot be asked in {REGION}: UnauthorizedOperation"
-    assert running_jobs(stack, *AWS).unknown == refused
+    assert list_cluster_jobs(stack, *AWS).unknown == refused
 
 
 def test_a_cluster_without_compute_nodes_or_reports_has_no_jobs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
     start(aws, "controller")
-    assert running_jobs(stack, *AWS) == Jobs()
+    assert list_cluster_jobs(stack, *AWS) == ClusterJobs()
     assert aws.of("SendCommand") == []
 
 
 def test_a_busy_cluster_names_its_jobs_and_how_to_go_on() -> None:
-    stop = Jobs(("30 train (alice)",)).keep("x")
+    stop = ClusterJobs(("30 train (alice)",)).refusal("x")
     assert stop is not None
     assert stop.what == "stack x runs 1 job: 30 train (alice); nothing was removed"
     assert "`make teardown FORCE=1 STACK=x`" in stop.fix
-    assert Jobs(("30 a (b)", "31 a (b)")).notes == ("2 running jobs ended: 30 a (b), 31 a (b)",)
-    assert (Jobs().keep("x"), Jobs().notes) == (None, ())
+    assert ClusterJobs(("30 a (b)", "31 a (b)")).notes == ("2 running jobs ended: 30 a (b), 31 a (b)",)
+    assert (ClusterJobs().refusal("x"), ClusterJobs().notes) == (None, ())
 
 
 def test_one_that_cannot_be_asked_stays_until_it_is_forced() -> None:
-    unknown = Jobs(unknown="the queue is silent")
-    stop = unknown.keep("x")
+    unknown = ClusterJobs(unknown="the queue is silent")
+    stop = unknown.refusal("x")
     assert stop is not None
     assert stop.what == "the queue is silent; nothing was removed"
     assert "`make teardown FORCE=1 STACK=x`" in stop.fix

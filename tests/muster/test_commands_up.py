@@ -1,4 +1,4 @@
-"""How an `up` ended: what is remembered of it, what a person reads, and what may be trusted afterwards."""
+"""How an `up` ended: what is remembered of it, what a person reads, and what may be drop_stale_ready afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infra.targets.aws.target import AwsTarget
 from infra.targets.local.target import LocalTarget
 from infra.targets.registry import plan_of as plan
 from infra.targets.registry import read_spec as read
-from muster.commands import outcome, output, sizes, up
+from muster.commands import last_up, output, stack_spec, up
 from tests.harness import small_spec
 
 REPO = Path(__file__).parents[2]
@@ -30,20 +30,20 @@ REPO = Path(__file__).parents[2]
     [(None, True), ("ready", True), ("failed", False), ("running", False)],
 )
 def test_ready_is_shown_only_if_the_last_up_made_it_so(last: str | None, shown: bool) -> None:
-    ended = outcome.Outcome(last, "2026-01-01T00:00:00+00:00") if last else None
-    found = output.trusted({"ready": {"nodes": []}, "cluster": "demo"}, ended)
+    ended = last_up.LastUp(last, "2026-01-01T00:00:00+00:00") if last else None
+    found = output.drop_stale_ready({"ready": {"nodes": []}, "cluster": "demo"}, ended)
     assert ("ready" in found) is shown
     assert found["cluster"] == "demo"
 
 
 def test_the_outcome_of_an_up_is_kept(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
-    assert outcome.read(stack) is None
-    ended = outcome.Outcome("ready", "2026-01-01T00:00:00+00:00", 12.5, True, {"machines": 2.0})
-    outcome.write(stack, ended)
-    assert outcome.read(stack) == ended
+    assert last_up.read_last_up(stack) is None
+    ended = last_up.LastUp("ready", "2026-01-01T00:00:00+00:00", 12.5, True, {"machines": 2.0})
+    last_up.write_last_up(stack, ended)
+    assert last_up.read_last_up(stack) == ended
     stack.last_up.write_text("{")
-    assert outcome.read(stack) is None
+    assert last_up.read_last_up(stack) is None
 
 
 CAPACITY = (
@@ -64,7 +64,7 @@ CAPACITY = (
 )
 def test_a_refusal_of_aws_says_what_to_do(tmp_path: Path, message: str, fix: str) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
-    said = up.failed(stack, AwsTarget(), Result({}, (Failure("controller", message),))).what
+    said = up.failure_message(stack, AwsTarget(), Result({}, (Failure("controller", message),))).what
     assert said.count("fix: ") == 1
     assert fix in said.partition("fix: ")[2]
 
@@ -72,7 +72,7 @@ def test_a_refusal_of_aws_says_what_to_do(tmp_path: Path, message: str, fix: str
 def test_what_says_it_itself_is_not_spoken_over(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     ours = "groups.gpu.capacity: none (us-east-1a on-demand InsufficientInstanceCapacity). Fix: name more zones"
-    said = up.failed(stack, AwsTarget(), Result({}, (Failure("nodes-gpu", ours),))).what
+    said = up.failure_message(stack, AwsTarget(), Result({}, (Failure("nodes-gpu", ours),))).what
     assert said.count("fix: ") == 1
     assert "fix: name more zones" in said
 
@@ -107,28 +107,28 @@ def test_whichever_up_came_last_tells(
 ) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     if ours:
-        outcome.write(stack, outcome.Outcome(ours, "2026-01-01T00:00:00+00:00", 12.5))
+        last_up.write_last_up(stack, last_up.LastUp(ours, "2026-01-01T00:00:00+00:00", 12.5))
     for kind, ended_as, after in plain:
         plain_run(stack, kind, ended_as, datetime(2026, 1, 1, tzinfo=UTC).timestamp() + 12.5 + after)
-    last = outcome.read(stack)
+    last = last_up.read_last_up(stack)
     assert (last.result if last else None) == result
 
 
 def test_the_time_of_the_last_up_is_that_of_whichever_came_last(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
-    outcome.write(stack, outcome.Outcome("ready", "2026-01-01T00:00:00+00:00", 12.5))
+    last_up.write_last_up(stack, last_up.LastUp("ready", "2026-01-01T00:00:00+00:00", 12.5))
     plain_run(stack, "update", "succeeded", datetime(2026, 1, 1, 1, 0, 30, tzinfo=UTC).timestamp())
-    last = outcome.read(stack)
+    last = last_up.read_last_up(stack)
     assert last is not None
     assert last.when == datetime(2026, 1, 1, 1, tzinfo=UTC)
 
 
 def test_a_plain_pulumi_that_runs_or_was_killed_tells_nothing_good(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
-    outcome.write(stack, outcome.Outcome("ready", "2026-01-01T00:00:00+00:00", 12.5))
+    last_up.write_last_up(stack, last_up.LastUp("ready", "2026-01-01T00:00:00+00:00", 12.5))
     stack.pulumi_locks.mkdir(parents=True)
     (stack.pulumi_locks / "a.json").write_text('{"pid": 1, "hostname": "h", "timestamp": "2026-01-02T00:00:00.1Z"}')
-    last = outcome.read(stack)
+    last = last_up.read_last_up(stack)
     assert last is not None
     assert last.result == "running"
 
@@ -138,10 +138,10 @@ def test_a_plain_pulumi_that_runs_or_was_killed_tells_nothing_good(tmp_path: Pat
 )
 def test_the_lock_that_a_second_ctrl_c_left_is_no_running_up(tmp_path: Path, hour: str, result: str) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
-    outcome.write(stack, outcome.Outcome("interrupted", "2026-01-01T00:00:00+00:00", 12.5))
+    last_up.write_last_up(stack, last_up.LastUp("interrupted", "2026-01-01T00:00:00+00:00", 12.5))
     stack.pulumi_locks.mkdir(parents=True)
     (stack.pulumi_locks / "a.json").write_text(json.dumps({"pid": 1, "hostname": "h", "timestamp": hour}))
-    last = outcome.read(stack)
+    last = last_up.read_last_up(stack)
     assert last is not None
     assert last.result == result
 
@@ -149,7 +149,7 @@ def test_the_lock_that_a_second_ctrl_c_left_is_no_running_up(tmp_path: Path, hou
 def test_a_failed_up_is_one_block() -> None:
     stack = Home.of({"MUSTER_HOME": "/h"}).stack("s")
     message = "node gpu-2, step slurmd: fatal: no key. Log: journalctl -u slurmd. Fix: put the key there."
-    stop = up.failed(stack, LocalTarget(), Result({}, (Failure("slurm", message), Failure("", "stopped"))))
+    stop = up.failure_message(stack, LocalTarget(), Result({}, (Failure("slurm", message), Failure("", "stopped"))))
     assert stop.what.splitlines() == [
         "up failed: slurm",
         "  node gpu-2, step slurmd: fatal: no key.",
@@ -161,12 +161,14 @@ def test_a_failed_up_is_one_block() -> None:
 
 
 def test_an_up_that_was_stopped_is_no_failure_of_anything() -> None:
-    stop = up.failed(Home.of({}).stack("s"), LocalTarget(), Result({}, (Failure("", "update canceled"),)))
+    stop = up.failure_message(Home.of({}).stack("s"), LocalTarget(), Result({}, (Failure("", "update canceled"),)))
     assert (stop.what, stop.code) == ("up was interrupted", 130)
     assert stop.fix == "`make up STACK=s` goes on from here, `make teardown STACK=s` removes what exists"
     cut_short = Failure("slurm", "node gpu-1: connection lost")
     assert (
-        up.failed(Home.of({}).stack("s"), LocalTarget(), Result({}, (cut_short, Failure("", "update canceled")))).code
+        up.failure_message(
+            Home.of({}).stack("s"), LocalTarget(), Result({}, (cut_short, Failure("", "update canceled")))
+        ).code
         == 130
     )
 
@@ -190,7 +192,7 @@ def test_an_up_that_a_person_ended_says_how_to_go_on_and_is_remembered_as_that(
     with pytest.raises(Stop, match="was interrupted") as stop:
         up._run(stack, LocalTarget(), plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How())
     assert "`make up STACK=s` goes on" in stop.value.fix
-    last = outcome.read(stack)
+    last = last_up.read_last_up(stack)
     assert last is not None
     assert last.result == "interrupted"
 
@@ -219,4 +221,4 @@ def test_what_next_is_for_those_who_have_new_machines(
     ],
 )
 def test_what_exists_is_said_in_words(stack: str, words: str) -> None:
-    assert sizes.machines(plan(read(REPO / "stacks" / f"Pulumi.{stack}.yaml"))) == words
+    assert stack_spec.describe_machines(plan(read(REPO / "stacks" / f"Pulumi.{stack}.yaml"))) == words

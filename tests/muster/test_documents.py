@@ -14,7 +14,16 @@ import yaml
 from cluster.spec.fields import walk
 from infra.targets.aws import documents
 from infra.targets.registry import spec_model
-from muster.documents import EXAMPLES, FIELDS, GOLDEN, SCHEMA, STACK_SCHEMA, stale, table, write_all
+from muster.documents import (
+    EXAMPLES,
+    FIELDS,
+    GOLDEN,
+    SCHEMA,
+    STACK_SCHEMA,
+    find_stale,
+    render_field_table,
+    write_documents,
+)
 
 ROOT = Path(__file__).parents[2]
 LAYOUTS = GOLDEN / documents.LAYOUTS
@@ -28,7 +37,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_nothing_is_stale() -> None:
-    assert stale(ROOT) == [], "run `make golden` and look at the difference"
+    assert find_stale(ROOT) == [], "run `make golden` and look at the difference"
 
 
 def test_what_is_stale_is_named_and_written(tmp_path: Path) -> None:
@@ -41,9 +50,9 @@ def test_what_is_stale_is_named_and_written(tmp_path: Path) -> None:
     (root / LAYOUTS / "p9.48xlarge.json").write_text("{}")
     layouts = [LAYOUTS / "p5.48xlarge.json", LAYOUTS / "p9.48xlarge.json"]
     wrong = [SCHEMA, FIELDS, GOLDEN / "gone.json", *layouts, GOLDEN / "local.json"]
-    assert stale(root) == wrong
-    assert write_all(root) == wrong
-    assert stale(root) == []
+    assert find_stale(root) == wrong
+    assert write_documents(root) == wrong
+    assert find_stale(root) == []
     assert (root / FIELDS).read_text() == (ROOT / FIELDS).read_text()
     assert not (root / GOLDEN / "gone.json").exists()
 
@@ -52,35 +61,37 @@ def test_a_changed_example_changes_its_golden_copy(tmp_path: Path) -> None:
     root = copy(tmp_path)
     stack = root / "stacks" / "Pulumi.local.yaml"
     stack.write_text(stack.read_text().replace("count: 2\n", "count: 3\n"))
-    assert stale(root) == [GOLDEN / "local.json"]
+    assert find_stale(root) == [GOLDEN / "local.json"]
 
 
 def test_a_stack_of_the_user_has_no_golden_copy(tmp_path: Path) -> None:
     root = copy(tmp_path)
     shutil.copy(root / "stacks" / "Pulumi.local.yaml", root / "stacks" / "Pulumi.mine.yaml")
     (root / "stacks" / "Pulumi.unfinished.yaml").write_text("config: {")
-    assert stale(root) == []
-    assert write_all(root) == []
+    assert find_stale(root) == []
+    assert write_documents(root) == []
 
 
 def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
     root = copy(tmp_path)
     (root / FIELDS).write_text("# Mine\n<!-- fields: begin -->\nold\n<!-- fields: end -->\nafter\n")
-    write_all(root)
-    assert (root / FIELDS).read_text() == f"# Mine\n<!-- fields: begin -->\n{table()}\n<!-- fields: end -->\nafter\n"
+    write_documents(root)
+    assert (
+        root / FIELDS
+    ).read_text() == f"# Mine\n<!-- fields: begin -->\n{render_field_table()}\n<!-- fields: end -->\nafter\n"
 
 
 def test_the_page_of_aws_has_what_the_rules_say(tmp_path: Path) -> None:
     root = copy(tmp_path)
     page = (root / AWS).read_text()
     (root / AWS).write_text(page.replace("| `quota` |", "| `quotum` |"))
-    assert stale(root) == [AWS]
-    assert write_all(root) == [AWS]
+    assert find_stale(root) == [AWS]
+    assert write_documents(root) == [AWS]
     assert (root / AWS).read_text() == page
 
 
 def test_the_table_has_every_field() -> None:
-    rows = table().splitlines()[2:]
+    rows = render_field_table().splitlines()[2:]
     assert [row.split("`")[1] for row in rows] == [path for path, _ in walk(spec_model())]
 
 

@@ -133,24 +133,24 @@ def test_fixed_machines_and_their_volumes() -> None:
 
 
 def test_the_table_is_whole_in_a_window_of_100_columns() -> None:
-    text = drawn(command.parts_table(cost(FULL)))
+    text = drawn(command.build_cost_table(cost(FULL)))
     for cell in ("groups.burst", "0 to 16", "0.00 to 32.23", "USD per month", "total", "storage.shared"):
         assert cell in text
     assert "…" not in text
 
 
 def test_what_is_not_in_the_total_is_said() -> None:
-    notes = command.footnotes(cost(FULL))
+    notes = command.list_footnotes(cost(FULL))
     assert notes[0].startswith("unverified: ")
     assert notes[-1].startswith("not included: data that leaves AWS")
     unknown = spec(aws={"region": "us-east-2"}, groups=group(instance_type="p5e.48xlarge"))
-    assert "the total is too low" in command.footnotes(cost(unknown))[1]
+    assert "the total is too low" in command.list_footnotes(cost(unknown))[1]
 
 
 def test_one_sentence_for_status_and_check() -> None:
     priced = cost(FULL)
     expected = f"{priced.usd_per_hour_min:.2f} to {priced.usd_per_hour:.2f} USD per hour on target aws"
-    assert command.sentence(FULL) == expected
-    assert command.sentence(spec(groups=group())).count(" to ") == 0
+    assert command.describe_cost(FULL) == expected
+    assert command.describe_cost(spec(groups=group())).count(" to ") == 0
     unknown = spec(aws={"region": "us-east-2"}, groups=group(instance_type="p5e.48xlarge"))
-    assert command.sentence(unknown).startswith("at least ")
+    assert command.describe_cost(unknown).startswith("at least ")

@@ -50,7 +50,7 @@ def start(aws: Moto, name: str, role: str, **tags: str) -> str:  # noqa: F811
 
 def shown(facts: Facts) -> tuple[dict[str, list[str]], list[str]]:
     """Cells by node, and what is broken."""
-    table, broken = status.nodes_table(facts)
+    table, broken = status.build_nodes_table(facts)
     out = io.StringIO()
     Console(file=out, width=120).print(table)
     rows: list[list[str]] = [line.split() for line in out.getvalue().splitlines()[2:]]
@@ -86,7 +86,7 @@ def test_the_cost_is_also_told_of_what_runs_now() -> None:
     nodes = [node(name).model_copy(update={"group": name.split("-")[0]}) for name in ("gpu-1", "gpu-2", "cpu-1")]
     states = {"gpu-1": "running", "gpu-2": "pending", "cpu-1": "gone", "controller": "running"}
     facts = Facts(KNOWN, (KNOWN.controller, *nodes), {name: Machine(one) for name, one in states.items()}, Slurm())
-    least, said = cost(described).usd_per_hour_min, status.cost_now(described, facts)
+    least, said = cost(described).usd_per_hour_min, status.describe_current_cost(described, facts)
     usd, words = said.split(" now, ")
     assert words == "with 2 compute nodes up"
     # One g6.8xlarge more than always exists, and one m7i.large less, each with its disk.

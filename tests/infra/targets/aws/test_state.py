@@ -104,7 +104,7 @@ def test_teardown_with_credentials_of_another_account_forgets_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keep(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, KEPT)
-    monkeypatch.setattr(teardown, "stack_home", lambda _name: stack)
+    monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
     with pytest.raises(Problem, match="but the credentials are of"):
         teardown.teardown("s", yes=True, force=True)
     assert made(stack.state) is not None
@@ -118,7 +118,7 @@ def test_machines_that_could_not_be_listed_may_have_jobs(
 ) -> None:
     tagged = {"type": KEPT["type"], "outputs": {"tagsAll": {"muster.cluster": "pair"}}}
     keep(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, tagged)
-    monkeypatch.setattr(teardown, "stack_home", lambda _name: stack)
+    monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
     aws.fail("DescribeInstances", "UnauthorizedOperation", times=9)
     with pytest.raises(
         Stop, match="the job queue cannot be asked in us-east-1: UnauthorizedOperation; nothing was rem"
@@ -136,7 +136,7 @@ def test_what_this_home_has_not_made_is_not_removed_by_its_name(
     spec = "{name: pair, target: aws, aws: {region: %s}, groups: {gpu: {instance_type: g6.8xlarge, min: 0, max: 2}}}"
     stack.file.write_text(f"config: {{'muster:cluster': {spec % REGION}}}\n")
     start(aws, "gpu-1", "compute", **{"muster.cluster": "pair"})
-    monkeypatch.setattr(teardown, "stack_home", lambda _name: stack)
+    monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
     with pytest.raises(Stop, match=r"1 resources in us-east-1 carry the names .* nothing was removed") as stopped:
         teardown.teardown("s", yes=True, force=False)
     assert "`make teardown FORCE=1 STACK=s`" in stopped.value.fix

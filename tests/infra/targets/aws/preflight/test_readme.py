@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from infra.targets.registry import read_spec as read
-from muster.commands.cost import sentence
+from muster.commands.cost import describe_cost
 
 ROOT = Path(__file__).parents[5]
 README = (ROOT / "README.md").read_text()
@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "aws.md").read_text()
 
 
 def test_the_price_of_the_quick_start_is_what_cost_says() -> None:
-    assert sentence(read(ROOT / "stacks" / "Pulumi.aws-g6-pair.yaml")) in README
+    assert describe_cost(read(ROOT / "stacks" / "Pulumi.aws-g6-pair.yaml")) in README
 
 
 def test_every_example_is_there_and_named() -> None:

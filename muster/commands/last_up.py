@@ -11,7 +11,7 @@ from infra.home import StackHome, private_folder
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LastUp:
     result: str
     """`ready`, `failed`, `interrupted`, or `running` while nobody has written another one."""
     at: str
@@ -30,19 +30,19 @@ class Outcome:
         return self.when.timestamp() + self.seconds
 
 
-def write(stack: StackHome, outcome: Outcome) -> None:
+def write_last_up(stack: StackHome, last: LastUp) -> None:
     private_folder(stack.folder)
-    stack.last_up.write_text(json.dumps(asdict(outcome), indent=2) + "\n")
+    stack.last_up.write_text(json.dumps(asdict(last), indent=2) + "\n")
 
 
-def read(stack: StackHome) -> Outcome | None:
+def read_last_up(stack: StackHome) -> LastUp | None:
     """Whichever came last; None where there is nothing to tell of, as after a plain `pulumi destroy`."""
     ours, last = _written(stack), history.last_run(stack)
     if running := lock.pulumi_holders(stack):
         began = running[0].since
         # A second Ctrl-C leaves Pulumi no time to take its lock away.
         stopped = ours is not None and ours.result == "interrupted" and began.timestamp() <= ours.ended
-        return ours if stopped else Outcome("running", began.isoformat())
+        return ours if stopped else LastUp("running", began.isoformat())
     if last is None or (ours and last.ended < ours.ended):
         return ours
     if last.kind == "destroy" and last.good:
@@ -51,11 +51,11 @@ def read(stack: StackHome) -> Outcome | None:
     ready = last.kind == "update" and last.good
     # Pulumi calls a run that a person stopped failed; ours knows better, where it is the same run.
     stopped = ours is not None and ours.result == "interrupted" and last.began <= ours.ended
-    return Outcome("ready" if ready else "interrupted" if stopped else "failed", at, round(last.ended - last.began, 1))
+    return LastUp("ready" if ready else "interrupted" if stopped else "failed", at, round(last.ended - last.began, 1))
 
 
-def _written(stack: StackHome) -> Outcome | None:
+def _written(stack: StackHome) -> LastUp | None:
     try:
-        return Outcome(**json.loads(stack.last_up.read_text()))
+        return LastUp(**json.loads(stack.last_up.read_text()))
     except (OSError, ValueError, TypeError):
         return None

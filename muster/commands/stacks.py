@@ -9,43 +9,43 @@ from infra.engine.typed import typed
 from infra.home import Home, StackHome
 
 
-def stack_home(name: str) -> StackHome:
+def resolve_stack(name: str) -> StackHome:
     try:
         return Home.of(os.environ).stack(name)
     except ValueError as bad:
         raise Stop(str(bad), _choose(), BAD_INPUT) from None
 
 
-def existing_stack(name: str) -> StackHome:
+def require_stack_file(name: str) -> StackHome:
     """One that has a stack file."""
-    stack = stack_home(name)
+    stack = resolve_stack(name)
     if not stack.file.exists():
-        raise no_such(stack)
+        raise missing_stack_error(stack)
     return stack
 
 
-def known_stack(name: str) -> StackHome:
+def require_stack(name: str) -> StackHome:
     """One that has a stack file, or had one when something was made from it."""
-    stack = stack_home(name)
-    if not traces(stack):
-        raise no_such(stack)
+    stack = resolve_stack(name)
+    if not has_traces(stack):
+        raise missing_stack_error(stack)
     return stack
 
 
-def traces(stack: StackHome) -> bool:
+def has_traces(stack: StackHome) -> bool:
     """Whether anything in a file says that there is or was such a stack."""
     return stack.file.exists() or stack.state.exists() or stack.folder.exists()
 
 
-def running_stack(name: str) -> StackHome:
+def require_running_stack(name: str) -> StackHome:
     """One that `up` has given access files."""
-    stack = known_stack(name)
+    stack = require_stack(name)
     if not stack.inventory.exists():
         raise Stop(f"stack {name} is not up", typed("up", name))
     return stack
 
 
-def no_such(stack: StackHome) -> Stop:
+def missing_stack_error(stack: StackHome) -> Stop:
     repo, file = stack.home.repo, stack.file
     shown = file.relative_to(repo) if file.is_relative_to(repo) else file
     return Stop(f"stack: there is no {shown}", _choose(), BAD_INPUT)

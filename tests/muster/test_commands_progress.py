@@ -12,9 +12,17 @@ from rich.live import Live
 
 from bootstrap.progress import Event
 from infra.targets.registry import plan_of as plan
-from muster.commands.board import Board, Row, parse, phase_line, visible
-from muster.commands.sizes import always
-from muster.commands.watch import Lines, LiveTable, Tail
+from muster.commands.progress import (
+    Board,
+    EventTail,
+    NodeRow,
+    ProgressLog,
+    ProgressTable,
+    format_phase,
+    parse_events,
+    select_visible,
+)
+from muster.commands.stack_spec import list_permanent_nodes
 from tests.infra.targets.aws.specs import spec as aws_spec
 
 STORY = [
@@ -88,28 +96,28 @@ def test_events_of_things_that_are_no_nodes_make_no_rows() -> None:
 def test_a_phase_is_one_line(count: int, line: str) -> None:
     board = told(STORY[:count])
     assert board.phase is not None
-    assert phase_line(board.phase, len(board.rows)) == line
+    assert format_phase(board.phase, len(board.rows)) == line
 
 
 def test_a_short_window_shows_what_matters_in_its_own_order() -> None:
     states = ["done"] * 30 + ["failed", "configuring", "done", "waiting"]
-    rows = [Row(f"n-{i}", state=state) for i, state in enumerate(states)]
-    shown, hidden = visible(rows, 5)
+    rows = [NodeRow(f"n-{i}", state=state) for i, state in enumerate(states)]
+    shown, hidden = select_visible(rows, 5)
     assert [row.node for row in shown] == ["n-0", "n-30", "n-31", "n-33"]
     assert hidden == 30
 
 
 def test_all_rows_are_shown_where_they_fit() -> None:
-    assert visible([Row("a"), Row("b")], 2)[1] == 0
+    assert select_visible([NodeRow("a"), NodeRow("b")], 2)[1] == 0
 
 
 def test_lines_that_are_no_events_are_passed_over() -> None:
-    assert [event.node for event in parse(['{"phase": "rea', "[]", json.dumps(vars(STORY[0]))])] == ["gpu-1"]
+    assert [event.node for event in parse_events(['{"phase": "rea', "[]", json.dumps(vars(STORY[0]))])] == ["gpu-1"]
 
 
 def test_a_half_written_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
-    tail = Tail(path)
+    tail = EventTail(path)
     assert tail.events() == []
     line = json.dumps(vars(STORY[0])) + "\n"
     path.write_text(line[:20])
@@ -123,7 +131,7 @@ def test_a_log_gets_one_line_per_phase_and_each_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "progress.jsonl"
-    lines = Lines(["gpu-1", "gpu-2"], path)
+    lines = ProgressLog(["gpu-1", "gpu-2"], path)
     said: list[str] = []
     monkeypatch.setattr(lines, "say", said.append)
     failed = Event("bootstrap", "gpu-2", "users", "failed", "no disk", t=14.0)
@@ -148,7 +156,7 @@ def asked_for(*nodes: str, note: str = "", t: float = 20.0) -> list[Event]:
 def test_capacity_is_told_while_it_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zone by zone, once for all nodes that it is about, and again only when AWS says something else."""
     path = tmp_path / "progress.jsonl"
-    lines = Lines(["gpu-1", "gpu-2", "cpu-1"], path)
+    lines = ProgressLog(["gpu-1", "gpu-2", "cpu-1"], path)
     said: list[str] = []
     monkeypatch.setattr(lines, "say", said.append)
     tries = [NONE_LEFT, NONE_LEFT, "us-east-1a spot none (1 only); retrying"]
@@ -170,7 +178,7 @@ def test_a_terminal_shows_capacity_under_the_table(tmp_path: Path) -> None:
     events = asked_for("gpu-1", "gpu-2", note=NONE_LEFT)
     path.write_text("".join(json.dumps(vars(event)) + "\n" for event in events))
     console = Console(width=140, height=30, record=True, force_terminal=True, file=io.StringIO())
-    table = LiveTable(["controller", "gpu-1", "gpu-2"], path, Live(console=console))
+    table = ProgressTable(["controller", "gpu-1", "gpu-2"], path, Live(console=console))
     table.tick()
     console.print(table.draw(now=25.0))
     assert f"machines   gpu-[1-2]: {NONE_LEFT}" in console.export_text()
@@ -181,4 +189,4 @@ def test_nodes_that_always_exist_are_on_the_board_also_where_they_are_launched_b
         "h100": {"instance_type": "p5.48xlarge", "count": 2, "fabric": "efa"},
         "l4": {"instance_type": "g6.8xlarge", "min": 1, "max": 8},
     }
-    assert always(plan(aws_spec(groups=groups))) == ["controller", "login", "h100-1", "h100-2", "l4-1"]
+    assert list_permanent_nodes(plan(aws_spec(groups=groups))) == ["controller", "login", "h100-1", "h100-2", "l4-1"]

@@ -1,0 +1,312 @@
+"""Show the progress of `up`, read from its event file: a live table in a terminal, a line per phase in a log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from bootstrap.progress import Event
+from muster.commands import screen
+from slurm.hostlist import hostlist
+
+PHASES = ("machines", "bootstrap", "ready")
+_UNDER_WAY = {"machines": "starting", "bootstrap": "configuring", "ready": "testing"}
+_ORDER = ("failed", "configuring", "starting", "testing", "waiting", "started", "configured", "done", "unchanged")
+_STYLE = {
+    "failed": "red",
+    "done": "green",
+    "configured": "green",
+    "started": "green",
+    "unchanged": "dim",
+    "waiting": "dim",
+}
+_DOING = {
+    "": "asking the machines what exists",
+    "machines": "starting machines",
+    "bootstrap": "configuring nodes",
+    "ready": "running a job across all nodes",
+}
+# Lines that are not rows: head, rule, status line, prompt.
+_FRAME = 6
+
+
+@dataclass
+class NodeRow:
+    node: str
+    machine: str = ""
+    step: str = ""
+    state: str = "waiting"
+    first: float | None = None
+    last: float | None = None
+    running: bool = False
+    changed: int = 0
+    note: str = ""
+    """What a step that goes on has to say: why a machine is still waited for."""
+
+    def seconds(self, now: float) -> float | None:
+        if self.first is None:
+            return None
+        end = now if self.running else self.last
+        return max(0.0, (end or now) - self.first)
+
+
+@dataclass
+class Phase:
+    name: str
+    first: float
+    last: float
+    nodes: set[str] = field(default_factory=set)
+    steps: int = 0
+    changed: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.last - self.first
+
+
+@dataclass
+class Board:
+    """Feed it events in the order they come."""
+
+    rows: dict[str, NodeRow]
+    phases: dict[str, Phase] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Iterable[str]) -> Board:
+        return cls({name: NodeRow(name) for name in nodes})
+
+    def take(self, event: Event) -> None:
+        phase = self.phases.setdefault(event.phase, Phase(event.phase, event.t, event.t))
+        phase.last = max(phase.last, event.t)
+        phase.nodes |= {event.node} if event.node else set()
+        phase.steps += event.state in ("ok", "changed")
+        phase.changed += event.state == "changed"
+        if event.phase == "ready":
+            self._configured()
+        if event.node in self.rows:
+            _advance(self.rows[event.node], event)
+
+    def _configured(self) -> None:
+        """The job across the nodes begins when every node is configured, those included that take no part in it."""
+        for row in self.rows.values():
+            if row.state == "configuring":
+                row.state, row.running, row.step = "configured", False, ""
+
+    @property
+    def phase(self) -> Phase | None:
+        """The one that began last."""
+        begun = [self.phases[name] for name in PHASES if name in self.phases]
+        return begun[-1] if begun else None
+
+    @property
+    def waits(self) -> dict[str, list[str]]:
+        """Machines that were asked for and are not there, by what was said of them: capacity, zone by zone."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows.values():
+            if row.note and row.machine == "starting":
+                found.setdefault(row.note, []).append(row.node)
+        return found
+
+    def finish(self) -> None:
+        """The run ended well: what did not have to be touched is as it was."""
+        for row in self.rows.values():
+            row.running = False
+            if row.state != "failed":
+                row.state = "done" if row.first is not None else "unchanged"
+                row.machine = row.machine or "up"
+
+
+def select_visible(rows: Iterable[NodeRow], limit: int) -> tuple[list[NodeRow], int]:
+    """At most `limit` rows, those that matter most, in their own order; and how many are left out."""
+    everything = list(rows)
+    if len(everything) <= limit:
+        return everything, 0
+    ranked = sorted(range(len(everything)), key=lambda i: (_rank(everything[i]), i))
+    chosen = sorted(ranked[: max(limit - 1, 0)])
+    return [everything[i] for i in chosen], len(everything) - len(chosen)
+
+
+def format_wait(note: str, nodes: Iterable[str]) -> str:
+    return f"{'machines':<10} {hostlist(nodes)}: {note}"
+
+
+def format_phase(phase: Phase, total: int) -> str:
+    """One line of a finished phase, for logs."""
+    nodes = f"{len(phase.nodes)} of {total} nodes" if len(phase.nodes) < total else f"{total} nodes"
+    what = {
+        "machines": f"{nodes} started",
+        "bootstrap": f"{nodes}, {phase.steps} steps, {phase.changed or 'nothing'} changed",
+        "ready": "a job crossed the nodes and all-reduced",
+    }[phase.name]
+    return f"{phase.name:<10} {what}, {phase.seconds:.1f} s"
+
+
+def parse_events(lines: Sequence[str]) -> list[Event]:
+    found = []
+    for line in lines:
+        try:
+            found.append(Event(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return found
+
+
+def _advance(row: NodeRow, event: Event) -> None:
+    row.first = event.t if row.first is None else row.first
+    row.last = event.t
+    row.running = event.state == "start"
+    row.changed += event.state == "changed"
+    row.step, row.note = event.step, event.detail if row.running else ""
+    if event.phase == "machines":
+        row.machine = "starting" if event.state == "start" else "failed" if event.state == "failed" else "up"
+    if event.state == "failed":
+        row.state = "failed"
+    elif row.state != "failed":
+        started = event.phase == "machines" and event.state != "start"
+        row.state = "started" if started else _UNDER_WAY[event.phase]
+
+
+def _rank(row: NodeRow) -> int:
+    return _ORDER.index(row.state) if row.state in _ORDER else len(_ORDER)
+
+
+class Watcher(Protocol):
+    board: Board
+
+    def tick(self) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class EventTail:
+    """New whole lines of a file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+
+    def events(self) -> list[Event]:
+        if not self.path.exists():
+            return []
+        data = self.path.read_bytes()[self.offset :]
+        whole = data[: data.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        return parse_events(whole.decode(errors="replace").splitlines())
+
+
+class ProgressTable:
+    def __init__(self, nodes: Iterable[str], progress: Path, live: Live) -> None:
+        self.board = Board.of(nodes)
+        self.tail = EventTail(progress)
+        self.live = live
+        self.began = time.time()
+        self.spinner = Spinner("dots")
+
+    def tick(self) -> None:
+        for event in self.tail.events():
+            self.board.take(event)
+        self.live.update(self.draw(time.time()))
+
+    def say(self, text: str) -> None:
+        self.live.console.print(Text(text, style="dim"))
+
+    def draw(self, now: float) -> RenderableType:
+        phase = self.board.phase
+        doing = _DOING[phase.name if phase else ""]
+        self.spinner.update(text=Text(f"{doing}  {now - self.began:.0f} s", style="dim"))
+        if phase is None:
+            return self.spinner
+        waits = [Text(format_wait(note, nodes), style="yellow") for note, nodes in self.board.waits.items()]
+        room = self.live.console.size.height - _FRAME - len(waits)
+        return Group(build_nodes_table(self.board, now, room), *waits, self.spinner)
+
+
+class ProgressLog:
+    """For logs and pipes: says when a phase begins and what it came to."""
+
+    def __init__(self, nodes: Iterable[str], progress: Path) -> None:
+        self.board = Board.of(nodes)
+        self.tail = EventTail(progress)
+        self.told: set[str] = set()
+        self.waits: dict[str, list[str]] = {}
+
+    def tick(self) -> None:
+        failed: dict[tuple[str, str], list[str]] = {}
+        for event in self.tail.events():
+            self.board.take(event)
+            self._tell_finished(before=event.phase)
+            if event.state == "failed":
+                failed.setdefault((event.phase, event.step), []).append(event.node)
+        for (phase, step), nodes in failed.items():
+            self.say(f"{phase:<10} {hostlist(nodes)}: {step} failed")
+        self._tell_waits()
+
+    def say(self, text: str) -> None:
+        screen.out().print(text, markup=False)
+
+    def close(self) -> None:
+        self.tick()
+        self._tell_finished(before=None)
+
+    def _tell_waits(self) -> None:
+        """Once for each change: what a zone says when it is asked again is mostly the same."""
+        waits = self.board.waits
+        for note, nodes in waits.items():
+            if self.waits.get(note) != nodes:
+                self.say(format_wait(note, nodes))
+        self.waits = waits
+
+    def _tell_finished(self, before: str | None) -> None:
+        names = PHASES if before is None else PHASES[: PHASES.index(before)]
+        for name in names:
+            if name in self.board.phases and name not in self.told:
+                self.told.add(name)
+                self.say(format_phase(self.board.phases[name], len(self.board.rows)))
+
+
+@contextmanager
+def show_progress(nodes: Iterable[str], progress: Path) -> Iterator[Watcher]:
+    console = screen.out()
+    if not console.is_terminal:
+        lines = ProgressLog(nodes, progress)
+        yield lines
+        lines.close()
+        return
+    with Live(console=console, refresh_per_second=10, transient=True) as live:
+        table = ProgressTable(nodes, progress, live)
+        yield table
+        table.tick()
+
+
+def build_nodes_table(board: Board, now: float, limit: int) -> Table:
+    drawn = screen.new_table("node", "machine", "bootstrap step", "state", "seconds", right=["seconds"])
+    rows, hidden = select_visible(board.rows.values(), max(limit, 3))
+    for row in rows:
+        drawn.add_row(*_cells(row, now))
+    if hidden:
+        drawn.add_row(Text(f"and {hidden} more", style="dim"))
+    return drawn
+
+
+def _cells(row: NodeRow, now: float) -> tuple[Text, ...]:
+    style = _STYLE.get(row.state, "cyan")
+    seconds = row.seconds(now)
+    step = row.step if row.state not in ("done", "unchanged") else f"{row.changed} changed" if row.changed else ""
+    return (
+        Text(row.node),
+        Text(row.machine or "·", style="red" if row.machine == "failed" else "dim"),
+        Text(step, style="dim" if row.state == "done" else ""),
+        Text(row.state, style=style),
+        Text("" if seconds is None else f"{seconds:.1f}"),
+    )

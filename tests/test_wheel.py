@@ -62,9 +62,9 @@ def test_the_wheel_holds_every_file_of_its_packages(wheel: Path) -> None:
 
 
 def test_every_package_with_code_for_users_is_in_the_wheel() -> None:
-    """setup, tests and benchmarks work on a checkout only."""
+    """setup, tests, benchmarks and the policy pack work on a checkout only."""
     with_code = {name.split("/")[0] for name in tracked_files() if name.endswith(".py") and "/" in name}
-    assert with_code - {"setup", "tests", "benchmarks", "examples", "docs"} == set(PACKAGES)
+    assert with_code - {"setup", "tests", "benchmarks", "policy", "examples", "docs"} == set(PACKAGES)
 
 
 def test_the_build_uses_the_locked_setuptools() -> None:

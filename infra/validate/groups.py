@@ -1,4 +1,4 @@
-"""Rules about node groups: how many nodes, and what they are called."""
+"""Rules on node groups: their number of nodes and their names."""
 
 from __future__ import annotations
 
@@ -8,66 +8,68 @@ from cluster import names
 from cluster.spec import ClusterSpec, NodeGroup
 from cluster.spec.issue import Issue, error
 
-# Slurm takes a partition of this name, in any case, for the defaults of all others.
+# In slurm.conf, a partition named `default` (in any case) sets the defaults of all others.
 RESERVED = (names.CONTROLLER, names.LOGIN, "default")
 
 
-def counts(spec: ClusterSpec) -> Iterator[Issue]:
-    """Exactly one of `count` and `min` with `max`."""
+def check_counts(spec: ClusterSpec) -> Iterator[Issue]:
+    """Require either `count`, or `min` and `max`."""
     for name, group in spec.groups.items():
         where = f"groups.{name}"
         bounds = [bound for bound in ("min", "max") if getattr(group, bound) is not None]
         if group.count is not None and bounds:
-            message = (
-                f"has count ({group.count}) as well as {' and '.join(_said(group, bounds))}; allowed: one or the other"
-            )
+            written = " and ".join(_format_bounds(group, bounds))
+            message = f"has both count ({group.count}) and {written}; allowed: one or the other"
             yield error("count_and_bounds", where, message, f"remove {' and '.join(bounds)}, or remove count")
         elif group.count is None and not bounds:
-            message = "does not say how many nodes it has; allowed: count, or min and max"
+            message = "has no number of nodes; allowed: count, or min and max"
             yield error("no_count", where, message, "add `count: 2`")
         elif group.count is None and len(bounds) == 1:
             missing = "max" if bounds == ["min"] else "min"
-            message = f"has {_said(group, bounds)[0]} but no {missing}; allowed: count, or min and max"
+            message = f"has {_format_bounds(group, bounds)[0]} but no {missing}; allowed: count, or min and max"
             yield error(
                 "half_bounds", where, message, f"add `{missing}`, or write `count: {getattr(group, bounds[0])}`"
             )
 
 
-def bounds(spec: ClusterSpec) -> Iterator[Issue]:
+def check_bounds(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse a `min` above `max`."""
     for name, group in spec.groups.items():
         if group.min is not None and group.max is not None and group.min > group.max:
             message = f"{group.min} is more than max ({group.max}); allowed: 0 to {group.max}"
             yield error("min_over_max", f"groups.{name}.min", message, f"write `min: {group.max}`, or raise max")
 
 
-def some_compute(spec: ClusterSpec) -> Iterator[Issue]:
+def check_compute_exists(spec: ClusterSpec) -> Iterator[Issue]:
+    """Require at least one compute node."""
     if all(group.count == 0 for group in spec.groups.values()):
         fix = f"write `count: 1` in `groups.{next(iter(spec.groups))}`"
         yield error("no_compute", "groups", "every group has count 0: there would be no node to run a job on", fix)
 
 
-def reserved(spec: ClusterSpec) -> Iterator[Issue]:
+def check_reserved_names(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse group names that muster or Slurm uses itself."""
     for name in spec.groups:
         if name in RESERVED:
             message = f"'{name}' is not allowed as a group's name; taken: {', '.join(RESERVED)}"
             yield error("reserved_group", f"groups.{name}", message, "rename the group, for example `compute`")
 
 
-def node_names(spec: ClusterSpec) -> Iterator[Issue]:
-    """Group `gpu` names its nodes gpu-1, gpu-2, ...: no group may be called like one of them, now or after growth."""
+def check_node_names(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse a group named like a node of another group: nodes of `gpu` are gpu-1, gpu-2 and so on."""
     for name in spec.groups:
         stem, _, number = name.rpartition("-")
         if stem in spec.groups and number.isdigit():
-            message = f"'{name}' is also what group '{stem}' calls its node {number}"
+            message = f"'{name}' is also the name of node {number} of group '{stem}'"
             yield error("name_collision", f"groups.{name}", message, f"rename the group, for example `{stem}{number}`")
 
 
-def cluster_name(spec: ClusterSpec) -> Iterator[Issue]:
-    """Volumes are `muster-<cluster>-<storage>`; `muster-cache-...` is what teardown keeps."""
+def check_cluster_name(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse the name `cache`: its volumes would be named like the caches, `muster-cache-...`, which teardown keeps."""
     if spec.name == "cache":
         message = "'cache' is not allowed as a cluster's name: muster-cache-... are the caches that teardown keeps"
         yield error("reserved_cluster", "name", message, "choose another name, for example `name: demo`")
 
 
-def _said(group: NodeGroup, bounds: list[str]) -> list[str]:
+def _format_bounds(group: NodeGroup, bounds: list[str]) -> list[str]:
     return [f"{bound} ({getattr(group, bound)})" for bound in bounds]

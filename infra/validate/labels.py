@@ -1,4 +1,4 @@
-"""Rules about tags: they become labels, beside the ones the cluster is found by."""
+"""Rules on tags: they become labels, next to the labels by which muster identifies the cluster."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from cluster.spec.written import path
 
 RESERVED = ("muster.", "com.docker.", "aws:")
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,126}")
-LONGEST = 255
+MAX_VALUE_LENGTH = 255
 
 
-def tags(spec: ClusterSpec) -> Iterator[Issue]:
+def check_tags(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse keys that are malformed or reserved, and values that are too long or not printable."""
     for key, value in spec.tags.items():
         where = path(("tags", key))
         if not KEY.fullmatch(key):
-            message = (
-                "is not a key; allowed: letters, digits and . _ : / - , at most 127, beginning with a letter or digit"
-            )
+            allowed = "at most 127 letters, digits and . _ : / -, beginning with a letter or digit"
+            message = f"is not a valid key; allowed: {allowed}"
             yield error("tag_key", where, message, "rename it")
         elif key.lower().startswith(RESERVED):
-            message = f"begins with what others own; taken: {', '.join(RESERVED)}"
+            message = f"begins with a reserved prefix; reserved: {', '.join(RESERVED)}"
             yield error("tag_reserved", where, message, "rename it")
-        if len(value) > LONGEST or not value.isprintable():
-            message = f"has {len(value)} characters, or one that cannot be printed; allowed: {LONGEST} on one line"
+        if len(value) > MAX_VALUE_LENGTH or not value.isprintable():
+            allowed = f"at most {MAX_VALUE_LENGTH} printable characters on one line"
+            message = f"has {len(value)} characters, or some that cannot be printed; allowed: {allowed}"
             yield error("tag_value", where, message, "shorten it to one line")

@@ -1,4 +1,4 @@
-"""Keys of slurm.conf that stay ours: what stands for them in the spec, or None where the cluster would break."""
+"""The slurm.conf keys that the cluster sets itself, and the spec field for each; None if changing it would break it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about scheduler settings: time limits Slurm can read, and no second value for what the cluster sets itself."""
+"""Rules on scheduler settings: valid time limits, and no slurm.conf keys that the cluster sets itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ FOREVER = ("UNLIMITED", "INFINITE")
 FORMS = "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes:seconds, UNLIMITED"
 
 
-def default_group(spec: ClusterSpec) -> Iterator[Issue]:
+def check_default_group(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse a default group that does not exist."""
     named = spec.slurm.default_group
     if named is not None and named not in spec.groups:
         near = get_close_matches(named, spec.groups, n=1, cutoff=0)[0]
@@ -26,27 +27,30 @@ def default_group(spec: ClusterSpec) -> Iterator[Issue]:
         yield error("no_such_group", "slurm.default_group", message, f"write `default_group: {near}`")
 
 
-def times(spec: ClusterSpec) -> Iterator[Issue]:
+def check_time_limits(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse time limits that Slurm cannot read."""
     for name in ("default_time", "max_time"):
         value = getattr(spec.slurm, name)
-        if not seconds(value):
+        if not parse_time_limit(value):
             message = f"'{value}' is not a time limit; allowed: {FORMS}"
             yield error("time_format", f"slurm.{name}", message, f'write for example `{name}: "1:00:00"`')
 
 
-def time_order(spec: ClusterSpec) -> Iterator[Issue]:
-    default, longest = seconds(spec.slurm.default_time), seconds(spec.slurm.max_time)
+def check_time_order(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse a default time limit above the longest one."""
+    default, longest = parse_time_limit(spec.slurm.default_time), parse_time_limit(spec.slurm.max_time)
     if default and longest and default > longest:
         message = f"'{spec.slurm.default_time}' is longer than max_time ('{spec.slurm.max_time}')"
         fix = f'write `default_time: "{spec.slurm.max_time}"`, or raise max_time'
         yield error("time_order", "slurm.default_time", message, fix)
 
 
-def extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
+def check_extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse keys that are malformed, repeated in another case, or set by the cluster itself."""
     managed = {key.lower(): key for key in MANAGED}
     seen: dict[str, str] = {}
     for key in spec.slurm.extra:
-        where, same = path(("slurm", "extra", key)), seen.setdefault(key.lower(), key)
+        where, first_spelling = path(("slurm", "extra", key)), seen.setdefault(key.lower(), key)
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", key):
             message = f"'{key}' is not a key of slurm.conf; allowed: letters and digits"
             yield error("extra_key", where, message, "rename it, for example `MaxArraySize`")
@@ -54,20 +58,21 @@ def extra_keys(spec: ClusterSpec) -> Iterator[Issue]:
             field = MANAGED[managed[key.lower()]]
             fix = f"remove it and set `{field}`" if field else "remove it: the cluster does not work without its own"
             yield error("extra_managed", where, f"`{managed[key.lower()]}` is set by the cluster itself", fix)
-        elif same != key:
-            yield error("extra_twice", where, f"Slurm does not tell `{key}` from `{same}`", "keep one of the two")
+        elif first_spelling != key:
+            message = f"`{key}` and `{first_spelling}` are the same key: Slurm ignores case"
+            yield error("extra_twice", where, message, "remove one of them")
 
 
-def extra_values(spec: ClusterSpec) -> Iterator[Issue]:
-    """Each entry becomes one line of slurm.conf; its value may not begin another, nor be cut off as a comment."""
+def check_extra_values(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse values that would start another line of slurm.conf or be cut off as a comment."""
     for key, value in spec.slurm.extra.items():
         if not value.strip() or not value.isprintable() or "#" in value:
-            message = f"{value[:40]!r} cannot stand in slurm.conf; allowed: one line of text, not empty, without '#'"
+            message = f"{value[:40]!r} is not a valid value; allowed: one line of text, not empty, without '#'"
             yield error("extra_value", path(("slurm", "extra", key)), message, f'write for example `{key}: "1"`')
 
 
-def seconds(text: str) -> float | None:
-    """A Slurm time limit in seconds; None where it is not one."""
+def parse_time_limit(text: str) -> float | None:
+    """Return a Slurm time limit in seconds, or None if the text is not one."""
     if text.upper() in FOREVER:
         return float("inf")
     if days := DAYS.fullmatch(text):

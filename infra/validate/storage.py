@@ -1,4 +1,4 @@
-"""Rules about shared filesystems: one at /shared, and none where the system keeps its own files."""
+"""Rules on shared filesystems: one must be at /shared, and none may hide files of the system."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ NAME, MOUNT = "shared", "/shared"
 SYSTEM = "/bin /boot /dev /etc /home /lib /lib64 /proc /root /run /sbin /sys /tmp /usr /var"
 
 
-def shared(spec: ClusterSpec) -> Iterator[Issue]:
-    """Environments, jobs and, without a storage `home`, homes live on the one called `shared`, on every target."""
+def check_shared(spec: ClusterSpec) -> Iterator[Issue]:
+    """Require a storage `shared` at /shared: it holds environments, jobs and, without a storage `home`, homes."""
     storage = spec.storage.get(NAME)
     if storage is None:
-        message = f"there is no storage '{NAME}'; homes and environments live on it; there are: {_names(spec)}"
+        message = f"storage '{NAME}', which holds homes and environments, is missing; present: {_names(spec)}"
         yield error("no_shared", "storage", message, f"add `{NAME}: {{mount: {MOUNT}}}`")
     elif storage.mount != MOUNT:
-        message = f"'{storage.mount}' is not where storage '{NAME}' belongs; allowed: {MOUNT}"
+        message = f"'{storage.mount}' is not allowed as the mount of storage '{NAME}'; allowed: {MOUNT}"
         yield error("shared_mount", f"storage.{NAME}.mount", message, f"write `mount: {MOUNT}`, or remove the line")
 
 
-def system_mounts(spec: ClusterSpec) -> Iterator[Issue]:
+def check_system_mounts(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse mounts in folders of the operating system."""
     for name, storage in spec.storage.items():
         if "/" + storage.mount.split("/")[1] in SYSTEM.split():
-            message = f"'{storage.mount}' belongs to the node's system; taken, with all below: {SYSTEM}"
+            message = f"'{storage.mount}' is in a folder of the operating system; reserved: {SYSTEM}"
             fix = f"mount it elsewhere, for example `mount: /mnt/{name}`"
             yield error("system_mount", f"storage.{name}.mount", message, fix)
 
 
-def nested_mounts(spec: ClusterSpec) -> Iterator[Issue]:
-    # `shared` first: where two mounts are the same, it is the other one that has to move.
+def check_nested_mounts(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse a mount that equals another one or is inside it."""
+    # `shared` comes first, so that of two equal mounts the other one is reported.
     storages = sorted(spec.storage.items(), key=lambda item: item[0] != NAME)
-    for (first, one), (second, two) in combinations(storages, 2):
-        if f"{two.mount}/".startswith(f"{one.mount}/"):
-            yield _nested(second, two.mount, first, one.mount)
-        elif f"{one.mount}/".startswith(f"{two.mount}/"):
-            yield _nested(first, one.mount, second, two.mount)
+    for (first_name, first), (second_name, second) in combinations(storages, 2):
+        if f"{second.mount}/".startswith(f"{first.mount}/"):
+            yield _nested(second_name, second.mount, first_name, first.mount)
+        elif f"{first.mount}/".startswith(f"{second.mount}/"):
+            yield _nested(first_name, first.mount, second_name, second.mount)
 
 
 def _nested(name: str, mount: str, outer: str, outer_mount: str) -> Issue:
     relation = "the same as" if mount == outer_mount else "inside"
     message = f"'{mount}' is {relation} the mount of storage '{outer}' ('{outer_mount}')"
-    fix = f"mount it beside the other one, for example `mount: /mnt/{name}`"
+    fix = f"mount it next to the other one, for example `mount: /mnt/{name}`"
     return error("nested_mount", f"storage.{name}.mount", message, fix)
 
 

@@ -1,4 +1,4 @@
-"""Rules about what the chosen target can do."""
+"""Rules on what the chosen target can do."""
 
 from __future__ import annotations
 
@@ -103,5 +103,5 @@ def _machines(spec: ClusterSpec) -> dict[str, Machine]:
     return {"controller": spec.controller, "login": spec.login} | {f"groups.{n}": g for n, g in spec.groups.items()}
 
 
-def _listed(words: frozenset[str]) -> str:
-    return ", ".join(sorted(words))
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))

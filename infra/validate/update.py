@@ -1,7 +1,7 @@
-"""What a changed spec means for a running cluster, from the policy that every field of the model carries.
+"""The effect of a changed spec on a running cluster, by the policy of each changed field.
 
-safe: applied while jobs run. drain: more is safe, fewer empties the nodes that go. replace: the nodes it concerns are
-emptied and made anew. forbidden: only a new cluster can have it.
+safe: applied while jobs are running. drain: adding nodes is safe, removing nodes drains them first. replace: the nodes
+that the field describes are drained and created again. forbidden: only a new cluster can have another value.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from infra.targets.registry import plan_of, target_of
 
 
 class Running(Protocol):
-    """The jobs that run on the cluster, by id."""
+    """The running jobs of a cluster, by id."""
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        """Which of the nodes run jobs, and which ones."""
+        """Return the ids of the jobs on these nodes, by node."""
         ...
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
-        """Whose jobs run, of these users, and which ones."""
+        """Return the ids of the running jobs of these users, by user."""
         ...
 
 
 @dataclass(frozen=True)
 class Change:
+    """A field whose value differs between two specs."""
+
     path: str
     old: Any
     new: Any
@@ -40,12 +42,12 @@ class Change:
 
 
 def changes(old: ClusterSpec, new: ClusterSpec) -> list[Change]:
-    """Every field that differs; writing a default out is no difference."""
+    """Return every field that differs; a default that is written out does not."""
     return list(_in_part("", target_of(old).resolve(old), target_of(new).resolve(new)))
 
 
 def affected(old: ClusterSpec, new: ClusterSpec) -> tuple[str, ...]:
-    """Nodes of the old cluster that will go or be replaced, in the order of its plan."""
+    """Return the nodes of the old cluster that will be removed or replaced, in the order of its plan."""
     existing = [node.name for node in plan_of(old).members]
     staying = {node.name for node in plan_of(new).members}
     replaced = {name for c in changes(old, new) if c.policy == "replace" for name in _concerned(c.path, old)}
@@ -54,12 +56,12 @@ def affected(old: ClusterSpec, new: ClusterSpec) -> tuple[str, ...]:
 
 
 def violations(old: ClusterSpec, new: ClusterSpec, running: Running, *, force: bool = False) -> list[Issue]:
-    """Why the change may not be made now; `force` overrides everything but what is forbidden."""
+    """Return why the change is not possible now; with `force`, only the changes that are always forbidden."""
     forbidden = [_forbidden(change) for change in changes(old, new) if change.policy == "forbidden"]
     forbidden += target_of(new).change_issues(old, new)
     if force:
         return forbidden
-    return [*forbidden, *_users_in_the_way(old, new, running), *_nodes_in_the_way(old, new, running)]
+    return [*forbidden, *_user_issues(old, new, running), *_node_issues(old, new, running)]
 
 
 def _in_part(prefix: str, old: SpecModel, new: SpecModel) -> Iterator[Change]:
@@ -86,19 +88,19 @@ def _in_mapping(path: str, old: dict[str, Any], new: dict[str, Any], policy: Pol
 
 
 def _directed(policy: Policy, old: Any, new: Any) -> Policy:
-    """Growth never needs a drain: a group that was not there, a higher count, a login node switched on."""
+    """Return the policy, but `safe` instead of `drain` for growth: a new group, a higher count, an added login node."""
     grows = old is None or (isinstance(old, int) and isinstance(new, int) and new > old)
     return "safe" if policy == "drain" and grows else policy
 
 
 def _concerned(path: str, spec: ClusterSpec) -> Iterator[str]:
-    """The nodes a field speaks about: those of its group, its one machine, or all."""
+    """Yield the nodes that a field describes: those of its group, its single machine, or all."""
     concerned = target_of(spec).nodes_concerned(path, spec)
     if concerned is not None:
         yield from concerned
         return
-    top, _, rest = path.partition(".")
-    group = rest.partition(".")[0]
+    top, _, below = path.partition(".")
+    group = below.partition(".")[0]
     everyone = top not in ("groups", names.CONTROLLER, names.LOGIN)
     for node in plan_of(spec).members:
         if everyone or top == node.role or (top == "groups" and node.group == group):
@@ -106,32 +108,32 @@ def _concerned(path: str, spec: ClusterSpec) -> Iterator[str]:
 
 
 def _forbidden(change: Change) -> Issue:
-    message = f"cannot change from {_said(change.old)} to {_said(change.new)} while the cluster exists"
-    back = "remove it" if change.old is None else f"write {_said(change.old)} again"
+    message = f"cannot change from {_show(change.old)} to {_show(change.new)} while the cluster exists"
+    back = "remove it" if change.old is None else f"write {_show(change.old)} again"
     return error("forbidden_change", change.path, message, f"{back}, or `make teardown` and then `make up`")
 
 
-def _users_in_the_way(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterator[Issue]:
+def _user_issues(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterator[Issue]:
     gone = [user for user in old.users if user not in new.users]
     if not gone:
         return
     if old.users == ClusterSpec.model_fields["users"].default:
         yield from (_default_user_dropped(user, old.users[user].uid) for user in gone)
     for user, ids in running.jobs_of(gone).items():
-        what, them = _counted(ids)
-        message = f"user {user} would be removed but runs {what} {', '.join(ids)}"
-        fix = f"{_patience(ids)}, or end {them} with `make up FORCE=1`"
+        what, them = _job_nouns(ids)
+        message = f"user {user} would be removed but is running {what} {', '.join(ids)}"
+        fix = f"{_waiting_fix(ids)}, or end {them} with `make up FORCE=1`"
         yield error("user_busy", f"users.{user}", message, fix)
 
 
 def _default_user_dropped(user: str, uid: int) -> Issue:
-    """Nobody wrote this user, so nobody who writes another one means to remove it."""
+    """Return the issue for adding a first user: that removes the default user, whom the stack file never mentioned."""
     message = f"writing users replaces the default user '{user}', who exists on this cluster"
     fix = f"add `{user}: {{uid: {uid}}}` to keep it, or remove it with `make up FORCE=1`"
     return error("default_user_dropped", "users", message, fix)
 
 
-def _nodes_in_the_way(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterator[Issue]:
+def _node_issues(old: ClusterSpec, new: ClusterSpec, running: Running) -> Iterator[Issue]:
     going = affected(old, new)
     if not going:
         return
@@ -154,25 +156,25 @@ def _busy(jobs: dict[str, list[str]], old: ClusterSpec, new: ClusterSpec) -> Ite
     going = affected(old, new)
     for node, ids in jobs.items():
         fate = "lose its controller" if node not in going else "be replaced" if node in staying else "be removed"
-        what, them = _counted(ids)
-        message = f"node {node} would {fate} but runs {what} {', '.join(ids)}"
-        # Without its controller there is no queue to give them back to.
-        forced = f"lose {them}" if names.CONTROLLER in going else f"give the {what} back to the queue"
+        what, them = _job_nouns(ids)
+        message = f"node {node} would {fate} but is running {what} {', '.join(ids)}"
+        # Without the controller there is no queue to which the jobs could return.
+        forced = f"lose {them}" if names.CONTROLLER in going else f"requeue the {what}"
         yield error(
-            "node_busy", f"groups.{groups[node]}", message, f"{_patience(ids)}, or {forced} with `make up FORCE=1`"
+            "node_busy", f"groups.{groups[node]}", message, f"{_waiting_fix(ids)}, or {forced} with `make up FORCE=1`"
         )
 
 
-def _patience(ids: Sequence[str]) -> str:
-    _, them = _counted(ids)
+def _waiting_fix(ids: Sequence[str]) -> str:
+    _, them = _job_nouns(ids)
     return f"wait for {them}, cancel {them} with `scancel {' '.join(ids)}`"
 
 
-def _counted(ids: Sequence[str]) -> tuple[str, str]:
+def _job_nouns(ids: Sequence[str]) -> tuple[str, str]:
     return ("job", "it") if len(ids) == 1 else ("jobs", "them")
 
 
-def _said(value: Any) -> str:
+def _show(value: Any) -> str:
     if value is None:
         return "unset"
     return "a mapping" if isinstance(value, SpecModel) else shown(value)

@@ -14,7 +14,7 @@ from infra.plan import BuildPlan
 from infra.targets.registry import load_spec, target_of, targets
 from infra.targets.target import Budgeted, HostFacts, OnThisMachine
 from infra.validate import validate
-from infra.validate.rest import rest
+from infra.validate.partial import validate_readable
 from muster.commands import screen
 
 
@@ -53,7 +53,7 @@ def examine_spec(stack: StackHome, host: HostFacts | None) -> tuple[ClusterSpec 
     try:
         spec = load_spec(data)
     except SpecError as bad:
-        return None, [*bad.issues, *rest(data, bad.issues, host, stack.home.repo)]
+        return None, [*bad.issues, *validate_readable(data, bad.issues, host, stack.home.repo)]
     issues = validate(spec, host, stack.home.repo)
     by_price = list_price_issues(spec)
     invalid = any(issue.level == "error" and issue.code not in by_price for issue in issues)

@@ -127,7 +127,7 @@ def test_a_user_whose_job_runs_is_not_removed(growing: Stack) -> None:
     finally:
         growing.spec["users"] = users
     assert done.returncode != 0
-    assert f"user carol would be removed but runs job {job}" in " ".join((done.stdout + done.stderr).split())
+    assert f"user carol would be removed but is running job {job}" in " ".join((done.stdout + done.stderr).split())
     assert job_state(growing, job) == "RUNNING"
     growing.ssh("login", f"scancel {job}", user="carol")
 

@@ -172,9 +172,9 @@ def test_shrinking_a_busy_node_is_refused() -> None:
     issues = violations(spec(), spec(groups={"gpu": {"count": 1}}), running(gpu_1=["7"], gpu_2=["7", "9"]))
     assert render(issues) == (
         "error    groups.gpu\n"
-        "         node gpu-2 would be removed but runs jobs 7, 9\n"
+        "         node gpu-2 would be removed but is running jobs 7, 9\n"
         "         fix: wait for them, cancel them with `scancel 7 9`, "
-        "or give the jobs back to the queue with `make up FORCE=1`\n"
+        "or requeue the jobs with `make up FORCE=1`\n"
         "\n"
         "1 error"
     )
@@ -186,8 +186,8 @@ def test_replacing_a_busy_node_is_refused() -> None:
     assert [(i.where, i.message, i.fix) for i in issues] == [
         (
             "groups.gpu",
-            "node gpu-1 would be replaced but runs job 7",
-            "wait for it, cancel it with `scancel 7`, or give the job back to the queue with `make up FORCE=1`",
+            "node gpu-1 would be replaced but is running job 7",
+            "wait for it, cancel it with `scancel 7`, or requeue the job with `make up FORCE=1`",
         )
     ]
 
@@ -228,7 +228,7 @@ def test_the_controller_is_not_replaced_by_accident() -> None:
     new = spec(controller={"size": {"cpus": 1}})
     issues = violations(spec(), new, running(gpu_1=["7"]))
     assert [(i.code, i.where) for i in issues] == [("controller_replaced", "controller"), ("node_busy", "groups.gpu")]
-    assert issues[1].message == "node gpu-1 would lose its controller but runs job 7"
+    assert issues[1].message == "node gpu-1 would lose its controller but is running job 7"
     assert issues[1].fix == "wait for it, cancel it with `scancel 7`, or lose it with `make up FORCE=1`"
     assert violations(spec(), new, running(gpu_1=["7"]), force=True) == []
 
@@ -248,7 +248,7 @@ REMOVED: dict[str, tuple[Data | None, Data, Jobs, list[tuple[str, str, str]]]] =
         [
             (
                 "users.alice",
-                "user alice would be removed but runs jobs 7, 8_1",
+                "user alice would be removed but is running jobs 7, 8_1",
                 "wait for them, cancel them with `scancel 7 8_1`, or end them with `make up FORCE=1`",
             )
         ],
@@ -263,7 +263,7 @@ REMOVED: dict[str, tuple[Data | None, Data, Jobs, list[tuple[str, str, str]]]] =
             DROPPED,
             (
                 "users.muster",
-                "user muster would be removed but runs job 7",
+                "user muster would be removed but is running job 7",
                 "wait for it, cancel it with `scancel 7`, or end it with `make up FORCE=1`",
             ),
         ],

@@ -12,7 +12,7 @@ from infra.targets.registry import load_spec as load
 from infra.targets.registry import read_spec as read
 from infra.targets.target import HostFacts
 from infra.validate import validate
-from infra.validate.slurm_options import seconds
+from infra.validate.slurm_options import parse_time_limit
 from muster.documents import EXAMPLES
 from tests.infra.bad_spec_table import Bad, bad_specs, good
 
@@ -115,4 +115,4 @@ def test_longest_names_are_host_names() -> None:
     ],
 )
 def test_time_limits(text: str, expected: float | None) -> None:
-    assert seconds(text) == expected
+    assert parse_time_limit(text) == expected

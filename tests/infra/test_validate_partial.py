@@ -8,7 +8,7 @@ import pytest
 
 from cluster.spec.issue import SpecError
 from infra.targets.registry import load_spec as load
-from infra.validate.rest import rest
+from infra.validate.partial import validate_readable
 
 GOOD: dict[str, Any] = {"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}}
 
@@ -50,9 +50,9 @@ def test_the_rest_is_judged_in_the_same_breath(case: str) -> None:
     data = GOOD | changes
     with pytest.raises(SpecError) as bad:
         load(data)
-    assert sorted(issue.where for issue in rest(data, bad.value.issues)) == expected
+    assert sorted(issue.where for issue in validate_readable(data, bad.value.issues)) == expected
 
 
 @pytest.mark.parametrize("data", [None, 7, [], "text"])
 def test_what_is_no_mapping_has_no_rest(data: Any) -> None:
-    assert rest(data, []) == []
+    assert validate_readable(data, []) == []

@@ -1,4 +1,4 @@
-"""The rules for every target; each is a pure function from a spec to issues. A target adds its own."""
+"""The registry of the rules for every target; each is a pure function from a spec to issues. Targets add their own."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from infra.validate import budget, groups, labels, network, slurm_options, softw
 Rule = Callable[[ClusterSpec], Iterator[Issue]]
 
 RULES: tuple[Rule, ...] = (
-    groups.cluster_name,
-    groups.counts,
-    groups.bounds,
-    groups.some_compute,
-    groups.reserved,
-    groups.node_names,
+    groups.check_cluster_name,
+    groups.check_counts,
+    groups.check_bounds,
+    groups.check_compute_exists,
+    groups.check_reserved_names,
+    groups.check_node_names,
     target.check_machines,
     target.check_fabrics,
     target.check_gpus,
     target.check_autoscaling,
-    network.login_size,
-    network.cidr,
+    network.check_login_size,
+    network.check_cidr,
     target.check_storage_kinds,
-    storage.shared,
-    storage.system_mounts,
-    storage.nested_mounts,
-    users.names,
-    users.uids,
-    users.ssh_keys,
-    slurm_options.default_group,
-    slurm_options.times,
-    slurm_options.time_order,
-    slurm_options.extra_keys,
-    slurm_options.extra_values,
-    software.training_lock,
-    labels.tags,
-    budget.order,
+    storage.check_shared,
+    storage.check_system_mounts,
+    storage.check_nested_mounts,
+    users.check_names,
+    users.check_uids,
+    users.check_ssh_keys,
+    slurm_options.check_default_group,
+    slurm_options.check_time_limits,
+    slurm_options.check_time_order,
+    slurm_options.check_extra_keys,
+    slurm_options.check_extra_values,
+    software.check_lock_path,
+    labels.check_tags,
+    budget.check_order,
     target.check_fields,
 )
 
 
 def validate(spec: ClusterSpec, host: HostFacts | None = None, root: Path | None = None) -> list[Issue]:
-    """Return every issue of a spec; `host` adds the rules about this machine, `root` those about repository files."""
+    """Return every issue of a spec; `host` adds the rules on this machine, `root` those on files of the repository."""
     chosen = target_of(spec)
     issues = [issue for rule in RULES for issue in rule(spec)]
     issues += chosen.validate(spec, root)
     if host and isinstance(chosen, OnThisMachine):
         issues += chosen.validate_host(spec, host)
     if root:
-        issues += software.lock_exists(spec, root)
+        issues += software.check_lock_exists(spec, root)
     return issues

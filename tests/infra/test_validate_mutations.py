@@ -1,0 +1,76 @@
+"""Mutated example stacks: whatever a stack file holds, validation answers with issues, and quickly."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.spec.issue import Issue, SpecError
+from cluster.spec.stack_file import cluster_of
+from infra.targets.registry import load_spec
+from infra.validate import validate
+from infra.validate.partial import validate_readable
+
+ROOT = Path(__file__).parents[2]
+STACKS = sorted((ROOT / "stacks").glob("Pulumi.*.yaml"))
+MUTATIONS_PER_STACK = 100
+PROCESSOR_LIMIT_S = 0.5
+LONG_TEXT = "p5.48xlarge" * 10_000
+WRONG_VALUES: tuple[Any, ...] = (
+    *("", " ", "x", "\0", "é\n", "p5.48xlargee", "10.0.0.0/1", "10.0.0.0/8", "0.0.0.0/0", LONG_TEXT),
+    *(None, True, False, 0, 1, -1, 1024, 10**9, 10**400, 0.5, float("inf"), float("nan")),
+    *([], {}, [None], [""], [{}], {"": ""}, {"x": None}, ["x"] * 2000, {f"key-{n}": "x" for n in range(2000)}),
+)
+Path_ = tuple[str | int, ...]
+
+
+def paths(value: Any, prefix: Path_ = ()) -> Iterator[Path_]:
+    """Yield the path of every value in nested mappings and lists."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in entries:
+        yield (*prefix, key)
+        yield from paths(item, (*prefix, key))
+
+
+def mutate(data: Any, source: random.Random) -> tuple[Any, str]:
+    """Return a copy of a cluster with one to three wrong values, and a text that says which."""
+    mutated, changes = copy.deepcopy(data), []
+    for _ in range(source.randint(1, 3)):
+        path = source.choice(list(paths(mutated)))
+        wrong = copy.deepcopy(source.choice(WRONG_VALUES))
+        place = mutated
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = wrong
+        changes.append(f"{'.'.join(map(str, path))} = {wrong!r:.60}")
+    return mutated, "; ".join(changes)
+
+
+def judge(data: Any) -> list[Issue]:
+    """Return the issues of a cluster, as `muster check` finds them."""
+    try:
+        return validate(load_spec(data))
+    except SpecError as bad:
+        return [*bad.issues, *validate_readable(data, bad.issues)]
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=lambda path: path.name)
+def test_mutated_stacks_give_issues_within_the_time_limit(stack: Path) -> None:
+    data = cluster_of(stack)
+    judge(data)
+    source = random.Random(stack.name)  # noqa: S311  # the same mutations in every run
+    for _ in range(MUTATIONS_PER_STACK):
+        mutated, changes = mutate(data, source)
+        began = time.process_time()
+        try:
+            judge(mutated)
+        except Exception as escaped:
+            raise AssertionError(f"{escaped!r:.200} escaped for {changes}") from escaped
+        taken = time.process_time() - began
+        assert taken < PROCESSOR_LIMIT_S, f"{taken:.1f} s for {changes}"

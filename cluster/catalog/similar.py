@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 MIN_SIMILARITY = 0.5
+# Longer texts are compared up to here: the comparison takes time in proportion to the length.
+MAX_COMPARED_CHARACTERS = 100
 # Sizes and prefixes that are in too many names to distinguish them.
 COMMON_PARTS = re.compile(r"aws|ml|.*xlarge.*")
 SEPARATORS = re.compile(r"[-._/\s]+")
@@ -17,7 +19,7 @@ def find_similar(text: str, names: Iterable[str], limit: int = 3) -> list[str]:
 
     Among instance types, `p5e` gives p5e.48xlarge, then p5en.48xlarge; among stacks, aws-p5en-lustre.
     """
-    candidates, lowered = list(names), text.lower()
+    candidates, lowered = list(names), text[:MAX_COMPARED_CHARACTERS].lower()
     same_start = [n for n in candidates if lowered and any(end.startswith(lowered) for end in _ends(n))]
     # `p5en.48xlarge` as the name of a stack: a part of the text is a part of the stack's name.
     shared_part = [name for name in candidates if _parts(lowered) & _parts(name)]

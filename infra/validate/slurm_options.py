@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from cluster.catalog.similar import MAX_COMPARED_CHARACTERS
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error
 from cluster.spec.written import path
@@ -22,7 +23,7 @@ def check_default_group(spec: ClusterSpec) -> Iterator[Issue]:
     """Refuse a default group that does not exist."""
     named = spec.slurm.default_group
     if named is not None and named not in spec.groups:
-        near = get_close_matches(named, spec.groups, n=1, cutoff=0)[0]
+        near = get_close_matches(named[:MAX_COMPARED_CHARACTERS], spec.groups, n=1, cutoff=0)[0]
         message = f"'{named}' is not a group; allowed: {', '.join(spec.groups)}"
         yield error("no_such_group", "slurm.default_group", message, f"write `default_group: {near}`")
 

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.spec.issue import Issue, SpecError
 from cluster.spec.stack_file import cluster_of
-from infra.targets.registry import load_spec
+from infra.targets.registry import load_spec, plan_of, target_of
 from infra.validate import validate
 from infra.validate.partial import validate_readable
 
@@ -27,10 +27,10 @@ WRONG_VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 1024, 10**9, 10**400, 0.5, float("inf"), float("nan")),
     *([], {}, [None], [""], [{}], {"": ""}, {"x": None}, ["x"] * 2000, {f"key-{n}": "x" for n in range(2000)}),
 )
-Path_ = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 
 
-def paths(value: Any, prefix: Path_ = ()) -> Iterator[Path_]:
+def paths(value: Any, prefix: ValuePath = ()) -> Iterator[ValuePath]:
     """Yield the path of every value in nested mappings and lists."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in entries:
@@ -53,11 +53,40 @@ def mutate(data: Any, source: random.Random) -> tuple[Any, str]:
 
 
 def judge(data: Any) -> list[Issue]:
-    """Return the issues of a cluster, as `muster check` finds them."""
+    """Return the issues of a cluster, as `muster check` does; plan and price it if it has no errors."""
     try:
-        return validate(load_spec(data))
+        spec = load_spec(data)
     except SpecError as bad:
         return [*bad.issues, *validate_readable(data, bad.issues)]
+    issues = validate(spec)
+    if not any(issue.level == "error" for issue in issues):
+        plan_of(spec)
+        target_of(spec).cost(spec)
+    return issues
+
+
+@pytest.mark.parametrize("machine", ["controller", "groups.gpu"])
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_blank_instance_type_is_an_error(machine: str, name: str) -> None:
+    data = cluster_of(ROOT / "stacks" / "Pulumi.aws-g6-pair.yaml")
+    place = data["groups"]["gpu"] if machine == "groups.gpu" else data.setdefault(machine, {})
+    place["instance_type"] = name
+    assert [(issue.code, issue.where) for issue in judge(data)] == [
+        ("unknown_instance_type", f"{machine}.instance_type")
+    ]
+
+
+@pytest.mark.parametrize("section", ["groups.gpu.instance_type", "slurm.default_group"])
+def test_a_very_long_name_is_judged_within_the_time_limit(section: str) -> None:
+    data = cluster_of(ROOT / "stacks" / "Pulumi.aws-g6-pair.yaml")
+    *parents, last = section.split(".")
+    place = data
+    for key in parents:
+        place = place.setdefault(key, {})
+    place[last] = LONG_TEXT
+    began = time.process_time()
+    assert section in [issue.where for issue in judge(data)]
+    assert time.process_time() - began < PROCESSOR_LIMIT_S
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda path: path.name)

@@ -9,9 +9,11 @@ from infra.targets.aws.plan.machines import CONTROLLER_TYPE, LOGIN_TYPE
 
 def named(spec: ClusterSpec) -> dict[str, str]:
     """Type by the property that asks for a machine; groups that name none are left out."""
-    groups = {f"groups.{name}": group.instance_type for name, group in spec.groups.items() if group.instance_type}
-    login = {"login": spec.login.instance_type or LOGIN_TYPE} if spec.login.enabled else {}
-    return {"controller": spec.controller.instance_type or CONTROLLER_TYPE, **login, **groups}
+    chosen = {f"groups.{name}": group.instance_type for name, group in spec.groups.items()}
+    # An empty text is not replaced by the default: it is a type that the catalog does not have.
+    login = {"login": _or_default(spec.login.instance_type, LOGIN_TYPE)} if spec.login.enabled else {}
+    machines = {"controller": _or_default(spec.controller.instance_type, CONTROLLER_TYPE), **login, **chosen}
+    return {where: name for where, name in machines.items() if name is not None}
 
 
 def known(spec: ClusterSpec) -> dict[str, InstanceType]:
@@ -37,6 +39,10 @@ def regions() -> list[str]:
 def most(group: NodeGroup) -> int:
     """Nodes the group can have at once."""
     return group.count if group.count is not None else group.max or 0
+
+
+def _or_default(name: str | None, default: str) -> str:
+    return default if name is None else name
 
 
 def _found(name: str) -> InstanceType | None:

@@ -60,7 +60,7 @@ cost: $(MUSTER) ## show the cost per hour
 PLANNED := $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS)))
 plan: $(if $(PLANNED),$(MUSTER)) ## predict time and money of a run (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
 	@$(if $(PLANNED),,echo "make plan: MODEL= and TOKENS= are required; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
-	@.venv/bin/python -m simulator plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
+	@$(MUSTER) plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
 
 env: $(MUSTER) ## print shell variables for plain Pulumi: eval "$$(make -s env)"
 	@$(MUSTER) env

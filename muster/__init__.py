@@ -1,1 +1,1 @@
-"""The command line: one app, one file per command."""
+"""The command line `muster`: one typer app, one module per command."""

@@ -1,4 +1,4 @@
-"""`python -m muster`: the same as the command `muster`."""
+"""Run the command line with `python -m muster`."""
 
 from muster.cli import main
 

@@ -1,7 +1,7 @@
 """The `muster` command: one function per subcommand, each importing its module only when it runs."""
 
 # ruff: noqa: PLC0415
-# Imports inside the functions keep `muster --help` and every quick command quick.
+# Imports inside the functions keep start-up under a second.
 from __future__ import annotations
 
 import os
@@ -18,17 +18,17 @@ from infra.home import DEFAULT_STACK
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Plain help: typer's boxes load all of rich's Markdown reader and take as long as everything else together.
+    # Plain help: typer's boxes import rich's Markdown parser, which doubles the start-up time.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Turn one typed description of a GPU cluster into a running Slurm cluster, and train on it.",
 )
-cache_app = typer.Typer(no_args_is_help=True, help="List or drop what clusters share: images, environments, tools.")
+cache_app = typer.Typer(no_args_is_help=True, help="List or delete what clusters share: images, environments, tools.")
 app.add_typer(cache_app, name="cache")
 
 
 class CommandAfterDashes(TyperCommand):
-    """`muster ssh NODE -- COMMAND`: everything after the dashes belongs to the command, even if no node is named."""
+    """A command such as `muster ssh NODE -- COMMAND`: what follows the dashes is not parsed, even without NODE."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
@@ -100,7 +100,9 @@ def submit(
     job: Annotated[str, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the job file.")] = None,
     stack: Stack = DEFAULT_STACK,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Instead of the job file's own number.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, help="Number of nodes, instead of the job file's.")
+    ] = None,
 ) -> None:
     """Submit a job and follow its log."""
     from muster.commands.submit import submit as run
@@ -164,7 +166,7 @@ def check(
 
 @app.command()
 def cost(stack: Stack = DEFAULT_STACK, as_json: Json = False) -> None:
-    """Show what the cluster costs, by part, before anything exists."""
+    """Show the cost of each part of the cluster; creates nothing."""
     from muster.commands.cost import cost as run
 
     run(stack, as_json=as_json)
@@ -172,7 +174,7 @@ def cost(stack: Stack = DEFAULT_STACK, as_json: Json = False) -> None:
 
 @app.command()
 def bootstrap(stack: Stack = DEFAULT_STACK) -> None:
-    """Configure the nodes again over SSH, without Pulumi."""
+    """Run the bootstrap steps again over SSH, without Pulumi."""
     from muster.commands.bootstrap import bootstrap as run
 
     run(stack)
@@ -199,7 +201,7 @@ def env() -> None:
 
 @app.command("setup-phases", hidden=True)
 def setup_phases(stack: Stack = DEFAULT_STACK) -> None:
-    """Print the phases of set-up that the stack's target needs on this machine; nothing means all."""
+    """Print the setup phases that the stack's target needs on this machine; an empty line means all."""
     from muster.commands.setup_phases import print_setup_phases
 
     print_setup_phases(stack)
@@ -231,14 +233,14 @@ def cache_list() -> None:
 
 @cache_app.command("drop")
 def cache_drop() -> None:
-    """Drop all caches; refused while a cluster exists."""
+    """Delete all caches; refused while a cluster exists."""
     from muster.commands.cache import drop_caches
 
     drop_caches()
 
 
 def _add_simulator(name: str, summary: str) -> None:
-    """Add a command of the simulator; it reads its own arguments, also `--help`."""
+    """Add a command of the simulator, which parses its own arguments, including `--help`."""
 
     def run(ctx: typer.Context) -> None:
         from simulator.__main__ import main as simulate
@@ -252,7 +254,7 @@ def _add_simulator(name: str, summary: str) -> None:
 for _name, _summary in {
     "plan": "choose machines and layout by time and cost.",
     "predict": "predict step time, memory and cost of a run.",
-    "report": "compare runs with what was predicted.",
+    "report": "compare runs with their predictions.",
     "emulate": "run up to 1,024 ranks in one process.",
     "calibrate": "measure this machine for better predictions.",
 }.items():
@@ -268,21 +270,21 @@ def train(ctx: typer.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line; errors that a person can act on are printed without a traceback."""
+    """Run the command line, and print errors that the user can fix without a traceback."""
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has gone; Python must not complain about it when it closes stdout.
+        # The reader of our output has closed the pipe. Without this, Python prints an error when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as failure:
-        sys.exit(_ended(failure))
+        sys.exit(_report_failure(failure))
 
 
-def _ended(failure: Exception) -> int:
-    """Print a message meant for people and return its exit code; anything else is a bug and keeps its traceback."""
+def _report_failure(failure: Exception) -> int:
+    """Print the message of a known failure and return its exit code; re-raise any other, which is a bug."""
     from muster.commands import screen
     from muster.commands.failure import explain_failure
 

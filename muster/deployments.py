@@ -1,4 +1,4 @@
-"""Which cluster a stack is, on which target and where: from what `up` left, the state, the stack file, or labels."""
+"""Find the target and deployment of a stack from its inventory, its Pulumi state, its stack file or labels."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from infra.targets.target import Deployment, Leftover, Leftovers, Target
 
 
 def find_deployment(stack: StackHome) -> tuple[Target, Deployment]:
-    """Return the target and the place of a stack's cluster; raise Stop where nothing of it exists."""
+    """Return the target and the deployment of a stack; raise Stop if there is none."""
     existing = search_deployment(stack)
     if existing is None:
-        raise Stop(f"nothing says where stack {stack.name} is", typed("status", stack.name))
+        raise Stop(f"stack {stack.name} has no inventory, no state and no stack file", typed("status", stack.name))
     return existing
 
 
 def search_deployment(stack: StackHome) -> tuple[Target, Deployment] | None:
-    """Return the target and the place of a stack's cluster, or None where nothing exists.
+    """Return the target and the deployment of a stack, or None if there is none.
 
-    What was created goes before what the stack file says: the file may have been changed since, or be unreadable.
+    What was created takes precedence over the stack file, which may have been changed since or be unreadable.
     """
     spec = _spec(stack)
     try:
@@ -44,13 +44,13 @@ def search_deployment(stack: StackHome) -> tuple[Target, Deployment] | None:
 
 
 def find_own_leftovers(target: Target, deployment: Deployment) -> Leftovers:
-    """Return what exists of a cluster, without what is labelled as another stack's."""
+    """Return the resources of a cluster, without those that carry another stack's label."""
     search = target.leftovers(deployment)
     return replace(search, found=exclude_other_stacks(search.found, deployment.stack))
 
 
 def exclude_other_stacks(leftovers: list[Leftover], stack: str) -> list[Leftover]:
-    """Leave out what another stack owns: it may use the same cluster name by mistake."""
+    """Return the resources that no other stack owns: another stack may use the same cluster name by mistake."""
     return [leftover for leftover in leftovers if leftover.stack in ("", stack)]
 
 
@@ -62,14 +62,14 @@ def _spec(stack: StackHome) -> ClusterSpec | None:
 
 
 def _by_label(stack: StackHome) -> tuple[Target, Deployment] | None:
-    """Find a cluster by the stack's label: no file says which cluster it is."""
+    """Find a cluster by the stack's label."""
     for target in targets().values():
         clusters = target.labelled_clusters(stack.name)
         if len(clusters) > 1:
             raise Stop(
                 f"stack {stack.name} has no readable stack file, and several clusters carry its label: "
                 f"{', '.join(clusters)}",
-                f"write the name of the one to remove into {stack.file}",
+                f"write the name of the cluster to remove into {stack.file}",
             )
         if clusters:
             return target, target.deployment(stack, clusters[0], None)

@@ -1,4 +1,4 @@
-"""Documents made from model, catalog and rules, so that no second list exists: schema, tables, plans, layouts."""
+"""Generate documents from the spec model, the catalog and the rules: JSON schemas, tables, golden plans, layouts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = Path("docs/cluster.schema.json")
 STACK_SCHEMA = Path("docs/stack.schema.json")
 FIELDS = Path("docs/spec.md")
 GOLDEN = Path("tests/golden")
-# The stack files that come with the repository; those that users put beside them have no golden copy.
+# The stack files of the repository. Stack files that users add have no golden copy.
 EXAMPLES = (
     *(DEFAULT_STACK, "local-full", "local-required"),
     *("aws-existing-vpc", "aws-full", "aws-g6-pair", "aws-p5-autoscaled", "aws-p5en-lustre"),
@@ -28,29 +28,29 @@ BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
 
 
 def write_documents(root: Path) -> list[Path]:
-    """Writes the documents that are not as they should be and returns them."""
+    """Write or delete the documents that are out of date, and return their paths."""
     changed = find_stale(root)
-    wanted = render_documents(root)
+    texts = render_documents(root)
     for path in changed:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        if path in wanted:
-            (root / path).write_text(wanted[path], encoding="utf-8")
+        if path in texts:
+            (root / path).write_text(texts[path], encoding="utf-8")
         else:
             (root / path).unlink()
     return changed
 
 
 def find_stale(root: Path) -> list[Path]:
-    """Documents that are missing, differ from the model, or belong to an example that is gone; relative to `root`."""
-    wanted = render_documents(root)
-    folders = {path.parent for path in wanted if path.is_relative_to(GOLDEN)}
-    found = [path.relative_to(root) for folder in sorted(folders) for path in (root / folder).glob("*.json")]
-    gone = [path for path in found if path not in wanted]
-    return sorted([*(path for path, text in wanted.items() if _text(root / path) != text), *gone])
+    """Return the documents that are missing, out of date, or of a deleted example; paths are relative to `root`."""
+    texts = render_documents(root)
+    folders = {path.parent for path in texts if path.is_relative_to(GOLDEN)}
+    golden_files = [path.relative_to(root) for folder in sorted(folders) for path in (root / folder).glob("*.json")]
+    obsolete = [path for path in golden_files if path not in texts]
+    return sorted([*(path for path, text in texts.items() if _text(root / path) != text), *obsolete])
 
 
 def render_documents(root: Path) -> dict[Path, str]:
-    """Path and whole text of everything generated."""
+    """Return the text of each generated document, by path."""
     golden = {GOLDEN / f"{name}.json": text for name, text in _plans(root / "stacks")}
     derived = {GOLDEN / path: text for target in targets().values() for path, text in target.golden_files().items()}
     pages = {FIELDS: _page(root / FIELDS, {"fields": render_field_table()})}
@@ -60,7 +60,7 @@ def render_documents(root: Path) -> dict[Path, str]:
 
 
 def render_schema() -> str:
-    """The JSON schema of what stands under `muster:cluster`."""
+    """Return the JSON schema of the value of `muster:cluster`."""
     return _json({"$schema": "https://json-schema.org/draft/2020-12/schema", **spec_model().model_json_schema()})
 
 
@@ -73,6 +73,7 @@ def render_stack_schema() -> str:
 
 
 def render_field_table() -> str:
+    """Return the Markdown table of all fields of the spec."""
     head = ["| field | allowed | default | change | meaning |", "|---|---|---|---|---|"]
     rows = (
         f"| `{path}` | {_allowed(info)} | {_default(info)} | {_policy(info)} | {info.description} |"
@@ -87,12 +88,12 @@ def _plans(stacks: Path) -> Iterator[tuple[str, str]]:
 
 
 def _page(page: Path, blocks: Mapping[str, str]) -> str:
-    """The page with each table between its marks; what people wrote around them stays."""
+    """Return the page with each block between its marks replaced; the text around them stays."""
     text = _text(page) or ""
     for name, block in blocks.items():
         begin, end = BEGIN.format(name=name), END.format(name=name)
-        before, found, rest = text.partition(begin)
-        after = rest.partition(end)[2] if found else "\n"
+        before, mark, remainder = text.partition(begin)
+        after = remainder.partition(end)[2] if mark else "\n"
         text = f"{before}{begin}\n{block}\n{end}{after}"
     return text
 
@@ -110,7 +111,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def _policy(info: FieldInfo) -> str:
-    """Of a mapping that is always there only the fields can change, each by its own policy."""
+    """Return the update policy; empty for a mapping that always exists, because only its fields can change."""
     return "" if part_of(info.annotation) and info.default is not None else policy_of(info)
 
 

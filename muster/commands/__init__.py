@@ -1,1 +1,1 @@
-"""What a person types: one module per command. `muster.cli` imports each only when it is asked for."""
+"""The commands, one module each; `muster.cli` imports a module only when its command runs."""

@@ -1,4 +1,4 @@
-"""`muster bootstrap`: the steps once more over SSH, without Pulumi. A cluster that is right stays untouched."""
+"""`muster bootstrap`: run the bootstrap steps again over SSH, without Pulumi; only differences are changed."""
 
 from __future__ import annotations
 
@@ -28,53 +28,55 @@ RESOURCE = "SlurmCluster"
 
 
 def bootstrap(name: str) -> None:
+    """Configure the nodes of a running stack again, with the inputs of its last `up`."""
     stack = require_running_stack(name)
     inventory = read_inventory(stack)
     if not isinstance(target_of_inventory(inventory), Pushes):
-        what = f"bootstrap: nodes on target {inventory.target} fetch what they become, nothing is pushed to them"
-        raise Stop(what, f"`{typed('up', name)}` gives them what has changed", BAD_INPUT)
-    made_from = read_inputs(pulumi.resources(stack), name)
+        what = f"bootstrap: nodes on target {inventory.target} pull their configuration; it cannot be pushed to them"
+        raise Stop(what, f"`{typed('up', name)}` publishes the changes to them", BAD_INPUT)
+    inputs = read_inputs(pulumi.resources(stack), name)
     with lock.held(stack, "bootstrap", wait=False, say=screen.say):
         try:
-            with screen.out().status("asking the nodes what they are"):
-                outcome = apply(desired(stack, made_from), _connect(made_from), report)
+            with screen.out().status("reading facts from the nodes"):
+                outcome = apply(build_desired(stack, inputs), _connect(inputs), report_event)
         except (BootstrapError, TransportError) as problem:
-            again = f"correct it, then `{typed('bootstrap', name)}` again"
+            again = f"fix it, then `{typed('bootstrap', name)}` again"
             raise Stop(retyped(str(problem), name), again) from None
     screen.print_success(str(outcome))
 
 
 def read_inputs(resources: list[dict[str, Any]], stack: str) -> dict[str, str]:
-    """What the running cluster was bootstrapped from."""
-    found = [resource["inputs"] for resource in resources if resource["type"].endswith(RESOURCE)]
-    if not found:
+    """Return the inputs that the running cluster was bootstrapped with, from the resources of its Pulumi state."""
+    clusters = [resource["inputs"] for resource in resources if resource["type"].endswith(RESOURCE)]
+    if not clusters:
         raise Stop("the stack has no Slurm cluster yet", typed("up", stack))
-    return {key: plain(value) for key, value in found[0].items()}
+    return {key: unwrap_secret(value) for key, value in clusters[0].items()}
 
 
-def plain(value: Any) -> str:
-    """Pulumi exports a secret as an object that holds its JSON."""
+def unwrap_secret(value: Any) -> str:
+    """Return an input as text; Pulumi exports a secret as an object that holds its JSON."""
     return str(json.loads(value["plaintext"]) if isinstance(value, dict) and "plaintext" in value else value)
 
 
-def desired(stack: StackHome, made_from: dict[str, str]) -> Desired:
+def build_desired(stack: StackHome, inputs: dict[str, str]) -> Desired:
+    """Return the desired state of the cluster from its bootstrap inputs."""
     secrets = Secrets(
-        base64.b64decode(made_from["slurm_key"]), made_from["db_password"], public_key(made_from["ssh_private_key"])
+        base64.b64decode(inputs["slurm_key"]), inputs["db_password"], public_key(inputs["ssh_private_key"])
     )
     return Desired(
-        Inventory.model_validate_json(made_from["inventory"]),
-        parse_spec(made_from["spec"]),
+        Inventory.model_validate_json(inputs["inventory"]),
+        parse_spec(inputs["spec"]),
         secrets,
         stack.home.repo,
     )
 
 
-def report(event: Event) -> None:
-    """Only what differs is worth a line."""
+def report_event(event: Event) -> None:
+    """Record an event, and print it if it is a change or a failure."""
     emit(event)
     if event.state in ("changed", "failed"):
         screen.say(f"{event.node}: {event.step} {event.state} {event.detail}".rstrip())
 
 
-def _connect(made_from: dict[str, str]) -> Any:
-    return partial(SshTransport.connect, private_key=made_from["ssh_private_key"])
+def _connect(inputs: dict[str, str]) -> Any:
+    return partial(SshTransport.connect, private_key=inputs["ssh_private_key"])

@@ -1,4 +1,4 @@
-"""`muster check`: the validators and, where there is an account to ask, the pre-flight; starts nothing."""
+"""`muster check`: validate stack files, and run the pre-flight checks if an account is available; starts nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.commands.stacks import require_stack_file
 
 
 def check(name: str) -> None:
-    """Print what is wrong with a stack file, or what it describes and costs."""
+    """Print the errors of a stack file, or what it describes and its cost."""
     stack = require_stack_file(name)
     host = find_host_target(stack)
     host_facts = _facts_if_any(host) if host else None
@@ -28,7 +28,7 @@ def check(name: str) -> None:
     flight = target.preflight(spec, issues, stack, screen) if spec and isinstance(target, Preflight) else None
     issues = flight.issues if flight else issues
     if spec is None or target is None or any(issue.level == "error" for issue in issues):
-        what = "is well written, but cannot be built with this account" if flight else "cannot be used"
+        what = "is valid, but this account cannot create it" if flight else "is invalid"
         raise Stop(f"{stack.file.name} {what}\n{render(issues)}", code=BAD_INPUT)
     if issues:
         screen.out().print(render(issues), markup=False)
@@ -43,7 +43,7 @@ def check(name: str) -> None:
 
 
 def check_files(paths: Sequence[Path]) -> None:
-    """Check several stack files, for hooks; report every one and fail if any is invalid."""
+    """Check several stack files, for hooks: report each, and fail if any is invalid."""
     failed = 0
     for path in paths:
         name = re.fullmatch(r"Pulumi\.(.+)\.yaml", path.name)
@@ -64,5 +64,5 @@ def _facts_if_any(host: OnThisMachine) -> HostFacts | None:
     try:
         return host.host_facts()
     except Problem:
-        screen.say("no Docker engine answers: what this machine can hold is not checked")
+        screen.say("the Docker engine does not answer: the capacity of this machine is not checked")
         return None

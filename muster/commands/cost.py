@@ -1,4 +1,4 @@
-"""`muster cost`: what the cluster costs, by part, before anything exists."""
+"""`muster cost`: print the cost of each part of a cluster before it is created."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cost(name: str, *, as_json: bool = False) -> None:
     """Print the cost table of a stack."""
     stack = require_stack_file(name)
     spec, issues = examine_spec(stack, None)
-    # What is too expensive is shown all the same: this is where one sees which part it is.
+    # A cluster over its budget is shown too: the table shows which part is expensive.
     spec = require_valid_spec(
         stack, spec, [issue for issue in issues if spec is None or issue.code not in list_price_issues(spec)]
     )
@@ -38,7 +38,7 @@ def cost(name: str, *, as_json: bool = False) -> None:
 
 
 def describe_cost(spec: ClusterSpec, cost: Cost | None = None) -> str:
-    """Return the cost of a spec in one line, by the dated table where no `cost` is given."""
+    """Return the cost of a spec in one line; without `cost`, by the dated price table."""
     cost = cost or target_of(spec).cost(spec)
     at_least = "at least " if cost.unpriced else ""
     return f"{at_least}{format_usd_per_hour(cost)} USD per hour on target {spec.target}"
@@ -59,11 +59,12 @@ def _as_json(spec: ClusterSpec, quote: Quote) -> dict[str, Any]:
 
 
 def format_usd_per_hour(priced: Cost) -> str:
-    """Of an hour, least and most."""
+    """Return the cost per hour, as a range if the cluster scales."""
     return _range(priced.usd_per_hour_min, priced.usd_per_hour)
 
 
 def build_cost_table(priced: Cost) -> Table:
+    """Return the table of the parts of a cluster with their cost."""
     heads = ("part", "what", "count", "USD per hour", "USD per month", "note")
     table = screen.new_table(*heads, right=heads[2:5], wraps=("what", "note"))
     for line in priced.lines:
@@ -74,6 +75,7 @@ def build_cost_table(priced: Cost) -> Table:
 
 
 def list_footnotes(priced: Cost) -> list[str]:
+    """Return the notes below the cost table: unverified and unknown prices, and what is not included."""
     notes = []
     if any(line.open and line.usd_per_hour for line in priced.lines):
         notes.append("unverified: from experience, not looked up; ask aws.amazon.com/pricing where it matters")

@@ -1,4 +1,4 @@
-"""`muster demo`: up, the smoke job, a real training run with its report, and where the time went."""
+"""`muster demo`: create a cluster, run the smoke job, train a model, fetch its report, and show the time spent."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ _SHARDS = "data/torch-source"
 
 
 def demo(name: str) -> None:
+    """Run the whole demo on a stack."""
     ended = up(name, force=False, wait=False)
     began = time.monotonic()
     submit(name, SMOKE_JOB, [])
@@ -34,12 +35,12 @@ def demo(name: str) -> None:
     phases = (
         ({"setup": setup_seconds} if setup_seconds else {}) | {"up": ended.seconds, "smoke job": job} | _train(name)
     )
-    _summary(phases, {"setup": inside_setup, "up": split_up_seconds(ended.seconds, ended.phases)})
+    _print_summary(phases, {"setup": inside_setup, "up": split_up_seconds(ended.seconds, ended.phases)})
     screen.print_next_steps(list_next_steps(name))
 
 
 def read_setup_times(home: Home) -> tuple[float, dict[str, float]]:
-    """Return the wall time of the last set-up and the seconds of each phase that had work to do; 0 and {} if unknown.
+    """Return the wall time of the last `make setup` and the seconds of each phase with work to do; 0, {} if unknown.
 
     Phases run concurrently, so their sum can exceed the wall time. Phases without work are summed up as "checks".
     """
@@ -55,16 +56,17 @@ def read_setup_times(home: Home) -> tuple[float, dict[str, float]]:
 
 
 def compute_shares(phases: dict[str, float]) -> dict[str, float]:
+    """Return the share of each phase in the total time."""
     total = sum(phases.values()) or 1.0
     return {name: seconds / total for name, seconds in phases.items()}
 
 
 def split_up_seconds(seconds: float, phases: dict[str, float]) -> dict[str, float]:
-    """What is in none of the phases is the engine's: starting, comparing, writing its state."""
+    """Return the seconds of each phase of `up`; time outside the phases is attributed to the engine."""
     return {"engine": max(seconds - sum(phases.values()), 0.0)} | phases
 
 
-def _summary(phases: dict[str, float], parts: dict[str, dict[str, float]]) -> None:
+def _print_summary(phases: dict[str, float], parts: dict[str, dict[str, float]]) -> None:
     table = screen.new_table("phase", "seconds", "share", right=["seconds", "share"])
     for name, share in compute_shares(phases).items():
         table.add_row(name, f"{phases[name]:.1f}", f"{share:.0%}")
@@ -76,7 +78,7 @@ def _summary(phases: dict[str, float], parts: dict[str, dict[str, float]]) -> No
 
 
 def _train(name: str) -> dict[str, float]:
-    """Seconds by what they went to."""
+    """Train on the cluster and fetch the report; return the seconds of each phase."""
     stack = require_running_stack(name)
     login = read_inventory(stack).login.name
     home = run(stack, login, "pwd").stdout.strip()
@@ -87,7 +89,7 @@ def _train(name: str) -> dict[str, float]:
     submit(name, TRAINING_JOB, ["demo", f"data.path={home}/{_SHARDS}", f"run.folder={folder}"])
     trained = time.monotonic()
     page = _fetch_report(stack, login, folder)
-    screen.print_success(f"what it learned and where its time went: {page}")
+    screen.print_success(f"training report: {page}")
     ended = time.monotonic()
     return {"training data": prepared - began, "training job": trained - prepared, "report": ended - trained}
 
@@ -100,7 +102,7 @@ def _follow(stack: StackHome, login: str, script: str, what: str) -> None:
 
 def _fetch_report(stack: StackHome, login: str, folder: str) -> Path:
     _follow(stack, login, f"{_TRAINER} report {folder}", "draw the report")
-    # Beside the receipts: it outlives the cluster.
+    # Next to the receipts, so that it outlives the cluster.
     page = stack.home.root / "reports" / f"{stack.name}-{Path(folder).name}.html"
     page.parent.mkdir(parents=True, exist_ok=True)
     line = unattended(stack, login, None, ["cat", f"{folder}/report/index.html"])

@@ -1,4 +1,4 @@
-"""`muster fabric`: measures the fabric between nodes, shows each pair, and takes nodes that are below away."""
+"""`muster fabric`: measure the network between nodes, print the bandwidth of each pair, and drain slow nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.resources.job_queue import JobQueue
 from infra.shell import read_inventory, run, target_of_inventory
 from infra.targets.target import Launches
 from muster.commands import screen
-from muster.commands.fabric_report import Proof, basis, chosen, table
+from muster.commands.fabric_report import FabricResult, build_pairs_table, explain_expectation, select_nodes
 from muster.commands.stacks import require_running_stack
 from muster.commands.submit import FOLDER, FollowedJob, follow, send
 from muster.deployments import find_deployment
@@ -25,32 +25,33 @@ _PAIRS = "--export=ALL,FABRIC_PAIRS=always"
 
 
 def fabric(name: str, partition: str | None, nodes: str | None, *, drain: bool) -> None:
+    """Measure the network of each partition and drain the nodes that are too slow."""
     stack = require_running_stack(name)
-    known = read_inventory(stack)
-    target_of_inventory(known).check_shell_tools()
-    login = known.login.name
+    inventory = read_inventory(stack)
+    target_of_inventory(inventory).check_shell_tools()
+    login = inventory.login.name
     named = expand(nodes) if nodes else ()
-    wanted, left_out = chosen(_nodes(stack, login), partition, named)
-    for line in left_out:
+    members_by_partition, skipped = select_nodes(_list_nodes(stack, login), partition, named)
+    for line in skipped:
         screen.say(line)
-    if not wanted:
-        raise Stop("no partition has two nodes to measure", typed("status", name), BAD_INPUT)
-    proofs = [_prove(stack, login, part, members) for part, members in wanted.items()]
-    for proof in proofs:
-        screen.out().print("", table(proof))
-        if said := basis(proof.partition, known.sets):
-            screen.say(said)
-    _conclude(stack, proofs, drain=drain)
+    if not members_by_partition:
+        raise Stop("no partition has two nodes that are up", typed("status", name), BAD_INPUT)
+    results = [_measure(stack, login, part, members) for part, members in members_by_partition.items()]
+    for result in results:
+        screen.out().print("", build_pairs_table(result))
+        if note := explain_expectation(result.partition, inventory.sets):
+            screen.say(note)
+    _conclude(stack, results, drain=drain)
 
 
-def _nodes(stack: StackHome, login: str) -> list[ListedNode]:
-    done = _asked(stack, login, LIST_NODES_BY_PARTITION)
+def _list_nodes(stack: StackHome, login: str) -> list[ListedNode]:
+    done = _run_on_login(stack, login, LIST_NODES_BY_PARTITION)
     if done.returncode != 0:
         raise Stop(f"Slurm does not answer: {done.stderr.strip()}", typed("status", stack.name))
     return parse_listed_by_partition(done.stdout)
 
 
-def _prove(stack: StackHome, login: str, partition: str, nodes: Sequence[str]) -> Proof:
+def _measure(stack: StackHome, login: str, partition: str, nodes: Sequence[str]) -> FabricResult:
     members = hostlist(nodes)
     options = [f"--partition={partition}", f"--nodes={len(nodes)}", f"--nodelist={members}", _PAIRS]
     followed = FollowedJob(send(stack, login, stack.home.repo / JOB, [], options))
@@ -58,38 +59,39 @@ def _prove(stack: StackHome, login: str, partition: str, nodes: Sequence[str]) -
     try:
         follow(stack, login, followed)
     except KeyboardInterrupt:
-        screen.say(f"job {followed.job} goes on; `{typed('ssh', stack.name, then=f'scancel {followed.job}')}` ends it")
+        cancel = typed("ssh", stack.name, then=f"scancel {followed.job}")
+        screen.say(f"job {followed.job} is still running; `{cancel}` cancels it")
         raise Stop("", code=INTERRUPTED) from None
     return _result(stack, login, partition, followed)
 
 
-def _result(stack: StackHome, login: str, partition: str, followed: FollowedJob) -> Proof:
-    done = _asked(stack, login, f"cat {FOLDER}/fabric-{followed.job}/result.json")
+def _result(stack: StackHome, login: str, partition: str, followed: FollowedJob) -> FabricResult:
+    done = _run_on_login(stack, login, f"cat {FOLDER}/fabric-{followed.job}/result.json")
     if done.returncode != 0:
-        raise Stop(f"job {followed.job} {followed.state} before it had a result, log {followed.log}", code=FAILED)
-    return Proof(partition=partition, **json.loads(done.stdout))
+        raise Stop(f"job {followed.job} ended as {followed.state} without a result, log {followed.log}", code=FAILED)
+    return FabricResult(partition=partition, **json.loads(done.stdout))
 
 
-def _asked(stack: StackHome, login: str, script: str) -> subprocess.CompletedProcess[str]:
+def _run_on_login(stack: StackHome, login: str, script: str) -> subprocess.CompletedProcess[str]:
     try:
         return run(stack, login, script)
     except subprocess.TimeoutExpired:
         raise Stop("the login node does not answer", typed("status", stack.name)) from None
 
 
-def _conclude(stack: StackHome, proofs: Sequence[Proof], *, drain: bool) -> None:
-    reasons = {node: why for proof in proofs for node, why in proof.reasons.items()}
-    unclear = [f"{proof.partition}: {proof.unclear}" for proof in proofs if proof.unclear]
+def _conclude(stack: StackHome, results: Sequence[FabricResult], *, drain: bool) -> None:
+    reasons = {node: why for result in results for node, why in result.reasons.items()}
+    unclear = [f"{result.partition}: {result.unclear}" for result in results if result.unclear]
     if not reasons and not unclear:
-        screen.print_success("fabric: every pair of nodes is as it should be")
+        screen.print_success("fabric: every pair of nodes is as fast as expected")
         return
     taken = _queue(stack).set_aside(reasons) if drain and reasons else ()
     for node, why in reasons.items():
-        screen.print_failure(f"{node} {'drained' if node in taken else 'left as it is'}: {why}")
-    what = [*unclear, *([f"below: {', '.join(reasons)}"] if reasons else [])]
+        screen.print_failure(f"{node} {'drained' if node in taken else 'not drained'}: {why}")
+    what = [*unclear, *([f"too slow: {', '.join(reasons)}"] if reasons else [])]
     raise Stop(
         "; ".join(what),
-        _what_next(taken, replaced=isinstance(target_of_inventory(read_inventory(stack)), Launches)),
+        _describe_fix(taken, replaced=isinstance(target_of_inventory(read_inventory(stack)), Launches)),
         FAILED,
     )
 
@@ -101,9 +103,9 @@ def _queue(stack: StackHome) -> JobQueue:
     return target.queue(deployment)
 
 
-def _what_next(taken: Sequence[str], *, replaced: bool) -> str:
+def _describe_fix(taken: Sequence[str], *, replaced: bool) -> str:
     if not taken:
         return ""
     if replaced:
-        return "nothing to do: other machines take their names within minutes"
+        return "nothing to do: other machines replace them within minutes"
     return f"fix them, then as root on the controller: `scontrol update nodename={hostlist(taken)} state=resume`"

@@ -1,4 +1,4 @@
-"""An exception that a person can act on becomes one message that says how; any other is a bug in muster."""
+"""Turn exceptions that the user can fix into messages; any other exception is a bug in muster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from infra.targets.target import OnThisMachine
 
 
 def explain_failure(failure: Exception) -> Stop | None:
-    """Return the message for a failure; None where the traceback is what helps."""
+    """Return the message for a failure, or None for a bug, which needs its traceback."""
     if isinstance(failure, Stop):
         return failure
     if isinstance(failure, Problem):

@@ -1,6 +1,6 @@
-"""`parallel.strategy: auto` of a training job, settled by the simulator before it is submitted.
+"""Resolve `parallel.strategy: auto` of a training job with the simulator before the job is submitted.
 
-The simulator is a program of its own here: what is settled are words, and a cluster it does not know needs none of it.
+The simulator runs as a separate process, so that clusters it does not support never import it.
 """
 
 from __future__ import annotations
@@ -14,57 +14,57 @@ from infra.home import StackHome
 from infra.targets.target import Target
 from muster.commands import screen
 
-TRAINS = "-m trainer"
+TRAINER_COMMAND = "-m trainer"
 AUTO = "parallel.strategy=auto"
-LEFT_TO_TRAINER = "layout: left to the trainer, which chooses by the memory it finds"
-NOTHING = "nothing to choose"
+LEFT_TO_TRAINER = "layout: left to the trainer, which chooses by the available memory"
+NOTHING_TO_CHOOSE = "nothing to choose"
 TIMEOUT_S = 60.0
 
 
 def choose_layout(stack: StackHome, target: Target, job: str, arguments: list[str]) -> list[str]:
-    """The words for a job file with this text; those that were given, where there is nothing to settle."""
-    words = simulator_arguments(job, arguments)
-    if words is None:
+    """Return the job's arguments with an explicit layout; unchanged if there is nothing to choose."""
+    question = build_question(job, arguments)
+    if question is None:
         return arguments
     if not target.capabilities.rents_machines:
         if AUTO in arguments:
             screen.say(f"{LEFT_TO_TRAINER}: the simulator does not know the machines of target {target.name}")
         return arguments
-    line = [sys.executable, "-m", "simulator", "auto", "--stack", str(stack.file), *words]
+    line = [sys.executable, "-m", "simulator", "auto", "--stack", str(stack.file), *question]
     try:
         done = subprocess.run(line, cwd=stack.home.repo, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         screen.say(f"{LEFT_TO_TRAINER}: the simulator did not answer within {TIMEOUT_S:.0f} s")
         return arguments
-    chosen, said = parse_answer(done, arguments)
-    if said:
-        screen.say(said)
+    chosen, message = parse_answer(done, arguments)
+    if message:
+        screen.say(message)
     return chosen
 
 
 def append_options(job: str, options: list[str]) -> str:
-    """The file as if it had said itself what sbatch is given: that weighs more."""
+    """Return the job file with sbatch's options appended as directives, because the last directive wins."""
     return "\n".join([job, *(f"#SBATCH {option}" for option in options)])
 
 
-def simulator_arguments(job: str, arguments: list[str]) -> list[str] | None:
-    """What the simulator is asked; None where the job does not train, or its nodes are not a fixed number."""
+def build_question(job: str, arguments: list[str]) -> list[str] | None:
+    """Return the simulator's arguments; None if the job does not train or its number of nodes is not fixed."""
     nodes = _directive(job, "nodes", "N")
-    if TRAINS not in job or not arguments or not nodes.isdecimal():
+    if TRAINER_COMMAND not in job or not arguments or not nodes.isdecimal():
         return None
     partition = _directive(job, "partition", "p")
     return ["--nodes", nodes, *(["--group", partition] if partition else []), "--", *arguments]
 
 
 def parse_answer(done: subprocess.CompletedProcess[str], arguments: list[str]) -> tuple[list[str], str]:
-    """The words for the job, and what a person is told."""
-    said = (done.stderr.strip().splitlines() or [""])[-1]
+    """Return the job's arguments and the message for the user from the simulator's output."""
+    message = (done.stderr.strip().splitlines() or [""])[-1]
     if done.returncode != 0:
-        return arguments, f"{LEFT_TO_TRAINER}: {said.removeprefix('simulator: ')}"
-    return shlex.split(done.stdout), "" if said.startswith(NOTHING) else f"layout: {said}"
+        return arguments, f"{LEFT_TO_TRAINER}: {message.removeprefix('simulator: ')}"
+    return shlex.split(done.stdout), "" if message.startswith(NOTHING_TO_CHOOSE) else f"layout: {message}"
 
 
 def _directive(job: str, long: str, short: str) -> str:
-    """Of the last such line, as sbatch reads them."""
-    found = re.findall(rf"^#SBATCH\s+(?:--{long}[= ]|-{short} ?)\s*(\S+)", job, re.MULTILINE)
-    return found[-1] if found else ""
+    """Return the value of the last directive with this name, as sbatch does."""
+    values = re.findall(rf"^#SBATCH\s+(?:--{long}[= ]|-{short} ?)\s*(\S+)", job, re.MULTILINE)
+    return values[-1] if values else ""

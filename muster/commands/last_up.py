@@ -1,4 +1,4 @@
-"""How the last `up` of a stack ended, ours or a plain `pulumi up`: read by `status` and `output`."""
+"""Record and read the result of the last `up` of a stack, by muster or by plain `pulumi up`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from infra.home import StackHome, private_folder
 
 @dataclass(frozen=True)
 class LastUp:
+    """The result of one run of `up`."""
+
     result: str
-    """`ready`, `failed`, `interrupted`, or `running` while nobody has written another one."""
+    """`ready`, `failed`, `interrupted`, or `running` until another result is written."""
     at: str
+    """When it began, in ISO format."""
     seconds: float = 0.0
     changed: bool = False
     phases: dict[str, float] = field(default_factory=dict)
     created: bool = False
-    """Whether machines are there now that were not before."""
+    """Whether it created machines."""
 
     @property
     def when(self) -> datetime:
@@ -31,16 +34,17 @@ class LastUp:
 
 
 def write_last_up(stack: StackHome, last: LastUp) -> None:
+    """Record the result of an `up`."""
     private_folder(stack.folder)
     stack.last_up.write_text(json.dumps(asdict(last), indent=2) + "\n")
 
 
 def read_last_up(stack: StackHome) -> LastUp | None:
-    """Whichever came last; None where there is nothing to tell of, as after a plain `pulumi destroy`."""
+    """Return the result of the latest `up`; None if there was none since the last `pulumi destroy`."""
     ours, last = _written(stack), history.last_run(stack)
     if running := lock.pulumi_holders(stack):
         began = running[0].since
-        # A second Ctrl-C leaves Pulumi no time to take its lock away.
+        # After a second Ctrl-C, Pulumi does not remove its lock.
         stopped = ours is not None and ours.result == "interrupted" and began.timestamp() <= ours.ended
         return ours if stopped else LastUp("running", began.isoformat())
     if last is None or (ours and last.ended < ours.ended):
@@ -49,7 +53,7 @@ def read_last_up(stack: StackHome) -> LastUp | None:
         return None
     at = datetime.fromtimestamp(last.began, UTC).isoformat(timespec="seconds")
     ready = last.kind == "update" and last.good
-    # Pulumi calls a run that a person stopped failed; ours knows better, where it is the same run.
+    # Pulumi records an interrupted run as failed; our own record of the same run is more precise.
     stopped = ours is not None and ours.result == "interrupted" and last.began <= ours.ended
     return LastUp("ready" if ready else "interrupted" if stopped else "failed", at, round(last.ended - last.began, 1))
 

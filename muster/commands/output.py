@@ -1,4 +1,4 @@
-"""`muster output`: the stack's outputs as JSON. `ready` is there only if the last `up` made it so."""
+"""`muster output`: print the stack's outputs as JSON."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from muster.commands.stacks import require_stack
 
 
 def output(name: str, key: str | None) -> None:
+    """Print all outputs of a stack, or one."""
     stack = require_stack(name)
-    found = drop_stale_ready(pulumi.outputs(stack), last_up.read_last_up(stack))
+    outputs = drop_stale_ready(pulumi.outputs(stack), last_up.read_last_up(stack))
     if key is None:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(outputs, indent=2))
         return
-    if key not in found:
-        known = ", ".join(sorted(found)) or "none: is the stack up?"
-        raise Stop(f"output: stack {name} has no '{key}'", f"there are: {known}", BAD_INPUT)
-    print(json.dumps(found[key], indent=2) if not isinstance(found[key], str) else found[key])
+    if key not in outputs:
+        keys = ", ".join(sorted(outputs)) or "none: is the stack up?"
+        raise Stop(f"output: stack {name} has no '{key}'", f"available: {keys}", BAD_INPUT)
+    print(json.dumps(outputs[key], indent=2) if not isinstance(outputs[key], str) else outputs[key])
 
 
-def drop_stale_ready(found: dict[str, Any], last: last_up.LastUp | None) -> dict[str, Any]:
-    """Pulumi keeps outputs of the last good run after a bad one; a gate that failed since must not read as passed."""
+def drop_stale_ready(outputs: dict[str, Any], last: last_up.LastUp | None) -> dict[str, Any]:
+    """Return the outputs without `ready`, unless the last `up` passed: Pulumi keeps outputs of earlier runs."""
     passed = last is None or last.result == "ready"
-    return {key: value for key, value in found.items() if passed or key != "ready"}
+    return {key: value for key, value in outputs.items() if passed or key != "ready"}

@@ -32,10 +32,10 @@ _STYLE = {
     "waiting": "dim",
 }
 _DOING = {
-    "": "asking the machines what exists",
+    "": "checking what exists",
     "machines": "starting machines",
     "bootstrap": "configuring nodes",
-    "ready": "running a job across all nodes",
+    "ready": "running a test job on all nodes",
 }
 # Lines that are not rows: head, rule, status line, prompt.
 _FRAME = 6
@@ -43,6 +43,8 @@ _FRAME = 6
 
 @dataclass
 class NodeRow:
+    """The progress of one node."""
+
     node: str
     machine: str = ""
     step: str = ""
@@ -52,7 +54,7 @@ class NodeRow:
     running: bool = False
     changed: int = 0
     note: str = ""
-    """What a step that goes on has to say: why a machine is still waited for."""
+    """Detail of a running step: why the machine is not available yet."""
 
     def seconds(self, now: float) -> float | None:
         if self.first is None:
@@ -63,6 +65,8 @@ class NodeRow:
 
 @dataclass
 class Phase:
+    """The totals of one phase of `up`."""
+
     name: str
     first: float
     last: float
@@ -77,49 +81,49 @@ class Phase:
 
 @dataclass
 class Board:
-    """Feed it events in the order they come."""
+    """The progress of all nodes and phases, updated with events in their order."""
 
     rows: dict[str, NodeRow]
     phases: dict[str, Phase] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, nodes: Iterable[str]) -> Board:
+    def for_nodes(cls, nodes: Iterable[str]) -> Board:
         return cls({name: NodeRow(name) for name in nodes})
 
-    def take(self, event: Event) -> None:
+    def update(self, event: Event) -> None:
         phase = self.phases.setdefault(event.phase, Phase(event.phase, event.t, event.t))
         phase.last = max(phase.last, event.t)
         phase.nodes |= {event.node} if event.node else set()
         phase.steps += event.state in ("ok", "changed")
         phase.changed += event.state == "changed"
         if event.phase == "ready":
-            self._configured()
+            self._mark_configured()
         if event.node in self.rows:
             _advance(self.rows[event.node], event)
 
-    def _configured(self) -> None:
-        """The job across the nodes begins when every node is configured, those included that take no part in it."""
+    def _mark_configured(self) -> None:
+        """Mark all nodes as configured: the test job starts only then, even if it does not run on every node."""
         for row in self.rows.values():
             if row.state == "configuring":
                 row.state, row.running, row.step = "configured", False, ""
 
     @property
     def phase(self) -> Phase | None:
-        """The one that began last."""
+        """The phase that began last."""
         begun = [self.phases[name] for name in PHASES if name in self.phases]
         return begun[-1] if begun else None
 
     @property
     def waits(self) -> dict[str, list[str]]:
-        """Machines that were asked for and are not there, by what was said of them: capacity, zone by zone."""
-        found: dict[str, list[str]] = {}
+        """Nodes whose machines were requested and are not available yet, by the reason."""
+        nodes_by_note: dict[str, list[str]] = {}
         for row in self.rows.values():
             if row.note and row.machine == "starting":
-                found.setdefault(row.note, []).append(row.node)
-        return found
+                nodes_by_note.setdefault(row.note, []).append(row.node)
+        return nodes_by_note
 
     def finish(self) -> None:
-        """The run ended well: what did not have to be touched is as it was."""
+        """Mark all nodes as done or unchanged after a successful run."""
         for row in self.rows.values():
             row.running = False
             if row.state != "failed":
@@ -128,7 +132,7 @@ class Board:
 
 
 def select_visible(rows: Iterable[NodeRow], limit: int) -> tuple[list[NodeRow], int]:
-    """At most `limit` rows, those that matter most, in their own order; and how many are left out."""
+    """Return at most `limit` rows, the most important in their order, and the number of hidden rows."""
     everything = list(rows)
     if len(everything) <= limit:
         return everything, 0
@@ -138,28 +142,30 @@ def select_visible(rows: Iterable[NodeRow], limit: int) -> tuple[list[NodeRow], 
 
 
 def format_wait(note: str, nodes: Iterable[str]) -> str:
+    """Return the line for nodes whose machines are not available yet."""
     return f"{'machines':<10} {hostlist(nodes)}: {note}"
 
 
 def format_phase(phase: Phase, total: int) -> str:
-    """One line of a finished phase, for logs."""
+    """Return the summary of a finished phase."""
     nodes = f"{len(phase.nodes)} of {total} nodes" if len(phase.nodes) < total else f"{total} nodes"
     what = {
         "machines": f"{nodes} started",
         "bootstrap": f"{nodes}, {phase.steps} steps, {phase.changed or 'nothing'} changed",
-        "ready": "a job crossed the nodes and all-reduced",
+        "ready": "a test job ran on all nodes",
     }[phase.name]
     return f"{phase.name:<10} {what}, {phase.seconds:.1f} s"
 
 
 def parse_events(lines: Sequence[str]) -> list[Event]:
-    found = []
+    """Return the events in the lines; skip lines that are not events."""
+    events = []
     for line in lines:
         try:
-            found.append(Event(**json.loads(line)))
+            events.append(Event(**json.loads(line)))
         except (ValueError, TypeError):
             continue
-    return found
+    return events
 
 
 def _advance(row: NodeRow, event: Event) -> None:
@@ -181,7 +187,9 @@ def _rank(row: NodeRow) -> int:
     return _ORDER.index(row.state) if row.state in _ORDER else len(_ORDER)
 
 
-class Watcher(Protocol):
+class ProgressView(Protocol):
+    """A view of the progress of `up`, refreshed by `tick`."""
+
     board: Board
 
     def tick(self) -> None: ...
@@ -190,7 +198,7 @@ class Watcher(Protocol):
 
 
 class EventTail:
-    """New whole lines of a file that grows."""
+    """A reader of the new complete lines of a growing event file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -206,8 +214,10 @@ class EventTail:
 
 
 class ProgressTable:
+    """A live table of nodes, for terminals."""
+
     def __init__(self, nodes: Iterable[str], progress: Path, live: Live) -> None:
-        self.board = Board.of(nodes)
+        self.board = Board.for_nodes(nodes)
         self.tail = EventTail(progress)
         self.live = live
         self.began = time.time()
@@ -215,7 +225,7 @@ class ProgressTable:
 
     def tick(self) -> None:
         for event in self.tail.events():
-            self.board.take(event)
+            self.board.update(event)
         self.live.update(self.draw(time.time()))
 
     def say(self, text: str) -> None:
@@ -233,50 +243,51 @@ class ProgressTable:
 
 
 class ProgressLog:
-    """For logs and pipes: says when a phase begins and what it came to."""
+    """A line for each finished phase, failure and wait, for logs and pipes."""
 
     def __init__(self, nodes: Iterable[str], progress: Path) -> None:
-        self.board = Board.of(nodes)
+        self.board = Board.for_nodes(nodes)
         self.tail = EventTail(progress)
-        self.told: set[str] = set()
+        self.printed_phases: set[str] = set()
         self.waits: dict[str, list[str]] = {}
 
     def tick(self) -> None:
         failed: dict[tuple[str, str], list[str]] = {}
         for event in self.tail.events():
-            self.board.take(event)
-            self._tell_finished(before=event.phase)
+            self.board.update(event)
+            self._print_finished(before=event.phase)
             if event.state == "failed":
                 failed.setdefault((event.phase, event.step), []).append(event.node)
         for (phase, step), nodes in failed.items():
             self.say(f"{phase:<10} {hostlist(nodes)}: {step} failed")
-        self._tell_waits()
+        self._print_waits()
 
     def say(self, text: str) -> None:
         screen.out().print(text, markup=False)
 
     def close(self) -> None:
         self.tick()
-        self._tell_finished(before=None)
+        self._print_finished(before=None)
 
-    def _tell_waits(self) -> None:
-        """Once for each change: what a zone says when it is asked again is mostly the same."""
+    def _print_waits(self) -> None:
+        """Print each wait when its reason or nodes change; retries mostly repeat the same reason."""
         waits = self.board.waits
         for note, nodes in waits.items():
             if self.waits.get(note) != nodes:
                 self.say(format_wait(note, nodes))
         self.waits = waits
 
-    def _tell_finished(self, before: str | None) -> None:
+    def _print_finished(self, before: str | None) -> None:
         names = PHASES if before is None else PHASES[: PHASES.index(before)]
         for name in names:
-            if name in self.board.phases and name not in self.told:
-                self.told.add(name)
+            if name in self.board.phases and name not in self.printed_phases:
+                self.printed_phases.add(name)
                 self.say(format_phase(self.board.phases[name], len(self.board.rows)))
 
 
 @contextmanager
-def show_progress(nodes: Iterable[str], progress: Path) -> Iterator[Watcher]:
+def show_progress(nodes: Iterable[str], progress: Path) -> Iterator[ProgressView]:
+    """Show the progress of the nodes while the block runs."""
     console = screen.out()
     if not console.is_terminal:
         lines = ProgressLog(nodes, progress)
@@ -290,6 +301,7 @@ def show_progress(nodes: Iterable[str], progress: Path) -> Iterator[Watcher]:
 
 
 def build_nodes_table(board: Board, now: float, limit: int) -> Table:
+    """Return the table of nodes, with at most `limit` rows."""
     drawn = screen.new_table("node", "machine", "bootstrap step", "state", "seconds", right=["seconds"])
     rows, hidden = select_visible(board.rows.values(), max(limit, 3))
     for row in rows:

@@ -1,4 +1,4 @@
-"""The receipt of a teardown on the terminal: what was removed, kept or left, and what is still paid for."""
+"""Print the receipt of a teardown: what was removed, kept or left, and what still costs money."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.commands import screen
 
 
 def print_receipt(receipt: Receipt, storage_removal: str) -> None:
-    """Print a receipt; `storage_removal` says how a person removes a filesystem that was kept."""
+    """Print a receipt; `storage_removal` explains how to remove a filesystem that was kept."""
     out = screen.out()
     if receipt.items:
         out.print(_items_table(receipt), "")
@@ -23,13 +23,13 @@ def print_receipt(receipt: Receipt, storage_removal: str) -> None:
         screen.print_failure(f"not searched: {what}")
     if receipt.kept:
         out.print(_caches_table(receipt), "")
-        screen.say(f"drop the caches with `{receipt.drop_command}`")
+        screen.say(f"delete the caches with `{receipt.drop_command}`")
     if receipt.usd_per_hour:
         per_month = receipt.usd_per_hour * HOURS_PER_MONTH
-        screen.say(f"still paid for: {receipt.usd_per_hour:.4f} USD per hour, {per_month:.2f} USD per month")
+        screen.say(f"remaining cost: {receipt.usd_per_hour:.4f} USD per hour, {per_month:.2f} USD per month")
     if receipt.stays:
-        screen.say(f"`{typed('up', receipt.stack)}` goes on with what is kept")
-        screen.say(f"to remove that too: {storage_removal}, then `{typed('teardown', receipt.stack)}`")
+        screen.say(f"`{typed('up', receipt.stack)}` uses what was kept")
+        screen.say(f"to remove it too: {storage_removal}, then `{typed('teardown', receipt.stack)}`")
     if not receipt.left and not receipt.unseen:
         screen.print_success(f"{len(receipt.removed)} removed in {receipt.seconds:.1f} s, {_remainder(receipt)}")
 
@@ -37,11 +37,11 @@ def print_receipt(receipt: Receipt, storage_removal: str) -> None:
 def _remainder(receipt: Receipt) -> str:
     if not receipt.stays:
         return f"nothing of cluster {receipt.cluster} is left"
-    return f"of cluster {receipt.cluster} only what is to be kept is left"
+    return f"only resources to keep are left of cluster {receipt.cluster}"
 
 
 def _items_table(receipt: Receipt) -> Table:
-    """Return the table of resources, with prices only where something is left to pay for."""
+    """Return the table of resources, with prices if any still costs money."""
     price = ["USD per hour"] if receipt.usd_per_hour else []
     table = screen.new_table("", "what", "name", "created", "lived", *price, right=["lived", *price])
     for item in (*receipt.left, *receipt.stays, *(item for item in receipt.removed if item.created)):
@@ -55,7 +55,7 @@ def _items_table(receipt: Receipt) -> Table:
             *([f"{item.usd_per_hour:.4f}" if item.usd_per_hour and not item.removed else ""] if price else []),
         )
     for kind, count in Counter(item.kind for item in receipt.removed if not item.created).items():
-        table.add_row("[green]removed[/green]", kind, f"[dim]{count} of them[/dim]")
+        table.add_row("[green]removed[/green]", kind, f"[dim]{count}[/dim]")
     return table
 
 

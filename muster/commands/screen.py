@@ -1,4 +1,4 @@
-"""The terminal: one console for what was asked, one for what went wrong, and the few shapes all commands share."""
+"""Print to the terminal: the consoles for output and errors, and the formats that all commands share."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from rich.text import Text
 
 from infra.engine.stop import Stop
 
-# Wide enough that nothing is cut in a pipe or a log, where there is no window to fit into.
+# Wide enough that tables are not cut in a pipe or a log.
 _PIPE_WIDTH = 160
 _UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
 
 @cache
 def out() -> Console:
+    """Return the console for output."""
     return _console(stderr=False)
 
 
 @cache
 def err() -> Console:
+    """Return the console for errors."""
     return _console(stderr=True)
 
 
 def say(text: str) -> None:
-    """One quiet line of progress."""
+    """Print a dimmed line, for progress and notes."""
     out().print(f"[dim]{escape(text)}[/dim]")
 
 
 def status(text: str) -> Status:
-    """Show a spinner with `text` while the block runs; in a pipe nothing is shown."""
+    """Show a spinner with `text` while the block runs, in a terminal only."""
     return out().status(text)
 
 
 class _Quiet:
-    """A console that prints nothing: what a program reads must be JSON alone."""
+    """A console that prints nothing, for output that must be JSON only."""
 
     def say(self, text: str) -> None:
         """Print nothing."""
@@ -59,17 +61,20 @@ def get_quiet_console() -> _Quiet:
 
 
 def print_success(text: str) -> None:
+    """Print a line with a green tick."""
     out().print(f"[green]✓[/green] {escape(text)}")
 
 
 def print_failure(text: str) -> None:
+    """Print a line with a red cross."""
     out().print(f"[red]✗[/red] {escape(text)}")
 
 
 def print_stop(stop: Stop) -> None:
-    first, *rest = stop.what.splitlines() or [""]
+    """Print an error and its fix to stderr."""
+    first, *details = stop.what.splitlines() or [""]
     print_hanging(err(), Text.assemble(("✗", "red"), " "), first)
-    for line in rest:
+    for line in details:
         text = line.lstrip()
         print_hanging(err(), Text(" " * (2 + len(line) - len(text))), text)
     if stop.fix:
@@ -77,7 +82,7 @@ def print_stop(stop: Stop) -> None:
 
 
 def print_hanging(console: Console, lead: Text, text: str) -> None:
-    """A line whose continuation, in a window too narrow for it, stands under its beginning."""
+    """Print a line after `lead`; in a terminal, wrapped lines are indented by the width of `lead`."""
     if not console.is_terminal:
         console.print(lead + Text(text), soft_wrap=True)
         return
@@ -88,7 +93,7 @@ def print_hanging(console: Console, lead: Text, text: str) -> None:
 
 
 def print_next_steps(commands: Iterable[tuple[str, str]]) -> None:
-    """What to type next: command and what it does."""
+    """Print commands to run next, each with its description."""
     pairs = list(commands)
     width = max(len(command) for command, _ in pairs)
     for command, what in pairs:
@@ -96,25 +101,26 @@ def print_next_steps(commands: Iterable[tuple[str, str]]) -> None:
 
 
 def new_table(*columns: str, right: Collection[str] = (), wraps: Collection[str] = ()) -> Table:
-    """Column heads in small, no lines but one under the head. Where room is short, only what `wraps` gives way."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    """Return an empty table with one rule, under its head; only the columns in `wraps` wrap if it is too wide."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wraps)
-    return made
+        grid.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wraps)
+    return grid
 
 
 def format_size(count: float) -> str:
-    """Bytes as a person reads them."""
+    """Return a number of bytes with a suitable unit."""
     unit = next((u for u in _UNITS if count < _UNITS[u] * 1000), "TB")
     return f"{count / _UNITS[unit]:.{1 if unit in ('GB', 'TB') else 0}f} {unit}"
 
 
 def format_duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
+    """Return a duration in its two largest units."""
+    minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{seconds:.0f} s"
+    return f"{minutes} min {remainder} s" if minutes else f"{seconds:.0f} s"
 
 
 def _console(*, stderr: bool) -> Console:

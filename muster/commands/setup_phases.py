@@ -1,4 +1,4 @@
-"""`muster setup-phases`: which phases of set-up a stack's target needs on this machine, for the Makefile."""
+"""`muster setup-phases`: print the setup phases that a stack's target needs on this machine, for the Makefile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.commands.stacks import require_stack_file
 
 
 def print_setup_phases(name: str) -> None:
-    """Print the phases on one line; an empty line means all, also if the stack file is invalid: `up` reports that."""
+    """Print the phases on one line; an empty line means all, as for an invalid stack file, which `up` reports."""
     try:
         cluster = cluster_of(require_stack_file(name).file)
     except SpecError:

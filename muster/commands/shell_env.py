@@ -1,4 +1,4 @@
-"""`muster env`: lines for `eval`, after which plain `pulumi up -s STACK` works in the repository."""
+"""`muster env`: print shell exports with which plain `pulumi up -s STACK` works in the repository."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from infra.home import Home
 
 
 def shell_env() -> None:
+    """Print the shell exports."""
     home = Home.of(os.environ)
     prepare(home)
     print(exports(os.environ, home))

@@ -1,4 +1,4 @@
-"""`muster ssh`: become ssh with the stack's own config, key and pinned host keys."""
+"""`muster ssh`: run ssh with the stack's config, key and pinned host keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm.hostlist import hostlist
 
 
 def ssh(name: str, node: str | None, user: str | None, command: list[str]) -> None:
-    """Replace this process by ssh to a node of the stack, the login node by default."""
+    """Replace this process with ssh to a node of the stack, by default the login node."""
     stack = require_running_stack(name)
     inventory = read_inventory(stack)
     target_of_inventory(inventory).check_shell_tools()
@@ -25,7 +25,7 @@ def ssh(name: str, node: str | None, user: str | None, command: list[str]) -> No
 
 
 def _options(stack: StackHome, inventory: Inventory, node: str) -> list[str]:
-    """Return options of ssh for a node that ssh_config does not have."""
+    """Return the ssh options for a node that is not in ssh_config."""
     permanent = [member.name for member in inventory.nodes]
     if node in permanent:
         return []

@@ -1,4 +1,4 @@
-"""The spec of a stack, checked against this machine: every problem in one block before anything is started."""
+"""Load the spec of a stack, validate it against this machine, and describe the machines that it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.commands import screen
 
 
 def find_host_target(stack: StackHome) -> OnThisMachine | None:
-    """Return the stack's target where its nodes share this machine; None elsewhere, or where the file is unreadable."""
+    """Return the stack's target if its nodes run on this machine; None if not, or if the file is unreadable."""
     try:
         data = cluster_of(stack.file)
     except SpecError:
@@ -29,23 +29,23 @@ def find_host_target(stack: StackHome) -> OnThisMachine | None:
 
 
 def check_name_free(spec: ClusterSpec, stack: str) -> None:
-    """Refuse a cluster name that a resource of another owner has on this machine."""
+    """Raise an error if another stack uses the cluster name on this machine."""
     target = target_of(spec)
     if isinstance(target, OnThisMachine):
         target.check_name_free(spec, stack)
 
 
 def require_valid_spec(stack: StackHome, spec: ClusterSpec | None, issues: Sequence[Issue]) -> ClusterSpec:
-    """Return the spec if it has no errors, and print its warnings."""
+    """Return the spec and print its warnings; raise Stop if it has errors."""
     if spec is None or any(issue.level == "error" for issue in issues):
-        raise Stop(f"{stack.file.name} cannot be used; nothing was started\n{render(issues)}", code=BAD_INPUT)
+        raise Stop(f"{stack.file.name} is invalid; nothing was started\n{render(issues)}", code=BAD_INPUT)
     for issue in issues:
         screen.say(f"warning: {issue.where}: {issue.message}; {issue.fix}")
     return spec
 
 
 def examine_spec(stack: StackHome, host: HostFacts | None) -> tuple[ClusterSpec | None, list[Issue]]:
-    """Return every issue, and the spec, unless it has errors that remain whatever prices are today."""
+    """Return all issues of a stack file, and its spec; None instead of the spec if errors do not depend on prices."""
     try:
         data = cluster_of(stack.file)
     except SpecError as bad:
@@ -67,23 +67,24 @@ def list_price_issues(spec: ClusterSpec) -> frozenset[str]:
 
 
 def list_permanent_nodes(built: BuildPlan) -> list[str]:
-    """Nodes that `up` makes or waits for."""
-    launched = (names.member(part.group, number) for part in built.sets for number in range(1, part.static + 1))
+    """Return the names of the nodes that exist as soon as the cluster is up, without autoscaled nodes."""
+    launched = (names.member(nodes.group, number) for nodes in built.sets for number in range(1, nodes.static + 1))
     return [*(node.name for node in built.nodes), *launched]
 
 
 def describe_machines(built: BuildPlan) -> str:
+    """Return the machines of a cluster in one line."""
     if not built.sets:
-        return _nodes(len(built.nodes))
-    static = sum(part.static for part in built.sets)
-    more = sum(part.count - part.static for part in built.sets)
-    words = [node.name for node in built.nodes]
+        return _count_nodes(len(built.nodes))
+    static = sum(nodes.static for nodes in built.sets)
+    autoscaled = sum(nodes.count - nodes.static for nodes in built.sets)
+    parts = [node.name for node in built.nodes]
     if static:
-        words.append(_nodes(static, "static "))
-    if more:
-        words.append(f"up to {_nodes(more, 'autoscaled ')}")
-    return ", ".join(words)
+        parts.append(_count_nodes(static, "static "))
+    if autoscaled:
+        parts.append(f"up to {_count_nodes(autoscaled, 'autoscaled ')}")
+    return ", ".join(parts)
 
 
-def _nodes(count: int, kind: str = "") -> str:
+def _count_nodes(count: int, kind: str = "") -> str:
     return f"{count} {kind}{'node' if count == 1 else 'nodes'}"

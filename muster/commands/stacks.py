@@ -1,4 +1,4 @@
-"""From `--stack NAME` to its files; a name that cannot be one is refused here."""
+"""Resolve `--stack NAME` to the files of the stack, and reject invalid or unknown names."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from infra.home import Home, StackHome
 
 
 def resolve_stack(name: str) -> StackHome:
+    """Return the stack with this name, which may not exist yet; raise Stop if the name is invalid."""
     try:
         return Home.of(os.environ).stack(name)
     except ValueError as bad:
-        raise Stop(str(bad), _choose(), BAD_INPUT) from None
+        raise Stop(str(bad), _list_choices(), BAD_INPUT) from None
 
 
 def require_stack_file(name: str) -> StackHome:
-    """One that has a stack file."""
+    """Return the stack with this name; raise Stop if it has no stack file."""
     stack = resolve_stack(name)
     if not stack.file.exists():
         raise missing_stack_error(stack)
@@ -25,7 +26,7 @@ def require_stack_file(name: str) -> StackHome:
 
 
 def require_stack(name: str) -> StackHome:
-    """One that has a stack file, or had one when something was made from it."""
+    """Return the stack with this name; raise Stop if it has neither a stack file nor files of an earlier `up`."""
     stack = resolve_stack(name)
     if not has_traces(stack):
         raise missing_stack_error(stack)
@@ -33,12 +34,12 @@ def require_stack(name: str) -> StackHome:
 
 
 def has_traces(stack: StackHome) -> bool:
-    """Whether anything in a file says that there is or was such a stack."""
+    """Tell whether a stack has a stack file, a Pulumi state or a folder."""
     return stack.file.exists() or stack.state.exists() or stack.folder.exists()
 
 
 def require_running_stack(name: str) -> StackHome:
-    """One that `up` has given access files."""
+    """Return the stack with this name; raise Stop if it is not up."""
     stack = require_stack(name)
     if not stack.inventory.exists():
         raise Stop(f"stack {name} is not up", typed("up", name))
@@ -46,11 +47,12 @@ def require_running_stack(name: str) -> StackHome:
 
 
 def missing_stack_error(stack: StackHome) -> Stop:
+    """Return the error for a stack without a stack file, with the available names."""
     repo, file = stack.home.repo, stack.file
     shown = file.relative_to(repo) if file.is_relative_to(repo) else file
-    return Stop(f"stack: there is no {shown}", _choose(), BAD_INPUT)
+    return Stop(f"stack: {shown} does not exist", _list_choices(), BAD_INPUT)
 
 
-def _choose() -> str:
+def _list_choices() -> str:
     names = Home.of(os.environ).stack_names()
-    return f"choose one of: {', '.join(names)}" if names else "write one; the README has the smallest that works"
+    return f"choose one of: {', '.join(names)}" if names else "write a stack file; the README shows the smallest"

@@ -1,4 +1,4 @@
-"""`muster status`: nodes, queue, health and cost. What is broken is a red row with the reason."""
+"""`muster status`: print the nodes, queue, health and cost of a cluster, and the reason for each problem."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from muster.deployments import find_deployment
 from slurm.hostlist import hostlist
 
 _FINE = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
-# As sinfo marks nodes that are powered down, on their way, or do not answer.
+# Suffixes of sinfo for nodes that are powered down, starting, not responding and so on.
 _MARKS = "*~#!%$@^-+"
 _OFF, _STARTING = "off", "pending"
 
 
 def status(name: str, *, as_json: bool = False) -> None:
-    """Print the state of a stack's cluster; raise Stop where something is wrong."""
+    """Print the state of a stack's cluster; raise Stop if it has problems."""
     stack = require_stack(name)
     if not stack.inventory.exists():
         _not_up(stack, as_json=as_json)
@@ -43,7 +43,7 @@ def status(name: str, *, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps(_as_json(stack, gather_facts(stack)), indent=2))
         return
-    with screen.status("asking for the machines and the controller"):
+    with screen.status("querying the machines and the controller"):
         facts = gather_facts(stack)
     screen.out().print(f"[bold]{facts.inventory.cluster}[/bold]  stack {name}, target {facts.inventory.target}\n")
     nodes, broken = build_nodes_table(facts)
@@ -53,13 +53,13 @@ def status(name: str, *, as_json: bool = False) -> None:
     screen.out().print(f"cost    {_cost(stack, facts)}", markup=False)
     if broken:
         raise Stop(
-            f"{_things(len(broken))} wrong: {'; '.join(broken)}",
-            f"`{typed('up', name)}` puts it right; it changes only what differs",
+            f"{_count_problems(len(broken))}: {'; '.join(broken)}",
+            f"`{typed('up', name)}` repairs it; it changes only what differs",
         )
 
 
 def gather_facts(stack: StackHome) -> Facts:
-    """Ask the target for the machines and the controller for the rest."""
+    """Return the state of the machines, from the target, and of Slurm, from the controller."""
     inventory = read_inventory(stack)
     target, deployment = find_deployment(stack)
     target.check_access(deployment)
@@ -67,7 +67,7 @@ def gather_facts(stack: StackHome) -> Facts:
 
 
 def judge_node(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
-    """(state, why it is bad): the machine first, then what Slurm says of it."""
+    """Return the state of a node and its problem, empty if none: of the machine, or else of the node in Slurm."""
     if machine.state == _STARTING:
         return "starting", ""
     if machine.state not in ("running", _OFF):
@@ -77,7 +77,7 @@ def judge_node(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
 
 
 def build_nodes_table(facts: Facts) -> tuple[Table, list[str]]:
-    """The table, and what is broken and why: reasons are sentences, too long for a column."""
+    """Return the table of nodes, and the problems, which are too long for a column."""
     heads = ("node", "role", "partition", "state", "cpus", "memory", "gpus", "up")
     table = screen.new_table(*heads, right=["cpus", "memory", "up"])
     broken = []
@@ -108,19 +108,19 @@ def build_nodes_table(facts: Facts) -> tuple[Table, list[str]]:
 def _by_slurm(node: Node, machine: Machine, slurm: Slurm) -> tuple[str, str]:
     if slurm.problem:
         return _OFF if machine.state == _OFF else "unknown", ""
-    known = slurm.nodes.get(node.name)
-    if known is None:
+    listed = slurm.nodes.get(node.name)
+    if listed is None:
         return "unknown", "not in slurm.conf"
-    bad = not known.state.rstrip(_MARKS).startswith(_FINE) or known.state.endswith("*")
+    bad = not listed.state.rstrip(_MARKS).startswith(_FINE) or listed.state.endswith("*")
     if bad:
-        return known.state, known.reason or "not responding"
-    if machine.state == _OFF and known.state[-1] not in _MARKS:
-        return known.state, f"{machine.kind} gone, and Slurm has not seen it yet"
-    return _OFF if known.state.endswith("~") else known.state, ""
+        return listed.state, listed.reason or "not responding"
+    if machine.state == _OFF and listed.state[-1] not in _MARKS:
+        return listed.state, f"{machine.kind} gone; Slurm has not noticed yet"
+    return _OFF if listed.state.endswith("~") else listed.state, ""
 
 
 def _rows(facts: Facts) -> Iterator[tuple[Node, str, str]]:
-    """Node, state and why it is bad; of a group the nodes that are off are one row."""
+    """Yield each node with its state and problem; the powered-off nodes of a group share a row."""
     off: dict[str, list[Node]] = {}
     for node in facts.nodes:
         state, why = judge_node(node, facts.machines[node.name], facts.slurm)
@@ -144,6 +144,7 @@ def _queue(slurm: Slurm) -> None:
 
 
 def build_queue_table(slurm: Slurm) -> Table:
+    """Return the table of jobs."""
     heads = ("job", "name", "user", "partition", "state", "time", "nodes", "where or why")
     table = screen.new_table(*heads, right=["time", "nodes"], wraps=heads[-1:])
     for job in slurm.jobs:
@@ -155,23 +156,23 @@ def build_queue_table(slurm: Slurm) -> Table:
 def _health(stack: StackHome, slurm: Slurm) -> list[str]:
     out = screen.out()
     if slurm.problem:
-        out.print(f"health  [red]the controller cannot be asked: {escape(slurm.problem)}[/red]")
+        out.print(f"health  [red]the controller does not answer: {escape(slurm.problem)}[/red]")
         return ["the controller does not answer"]
     down = [daemon for daemon in DAEMONS if slurm.daemons.get(daemon) != "active"]
-    words = " ".join(
+    daemons = " ".join(
         f"[red]{d} {slurm.daemons.get(d, 'unknown')}[/red]" if d in down else f"[green]{d}[/green]" for d in DAEMONS
     )
-    out.print(f"health  {words}")
+    out.print(f"health  {daemons}")
     gate = last_up.read_last_up(stack)
     if gate is None:
         return down
     ago = screen.format_duration((datetime.now(UTC) - gate.when).total_seconds())
-    said = {
+    verdict = {
         "ready": "[green]passed[/green]",
         "failed": "[red]failed[/red]",
         "interrupted": "[red]interrupted[/red]",
     }.get(gate.result, "[yellow]running or killed[/yellow]")
-    out.print(f"gate    {said}, last `up` {ago} ago")
+    out.print(f"gate    {verdict}, last `up` {ago} ago")
     bad = {"failed": ["the last `up` failed"], "interrupted": ["the last `up` was interrupted"]}
     return down + bad.get(gate.result, [])
 
@@ -189,17 +190,17 @@ def _cost(stack: StackHome, facts: Facts) -> str:
 
 
 def describe_current_cost(spec: ClusterSpec, facts: Facts) -> str:
-    """Of the nodes that have a machine, by the dated table."""
-    has_one = {name for name, machine in facts.machines.items() if machine.state in ("running", _STARTING)}
-    up = Counter(node.group for node in facts.nodes if node.role == "compute" and node.name in has_one)
+    """Return the current cost, of the nodes that have a machine, by the dated price table."""
+    with_machine = {name for name, machine in facts.machines.items() if machine.state in ("running", _STARTING)}
+    up = Counter(node.group for node in facts.nodes if node.role == "compute" and node.name in with_machine)
     sizes = {name: {"count": up[name], "min": None, "max": None} for name in spec.groups}
     groups = {name: group.model_copy(update=sizes[name]) for name, group in spec.groups.items()}
     now = format_usd_per_hour(target_of(spec).cost(spec.model_copy(update={"groups": groups})))
     return f"{now} now, with {up.total()} compute {'node' if up.total() == 1 else 'nodes'} up"
 
 
-def _things(number: int) -> str:
-    return "1 thing is" if number == 1 else f"{number} things are"
+def _count_problems(number: int) -> str:
+    return "1 problem" if number == 1 else f"{number} problems"
 
 
 def _as_json(stack: StackHome, facts: Facts) -> dict[str, Any]:
@@ -232,12 +233,12 @@ def _not_up(stack: StackHome, *, as_json: bool) -> None:
         return
     if last is None:
         if host := _host(stack):
-            # Without its engine nobody can say whether something of the stack exists.
+            # Without its engine it is unknown whether anything of the stack exists: this raises an error.
             host.host_facts()
         screen.out().print(f"stack {stack.name} is not up")
         screen.print_next_steps([(typed("up", stack.name), "create it")])
         return
-    ended = {"failed": "failed", "interrupted": "was interrupted"}.get(last.result, "did not end")
+    ended = {"failed": "failed", "interrupted": "was interrupted"}.get(last.result, "did not finish")
     raise Stop(
         f"stack {stack.name} is not up: its last `up` {ended}", f"`{typed('up', stack.name)}`; log: {stack.log('up')}"
     )

@@ -1,4 +1,4 @@
-"""`muster submit`: sends a job file to the login node, submits it there, follows its log until it ends."""
+"""`muster submit`: copy a job file to the login node, submit it there, and follow its log until the job ends."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ from slurm.job_environment import check_settings, parse_settings
 
 FOLDER = "jobs"
 _CONTROL = b"\x1e"
-_SSH_BROKE = 255
-_RECONNECTS = 5
-_HELD_S, _AGAIN_S = 60.0, 1.0
+_SSH_ERROR_CODE = 255
+_MAX_FAILURES_IN_A_ROW = 5
+# A connection that lasted this long does not count as a failure.
+_STABLE_CONNECTION_S = 60.0
+_RECONNECT_DELAY_S = 1.0
 _GOOD = "COMPLETED"
 _QUIET_REASONS = frozenset({"None", "", "(null)"})
-# What the queue's short words mean to somebody who waits.
+# Slurm's pending reasons in plain words.
 _REASONS = {
     "Resources": "waiting for nodes to be free",
     "Priority": "waiting behind other jobs",
-    "ReqNodeNotAvail": "a node it asks for is down or drained",
-    "PartitionConfig": "the partition cannot give what it asks for",
+    "ReqNodeNotAvail": "a requested node is down or drained",
+    "PartitionConfig": "the request exceeds the limits of the partition",
     "Dependency": "waiting for another job",
 }
 
 
 @dataclass
 class FollowedJob:
-    """What is known of a job while its log goes by."""
+    """The state of a job whose log is being followed."""
 
     job: str
     state: str = "PENDING"
@@ -51,8 +53,8 @@ class FollowedJob:
     offset: int = 0
     ended: bool = False
 
-    def take(self, control: str) -> bool:
-        """One control line; true where the job's state or reason is another one now."""
+    def update(self, control: str) -> bool:
+        """Apply a control line, and return whether the job's state or reason changed."""
         kind, *fields = control.split("|")
         if kind == "offset":
             self.offset = int(fields[0])
@@ -66,17 +68,18 @@ class FollowedJob:
 
 
 def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) -> None:
+    """Submit a job file and follow its log; raise Stop if the job fails."""
     file = find_job_file(job, Home.of(os.environ))
     stack = require_running_stack(name)
-    known = read_inventory(stack)
-    target_of_inventory(known).check_shell_tools()
-    login = known.login.name
+    inventory = read_inventory(stack)
+    target_of_inventory(inventory).check_shell_tools()
+    login = inventory.login.name
     text = file.read_text(errors="replace")
-    for warning in check_job_environment(text, known):
+    for warning in check_job_environment(text, inventory):
         screen.say(f"{file.name}: {warning}")
     options = [f"--nodes={nodes}"] if nodes else []
     arguments = job_layout.choose_layout(
-        stack, target_of_inventory(known), job_layout.append_options(text, options), arguments
+        stack, target_of_inventory(inventory), job_layout.append_options(text, options), arguments
     )
     began = time.monotonic()
     followed = FollowedJob(send(stack, login, file, arguments, options))
@@ -84,70 +87,73 @@ def submit(name: str, job: str, arguments: list[str], nodes: int | None = None) 
     try:
         follow(stack, login, followed)
     except KeyboardInterrupt:
-        _left_alone(name, followed)
+        _print_how_to_resume(name, followed)
         raise Stop("", code=INTERRUPTED) from None
-    _tell_end(followed, time.monotonic() - began)
+    _print_end(followed, time.monotonic() - began)
 
 
 def find_job_file(job: str, home: Home) -> Path:
+    """Return the path of a job file, relative to the current folder or to the repository."""
     for place in (Path(job), home.repo / job):
         if place.is_file():
             return place
     bundled = sorted(str(f.relative_to(home.repo)) for f in (home.repo / "slurm" / "jobs").glob("*.sbatch"))
-    problem = f"{job} is a folder" if Path(job).is_dir() or (home.repo / job).is_dir() else f"there is no file {job}"
+    problem = f"{job} is a folder" if Path(job).is_dir() or (home.repo / job).is_dir() else f"file {job} does not exist"
     raise Stop(f"job: {problem}", f"name a job file, such as: {', '.join(bundled)}", BAD_INPUT)
 
 
-def check_job_environment(job: str, known: Inventory) -> list[str]:
-    """Of variables that NCCL no longer needs or is harmed by, on the fabrics this cluster has."""
-    fabrics = sorted({node.fabric for node in known.compute} | {nodes.fabric for nodes in known.sets})
+def check_job_environment(job: str, inventory: Inventory) -> list[str]:
+    """Return warnings about NCCL variables in a job that are useless or harmful on this cluster's fabrics."""
+    fabrics = sorted({node.fabric for node in inventory.compute} | {nodes.fabric for nodes in inventory.sets})
     findings = (finding for fabric in fabrics for finding in check_settings(parse_settings(job), fabric))
     return list(dict.fromkeys(map(str, findings)))
 
 
 def send(stack: StackHome, login: str, file: Path, arguments: list[str], options: Sequence[str] = ()) -> str:
-    """Copies the file to ~/jobs and submits it there, options are for sbatch, arguments for the job; its id."""
+    """Copy a job file to ~/jobs, submit it, and return its id; `options` are for sbatch, `arguments` for the job."""
     line = shlex.join(["sbatch", "--parsable", *options, file.name, *arguments])
     script = f"set -e; mkdir -p {FOLDER}; cd {FOLDER}; cat > {shlex.quote(file.name)}; {line}"
     try:
         done = run(stack, login, script, data=file.read_bytes())
     except subprocess.TimeoutExpired as late:
         raise Stop(
-            f"the login node did not answer within {late.timeout:.0f} s; the job may have been submitted all the same",
+            f"the login node did not answer within {late.timeout:.0f} s; the job may have been submitted nevertheless",
             f"`{typed('status', stack.name)}` shows the queue",
         ) from None
-    if done.returncode == _SSH_BROKE:
+    if done.returncode == _SSH_ERROR_CODE:
         raise Stop(f"the login node cannot be reached: {done.stderr.strip()}", typed("status", stack.name))
     if done.returncode != 0:
-        said = done.stderr.strip().replace("sbatch: error: ", "")
-        shows = f"ask for what the cluster has: `{typed('status', stack.name)}` shows it"
-        raise Stop(f"sbatch refused {file.name}: {said}", shows)
+        message = done.stderr.strip().replace("sbatch: error: ", "")
+        fix = f"request what the cluster has: `{typed('status', stack.name)}` shows it"
+        raise Stop(f"sbatch refused {file.name}: {message}", fix)
     return done.stdout.strip().splitlines()[-1].split(";")[0]
 
 
 def follow(stack: StackHome, login: str, followed: FollowedJob) -> None:
-    """Prints the log as it grows. A lost connection is taken up again where it broke off; one that held for a while was
-    none of the failures in a row that end it: a job runs for days, a session through Session Manager does not."""
+    """Print the log as it grows, and reconnect at the same offset if the connection breaks.
+
+    Only failures in a row end it, because a job can run for days while ssh sessions have a maximum duration.
+    """
     failed = 0
-    while failed < _RECONNECTS:
+    while failed < _MAX_FAILURES_IN_A_ROW:
         began = time.monotonic()
         process = _start(stack, login, followed)
         for text, control in split_output(process):
             if text:
                 sys.stdout.buffer.write(text)
                 sys.stdout.flush()
-            if control and followed.take(control):
-                _tell_state(followed)
+            if control and followed.update(control):
+                _print_state(followed)
         if process.wait() == 0:
             return
-        failed = 0 if time.monotonic() - began > _HELD_S else failed + 1
-        screen.say("the connection broke; following again")
-        time.sleep(_AGAIN_S)
+        failed = 0 if time.monotonic() - began > _STABLE_CONNECTION_S else failed + 1
+        screen.say("the connection broke; reconnecting")
+        time.sleep(_RECONNECT_DELAY_S)
     raise Stop(f"job {followed.job} can no longer be followed", typed("status", stack.name))
 
 
 def split_output(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
-    """The job's own output and our control lines, which may begin in the middle of an unfinished output line."""
+    """Yield the job's output and our control lines, which may begin in the middle of an output line."""
     for line in process.stdout or ():
         text, mark, control = line.partition(_CONTROL)
         yield text, control.decode(errors="replace").strip() if mark else ""
@@ -159,7 +165,7 @@ def _start(stack: StackHome, login: str, followed: FollowedJob) -> subprocess.Po
     return subprocess.Popen(unattended(stack, login, None, [remote]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
-def _tell_state(followed: FollowedJob) -> None:
+def _print_state(followed: FollowedJob) -> None:
     reason = (
         "" if followed.reason in _QUIET_REASONS else f": {_REASONS.get(followed.reason.strip(','), followed.reason)}"
     )
@@ -168,18 +174,18 @@ def _tell_state(followed: FollowedJob) -> None:
         screen.say(f"job {followed.job} {followed.state.lower()}{reason if followed.state == 'PENDING' else nodes}")
 
 
-def _left_alone(name: str, followed: FollowedJob) -> None:
+def _print_how_to_resume(name: str, followed: FollowedJob) -> None:
     tail = f"tail -n +1 -F {followed.log or f'{FOLDER}/*-{followed.job}.out'}"
-    screen.out().print(f"\njob {followed.job} goes on; this only stopped following it")
+    screen.out().print(f"\njob {followed.job} is still running; only its log is no longer followed")
     screen.print_next_steps(
         [
             (typed("ssh", name, then=tail), "follow it again"),
-            (typed("ssh", name, then=f"scancel {followed.job}"), "end it"),
+            (typed("ssh", name, then=f"scancel {followed.job}"), "cancel it"),
         ]
     )
 
 
-def _tell_end(followed: FollowedJob, seconds: float) -> None:
+def _print_end(followed: FollowedJob, seconds: float) -> None:
     where = f", log {followed.log}" if followed.log else ""
     if followed.state == _GOOD:
         screen.print_success(f"job {followed.job} {_GOOD} in {screen.format_duration(seconds)}{where}")

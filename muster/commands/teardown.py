@@ -1,4 +1,4 @@
-"""`muster teardown`: destroy, look by label for what is left, remove that too, and print a receipt."""
+"""`muster teardown`: destroy the stack, remove what is left by label, and print a receipt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from muster.commands.stacks import has_traces, missing_stack_error, resolve_stac
 from muster.commands.teardown_jobs import ClusterJobs, list_cluster_jobs
 from muster.deployments import find_own_leftovers, search_deployment
 
-# Machines take minutes to end, filesystems a quarter of an hour, and what they used is in use until then.
+# Machines take minutes to terminate and filesystems 15 minutes; their dependencies can be removed only afterwards.
 _SWEEP_TIMEOUT_S = 1200.0
 
 
@@ -44,7 +44,7 @@ class _Cluster:
 
 
 def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
-    """Remove the cluster of a stack and return the receipt; None where nothing exists."""
+    """Remove the cluster of a stack and return the receipt; None if nothing exists."""
     stack = resolve_stack(name)
     with lock.held(stack, "teardown", wait=False, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=False, say=screen.say)
@@ -59,7 +59,7 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
         try:
             receipt = _remove(cluster, search.found, held)
         except KeyboardInterrupt:
-            raise Stop("teardown was interrupted", f"`{typed('teardown', name)}` goes on", INTERRUPTED) from None
+            raise Stop("teardown was interrupted", f"`{typed('teardown', name)}` continues", INTERRUPTED) from None
         receipt = replace(receipt, notes=(*jobs.notes, *receipt.notes))
         path = receipts.save(receipt, stack.home.receipts)
     if isinstance(cluster.target, OnThisMachine):
@@ -72,7 +72,7 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
 
 
 def _find(stack: StackHome) -> _Cluster | None:
-    """Return the cluster of a stack; None where only files of the stack are left, which are then removed."""
+    """Return the cluster of a stack; if only files of the stack are left, remove them and return None."""
     existing = search_deployment(stack)
     if existing is None and not has_traces(stack):
         raise missing_stack_error(stack)
@@ -91,10 +91,10 @@ def _forget_folder(stack: StackHome, why: str) -> None:
 
 
 def _check_allowed(cluster: _Cluster, search: Leftovers, *, yes: bool, force: bool) -> ClusterJobs:
-    """Raise Stop where the cluster may be somebody else's, jobs run on it, or the user declines."""
-    if not force and (stranger := _of_others(cluster, search.found)):
+    """Raise Stop if the cluster may belong to someone else, jobs are running on it, or the user declines."""
+    if not force and (stranger := _foreign_error(cluster, search.found)):
         raise stranger
-    with screen.status("asking whether jobs run"):
+    with screen.status("checking for running jobs"):
         jobs = list_cluster_jobs(cluster.stack, cluster.target, cluster.deployment) if _any(search) else ClusterJobs()
     if not force and (busy := jobs.refusal(cluster.stack.name)):
         raise busy
@@ -106,13 +106,13 @@ def _check_allowed(cluster: _Cluster, search: Leftovers, *, yes: bool, force: bo
 def _check_complete(stack: StackHome, receipt: Receipt) -> None:
     if receipt.left:
         raise Stop(
-            f"{len(receipt.left)} resources are left, see above",
-            f"look at {stack.log('destroy')}, then `{typed('teardown', stack.name)}` again",
+            f"{len(receipt.left)} resources could not be removed, see above",
+            f"see {stack.log('destroy')}, then `{typed('teardown', stack.name)}` again",
         )
     if receipt.unseen:
         raise Stop(
-            "what was found is removed, but not everything could be searched, see above",
-            f"credentials that may list it, then `{typed('teardown', stack.name)}` again",
+            "not everything could be searched, see above; everything else is removed",
+            f"use credentials that may list it, then `{typed('teardown', stack.name)}` again",
         )
 
 
@@ -120,11 +120,11 @@ def _any(search: Leftovers) -> bool:
     return bool(search.found or search.unseen)
 
 
-def _of_others(cluster: _Cluster, leftovers: list[Leftover]) -> Stop | None:
-    """Return why the resources may be somebody else's.
+def _foreign_error(cluster: _Cluster, leftovers: list[Leftover]) -> Stop | None:
+    """Return an error if the resources may belong to someone else.
 
-    An account is shared, and so are the names in the examples: what this home has no trace of having created may
-    belong to somebody else. On this machine labels say whose it is.
+    Accounts are shared, and clusters may use the names of the examples: resources that were not created from this
+    home may belong to someone else. On this machine labels name the owner.
     """
     stack, deployment = cluster.stack, cluster.deployment
     created_here = any(path.exists() for path in (stack.state, stack.last_up, stack.inventory))
@@ -132,14 +132,14 @@ def _of_others(cluster: _Cluster, leftovers: list[Leftover]) -> Stop | None:
         return None
     what = f"{len(leftovers)} resources in {deployment.region} carry the names of stack {stack.name} and cluster "
     return Stop(
-        f"{what}{cluster.name}, but nothing in {stack.home.root} says that they were created from here; nothing was "
-        "removed",
-        f"look whose they are; if they are yours: `{typed('teardown', stack.name, 'FORCE=1')}`",
+        f"{what}{cluster.name}, but {stack.home.root} has no record that they were created from here; nothing "
+        "was removed",
+        f"check who owns them; if they are yours: `{typed('teardown', stack.name, 'FORCE=1')}`",
     )
 
 
 def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
-    """Destroy and sweep. The state of what is kept is kept with it: the next `up` goes on with that storage."""
+    """Destroy the stack and remove leftovers; keep the state if storage is kept, because the next `up` uses it."""
     began, stack = time.monotonic(), cluster.stack
     notes = [*_destroy(stack, held), *_sweep(cluster)]
     after = cluster.leftovers()
@@ -158,7 +158,7 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
 
 
 def _price_notes(deployment: Deployment, after: Leftovers) -> Iterator[str]:
-    """Warn about prices of another region: the table has those of machines everywhere, all others of one region."""
+    """Warn if remaining costs use another region's prices: only instance prices are known for every region."""
     table = service_price("nat-gateway").region
     others = any(leftover.usd_per_hour and leftover.kind != "instance" for leftover in after.found)
     if deployment.region not in ("", table) and others:
@@ -166,8 +166,8 @@ def _price_notes(deployment: Deployment, after: Leftovers) -> Iterator[str]:
 
 
 def _sweep(cluster: _Cluster) -> Iterator[str]:
-    """Remove what Pulumi left or did not know; yield what cannot be removed, as sentences."""
-    with screen.status("looking for what is left") as line:
+    """Remove what Pulumi left behind or did not know; yield the error of each resource that cannot be removed."""
+    with screen.status("searching for leftovers") as line:
         until = time.monotonic() + _SWEEP_TIMEOUT_S
         for leftover in cluster.leftovers().found:
             if leftover.kept:
@@ -180,7 +180,7 @@ def _sweep(cluster: _Cluster) -> Iterator[str]:
 
 
 def with_caches(receipt: Receipt, host: OnThisMachine, home: Home) -> Receipt:
-    """Add the caches to a receipt, or a note where the engine does not say how large they are."""
+    """Return a receipt with the caches, or with a note if the engine cannot list them."""
     try:
         return replace(receipt, kept=host.caches(home))
     except Exception as failure:
@@ -191,7 +191,7 @@ def with_caches(receipt: Receipt, host: OnThisMachine, home: Home) -> Receipt:
 
 
 def _destroy(stack: StackHome, held: int) -> list[str]:
-    """Let Pulumi destroy the stack; what it could not do is done by label afterwards, and noted."""
+    """Destroy the stack with Pulumi and return its errors; leftovers are removed by label afterwards."""
     if not stack.state.exists():
         return ["no Pulumi state: removed by label"]
     with screen.status("removing the cluster"):
@@ -205,7 +205,7 @@ def _item(leftover: Leftover) -> Item:
 
 def _confirmed(cluster: _Cluster, leftovers: list[Leftover]) -> bool:
     if not screen.out().is_terminal:
-        raise Stop("teardown asks before it removes, and nobody is there to answer", "add --yes")
+        raise Stop("teardown asks for confirmation, but there is no terminal", "add --yes")
     nodes = sum(leftover.kind in ("container", "instance") for leftover in leftovers)
     staying = [f"{leftover.kind} {leftover.name}" for leftover in leftovers if leftover.kept]
     stays = f" ({', '.join(staying)} {'stays' if len(staying) == 1 else 'stay'})" if staying else ""

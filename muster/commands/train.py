@@ -1,4 +1,4 @@
-"""`muster train`: the trainer in this process, where torch is installed."""
+"""`muster train`: run the trainer in this process, if torch is installed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def train(arguments: list[str]) -> int:
     if find_spec("torch") is None and arguments and arguments[0] not in _WITHOUT_TORCH:
         settings = ("JOB=slurm/jobs/train.sbatch", f'ARGS="{" ".join(arguments)}"')
         on_cluster = typed("submit", DEFAULT_STACK, *settings)
-        fix = f"on the cluster: `{on_cluster}`; here: an environment with `pip install '.[trainer]'`"
-        raise Stop("train: this environment has no torch", fix, BAD_INPUT)
+        fix = f"on the cluster: `{on_cluster}`; here: use an environment with `pip install '.[trainer]'`"
+        raise Stop("train: torch is not installed in this environment", fix, BAD_INPUT)
     from trainer.__main__ import main  # noqa: PLC0415  # most commands need nothing of the trainer
 
     return main(arguments)

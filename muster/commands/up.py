@@ -1,4 +1,4 @@
-"""`muster up`: checks the spec, runs Pulumi, shows each node on its way, and says in one block what went wrong."""
+"""`muster up`: validate the spec, run Pulumi, show the progress of each node, and summarize failures."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from muster.commands.stack_spec import (
 )
 from muster.commands.stacks import require_stack_file
 
-# Pulumi's whole message after a Ctrl-C.
+# The message of Pulumi after Ctrl-C.
 _CANCELLED = "update canceled"
 
 
 def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> LastUp:
+    """Create or update the cluster of a stack and return the result; raise Stop if it fails."""
     stack = require_stack_file(name)
     host = find_host_target(stack)
     spec, issues = examine_spec(stack, host.host_facts() if host else None)
@@ -62,7 +63,7 @@ def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, how: How
             code, result = pulumi.up(stack, pulumi.Caller(held, watcher.tick, watcher.say), how)
     except KeyboardInterrupt:
         last_up.write_last_up(stack, LastUp("interrupted", at, round(time.monotonic() - began, 1)))
-        raise interruption_message(stack) from None
+        raise build_interruption(stack) from None
     seconds = time.monotonic() - began
     phases = {name: round(phase.seconds, 1) for name, phase in watcher.board.phases.items()}
     word = "ready" if not code else "interrupted" if _was_cancelled(result) else "failed"
@@ -70,9 +71,9 @@ def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, how: How
     ended = LastUp(word, at, round(seconds, 1), result.changed, phases, created)
     last_up.write_last_up(stack, ended)
     if code:
-        raise failure_message(stack, target, result)
+        raise build_failure(stack, target, result)
     if not result.changed:
-        screen.print_success(f"nothing to change: {describe_machines(built)} as described ({seconds:.1f} s)")
+        screen.print_success(f"nothing to change: {describe_machines(built)} match the stack file ({seconds:.1f} s)")
         return ended
     watcher.board.finish()
     if watcher.board.phases and screen.out().is_terminal:
@@ -82,20 +83,21 @@ def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, how: How
 
 
 def describe_price(name: str, target: Target, spec: ClusterSpec, quote: Quote | None) -> str:
-    """Return the price as it is printed before anything is created.
+    """Return the line with the price that is printed before anything is created.
 
-    Without a budget nobody asked for today's prices: then it is the price by the dated table.
+    Without a budget, current prices are not queried, and the price is by the dated price table.
     """
     cost = quote.cost if quote else target.cost(spec)
     source = (
         quote.source
         if quote
-        else f"instance prices of {cost.priced_on}, {target.region(spec)}; today's were not asked for"
+        else f"instance prices of {cost.priced_on}, {target.region(spec)}; today's prices were not queried"
     )
     return f"{describe_cost(spec, cost)} ({source}); `{typed('cost', name)}` shows each part"
 
 
 def list_next_steps(name: str) -> list[tuple[str, str]]:
+    """Return the commands to run after `up`, each with its description."""
     return [
         (typed("ssh", name), "a shell on the login node"),
         (typed("submit", name, "JOB=slurm/jobs/smoke.sbatch"), "run a job, follow its log"),
@@ -104,21 +106,23 @@ def list_next_steps(name: str) -> list[tuple[str, str]]:
     ]
 
 
-def failure_message(stack: StackHome, target: Target, result: Result) -> Stop:
+def build_failure(stack: StackHome, target: Target, result: Result) -> Stop:
+    """Return the error for a failed `up`, with one block for each failed resource."""
     if _was_cancelled(result):
-        return interruption_message(stack)
+        return build_interruption(stack)
     head = f"up failed: {_count(result.failures)}"
     blocks = [retyped(_block(target, failure, typed("up", stack.name)), stack.name) for failure in result.failures]
-    return Stop("\n".join([head, *blocks, f"everything Pulumi said: {stack.log('up')}"]), code=FAILED)
+    return Stop("\n".join([head, *blocks, f"full log of Pulumi: {stack.log('up')}"]), code=FAILED)
 
 
-def interruption_message(stack: StackHome) -> Stop:
-    on, away = typed("up", stack.name), typed("teardown", stack.name)
-    return Stop("up was interrupted", f"`{on}` goes on from here, `{away}` removes what exists", INTERRUPTED)
+def build_interruption(stack: StackHome) -> Stop:
+    """Return the error for an interrupted `up`."""
+    again, remove = typed("up", stack.name), typed("teardown", stack.name)
+    return Stop("up was interrupted", f"`{again}` continues, `{remove}` removes what exists", INTERRUPTED)
 
 
 def _was_cancelled(result: Result) -> bool:
-    """What a step that was cut short complains of says nothing about the cluster."""
+    """Tell whether `up` was interrupted; other failures are then only its consequences."""
     return any(failure.message == _CANCELLED for failure in result.failures)
 
 

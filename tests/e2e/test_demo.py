@@ -33,7 +33,7 @@ def test_make_demo_and_teardown(make_stack: MakeStack) -> None:
     output = make(stack, "demo")
     assert "as it should be" in output
     assert "finished: all 60 steps done" in output
-    page = Path(re.search(r"where its time went:\s+(\S+\.html)", output)[1]).read_text()
+    page = Path(re.search(r"training report:\s+(\S+\.html)", output)[1]).read_text()
     assert page.count("<svg") >= 5
     assert re.search(r'(src|href)="http', page) is None
     for target in ("make ssh", "make status", "make teardown"):

@@ -81,7 +81,7 @@ def test_a_stack_that_is_not_there_names_those_that_are(home: Path, command: str
     done = muster(command, "--stack", "nope", *job, home=home)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"✗ stack: there is no {home}/stacks/Pulumi.nope.yaml",
+        f"✗ stack: {home}/stacks/Pulumi.nope.yaml does not exist",
         "  fix: choose one of: good",
     ]
 
@@ -128,10 +128,10 @@ def test_an_engine_that_refuses_is_one_message(home: Path) -> None:
             muster(*command, home=home, DOCKER_HOST=address) for command in (("up", "-s", "good"), ("cache", "list"))
         ]
         server.shutdown()
-    for one in done:
-        assert one.returncode == 1
-        assert "no space left on device" in one.stderr
-        assert "Traceback" not in one.stderr
+    for result in done:
+        assert result.returncode == 1
+        assert "no space left on device" in result.stderr
+        assert "Traceback" not in result.stderr
 
 
 def test_check_reads_a_stack_without_docker(home: Path) -> None:

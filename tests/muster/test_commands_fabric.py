@@ -13,8 +13,7 @@ from cluster.inventory import NodeSet
 from infra.engine.stop import Stop
 from infra.home import Home
 from muster.commands import fabric
-from muster.commands.fabric import Proof, table
-from muster.commands.fabric_report import basis, chosen
+from muster.commands.fabric_report import FabricResult, build_pairs_table, explain_expectation, select_nodes
 from muster.commands.submit import FollowedJob
 from slurm.control.nodes import parse_listed_by_partition
 from slurm.power.reasons import may_be_replaced
@@ -29,17 +28,20 @@ cpu|cpu-1|idle|none
 
 
 def test_nodes_that_are_up_are_measured_and_none_is_started() -> None:
-    wanted, left_out = chosen(parse_listed_by_partition(SINFO), None, ())
-    assert wanted == {"gpu": ["gpu-1", "gpu-2"]}
-    assert left_out == [
-        "gpu-3 left out: idle~",
-        "gpu-4 left out: drained (health: xid: 79)",
-        "cpu left out: cpu-1 has no other node to measure it with",
+    selected, skipped = select_nodes(parse_listed_by_partition(SINFO), None, ())
+    assert selected == {"gpu": ["gpu-1", "gpu-2"]}
+    assert skipped == [
+        "gpu-3 skipped: idle~",
+        "gpu-4 skipped: drained (health: xid: 79)",
+        "cpu skipped: cpu-1 has no other node to measure with",
     ]
 
 
 def test_a_node_that_is_named_is_started() -> None:
-    assert chosen(parse_listed_by_partition(SINFO), "gpu", ("gpu-1", "gpu-3")) == ({"gpu": ["gpu-1", "gpu-3"]}, [])
+    assert select_nodes(parse_listed_by_partition(SINFO), "gpu", ("gpu-1", "gpu-3")) == (
+        {"gpu": ["gpu-1", "gpu-3"]},
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,41 +54,47 @@ def test_a_node_that_is_named_is_started() -> None:
 )
 def test_refused(partition: str | None, named: tuple[str, ...], message: str) -> None:
     with pytest.raises(Stop, match=message):
-        chosen(parse_listed_by_partition(SINFO), partition, named)
+        select_nodes(parse_listed_by_partition(SINFO), partition, named)
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "fabric", "said"),
+    ("instance_type", "fabric", "message"),
     [
         ("p5.48xlarge", "efa", ""),
         (
             "p5en.48xlarge",
             "efa",
-            "gpu: nobody has published a figure for p5en.48xlarge: 200 GB/s is half of what its 16 EFA cards carry",
+            "gpu: no published bandwidth for p5en.48xlarge; "
+            "expected: 200 GB/s, half of the bandwidth of its 16 EFA cards",
         ),
         (
             "g6.48xlarge",
             "efa",
-            "gpu: nobody has published a figure for g6.48xlarge: 3 GB/s is a tenth of the PCIe that its 8 GPUs share",
+            "gpu: no published bandwidth for g6.48xlarge; "
+            "expected: 3 GB/s, a tenth of the PCIe bandwidth of its 8 GPUs",
         ),
         (
             "g6.8xlarge",
             "efa",
-            "gpu: nobody has published a figure for g6.8xlarge: 1.5625 GB/s is half of what its 1 EFA card carries",
+            "gpu: no published bandwidth for g6.8xlarge; "
+            "expected: 1.5625 GB/s, half of the bandwidth of its 1 EFA card",
         ),
         (
             "c7i.48xlarge",
             "efa",
-            "gpu: nobody has published a figure for c7i.48xlarge, which has no GPU: "
-            "pairs are judged by each other only",
+            "gpu: no published bandwidth for c7i.48xlarge, which has no GPU; pairs are compared only with each other",
         ),
-        ("p5.48xlarge", "tcp", "gpu: no figure is known for this network, pairs are judged by each other only"),
-        ("", "tcp", "gpu: no figure is known for this network, pairs are judged by each other only"),
+        (
+            "p5.48xlarge",
+            "tcp",
+            "gpu: no expected bandwidth is known for this network; pairs are compared only with each other",
+        ),
+        ("", "tcp", "gpu: no expected bandwidth is known for this network; pairs are compared only with each other"),
     ],
 )
-def test_what_the_figures_are_held_to_is_said(instance_type: str, fabric: Any, said: str) -> None:
+def test_what_the_figures_are_held_to_is_message(instance_type: str, fabric: Any, message: str) -> None:
     nodes = NodeSet(group="gpu", count=2, static=2, cpus=8, memory_mb=1024, fabric=fabric, instance_type=instance_type)
-    assert basis("gpu", [nodes]) == said
+    assert explain_expectation("gpu", [nodes]) == message
 
 
 def test_a_login_node_that_falls_silent_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +114,12 @@ def test_the_table_has_what_was_used_and_what_was_expected() -> None:
     ]
     networks = {"gpu-1": "efa", "gpu-2": "efa", "gpu-3": "socket"}
     below = {"gpu-3": "x" * 300}
-    proof = Proof("gpu", "efa", networks, [], pairs, below, "")
+    result = FabricResult("gpu", "efa", networks, [], pairs, below, "")
     console = Console(width=120, record=True)
-    console.print(table(proof))
+    console.print(build_pairs_table(result))
     _head, _line, good, bad = console.export_text().splitlines()
     assert good.split() == ["gpu-1", "-", "gpu-2", "efa", "430.00", "437.00", "98%", "good"]
-    assert bad.split() == ["gpu-2", "-", "gpu-3", "efa,", "socket", "8.00", "unknown", "gpu-3", "is", "below"]
-    assert proof.reasons["gpu-3"].startswith("health: fabric: xxx")
-    assert len(proof.reasons["gpu-3"]) == 200
-    assert may_be_replaced(proof.reasons["gpu-3"])
+    assert bad.split() == ["gpu-2", "-", "gpu-3", "efa,", "socket", "8.00", "unknown", "gpu-3", "is", "too", "slow"]
+    assert result.reasons["gpu-3"].startswith("health: fabric: xxx")
+    assert len(result.reasons["gpu-3"]) == 200
+    assert may_be_replaced(result.reasons["gpu-3"])

@@ -30,32 +30,32 @@ PREFIX = "#!/bin/bash\n#SBATCH"
     ],
 )
 def test_a_job_that_trains_on_so_many_nodes_is_asked_about(job: str, words: list[str] | None) -> None:
-    assert job_layout.simulator_arguments(job, AUTO) == words
+    assert job_layout.build_question(job, AUTO) == words
 
 
 def test_a_job_without_a_config_is_not_asked_about() -> None:
-    assert job_layout.simulator_arguments(TRAIN, []) is None
+    assert job_layout.build_question(TRAIN, []) is None
 
 
 @pytest.mark.parametrize(
-    ("done", "words", "said"),
+    ("done", "words", "message"),
     [
         (CompletedProcess([], 0, "a 'b c' d=1\n", "dp8: 2 s\n"), ["a", "b c", "d=1"], "layout: dp8: 2 s"),
         (CompletedProcess([], 0, "given\n", "nothing to choose: parallel.strategy is ddp\n"), ["given"], ""),
         (CompletedProcess([], 2, "", "simulator: no room\n"), ["given"], f"{job_layout.LEFT_TO_TRAINER}: no room"),
     ],
 )
-def test_an_answer_is_words_and_a_line(done: CompletedProcess[str], words: list[str], said: str) -> None:
-    assert job_layout.parse_answer(done, ["given"]) == (words, said)
+def test_an_answer_is_words_and_a_line(done: CompletedProcess[str], words: list[str], message: str) -> None:
+    assert job_layout.parse_answer(done, ["given"]) == (words, message)
 
 
 def test_on_known_machines_the_job_gets_explicit_words(cluster: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sent = submitted(cluster, "aws-p5en-lustre", AUTO)
     assert "parallel.strategy=auto parallel.strategy=fsdp" in sent
     assert "batch.micro=" in sent
-    said = " ".join(capfd.readouterr().out.split())
-    assert "layout: dp16" in said
-    assert "on 2 x p5en.48xlarge" in said
+    message = " ".join(capfd.readouterr().out.split())
+    assert "layout: dp16" in message
+    assert "on 2 x p5en.48xlarge" in message
 
 
 def test_a_number_of_nodes_weighs_more_than_the_job_files(cluster: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -80,14 +80,14 @@ def test_what_was_chosen_already_is_neither_changed_nor_spoken_of(
         ("aws-p5en-lustre", [*AUTO, "batch.size=1", "parallel.pipeline=2"], "no layout of batch.size 1 fits"),
     ],
 )
-def test_the_rest_is_submitted_as_it_is_and_said(
+def test_the_rest_is_submitted_as_it_is_and_message(
     stack: str, arguments: list[str], why: str, cluster: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     sent = submitted(cluster, stack, arguments)
     assert sent.rstrip("'\n").endswith(" ".join(["train.sbatch", *arguments]))
-    said = " ".join(capfd.readouterr().out.split())
-    assert "left to the trainer" in said
-    assert why in said
+    message = " ".join(capfd.readouterr().out.split())
+    assert "left to the trainer" in message
+    assert why in message
 
 
 @pytest.fixture

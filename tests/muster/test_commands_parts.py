@@ -20,7 +20,7 @@ from infra.receipt import Receipt
 from infra.resources.problem import Problem
 from infra.targets.cost import Cost, Line
 from infra.targets.facts import Machine, Slurm, SlurmNode, parse
-from infra.targets.local import caches as kept_caches
+from infra.targets.local import caches as local_caches
 from infra.targets.local.target import LocalTarget
 from infra.targets.registry import plan_of as plan
 from infra.targets.target import Leftover
@@ -74,7 +74,7 @@ def test_half_an_answer_of_the_controller_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "machine", "known", "state", "why"),
+    ("of", "machine", "listed", "state", "why"),
     [
         (node("gpu-1"), UP, {"gpu-1": SlurmNode("idle")}, "idle", ""),
         (node("gpu-1"), UP, {"gpu-1": SlurmNode("mixed-")}, "mixed-", ""),
@@ -94,12 +94,12 @@ def test_half_an_answer_of_the_controller_is_a_problem() -> None:
             Machine("off", kind="machine"),
             {"gpu-1": SlurmNode("idle")},
             "idle",
-            "machine gone, and Slurm has not seen it yet",
+            "machine gone; Slurm has not noticed yet",
         ),
     ],
 )
-def test_the_state_of_a_node(of: Node, machine: Machine, known: dict[str, SlurmNode], state: str, why: str) -> None:
-    assert status.judge_node(of, machine, Slurm(nodes=known)) == (state, why)
+def test_the_state_of_a_node(of: Node, machine: Machine, listed: dict[str, SlurmNode], state: str, why: str) -> None:
+    assert status.judge_node(of, machine, Slurm(nodes=listed)) == (state, why)
 
 
 def test_nodes_are_not_blamed_for_a_controller_that_is_silent() -> None:
@@ -172,10 +172,10 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_the_size_of_a_folder_is_measured(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x" * 100_000)
-    measured = kept_caches._tree_size(tmp_path)
+    measured = local_caches._tree_size(tmp_path)
     assert measured is not None
     assert measured >= 100_000
-    assert kept_caches._tree_size(tmp_path / "gone") is None
+    assert local_caches._tree_size(tmp_path / "gone") is None
 
 
 def test_only_what_set_up_made_is_removed_from_the_cache(tmp_path: Path) -> None:
@@ -186,14 +186,14 @@ def test_only_what_set_up_made_is_removed_from_the_cache(tmp_path: Path) -> None
     others = {"thesis.tex", "dockerd.pid", "setup.lock"}
     for name in others:
         (home.cache / name).write_text("not ours")
-    (kept,) = kept_caches._folders(home)
-    assert kept.name == str(home.cache)
-    kept_caches.remove_tools(home)
+    (entry,) = local_caches._folders(home)
+    assert entry.name == str(home.cache)
+    local_caches.remove_tools(home)
     assert {path.name for path in home.cache.iterdir()} == others
-    assert kept_caches._folders(home) == []
+    assert local_caches._folders(home) == []
     for name in others:
         (home.cache / name).unlink()
-    kept_caches.remove_tools(home)
+    local_caches.remove_tools(home)
     assert not home.cache.exists()
 
 
@@ -202,7 +202,7 @@ def test_a_linked_cache_loses_its_link_and_not_what_it_points_at(tmp_path: Path)
     (tmp_path / "elsewhere").mkdir()
     home.cache.mkdir()
     (home.cache / "pulumi").symlink_to(tmp_path / "elsewhere")
-    kept_caches.remove_tools(home)
+    local_caches.remove_tools(home)
     assert (tmp_path / "elsewhere").is_dir()
     assert not home.cache.exists()
 
@@ -234,10 +234,10 @@ def test_a_receipt_survives_caches_that_cannot_be_listed(failure: Exception, mon
 
     monkeypatch.setattr(LocalTarget, "caches", refuse)
     receipt = Receipt("s", "c", "2026-01-01T00:00:00+00:00", 1.0, notes=("before",))
-    made = teardown.with_caches(receipt, LocalTarget(), Home.of({}))
-    assert made.kept == ()
-    assert made.notes[0] == "before"
-    assert "caches could not be listed" in made.notes[1]
+    listed = teardown.with_caches(receipt, LocalTarget(), Home.of({}))
+    assert listed.kept == ()
+    assert listed.notes[0] == "before"
+    assert "caches could not be listed" in listed.notes[1]
 
 
 def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:

@@ -36,10 +36,10 @@ STORY = [
 ]
 
 
-def told(events: list[Event]) -> Board:
-    board = Board.of(["controller", "gpu-1", "gpu-2"])
+def board_after(events: list[Event]) -> Board:
+    board = Board.for_nodes(["controller", "gpu-1", "gpu-2"])
     for event in events:
-        board.take(event)
+        board.update(event)
     return board
 
 
@@ -55,18 +55,18 @@ def told(events: list[Event]) -> Board:
     ],
 )
 def test_a_row_follows_its_node(count: int, node: str, expected: tuple[str, str, str, float | None]) -> None:
-    row = told(STORY[:count]).rows[node]
+    row = board_after(STORY[:count]).rows[node]
     assert (row.machine, row.step, row.state, row.seconds(now=20.0)) == expected
 
 
 def test_a_failed_node_stays_failed() -> None:
     failed = Event("bootstrap", "gpu-2", "users", "failed", "no disk", t=14.0)
     later = Event("bootstrap", "gpu-2", "users", "start", t=15.0)
-    assert told([*STORY, failed, later]).rows["gpu-2"].state == "failed"
+    assert board_after([*STORY, failed, later]).rows["gpu-2"].state == "failed"
 
 
 def test_nodes_that_take_no_part_in_the_job_are_configured_when_it_begins() -> None:
-    board = told([*STORY, Event("ready", "gpu-1", "gate", "start", t=14.0)])
+    board = board_after([*STORY, Event("ready", "gpu-1", "gate", "start", t=14.0)])
     assert {row.node: row.state for row in board.rows.values()} == {
         "controller": "waiting",
         "gpu-1": "testing",
@@ -76,14 +76,18 @@ def test_nodes_that_take_no_part_in_the_job_are_configured_when_it_begins() -> N
 
 
 def test_the_end_tells_touched_nodes_from_untouched_ones() -> None:
-    board = told(STORY)
+    board = board_after(STORY)
     board.finish()
     assert [row.state for row in board.rows.values()] == ["unchanged", "done", "done"]
     assert all(row.machine == "up" for row in board.rows.values())
 
 
 def test_events_of_things_that_are_no_nodes_make_no_rows() -> None:
-    assert set(told([Event("ready", "gpu", "all-reduce", "start", t=1.0)]).rows) == {"controller", "gpu-1", "gpu-2"}
+    assert set(board_after([Event("ready", "gpu", "all-reduce", "start", t=1.0)]).rows) == {
+        "controller",
+        "gpu-1",
+        "gpu-2",
+    }
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_events_of_things_that_are_no_nodes_make_no_rows() -> None:
     ],
 )
 def test_a_phase_is_one_line(count: int, line: str) -> None:
-    board = told(STORY[:count])
+    board = board_after(STORY[:count])
     assert board.phase is not None
     assert format_phase(board.phase, len(board.rows)) == line
 
@@ -132,13 +136,13 @@ def test_a_log_gets_one_line_per_phase_and_each_failure(
 ) -> None:
     path = tmp_path / "progress.jsonl"
     lines = ProgressLog(["gpu-1", "gpu-2"], path)
-    said: list[str] = []
-    monkeypatch.setattr(lines, "say", said.append)
+    printed: list[str] = []
+    monkeypatch.setattr(lines, "say", printed.append)
     failed = Event("bootstrap", "gpu-2", "users", "failed", "no disk", t=14.0)
     path.write_text("".join(json.dumps(vars(event)) + "\n" for event in [*STORY, failed]))
     lines.tick()
     lines.close()
-    assert said == [
+    assert printed == [
         "machines   2 nodes started, 2.0 s",
         "bootstrap  gpu-2: users failed",
         "bootstrap  2 nodes, 1 steps, 1 changed, 1.5 s",
@@ -157,19 +161,19 @@ def test_capacity_is_told_while_it_is_waited_for(tmp_path: Path, monkeypatch: py
     """Zone by zone, once for all nodes that it is about, and again only when AWS says something else."""
     path = tmp_path / "progress.jsonl"
     lines = ProgressLog(["gpu-1", "gpu-2", "cpu-1"], path)
-    said: list[str] = []
-    monkeypatch.setattr(lines, "say", said.append)
+    printed: list[str] = []
+    monkeypatch.setattr(lines, "say", printed.append)
     tries = [NONE_LEFT, NONE_LEFT, "us-east-1a spot none (1 only); retrying"]
     text = ""
-    for events in (asked_for("gpu-1", "gpu-2", "cpu-1"), *(asked_for("gpu-1", "gpu-2", note=one) for one in tries)):
+    for events in (asked_for("gpu-1", "gpu-2", "cpu-1"), *(asked_for("gpu-1", "gpu-2", note=note) for note in tries)):
         text += "".join(json.dumps(vars(event)) + "\n" for event in events)
         path.write_text(text)
         lines.tick()
-    assert said == [f"machines   gpu-[1-2]: {NONE_LEFT}", f"machines   gpu-[1-2]: {tries[-1]}"]
+    assert printed == [f"machines   gpu-[1-2]: {NONE_LEFT}", f"machines   gpu-[1-2]: {tries[-1]}"]
     failed = [Event("machines", node, "launch", "failed", "x", t=30.0) for node in ("gpu-1", "gpu-2")]
     path.write_text(text + "".join(json.dumps(vars(event)) + "\n" for event in failed))
     lines.tick()
-    assert said[2:] == ["machines   gpu-[1-2]: launch failed"]
+    assert printed[2:] == ["machines   gpu-[1-2]: launch failed"]
     assert lines.board.waits == {}
 
 

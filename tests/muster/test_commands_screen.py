@@ -29,9 +29,11 @@ def facts() -> Facts:
         {"name": "controller", "role": "controller"} | common,
         {"name": "training-1", "role": "compute", "group": "training", "gpus": gpus} | common,
     ]
-    known = Inventory.model_validate({"cluster": "c", "target": "local", "nodes": nodes})
+    inventory = Inventory.model_validate({"cluster": "c", "target": "local", "nodes": nodes})
     slurm = Slurm(nodes={"training-1": SlurmNode("drained*", reason=REASON)})
-    return Facts(known, known.nodes, {node.name: Machine("running", 360_000.0) for node in known.nodes}, slurm)
+    return Facts(
+        inventory, inventory.nodes, {node.name: Machine("running", 360_000.0) for node in inventory.nodes}, slurm
+    )
 
 
 def test_a_broken_node_squeezes_no_column() -> None:
@@ -55,10 +57,10 @@ def test_only_the_reason_of_a_job_gives_way() -> None:
 def test_an_error_that_wraps_keeps_its_indent(lead: str) -> None:
     out = io.StringIO()
     screen.print_hanging(Console(file=out, width=40, force_terminal=True, color_system=None), Text(lead), REASON)
-    first, *rest = out.getvalue().splitlines()
+    first, *continued = out.getvalue().splitlines()
     assert first.startswith(lead)
-    assert rest
-    assert all(line.startswith(" " * len(lead)) and line[len(lead)] != " " and len(line) <= 40 for line in rest)
+    assert continued
+    assert all(line.startswith(" " * len(lead)) and line[len(lead)] != " " and len(line) <= 40 for line in continued)
 
 
 def test_a_log_gets_an_error_as_one_line() -> None:

@@ -33,11 +33,11 @@ def test_a_job_file_is_found_here_or_in_the_repository(tmp_path: Path) -> None:
 
 def test_a_followed_job_says_when_its_state_or_reason_changes() -> None:
     job = submit.FollowedJob("7")
-    assert job.take("state|PENDING|Resources||0:0")
-    assert not job.take("log|/shared/home/a/jobs/x.out")
-    assert not job.take("offset|42")
-    assert job.take("state|RUNNING|None|gpu-1|0:0")
-    assert job.take("state|FAILED|NonZeroExitCode|gpu-1|3:0")
+    assert job.update("state|PENDING|Resources||0:0")
+    assert not job.update("log|/shared/home/a/jobs/x.out")
+    assert not job.update("offset|42")
+    assert job.update("state|RUNNING|None|gpu-1|0:0")
+    assert job.update("state|FAILED|NonZeroExitCode|gpu-1|3:0")
     assert (job.state, job.exit_code, job.log, job.offset) == ("FAILED", "3:0", "/shared/home/a/jobs/x.out", 42)
 
 
@@ -48,8 +48,8 @@ def test_only_failures_in_a_row_end_the_following(
     """Eight sessions that broke after they had held for a while, and the ninth sees the end of the job."""
     count = tmp_path / "count"
     fake_ssh(tmp_path, monkeypatch, f'echo x >> {count}; [ "$(wc -l < {count})" -ge 9 ] || exit 255')
-    monkeypatch.setattr(submit, "_HELD_S", held_s)
-    monkeypatch.setattr(submit, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(submit, "_STABLE_CONNECTION_S", held_s)
+    monkeypatch.setattr(submit, "_RECONNECT_DELAY_S", 0.0)
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     if ends_well:
         submit.follow(stack, "login", submit.FollowedJob("7"))

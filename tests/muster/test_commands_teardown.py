@@ -42,8 +42,8 @@ def make_volume(cluster: str, stack: str = STACK) -> str:
 
 
 def volumes() -> list[str]:
-    wanted = {"label": [names.CLUSTER]}
-    return [v.name for v in docker.from_env().volumes.list(filters=wanted) if "unwritten" in v.name]
+    filters = {"label": [names.CLUSTER]}
+    return [v.name for v in docker.from_env().volumes.list(filters=filters) if "unwritten" in v.name]
 
 
 def teardown(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -73,7 +73,7 @@ def test_what_carries_the_stacks_label_is_removed_and_receipted(tmp_path: Path) 
 def test_a_name_that_was_never_a_stack_does_not_read_as_removed(tmp_path: Path) -> None:
     done = teardown(tmp_path, "--yes")
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"there is no {tmp_path}/stacks/Pulumi.{STACK}.yaml" in done.stderr
+    assert f"{tmp_path}/stacks/Pulumi.{STACK}.yaml does not exist" in done.stderr
 
 
 def test_nothing_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_nothing_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
     assert "nothing to remove" in done.stdout
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_nothing_is_removed_while_somebody_runs_pulumi(tmp_path: Path, known: bool) -> None:
-    made = [make_volume(CLUSTERS[0])] if known else []
+@pytest.mark.parametrize("exists", [True, False])
+def test_nothing_is_removed_while_somebody_runs_pulumi(tmp_path: Path, exists: bool) -> None:
+    expected = [make_volume(CLUSTERS[0])] if exists else []
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack(STACK)
     stack.pulumi_locks.mkdir(parents=True)
     running = {"pid": os.getpid(), "hostname": socket.gethostname(), "timestamp": "2026-11-15T03:14:13.12409786Z"}
@@ -94,7 +94,7 @@ def test_nothing_is_removed_while_somebody_runs_pulumi(tmp_path: Path, known: bo
     done = teardown(tmp_path, "--yes")
     assert done.returncode == 1
     assert f"process {os.getpid()}" in done.stderr
-    assert volumes() == made
+    assert volumes() == expected
 
 
 def test_a_state_without_folder_or_machines_is_forgotten(tmp_path: Path) -> None:

@@ -26,14 +26,14 @@ SQUEUE = "squeue -h -t R,S,CF -o '%i|%u|%j'"
 
 @pytest.fixture
 def stack(tmp_path: Path) -> StackHome:
-    made = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
-    made.folder.mkdir()
+    home = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
+    home.folder.mkdir()
     nodes = [node("controller", "controller"), node("gpu-1").model_copy(update={"group": "gpu"})]
     sets = [NodeSet(group="h200", count=2, static=2, cpus=8, memory_mb=1024)]
     parts: dict[str, list[Any]] = {"nodes": nodes, "sets": sets}
-    dumped = {key: [one.model_dump(mode="json") for one in found] for key, found in parts.items()}
-    made.inventory.write_text(json.dumps({"cluster": "c", "target": "local", **dumped}))
-    return made
+    dumped = {key: [part.model_dump(mode="json") for part in members] for key, members in parts.items()}
+    home.inventory.write_text(json.dumps({"cluster": "c", "target": "local", **dumped}))
+    return home
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_local_cluster_is_asked_and_waited_for_by_nobody(
     tmp_path: Path, stack: StackHome, monkeypatch: pytest.MonkeyPatch, body: str, jobs: tuple[str, ...]
 ) -> None:
     fake_ssh(tmp_path, monkeypatch, body)
-    monkeypatch.setattr(teardown_jobs, "_ASK_S", 0.5)
+    monkeypatch.setattr(teardown_jobs, "_QUERY_TIMEOUT_S", 0.5)
     assert list_cluster_jobs(stack, *LOCAL) == ClusterJobs(jobs)
 
 
@@ -95,7 +95,7 @@ def test_a_cluster_without_compute_nodes_or_reports_has_no_jobs(aws: Moto, stack
 def test_a_busy_cluster_names_its_jobs_and_how_to_go_on() -> None:
     stop = ClusterJobs(("30 train (alice)",)).refusal("x")
     assert stop is not None
-    assert stop.what == "stack x runs 1 job: 30 train (alice); nothing was removed"
+    assert stop.what == "stack x has 1 running job: 30 train (alice); nothing was removed"
     assert "`make teardown FORCE=1 STACK=x`" in stop.fix
     assert ClusterJobs(("30 a (b)", "31 a (b)")).notes == ("2 running jobs ended: 30 a (b), 31 a (b)",)
     assert (ClusterJobs().refusal("x"), ClusterJobs().notes) == (None, ())

@@ -31,9 +31,9 @@ REPO = Path(__file__).parents[2]
 )
 def test_ready_is_shown_only_if_the_last_up_made_it_so(last: str | None, shown: bool) -> None:
     ended = last_up.LastUp(last, "2026-01-01T00:00:00+00:00") if last else None
-    found = output.drop_stale_ready({"ready": {"nodes": []}, "cluster": "demo"}, ended)
-    assert ("ready" in found) is shown
-    assert found["cluster"] == "demo"
+    shown_outputs = output.drop_stale_ready({"ready": {"nodes": []}, "cluster": "demo"}, ended)
+    assert ("ready" in shown_outputs) is shown
+    assert shown_outputs["cluster"] == "demo"
 
 
 def test_the_outcome_of_an_up_is_kept(tmp_path: Path) -> None:
@@ -64,17 +64,17 @@ CAPACITY = (
 )
 def test_a_refusal_of_aws_says_what_to_do(tmp_path: Path, message: str, fix: str) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
-    said = up.failure_message(stack, AwsTarget(), Result({}, (Failure("controller", message),))).what
-    assert said.count("fix: ") == 1
-    assert fix in said.partition("fix: ")[2]
+    message = up.build_failure(stack, AwsTarget(), Result({}, (Failure("controller", message),))).what
+    assert message.count("fix: ") == 1
+    assert fix in message.partition("fix: ")[2]
 
 
 def test_what_says_it_itself_is_not_spoken_over(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     ours = "groups.gpu.capacity: none (us-east-1a on-demand InsufficientInstanceCapacity). Fix: name more zones"
-    said = up.failure_message(stack, AwsTarget(), Result({}, (Failure("nodes-gpu", ours),))).what
-    assert said.count("fix: ") == 1
-    assert "fix: name more zones" in said
+    message = up.build_failure(stack, AwsTarget(), Result({}, (Failure("nodes-gpu", ours),))).what
+    assert message.count("fix: ") == 1
+    assert "fix: name more zones" in message
 
 
 def plain_run(stack: StackHome, kind: str, result: str, ended: float) -> None:
@@ -149,24 +149,24 @@ def test_the_lock_that_a_second_ctrl_c_left_is_no_running_up(tmp_path: Path, hou
 def test_a_failed_up_is_one_block() -> None:
     stack = Home.of({"MUSTER_HOME": "/h"}).stack("s")
     message = "node gpu-2, step slurmd: fatal: no key. Log: journalctl -u slurmd. Fix: put the key there."
-    stop = up.failure_message(stack, LocalTarget(), Result({}, (Failure("slurm", message), Failure("", "stopped"))))
+    stop = up.build_failure(stack, LocalTarget(), Result({}, (Failure("slurm", message), Failure("", "stopped"))))
     assert stop.what.splitlines() == [
         "up failed: slurm",
         "  node gpu-2, step slurmd: fatal: no key.",
         "  log: journalctl -u slurmd.",
         "  fix: put the key there.",
         "  stopped",
-        "everything Pulumi said: /h/s/up.log",
+        "full log of Pulumi: /h/s/up.log",
     ]
 
 
 def test_an_up_that_was_stopped_is_no_failure_of_anything() -> None:
-    stop = up.failure_message(Home.of({}).stack("s"), LocalTarget(), Result({}, (Failure("", "update canceled"),)))
+    stop = up.build_failure(Home.of({}).stack("s"), LocalTarget(), Result({}, (Failure("", "update canceled"),)))
     assert (stop.what, stop.code) == ("up was interrupted", 130)
-    assert stop.fix == "`make up STACK=s` goes on from here, `make teardown STACK=s` removes what exists"
+    assert stop.fix == "`make up STACK=s` continues, `make teardown STACK=s` removes what exists"
     cut_short = Failure("slurm", "node gpu-1: connection lost")
     assert (
-        up.failure_message(
+        up.build_failure(
             Home.of({}).stack("s"), LocalTarget(), Result({}, (cut_short, Failure("", "update canceled")))
         ).code
         == 130
@@ -191,7 +191,7 @@ def test_an_up_that_a_person_ended_says_how_to_go_on_and_is_remembered_as_that(
     stack = run_up(tmp_path, monkeypatch, ended)
     with pytest.raises(Stop, match="was interrupted") as stop:
         up._run(stack, LocalTarget(), plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How())
-    assert "`make up STACK=s` goes on" in stop.value.fix
+    assert "`make up STACK=s` continues" in stop.value.fix
     last = last_up.read_last_up(stack)
     assert last is not None
     assert last.result == "interrupted"
@@ -211,7 +211,7 @@ def test_what_next_is_for_those_who_have_new_machines(
 
 
 @pytest.mark.parametrize(
-    ("stack", "words"),
+    ("stack", "description"),
     [
         ("local", "4 nodes"),
         ("aws-g6-pair", "controller, up to 2 autoscaled nodes"),
@@ -220,5 +220,5 @@ def test_what_next_is_for_those_who_have_new_machines(
         ("aws-full", "controller, login, 2 static nodes, up to 16 autoscaled nodes"),
     ],
 )
-def test_what_exists_is_said_in_words(stack: str, words: str) -> None:
-    assert stack_spec.describe_machines(plan(read(REPO / "stacks" / f"Pulumi.{stack}.yaml"))) == words
+def test_the_machines_are_described(stack: str, description: str) -> None:
+    assert stack_spec.describe_machines(plan(read(REPO / "stacks" / f"Pulumi.{stack}.yaml"))) == description

@@ -135,8 +135,8 @@ def _paths(data: object, prefix: str = "") -> list[str]:
     if not isinstance(data, dict):
         return []
     named = prefix in ("groups.", "storage.", "users.")
-    found = []
+    paths = []
     for key, value in data.items():
         path = f"{prefix}{'<name>' if named else key}"
-        found += [path, *_paths(value, f"{path}.")]
-    return found
+        paths += [path, *_paths(value, f"{path}.")]
+    return paths

@@ -149,8 +149,8 @@ def test_submit_passes_nodes_and_arguments(clone: Path) -> None:
 
 def test_plan_passes_its_arguments_to_the_simulator(clone: Path) -> None:
     words = ["STACK=aws-p5en-lustre", "MODEL=llama-8b", "TOKENS=1e12", "ARGS=--nodes 1..16 --deadline 14d"]
-    asked_for = "-m simulator plan --stack aws-p5en-lustre --model llama-8b --tokens 1e12 --nodes 1..16 --deadline 14d"
-    assert make(clone, "plan", *words) == "".join(f"<{word}>\n" for word in asked_for.split())
+    expected = "plan --stack aws-p5en-lustre --model llama-8b --tokens 1e12 --nodes 1..16 --deadline 14d"
+    assert make(clone, "plan", *words) == "".join(f"<{word}>\n" for word in expected.split())
 
 
 @pytest.mark.parametrize("words", [(), RUN[:1], RUN[1:], ("ARGS=--nodes 4",)])

@@ -75,7 +75,7 @@ def test_a_session_gets_time_to_begin(stack: StackHome) -> None:
 
 def test_bootstrap_pushes_nothing_and_says_what_does(stack: StackHome, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "require_running_stack", lambda _name: stack)
-    with pytest.raises(Stop, match="nodes on target aws fetch what they become") as stopped:
+    with pytest.raises(Stop, match="nodes on target aws pull their configuration") as stopped:
         bootstrap.bootstrap("s")
     assert stopped.value.fix == "`make up STACK=s` gives them what has changed"
 

@@ -41,7 +41,7 @@ def test_check_asks_the_account(stacks: Path, aws: Moto) -> None:
     assert f"asked account {ACCOUNT} as arn:aws:sts::{ACCOUNT}:" in done.stdout
     assert "nothing was created" in done.stdout
     assert done.returncode == BAD_INPUT
-    assert "Pulumi.pair.yaml is well written, but cannot be built with this account" in done.stderr
+    assert "Pulumi.pair.yaml is valid, but this account cannot create it" in done.stderr
     assert "error    aws.ami" in done.stderr
     assert "vCPU quotas could not be judged" in done.stderr
     assert "testing" not in done.stdout + done.stderr

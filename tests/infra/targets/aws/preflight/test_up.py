@@ -29,7 +29,7 @@ TRIES = ("RunInstances",)
 def test_what_the_account_lacks_ends_it_before_anything_is_made(stacks: Path, aws: Moto) -> None:
     done = muster(stacks, "up", "--stack", "block", **aws.environment())
     assert done.returncode == BAD_INPUT
-    assert "Pulumi.block.yaml cannot be used; nothing was started" in done.stderr
+    assert "Pulumi.block.yaml is invalid; nothing was started" in done.stderr
     assert "'cr-0123456789abcdef0' does not exist in us-east-1" in done.stderr
     assert not (stacks / "home").exists()
     assert [call.action for call in aws.calls if not call.action.startswith((*READS, *TRIES))] == []

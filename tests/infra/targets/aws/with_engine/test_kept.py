@@ -32,7 +32,7 @@ def test_up_and_up_again(h200: CloudStack, empty: set[str]) -> None:
 def test_teardown_keeps_storage_and_says_so(h200: CloudStack, empty: set[str]) -> None:
     said = h200.teardown()
     left = sorted({one.rpartition(" ")[0] for one in everything(h200.cloud) - empty})
-    assert "of cluster h200 only what is to be kept is left" in said
+    assert "only resources to keep are left of cluster h200" in said
     assert left == [
         "Keys",
         "RouteTables",
@@ -52,7 +52,7 @@ def test_teardown_keeps_storage_and_says_so(h200: CloudStack, empty: set[str]) -
         "security group": "needed by it",
     }
     assert h200.receipt["usd_per_hour"] == pytest.approx((4800 * 0.21 + 1) / 730, rel=0.01)
-    assert "still paid for" in said
+    assert "remaining cost" in said
 
 
 def test_the_next_up_goes_on_with_the_same_storage(h200: CloudStack) -> None:

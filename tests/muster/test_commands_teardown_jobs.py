@@ -82,7 +82,7 @@ def test_on_aws_a_queue_that_gives_no_answer_is_not_idle(aws: Moto, stack: Stack
     aws.client("ec2").stop_instances(InstanceIds=[controller])
     assert list_cluster_jobs(stack, *AWS).unknown == "cannot check whether jobs are running: the controller is stopped"
     aws.fail("DescribeInstances", "UnauthorizedOperation")
-    refused = f"the job queue cannot be asked in {REGION}: UnauthorizedOperation"
+    refused = f"the job queue cannot be queried in {REGION}: UnauthorizedOperation"
     assert list_cluster_jobs(stack, *AWS).unknown == refused
 
 

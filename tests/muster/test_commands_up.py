@@ -56,8 +56,8 @@ CAPACITY = (
 @pytest.mark.parametrize(
     ("message", "fix"),
     [
-        (CAPACITY, "that zone has none of it now: `make up STACK=s` again later goes on from here"),
-        ("api error ExpiredTokenException: The security token is expired", "log in again (`aws sso login`), then"),
+        (CAPACITY, "that zone has no capacity now: run `make up STACK=s` again later, it continues from here"),
+        ("api error ExpiredTokenException: The security token is expired", "log in again (`aws sso login`), then run"),
         ("api error AccessDeniedException: User: x is not authorized to perform: fsx:CreateFileSystem", "docs/aws.md"),
         ("api error EntityAlreadyExists: Role with name muster-pair-controller already exists", "another `name`"),
     ],

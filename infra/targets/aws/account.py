@@ -1,4 +1,4 @@
-"""The AWS account behind the caller's credentials, and what it says of a cluster: pre-flight and budget."""
+"""The AWS account that the caller's credentials belong to, and what it adds to the checks and the cost of a cluster."""
 
 from __future__ import annotations
 
@@ -13,94 +13,103 @@ from infra.resources.problem import Problem
 from infra.targets.aws import credentials
 from infra.targets.aws.quote import quote_by_aws, quote_by_table
 from infra.targets.aws.spec import region_of
-from infra.targets.aws.state import Made
-from infra.targets.aws.validate.budget import BY_PRICE, affordable
+from infra.targets.aws.state import StateRecord
+from infra.targets.aws.validate.budget import BY_PRICE, check_budget
 from infra.targets.cost import Quote
 from infra.targets.target import Console, Flight
 
 if TYPE_CHECKING:
-    from infra.targets.aws.preflight import Account, Found
+    from infra.targets.aws.preflight import Account, PreflightResult
 
-NONE = "no AWS credentials found"
+NO_CREDENTIALS = "no AWS credentials found"
 
 
 def find_account(spec: ClusterSpec) -> Account | None:
-    """Return the account of the caller; None without credentials. AWS's libraries load only if there may be some."""
-    if not credentials.likely(os.environ):
+    """Return the caller's account; None without credentials, and then AWS's libraries are not even loaded."""
+    if not credentials.may_exist(os.environ):
         return None
     from infra.targets.aws import preflight  # noqa: PLC0415  # loads AWS's libraries
 
-    chosen = preflight.credentials(metadata=credentials.on_ec2())
-    return preflight.Account(chosen, region_of(spec)) if chosen else None
+    session = preflight.load_session(metadata=credentials.is_on_ec2())
+    return preflight.Account(session, region_of(spec)) if session else None
 
 
-def preflight(spec: ClusterSpec, issues: list[Issue], made: Made | None, console: Console) -> Flight | None:
-    """Add the whole pre-flight to what the rules found; None without credentials. `made`: what the stack created."""
+def check_with_account(
+    spec: ClusterSpec, issues: list[Issue], record: StateRecord | None, console: Console
+) -> Flight | None:
+    """Add the issues of the whole pre-flight to those of the rules; return None without credentials.
+
+    `record` is what the stack's state says about the cluster; None if it has created nothing.
+    """
     account = find_account(spec)
-    return None if account is None else _full(spec, issues, account, made, console)
+    return None if account is None else _check_all(spec, issues, account, record, console)
 
 
-def clear(spec: ClusterSpec, issues: list[Issue], made: Made | None, console: Console, *, full: bool) -> Flight:
-    """Do the same before something is created: stop where AWS would not even say who is calling."""
+def clear_for_creation(
+    spec: ClusterSpec, issues: list[Issue], record: StateRecord | None, console: Console, *, full: bool
+) -> Flight:
+    """Run the pre-flight before resources are created; raise Stop if AWS does not confirm who is calling."""
     account = find_account(spec)
     if account is None and any(issue.level == "error" for issue in issues):
         return Flight(issues)
     if account is None:
         fix = "`aws sso login` or `aws configure`, or set AWS_PROFILE; `make check` and `make cost` work without"
-        raise Stop(f"{NONE}; nothing was started", fix)
+        raise Stop(f"{NO_CREDENTIALS}; nothing was started", fix)
     if full:
-        return _full(spec, issues, account, made, console, must_answer=True)
-    answer = _ask(spec, account, made, console, must_answer=True, full=False)
+        return _check_all(spec, issues, account, record, console, must_answer=True)
+    result = _run_preflight(spec, account, record, console, must_answer=True, full=False)
     console.say("no pre-flight: quotas, zones, capacity, images, rights and today's prices are not checked")
-    return Flight([*issues, *answer.issues])
+    return Flight([*issues, *result.issues])
 
 
-def quote(spec: ClusterSpec, console: Console) -> Quote:
-    """Return the cost by today's prices where an account can be asked, else by the dated table."""
+def quote_cost(spec: ClusterSpec, console: Console) -> Quote:
+    """Return the cost by today's prices if there are credentials, otherwise by the dated table."""
     try:
         account = find_account(spec)
-    except Problem as bad:
-        return quote_by_table(spec, f"were not asked for: {bad}")
-    return quote_by_aws(spec, account, console) if account else quote_by_table(spec, f"were not asked for: {NONE}")
+    except Problem as problem:
+        return quote_by_table(spec, f"were not requested: {problem}")
+    if account is None:
+        return quote_by_table(spec, f"were not requested: {NO_CREDENTIALS}")
+    return quote_by_aws(spec, account, console)
 
 
-def _full(  # noqa: PLR0913  # the pre-flight looks at all of it
+def _check_all(  # noqa: PLR0913  # the pre-flight needs all of it
     spec: ClusterSpec,
     issues: list[Issue],
     account: Account,
-    made: Made | None,
+    record: StateRecord | None,
     console: Console,
     *,
     must_answer: bool = False,
 ) -> Flight:
-    answer = _ask(spec, account, made, console, must_answer=must_answer)
-    if answer.identity is None:
-        return Flight([*issues, *answer.issues])
-    caller = f"account {answer.identity.account} as {answer.identity.arn}"
-    console.say(f"asked {caller} in {account.region}, {answer.seconds:.1f} s; nothing was created")
+    result = _run_preflight(spec, account, record, console, must_answer=must_answer)
+    if result.identity is None:
+        return Flight([*issues, *result.issues])
+    caller = f"account {result.identity.account} as {result.identity.arn}"
+    console.say(f"checked {caller} in {account.region}, {result.seconds:.1f} s; nothing was created")
     if spec.budget.usd_per_hour is None and spec.budget.usd_per_month is None:
-        return Flight([*issues, *answer.issues])
-    priced = quote_by_aws(spec, account, console)
-    console.say(f"budget judged by {priced.source}")
-    if priced.today:
-        issues = [issue for issue in issues if issue.code not in BY_PRICE] + list(affordable(spec, priced.cost))
-    return Flight([*issues, *answer.issues], priced)
+        return Flight([*issues, *result.issues])
+    quote = quote_by_aws(spec, account, console)
+    console.say(f"budget checked against {quote.source}")
+    if quote.today:
+        issues = [issue for issue in issues if issue.code not in BY_PRICE] + list(check_budget(spec, quote.cost))
+    return Flight([*issues, *result.issues], quote)
 
 
-def _ask(  # noqa: PLR0913  # as above
+def _run_preflight(  # noqa: PLR0913  # as above
     spec: ClusterSpec,
     account: Account,
-    made: Made | None,
+    record: StateRecord | None,
     console: Console,
     *,
     must_answer: bool,
     full: bool = True,
-) -> Found:
-    from infra.targets.aws.preflight import Asking, preflight  # noqa: PLC0415  # loads AWS's libraries
+) -> PreflightResult:
+    from infra.targets.aws.preflight import PreflightOptions, run_preflight  # noqa: PLC0415  # loads AWS's libraries
 
     with console.status("asking AWS") as line:
-        asking = Asking(tell=line.update, made_in=made.account if made else None)
-        answer = preflight(spec, account, asking if full else replace(asking, checks=()))
-    if must_answer and answer.identity is None:
-        raise Stop(f"AWS was not reached; nothing was started\n{render(answer.issues)}")
-    return answer
+        options = PreflightOptions(report=line.update, existing_account=record.account if record else None)
+        result = run_preflight(spec, account, options if full else replace(options, checks=()))
+    if must_answer and result.identity is None:
+        raise Stop(f"AWS was not reached; nothing was started\n{render(result.issues)}")
+    return result

@@ -1,18 +1,17 @@
-"""Whose credentials are in use, and whether they are of the account that a cluster is in."""
+"""The check that the credentials belong to the account in which a cluster was created."""
 
 from __future__ import annotations
 
 from infra.resources.problem import Problem
-from infra.targets.aws.client import client
-from infra.targets.aws.instances import asking
+from infra.targets.aws.client import create_client
+from infra.targets.aws.instances import translate_errors
 
 
 def check_account(cluster: str, account: str, region: str) -> None:
-    """In another account everything of the cluster looks gone: nothing may be concluded from that."""
-    with asking("the account", region):
-        said = client("sts", region).get_caller_identity()
-    if said["Account"] != account:
-        what = (
-            f"cluster {cluster} is in account {account}, but the credentials are of {said['Account']} ({said['Arn']})"
-        )
-        raise Problem("aws", what, f"credentials of account {account}, by AWS_PROFILE or `aws sso login`")
+    """Raise Problem for credentials of another account, where every resource of the cluster would seem gone."""
+    with translate_errors("the account", region):
+        identity = create_client("sts", region).get_caller_identity()
+    if identity["Account"] != account:
+        caller = f"{identity['Account']} ({identity['Arn']})"
+        message = f"cluster {cluster} is in account {account}, but the credentials are for account {caller}"
+        raise Problem("aws", message, f"use credentials of account {account}, by AWS_PROFILE or `aws sso login`")

@@ -1,4 +1,4 @@
-"""Whether this machine may have AWS credentials, told without loading AWS's libraries or asking anybody."""
+"""The guess whether this machine has AWS credentials, without loading AWS's libraries or using the network."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ _VENDOR = Path("/sys/class/dmi/id/sys_vendor")
 _EC2 = "Amazon EC2"
 
 
-def likely(environment: Mapping[str, str], vendor: Path = _VENDOR) -> bool:
-    """False is sure; true means that it is worth asking the library."""
+def may_exist(environment: Mapping[str, str], vendor: Path = _VENDOR) -> bool:
+    """Return False if there are certainly no credentials, True if AWS's library has to look."""
     home = Path(environment.get("HOME", "/"))
-    files = (Path(environment.get(name, home / usual)) for name, usual in _FILES.items())
-    return any(map(environment.get, _VARIABLES)) or any(file.is_file() for file in files) or on_ec2(vendor)
+    files = (Path(environment.get(name, home / default)) for name, default in _FILES.items())
+    return any(map(environment.get, _VARIABLES)) or any(file.is_file() for file in files) or is_on_ec2(vendor)
 
 
-def on_ec2(vendor: Path = _VENDOR) -> bool:
-    """A machine of EC2 may have a role of its own; elsewhere its metadata service leads nowhere, and waiting for it
-    takes seconds."""
+def is_on_ec2(vendor: Path = _VENDOR) -> bool:
+    """Return whether this machine is an EC2 instance, which may have its own role.
+
+    Elsewhere the metadata service does not exist, and waiting for it takes seconds.
+    """
     try:
         return vendor.read_text().strip() == _EC2
     except OSError:

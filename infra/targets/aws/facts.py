@@ -1,4 +1,4 @@
-"""Facts of a cluster on AWS: machines from EC2 by tag, Slurm from the controller through Run Command."""
+"""Facts about a cluster on AWS: machines from EC2 by tag, Slurm's from the controller through Run Command."""
 
 from __future__ import annotations
 
@@ -9,61 +9,63 @@ from bootstrap.transport.base import TransportError
 from cluster.inventory import Inventory, Node, NodeSet
 from cluster.names import member
 from infra.targets.aws import run_command
-from infra.targets.aws.instances import Instance, asking, instances
+from infra.targets.aws.instances import Instance, list_instances, translate_errors
 from infra.targets.facts import SCRIPT, Facts, Machine, Slurm, parse
 
-_ASK_S = 30.0
+_SLURM_TIMEOUT_S = 30.0
 _RUNNING = "running"
 
 
-def gather(known: Inventory, region: str, stack: str) -> Facts:
-    with asking("machines", region):
-        found = {one.name: one for one in instances(region, known.cluster, stack)}
+def gather_facts(inventory: Inventory, region: str, stack: str) -> Facts:
+    """Return the machines of a cluster and what Slurm reports about its nodes."""
+    with translate_errors("machines", region):
+        instances = {instance.name: instance for instance in list_instances(region, inventory.cluster, stack)}
     now = datetime.now(UTC)
-    machines = {node.name: _machine(found.get(node.name), "gone", now) for node in known.nodes}
-    for one in known.sets:
-        machines |= {name: _machine(found.get(name), missing, now) for name, missing in _members(one)}
-    nodes = (*known.nodes, *(_node(one, name) for one in known.sets for name, _ in _members(one)))
-    return Facts(known, nodes, machines, _ask_slurm(region, found, known.controller.name))
+    machines = {node.name: _to_machine(instances.get(node.name), "gone", now) for node in inventory.nodes}
+    for node_set in inventory.sets:
+        machines |= {name: _to_machine(instances.get(name), missing, now) for name, missing in _list_members(node_set)}
+    set_nodes = (_to_node(node_set, name) for node_set in inventory.sets for name, _ in _list_members(node_set))
+    slurm = _query_slurm(region, instances, inventory.controller.name)
+    return Facts(inventory, (*inventory.nodes, *set_nodes), machines, slurm)
 
 
-def _ask_slurm(region: str, found: Mapping[str, Instance], controller: str) -> Slurm:
-    machine = found.get(controller)
-    if machine is None or machine.state != _RUNNING:
-        return Slurm(problem=f"the controller's machine is {machine.state if machine else 'gone'}")
+def _query_slurm(region: str, instances: Mapping[str, Instance], controller: str) -> Slurm:
+    instance = instances.get(controller)
+    if instance is None or instance.state != _RUNNING:
+        return Slurm(problem=f"the controller's machine is {instance.state if instance else 'gone'}")
     try:
-        done = run_command.run(region, machine.id, SCRIPT, _ASK_S)
-    except TransportError as silent:
-        return Slurm(problem=silent.line)
-    if done.code != 0:
-        return Slurm(problem=done.err.strip() or f"the questions ended with code {done.code}")
-    return parse(done.out)
+        completed = run_command.run(region, instance.id, SCRIPT, _SLURM_TIMEOUT_S)
+    except TransportError as error:
+        return Slurm(problem=error.line)
+    if completed.code != 0:
+        return Slurm(problem=completed.err.strip() or f"Slurm's commands ended with code {completed.code}")
+    return parse(completed.out)
 
 
-def _members(one: NodeSet) -> Iterator[tuple[str, str]]:
-    """Name of each node, and what it is where it has no machine."""
-    for number in range(1, one.count + 1):
-        yield member(one.group, number), "gone" if number <= one.static else "off"
+def _list_members(node_set: NodeSet) -> Iterator[tuple[str, str]]:
+    """Yield the name of each node, and its state if it has no machine."""
+    for number in range(1, node_set.count + 1):
+        yield member(node_set.group, number), "gone" if number <= node_set.static else "off"
 
 
-def _machine(found: Instance | None, missing: str, now: datetime) -> Machine:
-    if found is None:
+def _to_machine(instance: Instance | None, missing: str, now: datetime) -> Machine:
+    if instance is None:
         return Machine(missing, kind="machine")
-    up_s = (now - found.launched).total_seconds() if found.state == _RUNNING else None
-    return Machine(found.state, up_s, kind="machine")
+    up_s = (now - instance.launched).total_seconds() if instance.state == _RUNNING else None
+    return Machine(instance.state, up_s, kind="machine")
 
 
-def _node(one: NodeSet, name: str) -> Node:
-    """As far as it shows; which machine is behind the name is EC2's to say."""
+def _to_node(node_set: NodeSet, name: str) -> Node:
+    """Return a node without address and machine, which only EC2 knows."""
     return Node(
         name=name,
         role="compute",
-        group=one.group,
+        group=node_set.group,
         address="",
-        host_key=one.host_key,
+        host_key=node_set.host_key,
         machine_id="",
-        cpus=one.cpus,
-        memory_mb=one.memory_mb,
-        gpus=one.gpus,
-        fabric=one.fabric,
+        cpus=node_set.cpus,
+        memory_mb=node_set.memory_mb,
+        gpus=node_set.gpus,
+        fabric=node_set.fabric,
     )

@@ -1,4 +1,4 @@
-"""The machines of a cluster as EC2 tells them now, by tag: those that stay and those that come and go."""
+"""The instances of a cluster that EC2 lists by tag: permanent ones and those that Slurm launches."""
 
 from __future__ import annotations
 
@@ -12,48 +12,59 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from cluster import names
 from infra.resources.problem import Problem
-from infra.targets.aws.client import client
+from infra.targets.aws.client import create_client
 from infra.targets.aws.launcher.instances import STATES
 from infra.targets.aws.launcher.node_names import read_node_name
 
 
 @dataclass(frozen=True)
 class Instance:
+    """An EC2 instance of a cluster."""
+
     id: str
     name: str
-    """Of the node; empty for one that carries our tags and no name."""
+    """Name of the node; empty if the instance has the cluster's tags but no name."""
     role: str
     state: str
-    """EC2's word."""
+    """As EC2 names it."""
     launched: datetime
 
 
-def instances(region: str, cluster: str, stack: str) -> list[Instance]:
-    """Without those on their way out; of two with one name the one that runs comes last."""
-    wanted = {f"tag:{names.CLUSTER}": [cluster], f"tag:{names.STACK}": [stack], "instance-state-name": list(STATES)}
-    filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
-    pages = client("ec2", region).get_paginator("describe_instances").paginate(Filters=filters)
-    found = (_instance(one) for page in pages for group in page["Reservations"] for one in group["Instances"])
-    return sorted(found, key=lambda one: (one.state == "running", one.launched))
+def list_instances(region: str, cluster: str, stack: str) -> list[Instance]:
+    """Return the instances that are not terminating; running ones last, so that they win over others of the name."""
+    values_by_filter = {
+        f"tag:{names.CLUSTER}": [cluster],
+        f"tag:{names.STACK}": [stack],
+        "instance-state-name": list(STATES),
+    }
+    filters = [{"Name": name, "Values": values} for name, values in values_by_filter.items()]
+    pages = create_client("ec2", region).get_paginator("describe_instances").paginate(Filters=filters)
+    instances = (
+        _to_instance(item)
+        for page in pages
+        for reservation in page["Reservations"]
+        for item in reservation["Instances"]
+    )
+    return sorted(instances, key=lambda instance: (instance.state == "running", instance.launched))
 
 
 @contextmanager
-def asking(what: str, region: str) -> Iterator[None]:
-    """A refusal of AWS, or no way to it, as one message."""
+def translate_errors(what: str, region: str) -> Iterator[None]:
+    """Raise errors of AWS's libraries as a Problem that says what could not be queried."""
     try:
         yield
-    except (ClientError, BotoCoreError) as failure:
-        said = failure.response["Error"]["Code"] if isinstance(failure, ClientError) else str(failure)
-        fix = "credentials of the account that the cluster is in (`aws sts get-caller-identity` shows whose they are)"
-        raise Problem("", f"{what} cannot be asked in {region}: {said}", fix) from failure
+    except (ClientError, BotoCoreError) as error:
+        reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else str(error)
+        fix = "use credentials of the cluster's account (`aws sts get-caller-identity` shows whose are in use)"
+        raise Problem("", f"{what} cannot be queried in {region}: {reason}", fix) from error
 
 
-def _instance(raw: dict[str, Any]) -> Instance:
-    tags = {tag["Key"]: str(tag["Value"]) for tag in raw.get("Tags", [])}
+def _to_instance(item: dict[str, Any]) -> Instance:
+    tags = {tag["Key"]: str(tag["Value"]) for tag in item.get("Tags", [])}
     return Instance(
-        id=raw["InstanceId"],
-        name=read_node_name(tags, raw["AmiLaunchIndex"]) or "",
+        id=item["InstanceId"],
+        name=read_node_name(tags, item["AmiLaunchIndex"]) or "",
         role=tags.get(names.ROLE, ""),
-        state=raw["State"]["Name"],
-        launched=raw["LaunchTime"].astimezone(UTC),
+        state=item["State"]["Name"],
+        launched=item["LaunchTime"].astimezone(UTC),
     )

@@ -1,4 +1,4 @@
-"""What instances cost today: on demand by the Price List API, spot by what was paid in each zone last."""
+"""Today's prices of instances: on demand from the Price List API, spot from the price history of each zone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cluster.spec import ClusterSpec
 from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.plan.capacity import purchases
 from infra.targets.aws.preflight.account import Account
-from infra.targets.aws.validate.types import named
+from infra.targets.aws.validate.types import list_type_names
 
 SOURCE = "AWS Price List API"
 SPOT_SOURCE = "EC2 spot price history"
-# The price list is served from few regions, for all of them.
-_ENDPOINT = "us-east-1"
-_LINUX = {
+# Only a few regions serve the price list, each for all regions.
+_PRICING_REGION = "us-east-1"
+_LINUX_FILTERS = {
     "operatingSystem": "Linux",
     "tenancy": "Shared",
     "preInstalledSw": "NA",
@@ -33,11 +33,14 @@ _LINUX = {
 
 @dataclass(frozen=True)
 class LivePrices:
+    """Prices in USD per hour by instance type; calling it looks one up, with the dated table as fallback."""
+
     on: date
+    """The day on which they were read."""
     on_demand: Mapping[str, float]
     spot: Mapping[str, float]
     problem: str = ""
-    """Why some or all are missing; the dated table stands in for them."""
+    """Why some or all are missing; the dated table replaces them."""
 
     def __call__(self, name: str, region: str, *, spot: bool = False) -> Price | None:
         usd = (self.spot if spot else self.on_demand).get(name)
@@ -46,35 +49,35 @@ class LivePrices:
         return Price(usd, "hour", self.on, SPOT_SOURCE if spot else SOURCE, True, region)
 
     @property
-    def known(self) -> bool:
+    def available(self) -> bool:
         return bool(self.on_demand)
 
 
-def live_prices(spec: ClusterSpec, account: Account) -> LivePrices:
-    """Never raises: a price that AWS does not tell is one of the table's."""
-    now, types = datetime.now(UTC), sorted(set(named(spec).values()))
+def fetch_live_prices(spec: ClusterSpec, account: Account) -> LivePrices:
+    """Return today's prices of the instance types in a spec; a error is reported in `problem`, never raised."""
+    now, types = datetime.now(UTC), sorted(set(list_type_names(spec).values()))
     on_demand: dict[str, float] = {}
     spot: dict[str, float] = {}
     problem = ""
     try:
         for name in types:
-            # One by one: those that were told before a refusal stay told.
-            if (usd := _on_demand(account.client("pricing", _ENDPOINT), name, account.region)) is not None:
+            # A refusal must not lose the prices that were read before it.
+            if (usd := _fetch_on_demand(account.client("pricing", _PRICING_REGION), name, account.region)) is not None:
                 on_demand[name] = usd
-        if wanted := _bought_as_spot(spec):
-            spot = _spot(account.client("ec2"), wanted, now)
-    except (ClientError, BotoCoreError) as failure:
-        call = f"{failure.operation_name}: " if isinstance(failure, ClientError) else ""
-        problem = f"{call}{classify_error(failure).code}"
-    except (LookupError, TypeError, ValueError, AttributeError) as odd:
-        problem = f"an answer of AWS in another shape: {odd!r}"
+        if spot_types := _list_spot_types(spec):
+            spot = _fetch_spot(account.client("ec2"), spot_types, now)
+    except (ClientError, BotoCoreError) as error:
+        call = f"{error.operation_name}: " if isinstance(error, ClientError) else ""
+        problem = f"{call}{classify_error(error).code}"
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        problem = f"unexpected response from AWS: {error!r}"
     if not problem and (missing := [name for name in types if name not in on_demand]):
         problem = f"the price list has no {', '.join(missing)}"
     return LivePrices(now.date(), on_demand, spot, problem)
 
 
-def hourly(product: Mapping[str, Any]) -> float | None:
-    """USD of one entry of the price list; None for what is not paid by the hour."""
+def read_usd_per_hour(product: Mapping[str, Any]) -> float | None:
+    """Return the USD per hour of an entry of the price list; None if it is not billed by the hour."""
     terms = product.get("terms", {}).get("OnDemand", {})
     for term in terms.values():
         for dimension in term["priceDimensions"].values():
@@ -84,31 +87,32 @@ def hourly(product: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _on_demand(pricing: Any, name: str, region: str) -> float | None:
-    asked = {"instanceType": name, "regionCode": region, **_LINUX}
-    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in asked.items()]
+def _fetch_on_demand(pricing: Any, name: str, region: str) -> float | None:
+    attributes = {"instanceType": name, "regionCode": region, **_LINUX_FILTERS}
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in attributes.items()]
     answer = pricing.get_products(ServiceCode="AmazonEC2", Filters=filters, MaxResults=10)
-    found = (hourly(json.loads(text)) for text in answer["PriceList"])
-    return next((usd for usd in found if usd is not None), None)
+    prices = (read_usd_per_hour(json.loads(text)) for text in answer["PriceList"])
+    return next((usd for usd in prices if usd is not None), None)
 
 
-def _spot(ec2: Any, types: list[str], now: datetime) -> dict[str, float]:
-    """The median over the zones of what it costs now: the moment asked for brings the last change of each zone."""
+def _fetch_spot(ec2: Any, types: list[str], now: datetime) -> dict[str, float]:
+    """Return the median over the zones; asking for this moment returns the latest price change of each zone."""
     pages = ec2.get_paginator("describe_spot_price_history").paginate(
         InstanceTypes=types, ProductDescriptions=["Linux/UNIX"], StartTime=now, EndTime=now
     )
-    return middle(entry for page in pages for entry in page["SpotPriceHistory"])
+    return compute_median_prices(entry for page in pages for entry in page["SpotPriceHistory"])
 
 
-def middle(entries: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def compute_median_prices(entries: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return, by instance type, the median over the zones of the latest price in each."""
     latest: dict[tuple[str, str], tuple[datetime, float]] = {}
     for entry in entries:
         key, at = (entry["InstanceType"], entry["AvailabilityZone"]), entry["Timestamp"]
         if key not in latest or latest[key][0] < at:
             latest[key] = (at, float(entry["SpotPrice"]))
     types = {name for name, _ in latest}
-    return {name: median(usd for (one, _), (_, usd) in latest.items() if one == name) for name in types}
+    return {name: median(usd for (type_, _), (_, usd) in latest.items() if type_ == name) for name in types}
 
 
-def _bought_as_spot(spec: ClusterSpec) -> list[str]:
+def _list_spot_types(spec: ClusterSpec) -> list[str]:
     return sorted({group.instance_type or "" for group in spec.groups.values() if "spot" in purchases(group)})

@@ -1,4 +1,4 @@
-"""In which availability zones AWS offers instance types."""
+"""The availability zones in which AWS offers instance types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def offered_zones(ec2: Any, instance_types: Sequence[str]) -> dict[str, list[str]]:
+def list_offered_zones(ec2: Any, instance_types: Sequence[str]) -> dict[str, list[str]]:
     """Return, by instance type, the zones of the region that offer it."""
     filters = [{"Name": "instance-type", "Values": list(instance_types)}]
     pages = ec2.get_paginator("describe_instance_type_offerings").paginate(

@@ -1,27 +1,36 @@
-"""What to do about a refusal of AWS that Pulumi's own resources bring back: they name a code, not a way on. Pure."""
+"""Fixes for AWS errors that Pulumi's own resources report with an error code only."""
 
 from __future__ import annotations
 
-_WAYS_ON = {
+_FIXES = {
     ("InsufficientInstanceCapacity", "InsufficientVolumeCapacity"): (
-        "that zone has none of it now: `{up}` again later goes on from here; a new cluster may name another zone first "
-        "(aws.zones), or another instance_type of controller or login"
+        "that zone has no capacity now: run `{up}` again later, it continues from here; a new cluster can name another "
+        "zone first (aws.zones), or another instance_type for controller or login"
     ),
-    ("ExpiredToken", "RequestExpired", "SSO session"): "log in again (`aws sso login`), then `{up}` goes on from here",
-    ("VcpuLimitExceeded", "LimitExceeded"): "ask for more under Service Quotas, then `{up}` goes on from here",
+    ("ExpiredToken", "RequestExpired", "SSO session"): (
+        "log in again (`aws sso login`), then run `{up}`, it continues from here"
+    ),
+    ("VcpuLimitExceeded", "LimitExceeded"): (
+        "request a higher quota under Service Quotas, then run `{up}`, it continues from here"
+    ),
     ("UnauthorizedOperation", "AccessDenied", "not authorized to perform"): (
-        "give whoever runs this the right that is named (docs/aws.md lists all), then `{up}` goes on from here"
+        "grant the caller the permission it names (docs/aws.md lists all), then run `{up}`, it continues from here"
     ),
     ("EntityAlreadyExists", "BucketAlreadyOwnedByYou", "BucketAlreadyExists"): (
-        "something else in the account has that name: another `name`, or remove what has it"
+        "another resource in the account has that name: choose another `name`, or remove that resource"
     ),
-    ("RequestLimitExceeded", "Throttling", "TooManyRequests"): "wait a minute, then `{up}` goes on from here",
+    ("RequestLimitExceeded", "Throttling", "TooManyRequests"): (
+        "wait a minute, then run `{up}`, it continues from here"
+    ),
 }
 
 
-def way_on(message: str, up: str) -> str:
-    """`up`: what to type. Empty where nothing can be said, or the message says it itself."""
+def explain_refusal(message: str, up: str) -> str:
+    """Return the fix for an error message; empty if none is known or the message has its own.
+
+    `up` is the command to type again.
+    """
     if " Fix: " in message:
         return ""
-    found = next((words for codes, words in _WAYS_ON.items() if any(code in message for code in codes)), "")
-    return found.format(up=up)
+    fix = next((fix for codes, fix in _FIXES.items() if any(code in message for code in codes)), "")
+    return fix.format(up=up)

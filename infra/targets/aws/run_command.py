@@ -1,4 +1,4 @@
-"""A script as root on a machine without SSH: SSM Run Command, waited for."""
+"""SSM Run Command: runs a script as root on a machine without SSH and waits for the result."""
 
 from __future__ import annotations
 
@@ -8,80 +8,81 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from bootstrap.transport.base import Completed, TransportError
-from infra.targets.aws.client import client
+from infra.targets.aws.client import create_client
 
 _POLL_S = 1.0
-_DONE = ("Success", "Failed", "TimedOut", "Cancelled", "Undeliverable", "Terminated")
-# A machine that has just started has not told Systems Manager yet.
-_UNKNOWN = "InvalidInstanceId"
-_NOT_YET = "InvocationDoesNotExist"
-_ONLINE_S = 120.0
-# What is not begun by then never is: a drain or a test that was given up must not happen an hour later, which is how
-# long Systems Manager keeps a command otherwise. It allows no less.
+_FINAL_STATES = ("Success", "Failed", "TimedOut", "Cancelled", "Undeliverable", "Terminated")
+# A machine that has just started has not registered with Systems Manager yet.
+_NOT_REGISTERED = "InvalidInstanceId"
+_NOT_DELIVERED = "InvocationDoesNotExist"
+_REGISTRATION_TIMEOUT_S = 120.0
+# Systems Manager otherwise keeps a command for an hour: a drain or test that timed out here must not start later.
+# It allows no shorter delivery timeout than this.
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html
-_LEAST_DELIVERY_S = 30
-# Systems Manager hands back so many characters and drops the rest without a word in the status.
+_SHORTEST_DELIVERY_S = 30
+# Systems Manager returns this many characters of output and drops the remainder silently.
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetCommandInvocation.html
-_LONGEST = 24_000
+_MAX_OUTPUT_CHARACTERS = 24_000
 
 
 def run(region: str, instance: str, script: str, timeout_s: float) -> Completed:
-    """Raises TransportError where no exit code came back in time."""
+    """Run a script and return its result; raise TransportError if no exit code arrives in time."""
     try:
-        return _waited_for(region, instance, script, timeout_s)
-    except ClientError as refused:
-        code = refused.response["Error"]["Code"]
-        raise TransportError(instance, f"Systems Manager does not reach it ({code})") from refused
-    except BotoCoreError as failure:
-        raise TransportError(instance, f"Systems Manager does not answer ({failure})") from failure
+        return _run_and_wait(region, instance, script, timeout_s)
+    except ClientError as error:
+        code = error.response["Error"]["Code"]
+        raise TransportError(instance, f"Systems Manager does not reach it ({code})") from error
+    except BotoCoreError as error:
+        raise TransportError(instance, f"Systems Manager does not answer ({error})") from error
 
 
-def look_at(region: str, instance: str) -> str:
-    """A shell that needs nothing of what a machine becomes: neither users nor keys nor a name."""
+def render_session_command(region: str, instance: str) -> str:
+    """Return the command that opens a shell, which works even before the machine has users, keys or a name."""
     return f"`aws ssm start-session --region {region} --target {instance}`"
 
 
-def _waited_for(region: str, instance: str, script: str, timeout_s: float) -> Completed:
-    ssm = client("ssm", region)
+def _run_and_wait(region: str, instance: str, script: str, timeout_s: float) -> Completed:
+    ssm = create_client("ssm", region)
     deadline = time.monotonic() + timeout_s
-    command = _send(ssm, instance, script, timeout_s, min(deadline, time.monotonic() + _ONLINE_S))
+    command = _send(ssm, instance, script, timeout_s, min(deadline, time.monotonic() + _REGISTRATION_TIMEOUT_S))
     while time.monotonic() < deadline:
-        found = _look(ssm, command, instance)
-        if found.get("Status") in _DONE:
-            return _completed(instance, found)
+        invocation = _get_invocation(ssm, command, instance)
+        if invocation.get("Status") in _FINAL_STATES:
+            return _to_completed(instance, invocation)
         time.sleep(_POLL_S)
-    raise TransportError(instance, f"no answer within {timeout_s:.0f} s", look_at(region, instance))
+    raise TransportError(instance, f"no answer within {timeout_s:.0f} s", render_session_command(region, instance))
 
 
 def _send(ssm: Any, instance: str, script: str, timeout_s: float, deadline: float) -> str:
     while True:
         try:
-            sent = ssm.send_command(
+            response = ssm.send_command(
                 InstanceIds=[instance],
                 DocumentName="AWS-RunShellScript",
-                TimeoutSeconds=max(_LEAST_DELIVERY_S, int(timeout_s)),
+                TimeoutSeconds=max(_SHORTEST_DELIVERY_S, int(timeout_s)),
                 Parameters={"commands": [script], "executionTimeout": [str(int(timeout_s))]},
             )
-            return str(sent["Command"]["CommandId"])
+            return str(response["Command"]["CommandId"])
         except ClientError as error:
-            if error.response["Error"]["Code"] != _UNKNOWN or time.monotonic() > deadline:
+            if error.response["Error"]["Code"] != _NOT_REGISTERED or time.monotonic() > deadline:
                 raise
         time.sleep(_POLL_S)
 
 
-def _completed(instance: str, found: dict[str, Any]) -> Completed:
-    out = found["StandardOutputContent"]
-    # Half an answer reads like a whole one: jobs at its end would not be seen.
-    if len(out) >= _LONGEST:
-        raise TransportError(instance, f"its answer is longer than the {_LONGEST} characters that come back")
-    return Completed(found["ResponseCode"], out, found["StandardErrorContent"])
+def _to_completed(instance: str, invocation: dict[str, Any]) -> Completed:
+    output = invocation["StandardOutputContent"]
+    # Truncated output looks complete: jobs at its end would be missed.
+    if len(output) >= _MAX_OUTPUT_CHARACTERS:
+        message = f"its output is longer than the {_MAX_OUTPUT_CHARACTERS} characters that Systems Manager returns"
+        raise TransportError(instance, message)
+    return Completed(invocation["ResponseCode"], output, invocation["StandardErrorContent"])
 
 
-def _look(ssm: Any, command: str, instance: str) -> dict[str, Any]:
+def _get_invocation(ssm: Any, command: str, instance: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = ssm.get_command_invocation(CommandId=command, InstanceId=instance)
+        invocation: dict[str, Any] = ssm.get_command_invocation(CommandId=command, InstanceId=instance)
     except ClientError as error:
-        if error.response["Error"]["Code"] != _NOT_YET:
+        if error.response["Error"]["Code"] != _NOT_DELIVERED:
             raise
         return {}
-    return found
+    return invocation

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-_SSM = (
+_PROXY_COMMAND = (
     "aws ssm start-session --target %h --document-name AWS-StartSSHSession --parameters portNumber=%p --region {region}"
 )
 
 
-def through_session_manager(region: str) -> str:
+def render_proxy_command(region: str) -> str:
     """Return the ProxyCommand of ssh for machines in a region."""
-    return _SSM.format(region=region)
+    return _PROXY_COMMAND.format(region=region)

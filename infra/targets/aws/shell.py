@@ -1,4 +1,4 @@
-"""SSH to nodes on AWS: what it needs on this side, and the way to nodes that are launched by name."""
+"""SSH to nodes on AWS: the programs it needs on this machine, and the options for nodes that Slurm launches."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import shutil
 
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
-from infra.targets.aws.instances import asking, instances
-from infra.targets.aws.session_manager import through_session_manager
+from infra.targets.aws.instances import list_instances, translate_errors
+from infra.targets.aws.session_manager import render_proxy_command
 from infra.targets.target import Deployment
 
-# Without them ssh says "Connection closed by UNKNOWN port 65535".
+# Without them ssh only reports "Connection closed by UNKNOWN port 65535".
 _TOOLS = {
     "aws": "install the AWS CLI (docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html)",
     "session-manager-plugin": "install the Session Manager plugin "
@@ -19,26 +19,26 @@ _TOOLS = {
 
 
 def check_tools() -> None:
-    """Raise Stop where a program that SSH through Session Manager needs is missing."""
+    """Raise Stop if a program that SSH through Session Manager needs is missing."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
-        what = f"nodes on AWS are reached through Session Manager, and this machine has no {' and no '.join(missing)}"
-        raise Stop(what, "; ".join(_TOOLS[tool] for tool in missing))
+        message = f"SSH to AWS nodes uses Session Manager, but this machine has no {' and no '.join(missing)}"
+        raise Stop(message, "; ".join(_TOOLS[tool] for tool in missing))
 
 
-def ssh_options(deployment: Deployment, node: str) -> list[str]:
-    """Return options of ssh for a node that is launched by name: EC2 says which machine has the name now."""
-    with asking("machines", deployment.region):
-        every = instances(deployment.region, deployment.cluster, deployment.stack)
-    machine = next((instance for instance in reversed(every) if instance.name == node), None)
+def get_ssh_options(deployment: Deployment, node: str) -> list[str]:
+    """Return the options of ssh for a node that Slurm launches, by the instance that has its name now."""
+    with translate_errors("machines", deployment.region):
+        instances = list_instances(deployment.region, deployment.cluster, deployment.stack)
+    machine = next((instance for instance in reversed(instances) if instance.name == node), None)
     if machine is None or machine.state != "running":
-        what = (
+        message = (
             f"node {node} has no machine now" if machine is None else f"the machine of node {node} is {machine.state}"
         )
-        raise Stop(what, f"a job brings it up: `{typed('ssh', deployment.stack, then=f'srun -w {node} true')}`")
-    chosen = {
+        raise Stop(message, f"start it with a job: `{typed('ssh', deployment.stack, then=f'srun -w {node} true')}`")
+    options = {
         "HostName": machine.id,
         "HostKeyAlias": node,
-        "ProxyCommand": through_session_manager(deployment.region),
+        "ProxyCommand": render_proxy_command(deployment.region),
     }
-    return [part for key, value in chosen.items() for part in ("-o", f"{key}={value}")]
+    return [argument for key, value in options.items() for argument in ("-o", f"{key}={value}")]

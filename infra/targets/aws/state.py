@@ -1,4 +1,4 @@
-"""Where a stack's cluster on AWS is, by the stack's own state, whatever became of the stack file."""
+"""The cluster, region and account that a stack's own state names, even if the stack file has changed since."""
 
 from __future__ import annotations
 
@@ -10,73 +10,76 @@ from typing import Any
 
 from cluster import names
 
-_PROVIDER = "pulumi:providers:aws"
-_RESOLVED = ":AwsResolved"
-_OF_AWS = "aws:"
+_PROVIDER_TYPE = "pulumi:providers:aws"
+_RESOLVED_SUFFIX = ":AwsResolved"
+_AWS_PREFIX = "aws:"
+_ARN_FIELDS = 6
+_ARN_ACCOUNT = 4
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a state says; empty where it does not."""
+class StateRecord:
+    """What a state says about its cluster; a value is empty if the state does not have it."""
 
     cluster: str
     region: str
     account: str
 
 
-def made(state: Path) -> Made | None:
-    """None for a state that holds nothing of AWS, or cannot be read."""
-    resources = _resources(state)
-    providers = [one for one in resources if one.get("type") == _PROVIDER]
+def read_state_record(state: Path) -> StateRecord | None:
+    """Return what a state says; None if it has no AWS resources or cannot be read."""
+    resources = _read_resources(state)
+    providers = [resource for resource in resources if resource.get("type") == _PROVIDER_TYPE]
     if not providers:
         return None
-    return Made(
-        cluster=next(_clusters(resources), ""),
-        region=str(_part(providers[0], "inputs").get("region", "")),
-        account=next(_accounts(resources), ""),
+    return StateRecord(
+        cluster=next(_find_clusters(resources), ""),
+        region=str(_get_object(providers[0], "inputs").get("region", "")),
+        account=next(_find_accounts(resources), ""),
     )
 
 
-def _clusters(resources: list[Mapping[str, Any]]) -> Iterator[str]:
-    """By the tags that the provider puts on everything, and by what carries them."""
-    for one in resources:
-        if one.get("type") == _PROVIDER:
-            yield from _tagged(_object(_part(one, "inputs").get("defaultTags")).get("tags"))
-        elif str(one.get("type", "")).startswith(_OF_AWS):
-            yield from _tagged(_part(one, "outputs").get("tagsAll"))
+def _find_clusters(resources: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield cluster names from the provider's default tags and from the tags of resources."""
+    for resource in resources:
+        if resource.get("type") == _PROVIDER_TYPE:
+            yield from _read_cluster_tag(_to_object(_get_object(resource, "inputs").get("defaultTags")).get("tags"))
+        elif str(resource.get("type", "")).startswith(_AWS_PREFIX):
+            yield from _read_cluster_tag(_get_object(resource, "outputs").get("tagsAll"))
 
 
-def _accounts(resources: list[Mapping[str, Any]]) -> Iterator[str]:
-    """As it was asked for once; of storage that was kept the addresses still say it."""
-    for one in resources:
-        if str(one.get("type", "")).endswith(_RESOLVED):
-            yield from filter(str.isdigit, [str(_part(one, "outputs").get("account"))])
-    for one in resources:
-        fields = str(_part(one, "outputs").get("arn", "")).split(":", 5)
-        if str(one.get("type", "")).startswith(_OF_AWS) and len(fields) > 5 and fields[4].isdigit():  # noqa: PLR2004
-            yield fields[4]
+def _find_accounts(resources: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the account that the build resolved, then those in ARNs, which storage that teardown kept still has."""
+    for resource in resources:
+        if str(resource.get("type", "")).endswith(_RESOLVED_SUFFIX):
+            yield from filter(str.isdigit, [str(_get_object(resource, "outputs").get("account"))])
+    for resource in resources:
+        fields = str(_get_object(resource, "outputs").get("arn", "")).split(":", _ARN_FIELDS - 1)
+        is_aws = str(resource.get("type", "")).startswith(_AWS_PREFIX)
+        if is_aws and len(fields) == _ARN_FIELDS and fields[_ARN_ACCOUNT].isdigit():
+            yield fields[_ARN_ACCOUNT]
 
 
-def _tagged(tags: Any) -> Iterator[str]:
-    yield from filter(None, [str(_object(tags).get(names.CLUSTER) or "")])
+def _read_cluster_tag(tags: Any) -> Iterator[str]:
+    yield from filter(None, [str(_to_object(tags).get(names.CLUSTER) or "")])
 
 
-def _resources(state: Path) -> list[Mapping[str, Any]]:
+def _read_resources(state: Path) -> list[Mapping[str, Any]]:
     try:
-        found = json.loads(state.read_text())["checkpoint"]["latest"]["resources"]
-        return [one for one in found if isinstance(one, dict)]
+        resources = json.loads(state.read_text())["checkpoint"]["latest"]["resources"]
+        return [resource for resource in resources if isinstance(resource, dict)]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
 
-def _part(resource: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return _object(resource.get(name))
+def _get_object(resource: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return _to_object(resource.get(name))
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    """Pulumi keeps a provider's nested settings as JSON text."""
+def _to_object(value: Any) -> Mapping[str, Any]:
+    """Return a mapping; Pulumi stores a provider's nested settings as JSON text."""
     try:
-        read = json.loads(value) if isinstance(value, str) else value
+        decoded = json.loads(value) if isinstance(value, str) else value
     except ValueError:
         return {}
-    return read if isinstance(read, dict) else {}
+    return decoded if isinstance(decoded, dict) else {}

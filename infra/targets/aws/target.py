@@ -15,10 +15,11 @@ from cluster.spec import ClusterSpec, Issue
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.plan import BuildPlan
-from infra.targets.aws import refusals, state
+from infra.targets.aws import refusals
 from infra.targets.aws.cost import cost
 from infra.targets.aws.plan import budget, machines
 from infra.targets.aws.spec import CAPABILITIES, Aws, region_of
+from infra.targets.aws.state import read_state_record
 from infra.targets.aws.validate import registry, update
 from infra.targets.aws.validate.budget import BY_PRICE
 from infra.targets.cost import Cost, Quote
@@ -72,7 +73,7 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
     def quote(self, spec: ClusterSpec, console: Console) -> Quote:
         from infra.targets.aws import account
 
-        return account.quote(spec, console)
+        return account.quote_cost(spec, console)
 
     def region(self, spec: ClusterSpec) -> str:
         return region_of(spec)
@@ -83,14 +84,14 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
     def preflight(self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console) -> Flight | None:
         from infra.targets.aws import account
 
-        return account.preflight(spec, issues, state.made(stack.state), console)
+        return account.check_with_account(spec, issues, read_state_record(stack.state), console)
 
     def clear(
         self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console, *, full: bool
     ) -> Flight:
         from infra.targets.aws import account
 
-        return account.clear(spec, issues, state.made(stack.state), console, full=full)
+        return account.clear_for_creation(spec, issues, read_state_record(stack.state), console, full=full)
 
     def build(self, plan: BuildPlan, context: Context) -> Built:
         from infra.targets.aws.build.cluster import AwsCluster
@@ -115,19 +116,19 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
         plugin.ensure(home, console.say)
 
     def explain_failure(self, message: str, again: str) -> str:
-        return refusals.way_on(message, again)
+        return refusals.explain_refusal(message, again)
 
     def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:
-        return update.shrunk(old, new)
+        return update.check_shrinking(old, new)
 
     def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:
-        if not update.is_image(path):
+        if not update.is_image_field(path):
             return None
-        return [node.name for node in self.plan(spec).members if update.has_image(path, spec, node.group)]
+        return [node.name for node in self.plan(spec).members if update.uses_image(path, spec, node.group)]
 
     def deployment(self, stack: StackHome, cluster: str, spec: ClusterSpec | None) -> Deployment:
         """Return the place that the state names; the stack file may have been changed since."""
-        in_state = state.made(stack.state)
+        in_state = read_state_record(stack.state)
         region = (in_state and in_state.region) or (region_of(spec) if spec else "")
         if not cluster or not region:
             what = "which cluster it is" if not cluster else f"in which region cluster {cluster} is"
@@ -135,7 +136,7 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
         return Deployment(cluster, stack.name, region, in_state.account if in_state else "")
 
     def deployment_in_state(self, stack: StackHome, spec: ClusterSpec | None) -> Deployment | None:
-        in_state = state.made(stack.state)
+        in_state = read_state_record(stack.state)
         if in_state is None:
             return None
         return self.deployment(stack, in_state.cluster or (spec.name if spec else ""), spec)
@@ -147,14 +148,14 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
             check_account(deployment.cluster, deployment.account, deployment.region)
 
     def queue(self, deployment: Deployment) -> JobQueue:
-        from infra.targets.aws.queue import queue_at
+        from infra.targets.aws.queue import open_queue
 
-        return queue_at(deployment.region, deployment.cluster, deployment.stack)
+        return open_queue(deployment.region, deployment.cluster, deployment.stack)
 
     def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:
-        from infra.targets.aws.facts import gather
+        from infra.targets.aws.facts import gather_facts
 
-        return gather(inventory, deployment.region, stack.name)
+        return gather_facts(inventory, deployment.region, stack.name)
 
     def check_shell_tools(self) -> None:
         from infra.targets.aws.shell import check_tools
@@ -162,16 +163,16 @@ class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
         check_tools()
 
     def ssh_options(self, deployment: Deployment, node: str) -> list[str]:
-        from infra.targets.aws.shell import ssh_options
+        from infra.targets.aws.shell import get_ssh_options
 
-        return ssh_options(deployment, node)
+        return get_ssh_options(deployment, node)
 
     def leftovers(self, deployment: Deployment) -> Leftovers:
-        from infra.targets.aws import leftovers
+        from infra.targets.aws.leftovers.search import find_leftovers
 
-        return leftovers.find(deployment.cluster, deployment.region)
+        return find_leftovers(deployment.cluster, deployment.region)
 
     def remove(self, leftover: Leftover, until: float) -> None:
-        from infra.targets.aws import leftovers
+        from infra.targets.aws.leftovers.search import remove_leftover
 
-        leftovers.remove(leftover, until)
+        remove_leftover(leftover, until)

@@ -14,7 +14,7 @@ from cluster.spec import ClusterSpec
 from infra.home import Home
 from infra.resources import access
 from infra.resources.properties import Properties, changed
-from infra.targets.aws.session_manager import through_session_manager
+from infra.targets.aws.session_manager import render_proxy_command
 
 _INPUTS = ("inventory", "spec", "stack", "region", "ssh_private_key")
 
@@ -86,7 +86,7 @@ def _ssh_config(folder: Path, inventory: Inventory, spec: ClusterSpec, region: s
         yield f"Host {node.name}"
         yield f"  HostName {node.machine_id}"
         yield f"  HostKeyAlias {node.name}"
-        yield f"  ProxyCommand {through_session_manager(region)}"
+        yield f"  ProxyCommand {render_proxy_command(region)}"
     yield "Host *"
     yield f"  User {next(iter(spec.users), 'root')}"
     yield f'  IdentityFile "{folder / "id_ed25519"}"'

@@ -18,7 +18,7 @@ from bootstrap.progress import Event, emit
 from cluster.names import CONTROLLER
 from infra.resources.problem import Problem
 from infra.resources.properties import Properties, changed, unknown
-from infra.targets.aws.client import client
+from infra.targets.aws.client import create_client
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
 
@@ -51,7 +51,7 @@ class NodeReportsProvider(ResourceProvider):
         return UpdateResult(news | _wait(news))
 
     def read(self, id_: str, props: Properties) -> ReadResult:
-        reports = _read_reports(client("ssm", props["region"]), props["cluster"])
+        reports = _read_reports(create_client("ssm", props["region"]), props["cluster"])
         return ReadResult(id_, props | {"pending": _expected(props).unfinished(reports)})
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
@@ -60,7 +60,7 @@ class NodeReportsProvider(ResourceProvider):
 
     def delete(self, _id: str, props: Properties) -> None:
         """Delete the reports; with the controller also those of the nodes that it launched."""
-        ssm, cluster = client("ssm", props["region"]), props["cluster"]
+        ssm, cluster = create_client("ssm", props["region"]), props["cluster"]
         nodes = list(_read_reports(ssm, cluster) if CONTROLLER in props["nodes"] else props["nodes"])
         for batch in _batches([parameters.node(cluster, node) for node in nodes], PARAMETER_BATCH):
             ssm.delete_parameters(Names=batch)
@@ -160,7 +160,7 @@ def _describe_loss(id_: str, raw: Mapping[str, Any] | None) -> str:
 
 
 def _wait(props: Properties, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S) -> Properties:
-    expected, ssm = _expected(props), client("ssm", props["region"])
+    expected, ssm = _expected(props), create_client("ssm", props["region"])
     before = _read_reports(ssm, props["cluster"])
     _set_up_again(ssm, expected.stale_instances(before), props["script"])
     deadline, ec2_poll = time.monotonic() + timeout_s, time.monotonic() + EC2_POLL_S
@@ -234,7 +234,7 @@ def _failure_problem(failures: Sequence[NodeFailure]) -> Problem:
 
 def _check_machines(region: str, instances: Mapping[str, str]) -> None:
     """Raise Problem where a machine will never report."""
-    lost = find_lost_machines(client("ec2", region), instances)
+    lost = find_lost_machines(create_client("ec2", region), instances)
     if not lost:
         return
     for node, reason in lost.items():

@@ -16,8 +16,8 @@ from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider,
 
 from infra.resources.problem import Problem
 from infra.resources.properties import Properties
-from infra.targets.aws.client import client
-from infra.targets.aws.offerings import offered_zones
+from infra.targets.aws.client import create_client
+from infra.targets.aws.offerings import list_offered_zones
 from infra.targets.aws.plan import images
 
 
@@ -41,7 +41,7 @@ class ResolvedProvider(ResourceProvider):
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
-        identity = client("sts", props["region"]).get_caller_identity()
+        identity = create_client("sts", props["region"]).get_caller_identity()
         account = {"account": identity["Account"], "partition": identity["Arn"].split(":")[1]}
         return CreateResult(f"resolved-{props['region']}", props | account | _look_up(props, {}))
 
@@ -94,7 +94,7 @@ def _look_up(props: Properties, olds: Properties) -> Properties:
 
 
 def _images(region: str, parameters: Mapping[str, str], olds: Mapping[str, str]) -> dict[str, str]:
-    ssm = client("ssm", region)
+    ssm = create_client("ssm", region)
     return {kind: olds.get(kind) or _image(ssm, region, kind, path) for kind, path in parameters.items()}
 
 
@@ -111,7 +111,7 @@ def _image(ssm: object, region: str, kind: str, path: str) -> str:
 def _zone(region: str, instance_types: Sequence[str], chosen: str) -> str:
     if not instance_types:
         return ""
-    offered = offered_zones(client("ec2", region), sorted(set(instance_types)))
+    offered = list_offered_zones(create_client("ec2", region), sorted(set(instance_types)))
     common = sorted(set.intersection(*map(set, offered.values())))
     if chosen and chosen not in common:
         missing = ", ".join(name for name, zones in offered.items() if chosen not in zones)
@@ -129,7 +129,7 @@ def _subnet_zones(region: str, subnet_ids: Sequence[str], olds: Mapping[str, str
     if not new:
         return {subnet: olds[subnet] for subnet in subnet_ids}
     with _existing("network.subnet_ids", "private subnets of network.vpc_id, in this region and account"):
-        described = client("ec2", region).describe_subnets(SubnetIds=new)["Subnets"]
+        described = create_client("ec2", region).describe_subnets(SubnetIds=new)["Subnets"]
     zones = {**olds, **{subnet["SubnetId"]: subnet["AvailabilityZone"] for subnet in described}}
     _check_one_per_zone({subnet: zones[subnet] for subnet in subnet_ids})
     return {subnet: zones[subnet] for subnet in subnet_ids}
@@ -148,7 +148,7 @@ def _vpc_cidr(region: str, vpc_id: str | None) -> str:
     if not vpc_id:
         return ""
     with _existing("network.vpc_id", "a VPC of this region and account"):
-        cidr: str = client("ec2", region).describe_vpcs(VpcIds=[vpc_id])["Vpcs"][0]["CidrBlock"]
+        cidr: str = create_client("ec2", region).describe_vpcs(VpcIds=[vpc_id])["Vpcs"][0]["CidrBlock"]
     return cidr
 
 
@@ -171,7 +171,7 @@ def _filesystem(region: str, id_: str) -> dict[str, str]:
     if lustre := _lustre(region, id_):
         return lustre
     try:
-        client("efs", region).describe_file_systems(FileSystemId=id_)
+        create_client("efs", region).describe_file_systems(FileSystemId=id_)
     except ClientError as error:
         what = f"{region} has neither an FSx nor an EFS filesystem {id_} ({error.response['Error']['Code']})"
         raise Problem("storage", what, "write the id of a filesystem of this region and account") from None
@@ -180,7 +180,7 @@ def _filesystem(region: str, id_: str) -> dict[str, str]:
 
 def _lustre(region: str, id_: str) -> dict[str, str] | None:
     try:
-        described = client("fsx", region).describe_file_systems(FileSystemIds=[id_])["FileSystems"]
+        described = create_client("fsx", region).describe_file_systems(FileSystemIds=[id_])["FileSystems"]
     except ClientError as error:
         if error.response["Error"]["Code"] != "FileSystemNotFound":
             raise

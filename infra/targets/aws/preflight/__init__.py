@@ -1,6 +1,6 @@
-"""The pre-flight: what only the account can say about a cluster, before anything exists."""
+"""The pre-flight: checks of a spec that only the account can answer, before any resource exists."""
 
-from infra.targets.aws.preflight.account import Account, credentials
-from infra.targets.aws.preflight.checks import Asking, Found, preflight
+from infra.targets.aws.preflight.account import Account, load_session
+from infra.targets.aws.preflight.checks import PreflightOptions, PreflightResult, run_preflight
 
-__all__ = ["Account", "Asking", "Found", "credentials", "preflight"]
+__all__ = ["Account", "PreflightOptions", "PreflightResult", "load_session", "run_preflight"]

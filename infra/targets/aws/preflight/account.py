@@ -1,4 +1,4 @@
-"""The account behind the credentials: clients that never wait long, and who is asking."""
+"""The account that the credentials belong to: clients with short timeouts, and the caller's identity."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ from cluster.spec.issue import Issue, error, warning
 from infra.resources.problem import Problem
 from infra.targets.aws.launcher.errors import classify_error
 
-# Whole calls have to fit into what a person waits for: two tries, each soon given up.
-_SHORT = Config(connect_timeout=3, read_timeout=6, retries={"mode": "standard", "total_max_attempts": 2})
-# Enabled in every account.
-_ALWAYS_ON = "us-east-1"
+# A user waits for the whole pre-flight: two attempts, each with a short timeout.
+_SHORT_TIMEOUTS = Config(connect_timeout=3, read_timeout=6, retries={"mode": "standard", "total_max_attempts": 2})
+# This region is enabled in every account.
+_DEFAULT_REGION = "us-east-1"
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
-# A session of IAM Identity Center or of `aws login` that ended, or was never begun: AWS is not even asked then.
+# The session of IAM Identity Center or `aws login` has ended or never began; the library raises before calling AWS.
 _NO_SESSION = (SSOError, LoginError, TokenRetrievalError)
 _WHERE = "aws.region"
 
 
 @dataclass(frozen=True)
 class Identity:
+    """The caller as STS reports it."""
+
     account: str
     arn: str
 
@@ -45,28 +47,30 @@ class Identity:
 
 
 class Account:
+    """A region of the caller's account."""
+
     def __init__(self, session: boto3.Session, region: str) -> None:
         self.region = region
         self._session, self._lock = session, threading.Lock()
         self._clients: dict[tuple[str, str], Any] = {}
 
     def client(self, service: str, region: str | None = None) -> Any:
-        """One for each service: clients may be shared by threads, making them may not."""
+        """Return the client of a service; threads may share clients, but not create them at the same time."""
         key = (service, region or self.region)
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = self._session.client(service, region_name=key[1], config=_SHORT)
+                self._clients[key] = self._session.client(service, region_name=key[1], config=_SHORT_TIMEOUTS)
             return self._clients[key]
 
     def identity(self) -> Identity:
-        return self._identity(self.region)
+        return self._get_identity(self.region)
 
-    def _identity(self, region: str) -> Identity:
-        said = self.client("sts", region).get_caller_identity()
-        return Identity(said["Account"], said["Arn"])
+    def _get_identity(self, region: str) -> Identity:
+        response = self.client("sts", region).get_caller_identity()
+        return Identity(response["Account"], response["Arn"])
 
-    def why_not(self, failure: ClientError | BotoCoreError) -> Iterator[Issue]:
-        """What a refused or missing identity means."""
+    def explain_failure(self, failure: ClientError | BotoCoreError) -> Iterator[Issue]:
+        """Yield what a failure to get the identity means."""
         fault = classify_error(failure)
         if fault.code in _EXPIRED or isinstance(failure, _NO_SESSION):
             yield error(
@@ -76,15 +80,13 @@ class Account:
                 "log in again: `aws sso login`, or new keys",
             )
         elif isinstance(failure, (ConnectionError, HTTPClientError)):
-            message = f"AWS does not answer ({type(failure).__name__}): the account was not looked at"
-            yield warning("aws_silent", _WHERE, message, "look at the network and the proxy, then run it again")
+            message = f"AWS does not answer ({type(failure).__name__}): the account was not checked"
+            yield warning("aws_silent", _WHERE, message, "check the network and the proxy, then run it again")
         elif fault.kind == "throttle":
-            message = f"AWS asks to wait ({fault.code}): the account was not looked at"
+            message = f"AWS throttles requests ({fault.code}): the account was not checked"
             yield warning("aws_busy", _WHERE, message, "run it again in a minute")
-        elif elsewhere := self._elsewhere():
-            message = (
-                f"the credentials are good, but not in {self.region}: account {elsewhere.account} has not enabled it"
-            )
+        elif other := self._get_default_identity():
+            message = f"the credentials are valid, but not in {self.region}: account {other.account} has not enabled it"
             fix = f"`aws account enable-region --region-name {self.region}`, or another region"
             yield error("region_not_enabled", _WHERE, message, fix)
         else:
@@ -93,25 +95,27 @@ class Account:
                 "credentials_refused", _WHERE, message, "`aws sts get-caller-identity` must work; then run it again"
             )
 
-    def _elsewhere(self) -> Identity | None:
-        """Who the credentials belong to in a region that is always on."""
-        if self.region == _ALWAYS_ON:
+    def _get_default_identity(self) -> Identity | None:
+        """Return the identity in a region that is always enabled."""
+        if self.region == _DEFAULT_REGION:
             return None
         try:
-            return self._identity(_ALWAYS_ON)
+            return self._get_identity(_DEFAULT_REGION)
         except (ClientError, BotoCoreError):
             return None
 
 
-def credentials(*, metadata: bool) -> boto3.Session | None:
-    """None where there are none; `metadata`: whether the machine's own role is asked for, which outside EC2 means
-    seconds of waiting for nobody."""
+def load_session(*, metadata: bool) -> boto3.Session | None:
+    """Return a session with credentials; None if there are none.
+
+    `metadata` includes the role of the instance, which outside EC2 takes seconds to time out.
+    """
     try:
         core = get_session()
         if not metadata:
             core.get_component("credential_provider").remove("iam-role")
-        made = boto3.Session(botocore_session=core)
-        return made if made.get_credentials() else None
-    except BotoCoreError as bad:
-        what = f"the credentials cannot be read ({type(bad).__name__}: {bad})"
-        raise Problem("aws", what, "mend AWS_PROFILE or ~/.aws, or unset it to do without an account") from None
+        session = boto3.Session(botocore_session=core)
+        return session if session.get_credentials() else None
+    except BotoCoreError as failure:
+        message = f"the credentials cannot be read ({type(failure).__name__}: {failure})"
+        raise Problem("aws", message, "correct AWS_PROFILE or ~/.aws, or unset it to work without an account") from None

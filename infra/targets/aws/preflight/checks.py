@@ -1,4 +1,4 @@
-"""The checks of the pre-flight, asked all at once and for no longer than a person waits."""
+"""The checks of the pre-flight, which run in parallel and stop at a deadline."""
 
 from __future__ import annotations
 
@@ -25,125 +25,131 @@ from infra.targets.aws.preflight import (
     reservations,
 )
 from infra.targets.aws.preflight.account import Account, Identity
-from infra.targets.aws.preflight.subject import Running, Subject, running
+from infra.targets.aws.preflight.subject import RunningInstance, Subject, list_running_instances
 
 DEADLINE_S = 18.0
 
 
 @dataclass(frozen=True)
 class Check:
+    """A question to the account, whose answer may be issues of the spec."""
+
     what: str
     where: str
-    """The property it is about, where no answer comes."""
+    """The property to name if no answer comes."""
     run: Callable[[Subject], Iterable[Issue]]
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("the name", "name", ownership.name_is_free),
-    Check("vCPU quotas", "groups", quotas.vcpus),
-    Check("network quotas", "network", quotas.networks),
-    Check("zones", "aws.zones", offerings.offered),
-    Check("reservations", "groups", reservations.fitting),
-    Check("the VPC", "network.vpc_id", existing_network.usable),
-    Check("filesystems", "storage", existing_storage.filesystems),
-    Check("buckets", "storage", existing_storage.buckets),
-    Check("images", "aws.ami", images.fitting),
-    Check("key and boundary", "aws", permissions.given),
-    Check("rights", "aws", permissions.allowed),
-    Check("launches", "groups", launches.possible),
+    Check("the name", "name", ownership.check_name),
+    Check("vCPU quotas", "groups", quotas.check_vcpus),
+    Check("network quotas", "network", quotas.check_networks),
+    Check("zones", "aws.zones", offerings.check_zones),
+    Check("reservations", "groups", reservations.check_reservations),
+    Check("the VPC", "network.vpc_id", existing_network.check_network),
+    Check("filesystems", "storage", existing_storage.check_filesystems),
+    Check("buckets", "storage", existing_storage.check_buckets),
+    Check("images", "aws.ami", images.check_images),
+    Check("key and boundary", "aws", permissions.check_key_and_boundary),
+    Check("rights", "aws", permissions.check_permissions),
+    Check("launches", "groups", launches.check_launches),
 )
 
 
 @dataclass(frozen=True)
-class Found:
+class PreflightResult:
+    """The issues of a pre-flight, and who ran it."""
+
     identity: Identity | None
-    """Who asked; None where AWS did not say."""
+    """None if AWS did not confirm the caller."""
     issues: tuple[Issue, ...]
     seconds: float
 
 
 @dataclass(frozen=True)
-class Asking:
-    """How long, what, and who is told what is still open."""
+class PreflightOptions:
+    """The checks to run, for how long, and where to report progress."""
 
     deadline_s: float = DEADLINE_S
     checks: tuple[Check, ...] = CHECKS
-    tell: Callable[[str], None] = lambda _: None
-    made_in: str | None = None
-    """The account that this stack's cluster is in, empty where nobody wrote it down; None where there is none yet."""
+    report: Callable[[str], None] = lambda _: None
+    existing_account: str | None = None
+    """The account of the stack's cluster: empty if the state does not name it, None if there is no cluster yet."""
 
 
-def preflight(spec: ClusterSpec, account: Account, asking: Asking) -> Found:
-    """Reads and simulates; creates nothing."""
-    began = time.monotonic()
-    asking.tell(f"asking AWS in {account.region}: who am I")
+def run_preflight(spec: ClusterSpec, account: Account, options: PreflightOptions) -> PreflightResult:
+    """Run the checks, which only read and simulate, and return their issues."""
+    started = time.monotonic()
+    options.report(f"asking AWS in {account.region}: who am I")
     try:
         identity = account.identity()
     except (ClientError, BotoCoreError) as failure:
-        return Found(None, tuple(account.why_not(failure)), time.monotonic() - began)
-    if other := tuple(ownership.same_account(identity, asking.made_in or "")):
-        return Found(identity, other, time.monotonic() - began)
-    subject = Subject(spec, account, identity, _running(account, spec.name), made=asking.made_in is not None)
-    issues = tuple(_all_at_once(subject, asking, began + asking.deadline_s))
-    return Found(identity, issues, time.monotonic() - began)
+        return PreflightResult(None, tuple(account.explain_failure(failure)), time.monotonic() - started)
+    if mismatch := tuple(ownership.check_same_account(identity, options.existing_account or "")):
+        return PreflightResult(identity, mismatch, time.monotonic() - started)
+    subject = Subject(
+        spec, account, identity, _list_running(account, spec.name), exists=options.existing_account is not None
+    )
+    issues = tuple(_run_checks(subject, options, started + options.deadline_s))
+    return PreflightResult(identity, issues, time.monotonic() - started)
 
 
-def _running(account: Account, cluster: str) -> tuple[Running, ...]:
-    """Of a cluster that is up, what it holds; whoever may not look takes it for new, and finds too little room."""
+def _list_running(account: Account, cluster: str) -> tuple[RunningInstance, ...]:
+    """Return the running instances; without the permission to list them, the cluster is checked as if it were new."""
     try:
-        return tuple(running(account.client("ec2"), cluster))
+        return tuple(list_running_instances(account.client("ec2"), cluster))
     except (ClientError, BotoCoreError):
         return ()
 
 
-def _all_at_once(subject: Subject, asking: Asking, deadline: float) -> Iterator[Issue]:
-    """In the order of the table. Threads that AWS leaves waiting die with the process."""
-    answers: queue.Queue[tuple[Check, list[Issue]]] = queue.Queue()
-    for check in asking.checks:
+def _run_checks(subject: Subject, options: PreflightOptions, deadline: float) -> Iterator[Issue]:
+    """Yield issues in the order of the checks; threads that still wait for AWS end with the process."""
+    results: queue.Queue[tuple[Check, list[Issue]]] = queue.Queue()
+    for check in options.checks:
         threading.Thread(
-            target=lambda one: answers.put((one, _asked(one, subject))), args=(check,), daemon=True
+            target=lambda task: results.put((task, _run_check(task, subject))), args=(check,), daemon=True
         ).start()
-    found: dict[Check, list[Issue]] = {}
-    while len(found) < len(asking.checks):
-        still = [check for check in asking.checks if check not in found]
-        asking.tell(f"asking AWS in {subject.region}: {', '.join(check.what for check in still)}")
+    issues_by_check: dict[Check, list[Issue]] = {}
+    while len(issues_by_check) < len(options.checks):
+        pending = [check for check in options.checks if check not in issues_by_check]
+        options.report(f"asking AWS in {subject.region}: {', '.join(check.what for check in pending)}")
         try:
-            check, issues = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            check, issues = results.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            found |= {check: [_late(check, asking.deadline_s)] for check in still}
+            issues_by_check |= {check: [_report_late(check, options.deadline_s)] for check in pending}
         else:
-            found[check] = issues
-    return iter([issue for check in asking.checks for issue in found[check]])
+            issues_by_check[check] = issues
+    return iter([issue for check in options.checks for issue in issues_by_check[check]])
 
 
-def _asked(check: Check, subject: Subject) -> list[Issue]:
-    """What was found before a call failed stays found."""
-    found: list[Issue] = []
+def _run_check(check: Check, subject: Subject) -> list[Issue]:
+    """Return the issues of a check, including those before a call failed."""
+    issues: list[Issue] = []
     try:
         for issue in check.run(subject):
-            found.append(issue)  # noqa: PERF402  # a list made at once would lose them
+            issues.append(issue)  # noqa: PERF402  # list() would lose the issues before a failure
     except (ClientError, BotoCoreError) as failure:
-        found.append(_not_judged(check, failure))
-    except (LookupError, TypeError, ValueError) as odd:
-        message = f"{check.what} could not be judged (an answer of AWS in another shape: {odd!r})"
-        found.append(warning("not_judged", check.where, message, "look it up yourself, and tell us"))
-    return found
+        issues.append(_report_failure(check, failure))
+    except (LookupError, TypeError, ValueError) as failure:
+        message = f"{check.what} could not be checked (unexpected response from AWS: {failure!r})"
+        issues.append(warning("not_judged", check.where, message, "check it yourself, and report a bug"))
+    return issues
 
 
-def _not_judged(check: Check, failure: ClientError | BotoCoreError) -> Issue:
-    """The code alone: messages of AWS carry the whole request, encoded."""
+def _report_failure(check: Check, failure: ClientError | BotoCoreError) -> Issue:
+    """Return a warning with the error code only: AWS's messages contain the whole encoded request."""
     fault = classify_error(failure)
     call = f"{failure.operation_name}: " if isinstance(failure, ClientError) else ""
-    fix = _FIXES.get(fault.kind, "look it up yourself; `make up` may fail on it")
-    return warning("not_judged", check.where, f"{check.what} could not be judged ({call}{fault.code})", fix)
+    fix = _FIXES.get(fault.kind, "check it yourself; `make up` may fail on it")
+    return warning("not_judged", check.where, f"{check.what} could not be checked ({call}{fault.code})", fix)
 
 
 _FIXES: dict[str, str] = {
-    "permission": "allow that call to whoever runs this, or look it up yourself",
+    "permission": "allow the caller to make this call, or check it yourself",
     "throttle": "run it again in a minute",
 }
 
 
-def _late(check: Check, seconds: float) -> Issue:
-    message = f"{check.what} could not be judged (no answer within {seconds:.0f} s)"
-    return warning("not_judged", check.where, message, "run it again; look at the network if it stays so")
+def _report_late(check: Check, seconds: float) -> Issue:
+    message = f"{check.what} could not be checked (no answer within {seconds:.0f} s)"
+    return warning("not_judged", check.where, message, "run it again; check the network if this persists")

@@ -1,4 +1,4 @@
-"""A launch of each kind of machine as EC2's own dry run: everything is checked, nothing is started."""
+"""Checks by dry run: EC2 checks the launch of each instance type without starting any."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cluster import names
 from cluster.catalog.instances import InstanceType, instance
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan import images
-from infra.targets.aws.preflight.images import named as image_named
+from infra.targets.aws.preflight.images import read_image_parameter
 from infra.targets.aws.preflight.subject import Subject
-from infra.targets.aws.validate.types import named
+from infra.targets.aws.validate.types import list_type_names
 
-_WOULD_WORK = "DryRunOperation"
+_WOULD_SUCCEED = "DryRunOperation"
 _REFUSED = ("UnauthorizedOperation", "AccessDenied")
-_ACCOUNT = ("OptInRequired", "PendingVerification", "Blocked")
-# Other checks speak of these, or they are of a network that does not exist yet.
-_ELSEWHERE = (
+_ACCOUNT_NOT_READY = ("OptInRequired", "PendingVerification", "Blocked")
+# Other checks report these, or they are about a network that does not exist yet.
+_REPORTED_ELSEWHERE = (
     "InvalidAMIID.NotFound",
     "InvalidSubnetID.NotFound",
     "VPCIdNotSpecified",
@@ -29,38 +29,41 @@ _ELSEWHERE = (
 )
 
 
-def possible(subject: Subject) -> Iterator[Issue]:
-    where_of: dict[str, str] = {}
-    for where, name in named(subject.spec).items():
-        where_of.setdefault(name, where)
-    for name, where in where_of.items():
-        found = instance(name)
-        image = _image(subject, found)
+def check_launches(subject: Subject) -> Iterator[Issue]:
+    """Report instance types that the account cannot launch."""
+    where_by_type: dict[str, str] = {}
+    for where, name in list_type_names(subject.spec).items():
+        where_by_type.setdefault(name, where)
+    for name, where in where_by_type.items():
+        machine = instance(name)
+        image = _find_image(subject, machine)
         if image is not None:
-            yield from judge(subject.identity.arn, f"{where}.instance_type", name, _tried(subject, found, image))
+            yield from judge(subject.identity.arn, f"{where}.instance_type", name, _try_launch(subject, machine, image))
 
 
 def judge(arn: str, where: str, name: str, code: str) -> Iterator[Issue]:
-    if code == _WOULD_WORK or code in _ELSEWHERE:
+    """Yield the issue that the error code of a dry run means."""
+    if code == _WOULD_SUCCEED or code in _REPORTED_ELSEWHERE:
         return
     if code in _REFUSED:
         message = f"{arn} may not launch {name} (RunInstances, dry run: {code})"
         yield error(
-            "launch_refused", where, message, "allow ec2:RunInstances; look for limits on types, regions and tags"
+            "launch_refused", where, message, "allow ec2:RunInstances; check for limits on types, regions and tags"
         )
-    elif code in _ACCOUNT:
+    elif code in _ACCOUNT_NOT_READY:
         message = f"the account may not launch {name} ({code})"
-        yield error("account_not_ready", where, message, "look into the account's e-mails and support cases")
+        yield error("account_not_ready", where, message, "check the account's e-mails and support cases")
     else:
-        message = f"a dry run of {name} ended in {code}: whether it can be launched could not be judged"
+        message = f"a dry run of {name} ended in {code}: whether it can be launched could not be checked"
         yield warning("launch_unclear", where, message, "`make up` may fail on it; the code says why")
 
 
-def _tried(subject: Subject, found: InstanceType, image: str) -> str:
+def _try_launch(subject: Subject, machine: InstanceType, image: str) -> str:
+    """Return the error code of a dry run."""
     subnets = subject.spec.network.subnet_ids
-    asked: Mapping[str, Any] = {
+    request: Mapping[str, Any] = {
         "ImageId": image,
-        "InstanceType": found.name,
+        "InstanceType": machine.name,
         "MinCount": 1,
         "MaxCount": 1,
         "DryRun": True,
@@ -70,12 +73,12 @@ def _tried(subject: Subject, found: InstanceType, image: str) -> str:
         **({"SubnetId": subnets[0]} if subnets else {}),
     }
     try:
-        subject.client("ec2").run_instances(**asked)
+        subject.client("ec2").run_instances(**request)
     except ClientError as failure:
         return str(failure.response["Error"]["Code"])
-    raise AssertionError("EC2 answered a dry run with a machine")
+    raise AssertionError("EC2 started an instance in a dry run")
 
 
-def _image(subject: Subject, found: InstanceType) -> str | None:
-    given = images.given(subject.spec, found)
-    return given or image_named(subject, images.parameters(subject.spec)[images.kind(found)])
+def _find_image(subject: Subject, machine: InstanceType) -> str | None:
+    own_image = images.given(subject.spec, machine)
+    return own_image or read_image_parameter(subject, images.parameters(subject.spec)[images.kind(machine)])

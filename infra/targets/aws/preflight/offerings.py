@@ -1,4 +1,4 @@
-"""Zones: whether they exist, and whether each sells the machines that are to be there."""
+"""Checks of zones: each must sell the instance types that the spec puts there."""
 
 from __future__ import annotations
 
@@ -6,60 +6,64 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
-from infra.targets.aws.offerings import offered_zones
+from infra.targets.aws.offerings import list_offered_zones
 from infra.targets.aws.plan.network import AUTO, zones
 from infra.targets.aws.preflight.subject import Subject
 from infra.targets.aws.spec import aws_section
-from infra.targets.aws.validate.types import named
+from infra.targets.aws.validate.types import list_type_names
 
-Offered = Mapping[str, Sequence[str]]
+Offerings = Mapping[str, Sequence[str]]
 
 
-def offered(subject: Subject) -> Iterator[Issue]:
+def check_zones(subject: Subject) -> Iterator[Issue]:
+    """Report instance types that their zones do not sell."""
     section = aws_section(subject.spec)
     if subject.spec.network.vpc_id and not (section and section.zones):
-        # The zones are those of the subnets, which are looked at elsewhere.
+        # The zones are those of the subnets, which existing_network checks.
         return
-    yield from judge(subject.spec, offered_zones(subject.client("ec2"), sorted(set(named(subject.spec).values()))))
+    yield from judge(
+        subject.spec, list_offered_zones(subject.client("ec2"), sorted(set(list_type_names(subject.spec).values())))
+    )
 
 
-def judge(spec: ClusterSpec, found: Offered) -> Iterator[Issue]:
+def judge(spec: ClusterSpec, offerings: Offerings) -> Iterator[Issue]:
+    """Yield issues of a spec, by the zones in which each instance type is sold."""
     section = aws_section(spec)
-    nowhere = [name for name, there in found.items() if not there]
-    for where, name in named(spec).items():
-        if name in nowhere:
-            message = f"{name} is sold in no zone of {section.region if section else ''}"
+    unsold = [name for name, sold_in in offerings.items() if not sold_in]
+    for where, name in list_type_names(spec).items():
+        if name in unsold:
+            message = f"{name} is not sold in any zone of {section.region if section else ''}"
             yield error("not_offered", f"{where}.instance_type", message, "choose another type, or another region")
-    if nowhere:
+    if unsold:
         return
     if zones(spec) == (AUTO,):
-        yield from _one_for_all(found)
+        yield from _check_common_zone(offerings)
         return
-    for where, name in named(spec).items():
-        yield from _in_zones(where, name, _wanted(spec, where), found[name])
+    for where, name in list_type_names(spec).items():
+        yield from _check_type(where, name, _list_zones(spec, where), offerings[name])
 
 
-def _one_for_all(found: Offered) -> Iterator[Issue]:
-    if not set.intersection(*(set(there) for there in found.values())):
-        told = "; ".join(f"{name}: {', '.join(there)}" for name, there in found.items())
-        message = f"no zone offers every instance type ({told})"
+def _check_common_zone(offerings: Offerings) -> Iterator[Issue]:
+    if not set.intersection(*(set(sold_in) for sold_in in offerings.values())):
+        zones_text = "; ".join(f"{name}: {', '.join(sold_in)}" for name, sold_in in offerings.items())
+        message = f"no zone offers every instance type ({zones_text})"
         yield error(
-            "no_common_zone", "aws.zones", message, "name the zones, and those of each group; or choose other types"
+            "no_common_zone", "aws.zones", message, "name zones for aws and for each group, or choose other types"
         )
 
 
-def _wanted(spec: ClusterSpec, where: str) -> tuple[str, ...]:
-    """Controller and login are in the first zone."""
+def _list_zones(spec: ClusterSpec, where: str) -> tuple[str, ...]:
+    """Return the zones of a machine; controller and login are in the first."""
     _, _, group = where.partition(".")
     return (spec.groups[group].capacity.zones or zones(spec)) if group else zones(spec)[:1]
 
 
-def _in_zones(where: str, name: str, wanted: Sequence[str], there: Sequence[str]) -> Iterator[Issue]:
-    missing = [zone for zone in wanted if zone not in there]
+def _check_type(where: str, name: str, planned: Sequence[str], sold_in: Sequence[str]) -> Iterator[Issue]:
+    missing = [zone for zone in planned if zone not in sold_in]
     if not missing:
         return
-    message = f"{name} is not sold in {', '.join(missing)}; it is in {', '.join(there)}"
-    if len(missing) == len(wanted):
-        yield error("not_offered", where, message, f"write `zones: [{there[0]}]`, or choose another type")
+    message = f"{name} is not sold in {', '.join(missing)}; it is sold in {', '.join(sold_in)}"
+    if len(missing) == len(planned):
+        yield error("not_offered", where, message, f"write `zones: [{sold_in[0]}]`, or choose another type")
     else:
-        yield warning("not_offered", where, message, "remove that zone: every try there is lost time")
+        yield warning("not_offered", where, message, "remove that zone: launches there always fail")

@@ -1,4 +1,4 @@
-"""Whose the cluster is: made in this account, and no other stack's under the same name."""
+"""Checks of ownership: the cluster is in this account, and no other stack has its name."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from infra.targets.aws.preflight.subject import Subject
 _NO_SUCH = "NoSuchEntity"
 
 
-def same_account(identity: Identity, made_in: str) -> Iterator[Issue]:
-    """A refresh in another account finds nothing, forgets the cluster that runs and makes a second one."""
-    if made_in and made_in != identity.account:
-        message = f"this stack's cluster is in account {made_in}; the credentials are of {identity.account}"
-        fix = f"credentials of account {made_in}; a second cluster needs another stack file"
+def check_same_account(identity: Identity, existing_account: str) -> Iterator[Issue]:
+    """Report credentials of another account, where a refresh would forget the cluster and create a second one."""
+    if existing_account and existing_account != identity.account:
+        message = f"this stack's cluster is in account {existing_account}; the credentials are for {identity.account}"
+        fix = f"use credentials of account {existing_account}; a second cluster needs another stack file"
         yield error("other_account", "aws", message, fix)
 
 
-def name_is_free(subject: Subject) -> Iterator[Issue]:
-    """Names of roles are the account's, whatever the region: where there is one of a cluster that this stack has not
-    made, another stack, another person or a lost state has it."""
-    if subject.made:
+def check_name(subject: Subject) -> Iterator[Issue]:
+    """Report a name whose role exists although this stack did not create it.
+
+    Role names are global to the account: another stack, another user or a lost state has the cluster.
+    """
+    if subject.exists:
         return
     role, account = names.prefixed(subject.spec.name, tags.CONTROLLER), subject.identity.account
     try:
@@ -35,6 +37,6 @@ def name_is_free(subject: Subject) -> Iterator[Issue]:
         if failure.response["Error"]["Code"] != _NO_SUCH:
             raise
         return
-    message = f"'{subject.spec.name}' is taken: account {account} has role {role}, which this stack did not make"
-    fix = "another name; or, if it is an old one of yours whose state is lost, `make teardown` with FORCE=1 first"
+    message = f"'{subject.spec.name}' is taken: account {account} has role {role}, which this stack did not create"
+    fix = "choose another name; or, if it is yours and its state is lost, run `make teardown` with FORCE=1 first"
     yield error("name_taken", "name", message, fix)

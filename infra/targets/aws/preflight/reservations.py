@@ -1,4 +1,4 @@
-"""Capacity that somebody holds: whether the reservation or block fits the group, is there in time, and has room."""
+"""Checks of reserved capacity: the reservation or block matches the group, is active, and has free machines."""
 
 from __future__ import annotations
 
@@ -13,140 +13,168 @@ from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan.capacity import RESERVED, purchases
 from infra.targets.aws.plan.network import AUTO, zones
 from infra.targets.aws.preflight.subject import Subject
-from infra.targets.aws.validate.types import most
+from infra.targets.aws.validate.types import count_max_nodes
 
 Reservation = Mapping[str, Any]
 
 _MISSING = ("InvalidCapacityReservationId.NotFound", "InvalidCapacityReservationId.Malformed")
 _PLATFORM = "Linux/UNIX"
-_COMING = ("scheduled", "pending", "payment-pending", "assessing", "delayed")
-_SOON = timedelta(hours=24)
+_FUTURE_STATES = ("scheduled", "pending", "payment-pending", "assessing", "delayed")
+_END_WARNING = timedelta(hours=24)
 # docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-using.html
 _BLOCK_ENDS_EARLIER = timedelta(minutes=30)
 
 
-def fitting(subject: Subject) -> Iterator[Issue]:
+def check_reservations(subject: Subject) -> Iterator[Issue]:
+    """Report reservations that are missing or do not match their group."""
     for name, group in subject.spec.groups.items():
-        named = group.capacity.reservation
-        if named is None or not set(purchases(group)) & set(RESERVED):
+        reference = group.capacity.reservation
+        if reference is None or not set(purchases(group)) & set(RESERVED):
             continue
         where = f"groups.{name}.capacity.reservation"
-        ids = [named] if named.startswith("cr-") else _members(subject, named)
-        found = _found(subject, ids)
-        if not found:
+        ids = [reference] if reference.startswith("cr-") else _list_members(subject, reference)
+        candidates = _describe(subject, ids)
+        if not candidates:
             message = (
-                f"'{named}' does not exist in {subject.region}, or account {subject.identity.account} may not use it"
+                f"'{reference}' does not exist in {subject.region}, or account {subject.identity.account} may "
+                "not use it"
             )
             yield error(
                 "reservation_missing", where, message, "name one that `aws ec2 describe-capacity-reservations` lists"
             )
             continue
-        held = sum(one.reservation in ids for one in subject.running)
-        yield from judge(subject.spec, name, found, held=held, now=datetime.now(UTC))
+        in_use = sum(instance.reservation in ids for instance in subject.running)
+        yield from judge(subject.spec, name, candidates, in_use=in_use, now=datetime.now(UTC))
 
 
-def judge(spec: ClusterSpec, name: str, found: list[Reservation], *, held: int, now: datetime) -> Iterator[Issue]:
-    """A group of reservations is as good as those in it that fit; what is wrong with the others is said only where
-    none does."""
+def judge(
+    spec: ClusterSpec, name: str, candidates: list[Reservation], *, in_use: int, now: datetime
+) -> Iterator[Issue]:
+    """Yield issues of the reservations of a group.
+
+    If several are candidates, those that match count; issues of the others matter only if none matches.
+    """
     group, where = spec.groups[name], f"groups.{name}.capacity.reservation"
-    problems = {one["CapacityReservationId"]: list(_problems(spec, group, where, one, now)) for one in found}
-    fit = [one for one in found if not any(i.level == "error" for i in problems[one["CapacityReservationId"]])]
-    for one in fit or found:
-        yield from problems[one["CapacityReservationId"]]
+    problems = {
+        reservation["CapacityReservationId"]: list(_check_reservation(spec, group, where, reservation, now))
+        for reservation in candidates
+    }
+    fit = [
+        reservation
+        for reservation in candidates
+        if not any(i.level == "error" for i in problems[reservation["CapacityReservationId"]])
+    ]
+    for reservation in fit or candidates:
+        yield from problems[reservation["CapacityReservationId"]]
     if fit:
-        yield from _room(group, where, fit, held)
+        yield from _check_room(group, where, fit, in_use)
 
 
-def _problems(spec: ClusterSpec, group: NodeGroup, where: str, one: Reservation, now: datetime) -> Iterator[Issue]:
-    yield from _kind(group, where, one)
-    yield from _state(group, where, one)
-    yield from _end(where, one, now)
-    yield from _match(spec, group, where, one)
+def _check_reservation(
+    spec: ClusterSpec, group: NodeGroup, where: str, reservation: Reservation, now: datetime
+) -> Iterator[Issue]:
+    yield from _check_kind(group, where, reservation)
+    yield from _check_state(group, where, reservation)
+    yield from _check_end(where, reservation, now)
+    yield from _check_match(spec, group, where, reservation)
 
 
-def _kind(group: NodeGroup, where: str, one: Reservation) -> Iterator[Issue]:
-    block, wanted = one.get("ReservationType") == "capacity-block", "block" in purchases(group)
-    if block != wanted:
-        is_, kind = ("a capacity block", "block") if block else ("a reservation, no capacity block", "reservation")
-        yield error("reservation_kind", where, f"{_id(one)} is {is_}", f"write `kind: {kind}`")
+def _check_kind(group: NodeGroup, where: str, reservation: Reservation) -> Iterator[Issue]:
+    is_block = reservation.get("ReservationType") == "capacity-block"
+    if is_block != ("block" in purchases(group)):
+        description, kind = (
+            ("a capacity block", "block") if is_block else ("a reservation, not a capacity block", "reservation")
+        )
+        yield error("reservation_kind", where, f"{_quote_id(reservation)} is {description}", f"write `kind: {kind}`")
 
 
-def _state(group: NodeGroup, where: str, one: Reservation) -> Iterator[Issue]:
-    state = one["State"]
+def _check_state(group: NodeGroup, where: str, reservation: Reservation) -> Iterator[Issue]:
+    state = reservation["State"]
     if state == "active":
         return
-    if state in _COMING:
-        begins = f", begins {_at(one['StartDate'])}" if one.get("StartDate") else ""
-        make = error if _always(group) and len(purchases(group)) == 1 else warning
-        message = f"{_id(one)} is {state}{begins}: no node can use it before"
-        yield make("reservation_not_yet", where, message, "run `make up` when it is active, or let min be 0 until then")
+    if state in _FUTURE_STATES:
+        begins = f", begins {_format_time(reservation['StartDate'])}" if reservation.get("StartDate") else ""
+        make = error if _count_permanent_nodes(group) and len(purchases(group)) == 1 else warning
+        message = f"{_quote_id(reservation)} is {state}{begins}: no node can use it before"
+        yield make("reservation_not_yet", where, message, "run `make up` when it is active, or set min to 0 until then")
     else:
-        message = f"{_id(one)} is {state}; allowed: active"
-        yield error("reservation_over", where, message, "name one that is active, or buy in another way")
+        message = f"{_quote_id(reservation)} is {state}; allowed: active"
+        yield error("reservation_over", where, message, "name one that is active, or choose another kind of capacity")
 
 
-def _end(where: str, one: Reservation, now: datetime) -> Iterator[Issue]:
-    end = one.get("EndDate")
-    if end is None or one["State"] != "active":
+def _check_end(where: str, reservation: Reservation, now: datetime) -> Iterator[Issue]:
+    end = reservation.get("EndDate")
+    if end is None or reservation["State"] != "active":
         return
-    last = end - _BLOCK_ENDS_EARLIER if one.get("ReservationType") == "capacity-block" else end
-    if last - now < _SOON:
-        message = f"{_id(one)} ends {_at(end)}; its machines go from {_at(last)} on"
-        yield warning("reservation_ends", where, message, "let jobs save before; `make teardown` in time")
+    last = end - _BLOCK_ENDS_EARLIER if reservation.get("ReservationType") == "capacity-block" else end
+    if last - now < _END_WARNING:
+        message = (
+            f"{_quote_id(reservation)} ends {_format_time(end)}; its machines are terminated from "
+            f"{_format_time(last)} on"
+        )
+        yield warning("reservation_ends", where, message, "let jobs save before; run `make teardown` in time")
 
 
-def _match(spec: ClusterSpec, group: NodeGroup, where: str, one: Reservation) -> Iterator[Issue]:
-    if one["InstanceType"] != group.instance_type:
-        message = f"{_id(one)} is for {one['InstanceType']}; the group has {group.instance_type}"
+def _check_match(spec: ClusterSpec, group: NodeGroup, where: str, reservation: Reservation) -> Iterator[Issue]:
+    if reservation["InstanceType"] != group.instance_type:
+        message = f"{_quote_id(reservation)} is for {reservation['InstanceType']}; the group has {group.instance_type}"
         yield error(
-            "reservation_type", where, message, f"write `instance_type: {one['InstanceType']}`, or name another"
+            "reservation_type", where, message, f"write `instance_type: {reservation['InstanceType']}`, or name another"
         )
     allowed = group.capacity.zones or zones(spec)
-    if allowed != (AUTO,) and one["AvailabilityZone"] not in allowed:
-        message = f"{_id(one)} is in {one['AvailabilityZone']}; the group is in {', '.join(allowed)}"
+    if allowed != (AUTO,) and reservation["AvailabilityZone"] not in allowed:
+        message = (
+            f"{_quote_id(reservation)} is in {reservation['AvailabilityZone']}; the group is in {', '.join(allowed)}"
+        )
         yield error(
-            "reservation_zone", where, message, f"write `zones: [{one['AvailabilityZone']}]` under aws and the group"
+            "reservation_zone",
+            where,
+            message,
+            f"write `zones: [{reservation['AvailabilityZone']}]` under aws and the group",
         )
     if allowed == (AUTO,) and not spec.network.vpc_id:
         message = (
-            f"{_id(one)} is in {one['AvailabilityZone']}; without `aws.zones` the cluster may come to another zone"
+            f"{_quote_id(reservation)} is in {reservation['AvailabilityZone']}; without `aws.zones` the "
+            "cluster may be created in another zone"
         )
-        yield error("reservation_zone", where, message, f"write `zones: [{one['AvailabilityZone']}]` under aws")
-    platform = one.get("InstancePlatform", _PLATFORM)
+        yield error("reservation_zone", where, message, f"write `zones: [{reservation['AvailabilityZone']}]` under aws")
+    platform = reservation.get("InstancePlatform", _PLATFORM)
     if platform != _PLATFORM:
-        message = f"{_id(one)} is for {platform}; the images are {_PLATFORM}"
-        yield error("reservation_platform", where, message, f"a reservation for {_PLATFORM}")
-    if one.get("Tenancy", "default") != "default":
-        message = f"{_id(one)} is for tenancy '{one['Tenancy']}'; nodes have 'default'"
-        yield error("reservation_tenancy", where, message, "a reservation with default tenancy")
-    if one.get("PlacementGroupArn"):
-        group_name = one["PlacementGroupArn"].rpartition("/")[2]
-        message = f"{_id(one)} lies in placement group '{group_name}', and nodes that use a reservation are in none"
-        yield error("reservation_placement", where, message, "a reservation that was made outside a placement group")
+        message = f"{_quote_id(reservation)} is for {platform}; the images are {_PLATFORM}"
+        yield error("reservation_platform", where, message, f"use a reservation for {_PLATFORM}")
+    if reservation.get("Tenancy", "default") != "default":
+        message = f"{_quote_id(reservation)} is for tenancy '{reservation['Tenancy']}'; nodes have 'default'"
+        yield error("reservation_tenancy", where, message, "use a reservation with default tenancy")
+    if reservation.get("PlacementGroupArn"):
+        group_name = reservation["PlacementGroupArn"].rpartition("/")[2]
+        message = (
+            f"{_quote_id(reservation)} is in placement group '{group_name}', but nodes with a reservation use none"
+        )
+        yield error("reservation_placement", where, message, "use a reservation outside placement groups")
 
 
-def _room(group: NodeGroup, where: str, fit: list[Reservation], held: int) -> Iterator[Issue]:
-    """Only of those that are active: before it begins, a block says that nothing is free."""
-    if any(one["State"] != "active" for one in fit):
+def _check_room(group: NodeGroup, where: str, fit: list[Reservation], in_use: int) -> Iterator[Issue]:
+    """Report too few free machines, only if all are active: a block reports none before it begins."""
+    if any(reservation["State"] != "active" for reservation in fit):
         return
-    free = sum(one["AvailableInstanceCount"] for one in fit)
-    total = sum(one["TotalInstanceCount"] for one in fit)
-    if free + held >= most(group):
+    free = sum(reservation["AvailableInstanceCount"] for reservation in fit)
+    total = sum(reservation["TotalInstanceCount"] for reservation in fit)
+    if free + in_use >= count_max_nodes(group):
         return
-    ids = ", ".join(_id(one) for one in fit)
-    mine = f", and {held} are used by this cluster" if held else ""
-    message = f"{free} of {total} machines of {ids} are free{mine}; the group has up to {most(group)}"
-    alone = len(purchases(group)) == 1
-    make = error if alone and free + held < _always(group) else warning
-    then = (
-        "fewer nodes, or a larger reservation"
-        if alone
-        else f"the rest is bought as {', '.join(group.capacity.fallback)}"
+    ids = ", ".join(_quote_id(reservation) for reservation in fit)
+    own_use = f", and {in_use} are used by this cluster" if in_use else ""
+    message = f"{free} of {total} machines of {ids} are free{own_use}; the group has up to {count_max_nodes(group)}"
+    only_kind = len(purchases(group)) == 1
+    make = error if only_kind and free + in_use < _count_permanent_nodes(group) else warning
+    fix = (
+        "use fewer nodes, or a larger reservation"
+        if only_kind
+        else f"the others are bought as {', '.join(group.capacity.fallback)}"
     )
-    yield make("reservation_full", where, message, then)
+    yield make("reservation_full", where, message, fix)
 
 
-def _found(subject: Subject, ids: list[str]) -> list[Reservation]:
+def _describe(subject: Subject, ids: list[str]) -> list[Reservation]:
     if not ids:
         return []
     try:
@@ -158,20 +186,20 @@ def _found(subject: Subject, ids: list[str]) -> list[Reservation]:
     return list(answer["CapacityReservations"])
 
 
-def _members(subject: Subject, arn: str) -> list[str]:
-    """Ids of the reservations in a resource group."""
-    pages = subject.client("resource-groups").get_paginator("list_group_resources").paginate(Group=arn)
+def _list_members(subject: Subject, group_arn: str) -> list[str]:
+    """Return the ids of the reservations in a resource group."""
+    pages = subject.client("resource-groups").get_paginator("list_group_resources").paginate(Group=group_arn)
     arns = [item["Identifier"]["ResourceArn"] for page in pages for item in page.get("Resources", [])]
-    return [one.rpartition("/")[2] for one in arns if ":capacity-reservation/" in one]
+    return [arn.rpartition("/")[2] for arn in arns if ":capacity-reservation/" in arn]
 
 
-def _always(group: NodeGroup) -> int:
+def _count_permanent_nodes(group: NodeGroup) -> int:
     return group.count if group.count is not None else group.min or 0
 
 
-def _id(one: Reservation) -> str:
-    return f"'{one['CapacityReservationId']}'"
+def _quote_id(reservation: Reservation) -> str:
+    return f"'{reservation['CapacityReservationId']}'"
 
 
-def _at(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

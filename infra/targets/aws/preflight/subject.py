@@ -1,4 +1,4 @@
-"""What every check of the pre-flight is given: the spec, the account, and what of the cluster runs already."""
+"""The input of every pre-flight check: the spec, the account, and the instances that the cluster already runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from infra.targets.aws.preflight.account import Account, Identity
 
 
 @dataclass(frozen=True)
-class Running:
-    """A machine of this cluster: what it holds is not asked for a second time."""
+class RunningInstance:
+    """An instance of this cluster; the quota and capacity it uses are not needed a second time."""
 
     instance_type: str
     spot: bool
@@ -26,12 +26,14 @@ class Running:
 
 @dataclass(frozen=True)
 class Subject:
+    """What a check is about."""
+
     spec: ClusterSpec
     account: Account
     identity: Identity
-    running: tuple[Running, ...] = ()
-    made: bool = False
-    """Whether this stack has made it, or a part of it."""
+    running: tuple[RunningInstance, ...] = ()
+    exists: bool = False
+    """Whether this stack has created the cluster, or a part of it."""
 
     @property
     def region(self) -> str:
@@ -40,31 +42,34 @@ class Subject:
     def client(self, service: str) -> Any:
         return self.account.client(service)
 
-    def holds(self, quota: Quota) -> int:
-        """vCPUs that the cluster has of a quota."""
-        known = all_types()
-        types = ((known.get(one.instance_type), one.spot) for one in self.running)
+    def count_vcpus(self, quota: Quota) -> int:
+        """Return the vCPUs of a quota that the cluster already uses."""
+        catalog = all_types()
+        types = ((catalog.get(instance.instance_type), instance.spot) for instance in self.running)
         return sum(
-            found.vcpus for found, spot in types if found and quota_of(found, "spot" if spot else "on-demand") == quota
+            machine.vcpus
+            for machine, spot in types
+            if machine and quota_of(machine, "spot" if spot else "on-demand") == quota
         )
 
 
-def running(ec2: Any, cluster: str) -> Iterator[Running]:
-    mine = [
+def list_running_instances(ec2: Any, cluster: str) -> Iterator[RunningInstance]:
+    """Yield the instances of a cluster that are starting or running."""
+    filters = [
         {"Name": f"tag:{names.CLUSTER}", "Values": [cluster]},
         {"Name": "instance-state-name", "Values": ["pending", "running"]},
     ]
-    for page in ec2.get_paginator("describe_instances").paginate(Filters=mine):
+    for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
         for reservation in page["Reservations"]:
-            yield from map(_running, reservation["Instances"])
+            yield from map(_to_running_instance, reservation["Instances"])
 
 
-def _running(instance: dict[str, Any]) -> Running:
+def _to_running_instance(instance: dict[str, Any]) -> RunningInstance:
     interfaces = instance.get("NetworkInterfaces", [])
-    return Running(
+    return RunningInstance(
         instance_type=instance["InstanceType"],
         spot=instance.get("InstanceLifecycle") == "spot",
         subnet=instance.get("SubnetId", ""),
-        addresses=sum(bool(one.get("PrivateIpAddress")) for one in interfaces),
+        addresses=sum(bool(interface.get("PrivateIpAddress")) for interface in interfaces),
         reservation=instance.get("CapacityReservationId", ""),
     )

@@ -1,1 +1,1 @@
-"""Rules that a spec with target aws has to meet, one function per rule."""
+"""Rules for specs with target aws, a function each."""

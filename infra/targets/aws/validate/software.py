@@ -1,4 +1,4 @@
-"""Rules about the software lock: what a spec names must be able to hold what the table asks of nodes."""
+"""Rules about the software of nodes: own images and the training lock must allow the required versions."""
 
 from __future__ import annotations
 
@@ -10,28 +10,34 @@ from cluster.spec import ClusterSpec
 from cluster.spec.issue import Issue, error, warning
 from infra.targets.aws.plan import images
 from infra.targets.aws.spec import aws_section
-from infra.targets.aws.validate.types import groups
+from infra.targets.aws.validate.types import list_typed_groups
 from infra.validate import software
 
 
-def fetched(spec: ClusterSpec) -> Iterator[Issue]:
-    """Only AWS's image of GPU machines is known to have EFA's software; others fetch it while they are set up."""
+def check_efa_software(spec: ClusterSpec) -> Iterator[Issue]:
+    """Warn about own images with EFA but without egress: only AWS's GPU image is known to have the software."""
     if aws_section(spec) is None or spec.network.egress or spec.network.vpc_id:
         return
-    own = {images.field(f): images.given(spec, f) for group, f in groups(spec).values() if group.fabric == "efa"}
-    for field, image in own.items():
+    own_images = {
+        images.field(m): images.given(spec, m) for group, m in list_typed_groups(spec).values() if group.fabric == "efa"
+    }
+    for field, image in own_images.items():
         if image:
-            message = f"what '{image}' lacks of EFA's software cannot be fetched with `network.egress: false`"
-            fix = "make sure that it has the versions of docs/aws.md, or write `egress: true` under `network:`"
+            message = f"EFA software that '{image}' lacks cannot be installed with `network.egress: false`"
+            fix = "make sure that it has the versions in docs/aws.md, or write `egress: true` under `network:`"
             yield warning("image_software", f"aws.{field}", message, fix)
 
 
-def lock(spec: ClusterSpec, root: Path) -> Iterator[Issue]:
-    """NCCL comes with the training environment: it is known before any node exists."""
+def check_lock(spec: ClusterSpec, root: Path) -> Iterator[Issue]:
+    """Report versions in the training lock that nodes do not allow, such as that of NCCL."""
     path = root / spec.software.training_lock
-    if spec.target != "aws" or not path.is_file() or not any(found.gpus.count for _, found in groups(spec).values()):
+    if (
+        spec.target != "aws"
+        or not path.is_file()
+        or not any(machine.gpus.count for _, machine in list_typed_groups(spec).values())
+    ):
         return
-    said = table.read_lock(path.read_text(encoding="utf-8"))
-    for fault in table.find_faults([table.components()[name] for name in said], said):
+    versions = table.read_lock(path.read_text(encoding="utf-8"))
+    for fault in table.find_faults([table.components()[name] for name in versions], versions):
         fix = f"lock {fault.component.title} {fault.allowed}, or name another lock file"
         yield error("lock_version", software.WHERE, f"'{spec.software.training_lock}' has {fault}", fix)

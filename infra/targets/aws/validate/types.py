@@ -1,4 +1,4 @@
-"""The instance types that a spec names and the catalog knows; rules about them skip what another rule complains of."""
+"""The instance types that a spec names. Rules about them skip types that another rule already reports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from cluster.spec import ClusterSpec, NodeGroup
 from infra.targets.aws.plan.machines import CONTROLLER_TYPE, LOGIN_TYPE
 
 
-def named(spec: ClusterSpec) -> dict[str, str]:
-    """Type by the property that asks for a machine; groups that name none are left out."""
+def list_type_names(spec: ClusterSpec) -> dict[str, str]:
+    """Return the instance types by the property that asks for a machine; groups without a type are left out."""
     chosen = {f"groups.{name}": group.instance_type for name, group in spec.groups.items()}
     # An empty text is not replaced by the default: it is a type that the catalog does not have.
     login = {"login": _or_default(spec.login.instance_type, LOGIN_TYPE)} if spec.login.enabled else {}
@@ -16,28 +16,29 @@ def named(spec: ClusterSpec) -> dict[str, str]:
     return {where: name for where, name in machines.items() if name is not None}
 
 
-def known(spec: ClusterSpec) -> dict[str, InstanceType]:
-    return {where: found for where, name in named(spec).items() if (found := _found(name))}
+def list_catalog_types(spec: ClusterSpec) -> dict[str, InstanceType]:
+    """Return the instance types that the catalog has, by the property that asks for a machine."""
+    return {where: machine for where, name in list_type_names(spec).items() if (machine := _find_type(name))}
 
 
-def complete(spec: ClusterSpec) -> bool:
-    """Whether every machine of the spec has a type that the catalog knows."""
-    return len(known(spec)) == 1 + spec.login.enabled + len(spec.groups)
+def has_all_types(spec: ClusterSpec) -> bool:
+    """Return whether the catalog has the type of every machine in the spec."""
+    return len(list_catalog_types(spec)) == 1 + spec.login.enabled + len(spec.groups)
 
 
-def groups(spec: ClusterSpec) -> dict[str, tuple[NodeGroup, InstanceType]]:
-    """Groups by name, with their type, where that is known."""
-    types = known(spec)
+def list_typed_groups(spec: ClusterSpec) -> dict[str, tuple[NodeGroup, InstanceType]]:
+    """Return the groups whose type the catalog has, with that type, by name."""
+    types = list_catalog_types(spec)
     return {name: (group, types[f"groups.{name}"]) for name, group in spec.groups.items() if f"groups.{name}" in types}
 
 
-def regions() -> list[str]:
-    """Every region in which the catalog knows of any type."""
-    return sorted({region for found in all_types().values() for region in found.regions})
+def list_regions() -> list[str]:
+    """Return every region in which the catalog has any type."""
+    return sorted({region for machine in all_types().values() for region in machine.regions})
 
 
-def most(group: NodeGroup) -> int:
-    """Nodes the group can have at once."""
+def count_max_nodes(group: NodeGroup) -> int:
+    """Return the number of nodes that the group can have at once."""
     return group.count if group.count is not None else group.max or 0
 
 
@@ -45,7 +46,7 @@ def _or_default(name: str | None, default: str) -> str:
     return default if name is None else name
 
 
-def _found(name: str) -> InstanceType | None:
+def _find_type(name: str) -> InstanceType | None:
     try:
         return instance(name)
     except (UnknownInstanceType, UnverifiedInstanceType):

@@ -1,4 +1,4 @@
-"""What a change does to a cluster on AWS, where the policy of a field alone does not tell."""
+"""Changes to a cluster on AWS that need more than the policy of a field to judge."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ LUSTRE = "fsx-lustre"
 _SECTION = "aws."
 
 
-def shrunk(old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
-    """FSx only grows: for less of it the engine would make an empty filesystem and remove the one with the files.
-    docs.aws.amazon.com/fsx/latest/LustreGuide/managing-storage-capacity.html"""
+def check_shrinking(old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
+    """Report smaller filesystems: FSx only grows, so Pulumi would replace the filesystem and lose its files.
+
+    docs.aws.amazon.com/fsx/latest/LustreGuide/managing-storage-capacity.html
+    """
     for name, storage in new.storage.items():
         before = old.storage.get(name)
         if before is None or (before.kind, storage.kind) != (LUSTRE, LUSTRE) or size_gb(storage) >= size_gb(before):
@@ -25,11 +27,12 @@ def shrunk(old: ClusterSpec, new: ClusterSpec) -> Iterator[Issue]:
         yield error("storage_shrunk", f"storage.{name}.size_gb", message, fix)
 
 
-def has_image(path: str, spec: ClusterSpec, group: str | None) -> bool:
-    """Whether nodes of the group start from the image that the field names; machines that stay keep theirs."""
+def uses_image(path: str, spec: ClusterSpec, group: str | None) -> bool:
+    """Return whether nodes of the group start from the image that the field names; permanent machines keep theirs."""
     field = path.removeprefix(_SECTION)
     return group is not None and images.field(machines.compute(spec.groups[group])) == field
 
 
-def is_image(path: str) -> bool:
+def is_image_field(path: str) -> bool:
+    """Return whether the path of a field names an image."""
     return path in (f"{_SECTION}{field}" for field in images.FIELDS.values())

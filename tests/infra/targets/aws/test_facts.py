@@ -12,7 +12,7 @@ from rich.console import Console
 from cluster.inventory import Inventory, NodeSet
 from infra.resources.problem import Problem
 from infra.targets.aws.cost import cost
-from infra.targets.aws.facts import gather
+from infra.targets.aws.facts import gather_facts
 from infra.targets.facts import Facts, Machine, Slurm
 from muster.commands import status
 from tests.infra.targets.aws.specs import spec
@@ -62,7 +62,7 @@ def test_machines_and_queue_are_shown(aws: Moto) -> None:  # noqa: F811
     for name in ("gpu-1", "gpu-2", "elsewhere-1"):
         start(aws, name, "compute")
     aws.answer("squeue", ANSWER)
-    facts = gather(KNOWN, REGION, "s")
+    facts = gather_facts(KNOWN, REGION, "s")
     rows, broken = shown(facts)
     assert {name: cells[:3] for name, cells in rows.items()} == {
         "controller": ["controller", "up", "2"],
@@ -94,10 +94,10 @@ def test_the_cost_is_also_told_of_what_runs_now() -> None:
 
 
 def test_a_silent_controller_is_a_reason(aws: Moto) -> None:  # noqa: F811
-    assert gather(KNOWN, REGION, "s").slurm.problem == "the controller's machine is gone"
+    assert gather_facts(KNOWN, REGION, "s").slurm.problem == "the controller's machine is gone"
     start(aws, "controller", "controller")
     aws.answer("squeue", "", code=127, err="sh: sinfo: not found")
-    facts = gather(KNOWN, REGION, "s")
+    facts = gather_facts(KNOWN, REGION, "s")
     assert facts.slurm.problem == "sh: sinfo: not found"
     rows, broken = shown(facts)
     assert rows["gpu-[2-64]"][2] == "off"
@@ -108,6 +108,6 @@ def test_without_credentials_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(*_: Any) -> Any:
         raise NoCredentialsError
 
-    monkeypatch.setattr("infra.targets.aws.instances.client", refuse)
-    with pytest.raises(Problem, match="machines cannot be asked in us-east-1: Unable to locate credentials"):
-        gather(KNOWN, REGION, "s")
+    monkeypatch.setattr("infra.targets.aws.instances.create_client", refuse)
+    with pytest.raises(Problem, match="machines cannot be queried in us-east-1: Unable to locate credentials"):
+        gather_facts(KNOWN, REGION, "s")

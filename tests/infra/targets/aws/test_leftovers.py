@@ -13,8 +13,9 @@ from moto.ec2.models import ec2_backends
 
 from infra.resources.problem import Problem
 from infra.targets.aws import client as client_module
-from infra.targets.aws import leftovers, names
-from infra.targets.aws.leftover_kinds.kind import Account, Found, Kind
+from infra.targets.aws import names
+from infra.targets.aws.leftovers import search
+from infra.targets.aws.leftovers.kind import AccountRegion, ClusterResource, ResourceKind
 from infra.targets.target import Leftover
 from slurm.power.launcher import Fault
 from tests.infra.targets.aws.with_engine import moto_gaps
@@ -148,7 +149,7 @@ def make_names_and_rights(server: Moto, cluster: str) -> None:
     policy = iam.create_policy(PolicyName=f"muster-{cluster}-no-launch", PolicyDocument=POLICY, Tags=tags(cluster))
     iam.attach_role_policy(RoleName=role, PolicyArn=policy["Policy"]["Arn"])
     iam.create_policy_version(PolicyArn=policy["Policy"]["Arn"], PolicyDocument=POLICY, SetAsDefault=True)
-    bucket = names.bucket(cluster, Account(REGION).number, REGION)
+    bucket = names.bucket(cluster, AccountRegion(REGION).account_id, REGION)
     s3.create_bucket(Bucket=bucket)
     s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": tags(cluster)})
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
@@ -160,7 +161,7 @@ def make_names_and_rights(server: Moto, cluster: str) -> None:
         "TimeUnit": "MONTHLY",
         "BudgetType": "COST",
     }
-    server.client("budgets").create_budget(AccountId=Account(REGION).number, Budget=budget)
+    server.client("budgets").create_budget(AccountId=AccountRegion(REGION).account_id, Budget=budget)
 
 
 @pytest.fixture
@@ -171,15 +172,15 @@ def both(aws: Moto) -> Moto:  # noqa: F811
 
 
 def found(cluster: str) -> list[Leftover]:
-    return leftovers.find(cluster, REGION).found
+    return search.find_leftovers(cluster, REGION).found
 
 
 def test_every_kind_is_found_and_removed_and_another_cluster_is_not_touched(both: Moto) -> None:
     mine, theirs = found(OURS), found(THEIRS)
-    assert {one.kind for one in mine} == {kind.name for kind in leftovers.KINDS}
+    assert {one.kind for one in mine} == {kind.name for kind in search.KINDS}
     assert {one.name for one in mine} & {one.name for one in theirs} == set()
     for one in mine:
-        leftovers.remove(one, LATER, sleep=lambda _s: None)
+        search.remove_leftover(one, LATER, sleep=lambda _s: None)
     assert found(OURS) == []
     assert found(THEIRS) == theirs
 
@@ -220,10 +221,10 @@ def test_what_is_in_use_is_tried_again_until_it_is_not(aws: Moto) -> None:  # no
     aws.fail("DeleteVpc", "DependencyViolation", times=2)
     waits: list[float] = []
     for one in found(OURS):
-        leftovers.remove(one, LATER, sleep=waits.append)
+        search.remove_leftover(one, LATER, sleep=waits.append)
     assert waits == [1.0, 2.0]
     assert vpc not in found(OURS)
-    leftovers.remove(vpc, LATER)
+    search.remove_leftover(vpc, LATER)
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
@@ -238,7 +239,7 @@ def test_an_answer_that_may_come_later_is_asked_for_again(
     address = next(one for one in found(OURS) if one.kind == "flow log")
     aws.fail("DeleteFlowLogs", code, times=2)
     waits: list[float] = []
-    leftovers.remove(address, LATER, sleep=waits.append)
+    search.remove_leftover(address, LATER, sleep=waits.append)
     assert waits == [1.0, 2.0]
 
 
@@ -247,7 +248,7 @@ def test_waiting_for_what_is_in_use_has_an_end(aws: Moto) -> None:  # noqa: F811
     (vpc,) = (one for one in found(OURS) if one.kind == "VPC")
     aws.fail("DeleteVpc", "DependencyViolation", times=99)
     with pytest.raises(Problem, match=f"AWS refused to remove VPC {vpc.name}"):
-        leftovers.remove(vpc, time.monotonic(), sleep=lambda _s: None)
+        search.remove_leftover(vpc, time.monotonic(), sleep=lambda _s: None)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_waiting_for_what_is_in_use_has_an_end(aws: Moto) -> None:  # noqa: F811
     ],
 )
 def test_which_refusals_pass(code: str, message: str, passes: bool) -> None:
-    assert leftovers._may_pass(Fault("throttle" if code == "NoAnswer" else "broken", code, message)) is passes
+    assert search._is_temporary(Fault("throttle" if code == "NoAnswer" else "broken", code, message)) is passes
 
 
 def test_a_lost_connection_is_a_problem_that_names_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +270,7 @@ def test_a_lost_connection_is_a_problem_that_names_what_is_left(monkeypatch: pyt
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     one = Leftover("VPC", "vpc-1", region=REGION)
     with pytest.raises(Problem, match="AWS refused to remove VPC vpc-1: Could not connect"):
-        leftovers.remove(one, time.monotonic())
+        search.remove_leftover(one, time.monotonic())
 
 
 def test_a_spot_request_that_has_ended_is_not_left(aws: Moto) -> None:  # noqa: F811
@@ -280,7 +281,7 @@ def test_a_spot_request_that_has_ended_is_not_left(aws: Moto) -> None:  # noqa: 
     assert request.name == kept.id
     kept.state = "closed"
     arn = f"arn:aws:ec2:{REGION}:{ACCOUNT}:spot-instances-request/{request.name}"
-    assert leftovers._type(arn) in {arn for kind in leftovers.KINDS for arn in kind.arns}
+    assert search._read_arn_type(arn) in {arn for kind in search.KINDS for arn in kind.arn_types}
     assert "spot request" not in [one.kind for one in found(OURS)]
 
 
@@ -289,7 +290,7 @@ def test_what_is_refused_is_a_problem_that_names_it(aws: Moto) -> None:  # noqa:
     (vpc,) = (one for one in found(OURS) if one.kind == "VPC")
     aws.fail("DeleteVpc", "UnauthorizedOperation")
     with pytest.raises(Problem, match=f"VPC {vpc.name}"):
-        leftovers.remove(vpc, LATER)
+        search.remove_leftover(vpc, LATER)
 
 
 def test_what_muster_never_makes_but_carries_its_tag_is_told_and_left_to_people(aws: Moto) -> None:  # noqa: F811
@@ -297,7 +298,7 @@ def test_what_muster_never_makes_but_carries_its_tag_is_told_and_left_to_people(
     (one,) = found(OURS)
     assert (one.kind, one.name, one.stack) == ("tagged resource", f"arn:aws:sqs:{REGION}:123456789012:q", "s")
     with pytest.raises(Problem, match="sqs"):
-        leftovers.remove(one, LATER)
+        search.remove_leftover(one, LATER)
 
 
 def test_a_service_that_may_not_be_listed_is_named_and_hides_nothing_else(aws: Moto) -> None:  # noqa: F811
@@ -305,30 +306,30 @@ def test_a_service_that_may_not_be_listed_is_named_and_hides_nothing_else(aws: M
     everything = found(OURS)
     aws.fail("DescribeVolumes", "UnauthorizedOperation")
     aws.fail("DescribeSubnets", "UnauthorizedOperation")
-    search = leftovers.find(OURS, REGION)
-    assert search.unseen == ("ec2 (volume, subnet) because UnauthorizedOperation",)
-    assert search.found == [one for one in everything if one.kind not in ("volume", "subnet")]
+    results = search.find_leftovers(OURS, REGION)
+    assert results.unseen == ("ec2 (volume, subnet) because UnauthorizedOperation",)
+    assert results.found == [one for one in everything if one.kind not in ("volume", "subnet")]
 
 
 def test_nothing_is_removed_that_storage_may_stand_on_which_was_not_looked_at(aws: Moto) -> None:  # noqa: F811
     make(aws, OURS, keep=True)
     for action in ("DescribeFileSystems", "GET /2015-02-01/file-systems"):
         aws.fail(action, "AccessDeniedException", times=9)
-    search = leftovers.find(OURS, REGION)
-    assert any("filesystem" in one for one in search.unseen)
-    stays = {one.kind for one in search.found if one.kept}
+    results = search.find_leftovers(OURS, REGION)
+    assert any("filesystem" in one for one in results.unseen)
+    stays = {one.kind for one in results.found if one.kept}
     assert stays == {"encryption key", "VPC", "subnet", "security group"}
 
 
 def test_an_account_that_tells_nothing_is_no_receipt(monkeypatch: pytest.MonkeyPatch, aws: Moto) -> None:  # noqa: F811
-    monkeypatch.setattr(leftovers, "KINDS", tuple(map(refusing, leftovers.KINDS)))
+    monkeypatch.setattr(search, "KINDS", tuple(map(refusing, search.KINDS)))
     aws.fail("GetResources", "ExpiredToken", times=9)
-    with pytest.raises(Problem, match=r"cannot be counted \(ec2 \(instance, .* because ExpiredToken\)"):
+    with pytest.raises(Problem, match=r"cannot be listed \(ec2 \(instance, .* because ExpiredToken\)"):
         found(OURS)
 
 
-def refusing(kind: Kind) -> Kind:
-    def find(*_: object) -> list[Found]:
+def refusing(kind: ResourceKind) -> ResourceKind:
+    def find(*_: object) -> list[ClusterResource]:
         raise ClientError({"Error": {"Code": "ExpiredToken", "Message": "injected"}}, "Describe")
 
     return replace(kind, find=find)
@@ -337,5 +338,5 @@ def refusing(kind: Kind) -> Kind:
 def test_an_account_out_of_reach_is_no_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(Problem, match="cannot be counted"):
+    with pytest.raises(Problem, match="cannot be listed"):
         found(OURS)

@@ -11,7 +11,7 @@ import pytest
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
 from infra.resources.problem import Problem
-from infra.targets.aws.state import Made, made
+from infra.targets.aws.state import StateRecord, read_state_record
 from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment, Leftover, Leftovers
 from muster.commands import teardown
@@ -46,25 +46,30 @@ def keep(stack: StackHome, *resources: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("resources", "found"),
     [
-        ((PROVIDER, RESOLVED), Made("pair", "eu-west-1", "111122223333")),
+        ((PROVIDER, RESOLVED), StateRecord("pair", "eu-west-1", "111122223333")),
         # Teardown left storage: what was asked once is gone, the storage's own address is not.
-        (({**PROVIDER, "inputs": {"region": "eu-west-1"}}, KEPT), Made("kept", "eu-west-1", "444455556666")),
-        (({"type": "pulumi:providers:aws"},), Made("", "", "")),
-        ((PROVIDER, {**RESOLVED, "outputs": {"account": {"ciphertext": "v1:x"}}}), Made("pair", "eu-west-1", "")),
+        (({**PROVIDER, "inputs": {"region": "eu-west-1"}}, KEPT), StateRecord("kept", "eu-west-1", "444455556666")),
+        (({"type": "pulumi:providers:aws"},), StateRecord("", "", "")),
+        (
+            (PROVIDER, {**RESOLVED, "outputs": {"account": {"ciphertext": "v1:x"}}}),
+            StateRecord("pair", "eu-west-1", ""),
+        ),
         ((RESOLVED,), None),
         ((), None),
     ],
 )
-def test_read_from_the_state(stack: StackHome, resources: tuple[dict[str, Any], ...], found: Made | None) -> None:
+def test_read_from_the_state(
+    stack: StackHome, resources: tuple[dict[str, Any], ...], found: StateRecord | None
+) -> None:
     keep(stack, *resources)
-    assert made(stack.state) == found
+    assert read_state_record(stack.state) == found
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"checkpoint": {}}', '{"checkpoint": {"latest": {"resources": [3]}}}'])
 def test_a_state_that_says_nothing(stack: StackHome, text: str) -> None:
     stack.state.parent.mkdir(parents=True)
     stack.state.write_text(text)
-    assert made(stack.state) is None
+    assert read_state_record(stack.state) is None
 
 
 @pytest.mark.parametrize("file", [None, "config: {nonsense", "config: {'muster:cluster': {name: other}}"])
@@ -91,10 +96,12 @@ def test_nothing_is_concluded_in_another_account(aws: Moto) -> None:  # noqa: F8
     target.check_access(Deployment("pair", "s", REGION))
     target.check_access(Deployment("pair", "s", REGION, ACCOUNT))
     other = Deployment("pair", "s", REGION, "111122223333")
-    with pytest.raises(Problem, match=f"cluster pair is in account 111122223333, but the credentials are of {ACCOUNT}"):
+    with pytest.raises(
+        Problem, match=f"cluster pair is in account 111122223333, but the credentials are for account {ACCOUNT}"
+    ):
         target.check_access(other)
     aws.fail("GetCallerIdentity", "ExpiredToken")
-    with pytest.raises(Problem, match=f"the account cannot be asked in {REGION}: ExpiredToken"):
+    with pytest.raises(Problem, match=f"the account cannot be queried in {REGION}: ExpiredToken"):
         target.check_access(other)
 
 
@@ -105,9 +112,9 @@ def test_teardown_with_credentials_of_another_account_forgets_nothing(
 ) -> None:
     keep(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, KEPT)
     monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
-    with pytest.raises(Problem, match="but the credentials are of"):
+    with pytest.raises(Problem, match="but the credentials are for account"):
         teardown.teardown("s", yes=True, force=True)
-    assert made(stack.state) is not None
+    assert read_state_record(stack.state) is not None
     assert set(aws.count()) == {"GetCallerIdentity"}
 
 
@@ -121,7 +128,7 @@ def test_machines_that_could_not_be_listed_may_have_jobs(
     monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
     aws.fail("DescribeInstances", "UnauthorizedOperation", times=9)
     with pytest.raises(
-        Stop, match="the job queue cannot be asked in us-east-1: UnauthorizedOperation; nothing was rem"
+        Stop, match="the job queue cannot be queried in us-east-1: UnauthorizedOperation; nothing was rem"
     ):
         teardown.teardown("s", yes=True, force=False)
 

@@ -13,7 +13,7 @@ from infra.resources.problem import Problem
 from infra.targets.aws import run_command
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
-from infra.targets.aws.queue import queue_at
+from infra.targets.aws.queue import open_queue
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.build.capture import ROOT
 from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
@@ -39,20 +39,20 @@ def report(aws: Moto, state: Any) -> None:  # noqa: F811
 
 
 def test_where_nothing_exists_nothing_runs(aws: Moto) -> None:  # noqa: F811
-    assert isinstance(queue_at("us-east-1", SPEC.name, "s"), NoQueue)
+    assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
 def test_machines_of_another_stack_are_not_ours(aws: Moto) -> None:  # noqa: F811
     start(aws, "controller", "another")
     report(aws, "ready")
-    assert isinstance(queue_at("us-east-1", SPEC.name, "s"), NoQueue)
+    assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
 def test_a_controller_that_broke_is_not_idle(aws: Moto) -> None:  # noqa: F811
     start(aws, "controller")
     start(aws, "compute")
     report(aws, "failed")
-    queue = queue_at("us-east-1", SPEC.name, "s")
+    queue = open_queue("us-east-1", SPEC.name, "s")
     assert isinstance(queue, UnknownQueue)
     with pytest.raises(Problem, match="cannot check whether jobs are running on h200-1"):
         queue.jobs(["h200-1"])
@@ -62,12 +62,12 @@ def test_a_controller_that_is_gone_left_its_queue(aws: Moto) -> None:  # noqa: F
     start(aws, "compute")
     report(aws, "ready")
     with pytest.raises(Problem, match="cannot check whether jobs are running on h200-1: the controller is gone"):
-        queue_at("us-east-1", SPEC.name, "s").jobs(["h200-1"])
+        open_queue("us-east-1", SPEC.name, "s").jobs(["h200-1"])
 
 
 def test_one_that_never_came_up_has_no_jobs(aws: Moto) -> None:  # noqa: F811
     start(aws, "controller")
-    assert isinstance(queue_at("us-east-1", SPEC.name, "s"), NoQueue)
+    assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
 def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -81,7 +81,7 @@ def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pyt
         return Completed(0, "h200-1 17\n", "")
 
     monkeypatch.setattr(run_command, "run", answer)
-    queue = queue_at("us-east-1", SPEC.name, "s")
+    queue = open_queue("us-east-1", SPEC.name, "s")
     assert isinstance(queue, SlurmQueue)
     assert queue.jobs(["h200-1"]) == {"h200-1": ["17"]}
     assert calls == [("us-east-1", controller)]

@@ -38,12 +38,12 @@ def muster(stacks: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
 def test_check_asks_the_account(stacks: Path, aws: Moto) -> None:
     """moto has neither quotas nor simulations nor our images: each is said, none is a crash."""
     done = muster(stacks, "check", "--stack", "pair", **aws.environment())
-    assert f"asked account {ACCOUNT} as arn:aws:sts::{ACCOUNT}:" in done.stdout
+    assert f"checked account {ACCOUNT} as arn:aws:sts::{ACCOUNT}:" in done.stdout
     assert "nothing was created" in done.stdout
     assert done.returncode == BAD_INPUT
     assert "Pulumi.pair.yaml is valid, but this account cannot create it" in done.stderr
     assert "error    aws.ami" in done.stderr
-    assert "vCPU quotas could not be judged" in done.stderr
+    assert "vCPU quotas could not be checked" in done.stderr
     assert "testing" not in done.stdout + done.stderr
 
 
@@ -67,7 +67,7 @@ def test_a_profile_that_is_not_there(stacks: Path) -> None:
     assert (
         "the credentials cannot be read (ProfileNotFound: The config profile (nope) could not be found" in done.stderr
     )
-    assert "fix: mend AWS_PROFILE" in done.stderr
+    assert "fix: correct AWS_PROFILE" in done.stderr
 
 
 def test_cost_falls_back_to_the_table_and_says_so(stacks: Path, aws: Moto) -> None:
@@ -77,7 +77,7 @@ def test_cost_falls_back_to_the_table_and_says_so(stacks: Path, aws: Moto) -> No
     assert "today's could not be read (GetProducts: " in done.stdout
     bad = muster(stacks, "cost", "--stack", "pair", AWS_PROFILE="nope")
     assert bad.returncode == 0
-    assert "today's were not asked for: aws: the credentials cannot be read" in bad.stdout
+    assert "today's were not requested: aws: the credentials cannot be read" in bad.stdout
 
 
 def test_without_credentials_nothing_is_asked(
@@ -135,11 +135,11 @@ def test_where_credentials_may_be(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "vendor").write_text(f"{vendor}\n")
-    assert credentials.likely({"HOME": str(tmp_path), **variables}, tmp_path / "vendor") is found
+    assert credentials.may_exist({"HOME": str(tmp_path), **variables}, tmp_path / "vendor") is found
 
 
 def test_a_machine_without_a_vendor_is_not_of_ec2(tmp_path: Path) -> None:
-    assert not credentials.on_ec2(tmp_path / "nothing")
+    assert not credentials.is_on_ec2(tmp_path / "nothing")
 
 
 def _no_network(*_: object) -> None:

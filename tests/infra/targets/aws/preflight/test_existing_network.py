@@ -10,7 +10,7 @@ import pytest
 from cluster.spec import ClusterSpec
 from infra.targets.aws.preflight import existing_network
 from infra.targets.aws.preflight.account import Identity
-from infra.targets.aws.preflight.subject import Running, Subject
+from infra.targets.aws.preflight.subject import RunningInstance, Subject
 from infra.targets.aws.spec import aws_section
 from tests.infra.targets.aws.preflight.conftest import Answered
 from tests.infra.targets.aws.preflight.words import codes, words
@@ -53,8 +53,8 @@ def in_it(place: Place, *subnets: str, zones: tuple[str, ...] = ("us-east-1a",),
     )
 
 
-def found(answered: Answered, described: ClusterSpec, running: tuple[Running, ...] = ()) -> list[str]:
-    return words(existing_network.usable(Subject(described, answered.account, ME, running)))
+def found(answered: Answered, described: ClusterSpec, running: tuple[RunningInstance, ...] = ()) -> list[str]:
+    return words(existing_network.check_network(Subject(described, answered.account, ME, running)))
 
 
 def with_nat(place: Place) -> None:
@@ -103,7 +103,7 @@ def test_a_subnet_in_another_zone(answered: Answered, place: Place) -> None:
     with_nat(place)
     assert found(answered, in_it(place, zones=("us-east-1b",))) == [
         f"error subnet_zone network.subnet_ids[0]: '{place.subnet}' is in us-east-1a, but aws.zones says us-east-1b; "
-        "fix: write `us-east-1a` at that place of aws.zones"
+        "fix: write `us-east-1a` at that position of aws.zones"
     ]
 
 
@@ -120,8 +120,8 @@ def test_a_public_subnet(answered: Answered, place: Place) -> None:
 def test_no_way_out(answered: Answered, place: Place) -> None:
     (said,) = found(answered, in_it(place))
     assert said == (
-        f"warning subnet_no_way_out network.subnet_ids[0]: '{place.subnet}' has no route to the outside: nodes reach "
-        "only what the VPC has endpoints for; fix: endpoints for ssm, ssmmessages, ec2messages, ec2, s3, route53 and "
+        f"warning subnet_no_way_out network.subnet_ids[0]: '{place.subnet}' has no route to the internet: nodes reach "
+        "only services with a VPC endpoint; fix: add endpoints for ssm, ssmmessages, ec2messages, ec2, s3, route53 and "
         "what "
         "jobs fetch, or a NAT gateway"
     )
@@ -147,9 +147,9 @@ def test_room_for_every_address(answered: Answered, place: Place) -> None:
     free = place.ec2.describe_subnets(SubnetIds=[place.subnet])["Subnets"][0]["AvailableIpAddressCount"]
     assert found(answered, in_it(place, groups=group(count=32, **wide))) == [
         f"error subnet_full network.subnet_ids[0]: '{place.subnet}' has {free} free addresses; the cluster needs 259 "
-        "there; fix: a larger subnet, or fewer nodes"
+        "there; fix: use a larger subnet, or fewer nodes"
     ]
-    mine = tuple(Running("p5.48xlarge", False, place.subnet, 8, "") for _ in range(4))
+    mine = tuple(RunningInstance("p5.48xlarge", False, place.subnet, 8, "") for _ in range(4))
     assert found(answered, in_it(place, groups=group(count=32, **wide)), mine) == []
 
 
@@ -168,12 +168,12 @@ def test_types_are_sold_where_subnets_are(answered: Answered, place: Place) -> N
     answered.answer("ec2", "DescribeInstanceTypeOfferings", {"InstanceTypeOfferings": offers})
     assert found(answered, unnamed) == [
         "error not_offered groups.gpu.instance_type: g6.8xlarge is not sold in us-east-1a, where the subnets are; "
-        "fix: a subnet in another zone, or another type"
+        "fix: use a subnet in another zone, or another type"
     ]
 
 
 def test_the_main_table_counts_where_a_subnet_has_none(answered: Answered, place: Place) -> None:
     bare = place.ec2.create_subnet(VpcId=place.vpc, CidrBlock="10.1.1.0/24", AvailabilityZone="us-east-1a")
     name = bare["Subnet"]["SubnetId"]
-    found_codes = codes(existing_network.usable(Subject(in_it(place, name), answered.account, ME)))
+    found_codes = codes(existing_network.check_network(Subject(in_it(place, name), answered.account, ME)))
     assert found_codes == [("warning", "subnet_no_way_out")]

@@ -30,11 +30,11 @@ def linked(bucket: str) -> ClusterSpec:
 
 
 def filesystems(answered: Answered, described: ClusterSpec) -> list[str]:
-    return words(existing_storage.filesystems(Subject(described, answered.account, ME)))
+    return words(existing_storage.check_filesystems(Subject(described, answered.account, ME)))
 
 
 def buckets(answered: Answered, described: ClusterSpec) -> list[str]:
-    return words(existing_storage.buckets(Subject(described, answered.account, ME)))
+    return words(existing_storage.check_buckets(Subject(described, answered.account, ME)))
 
 
 def lustre(**changes: Any) -> dict[str, Any]:
@@ -57,13 +57,16 @@ def lustre(**changes: Any) -> dict[str, Any]:
         (
             VPC,
             {"FileSystemType": "ONTAP"},
-            [f"error filesystem_kind {AT}: '{FS}' is of type ONTAP; allowed: LUSTRE, or one of EFS; fix: name another"],
+            [
+                f"error filesystem_kind {AT}: '{FS}' is of type ONTAP; allowed: LUSTRE, or an EFS "
+                "filesystem; fix: name another"
+            ],
         ),
         (
             None,
             {},
             [
-                f"error filesystem_network {AT}: '{FS}' is in {VPC}, the cluster in a VPC of its own: nodes could not "
+                f"error filesystem_network {AT}: '{FS}' is in {VPC}, the cluster in its own VPC: nodes could not "
                 f"reach it; fix: write `vpc_id: {VPC}` and subnets of it under network"
             ],
         ),
@@ -90,7 +93,7 @@ def test_lustre(vpc: str | None, changes: dict[str, Any], said: list[str]) -> No
             [],
             [
                 f"error filesystem_unreachable {AT}: '{FS}' has no mount target: nothing can reach it; "
-                "fix: make one in the nodes' subnets: `aws efs create-mount-target`"
+                "fix: create one in the nodes' subnets: `aws efs create-mount-target`"
             ],
         ),
         (
@@ -143,8 +146,8 @@ def test_a_bucket_that_is_not(answered: Answered) -> None:
 def test_a_bucket_of_somebody_else(answered: Answered) -> None:
     answered.refuse("s3", "HeadBucket", "403")
     assert buckets(answered, linked("my-data")) == [
-        f"warning bucket_closed storage.shared.s3: {ME.arn} may not look into 'my-data': whether FSx can link it could "
-        "not be judged; fix: allow s3:ListBucket on it, or ask its owner"
+        f"warning bucket_closed storage.shared.s3: {ME.arn} may not list 'my-data': whether FSx can link it could "
+        "not be checked; fix: allow s3:ListBucket on it, or ask its owner"
     ]
 
 
@@ -152,5 +155,5 @@ def test_a_bucket_elsewhere(answered: Answered) -> None:
     answered.answer("s3", "HeadBucket", {"BucketRegion": "eu-west-1"})
     assert buckets(answered, linked("my-data")) == [
         "error bucket_region storage.shared.s3: 'my-data' is in eu-west-1, the cluster in us-east-1; FSx links buckets "
-        "of its own region only; fix: a bucket in the same region, or a cluster where the bucket is"
+        "of its own region only; fix: use a bucket in the same region, or a cluster in the bucket's region"
     ]

@@ -20,7 +20,7 @@ ACCOUNT = "123456789012"
 ME = Identity(ACCOUNT, f"arn:aws:iam::{ACCOUNT}:user/ann")
 ID = "ami-0123456789abcdef0"
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
-GPU = images.Use("ami", instance("p5.48xlarge"))
+GPU = images.ImageUse("ami", instance("p5.48xlarge"))
 
 
 def image(**changes: Any) -> dict[str, Any]:
@@ -57,12 +57,12 @@ def test_one_that_fits(changes: dict[str, Any]) -> None:
         ),
         (
             {"Platform": "windows"},
-            f"error image_platform aws.ami: '{ID}' is a Windows image; fix: name one of Ubuntu 22.04",
+            f"error image_platform aws.ami: '{ID}' is a Windows image; fix: name an Ubuntu 22.04 image",
         ),
         (
             {"RootDeviceName": "/dev/xvda"},
-            f"error image_root aws.ami: '{ID}' has its root disk at /dev/xvda; nodes give /dev/sda1 its size and "
-            "encryption; fix: name an Ubuntu image, whose root disk is /dev/sda1",
+            f"error image_root aws.ami: '{ID}' has its root disk at /dev/xvda; nodes need it at "
+            "/dev/sda1; fix: name an Ubuntu image, whose root disk is /dev/sda1",
         ),
         (
             {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 500}}]},
@@ -71,7 +71,7 @@ def test_one_that_fits(changes: dict[str, Any]) -> None:
         ),
         (
             {"EnaSupport": False},
-            f"error image_network aws.ami: '{ID}' has no ENA support: no machine of this size starts; "
+            f"error image_network aws.ami: '{ID}' has no ENA support: instances of this type do not start; "
             "fix: name another image",
         ),
         (
@@ -82,7 +82,7 @@ def test_one_that_fits(changes: dict[str, Any]) -> None:
         ),
         (
             {"DeprecationTime": "2026-11-19T00:00:00.000Z"},
-            f"warning image_old aws.ami: '{ID}' is deprecated since 2026-11-19: it gets no repairs; "
+            f"warning image_old aws.ami: '{ID}' is deprecated since 2026-11-19: it gets no updates; "
             "fix: name a newer one; a change of the image replaces the nodes",
         ),
     ],
@@ -93,7 +93,7 @@ def test_one_that_does_not(changes: dict[str, Any], said: str) -> None:
 
 
 def judged(answered: Answered, **aws: Any) -> list[str]:
-    return words(images.fitting(Subject(spec(aws={"region": "us-east-1", **aws}), answered.account, ME)))
+    return words(images.check_images(Subject(spec(aws={"region": "us-east-1", **aws}), answered.account, ME)))
 
 
 def test_one_that_is_not_there(answered: Answered) -> None:
@@ -109,7 +109,7 @@ def test_one_that_is_there_is_judged(answered: Answered, aws: Moto) -> None:
     answered.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
     there = aws.client("ec2").describe_images(Owners=["amazon"])["Images"]
     other = next(one["ImageId"] for one in there if one.get("RootDeviceName") == "/dev/xvda")
-    found = images.fitting(Subject(spec(aws={"region": "us-east-1", "ami": other}), answered.account, ME))
+    found = images.check_images(Subject(spec(aws={"region": "us-east-1", "ami": other}), answered.account, ME))
     assert ("error", "image_root") in codes(found)
 
 
@@ -120,9 +120,9 @@ def test_a_region_without_the_deep_learning_image(answered: Answered) -> None:
     path = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
     assert (
         f"error image_parameter aws.ami: us-east-1 has no image under {path}; "
-        "fix: name an image of your own with `ami: ami-...`"
+        "fix: name your own image with `ami: ami-...`"
     ) in said
-    assert any(line.endswith("fix: name an image of your own with `plain_ami: ami-...`") for line in said)
+    assert any(line.endswith("fix: name your own image with `plain_ami: ami-...`") for line in said)
 
 
 def test_the_disk_of_controller_and_login_is_smaller(answered: Answered) -> None:

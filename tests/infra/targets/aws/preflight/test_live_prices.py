@@ -47,18 +47,18 @@ def history(*prices: float) -> dict[str, Any]:
 
 
 def test_the_hourly_price_of_a_product() -> None:
-    assert live_prices.hourly(product("2.0144")) == 2.0144
-    assert live_prices.hourly(product("0.0000000000")) is None
-    assert live_prices.hourly(product("5.0", unit="Quantity")) is None
-    assert live_prices.hourly({"terms": {"Reserved": {}}}) is None
+    assert live_prices.read_usd_per_hour(product("2.0144")) == 2.0144
+    assert live_prices.read_usd_per_hour(product("0.0000000000")) is None
+    assert live_prices.read_usd_per_hour(product("5.0", unit="Quantity")) is None
+    assert live_prices.read_usd_per_hour({"terms": {"Reserved": {}}}) is None
 
 
 def test_what_a_cluster_costs_today(answered: Answered) -> None:
     answered.answer("pricing", "GetProducts", products)
     answered.answer("ec2", "DescribeSpotPriceHistory", history(1.0, 3.0, 2.0))
     described = spec(groups=SPOT)
-    live = live_prices.live_prices(described, answered.account)
-    assert (live.known, live.problem) == (True, "")
+    live = live_prices.fetch_live_prices(described, answered.account)
+    assert (live.available, live.problem) == (True, "")
     assert live.spot == {"g6.8xlarge": 2.0}
     priced = {line.part + line.what: line for line in cost(described, live, live.on).lines}
     assert priced["controllerm7i.xlarge"].usd_per_hour == 0.25
@@ -69,13 +69,13 @@ def test_what_a_cluster_costs_today(answered: Answered) -> None:
 
 def test_spot_is_asked_for_only_where_it_is_bought(answered: Answered) -> None:
     answered.answer("pricing", "GetProducts", products)
-    live_prices.live_prices(spec(groups=group(instance_type="g6.8xlarge")), answered.account)
+    live_prices.fetch_live_prices(spec(groups=group(instance_type="g6.8xlarge")), answered.account)
     assert {operation for operation, _ in answered.asked} == {"GetProducts"}
 
 
 def test_a_type_that_the_list_lacks_has_the_price_of_the_table(answered: Answered) -> None:
     answered.answer("pricing", "GetProducts", products)
-    live = live_prices.live_prices(spec(), answered.account)
+    live = live_prices.fetch_live_prices(spec(), answered.account)
     assert live.problem == "the price list has no p5.48xlarge"
     assert live("p5.48xlarge", "us-east-1") == instance_price("p5.48xlarge", "us-east-1")
     assert live("m7i.large", "us-east-1") != instance_price("m7i.large", "us-east-1")
@@ -83,8 +83,8 @@ def test_a_type_that_the_list_lacks_has_the_price_of_the_table(answered: Answere
 
 def test_a_refusal_leaves_the_table(answered: Answered) -> None:
     answered.refuse("pricing", "GetProducts", "AccessDeniedException")
-    live = live_prices.live_prices(spec(), answered.account)
-    assert (live.known, live.problem) == (False, "GetProducts: AccessDeniedException")
+    live = live_prices.fetch_live_prices(spec(), answered.account)
+    assert (live.available, live.problem) == (False, "GetProducts: AccessDeniedException")
     assert cost(spec(), live).lines == cost(spec()).lines
 
 
@@ -96,15 +96,15 @@ def test_what_was_told_before_a_refusal_stays_told(answered: Answered) -> None:
         return next(said, lambda _: {"PriceList": ["no JSON"]})(params)
 
     answered.answer("pricing", "GetProducts", throttled)
-    live = live_prices.live_prices(spec(groups=SPOT), answered.account)
-    assert live.known
+    live = live_prices.fetch_live_prices(spec(groups=SPOT), answered.account)
+    assert live.available
     assert len(live.on_demand) == 2
-    assert live.problem.startswith("an answer of AWS in another shape: JSONDecodeError")
+    assert live.problem.startswith("unexpected response from AWS: JSONDecodeError")
 
 
 @pytest.mark.parametrize("text", ["3", '{"terms": 3}', '{"terms": {"OnDemand": {"a": {}}}}', "no JSON"])
 def test_an_odd_answer_leaves_the_table(answered: Answered, text: str) -> None:
     answered.answer("pricing", "GetProducts", {"PriceList": [text]})
-    live = live_prices.live_prices(spec(), answered.account)
-    assert not live.known
-    assert "in another shape" in live.problem
+    live = live_prices.fetch_live_prices(spec(), answered.account)
+    assert not live.available
+    assert "unexpected response from AWS" in live.problem

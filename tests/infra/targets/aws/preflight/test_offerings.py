@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.targets.aws.offerings import offered_zones
+from infra.targets.aws.offerings import list_offered_zones
 from infra.targets.aws.preflight import offerings
 from tests.infra.targets.aws.preflight.words import words
 from tests.infra.targets.aws.specs import group, spec
@@ -28,22 +28,22 @@ def test_sold_where_it_is_wanted() -> None:
 
 def test_sold_nowhere() -> None:
     assert judged({"p5.48xlarge": []}) == [
-        "error not_offered groups.gpu.instance_type: p5.48xlarge is sold in no zone of us-east-1; "
+        "error not_offered groups.gpu.instance_type: p5.48xlarge is not sold in any zone of us-east-1; "
         "fix: choose another type, or another region"
     ]
 
 
 def test_not_in_any_zone_of_the_group() -> None:
     assert judged({"p5.48xlarge": [C]}, (A, B)) == [
-        "error not_offered groups.gpu: p5.48xlarge is not sold in us-east-1a, us-east-1b; it is in us-east-1c; "
+        "error not_offered groups.gpu: p5.48xlarge is not sold in us-east-1a, us-east-1b; it is sold in us-east-1c; "
         "fix: write `zones: [us-east-1c]`, or choose another type"
     ]
 
 
 def test_not_in_one_of_its_zones() -> None:
     assert judged({"p5.48xlarge": [A]}, (A, B)) == [
-        "warning not_offered groups.gpu: p5.48xlarge is not sold in us-east-1b; it is in us-east-1a; "
-        "fix: remove that zone: every try there is lost time"
+        "warning not_offered groups.gpu: p5.48xlarge is not sold in us-east-1b; it is sold in us-east-1a; "
+        "fix: remove that zone: launches there always fail"
     ]
 
 
@@ -57,14 +57,14 @@ def test_a_group_has_its_own_zones_the_controller_the_first() -> None:
 def test_no_zone_has_them_all() -> None:
     assert judged({"p5.48xlarge": [C], "m7i.xlarge": [A], "m7i.large": [A, C]}) == [
         "error no_common_zone aws.zones: no zone offers every instance type (m7i.xlarge: us-east-1a; m7i.large: "
-        "us-east-1a, us-east-1c; p5.48xlarge: us-east-1c); fix: name the zones, and those of each group; or choose "
+        "us-east-1a, us-east-1c; p5.48xlarge: us-east-1c); fix: name zones for aws and for each group, or choose "
         "other types"
     ]
 
 
 @pytest.mark.parametrize("name", ["g6.8xlarge", "m7i.large"])
 def test_aws_is_asked_for_all_pages(aws: Moto, name: str) -> None:
-    asked = offered_zones(aws.client("ec2"), ["g6.8xlarge", "m7i.large", "x9.nothing"])
+    asked = list_offered_zones(aws.client("ec2"), ["g6.8xlarge", "m7i.large", "x9.nothing"])
     assert asked[name] == sorted(asked[name])
     assert asked[name]
     assert asked["x9.nothing"] == []

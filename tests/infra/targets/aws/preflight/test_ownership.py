@@ -10,7 +10,7 @@ from infra.engine.stop import BAD_INPUT
 from infra.home import Home
 from infra.targets.aws.preflight import ownership
 from infra.targets.aws.preflight.account import Identity
-from infra.targets.aws.preflight.checks import Asking, preflight
+from infra.targets.aws.preflight.checks import PreflightOptions, run_preflight
 from infra.targets.aws.preflight.subject import Subject
 from tests.infra.targets.aws.preflight.conftest import Answered
 from tests.infra.targets.aws.preflight.test_command import muster, stacks
@@ -26,7 +26,7 @@ ME = Identity(ACCOUNT, f"arn:aws:iam::{ACCOUNT}:user/ann")
 
 
 def subject(answered: Answered, *, made: bool) -> Subject:
-    return Subject(spec(name="pair"), answered.account, ME, made=made)
+    return Subject(spec(name="pair"), answered.account, ME, exists=made)
 
 
 def take(aws: Moto, role: str) -> None:
@@ -35,28 +35,28 @@ def take(aws: Moto, role: str) -> None:
 
 def test_a_name_that_another_stack_has_is_refused(answered: Answered, aws: Moto) -> None:
     take(aws, "muster-pair-2-controller")
-    assert words(ownership.name_is_free(subject(answered, made=False))) == []
+    assert words(ownership.check_name(subject(answered, made=False))) == []
     take(aws, "muster-pair-controller")
-    assert words(ownership.name_is_free(subject(answered, made=False))) == [
+    assert words(ownership.check_name(subject(answered, made=False))) == [
         f"error name_taken name: 'pair' is taken: account {ACCOUNT} has role muster-pair-controller, which this stack "
-        "did not make; fix: another name; or, if it is an old one of yours whose state is lost, `make teardown` with "
+        "did not create; fix: choose another name; or, if it is yours and its state is lost, run `make teardown` with "
         "FORCE=1 first"
     ]
-    assert words(ownership.name_is_free(subject(answered, made=True))) == []
+    assert words(ownership.check_name(subject(answered, made=True))) == []
 
 
 def test_in_another_account_nothing_else_is_asked(answered: Answered, aws: Moto) -> None:
-    found = preflight(spec(), answered.account, Asking(made_in="111122223333"))
+    found = run_preflight(spec(), answered.account, PreflightOptions(existing_account="111122223333"))
     assert words(found.issues) == [
-        f"error other_account aws: this stack's cluster is in account 111122223333; the credentials are of {ACCOUNT}; "
-        "fix: credentials of account 111122223333; a second cluster needs another stack file"
+        f"error other_account aws: this stack's cluster is in account 111122223333; the credentials are for {ACCOUNT}; "
+        "fix: use credentials of account 111122223333; a second cluster needs another stack file"
     ]
     assert set(aws.count()) == {"GetCallerIdentity"}
 
 
 @pytest.mark.parametrize("made_in", [None, "", ACCOUNT])
 def test_the_same_account_is_fine(answered: Answered, made_in: str | None) -> None:
-    assert preflight(spec(), answered.account, Asking(checks=(), made_in=made_in)).issues == ()
+    assert run_preflight(spec(), answered.account, PreflightOptions(checks=(), existing_account=made_in)).issues == ()
 
 
 @pytest.mark.parametrize("options", [[], ["--no-preflight"]])
@@ -64,4 +64,4 @@ def test_up_starts_nothing_in_another_account(stacks: Path, aws: Moto, options: 
     keep(Home.of({"MUSTER_HOME": str(stacks / "home")}).stack("pair"), PROVIDER, RESOLVED)
     done = muster(stacks, "up", "--stack", "pair", *options, **aws.environment())
     assert done.returncode == BAD_INPUT
-    assert f"account 111122223333; the credentials are of {ACCOUNT}" in done.stderr
+    assert f"account 111122223333; the credentials are for {ACCOUNT}" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 from infra.targets.aws.plan.quotas import ADDRESSES, VPCS, Need, QuotaShare, needs, unknown
 from infra.targets.aws.preflight import quotas
 from infra.targets.aws.preflight.account import Identity
-from infra.targets.aws.preflight.subject import Running, Subject
+from infra.targets.aws.preflight.subject import RunningInstance, Subject
 from tests.infra.targets.aws.preflight.conftest import Answered
 from tests.infra.targets.aws.preflight.words import codes, words
 from tests.infra.targets.aws.specs import group, spec
@@ -86,7 +86,8 @@ def of_p(least: int, most: int) -> Need:
 def test_too_little(value: float, others: float, level: str, used: str, total: int) -> None:
     """One node is always there, two at most: an error only where the first could not come."""
     assert words(quotas.judge(of_p(1, 2), value, others, "us-east-1")) == [
-        f"{level} quota groups.gpu: quota {P} (Running On-Demand P instances) is {value} vCPUs in us-east-1{used}; "
+        f"{level} quota groups.gpu: quota {P} (Running On-Demand P instances) is {value} vCPUs in "
+        f"us-east-1{used}; "
         f"the cluster needs 384 (groups.gpu: 2 x 192); fix: {request(P, total)}"
     ]
 
@@ -103,7 +104,7 @@ def test_several_groups_are_named_together() -> None:
     assert "(controller: 1 x 4, groups.a: 1 x 192, groups.b: 2 x 192)" in issue.message
 
 
-def subject(answered: Answered, running: tuple[Running, ...] = (), **changes: Any) -> Subject:
+def subject(answered: Answered, running: tuple[RunningInstance, ...] = (), **changes: Any) -> Subject:
     return Subject(spec(**changes), answered.account, ME, running)
 
 
@@ -122,7 +123,7 @@ def test_the_account_is_asked_for_each_quota_and_its_use(answered: Answered) -> 
     now = datetime.now(UTC)
     points = [{"Timestamp": now, "Maximum": 384.0}, {"Timestamp": now - timedelta(minutes=5), "Maximum": 9e9}]
     answered.answer("cloudwatch", "GetMetricStatistics", {"Datapoints": points})
-    found = list(quotas.vcpus(subject(answered)))
+    found = list(quotas.check_vcpus(subject(answered)))
     assert codes(found) == [("error", "quota"), ("error", "quota")]
     assert "is 64 vCPUs in us-east-1, of which others use 384" in found[0].message
     assert "is 576 vCPUs in us-east-1, of which others use 384; the cluster needs 384" in found[1].message
@@ -134,21 +135,22 @@ def test_what_the_cluster_has_is_not_others(answered: Answered) -> None:
         "cloudwatch", "GetMetricStatistics", {"Datapoints": [{"Timestamp": datetime.now(UTC), "Maximum": 390.0}]}
     )
     mine = tuple(
-        Running(name, False, "", 1, "") for name in ("p5.48xlarge", "p5.48xlarge", "m7i.48xlarge", "m7i.48xlarge")
+        RunningInstance(name, False, "", 1, "")
+        for name in ("p5.48xlarge", "p5.48xlarge", "m7i.48xlarge", "m7i.48xlarge")
     )
-    assert words(quotas.vcpus(subject(answered, mine))) == []
+    assert words(quotas.check_vcpus(subject(answered, mine))) == []
 
 
 def test_use_that_cannot_be_read_leaves_the_quota(answered: Answered) -> None:
     answered.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 383.0, "UsageMetric": metric("P")}})
     answered.refuse("cloudwatch", "GetMetricStatistics", "AccessDenied")
-    assert codes(quotas.vcpus(subject(answered))) == [("error", "quota")]
+    assert codes(quotas.check_vcpus(subject(answered))) == [("error", "quota")]
 
 
 def test_a_quota_never_changed_has_its_default(answered: Answered) -> None:
     answered.refuse("service-quotas", "GetServiceQuota", "NoSuchResourceException")
     answered.answer("service-quotas", "GetAWSDefaultServiceQuota", {"Quota": {"Value": 5.0}})
-    found = [issue.message for issue in quotas.vcpus(subject(answered))]
+    found = [issue.message for issue in quotas.check_vcpus(subject(answered))]
     assert [message.split(" ")[1] for message in found] == [STANDARD, P]
     assert "is 5 vCPUs" in found[0]
 
@@ -156,9 +158,9 @@ def test_a_quota_never_changed_has_its_default(answered: Answered) -> None:
 def test_spot_of_p6_says_that_nothing_is_known(answered: Answered) -> None:
     answered.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 1e6}})
     p6 = group(instance_type="p6-b200.48xlarge", capacity={"kind": "spot"})
-    assert words(quotas.vcpus(subject(answered, groups=p6))) == [
+    assert words(quotas.check_vcpus(subject(answered, groups=p6))) == [
         "warning quota_unknown groups.gpu: nothing documents which quota its spot machines count against: it could not "
-        "be judged; fix: look under Service Quotas, Amazon EC2, for 'Spot Instance Requests'"
+        "be checked; fix: look under Service Quotas, Amazon EC2, for 'Spot Instance Requests'"
     ]
 
 
@@ -174,7 +176,7 @@ def test_a_vpc_and_an_address_more(answered: Answered, aws: Moto, changes: dict[
     """moto's account has one VPC; one address is taken here."""
     aws.client("ec2").allocate_address(Domain="vpc")
     answered.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 1.0}})
-    issues = list(quotas.networks(subject(answered, **changes)))
+    issues = list(quotas.check_networks(subject(answered, **changes)))
     assert [issue.message.split(" ")[1] for issue in issues] == found
     if found:
         assert words(issues)[0] == (
@@ -187,7 +189,7 @@ def test_a_cluster_that_has_its_vpc_needs_no_other(answered: Answered, aws: Moto
     tags = [{"ResourceType": "vpc", "Tags": [{"Key": "muster.cluster", "Value": "demo"}]}]
     aws.client("ec2").create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=tags)
     answered.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 1.0}})
-    assert words(quotas.networks(subject(answered, network={"egress": False}))) == []
+    assert words(quotas.check_networks(subject(answered, network={"egress": False}))) == []
 
 
 def _code(params: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from cluster.spec import ClusterSpec
 from infra.targets.aws.preflight import reservations
 from infra.targets.aws.preflight.account import Identity
-from infra.targets.aws.preflight.subject import Running, Subject
+from infra.targets.aws.preflight.subject import RunningInstance, Subject
 from tests.infra.targets.aws.preflight.conftest import Answered
 from tests.infra.targets.aws.preflight.words import codes, words
 from tests.infra.targets.aws.specs import group, spec
@@ -45,7 +45,7 @@ def reservation(**changes: Any) -> dict[str, Any]:
 
 
 def judged(described: ClusterSpec, *found: dict[str, Any], held: int = 0) -> list[str]:
-    return words(reservations.judge(described, "gpu", list(found), held=held, now=NOW))
+    return words(reservations.judge(described, "gpu", list(found), in_use=held, now=NOW))
 
 
 def test_one_that_fits_is_not_mentioned() -> None:
@@ -60,7 +60,8 @@ def test_one_that_fits_is_not_mentioned() -> None:
         (
             held("block"),
             {},
-            f"error reservation_kind {AT}: '{ID}' is a reservation, no capacity block; fix: write `kind: reservation`",
+            f"error reservation_kind {AT}: '{ID}' is a reservation, not a capacity block; fix: write "
+            "`kind: reservation`",
         ),
         (
             held(),
@@ -71,31 +72,33 @@ def test_one_that_fits_is_not_mentioned() -> None:
             held(),
             {"State": "expired"},
             f"error reservation_over {AT}: '{ID}' is expired; allowed: active; "
-            "fix: name one that is active, or buy in another way",
+            "fix: name one that is active, or choose another kind of capacity",
         ),
         (
             held(),
             {"State": "scheduled", "StartDate": NOW + timedelta(days=1)},
             f"error reservation_not_yet {AT}: '{ID}' is scheduled, begins 2026-11-21 12:00 UTC: no node can use it "
-            "before; fix: run `make up` when it is active, or let min be 0 until then",
+            "before; fix: run `make up` when it is active, or set min to 0 until then",
         ),
         (
             held(count=None, min=0, max=2),
             {"State": "scheduled", "StartDate": NOW + timedelta(days=1)},
             f"warning reservation_not_yet {AT}: '{ID}' is scheduled, begins 2026-11-21 12:00 UTC: no node can use it "
-            "before; fix: run `make up` when it is active, or let min be 0 until then",
+            "before; fix: run `make up` when it is active, or set min to 0 until then",
         ),
         (
             held(),
             {"EndDate": NOW + timedelta(hours=23)},
-            f"warning reservation_ends {AT}: '{ID}' ends 2026-11-21 11:00 UTC; its machines go from 2026-11-21 11:00 "
-            "UTC on; fix: let jobs save before; `make teardown` in time",
+            f"warning reservation_ends {AT}: '{ID}' ends 2026-11-21 11:00 UTC; its machines are "
+            "terminated from 2026-11-21 11:00 "
+            "UTC on; fix: let jobs save before; run `make teardown` in time",
         ),
         (
             held("block"),
             {"ReservationType": "capacity-block", "EndDate": NOW + timedelta(hours=24)},
-            f"warning reservation_ends {AT}: '{ID}' ends 2026-11-21 12:00 UTC; its machines go from 2026-11-21 11:30 "
-            "UTC on; fix: let jobs save before; `make teardown` in time",
+            f"warning reservation_ends {AT}: '{ID}' ends 2026-11-21 12:00 UTC; its machines are "
+            "terminated from 2026-11-21 11:30 "
+            "UTC on; fix: let jobs save before; run `make teardown` in time",
         ),
         (
             held(),
@@ -112,44 +115,44 @@ def test_one_that_fits_is_not_mentioned() -> None:
         (
             held(aws={"region": "us-east-1"}),
             {},
-            f"error reservation_zone {AT}: '{ID}' is in us-east-1a; without `aws.zones` the cluster may come to "
-            "another zone; fix: write `zones: [us-east-1a]` under aws",
+            f"error reservation_zone {AT}: '{ID}' is in us-east-1a; without `aws.zones` the cluster may be created "
+            "in another zone; fix: write `zones: [us-east-1a]` under aws",
         ),
         (
             held(),
             {"InstancePlatform": "Windows"},
             f"error reservation_platform {AT}: '{ID}' is for Windows; the images are Linux/UNIX; "
-            "fix: a reservation for Linux/UNIX",
+            "fix: use a reservation for Linux/UNIX",
         ),
         (
             held(),
             {"Tenancy": "dedicated"},
             f"error reservation_tenancy {AT}: '{ID}' is for tenancy 'dedicated'; nodes have 'default'; "
-            "fix: a reservation with default tenancy",
+            "fix: use a reservation with default tenancy",
         ),
         (
             held(),
             {"PlacementGroupArn": "arn:aws:ec2:us-east-1:123456789012:placement-group/close"},
-            f"error reservation_placement {AT}: '{ID}' lies in placement group 'close', and nodes that use a "
-            "reservation are in none; fix: a reservation that was made outside a placement group",
+            f"error reservation_placement {AT}: '{ID}' is in placement group 'close', but nodes with a reservation "
+            "use none; fix: use a reservation outside placement groups",
         ),
         (
             held(),
             {"AvailableInstanceCount": 1},
             f"error reservation_full {AT}: 1 of 2 machines of '{ID}' are free; the group has up to 2; "
-            "fix: fewer nodes, or a larger reservation",
+            "fix: use fewer nodes, or a larger reservation",
         ),
         (
             held(capacity={"fallback": ["on-demand"]}),
             {"AvailableInstanceCount": 1},
             f"warning reservation_full {AT}: 1 of 2 machines of '{ID}' are free; the group has up to 2; "
-            "fix: the rest is bought as on-demand",
+            "fix: the others are bought as on-demand",
         ),
         (
             held(count=None, min=1, max=4),
             {},
             f"warning reservation_full {AT}: 2 of 2 machines of '{ID}' are free; the group has up to 4; "
-            "fix: fewer nodes, or a larger reservation",
+            "fix: use fewer nodes, or a larger reservation",
         ),
     ],
     ids=lambda value: value.split(" ")[1] if isinstance(value, str) else "",
@@ -185,7 +188,7 @@ def test_of_a_pool_those_that_fit_count() -> None:
     assert f"2 of 3 machines of 'cr-2', '{ID}' are free" in said
 
 
-def asked(answered: Answered, described: ClusterSpec, running: tuple[Running, ...] = ()) -> Subject:
+def asked(answered: Answered, described: ClusterSpec, running: tuple[RunningInstance, ...] = ()) -> Subject:
     return Subject(described, answered.account, ME, running)
 
 
@@ -197,15 +200,15 @@ def made(aws: Moto, **changes: Any) -> str:
 
 def test_one_that_exists_is_found_and_judged(answered: Answered, aws: Moto) -> None:
     good, small = made(aws), made(aws, InstanceCount=1)
-    assert words(reservations.fitting(asked(answered, held(capacity={"reservation": good})))) == []
-    found = reservations.fitting(asked(answered, held(capacity={"reservation": small})))
+    assert words(reservations.check_reservations(asked(answered, held(capacity={"reservation": good})))) == []
+    found = reservations.check_reservations(asked(answered, held(capacity={"reservation": small})))
     assert codes(found) == [("error", "reservation_full")]
-    mine = (Running("p5.48xlarge", False, "", 1, small),)
-    assert words(reservations.fitting(asked(answered, held(capacity={"reservation": small}), mine))) == []
+    mine = (RunningInstance("p5.48xlarge", False, "", 1, small),)
+    assert words(reservations.check_reservations(asked(answered, held(capacity={"reservation": small}), mine))) == []
 
 
 def test_one_that_does_not_exist(answered: Answered) -> None:
-    assert words(reservations.fitting(asked(answered, held()))) == [
+    assert words(reservations.check_reservations(asked(answered, held()))) == [
         f"error reservation_missing {AT}: '{ID}' does not exist in us-east-1, or account 123456789012 may not use it; "
         "fix: name one that `aws ec2 describe-capacity-reservations` lists"
     ]
@@ -217,15 +220,15 @@ def test_a_group_of_reservations_is_opened(answered: Answered, aws: Moto) -> Non
     members = [{"Identifier": {"ResourceArn": arn, "ResourceType": "x"}} for arn in arns]
     answered.answer("resource-groups", "ListGroupResources", {"Resources": members})
     pool = held(capacity={"reservation": POOL})
-    assert words(reservations.fitting(asked(answered, pool))) == []
+    assert words(reservations.check_reservations(asked(answered, pool))) == []
 
 
 def test_an_empty_group_of_reservations(answered: Answered) -> None:
     answered.answer("resource-groups", "ListGroupResources", {"Resources": []})
     pool = held(capacity={"reservation": POOL})
-    assert codes(reservations.fitting(asked(answered, pool))) == [("error", "reservation_missing")]
+    assert codes(reservations.check_reservations(asked(answered, pool))) == [("error", "reservation_missing")]
 
 
 def test_a_group_without_a_reservation_asks_nothing(answered: Answered, aws: Moto) -> None:
-    assert words(reservations.fitting(asked(answered, spec()))) == []
+    assert words(reservations.check_reservations(asked(answered, spec()))) == []
     assert aws.of("DescribeCapacityReservations") == []

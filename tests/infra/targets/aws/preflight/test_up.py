@@ -36,7 +36,7 @@ def test_what_the_account_lacks_ends_it_before_anything_is_made(stacks: Path, aw
 
 
 def test_without_preflight_nothing_is_asked_but_who_is_asking(aws: Moto, capsys: pytest.CaptureFixture[str]) -> None:
-    flight = account.clear(dear(usd=6), [], None, screen, full=False)
+    flight = account.clear_for_creation(dear(usd=6), [], None, screen, full=False)
     assert (flight.issues, flight.by_todays_prices) == ([], False)
     assert set(aws.count()) == {"GetCallerIdentity", "DescribeInstances"}
     assert "no pre-flight: quotas, zones, capacity, images, rights and today's prices" in capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_the_budget_is_judged_by_todays_prices(
     flight, said = asked(described, found)
     assert ("over_budget" in [issue.code for issue in flight.issues]) is by_today
     assert flight.by_todays_prices
-    assert "budget judged by instance prices of today, " in said
+    assert "budget checked against instance prices of today, " in said
 
 
 def test_the_table_judges_where_aws_tells_no_prices(answered: Answered, asked: Any) -> None:
@@ -75,7 +75,7 @@ def test_the_table_judges_where_aws_tells_no_prices(answered: Answered, asked: A
     flight, said = asked(described, validate(described))
     assert "over_budget" in [issue.code for issue in flight.issues]
     assert not flight.by_todays_prices
-    assert "budget judged by instance prices of 2026-08-22, us-east-1; today's could not be read" in said
+    assert "budget checked against instance prices of 2026-08-22, us-east-1; today's could not be read" in said
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def asked(answered: Answered, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr(account, "find_account", lambda _spec: answered.account)
 
     def ask(described: ClusterSpec, issues: list[Any]) -> tuple[account.Flight, str]:
-        flight = account.clear(described, issues, None, screen, full=True)
+        flight = account.clear_for_creation(described, issues, None, screen, full=True)
         return flight, capsys.readouterr().out
 
     return ask

@@ -34,7 +34,7 @@ def test_bad_spec(row: dict[str, Any]) -> None:
 
 def test_the_table_has_every_rule() -> None:
     """Each rule finds something in a row of its own; those about money stand below."""
-    violated: set[object] = {aws_budget.hourly, aws_budget.monthly}
+    violated: set[object] = {aws_budget.check_hourly_budget, aws_budget.check_monthly_budget}
     for row in TABLE:
         laid = {**good(), **yaml.load(row["spec"], Loader)}  # noqa: S506
         bad = load({key: value for key, value in laid.items() if value is not None})
@@ -57,8 +57,8 @@ def test_the_nccl_of_the_lock_file_is_held_to_the_software_table(tmp_path: Path)
     with_old = {"software": {"training_lock": "old.lock"}}
     assert render(validate(spec(**with_old), root=tmp_path)) == (
         "error    software.training_lock\n"
-        "         'old.lock' has NCCL 2.21.5; allowed: 2.24.0 or newer (2.21 to 2.23 ignore errors of the plugin, and "
-        "jobs hang instead of failing)\n"
+        "         'old.lock' has NCCL 2.21.5; allowed: 2.24.0 or newer (2.21 to 2.23 ignore errors of the plugin, so "
+        "that jobs hang instead of failing)\n"
         "         fix: lock NCCL 2.24.0 or newer, or name another lock file\n"
         "\n"
         "1 error"
@@ -87,7 +87,7 @@ def test_more_than_a_month_may_cost() -> None:
     (issue,) = validate(small)
     assert (issue.code, issue.where) == ("over_budget", "budget.usd_per_month")
     least = f"{cost(small).usd_per_month_min:,.2f}"
-    assert issue.message == f"1000 is less than the {least} USD per month that the cluster costs when nobody uses it"
+    assert issue.message == f"1000 is less than the {least} USD per month that the cluster costs while idle"
 
 
 def test_a_budget_that_is_kept_is_fine() -> None:

@@ -9,9 +9,9 @@ from infra.engine.environment import environment
 from infra.home import Home
 from infra.resources.problem import Problem
 from infra.targets.aws import plugin as aws_plugin
-from infra.targets.aws.account import NONE, find_account
+from infra.targets.aws.account import NO_CREDENTIALS, find_account
 from infra.targets.aws.cost import cost
-from infra.targets.aws.preflight import Asking, preflight
+from infra.targets.aws.preflight import PreflightOptions, run_preflight
 from infra.targets.aws.spec import region_of
 from infra.targets.registry import read_spec as read
 from tests.infra.targets.aws.with_engine.cloud import REPO
@@ -45,9 +45,9 @@ def _credentials(wanted: str) -> Iterator[str]:
         yield f"credentials: {bad}"
         return
     if found is None:
-        yield f"credentials: {NONE}; `aws sso login` or `aws configure`, or set AWS_PROFILE"
+        yield f"credentials: {NO_CREDENTIALS}; `aws sso login` or `aws configure`, or set AWS_PROFILE"
         return
-    done = preflight(SPEC, found, Asking(checks=()))
+    done = run_preflight(SPEC, found, PreflightOptions(checks=()))
     if done.identity is None:
         yield from (f"credentials: {issue.message}; {issue.fix}" for issue in done.issues)
     elif done.identity.account != wanted:

@@ -9,10 +9,11 @@ from base64 import b64decode
 import pytest
 
 from infra.engine.environment import BUDGET_JUDGED
-from infra.targets.aws import leftovers, names
+from infra.targets.aws import names
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.fleet import Fleet
 from infra.targets.aws.launcher.launch import launch
+from infra.targets.aws.leftovers import search
 from infra.targets.aws.node import parameters
 from infra.targets.target import Leftovers
 from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack
@@ -120,7 +121,7 @@ def test_teardown_ends_with_a_receipt(pair: CloudStack, empty: set[str]) -> None
     receipt = pair.receipt
     assert (receipt["left"], receipt["stays"], receipt["usd_per_hour"], receipt["unseen"]) == (0, 0, 0, [])
     assert {item["name"] for item in receipt["items"] if item["kind"] == "instance"} == there
-    assert leftovers.find(CLUSTER, pair.cloud.region) == Leftovers([])
+    assert search.find_leftovers(CLUSTER, pair.cloud.region) == Leftovers([])
     assert everything(pair.cloud) - empty == set()
 
 

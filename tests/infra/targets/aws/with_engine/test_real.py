@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.targets.aws import leftovers
 from infra.targets.aws import plugin as aws_plugin
+from infra.targets.aws.leftovers import search
 from infra.targets.target import Leftovers
 from tests.infra.targets.aws.with_engine import needs
 from tests.infra.targets.aws.with_engine.__main__ import ON_MOTO_ALONE, TESTS
@@ -74,7 +74,7 @@ def test_it_removes_what_its_tests_leave(account: Moto, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_up PASSED" in done.stdout
     assert f"nothing of cluster {needs.CLUSTER} is left" in done.stdout
-    assert leftovers.find(needs.CLUSTER, REGION) == Leftovers([])
+    assert search.find_leftovers(needs.CLUSTER, REGION) == Leftovers([])
     assert everything(on_moto(account)) == before
 
 

@@ -1,7 +1,7 @@
-"""What a GPU cluster asks of AWS and moto lacks: placement groups, capacity reservations, where an instance stands,
-what a machine answers to Run Command, which policies can go.
+"""AWS calls of a GPU cluster that moto lacks: placement groups, reservations, topology, Run Command, policies.
 
-They keep what was sent and hand it back in AWS's shape, nothing more."""
+Each call stores the request and returns it in AWS's format, nothing more.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from moto.iam.exceptions import DeleteConflictException
 from moto.iam.models import IAMBackend
 from moto.ssm.models import Command, ssm_backends
 
-Kept = dict[str, dict[str, Any]]
+Records = dict[str, dict[str, Any]]
 
 
 def create_placement_group(self: EC2Response) -> ActionResult:
     name = self._get_param("GroupName")
-    groups = _kept(self, "placement_groups")
+    groups = _stored(self, "placement_groups")
     if name in groups:
         raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists")
     groups[name] = {
@@ -35,22 +35,22 @@ def create_placement_group(self: EC2Response) -> ActionResult:
 
 
 def describe_placement_groups(self: EC2Response) -> ActionResult:
-    groups, wanted = _kept(self, "placement_groups"), self._get_param("GroupNames", [])
-    for name in wanted:
-        _known(groups, name)
-    return ActionResult({"PlacementGroups": [g for name, g in groups.items() if not wanted or name in wanted]})
+    groups, names = _stored(self, "placement_groups"), self._get_param("GroupNames", [])
+    for name in names:
+        _require_group(groups, name)
+    return ActionResult({"PlacementGroups": [g for name, g in groups.items() if not names or name in names]})
 
 
 def delete_placement_group(self: EC2Response) -> ActionResult:
     name = self._get_param("GroupName")
-    _known(_kept(self, "placement_groups"), name)
-    del _kept(self, "placement_groups")[name]
+    _require_group(_stored(self, "placement_groups"), name)
+    del _stored(self, "placement_groups")[name]
     return ActionResult({})
 
 
 def create_capacity_reservation(self: EC2Response) -> ActionResult:
     count = int(self._get_param("InstanceCount"))
-    made = {
+    reservation = {
         "CapacityReservationId": f"cr-{uuid.uuid4().hex[:17]}",
         "InstanceType": self._get_param("InstanceType"),
         "InstancePlatform": self._get_param("InstancePlatform"),
@@ -61,49 +61,49 @@ def create_capacity_reservation(self: EC2Response) -> ActionResult:
         "State": "active",
         "Tags": _tags(self, "capacity-reservation"),
     }
-    _kept(self, "capacity_reservations")[made["CapacityReservationId"]] = made
-    return ActionResult({"CapacityReservation": made})
+    _stored(self, "capacity_reservations")[reservation["CapacityReservationId"]] = reservation
+    return ActionResult({"CapacityReservation": reservation})
 
 
 def describe_capacity_reservations(self: EC2Response) -> ActionResult:
-    kept, wanted = _kept(self, "capacity_reservations"), self._get_param("CapacityReservationIds", [])
-    for one in wanted:
-        if one not in kept:
-            raise EC2ClientError("InvalidCapacityReservationId.NotFound", f"The reservation '{one}' does not exist")
-    return ActionResult({"CapacityReservations": [r for key, r in kept.items() if not wanted or key in wanted]})
+    reservations, ids = _stored(self, "capacity_reservations"), self._get_param("CapacityReservationIds", [])
+    for name in ids:
+        if name not in reservations:
+            raise EC2ClientError("InvalidCapacityReservationId.NotFound", f"The reservation '{name}' does not exist")
+    return ActionResult({"CapacityReservations": [r for key, r in reservations.items() if not ids or key in ids]})
 
 
 def describe_instance_topology(self: EC2Response) -> ActionResult:
-    """Only of running instances, as AWS has it; an instance's place is what `place` said, or one of its own."""
-    wanted = self._get_param("InstanceIds", [])
-    places = _kept(self, "places")
-    found = []
+    """Return the network nodes of running instances: those set with `Moto.place`, else a unique lowest one."""
+    ids = self._get_param("InstanceIds", [])
+    places = _stored(self, "places")
+    instances = []
     for reservation in self.ec2_backend.describe_instances(filters=self._filters_from_querystring()):
         for instance in reservation.instances:
-            if instance.state != "running" or (wanted and instance.id not in wanted):
+            if instance.state != "running" or (ids and instance.id not in ids):
                 continue
             nodes = places.get(instance.id, {}).get("nodes", ["nn-top", "nn-mid", f"nn-{instance.id[-4:]}"])
             zone = instance.placement
-            found.append({"InstanceId": instance.id, "NetworkNodes": nodes, "AvailabilityZone": str(zone)})
-    return ActionResult({"Instances": found})
+            instances.append({"InstanceId": instance.id, "NetworkNodes": nodes, "AvailabilityZone": str(zone)})
+    return ActionResult({"Instances": instances})
 
 
 _invocation = Command.invocation_response
 
 
-def answered(self: Command, instance_id: str, plugin_name: str) -> dict[str, Any]:
-    """As a test said that a script with these words in it ends; moto itself says Success and nothing else."""
+def invocation_response(self: Command, instance_id: str, plugin_name: str) -> dict[str, Any]:
+    """Return the answer that a test set with `Moto.answer`; moto itself only knows Success."""
     script = self.parameters["commands"][0]
-    kept: Kept = ssm_backends[self.account_id][self.backend_region].__dict__.get("muster_answers", {})
-    said = next((answer for words, answer in kept.items() if words in script), {})
-    return {**_invocation(self, instance_id, plugin_name), **said}
+    answers: Records = ssm_backends[self.account_id][self.backend_region].__dict__.get("muster_answers", {})
+    answer = next((answer for text, answer in answers.items() if text in script), {})
+    return {**_invocation(self, instance_id, plugin_name), **answer}
 
 
 _delete_policy = IAMBackend.delete_policy
 
 
 def delete_policy(self: IAMBackend, policy_arn: str) -> None:
-    """AWS removes none that somebody has, or that has older versions."""
+    """Refuse to delete a policy that is attached or has older versions, as AWS does."""
     policy = self.get_policy(policy_arn)
     if any(policy_arn in role.managed_policies for role in self.roles.values()):
         raise DeleteConflictException("Cannot delete a policy attached to entities.")
@@ -113,7 +113,8 @@ def delete_policy(self: IAMBackend, policy_arn: str) -> None:
 
 
 def apply() -> None:
-    Command.invocation_response = answered  # type: ignore[method-assign]
+    """Add the missing calls to moto."""
+    Command.invocation_response = invocation_response  # type: ignore[method-assign]
     IAMBackend.delete_policy = delete_policy  # type: ignore[method-assign]
     for function in (
         create_placement_group,
@@ -127,12 +128,12 @@ def apply() -> None:
             setattr(EC2Response, function.__name__, function)
 
 
-def _kept(response: EC2Response, what: str) -> Kept:
-    kept: Kept = response.ec2_backend.__dict__.setdefault(f"muster_{what}", {})
-    return kept
+def _stored(response: EC2Response, kind: str) -> Records:
+    records: Records = response.ec2_backend.__dict__.setdefault(f"muster_{kind}", {})
+    return records
 
 
-def _known(groups: Kept, name: str) -> None:
+def _require_group(groups: Records, name: str) -> None:
     if name not in groups:
         raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown")
 

@@ -1,6 +1,7 @@
-"""AWS on a loopback port: moto's own server, with a record of every call and the faults that AWS really has.
+"""AWS on a loopback port: moto's server with a record of every call and injected faults that occur on AWS.
 
-In a conftest: `from tests.moto_server import aws, moto` (`aws` is fresh for each test and sets the environment)."""
+In a conftest: `from tests.moto_server import aws, moto` (`aws` is fresh for each test and sets the environment).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 _SHORTAGE = "InsufficientInstanceCapacity"
-# What EC2 answers with: a shortage is a server error there, which SDKs retry by themselves.
+# EC2's status codes: a shortage is a server error, which SDKs retry by themselves.
 _STATUS = {_SHORTAGE: 500, "RequestLimitExceeded": 503, "InternalError": 500, "UnauthorizedOperation": 403}
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -44,62 +45,67 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 @dataclass(frozen=True)
 class Call:
+    """A recorded API call."""
+
     service: str
     action: str
-    """As in the API (`RunInstances`); `METHOD /path` where the protocol has no action."""
+    """Name in the API (`RunInstances`); `METHOD /path` if the protocol has no action."""
     params: dict[str, str]
-    """Of query protocols: flat, as sent (`TagSpecification.1.Tag.1.Key`); else the body under `body`."""
+    """Query protocols: flat, as sent (`TagSpecification.1.Tag.1.Key`); others: the body under `body`."""
     status: int
 
 
 @dataclass
 class Fault:
+    """A fault to inject into the next calls of an action."""
+
     action: str
     code: str = ""
     times: int = 1
     after: bool = False
-    """The call is carried out, and its answer is lost."""
+    """Whether the call is executed first; then its answer is lost."""
     seconds: float = 0
     then: Callable[[], None] | None = None
 
 
 @dataclass
 class Moto:
-    """One server; everything here may be changed while it runs."""
+    """A moto server; every field may be changed while it runs."""
 
     url: str = ""
     calls: list[Call] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     capacity: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Machines left of (instance type, zone); no entry: as many as asked for."""
+    """Machines left by (instance type, zone); without an entry there is no limit."""
     tokens: dict[str, tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=dict)
     """Answers to RunInstances by client token."""
 
     def fail(self, action: str, code: str, times: int = 1) -> None:
-        """The next calls of `action` are refused with this error."""
+        """Refuse the next calls of `action` with this error."""
         self.faults.append(Fault(action, code, times))
 
     def lose_answer(self, action: str, times: int = 1) -> None:
-        """The next calls are carried out, but the caller hears only a server error."""
+        """Execute the next calls but answer with a server error."""
         self.faults.append(Fault(action, "InternalError", times, after=True))
 
     def slow(self, action: str, seconds: float, times: int = 1) -> None:
+        """Delay the next calls of `action`."""
         self.faults.append(Fault(action, times=times, seconds=seconds))
 
     def when_done(self, action: str, then: Callable[[], None]) -> None:
-        """Called once, after the next call of `action` was carried out and before its answer is sent."""
+        """Call `then` once, after the next call of `action` was executed and before its answer is sent."""
         self.faults.append(Fault(action, after=True, then=then))
 
     def place(self, instance: str, *nodes: str) -> None:
-        """What DescribeInstanceTopology says of an instance, from the top down."""
+        """Set the network nodes of an instance in DescribeInstanceTopology, from the top down."""
         backend = ec2_backends[ACCOUNT][REGION]
         backend.__dict__.setdefault("muster_places", {})[instance] = {"nodes": list(nodes)}
 
-    def answer(self, words: str, out: str, *, code: int = 0, err: str = "") -> None:
-        """What Run Command brings back of every script with these words in it, from now on."""
-        said = {"StandardOutputContent": out, "StandardErrorContent": err, "ResponseCode": code}
-        kept = ssm_backends[ACCOUNT][REGION].__dict__.setdefault("muster_answers", {})
-        kept[words] = said | {"Status": "Failed" if code else "Success"}
+    def answer(self, text: str, out: str, *, code: int = 0, err: str = "") -> None:
+        """Set the Run Command result of every script that contains `text`."""
+        result = {"StandardOutputContent": out, "StandardErrorContent": err, "ResponseCode": code}
+        answers = ssm_backends[ACCOUNT][REGION].__dict__.setdefault("muster_answers", {})
+        answers[text] = result | {"Status": "Failed" if code else "Success"}
 
     def count(self) -> Counter[str]:
         return Counter(call.action for call in self.calls)
@@ -111,7 +117,7 @@ class Moto:
         return ENVIRONMENT | {"AWS_ENDPOINT_URL": self.url}
 
     def client(self, service: str) -> Any:
-        """For the test itself: what it asks is recorded, too."""
+        """Return a client for the test itself; its calls are recorded too."""
         return boto3.client(
             service,  # type: ignore[call-overload]
             region_name=REGION,
@@ -122,13 +128,13 @@ class Moto:
 
     def reset(self) -> None:
         moto_api_backend.reset()
-        for kept in (self.calls, self.faults, self.capacity, self.tokens):
-            kept.clear()
+        for records in (self.calls, self.faults, self.capacity, self.tokens):
+            records.clear()
 
 
 @contextmanager
 def listening(server: Moto, address: str = "127.0.0.1") -> Iterator[str]:
-    """The same AWS at one more address, for those who cannot reach the first; yields the URL."""
+    """Serve the same AWS at another address and yield its URL."""
     dispatcher = DomainDispatcherApplication(create_backend_app)
     http = make_server(address, 0, _Faulty(dispatcher, server), threaded=True, request_handler=_Quiet)
     thread = threading.Thread(target=http.serve_forever, daemon=True)
@@ -142,6 +148,7 @@ def listening(server: Moto, address: str = "127.0.0.1") -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[Moto]:
+    """Yield a running server that all tests of the session share."""
     moto_patches.apply()
     server = Moto()
     with listening(server) as server.url:
@@ -150,6 +157,7 @@ def moto() -> Iterator[Moto]:
 
 @pytest.fixture
 def aws(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Moto:
+    """Return the server without state or faults; the environment points to it."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in moto.environment().items():
@@ -164,7 +172,7 @@ class _Quiet(MotoRequestHandler):
 
 
 class _Faulty:
-    """Around moto: records, refuses, shortens, delays, loses, and keeps the promise of a client token."""
+    """A wrapper around moto that records calls, injects faults, limits capacity and honours client tokens."""
 
     def __init__(self, app: Wsgi, server: Moto) -> None:
         self.app, self.server = app, server
@@ -172,7 +180,7 @@ class _Faulty:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        service, action, params = _asked(environ, body)
+        service, action, params = _parse_request(environ, body)
         fault = self._fault(action)
         if fault and fault.seconds:
             time.sleep(fault.seconds)
@@ -191,10 +199,10 @@ class _Faulty:
 
     def _fault(self, action: str) -> Fault | None:
         with self.lock:
-            found = next((f for f in self.server.faults if f.action == action and f.times > 0), None)
-            if found:
-                found.times -= 1
-            return found
+            fault = next((f for f in self.server.faults if f.action == action and f.times > 0), None)
+            if fault:
+                fault.times -= 1
+            return fault
 
     def _answer(
         self, environ: dict[str, Any], action: str, params: dict[str, str], body: bytes
@@ -208,21 +216,22 @@ class _Faulty:
             granted = self._granted(params)
             if granted < int(params["MinCount"]):
                 return _refusal(_SHORTAGE)
-            # moto starts MinCount machines; AWS as many as there are, up to MaxCount.
+            # moto starts MinCount machines; AWS starts as many as are available, up to MaxCount.
             answer = self._pass_on(environ, urlencode(params | {"MinCount": str(granted)}).encode())
             if token and answer[0].startswith("200"):
                 self.server.tokens[token] = answer
             return answer
 
     def _granted(self, params: dict[str, str]) -> int:
-        wanted, subnet = int(params["MaxCount"]), params.get("SubnetId") or params.get("NetworkInterface.1.SubnetId")
+        requested = int(params["MaxCount"])
+        subnet = params.get("SubnetId") or params.get("NetworkInterface.1.SubnetId")
         if not subnet:
-            return wanted
+            return requested
         backend = ec2_backends[ACCOUNT][REGION]
         pool = (params["InstanceType"], backend.get_subnet(subnet).availability_zone)
         if pool not in self.server.capacity:
-            return wanted
-        granted = min(wanted, self.server.capacity[pool])
+            return requested
+        granted = min(requested, self.server.capacity[pool])
         if granted >= int(params["MinCount"]):
             self.server.capacity[pool] -= granted
         return granted
@@ -237,7 +246,7 @@ class _Faulty:
         return (*seen[0], data)
 
 
-def _asked(environ: dict[str, Any], body: bytes) -> tuple[str, str, dict[str, str]]:
+def _parse_request(environ: dict[str, Any], body: bytes) -> tuple[str, str, dict[str, str]]:
     scope = re.search(r"Credential=[^/]+/[^/]+/[^/]+/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
     service = scope[1] if scope else ""
     target = environ.get("HTTP_X_AMZ_TARGET", "")

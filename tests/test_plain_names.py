@@ -19,9 +19,6 @@ BANNED_NAMES = frozenset({"found", "one", "said", "told", "asked", "known", "wan
 NOT_YET_CLEAN = (
     "infra",
     "tests/infra",
-    "tests/moto_patches.py",
-    "tests/moto_server.py",
-    "tests/simulator",
 )
 
 

@@ -1,4 +1,4 @@
-"""A page in a real browser, without a screen: what it shows, at the size of a desk or of a phone."""
+"""Load a page in a headless browser at desktop or phone size and report what it shows."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ addEventListener("load", () => {
 class Seen:
     width: int
     wide: int
-    """Of all content: more than `width` scrolls sideways."""
+    """Width of all content in pixels; the page scrolls sideways if it exceeds `width`."""
     pictures: int
     shown: int
     outside: int
-    """Sections that leave the page."""
+    """Sections that extend beyond the page."""
     cut: list[str]
-    """Words of pictures beyond their edge."""
+    """Text of pictures that extends beyond their edge."""
     fetched: list[str]
     text: str
     wrong: list[str]

@@ -1,4 +1,4 @@
-"""Start-up times as NCCL prints them, bytes as they are sent, and the way that is chosen."""
+"""Start-up times as NCCL prints them, the bytes sent, and the algorithm chosen."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ PAIR = Group(16, 8)
 
 
 def way(op: Op, group: Group, algorithm: str, protocol: str) -> Candidate:
-    found = list_candidates(op, build_fabric(group, h100(group.ranks // group.per_node), PLAIN), PLAIN)
-    return next(one for one in found if (one.algorithm, one.protocol) == (algorithm, protocol))
+    candidates = list_candidates(op, build_fabric(group, h100(group.ranks // group.per_node), PLAIN), PLAIN)
+    return next(
+        candidate for candidate in candidates if (candidate.algorithm, candidate.protocol) == (algorithm, protocol)
+    )
 
 
 # As NCCL_DEBUG_SUBSYS=TUNING printed them on two nodes, with eight GPUs each and with one each.
@@ -73,9 +75,9 @@ def test_two_nodes_send_the_array_once_and_more_nodes_twice() -> None:
     slow = replace(h100(2), inter_gb_s=40.0)
     cost = [
         next(
-            one.us_per_byte
-            for one in list_candidates("all_reduce", build_fabric(Group(8 * nodes, 8), slow, PLAIN), PLAIN)
-            if one.algorithm == "tree" and one.protocol == "Simple"
+            candidate.us_per_byte
+            for candidate in list_candidates("all_reduce", build_fabric(Group(8 * nodes, 8), slow, PLAIN), PLAIN)
+            if candidate.algorithm == "tree" and candidate.protocol == "Simple"
         )
         for nodes in (2, 4)
     ]
@@ -94,12 +96,12 @@ def test_two_nodes_send_the_array_once_and_more_nodes_twice() -> None:
         (2**33, PAIR, ("nvls_tree", "Simple")),
     ],
 )
-def test_the_way_that_is_chosen(size: int, group: Group, expected: tuple[str, str]) -> None:
-    found = choose_algorithm("all_reduce", size, group, h100(group.ranks // group.per_node))
-    assert (found.algorithm, found.protocol) == expected
+def test_the_algorithm_depends_on_size_and_group(size: int, group: Group, expected: tuple[str, str]) -> None:
+    choice = choose_algorithm("all_reduce", size, group, h100(group.ranks // group.per_node))
+    assert (choice.algorithm, choice.protocol) == expected
 
 
-def test_the_choice_takes_the_time_that_is_told() -> None:
+def test_the_chosen_algorithm_takes_the_predicted_time() -> None:
     for size in (2**10, 2**20, 2**30):
         assert choose_algorithm("all_reduce", size, PAIR, h100(2)).time_us(size) * 1e-6 == collective_time_s(
             "all_reduce", size, PAIR, h100(2)

@@ -21,7 +21,7 @@ from simulator.rows.tables import read_table
 
 DATA = Path(__file__).parents[2] / "simulator" / "data" / "collectives.csv"
 LATER = DATA.with_name("new_collectives.csv")
-"""Collected after the model stood."""
+"""Collected after the model was finished."""
 HELD_OUT = DATA.with_name("collectives_held_out.csv")
 """Collected last; no constant was ever fitted to it."""
 
@@ -40,19 +40,23 @@ def test_no_point_that_is_held_out_is_in_a_fit_by_another_name() -> None:
     assert not points(HELD_OUT) & points(DATA, LATER)
 
 
-def test_what_nothing_was_measured_of_stays_as_believed() -> None:
-    found = fit_constants(group_measured_rows(read_table(DATA))[:1])
-    assert found["networks"]["ethernet"] == PRIOR_CONSTANTS["networks"]["ethernet"]
+def test_constants_without_measurements_keep_their_prior() -> None:
+    constants = fit_constants(group_measured_rows(read_table(DATA))[:1])
+    assert constants["networks"]["ethernet"] == PRIOR_CONSTANTS["networks"]["ethernet"]
 
 
 def test_systems_are_left_out_one_after_the_other() -> None:
-    every = [one for one in group_measured_rows(read_table(DATA)) if one.system.name in ("nebius_h100", "runai_h200")]
-    told: list[str] = []
-    unseen = cross_validate(every, told.append)
+    every = [
+        collective
+        for collective in group_measured_rows(read_table(DATA))
+        if collective.system.name in ("nebius_h100", "runai_h200")
+    ]
+    progress: list[str] = []
+    unseen = cross_validate(every, progress.append)
     assert {system: len(wrong) for system, wrong in unseen.items()} == {"nebius_h100": 10, "runai_h200": 5}
-    # Two clusters of the same kind: each is told by the other.
+    # Two clusters of the same kind: each predicts the other.
     assert all(median(map(abs, wrong)) < 0.05 for wrong in unseen.values())
-    assert told == ["without runai_h200 (1 of 2)", "without nebius_h100 (2 of 2)", ""]
+    assert progress == ["without runai_h200 (1 of 2)", "without nebius_h100 (2 of 2)", ""]
     seen = {
         system: errors_with_constants(rows, parse_constants(PRIOR_CONSTANTS))
         for system, rows in group_by(every).items()
@@ -65,11 +69,11 @@ def test_systems_are_left_out_one_after_the_other() -> None:
 
 
 def test_sources_are_left_out_one_after_the_other() -> None:
-    """A host of many is no source: there, each file is one."""
+    """Files on a shared host count as separate sources."""
     few = [
-        one
-        for one in group_measured_rows(read_table(DATA))
-        if one.system.name in ("nebius_h100", "runai_h200", "oci_h200")
+        collective
+        for collective in group_measured_rows(read_table(DATA))
+        if collective.system.name in ("nebius_h100", "runai_h200", "oci_h200")
     ]
     unseen = cross_validate(few, by="source")
     assert sorted(map(len, unseen.values())) == [5, 5, 10]

@@ -1,4 +1,4 @@
-"""`python -m simulator collectives`, as typed."""
+"""The command `python -m simulator collectives`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ P5 = ["collectives", "--instance", "p5.48xlarge", "--nodes"]
 
 
 def rows(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[int, tuple[float, float, str]]:
-    """Time in us, bus bandwidth in GB/s and way, by size."""
+    """Return time in us, bus bandwidth in GB/s and algorithm, by size."""
     assert main(arguments) == 0
     by_size = {}
     for line in capsys.readouterr().out.splitlines()[2:]:
@@ -21,7 +21,7 @@ def rows(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[int, 
     return by_size
 
 
-def test_rows_are_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_match_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     by_size = rows([*P5, "4"], capsys)
     machines = system("p5.48xlarge", 4)
     for size, (time_us, bus, _) in by_size.items():

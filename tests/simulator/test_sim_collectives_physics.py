@@ -1,4 +1,4 @@
-"""What keeps a collective from the rates of links and cards: channels, trees, older slots, owners' settings."""
+"""Limits below the rates of links and cards: channels, trees, older slots, settings of clouds."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_older_slots_take_more() -> None:
     assert shares == sorted(shares, reverse=True)
 
 
-def test_what_an_owner_turns_off_is_not_chosen() -> None:
+def test_algorithms_that_a_cloud_turns_off_are_not_chosen() -> None:
     """Google's settings: rings on TCPX; no adding up in the switch on TCPXO."""
     assert choose_algorithm("all_reduce", LARGE, PAIR, h100(2)).algorithm == "nvls_tree"
     for size in (2**20, 2**26, LARGE):
@@ -136,13 +136,13 @@ def test_slingshot_is_a_network_of_its_own() -> None:
 def test_a_single_row_counts_less_than_a_curve() -> None:
     curve = MeasuredCollective("all_reduce", Group(8, 8), h100(1), (2e9,) * 12, (7700.0,) * 12)
     off = replace(curve, system=replace(h100(1), name="off"), times_us=(9000.0,) * 12)
-    known = parse_constants(PRIOR_CONSTANTS)
-    one = replace(off, sizes=off.sizes[:1], times_us=off.times_us[:1])
-    assert loss([curve], known) < loss([curve, one], known) < loss([curve, off], known)
+    constants = parse_constants(PRIOR_CONSTANTS)
+    single = replace(off, sizes=off.sizes[:1], times_us=off.times_us[:1])
+    assert loss([curve], constants) < loss([curve, single], constants) < loss([curve, off], constants)
 
 
-def test_every_constant_is_looked_at_by_the_fit() -> None:
-    """One that were forgotten would leave errors as they were, whatever its value."""
+def test_every_constant_takes_part_in_the_fit() -> None:
+    """A constant that the fit ignores would not change the error."""
     assert {*CONSTANTS_OF_EVERY_OP, *(name for names in CONSTANTS_BY_OP.values() for name in names)} == set(
         SHARED_CONSTANTS
     )
@@ -150,7 +150,7 @@ def test_every_constant_is_looked_at_by_the_fit() -> None:
         op: Op = next((op for op, names in CONSTANTS_BY_OP.items() if name in names), "all_reduce")
         group = Group(64, 8)
         measured = [MeasuredCollective(op, group, h100(8), (1e6, 1e8, 1e10), (100.0, 1e3, 1e5))]
-        known: ErrorCache = {}
-        loss(measured, load_fitted_constants(), known)
-        loss(measured, replace(load_fitted_constants(), **{name: getattr(load_fitted_constants(), name) * 0.9}), known)
-        assert len(known) == 2, name
+        cache: ErrorCache = {}
+        loss(measured, load_fitted_constants(), cache)
+        loss(measured, replace(load_fitted_constants(), **{name: getattr(load_fitted_constants(), name) * 0.9}), cache)
+        assert len(cache) == 2, name

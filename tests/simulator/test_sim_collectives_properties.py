@@ -1,4 +1,4 @@
-"""What holds for every collective on every machine: larger is not faster, more ranks are not, slower links are not."""
+"""Properties of every collective: more bytes, more ranks or slower links never make it faster."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def groups(draw: st.DrawFn) -> Group:
 
 
 @given(OPS, SIZES, SIZES, groups(), systems())
-def test_more_bytes_are_not_faster(op: Op, one: int, other: int, group: Group, system: System) -> None:
-    small, large = sorted((one, other))
+def test_more_bytes_are_not_faster(op: Op, size: int, other_size: int, group: Group, system: System) -> None:
+    small, large = sorted((size, other_size))
     assert collective_time_s(op, small, group, system) <= collective_time_s(op, large, group, system)
 
 
 @given(OPS, SIZES, groups(), systems())
-def test_every_time_is_above_nothing_and_ends(op: Op, size: int, group: Group, system: System) -> None:
+def test_every_time_is_positive_and_finite(op: Op, size: int, group: Group, system: System) -> None:
     time = collective_time_s(op, size, group, system)
     assert 0 < time < float("inf") if group.ranks > 1 else time == 0
 
@@ -77,7 +77,7 @@ def test_groups_at_once_are_not_faster(op: Op, size: int, group: Group, times: i
 
 @given(SIZES, groups(), systems())
 def test_nothing_beats_the_wire(size: int, group: Group, system: System) -> None:
-    """Every rank must hear of all others: (n-1)/n of an array comes in through a node's cards or a GPU's links."""
+    """Every rank needs data of all others: (n-1)/n of an array enters through a node's cards or a GPU's links."""
     if group.ranks > group.per_node:
         away = (group.ranks - group.per_node) / group.ranks * size
         assert collective_time_s("all_gather", size, group, system) >= away / (system.inter_gb_s * 1e9)

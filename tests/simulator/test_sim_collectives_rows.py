@@ -29,16 +29,16 @@ DATA = Path(__file__).parents[2] / "simulator" / "data" / "collectives.csv"
 
 
 def test_a_whole_row_infers_nothing() -> None:
-    asked = parse_collective_row(ROW)
-    assert (asked.op, asked.size, asked.group.ranks, asked.group.per_node) == ("all_reduce", 2**30, 16, 8)
-    assert (asked.system.network, asked.system.cards, asked.inferred) == ("infiniband", 8, ())
+    question = parse_collective_row(ROW)
+    assert (question.op, question.size, question.group.ranks, question.group.per_node) == ("all_reduce", 2**30, 16, 8)
+    assert (question.system.network, question.system.cards, question.inferred) == ("infiniband", 8, ())
 
 
-def test_what_a_row_leaves_out_is_inferred_and_listed() -> None:
+def test_missing_values_of_a_row_are_inferred_and_listed() -> None:
     bare = {**ROW, "gpus_per_node": "", "intra_gb_s": "", "inter_gb_s": "", "nvlink_domain": ""}
-    asked = parse_collective_row(bare)
-    assert asked.inferred == ("gpus_per_node=8", "inter_gb_s=400", "intra_gb_s=450")
-    assert asked.time_us == parse_collective_row(ROW).time_us
+    question = parse_collective_row(bare)
+    assert question.inferred == ("gpus_per_node=8", "inter_gb_s=400", "intra_gb_s=450")
+    assert question.time_us == parse_collective_row(ROW).time_us
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_columns_that_a_file_does_not_have_are_blank() -> None:
     "changes",
     [{"gpu_type": "v100", "intra_gb_s": "150", "nvlink_domain": "64"}, {"gpu_type": "l40s", "intra_gb_s": "450"}],
 )
-def test_no_row_ends_the_others(changes: dict[str, str]) -> None:
+def test_an_invalid_row_does_not_stop_the_others(changes: dict[str, str]) -> None:
     odd, usual = predict_rows([{**ROW, **changes}, ROW])
     assert bool(odd["error"]) != bool(odd["predicted_time_us"])
     assert usual["predicted_time_us"]
@@ -138,8 +138,8 @@ def test_a_row_that_cannot_be_is_refused(change: dict[str, str], message: str) -
 def test_predict_adds_its_columns_to_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.csv"
     assert main(["predict", "--collectives", str(DATA), "--out", str(out)]) == 0
-    with DATA.open() as given, out.open() as made:
-        before, after = list(csv.DictReader(given)), list(csv.DictReader(made))
+    with DATA.open() as table, out.open() as predictions:
+        before, after = list(csv.DictReader(table)), list(csv.DictReader(predictions))
     assert [row["coll_id"] for row in after] == [row["coll_id"] for row in before]
     assert all(bool(row["error"]) != bool(row["predicted_time_us"]) for row in after)
     assert {row["system"] for row in after if row["error"]} == {"unnamed_4_nodes", "h200_nvlink_node"}
@@ -168,9 +168,9 @@ def test_collectives_without_times_are_not_evaluated(
     file = tmp_path / "ask.csv"
     file.write_text(f"{ASKED}\nh100,64,InfiniBand 8x400Gbps/node,all_reduce,1073741824\n")
     assert main(["evaluate", str(file), *more]) == 2
-    said = capsys.readouterr().err
-    assert "simulator: column time_us: missing; allowed: a column of measured microseconds; add it, or" in said
-    assert f"simulator predict --collectives {file} --out OUT.csv" in said
+    message = capsys.readouterr().err
+    assert "simulator: column time_us: missing; allowed: a column of measured microseconds; add it, or" in message
+    assert f"simulator predict --collectives {file} --out OUT.csv" in message
 
 
 def test_times_that_are_none_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,20 +188,20 @@ def test_evaluate_leaves_systems_out_in_turn(tmp_path: Path, capsys: pytest.Capt
     few = tmp_path / "few.csv"
     few.write_text("\n".join([head, *(row for row in rows if row.startswith(("nebius_h100", "runai_h200")))]))
     assert main(["evaluate", str(few), "--cross-validate"]) == 0
-    said = capsys.readouterr()
-    assert [line.split()[:2] for line in said.out.splitlines()[-3:]] == [
+    output = capsys.readouterr()
+    assert [line.split()[:2] for line in output.out.splitlines()[-3:]] == [
         ["nebius_h100", "10"],
         ["runai_h200", "5"],
         ["all", "15"],
     ]
-    assert "without nebius_h100 (2 of 2)" in said.err
+    assert "without nebius_h100 (2 of 2)" in output.err
     few.write_text("\n".join([head, *(row for row in rows if row.startswith("runai_h200"))]))
     assert main(["evaluate", str(few), "--cross-validate"]) == 2
     assert "systems: 1 with measured times; allowed: two or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "op,bytes\n", "op,bytes\n1,2,3\n"])
-def test_a_file_that_is_no_table_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_table_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "in.csv"
     file.write_text(text)
     assert main(["predict", "--collectives", str(file), "--out", str(tmp_path / "out.csv")]) == 2
@@ -209,16 +209,16 @@ def test_a_file_that_is_no_table_is_refused(text: str, tmp_path: Path, capsys: p
     assert "allowed: " in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "no.csv"
     assert main(["predict", "--collectives", str(file), "--out", str(tmp_path / "out.csv")]) == 2
     assert capsys.readouterr().err == f"simulator: file: {file} does not exist; allowed: a CSV file; name another\n"
     assert main(["evaluate", str(tmp_path)]) == 2
-    said = f"simulator: file: {tmp_path} cannot be read (Is a directory); allowed: a CSV file; name another\n"
-    assert capsys.readouterr().err == said
+    message = f"simulator: file: {tmp_path} cannot be read (Is a directory); allowed: a CSV file; name another\n"
+    assert capsys.readouterr().err == message
 
 
-def test_an_out_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_output_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--collectives", str(DATA), "--out", str(tmp_path / "no" / "out.csv")]) == 2
-    assert "simulator: --out: " in (said := capsys.readouterr().err)
-    assert f"allowed: a file in a folder that exists; make {tmp_path / 'no'} first" in said
+    assert "simulator: --out: " in (message := capsys.readouterr().err)
+    assert f"allowed: a file in a folder that exists; make {tmp_path / 'no'} first" in message

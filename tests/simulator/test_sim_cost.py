@@ -1,4 +1,4 @@
-"""Money and electricity of a run, by hand."""
+"""The cost and electricity of a run, compared with figures computed by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LUSTRE = read(STACKS / "Pulumi.aws-p5en-lustre.yaml")
 PAIR = read(STACKS / "Pulumi.aws-g6-pair.yaml")
 
 
-def test_the_stack_as_it_is_costs_what_the_infra_says() -> None:
+def test_the_unchanged_stack_costs_what_infra_computes() -> None:
     prices = tariff(LUSTRE, "h200", "p5en.48xlarge", "on-demand")
     assert prices
     assert prices.usd(2, HOUR_S) == pytest.approx(cost(LUSTRE).usd_per_hour)
@@ -39,7 +39,7 @@ def test_spot_is_the_dated_spot_price() -> None:
     assert on_demand.priced_on == prices[0].on
 
 
-def test_what_nobody_has_a_price_of_has_no_tariff() -> None:
+def test_an_instance_without_a_price_has_no_tariff() -> None:
     assert tariff(LUSTRE, "h200", "p5e.48xlarge", "on-demand") is None
     assert tariff(LUSTRE, "h200", "p6-b200.48xlarge", "block") is None
 
@@ -73,7 +73,7 @@ def test_files_on_efs_are_paid_by_what_lies_there() -> None:
 
 
 def test_electricity_by_hand() -> None:
-    """Eight H100 that compute four fifths of an hour."""
+    """Eight H100s compute for 80 % of an hour."""
     energy_kwh = energy.kwh(system("p5.48xlarge", 1), HOUR_S, 0.8)
     assert energy_kwh == pytest.approx(8 * (700 * (0.8 + 0.2 * 0.5) + 290) * 1.14 / 1000)
 
@@ -90,7 +90,7 @@ def test_a_machine_of_the_catalog() -> None:
     ("name", "says"),
     [("p5.48xlrge", "nearest: p5.48xlarge"), ("m7i.large", "has no GPU"), ("p6e-gb200.36xlarge", "is not supported")],
 )
-def test_other_machines_are_refused_with_what_there_is(name: str, says: str) -> None:
+def test_unknown_machines_are_refused_with_the_available_ones(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         system(name, 1)
     assert "p5en.48xlarge" in str(caught.value)

@@ -13,5 +13,5 @@ def test_half_of_them_are_within_a_quarter() -> None:
 
 
 def test_none_is_off_by_more_than_a_factor_of_two_and_a_half() -> None:
-    """Published sums may hold runs that were thrown away: for Llama 3 8B they are twice what its steps take."""
+    """Published sums may include discarded runs: for Llama 3 8B they are twice the time of its steps."""
     assert all(1 / 2.5 < hours(training) / training.hours < 2.5 for training in TRAINED)

@@ -1,4 +1,4 @@
-"""The clock of emulated ranks: what hides behind work, what waits, and that it says what the prediction says."""
+"""The clock of emulated ranks: overlap with compute, waiting, and agreement with the prediction."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_draws_repeat_with_the_seed() -> None:
 
 
 def a_job(preset: str, micro: int, share: int, *settings: str) -> tuple[Job, list[int]]:
-    """With its bytes of gradients, which are one bucket."""
+    """Return the bytes of gradients too; they fill one bucket."""
     config = load(preset, list(settings))
     return Job(config, micro, share), [4 * shape_of(config.model).params]
 
 
 @pytest.mark.parametrize("instance", ["p5.48xlarge", "p4d.24xlarge"])
 @pytest.mark.parametrize(("preset", "micro", "share"), [("tiny-llama", 1, 1), ("tiny-gpt2", 4, 16)])
-def test_the_clock_says_what_the_prediction_says(instance: str, preset: str, micro: int, share: int) -> None:
+def test_the_clock_matches_the_prediction(instance: str, preset: str, micro: int, share: int) -> None:
     job, buckets = a_job(preset, micro, share)
     costs = PredictedCosts(job, named_machines(instance))
     for ranks in RANKS:

@@ -1,4 +1,4 @@
-"""`python -m simulator emulate`: what it refuses, in words, without torch."""
+"""The errors of `python -m simulator emulate`, without torch."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def test_all_problems_are_named_at_once(capsys: pytest.CaptureFixture[str]) -> N
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
-def test_a_stack_stands_for_its_machines() -> None:
+def test_a_stack_names_its_machines() -> None:
     assert named_machines("aws-p5-autoscaled") == named_machines("p5.48xlarge")
     assert named_machines("p5.48xlarge").system(256).nodes == 32
 
 
 @pytest.mark.parametrize("command", ["emulate", "calibrate"])
-def test_what_runs_on_nodes_needs_nothing_that_they_do_not_have(command: str) -> None:
+def test_commands_on_nodes_import_only_what_nodes_have(command: str) -> None:
     """A node's environment has torch, numpy and PyYAML; a missing module here would be a traceback there."""
     code = "import sys; sys.modules |= dict.fromkeys(['pydantic', 'pulumi', 'rich', 'boto3']); "
     code += f"from simulator.__main__ import main; sys.exit(main([{command!r}, '--help']))"

@@ -38,8 +38,8 @@ def test_every_rank_has_the_same_work_however_many_there_are() -> None:
     ("ranks", "expected"), [(1, (4, 48)), (4, (4, 12)), (8, (3, 6)), (16, (3, 3)), (48, (1, 1)), (5, None), (64, None)]
 )
 def test_a_batch_is_split_over_ranks_where_it_divides(ranks: int, expected: tuple[int, int] | None) -> None:
-    found = Job(load("tiny-llama", []), micro=4, share=8).shared_by(ranks, 48)
-    assert (None if found is None else (found.micro, found.share)) == expected
+    job = Job(load("tiny-llama", []), micro=4, share=8).shared_by(ranks, 48)
+    assert (None if job is None else (job.micro, job.share)) == expected
 
 
 def test_samples_without_tokens_are_counted_as_samples() -> None:

@@ -1,4 +1,4 @@
-"""What an emulated run leaves behind: lines, a table, JSON."""
+"""The output of an emulated run: lines, a table, JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROW = Row(
 )
 
 
-def test_a_line_says_what_was_learned_and_what_it_took() -> None:
+def test_a_line_shows_the_loss_and_the_time() -> None:
     assert LINE.text(40, "tokens") == (
         "step  7/40  loss 4.2500  20 ms a step  25,600 tokens/s  communication 5.0%  efficiency 90.0%"
     )
@@ -56,7 +56,7 @@ def test_no_bottleneck_makes_the_table_wider_than_100_columns() -> None:
     assert max(map(len, format_table(rows, "tokens").splitlines())) <= 100
 
 
-def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
+def test_a_nan_loss_is_null(tmp_path: Path) -> None:
     write_json(tmp_path / "it.json", {"ranks": 4}, [replace(LINE, loss=float("nan"))], [ROW])
     written = json.loads((tmp_path / "it.json").read_text())
     assert (written["ranks"], written["steps"][0]["loss"], written["steps"][0]["tick"]["slowest"]) == (4, None, 3)

@@ -1,4 +1,4 @@
-"""All-reduce on real numbers: what is sent, how often, and that summing rank by rank leaves the same bits."""
+"""All-reduce on real numbers: the bytes sent, how often, and bitwise equality with a sum rank by rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PER_NODE = 4
 
 
 def gradients(ranks: int, elements: int) -> list[Any]:
-    """Of sizes so different that every order of adding leaves other bits."""
+    """Return numbers of such different size that each order of summation gives other bits."""
     random = np.random.default_rng(ranks * 1000 + elements)
     return [
         (random.normal(size=elements) * 10.0 ** random.integers(-3, 4, elements)).astype(np.float32)

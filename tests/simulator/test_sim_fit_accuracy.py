@@ -33,18 +33,21 @@ def test_the_constants_in_use_are_those_of_the_fit() -> None:
     )
 
 
-def test_constants_move_towards_what_runs_show() -> None:
+def test_constants_move_towards_measured_runs() -> None:
     true = replace(Rates(), matmul=0.8, flash_early=0.3)
-    made = [replace(run, step_s=step_s(run, true)) for run in runs()[::8]]
-    found = fit_rates(made)
+    synthetic_runs = [replace(run, step_s=step_s(run, true)) for run in runs()[::8]]
+    fitted = fit_rates(synthetic_runs)
     # Part of it may as well be the sources' own: constants and offsets share what all runs have in common.
-    assert 0.8 < found.matmul < 0.9 < Rates().matmul
-    assert found.flash_early < Rates().flash_early
-    before, after = (median(abs(one.error) for one in compare_runs(made, rates)) for rates in (Rates(), found))
+    assert 0.8 < fitted.matmul < 0.9 < Rates().matmul
+    assert fitted.flash_early < Rates().flash_early
+    before, after = (
+        median(abs(comparison.error) for comparison in compare_runs(synthetic_runs, rates))
+        for rates in (Rates(), fitted)
+    )
     assert after < 0.6 * before
 
 
-def test_without_runs_everything_stays_as_believed() -> None:
+def test_a_fit_without_runs_keeps_the_prior() -> None:
     single = fit_rates(runs()[:1])
     assert single.fp8 == Rates().fp8
     assert single.host_torch_us == Rates().host_torch_us
@@ -70,22 +73,22 @@ def test_the_command_prints_markdown_where_asked(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("by", ["source", "system"])
 def test_one_source_cannot_be_left_out(by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = tmp_path / "one.csv"
-    one.write_text("\n".join(DATA.read_text().splitlines()[:2]))
-    assert main(["evaluate", str(one), "--cross-validate", by]) == 2
+    table = tmp_path / "one.csv"
+    table.write_text("\n".join(DATA.read_text().splitlines()[:2]))
+    assert main(["evaluate", str(table), "--cross-validate", by]) == 2
     assert capsys.readouterr().err == (
         f"simulator: {by}s: 1 with measured rows; allowed: two or more, one is left out in turn\n"
     )
 
 
-def test_the_mark_of_a_spreadsheet_is_no_part_of_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_column_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     marked = tmp_path / "marked.csv"
     marked.write_text("\n".join(DATA.read_text().splitlines()[:2]), encoding="utf-8-sig")
     assert main(["predict", "--runs", str(marked), "--out", str(tmp_path / "out.csv")]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_the_command_tells_which_source_it_is_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_current_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = DATA.read_text().splitlines()
     few = tmp_path / "few.csv"
     few.write_text("\n".join([head, *(row for row in rows if ",megatron," in row or ",misc," in row)]))

@@ -1,4 +1,4 @@
-"""One run before it is made: the same step as the parts of the simulator say, its memory, and the whole of it."""
+"""The forecast of one run: its step, as the simulator's parts predict it, its memory and its duration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.memory.peak import GIB
 from simulator.models import build_model
 from simulator.search import auto_layout
 from simulator.step.prediction import predict
-from tests.simulator import made_profile
+from tests.simulator import profile_factory
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
 from trainer.models.shape import shape_of
@@ -96,7 +96,7 @@ BIG = [
 
 
 @pytest.mark.parametrize(("text", "where", "fix"), BIG)
-def test_what_does_not_fit_says_what_would_and_it_does(text: str, where: dict[str, object], fix: str) -> None:
+def test_the_suggested_fix_fits(text: str, where: dict[str, object], fix: str) -> None:
     result = ask(text, **where)
     assert not result.fits
     problem = result.problem
@@ -111,7 +111,7 @@ def test_what_does_not_fit_says_what_would_and_it_does(text: str, where: dict[st
     assert ask(f"{text} {settings}", **{**where, **other}).fits
 
 
-def test_where_no_layout_fits_the_nodes_are_told_that_would_do() -> None:
+def test_a_sufficient_number_of_nodes_is_suggested_if_no_layout_fits() -> None:
     with pytest.raises(ConfigError, match=r"fits into 1 x p5en.*; it fits on 2 nodes \(--nodes 2\)"):
         ask("llama-70b parallel.strategy=auto parallel.tensor=1", stack=STACK, nodes=1)
 
@@ -140,7 +140,7 @@ def test_a_run_that_never_saves_loses_what_it_has_done() -> None:
 
 
 def test_measured_machines_are_predicted_as_measured(tmp_path: Path) -> None:
-    profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2, 4))))
+    profile = read(profile_factory.write(tmp_path / "p.json", profile_factory.profile((1, 2, 4))))
     result = ask("tiny-llama batch.micro=2 parallel.strategy=ddp", profile=profile, ranks=4)
     there = profile.of(1, 4)
     layout = layout_from_config(result.config, 4, 4, 2)
@@ -154,7 +154,7 @@ def test_measured_machines_are_predicted_as_measured(tmp_path: Path) -> None:
 
 
 def test_a_measured_gpu_in_machines_of_a_stack(tmp_path: Path) -> None:
-    profile = read(made_profile.write(tmp_path / "p.json", made_profile.of_gpu()))
+    profile = read(profile_factory.write(tmp_path / "p.json", profile_factory.of_gpu()))
     result = ask("llama-1b batch.micro=4", stack=STACK, nodes=1, profile=profile)
     there = joined(profile, system(P5EN, 1))
     prediction = predict(
@@ -166,7 +166,7 @@ def test_a_measured_gpu_in_machines_of_a_stack(tmp_path: Path) -> None:
 
 
 def cpu(folder: Path) -> object:
-    return read(made_profile.write(folder / "cpu.json", made_profile.profile((1, 2))))
+    return read(profile_factory.write(folder / "cpu.json", profile_factory.profile((1, 2))))
 
 
 BAD = [
@@ -186,14 +186,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("where", "says"), BAD)
-def test_machines_that_there_are_not(tmp_path: Path, where: dict[str, object], says: str) -> None:
+def test_unavailable_machines_are_refused(tmp_path: Path, where: dict[str, object], says: str) -> None:
     request = {name: value(tmp_path) if callable(value) else value for name, value in where.items()}
     with pytest.raises(ConfigError, match=says):
         ask("tiny-llama batch.size=64", **request)
 
 
-def test_a_gpu_s_profile_is_not_of_a_local_cluster(tmp_path: Path) -> None:
-    profile = read(made_profile.write(tmp_path / "p.json", made_profile.of_gpu()))
+def test_a_gpu_profile_is_refused_for_a_local_cluster(tmp_path: Path) -> None:
+    profile = read(profile_factory.write(tmp_path / "p.json", profile_factory.of_gpu()))
     with pytest.raises(ConfigError, match=r"'NVIDIA H200' in .*; allowed: 'cpu', the device of stack local's nodes"):
         ask("tiny-llama", stack="local", profile=profile)
 
@@ -208,6 +208,6 @@ def test_a_gpu_s_profile_is_not_of_a_local_cluster(tmp_path: Path) -> None:
         ("lama-8b", "did you mean the preset llama-8b"),
     ],
 )
-def test_layouts_that_cannot_be_are_refused_in_the_trainer_s_words(text: str, says: str) -> None:
+def test_impossible_layouts_are_refused_with_the_trainer_message(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         ask(text, instance=P5EN)

@@ -1,4 +1,4 @@
-"""`python -m simulator predict CONFIG` from its words to its table and its JSON."""
+"""The command `python -m simulator predict CONFIG`: arguments, table and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from simulator.__main__ import main
 from simulator.forecast.forecast import forecast
 from simulator.machines.job_machines import MachineRequest, find_job_machines
-from tests.simulator import made_profile
+from tests.simulator import profile_factory
 from trainer.config.load import load
 
 USUAL = ["predict", "llama-8b", "batch.micro=1", "--stack", "aws-p5en-lustre"]
@@ -86,7 +86,7 @@ def test_a_file_with_settings_of_its_own(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile((1, 4)))
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile((1, 4)))
     assert main(["predict", "tiny-llama", "--profile", str(profile)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny-llama on 4 ranks of one node: cpu as measured on 1 x 1, 1 x 4 ranks (profile.json)")
@@ -118,7 +118,7 @@ def test_nothing_is_wider_than_the_terminal(
         (["llama-8b", "--stack", "local", "--instance", "p5.48xlarge"], "not allowed with argument"),
     ],
 )
-def test_words_that_do_not_go_together(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_conflicting_arguments_are_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["predict", *arguments])
     assert says in capsys.readouterr().err
@@ -139,7 +139,7 @@ def test_words_that_do_not_go_together(arguments: list[str], says: str, capsys: 
         (["deepseek-v3"], "deepseek-v3: cannot be read (No such file or directory); give a YAML file or one of "),
     ],
 )
-def test_bad_words(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values_are_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *arguments]) == 2
     output = capsys.readouterr()
     assert output.out == ""

@@ -1,4 +1,4 @@
-"""What failures and checkpoints add to a run: by hand, as properties, and against published runs."""
+"""The time that failures and checkpoints add: computed by hand, as properties, and for published runs."""
 
 from __future__ import annotations
 
@@ -129,6 +129,6 @@ def test_a_save_blocks_for_what_the_copy_cannot_hide() -> None:
 
 
 def test_spot_by_hand() -> None:
-    """Fifteen in a hundred a month, on sixteen nodes."""
+    """15 % of machines a month, on 16 nodes."""
     assert failures.spot_mean_s("h100", 16) == pytest.approx(730 * 3600 / -math.log(0.85) / 16)
     assert failures.spot_mean_s("a100", 1) > failures.spot_mean_s("h100", 1)

@@ -1,4 +1,4 @@
-"""Who talks to whom in a layout, and who else uses the same cards meanwhile."""
+"""Which ranks communicate in a layout, and which others share their network cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory: what each choice of a layout saves or costs, and what to change where a layout does not fit."""
+"""Memory: what each choice of a layout saves or costs, and the suggested fix if a layout does not fit."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ def test_state_of_fp32_adam_is_sixteen_bytes_a_parameter_over_the_ranks_of_zero_
     ("zero", "split"),
     [(0, set()), (1, {"optimizer"}), (2, {"optimizer", "gradients"}), (3, {"optimizer", "gradients", "weights"})],
 )
-def test_each_stage_of_zero_splits_one_thing_more(zero: int, split: set[str]) -> None:
-    one, two = (parts(replace(EIGHT, framework="megatron", zero=zero, dp=dp, global_batch=dp)) for dp in (8, 16))
+def test_each_stage_of_zero_splits_one_more_part(zero: int, split: set[str]) -> None:
+    eight_ranks, sixteen_ranks = (
+        parts(replace(EIGHT, framework="megatron", zero=zero, dp=dp, global_batch=dp)) for dp in (8, 16)
+    )
     for name in ("weights", "gradients", "optimizer"):
-        assert (two[name] == pytest.approx(one[name] / 2)) is (name in split), name
+        assert (sixteen_ranks[name] == pytest.approx(eight_ranks[name] / 2)) is (name in split), name
 
 
 def test_hybrid_sharding_splits_over_its_own_ranks_only() -> None:
@@ -52,7 +54,7 @@ def test_plain_modules_in_a_pipeline_hold_weights_and_gradients_whole() -> None:
     assert held["gradients"] > 4 * 0.9 * (stage - count_parameters(LLAMA).embedding / 2)
 
 
-def test_offload_leaves_what_is_gathered_and_activations() -> None:
+def test_offload_leaves_gathered_weights_and_activations_on_the_gpu() -> None:
     held = parts(replace(EIGHT, offload=True))
     assert held["weights"] == held["gradients"] == held["optimizer"] == 0
     assert held["working"] > 0
@@ -105,7 +107,7 @@ def test_trainers_are_known_by_their_names(words: str, trainer: str) -> None:
     assert (trainer_behavior(trainer) == trainer_behavior("")) is (trainer == "")
 
 
-def test_what_fits_has_no_reason() -> None:
+def test_a_layout_that_fits_has_no_reason() -> None:
     assert predict_memory(LLAMA, EIGHT, H100).reason == ""
 
 
@@ -121,11 +123,11 @@ def test_what_fits_has_no_reason() -> None:
     ],
 )
 def test_the_reason_names_the_largest_part_and_the_nearest_change(seq: int, layout: Layout, fix: str) -> None:
-    found = predict_memory(replace(LLAMA, seq=seq), layout, H100)
-    assert not found.fits
-    largest = max(found.parts, key=lambda name: found.parts[name])
-    assert f"allowed: {H100.gpu.memory_gb:.0f} GiB; largest: {largest} " in found.reason
-    assert found.reason.endswith(f"; fits with {fix}")
+    memory = predict_memory(replace(LLAMA, seq=seq), layout, H100)
+    assert not memory.fits
+    largest = max(memory.parts, key=lambda name: memory.parts[name])
+    assert f"allowed: {H100.gpu.memory_gb:.0f} GiB; largest: {largest} " in memory.reason
+    assert memory.reason.endswith(f"; fits with {fix}")
 
 
 def test_the_change_that_is_named_does_fit_and_none_before_it_does() -> None:
@@ -141,7 +143,7 @@ def test_the_change_that_is_named_does_fit_and_none_before_it_does() -> None:
     assert not any(tried)
 
 
-def test_a_model_that_no_near_layout_holds_says_so() -> None:
+def test_the_reason_says_that_no_similar_layout_fits() -> None:
     model = find_model("llama-405b").model
     long = replace(model, seq=1_000_000)
     assert suggest_change(long, Layout(global_batch=1), SMALL) == ""
@@ -149,8 +151,8 @@ def test_a_model_that_no_near_layout_holds_says_so() -> None:
 
 
 def test_printed_figures_are_gibibytes() -> None:
-    found = predict_memory(LLAMA, Layout(global_batch=8), H100)
-    assert f"{found.on_device / GIB:.1f} GiB" in found.reason
+    memory = predict_memory(LLAMA, Layout(global_batch=8), H100)
+    assert f"{memory.on_device / GIB:.1f} GiB" in memory.reason
 
 
 def test_inputs_of_recomputed_layers_on_the_host_leave_one_layer() -> None:

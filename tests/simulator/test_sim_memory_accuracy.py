@@ -1,4 +1,4 @@
-"""Memory against what others measured, and activations against the trainer's own models on one H200."""
+"""Predicted memory against published measurements, and activations against our trainer on one H200."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("model", "recompute", "compiled", "measured"), KEPT)
-def test_kept_activations_of_the_trainers_models(
+def test_stored_activations_of_the_trainers_models(
     model: Transformer, recompute: str, compiled: bool, measured: float
 ) -> None:
     layout = Layout(recompute=recompute, compiled=compiled)  # type: ignore[arg-type]
-    kept, _ = activation_bytes(model, layout, 0, first=True)
-    assert kept / model.seq / model.layers == pytest.approx(measured, rel=0.03)
+    activations, _ = activation_bytes(model, layout, 0, first=True)
+    assert activations / model.seq / model.layers == pytest.approx(measured, rel=0.03)
 
 
 def test_logits_at_the_loss_of_the_trainer() -> None:
@@ -48,42 +48,48 @@ def test_logits_at_the_loss_of_the_trainer() -> None:
     assert held == pytest.approx(28.73e9 - 2.98e9 - 0.3e9, rel=0.03)
 
 
-def test_published_memory_is_met() -> None:
+def test_published_memory_is_predicted() -> None:
     """The figures of docs/simulator-validation.md; the last is all sources together."""
-    found = {one.source: one for one in memory_errors_by_source(read_tables(FILES))}
-    assert found["simumax"].median <= 0.01
-    assert found["torchtitan"].median <= 0.03
-    assert found["kempnerforge_h200"].median <= 0.05
-    assert found["trainy_h200"].median <= 0.05
-    assert found["all"].median <= 0.03
-    assert found["all"].p90 <= 0.15
+    errors = {source_errors.source: source_errors for source_errors in memory_errors_by_source(read_tables(FILES))}
+    assert errors["simumax"].median <= 0.01
+    assert errors["torchtitan"].median <= 0.03
+    assert errors["kempnerforge_h200"].median <= 0.05
+    assert errors["trainy_h200"].median <= 0.05
+    assert errors["all"].median <= 0.03
+    assert errors["all"].p90 <= 0.15
 
 
-def test_memory_of_sources_that_came_after_the_model_is_met() -> None:
-    found = {one.source: one for one in memory_errors_by_source(read_tables([NEW]))}
-    assert len(found["all"].errors) >= 80
-    assert found["all"].median <= 0.03
-    assert found["all"].p90 <= 0.10
+def test_memory_of_sources_collected_after_the_model_is_predicted() -> None:
+    errors = {source_errors.source: source_errors for source_errors in memory_errors_by_source(read_tables([NEW]))}
+    assert len(errors["all"].errors) >= 80
+    assert errors["all"].median <= 0.03
+    assert errors["all"].p90 <= 0.10
     for source in ("megatron_tutorials", "megatron_tests", "torchtitan_2025", "kempnerforge_2026", "torchtune"):
-        assert found[source].median <= 0.05, source
+        assert errors[source].median <= 0.05, source
 
 
-def test_memory_of_runs_that_were_collected_for_their_step_times_is_met() -> None:
-    found = {one.source: one for one in memory_errors_by_source(read_tables([DATA / "new_runs.csv"]))}
-    assert found["all"].median <= 0.05
-    assert found["bigscience_a100"].median <= 0.06
-    assert found["nanotron"].median <= 0.08
+def test_memory_of_runs_collected_for_their_step_times_is_predicted() -> None:
+    errors = {
+        source_errors.source: source_errors
+        for source_errors in memory_errors_by_source(read_tables([DATA / "new_runs.csv"]))
+    }
+    assert errors["all"].median <= 0.05
+    assert errors["bigscience_a100"].median <= 0.06
+    assert errors["nanotron"].median <= 0.08
 
 
-def test_memory_is_met_where_no_trainer_is_known() -> None:
-    found = {one.source: one for one in memory_errors_by_source(read_tables(FILES), unknown_trainers=True)}
-    assert found["all"].median <= 0.05
-    assert found["all"].p90 <= 0.25
-    assert found["torchtitan"].median <= 0.05
-    assert found["kempnerforge_2026"].median <= 0.08
+def test_memory_is_predicted_for_unknown_trainers() -> None:
+    errors = {
+        source_errors.source: source_errors
+        for source_errors in memory_errors_by_source(read_tables(FILES), unknown_trainers=True)
+    }
+    assert errors["all"].median <= 0.05
+    assert errors["all"].p90 <= 0.25
+    assert errors["torchtitan"].median <= 0.05
+    assert errors["kempnerforge_2026"].median <= 0.08
 
 
-def test_a_file_that_is_not_there_or_says_nothing_of_memory_is_refused(
+def test_a_missing_file_or_one_without_memory_columns_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path / "no.csv")]) == 2
@@ -110,21 +116,21 @@ def test_memory_of_megatron_by_its_own_paper() -> None:
         if not row["memory_activations_gb"]:
             continue
         described = parse_run_row(row)
-        kept, _ = activation_bytes(described.model, described.layout, 0, first=True)
-        assert kept / GIB == pytest.approx(float(row["memory_activations_gb"]), rel=0.01)
+        activations, _ = activation_bytes(described.model, described.layout, 0, first=True)
+        assert activations / GIB == pytest.approx(float(row["memory_activations_gb"]), rel=0.01)
         if row["memory_weights_gb"]:
             parts = predict_memory(described.model, described.layout, described.system).parts
             state = parts["weights"] + parts["gradients"] + parts["optimizer"]
             assert state / GIB == pytest.approx(float(row["memory_weights_gb"]), rel=0.09)
 
 
-def test_runs_that_ran_out_of_memory_are_all_seen_and_few_others() -> None:
-    found = judge_capacity(read_tables(FILES[:2]))
-    assert found.failed_fits == 0
-    assert found.ran_not <= 0.05 * (found.ran_not + found.ran_fits)
+def test_all_runs_that_ran_out_of_memory_are_predicted_and_few_others() -> None:
+    verdicts = judge_capacity(read_tables(FILES[:2]))
+    assert verdicts.failed_fits == 0
+    assert verdicts.ran_not <= 0.05 * (verdicts.ran_not + verdicts.ran_fits)
 
 
-def test_of_new_runs_that_ran_out_of_memory_most_are_seen() -> None:
-    """One of four is not: 16 samples of GPT-2 XL where 15 took 77 of 80 GiB."""
-    found = judge_capacity(read_tables([NEW]))
-    assert (found.failed_not, found.failed_fits) == (3, 1)
+def test_most_new_runs_that_ran_out_of_memory_are_predicted() -> None:
+    """Three of four are predicted; the fourth is 16 samples of GPT-2 XL where 15 took 77 of 80 GiB."""
+    verdicts = judge_capacity(read_tables([NEW]))
+    assert (verdicts.failed_not, verdicts.failed_fits) == (3, 1)

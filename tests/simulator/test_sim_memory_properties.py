@@ -1,4 +1,4 @@
-"""What holds for the memory of every layout: more samples need no less, more ranks and recomputing no more."""
+"""Properties of memory: more samples never need less; more ranks or recomputing never need more."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_recomputing_all_needs_the_least(model: Transformer, layout: Layout) -> 
 @settings(deadline=None)
 @given(models(), layouts())
 def test_every_stage_of_zero_holds_no_more_state(model: Transformer, layout: Layout) -> None:
-    """What is gathered on the way comes on top: of few large layers that is as much as the last stage saves."""
+    """Gathered weights come on top: with few large layers they equal what the last stage saves."""
     parts = [predict_memory(model, replace(layout, zero=zero), H100).parts for zero in (0, 1, 2, 3)]
     state = [sum(part[name] for name in ("weights", "gradients", "optimizer")) for part in parts]
     if layout.pp > 1 and layout.framework == "torch":
@@ -110,11 +110,11 @@ def test_offload_never_needs_more(model: Transformer, layout: Layout) -> None:
 @settings(deadline=None)
 @given(models(), layouts())
 def test_the_peak_is_no_more_than_all_parts_and_no_less_than_any(model: Transformer, layout: Layout) -> None:
-    found = predict_memory(model, layout, H100)
-    assert max(found.parts.values()) <= found.total * (1 + 1e-9)
-    assert found.total <= sum(found.parts.values()) * (1 + 1e-9)
-    assert min(found.parts.values()) >= 0
-    assert found.on_device > found.total
+    memory = predict_memory(model, layout, H100)
+    assert max(memory.parts.values()) <= memory.total * (1 + 1e-9)
+    assert memory.total <= sum(memory.parts.values()) * (1 + 1e-9)
+    assert min(memory.parts.values()) >= 0
+    assert memory.on_device > memory.total
 
 
 @settings(deadline=None)

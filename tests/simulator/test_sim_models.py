@@ -14,7 +14,7 @@ from trainer.config.errors import ConfigError
 from trainer.models.shape import shape_of
 
 BILLIONS = re.compile(r"-(\d+(?:\.\d+)?)b$")
-PUBLISHED = sorted(one for one in set(list_model_names()) - set(load.list_presets()) if BILLIONS.search(one))
+PUBLISHED = sorted(name for name in set(list_model_names()) - set(load.list_presets()) if BILLIONS.search(name))
 
 
 @pytest.mark.parametrize("name", load.list_presets())
@@ -32,9 +32,9 @@ def test_presets_have_as_many_weights_as_the_trainer_counts(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_models_weigh_what_their_names_say(name: str) -> None:
-    found = BILLIONS.search(name)
-    assert found
-    assert count_parameters(find_model(name).model).total / 1e9 == pytest.approx(float(found[1]), rel=0.13)
+    billions = BILLIONS.search(name)
+    assert billions
+    assert count_parameters(find_model(name).model).total / 1e9 == pytest.approx(float(billions[1]), rel=0.13)
 
 
 def test_mixtures_count_every_expert() -> None:

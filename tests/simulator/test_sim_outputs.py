@@ -1,4 +1,4 @@
-"""Places that cannot be written are refused before anything is computed for them."""
+"""Unwritable output paths are refused before anything is computed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_name_without_a_folder_is_one_here(tmp_path: Path, monkeypatch: pytest
         ("/proc/x.png", r"/proc/x.png cannot be written \(/proc: .*\); allowed: a writable place; name "),
     ],
 )
-def test_a_file_that_cannot_be_is_refused(name: str, says: str, tmp_path: Path) -> None:
+def test_an_unwritable_path_is_refused(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file.png").touch()
     with pytest.raises(ConfigError, match=says):

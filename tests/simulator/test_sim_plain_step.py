@@ -1,4 +1,4 @@
-"""ResNet and MLP: steps and memory against what was measured, and what holds for every layout of them."""
+"""ResNet and MLP: steps and memory against measurements, and properties of every layout."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ MEASURED = [
 
 @pytest.mark.parametrize(("depth", "layout", "step_ms", "held"), MEASURED)
 def test_residual_networks_on_one_h200(depth: int, layout: Layout, step_ms: float, held: float) -> None:
-    found = predict(build_model(ResNetConfig(depth=depth)), layout, H200)  # type: ignore[arg-type]
-    assert found.step_s * 1e3 == pytest.approx(step_ms, rel=0.15)
-    assert found.memory.total / GIB == pytest.approx(held, rel=0.15)
+    prediction = predict(build_model(ResNetConfig(depth=depth)), layout, H200)  # type: ignore[arg-type]
+    assert prediction.step_s * 1e3 == pytest.approx(step_ms, rel=0.15)
+    assert prediction.memory.total / GIB == pytest.approx(held, rel=0.15)
 
 
 @pytest.mark.parametrize(("ranks", "images_per_s"), [(1, 938), (8, 7248)])
 def test_resnet50_in_tf32_as_published(ranks: int, images_per_s: float) -> None:
     """NVIDIA/DeepLearningExamples:PyTorch/Classification/ConvNets/resnet50v1.5/README.md, DGX A100 80 GB."""
     layout = replace(alone(256, "tf32"), dp=ranks, global_batch=256 * ranks)
-    found = predict(preset("resnet50"), layout, A100)
-    assert layout.global_batch / found.step_s == pytest.approx(images_per_s, rel=0.1)
+    prediction = predict(preset("resnet50"), layout, A100)
+    assert layout.global_batch / prediction.step_s == pytest.approx(images_per_s, rel=0.1)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -64,17 +64,17 @@ def test_the_trainers_presets_are_predicted(name: str) -> None:
     config = load.load(name, [])
     model = build_model(config.model)
     layout = Layout(dp=8, micro_batch=4, global_batch=32, dtype=config.precision)
-    found = predict(model, layout, H200)
-    assert found.fits
-    assert 0 < found.low_s < found.step_s < found.high_s
+    prediction = predict(model, layout, H200)
+    assert prediction.fits
+    assert 0 < prediction.low_s < prediction.step_s < prediction.high_s
     assert count_parameters(model).total == shape_of(config.model).params
 
 
-def test_a_batch_that_does_not_fit_says_what_does() -> None:
-    found = predict(preset("resnet50"), alone(8192), H200)
-    assert not found.fits
-    assert "largest: activations" in found.reason
-    assert "fits with micro_batch 2048" in found.reason
+def test_the_reason_names_a_batch_that_fits() -> None:
+    prediction = predict(preset("resnet50"), alone(8192), H200)
+    assert not prediction.fits
+    assert "largest: activations" in prediction.reason
+    assert "fits with micro_batch 2048" in prediction.reason
 
 
 SIZES = st.sampled_from([16, 64, 256])
@@ -99,20 +99,22 @@ def test_more_samples_take_longer_and_more_memory(model: SequentialModel, batch:
 @settings(deadline=None)
 @given(MODELS, SIZES, st.sampled_from([0, 1, 3]))
 def test_more_ranks_never_do_more_each(model: SequentialModel, batch: int, zero: int) -> None:
-    one = predict(model, alone(batch), H200)
-    many = predict(model, replace(alone(batch), dp=16, global_batch=16 * batch, zero=zero), H200)
-    rest = ("compute", "memory bound", "host")
-    assert {name: many.parts[name] for name in rest} == {name: one.parts[name] for name in rest}
-    assert many.parts["data"] > 0
-    assert one.parts["data"] == 0
+    alone_step = predict(model, alone(batch), H200)
+    shared_step = predict(model, replace(alone(batch), dp=16, global_batch=16 * batch, zero=zero), H200)
+    local_parts = ("compute", "memory bound", "host")
+    assert {name: shared_step.parts[name] for name in local_parts} == {
+        name: alone_step.parts[name] for name in local_parts
+    }
+    assert shared_step.parts["data"] > 0
+    assert alone_step.parts["data"] == 0
 
 
 @settings(deadline=None)
 @given(MODELS, SIZES)
 def test_recomputing_costs_time(model: SequentialModel, batch: int) -> None:
-    kept, again = (predict(model, replace(alone(batch), recompute=mode), H200) for mode in ("none", "full"))
-    assert again.step_s > kept.step_s
-    assert again.memory.total <= kept.memory.total
+    stored, recomputed = (predict(model, replace(alone(batch), recompute=mode), H200) for mode in ("none", "full"))
+    assert recomputed.step_s > stored.step_s
+    assert recomputed.memory.total <= stored.memory.total
 
 
 @settings(deadline=None)

@@ -1,4 +1,4 @@
-"""`python -m simulator plan`, as typed."""
+"""The command `python -m simulator plan`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_table_has_a_chosen_row_with_what_realises_it(capsys: pytest.Capture
     assert "matrix products" in out
 
 
-def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert [row["nodes"] for row in answer["front"]] == [64, 4]
@@ -127,7 +127,7 @@ def test_bad_input_names_what_is_allowed(arguments: list[str], says: str, capsys
 @pytest.mark.parametrize(
     "option", [["--picture", "/nosuch/x.png"], ["--trace", "/proc/x.json"], ["--write", "/proc/x"]]
 )
-def test_nobody_waits_for_a_search_whose_answer_has_no_place(
+def test_an_unwritable_output_is_refused_before_the_search(
     option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("simulator.commands.plan.plan", lambda *_: pytest.fail("searched"))
@@ -136,7 +136,7 @@ def test_nobody_waits_for_a_search_whose_answer_has_no_place(
 
 
 @pytest.mark.parametrize(("place", "says"), [("/dev/full", "simulator: output: No space left on device; ")])
-def test_an_output_that_fails_later_is_no_traceback(place: str, says: str) -> None:
+def test_a_late_output_error_is_not_a_traceback(place: str, says: str) -> None:
     command = [sys.executable, "-m", "simulator", "plan", *USUAL, "--json"]
     with Path(place).open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -162,7 +162,7 @@ def test_without_a_terminal_lines_are_short_enough_to_read(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(("option", "unit"), [(["--deadline", "1h"], " d on 64 x "), (["--budget", "100"], " USD, ")])
-def test_what_comes_nearest_is_said_once(option: list[str], unit: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_nearest_result_is_printed_once(option: list[str], unit: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, *option]) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert unit in err

@@ -1,4 +1,4 @@
-"""A calibrated machine: predictions by its profile, and files that are none, or are of another machine."""
+"""A calibrated machine: predictions from its profile, and invalid profiles or those of another machine."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from simulator.layout import Layout
 from simulator.machines.nonnegative import solve, solve_quiet
 from simulator.machines.profile import read
 from simulator.step.prediction import predict
-from tests.simulator import made_profile
+from tests.simulator import profile_factory
 from trainer.config.errors import ConfigError
 
-MODEL = made_profile.transformer(4, 128, 4, 384, 1024, 64)
+MODEL = profile_factory.transformer(4, 128, 4, 384, 1024, 64)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_a_machine_s_own_rates_are_found_again(tmp_path: Path, ranks: int) -> None:
-    on = read(made_profile.write(tmp_path / "p.json", made_profile.profile())).of(1, ranks)
+    on = read(profile_factory.write(tmp_path / "p.json", profile_factory.profile())).of(1, ranks)
     layout = Layout(dp=ranks, micro_batch=4, global_batch=4 * ranks, dtype="fp32")
-    true = predict(MODEL, layout, made_profile.system(ranks), made_profile.rates())
+    true = predict(MODEL, layout, profile_factory.system(ranks), profile_factory.rates())
     prediction = predict(MODEL, layout, on.system, on.rates)
     assert prediction.step_s == pytest.approx(true.step_s, rel=0.02)
     for part in ("compute", "attention", "vocabulary", "memory bound", "data", "optimizer"):
@@ -32,22 +32,22 @@ def test_a_machine_s_own_rates_are_found_again(tmp_path: Path, ranks: int) -> No
 
 
 def test_one_disturbed_measurement_changes_little(tmp_path: Path) -> None:
-    content = made_profile.profile((1,))
+    content = profile_factory.profile((1,))
     world = content["worlds"][0]
     world["layers"].append({**copy.deepcopy(world["layers"][1]), "layer_s": 3 * world["layers"][1]["layer_s"]})
-    on = read(made_profile.write(tmp_path / "p.json", content)).of(1, 1)
+    on = read(profile_factory.write(tmp_path / "p.json", content)).of(1, 1)
     layout = Layout(micro_batch=4, global_batch=4, dtype="fp32")
-    true = predict(MODEL, layout, made_profile.system(1), made_profile.rates())
+    true = predict(MODEL, layout, profile_factory.system(1), profile_factory.rates())
     assert predict(MODEL, layout, on.system, on.rates).step_s == pytest.approx(true.step_s, rel=0.05)
 
 
 def test_what_a_layer_costs_in_training_beyond_itself_is_seen_by_a_deeper_run(tmp_path: Path) -> None:
-    content = made_profile.profile((2,))
-    for name, size in (("short_run", made_profile.SHORT), ("deep_run", made_profile.DEEP)):
-        content["worlds"][0][name] = made_profile.short_run(2, size, step_layer_us=300.0)
-    on = read(made_profile.write(tmp_path / "p.json", content)).of(1, 2)
+    content = profile_factory.profile((2,))
+    for name, size in (("short_run", profile_factory.SHORT), ("deep_run", profile_factory.DEEP)):
+        content["worlds"][0][name] = profile_factory.short_run(2, size, step_layer_us=300.0)
+    on = read(profile_factory.write(tmp_path / "p.json", content)).of(1, 2)
     assert on.rates.step_layer_us == pytest.approx(300, rel=0.1)
-    assert on.rates.step_ms == pytest.approx(made_profile.TRUE["step_ms"], rel=0.05)
+    assert on.rates.step_ms == pytest.approx(profile_factory.TRUE["step_ms"], rel=0.05)
     once, four = (
         predict(MODEL, Layout(dp=2, global_batch=2 * count, dtype="fp32"), on.system, on.rates).parts["step"]
         for count in (1, 4)
@@ -56,49 +56,49 @@ def test_what_a_layer_costs_in_training_beyond_itself_is_seen_by_a_deeper_run(tm
 
 
 def test_layers_that_are_quicker_in_training_than_alone_are_taken_so(tmp_path: Path) -> None:
-    content = made_profile.profile((1,))
-    for name, size in (("short_run", made_profile.SHORT), ("deep_run", made_profile.DEEP)):
-        content["worlds"][0][name] = made_profile.short_run(1, size, host_torch_us=20.0)
-    on = read(made_profile.write(tmp_path / "p.json", content)).of(1, 1)
+    content = profile_factory.profile((1,))
+    for name, size in (("short_run", profile_factory.SHORT), ("deep_run", profile_factory.DEEP)):
+        content["worlds"][0][name] = profile_factory.short_run(1, size, host_torch_us=20.0)
+    on = read(profile_factory.write(tmp_path / "p.json", content)).of(1, 1)
     assert (on.rates.host_torch_us, on.rates.step_layer_us) == (pytest.approx(20, rel=0.05), 0.0)
 
 
 @pytest.mark.parametrize(("ranks", "cores"), [(2, 8), (4, 2)])
 def test_the_runs_that_were_measured_are_predicted_as_they_were(tmp_path: Path, ranks: int, cores: int) -> None:
-    """Also where the slowest rank is waited for, and where ranks share cores."""
-    content = made_profile.profile((ranks,), cores=cores)
+    """This holds too if ranks wait for the slowest one or share cores."""
+    content = profile_factory.profile((ranks,), cores=cores)
     world = content["worlds"][0]
     world["spread"] = 0.05
     for name, times in (("short_run", 1.5), ("deep_run", 2.5)):
         world[name]["step_s"] *= times
-    on = read(made_profile.write(tmp_path / "p.json", content)).of(1, ranks)
-    for name, size in (("short_run", made_profile.SHORT), ("deep_run", made_profile.DEEP)):
-        model = made_profile.transformer(size["layers"], 32, 2, 64, 64, 16)
+    on = read(profile_factory.write(tmp_path / "p.json", content)).of(1, ranks)
+    for name, size in (("short_run", profile_factory.SHORT), ("deep_run", profile_factory.DEEP)):
+        model = profile_factory.transformer(size["layers"], 32, 2, 64, 64, 16)
         prediction = predict(model, Layout(dp=ranks, global_batch=ranks, dtype="fp32"), on.system, on.rates)
         assert prediction.step_s == pytest.approx(world[name]["step_s"], rel=1e-3), name
 
 
 def test_a_profile_of_before_there_were_deeper_runs_is_read(tmp_path: Path) -> None:
-    on = read(made_profile.write(tmp_path / "p.json", made_profile.of_parts((1,)))).of(1, 1)
-    assert on.rates.step_ms == pytest.approx(made_profile.TRUE["step_ms"], rel=0.05)
+    on = read(profile_factory.write(tmp_path / "p.json", profile_factory.of_parts((1,)))).of(1, 1)
+    assert on.rates.step_ms == pytest.approx(profile_factory.TRUE["step_ms"], rel=0.05)
 
 
 def test_ranks_that_share_cores_take_turns(tmp_path: Path) -> None:
     layout = Layout(dp=4, micro_batch=8, global_batch=32, dtype="fp32")
     steps = []
     for cores in (4, 2):
-        on = read(made_profile.write(tmp_path / "p.json", made_profile.of_parts((4,), cores=cores))).of(1, 4)
+        on = read(profile_factory.write(tmp_path / "p.json", profile_factory.of_parts((4,), cores=cores))).of(1, 4)
         steps.append(predict(MODEL, layout, on.system, on.rates).parts)
     for part in ("compute", "attention", "vocabulary", "memory bound"):
         assert steps[1][part] == pytest.approx(2 * steps[0][part], rel=0.01), part
 
 
 def test_nodes_of_one_machine_share_its_cores(tmp_path: Path) -> None:
-    """Two containers with two ranks each on two cores: each node alone has cores enough."""
-    content = made_profile.of_parts((2,), cores=2)
+    """Two containers with two ranks each on two cores: each node alone has enough cores."""
+    content = profile_factory.of_parts((2,), cores=2)
     alone = content["worlds"][0]
     content["worlds"].append({**copy.deepcopy(alone), "nodes": 2, "per_core": 2.0})
-    profile = read(made_profile.write(tmp_path / "p.json", content))
+    profile = read(profile_factory.write(tmp_path / "p.json", content))
     rates = []
     for nodes in (1, 2):
         on = profile.of(nodes, 2)
@@ -108,7 +108,7 @@ def test_nodes_of_one_machine_share_its_cores(tmp_path: Path) -> None:
 
 
 def test_ranks_that_were_not_measured_are_refused(tmp_path: Path) -> None:
-    profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2))))
+    profile = read(profile_factory.write(tmp_path / "p.json", profile_factory.profile((1, 2))))
     with pytest.raises(ConfigError, match=r"profile.worlds: 1 nodes x 4 ranks were not .* allowed: 1 x 1, 1 x 2"):
         profile.of(1, 4)
 
@@ -119,45 +119,45 @@ BAD: list[tuple[dict[str, Any] | str, str]] = [
     ({"schema": 1}, r"profile\.schema: 1 in .*; allowed: 2"),
     ({"worlds": []}, r"profile\.worlds: none in"),
     ({"worlds": [{"nodes": 1}]}, r"profile\.worlds\.per_node: missing in"),
-    ({"worlds": [made_profile.world(1) | {"copied_gb_s": -1.0}]}, r"profile\.worlds\.products: -1\.0 in .*above 0"),
+    ({"worlds": [profile_factory.world(1) | {"copied_gb_s": -1.0}]}, r"profile\.worlds\.products: -1\.0 in .*above 0"),
     (
-        {"worlds": [made_profile.world(1) | {"products": {"fp32": [[1, 2, 3, 0]]}}]},
+        {"worlds": [profile_factory.world(1) | {"products": {"fp32": [[1, 2, 3, 0]]}}]},
         r"profile\.worlds\.products: \[1, 2, 3, 0\] in",
     ),
     ("[" * 100_000, r"profile\.file: .* is not JSON"),
     ({"machine": {"device": 3, "memory_gb": 16.0}}, r"profile\.machine\.device: 3 in .*; allowed: a device name"),
     ({"machine": {"device": "cpu", "memory_gb": -3}}, r"profile\.machine\.memory_gb: -3 in .*; allowed: above 0"),
-    ({"worlds": [made_profile.world(1) | {"products": {}}]}, r"profile\.worlds\.products\.fp32: none in"),
-    ({"worlds": [made_profile.world(1) | {"copied_gb_s": "x"}]}, r"profile\.worlds\.products: x in .*above 0"),
-    ({"worlds": [made_profile.world(1) | {"copied_gb_s": float("nan")}]}, r"profile\.worlds\.products: nan in"),
+    ({"worlds": [profile_factory.world(1) | {"products": {}}]}, r"profile\.worlds\.products\.fp32: none in"),
+    ({"worlds": [profile_factory.world(1) | {"copied_gb_s": "x"}]}, r"profile\.worlds\.products: x in .*above 0"),
+    ({"worlds": [profile_factory.world(1) | {"copied_gb_s": float("nan")}]}, r"profile\.worlds\.products: nan in"),
     (
-        {"worlds": [made_profile.world(1) | {"short_run": None}]},
+        {"worlds": [profile_factory.world(1) | {"short_run": None}]},
         r"profile\.worlds\.short_run: None in .*a run",
     ),
     (
-        {"worlds": [made_profile.world(1) | {"deep_run": [1]}]},
+        {"worlds": [profile_factory.world(1) | {"deep_run": [1]}]},
         r"profile\.worlds\.deep_run: \[1\] in .*a run",
     ),
-    ({"worlds": [made_profile.world(1) | {"deep_run": {}}]}, r"profile\.worlds\.deep_run: \{\} in"),
-    ({"worlds": [made_profile.world(1) | {"deep_run": {"model": 3}}]}, r"profile\.worlds\.deep_run: .* in"),
+    ({"worlds": [profile_factory.world(1) | {"deep_run": {}}]}, r"profile\.worlds\.deep_run: \{\} in"),
+    ({"worlds": [profile_factory.world(1) | {"deep_run": {"model": 3}}]}, r"profile\.worlds\.deep_run: .* in"),
     (
-        {"worlds": [made_profile.world(1) | {"deep_run": made_profile.short_run(1, made_profile.SHORT)}]},
+        {"worlds": [profile_factory.world(1) | {"deep_run": profile_factory.short_run(1, profile_factory.SHORT)}]},
         r"profile\.worlds\.deep_run: .*; allowed: a run of more than 1 layers",
     ),
     (
-        {"worlds": [made_profile.world(1) | {"deep_run": made_profile.world(1)["deep_run"] | {"step_s": -1}}]},
+        {"worlds": [profile_factory.world(1) | {"deep_run": profile_factory.world(1)["deep_run"] | {"step_s": -1}}]},
         r"profile\.worlds\.deep_run: .*times above 0",
     ),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BAD)
-def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, change: dict[str, Any] | str, message: str) -> None:
+def test_an_invalid_profile_is_refused(tmp_path: Path, change: dict[str, Any] | str, message: str) -> None:
     file = tmp_path / "p.json"
     if isinstance(change, str):
         file.write_text(change)
     else:
-        made_profile.write(file, made_profile.profile((1,)) | change)
+        profile_factory.write(file, profile_factory.profile((1,)) | change)
     with pytest.raises(ConfigError, match=message):
         read(file)
 
@@ -169,7 +169,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read(tmp_path / "none.json")
 
 
-def test_nothing_negative_is_found() -> None:
+def test_fitted_values_are_not_negative() -> None:
     rows = [[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]]
     assert solve(rows, [3.0, 5.0, 9.0]) == pytest.approx([2.0, 1.0])
     assert min(solve(rows, [1.0, 3.0, 7.0])) >= 0

@@ -1,4 +1,4 @@
-"""A measured GPU in machines of the catalog: plan, emulate and trace go by it, and refuse another one's."""
+"""A measured GPU in machines of the catalog: plan, emulate and trace use its profile and refuse that of another GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simulator.machines.sources import InstanceMachines, ProfileMachines, find_m
 from simulator.models import find_model
 from simulator.step.compute import ComputeTimes
 from simulator.step.prediction import predict
-from tests.simulator import made_profile
+from tests.simulator import profile_factory
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
 
@@ -34,9 +34,9 @@ PLAN = ["plan", "--model", "llama-8b", "--tokens", "1e11", "--stack", "aws-p5en-
 
 
 def write_profile(folder: Path, *, device: str = "NVIDIA H200", memory_gb: float = 139.8, **world: Any) -> Profile:
-    content = made_profile.of_gpu(device=device, memory_gb=memory_gb)
+    content = profile_factory.of_gpu(device=device, memory_gb=memory_gb)
     content["worlds"][0] |= world
-    return read(made_profile.write(folder / "profile.json", content))
+    return read(profile_factory.write(folder / "profile.json", content))
 
 
 def test_as_many_ranks_as_were_measured_are_predicted_as_measured(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_other_numbers_have_the_catalog_s_network_by_as_much_slower_as_was_measu
 
 
 def test_what_one_rank_cannot_show_is_as_elsewhere(tmp_path: Path) -> None:
-    content = made_profile.of_gpu((1,))
-    on = joined(read(made_profile.write(tmp_path / "p.json", content)), system(P5EN, 2))
+    content = profile_factory.of_gpu((1,))
+    on = joined(read(profile_factory.write(tmp_path / "p.json", content)), system(P5EN, 2))
     assert (on.rates.slowed, on.rates.jitter, on.rates.links) == (
         load_fitted_rates().slowed,
         load_fitted_rates().jitter,
@@ -110,7 +110,7 @@ def test_names_of_gpus_are_whole_words(kind: str, device: str, same: bool) -> No
     assert same_gpu(kind, device) == same
 
 
-def test_a_plan_goes_by_the_profile_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_uses_the_profile_and_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = write_profile(tmp_path)
     assert main([*PLAN, "--json"]) == 0
     usual = json.loads(capsys.readouterr().out)
@@ -136,7 +136,7 @@ def test_a_plan_refuses_a_profile_of_other_machines(tmp_path: Path, capsys: pyte
 
 
 def test_an_emulated_job_is_clocked_as_measured(tmp_path: Path) -> None:
-    profile = read(made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2, 4))))
+    profile = read(profile_factory.write(tmp_path / "p.json", profile_factory.profile((1, 2, 4))))
     job = Job(load("tiny-llama", ["batch.size=8", "run.device=cpu"]), 2, 2)
     machines = find_machines(None, profile, "p5.48xlarge")
     assert isinstance(machines, ProfileMachines)
@@ -144,7 +144,7 @@ def test_an_emulated_job_is_clocked_as_measured(tmp_path: Path) -> None:
     prediction = predict(job.model, job.layout(4), on.system, on.rates)
     assert PredictedCosts(job, machines).prediction(4).step_s == pytest.approx(prediction.step_s)
     assert [row.ranks for row in predict_scaling(job, machines, [2**20], own=4)] == [1, 4]
-    assert PredictedCosts(job, machines).work(4).slowed == pytest.approx(made_profile.TRUE["slowed"])
+    assert PredictedCosts(job, machines).work(4).slowed == pytest.approx(profile_factory.TRUE["slowed"])
 
 
 def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> No
 def test_emulate_refuses_what_was_not_measured(
     tmp_path: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    profile = made_profile.write(tmp_path / "p.json", made_profile.profile((2, 4)))
+    profile = profile_factory.write(tmp_path / "p.json", profile_factory.profile((2, 4)))
     assert main(["emulate", *arguments, "--profile", str(profile)]) == 2
     err = capsys.readouterr().err
     assert re.search(says, err), err
@@ -216,9 +216,9 @@ def test_compiled_kernels_stand_to_plain_ones_as_elsewhere(tmp_path: Path, name:
 
 def test_passes_over_logits_are_the_gpu_s_own_not_times_those_of_others(tmp_path: Path) -> None:
     on = write_profile(tmp_path).of(1, 8)
-    rows = made_profile.of_gpu()["worlds"][0]["layers"]
+    rows = profile_factory.of_gpu()["worlds"][0]["layers"]
     for row in rows:
-        model = made_profile.transformer(1, *(row[name] for name in ("dim", "heads", "ffn", "vocab", "seq")))
+        model = profile_factory.transformer(1, *(row[name] for name in ("dim", "heads", "ffn", "vocab", "seq")))
         layout = Layout(micro_batch=row["samples"], global_batch=row["samples"], dtype="fp32")
         head = ComputeTimes(model, on.system.gpu, replace(on.rates, logits=2.0)).head(layout)
         row["head_s"] = head.forward + head.backward

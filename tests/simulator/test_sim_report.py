@@ -1,4 +1,4 @@
-"""Runs beside their prediction: the figures, the page in a real browser, and input that is refused."""
+"""The report of runs and predictions: figures, the page in a real browser, and invalid input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.__main__ import main
 from simulator.job import Job
 from simulator.machines.profile import read
 from simulator.step.prediction import predict
-from tests.simulator import browser, made_profile, made_runs
+from tests.simulator import browser, profile_factory, run_factory
 from trainer.config.load import load
 
 SIZES = ["model.dim=128", "model.layers=4", "model.heads=4", "model.kv_heads=4", "model.ffn=384"]
@@ -31,7 +31,7 @@ def run_settings(ranks: int) -> list[str]:
 
 def make(folder: Path, ranks: int, **other: Any) -> Path:
     times = other.pop("times", TIMES[ranks])
-    return made_runs.run(folder / f"run-{ranks}", run_settings(ranks), times, ranks=ranks, **other)
+    return run_factory.run(folder / f"run-{ranks}", run_settings(ranks), times, ranks=ranks, **other)
 
 
 def read_report(out: Path) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def read_report(out: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    profile = made_profile.write(folder / "profile.json", made_profile.profile())
+    profile = profile_factory.write(folder / "profile.json", profile_factory.profile())
     runs = [str(make(folder, ranks)) for ranks in TIMES]
     # In no order of their own.
     assert main(["report", *runs[::-1], "--profile", str(profile), "--out", str(folder / "out")]) == 0
@@ -106,7 +106,7 @@ def test_the_page_in_a_browser(three: Path, width: int) -> None:
 
 
 def test_one_run_needs_no_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     assert main(["report", str(make(tmp_path, 2)), "--profile", str(profile)]) == 0
     out = tmp_path / "run-2" / "predicted"
     assert {path.name for path in out.iterdir()} == {"time-split.png", "report.json", "index.html"}
@@ -114,8 +114,8 @@ def test_one_run_needs_no_curve(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert browser.look(out / "index.html", 1280).shown == 1
 
 
-def test_an_unfinished_run_is_compared_and_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+def test_an_unfinished_run_is_compared_and_labelled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     run = make(tmp_path, 2, steps=40, finished=False)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     note = "tiny-llama on 2 ranks is not finished (no end recorded): step 40 of 60; compared by its last 20 records"
@@ -126,12 +126,12 @@ def test_an_unfinished_run_is_compared_and_said_to_be_one(tmp_path: Path, capsys
     assert note in (run / "predicted" / "index.html").read_text()
 
 
-def test_two_models_of_one_name_are_told_apart_and_their_notes_joined(tmp_path: Path) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+def test_two_models_with_the_same_name_are_distinguished_and_share_notes(tmp_path: Path) -> None:
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     times = {**TIMES[2], "communication": None}
     runs = [make(tmp_path, ranks, times=times if ranks > 1 else TIMES[1]) for ranks in TIMES]
     wide = ["model.layers=8", *run_settings(2)[2:], "model.dim=128"]
-    runs.append(made_runs.run(tmp_path / "wide", wide, TIMES[2], ranks=2))
+    runs.append(run_factory.run(tmp_path / "wide", wide, TIMES[2], ranks=2))
     assert main(["report", *map(str, runs), "--profile", str(profile), "--out", str(tmp_path / "out")]) == 0
     report = read_report(tmp_path / "out")
     assert report["notes"][0].startswith("tiny-llama (1.12 M, fp32) on 2, 4 ranks did not measure communication")
@@ -140,14 +140,14 @@ def test_two_models_of_one_name_are_told_apart_and_their_notes_joined(tmp_path: 
 
 
 def test_ranks_on_a_small_host_do_not_need_room_for_a_gpu_s_software(tmp_path: Path) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile((4,), memory_gb=4.0))
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile((4,), memory_gb=4.0))
     run = make(tmp_path, 4)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     assert read_report(run / "predicted")["notes"] == []
 
 
 def test_communication_that_was_not_measured_is_not_zero(tmp_path: Path) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     run = make(tmp_path, 2, times={**TIMES[2], "compute": 84.0, "communication": None})
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     report = read_report(run / "predicted")
@@ -174,14 +174,14 @@ ADVICE: list[tuple[dict[str, float | None], list[str], str]] = [
 
 @pytest.mark.parametrize(("times", "more", "text"), ADVICE)
 def test_what_to_change_first(tmp_path: Path, times: dict[str, float | None], more: list[str], text: str) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
-    run = made_runs.run(tmp_path / "run", [*run_settings(2), *more], times, ranks=2, noise=0.0)
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
+    run = run_factory.run(tmp_path / "run", [*run_settings(2), *more], times, ranks=2, noise=0.0)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     assert read_report(run / "predicted")["change_first"].startswith(text)
 
 
 def test_a_setting_is_advised_with_what_it_brings(tmp_path: Path) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     run = make(tmp_path, 4)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     report = read_report(run / "predicted")
@@ -199,7 +199,7 @@ def test_a_gpu_run_by_its_instance_type(tmp_path: Path) -> None:
     }  # fmt: skip
     peak = {"peak": 989.4e12, "source": "data sheet of NVIDIA H100 80GB HBM3", "achieved": 700e12}
     settings = ["batch.size=64", "batch.micro=1", "parallel.strategy=fsdp", "precision=bf16", "checkpoint.every=500"]
-    run = made_runs.run(tmp_path / "run", settings, times, ranks=16, hosts=2, preset="llama-8b", mfu=0.4, peak=peak)
+    run = run_factory.run(tmp_path / "run", settings, times, ranks=16, hosts=2, preset="llama-8b", mfu=0.4, peak=peak)
     assert main(["report", str(run), "--instance", "p5.48xlarge"]) == 0
     (row,) = read_report(run / "predicted")["runs"]
     assert (row["nodes"], row["ranks"]) == (2, 16)
@@ -208,15 +208,15 @@ def test_a_gpu_run_by_its_instance_type(tmp_path: Path) -> None:
 
 
 def test_a_run_of_another_machine_than_the_profile_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile(device="NVIDIA H200"))
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile(device="NVIDIA H200"))
     run = make(tmp_path, 2)
     assert main(["report", str(run), "--profile", str(profile)]) == 2
     error = capsys.readouterr().err
     assert f"profile.machine.device: 'NVIDIA H200' in {profile}; allowed: 'cpu', the device that {run} ran on" in error
 
 
-def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Path) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+def test_a_machine_much_slower_than_the_profile_is_noted(tmp_path: Path) -> None:
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     run = make(tmp_path, 2, peak={"peak": 1e12, "source": "given", "achieved": 20e9})
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     (note,) = read_report(run / "predicted")["notes"]
@@ -234,28 +234,30 @@ def test_a_machine_that_is_much_slower_than_the_profile_s_is_noted(tmp_path: Pat
     ],
 )
 def test_the_processor_that_a_run_recorded_decides(tmp_path: Path, cpu: str, gflops: int, expected: list[str]) -> None:
-    profile = made_profile.write(tmp_path / "profile.json", made_profile.profile())
+    profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     peak = {"peak": 1e12, "source": "given", "achieved": gflops * 1e9}
-    run = made_runs.run(tmp_path / "run", [*run_settings(2), "run.device=auto"], TIMES[2], ranks=2, peak=peak, cpu=cpu)
+    run = run_factory.run(
+        tmp_path / "run", [*run_settings(2), "run.device=auto"], TIMES[2], ranks=2, peak=peak, cpu=cpu
+    )
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     notes = read_report(run / "predicted")["notes"]
     assert len(notes) == len(expected)
     assert all(text in note for text, note in zip(expected, notes, strict=True))
 
 
-def test_a_run_on_a_cpu_that_was_chosen_by_itself_is_no_run_on_a_gpu(
+def test_a_run_on_an_automatically_chosen_cpu_is_not_a_gpu_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = made_runs.run(tmp_path / "run", [*run_settings(2), "run.device=auto"], TIMES[2], ranks=2, cpu="made")
+    run = run_factory.run(tmp_path / "run", [*run_settings(2), "run.device=auto"], TIMES[2], ranks=2, cpu="made")
     assert main(["report", str(run), "--instance", "p5.48xlarge"]) == 2
     assert "ran on 'cpu'; allowed: none" in capsys.readouterr().err
 
 
 def bad_words(folder: Path) -> list[tuple[list[str], str]]:
-    profile = str(made_profile.write(folder / "profile.json", made_profile.profile((1,))))
+    profile = str(profile_factory.write(folder / "profile.json", profile_factory.profile((1,))))
     run = str(make(folder, 2))
     (folder / "empty").mkdir()
-    silent = made_runs.run(folder / "silent", run_settings(2), TIMES[2], ranks=2, steps=0)
+    silent = run_factory.run(folder / "silent", run_settings(2), TIMES[2], ranks=2, steps=0)
     for path in (silent / "metrics").iterdir():
         path.unlink()
     return [

@@ -1,4 +1,4 @@
-"""Rows of published runs: what is inferred, what is refused, and that no row ends the others."""
+"""Rows of published runs: inferred values, refused rows, and that an invalid row does not stop the others."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def answer(**changes: str) -> dict[str, str]:
 
 
 def test_a_full_row_is_predicted_with_its_interval_and_memory() -> None:
-    found = answer()
-    low, step, high = (float(found[f"predicted_{name}_s"]) for name in ("low", "step_time", "high"))
+    row = answer()
+    low, step, high = (float(row[f"predicted_{name}_s"]) for name in ("low", "step_time", "high"))
     assert low < step < high
-    assert float(found["predicted_memory_gb"]) > 1
-    assert found["error"] == ""
-    assert "inter_gb_s=400" in found["inferred"]
+    assert float(row["predicted_memory_gb"]) > 1
+    assert row["error"] == ""
+    assert "inter_gb_s=400" in row["inferred"]
 
 
-def test_what_a_row_leaves_out_is_inferred_listed_and_widens_the_interval() -> None:
-    found = answer(micro_batch="", recompute="", global_batch="")
+def test_missing_values_are_inferred_listed_and_widen_the_interval() -> None:
+    blank_row = answer(micro_batch="", recompute="", global_batch="")
     assert {"micro_batch", "recompute", "global_batch"} <= {
-        word.split("=")[0] for word in found["inferred"].split("; ")
+        word.split("=")[0] for word in blank_row["inferred"].split("; ")
     }
 
     def width(row: dict[str, str]) -> float:
         return float(row["predicted_high_s"]) / float(row["predicted_low_s"])
 
-    assert width(found) > width(answer())
+    assert width(blank_row) > width(answer())
 
 
 @pytest.mark.parametrize(
@@ -76,24 +76,24 @@ def test_what_a_row_leaves_out_is_inferred_listed_and_widens_the_interval() -> N
         ({"layers": "", "hidden": "", "model": "nobody-7x"}, "model: 'nobody-7x'; allowed: "),
     ],
 )
-def test_an_impossible_row_has_an_error_and_no_guess(changes: dict[str, str], message: str) -> None:
-    found = answer(**changes)
-    assert message in found["error"]
-    assert not any(found[name] for name in ADDED_COLUMNS if name != "error")
+def test_an_impossible_row_has_an_error_and_no_prediction(changes: dict[str, str], message: str) -> None:
+    row = answer(**changes)
+    assert message in row["error"]
+    assert not any(row[name] for name in ADDED_COLUMNS if name != "error")
 
 
 @pytest.mark.parametrize("software", ["Megatron-LM", "Megatron-DeepSpeed", "NeMo Megatron-Core"])
-def test_turns_that_a_pipeline_does_not_tell_are_listed(software: str) -> None:
-    said = {"pp": "2", "dp": "4", "software": software}
-    assert "virtual_stages=" in answer(**said)["inferred"]
-    assert "virtual_stages=" not in answer(**said, virtual_stages="1")["inferred"]
+def test_inferred_virtual_stages_are_listed(software: str) -> None:
+    pipeline = {"pp": "2", "dp": "4", "software": software}
+    assert "virtual_stages=" in answer(**pipeline)["inferred"]
+    assert "virtual_stages=" not in answer(**pipeline, virtual_stages="1")["inferred"]
 
 
 @pytest.mark.parametrize("software", ["Megatron-LM", "NeMo Megatron-Core"])
 def test_embedding_and_loss_may_be_stages_of_their_own(software: str) -> None:
-    found = answer(gpus="160", nodes="20", layers="8", pp="10", software=software)
-    assert not found["error"]
-    assert float(found["predicted_step_time_s"]) > 0
+    row = answer(gpus="160", nodes="20", layers="8", pp="10", software=software)
+    assert not row["error"]
+    assert float(row["predicted_step_time_s"]) > 0
 
 
 def test_a_node_wider_than_its_domain_of_fast_links_is_predicted() -> None:
@@ -116,9 +116,9 @@ def test_a_gpu_by_the_names_that_sources_have_for_it(words: str, name: str) -> N
 @pytest.mark.parametrize("name", ["Llama 3.1 8B", "llama3_8b", "Llama-3-8B"])
 def test_a_model_by_the_names_that_sources_have_for_it(name: str) -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "gated_mlp", "vocab"), "")
-    found = parse_run_row({**ROW, **blank, "model": name})
-    assert (found.model.layers, found.model.hidden) == (32, 4096)
-    assert "model=32x4096" in found.inferred
+    described = parse_run_row({**ROW, **blank, "model": name})
+    assert (described.model.layers, described.model.hidden) == (32, 4096)
+    assert "model=32x4096" in described.inferred
 
 
 CELL = st.one_of(st.sampled_from(["", "0", "1", "2", "3", "8", "-1", "1e9", "inf", "x", "0.5"]), st.text(max_size=6))
@@ -126,9 +126,9 @@ CELL = st.one_of(st.sampled_from(["", "0", "1", "2", "3", "8", "-1", "1e9", "inf
 
 @given(changes=st.dictionaries(st.sampled_from(sorted(ROW)), CELL, max_size=6))
 @settings(max_examples=150, deadline=None)
-def test_no_row_ends_the_others(changes: dict[str, str]) -> None:
-    found = answer(**changes)
-    assert bool(found["error"]) != bool(found["predicted_step_time_s"])
+def test_an_invalid_row_does_not_stop_the_others(changes: dict[str, str]) -> None:
+    row = answer(**changes)
+    assert bool(row["error"]) != bool(row["predicted_step_time_s"])
 
 
 def test_the_command_reads_and_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +158,7 @@ def test_a_table_may_be_written_over_itself_and_survives_a_full_disk(tmp_path: P
     assert list(tmp_path.iterdir()) == [table]
 
 
-def test_what_a_table_is_written_to_stays_what_it_was(tmp_path: Path) -> None:
+def test_writing_a_table_keeps_the_file_kind_and_mode(tmp_path: Path) -> None:
     table, private, link = (tmp_path / name for name in ("in.csv", "private.csv", "link.csv"))
     table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
     private.touch(mode=0o600)
@@ -169,23 +169,23 @@ def test_what_a_table_is_written_to_stays_what_it_was(tmp_path: Path) -> None:
         assert private.stat().st_mode & 0o777 == 0o600
         private.write_text("")
     assert link.is_symlink()
-    ask = [sys.executable, "-m", "simulator", "predict", "--runs", str(table), "--out", "/dev/stdout"]
-    said = subprocess.run(ask, stdout=subprocess.PIPE, text=True, cwd=REPO, check=True).stdout
-    assert "predicted_step_time_s" in said.splitlines()[0]
+    command = [sys.executable, "-m", "simulator", "predict", "--runs", str(table), "--out", "/dev/stdout"]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=REPO, check=True).stdout
+    assert "predicted_step_time_s" in output.splitlines()[0]
     assert Path("/dev/stdout").is_symlink()
 
 
-def test_nothing_predicted_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_prediction_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, out = tmp_path / "in.csv", tmp_path / "out.csv"
     table.write_text("model,gpu_type,gpus,seq_len,mood\nllama-8b,h100,64,4096,fine\nllama-8b,h100,8,4096,fine\n")
     assert main(["predict", "--runs", str(table), "--out", str(out)]) == 1
-    told = capsys.readouterr()
-    assert told.err.splitlines() == [
+    output = capsys.readouterr()
+    assert output.err.splitlines() == [
         "simulator: column 'seq_len' is not read; did you mean 'seq'?",
         "simulator: column 'mood' is not read",
         "simulator: no row could be predicted; the first: seq: blank; allowed: a value; fill it in",
     ]
-    assert "0 of 2 rows predicted" in told.out
+    assert "0 of 2 rows predicted" in output.out
     table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
     assert main(["predict", "--runs", str(table), "--out", str(out)]) == 0
     assert capsys.readouterr().err == ""
@@ -195,6 +195,6 @@ def test_runs_without_anything_measured_are_not_evaluated(tmp_path: Path, capsys
     table = tmp_path / "in.csv"
     table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
     assert main(["evaluate", str(table)]) == 2
-    said = capsys.readouterr().err
-    assert "column step_time_s: missing; allowed: one of step_time_s, tokens_per_s_per_gpu, memory_gb" in said
-    assert f"simulator predict --runs {table} --out OUT.csv" in said
+    message = capsys.readouterr().err
+    assert "column step_time_s: missing; allowed: one of step_time_s, tokens_per_s_per_gpu, memory_gb" in message
+    assert f"simulator predict --runs {table} --out OUT.csv" in message

@@ -105,7 +105,7 @@ def test_what_is_chosen_leaves_memory_alone() -> None:
 @pytest.mark.parametrize(
     ("model", "instance", "nodes"), [("llama-1b", "g6.48xlarge", 2), ("llama-8b", "p4d.24xlarge", 16)]
 )
-def test_what_is_chosen_fits_as_predict_sees_it(model: str, instance: str, nodes: int) -> None:
+def test_the_chosen_layout_fits_according_to_predict(model: str, instance: str, nodes: int) -> None:
     fastest = find_fastest(Space(find_model(model).model, system(instance, nodes), Batch(1024, 1024)))
     assert fastest.any
     assert fastest.runnable
@@ -113,7 +113,7 @@ def test_what_is_chosen_fits_as_predict_sees_it(model: str, instance: str, nodes
     assert fastest.runnable.prediction.fits
 
 
-def test_context_parallelism_is_not_for_the_trainer() -> None:
+def test_context_parallelism_is_not_planned_for_the_trainer() -> None:
     fastest = find_fastest(Space(find_model("llama-8b").model, system("p5.48xlarge", 4), Batch(512, 512)))
     assert fastest.runnable
     assert fastest.runnable.layout.cp == 1
@@ -129,7 +129,7 @@ def test_no_row_of_the_front_is_beaten() -> None:
 
 
 class Point:
-    """As much of an option as the front looks at."""
+    """The part of an option that the Pareto front reads."""
 
     def __init__(self, wall_s: float, usd: float) -> None:
         self.outlook, self.usd = self, usd
@@ -325,7 +325,7 @@ def test_an_edit_follows_the_style_of_the_file(path: tuple[str, ...], value: int
     assert stack_edit.apply_edits(BY_HAND, [(path, value)]) == BY_HAND.replace(before, after)
 
 
-def test_a_filesystem_that_is_too_slow_is_named_with_the_size_that_is_not() -> None:
+def test_a_slow_filesystem_is_named_with_a_size_that_is_fast_enough() -> None:
     """4800 GB at 250 MB/s per TiB are 1.17 GB/s."""
     spec = read(LUSTRE)
     assert filesystem.gb_s(spec) == pytest.approx(4800 / 1024 * 0.25)
@@ -336,16 +336,16 @@ def test_a_filesystem_that_is_too_slow_is_named_with_the_size_that_is_not() -> N
     assert size % 2400 == 0
 
 
-def test_nothing_fits_is_said_with_a_way_out() -> None:
+def test_a_plan_without_a_fit_suggests_a_fix() -> None:
     with pytest.raises(ConfigError, match=r"nodes: no layout of llama-405b fits .*; use more nodes"):
         plan(build_question(named=find_model("llama-405b"), nodes=(1,)))
 
 
-def test_a_batch_that_nothing_divides_is_said() -> None:
+def test_an_indivisible_batch_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"batch: 7 to 7 samples cannot be divided over .* 16 nodes"):
         plan(build_question(named=find_model("tiny-llama"), nodes=(16,), batch=Batch(7, 7)))
 
 
-def test_no_price_is_said() -> None:
+def test_a_missing_price_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"instance: there is no price of p5e\.48xlarge"):
         plan(build_question(instances=("p5e.48xlarge",), nodes=(4,)))

@@ -1,4 +1,4 @@
-"""The picture of a plan: nothing that it shows is covered."""
+"""The picture of a plan: no element covers another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def answer() -> Plan:
     )
 
 
-def test_the_legend_lies_outside_of_what_is_drawn(answer: Plan) -> None:
+def test_the_legend_does_not_cover_the_plot(answer: Plan) -> None:
     figure = picture.build_figure(answer)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()

@@ -1,4 +1,4 @@
-"""`strategy: auto` settled on the submitting side."""
+"""`strategy: auto` is resolved before the job is submitted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_words_are_a_config_that_runs_on_these_nodes(capsys: pytest.CaptureF
     assert check_world(config, 32, 8) == []
 
 
-def test_what_is_fixed_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fixed_settings_are_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     fixed = ["parallel.tensor=4", "batch.micro=2", "parallel.recompute=full", "batch.size=96"]
     chosen = run_auto([*AUTO, *fixed, *STACK], capsys)
     config = load(chosen[0], chosen[1:])
@@ -64,7 +64,7 @@ def test_a_strategy_that_is_set_stays(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_setting_that_costs_much_is_named_with_what_would_be_faster(capsys: pytest.CaptureFixture[str]) -> None:
-    """The preset recomputes, and the planner would not: both say the same of the same layout."""
+    """The preset recomputes and the planner would not: both predict the same for the same layout."""
     assert main([*AUTO, *STACK]) == 0
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -128,6 +128,6 @@ def test_words_with_spaces_come_back_whole(capsys: pytest.CaptureFixture[str]) -
         ([*AUTO, "--stack", "local", "--nodes", "2"], "stack: target local has neither"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert says in capsys.readouterr().err

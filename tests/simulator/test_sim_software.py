@@ -1,4 +1,4 @@
-"""What the words of a row decide about memory: the figure told, the loss, the weights' width, the trainer."""
+"""What a row's software column decides about memory: figure, loss, width of the weights, trainer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "loss", "width"),
+    ("words", "figure", "loss", "width"),
     [
         ("memory as nvidia-smi shows it", "device", "plain", 0),
         ("reserved by the allocator", "reserved", "plain", 0),
@@ -39,9 +39,9 @@ ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "
         ("bf16, full AC", "", "plain", 0),
     ],
 )
-def test_words_say_the_figure_the_loss_and_the_width(words: str, told: str, loss: str, width: int) -> None:
-    found = parse_memory_terms(words)
-    assert (found.memory_figure, found.loss, found.weight_bytes) == (told, loss, width)
+def test_terms_name_the_figure_the_loss_and_the_weight_width(words: str, figure: str, loss: str, width: int) -> None:
+    terms = parse_memory_terms(words)
+    assert (terms.memory_figure, terms.loss, terms.weight_bytes) == (figure, loss, width)
 
 
 @pytest.mark.parametrize(
@@ -73,44 +73,48 @@ def test_newer_torchtitan_compiles_its_loss_with_the_layers() -> None:
     assert predict_memory(LLAMA, new, H200).parts["logits"] < predict_memory(LLAMA, old, H200).parts["logits"] / 2
 
 
-def test_a_trainer_nobody_knows_lets_gradients_wait_where_there_is_room() -> None:
-    one = ROW | {"gpu_type": "h200", "global_batch": "32", "zero_stage": "3", "recompute": "full", "software": "FSDP2"}
-    assert parse_run_row(one).layout.trainer == "unknown"
+def test_an_unknown_trainer_defers_gradients_if_memory_allows() -> None:
+    row = ROW | {"gpu_type": "h200", "global_batch": "32", "zero_stage": "3", "recompute": "full", "software": "FSDP2"}
+    assert parse_run_row(row).layout.trainer == "unknown"
     assert trainer_behavior("unknown").deferred
-    tight = one | {"gpu_type": "a10g", "model": "llama3.2-3b"}
+    tight = row | {"gpu_type": "a10g", "model": "llama3.2-3b"}
     assert parse_run_row(tight).layout.trainer == "sparing"
 
 
-def test_a_run_that_failed_is_not_made_to_fit() -> None:
-    one = ROW | {"gpu_type": "l40s", "gpus": "4", "global_batch": "4", "fits": "0", "software": "FSDP2"}
-    one |= {"recompute": "full"}
-    assert parse_run_row(one).layout.weight_bytes == 4
-    assert parse_run_row(one | {"fits": "1"}).layout.weight_bytes == 2
+def test_a_failed_run_is_not_assumed_to_fit() -> None:
+    row = ROW | {"gpu_type": "l40s", "gpus": "4", "global_batch": "4", "fits": "0", "software": "FSDP2"}
+    row |= {"recompute": "full"}
+    assert parse_run_row(row).layout.weight_bytes == 4
+    assert parse_run_row(row | {"fits": "1"}).layout.weight_bytes == 2
 
 
-def test_what_lasts_is_not_fragmented_and_the_device_holds_more_than_the_allocator() -> None:
+def test_state_is_not_fragmented_and_the_device_holds_more_than_the_allocator() -> None:
     layout = replace(EIGHT, framework="megatron", zero=1)
-    found = {
-        told: predict_memory(LLAMA, replace(layout, memory_figure=told), H200)
-        for told in ("peak", "reserved", "device")
+    memory_by_figure = {
+        figure: predict_memory(LLAMA, replace(layout, memory_figure=figure), H200)
+        for figure in ("peak", "reserved", "device")
     }
-    parts = found["peak"].parts
-    comes = found["peak"].total - parts["weights"] - parts["gradients"] - parts["optimizer"]
-    assert found["peak"].reported == found["peak"].total
-    assert found["reserved"].reported - found["peak"].reported == pytest.approx((RESERVED_FACTOR - 1) * comes)
-    assert found["device"].reported - found["reserved"].reported == pytest.approx(CUDA_CONTEXT_BYTES)
+    parts = memory_by_figure["peak"].parts
+    comes = memory_by_figure["peak"].total - parts["weights"] - parts["gradients"] - parts["optimizer"]
+    assert memory_by_figure["peak"].reported == memory_by_figure["peak"].total
+    assert memory_by_figure["reserved"].reported - memory_by_figure["peak"].reported == pytest.approx(
+        (RESERVED_FACTOR - 1) * comes
+    )
+    assert memory_by_figure["device"].reported - memory_by_figure["reserved"].reported == pytest.approx(
+        CUDA_CONTEXT_BYTES
+    )
 
 
-def test_gradients_are_not_there_at_the_loss_unless_they_are_summed_or_have_buckets() -> None:
-    one = Layout(micro_batch=2, global_batch=2, recompute="selective")
-    found = predict_memory(LLAMA, one, H200)
-    summed = predict_memory(LLAMA, replace(one, global_batch=8), H200)
-    assert summed.total - found.total == pytest.approx(found.parts["gradients"])
-    spread = predict_memory(LLAMA, replace(one, dp=2, global_batch=4), H200)
+def test_gradients_exist_at_the_loss_only_if_summed_or_in_buckets() -> None:
+    layout = Layout(micro_batch=2, global_batch=2, recompute="selective")
+    memory = predict_memory(LLAMA, layout, H200)
+    summed = predict_memory(LLAMA, replace(layout, global_batch=8), H200)
+    assert summed.total - memory.total == pytest.approx(memory.parts["gradients"])
+    spread = predict_memory(LLAMA, replace(layout, dp=2, global_batch=4), H200)
     assert spread.total == pytest.approx(sum(spread.parts.values()))
 
 
-def test_buckets_are_a_second_copy_of_gradients_where_torch_is_not_told_otherwise() -> None:
+def test_buckets_are_a_second_copy_of_gradients_by_default() -> None:
     layout = Layout(dp=4, micro_batch=1, global_batch=4)
     ours, theirs = (
         predict_memory(LLAMA, replace(layout, trainer=name), H200).parts["gradients"] for name in ("", "unknown")
@@ -137,7 +141,7 @@ def test_nanotron_gathers_again_what_plain_modules_keep() -> None:
 
 
 @pytest.mark.parametrize(("params", "tied"), [("3.21", True), ("3.61", False), ("", False), ("9", False)])
-def test_the_number_of_parameters_says_whether_the_head_is_the_embedding(params: str, tied: bool) -> None:
+def test_the_number_of_parameters_shows_whether_head_and_embedding_are_tied(params: str, tied: bool) -> None:
     sizes = {"layers": "28", "hidden": "3072", "heads": "24", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
     row = sizes | {"gated_mlp": "1", "seq": "4096", "params_b": params}
     assert model_from_row(RowCells(row)).tied is tied

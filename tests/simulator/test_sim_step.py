@@ -1,4 +1,4 @@
-"""Step time: what must hold of any prediction, whatever the constants are."""
+"""Properties of step time that hold for all constants."""
 
 from __future__ import annotations
 
@@ -35,21 +35,23 @@ def layout(**changes: object) -> Layout:
     return replace(Layout(dp=8, micro_batch=1, global_batch=64, zero=3), **changes)  # type: ignore[arg-type]
 
 
-def seconds(one: Layout, nodes: int = 1, model: Transformer | SequentialModel = MODEL, name: str = "h100") -> float:
-    return predict(model, one, system(nodes, name)).step_s
+def seconds(
+    job_layout: Layout, nodes: int = 1, model: Transformer | SequentialModel = MODEL, name: str = "h100"
+) -> float:
+    return predict(model, job_layout, system(nodes, name)).step_s
 
 
 def test_parts_are_the_step_and_the_interval_holds_it() -> None:
-    found = predict(MODEL, layout(), system())
-    assert sum(found.parts.values()) == pytest.approx(found.step_s)
-    assert found.low_s < found.step_s < found.high_s
-    assert found.bottleneck == "compute"
-    assert min(found.parts.values()) >= 0
+    prediction = predict(MODEL, layout(), system())
+    assert sum(prediction.parts.values()) == pytest.approx(prediction.step_s)
+    assert prediction.low_s < prediction.step_s < prediction.high_s
+    assert prediction.bottleneck == "compute"
+    assert min(prediction.parts.values()) >= 0
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_compute_that_exchanges_slow_down_makes_no_step_shorter(zero: int) -> None:
-    """One bucket holds all gradients of a small model: nothing is reduced beside compute."""
+    """One bucket holds all gradients of a small model: no reduction overlaps with compute."""
     small = replace(MODEL, layers=1, hidden=256, heads=2, kv_heads=2, ffn=512, vocab=512)
     steps = [
         predict(small, layout(zero=zero), system(), replace(load_fitted_rates(), slowed=slowed)).step_s
@@ -60,8 +62,8 @@ def test_compute_that_exchanges_slow_down_makes_no_step_shorter(zero: int) -> No
 
 def test_gradients_that_our_trainer_splits_are_reduced_after_every_micro_batch() -> None:
     def data(count: int, **changes: object) -> float:
-        one = layout(**{"dp": 32, "global_batch": 32 * count, **changes})
-        return predict(MODEL, one, system(4)).parts["data"]
+        data_layout = layout(**{"dp": 32, "global_batch": 32 * count, **changes})
+        return predict(MODEL, data_layout, system(4)).parts["data"]
 
     assert data(1, zero=2) == pytest.approx(data(1, zero=1)), "one micro-batch is reduced once either way"
     assert data(8, zero=1) == pytest.approx(data(1, zero=1))
@@ -88,11 +90,11 @@ def test_more_gpus_take_no_longer_for_the_same_work(more: int, nodes: int, zero:
 @given(seq=st.sampled_from([512, 1024, 2048, 4096, 8192]), tp=st.sampled_from([1, 2, 4, 8]))
 @settings(max_examples=20, deadline=None)
 def test_more_tokens_never_take_less_and_more_samples_take_longer(seq: int, tp: int) -> None:
-    one = layout(dp=8 // tp, tp=tp, sequence_parallel=tp > 1)
+    node_layout = layout(dp=8 // tp, tp=tp, sequence_parallel=tp > 1)
     short, long = replace(MODEL, seq=seq), replace(MODEL, seq=2 * seq)
     # Where launching takes longer than the work, twice the work takes as long.
-    assert seconds(one, model=long) >= seconds(one, model=short)
-    assert seconds(replace(one, global_batch=128)) > seconds(one)
+    assert seconds(node_layout, model=long) >= seconds(node_layout, model=short)
+    assert seconds(replace(node_layout, global_batch=128)) > seconds(node_layout)
 
 
 def test_recomputing_costs_at_most_one_more_forward() -> None:
@@ -127,20 +129,22 @@ def test_experts_far_away_show_on_the_network() -> None:
     assert far.parts["experts"] > near.parts["experts"] > 0
 
 
-def test_intervals_are_wider_where_less_is_known() -> None:
-    def width(found_nodes: int, name: str) -> float:
-        found = predict(MODEL, layout(dp=8 * found_nodes, global_batch=64 * found_nodes), system(found_nodes, name))
-        return found.high_s / found.low_s
+def test_intervals_are_wider_with_less_evidence() -> None:
+    def width(nodes: int, name: str) -> float:
+        prediction = predict(MODEL, layout(dp=8 * nodes, global_batch=64 * nodes), system(nodes, name))
+        return prediction.high_s / prediction.low_s
 
     assert width(4, "h100") > width(1, "h100")
     assert width(1, "v100") > width(1, "h100")
 
 
-def test_what_is_no_transformer_is_timed_layer_by_layer() -> None:
+def test_a_sequential_model_is_timed_layer_by_layer() -> None:
     stack = SequentialModel(
         layers=(Layer(rows=1, inner=4096, columns=4096, weights=4096 * 4097, saved=4096, moved=24576),) * 8
     )
-    one = Layout(dp=1, micro_batch=4096, global_batch=4096)
-    assert seconds(one, model=stack) < seconds(replace(one, micro_batch=8192, global_batch=8192), model=stack)
-    spread = predict(stack, replace(one, dp=8, global_batch=8 * 4096), system())
+    layer_layout = Layout(dp=1, micro_batch=4096, global_batch=4096)
+    assert seconds(layer_layout, model=stack) < seconds(
+        replace(layer_layout, micro_batch=8192, global_batch=8192), model=stack
+    )
+    spread = predict(stack, replace(layer_layout, dp=8, global_batch=8 * 4096), system())
     assert spread.parts["data"] > 0

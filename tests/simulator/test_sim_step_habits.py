@@ -1,4 +1,4 @@
-"""What trainers do in their own ways, and what it does to a step: overlap, narrow numbers, groups, uneven stages."""
+"""Trainers' differences and their effect on a step: overlap, narrow dtypes, groups, uneven stages."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ROW = {
 
 
 def parts(model: Transformer = MODEL, nodes: int = 1, **changes: object) -> dict[str, float]:
-    one = replace(Layout(dp=8 * nodes, micro_batch=1, global_batch=64, framework="megatron"), **changes)  # type: ignore[arg-type]
-    on = System(name="made", gpu=load_gpu("h100"), gpus_per_node=8, nodes=nodes, intra_gb_s=450.0, inter_gb_s=400.0)
-    return predict(model, one, on).parts
+    layout = replace(Layout(dp=8 * nodes, micro_batch=1, global_batch=64, framework="megatron"), **changes)  # type: ignore[arg-type]
+    system = System(name="made", gpu=load_gpu("h100"), gpus_per_node=8, nodes=nodes, intra_gb_s=450.0, inter_gb_s=400.0)
+    return predict(model, layout, system).parts
 
 
 def test_overlap_hides_most_of_what_tensor_and_data_ranks_exchange() -> None:
@@ -43,7 +43,7 @@ def test_casts_leave_fp8_less_than_twice_as_fast_where_rows_are_narrow() -> None
     kernels = Kernels(load_gpu("h100"), Rates())
 
     def gain(width: int, dtype: str) -> float:
-        wide, narrow = (kernels.product(8192, width, width, one) for one in ("bf16", dtype))
+        wide, narrow = (kernels.product(8192, width, width, operand_dtype) for operand_dtype in ("bf16", dtype))
         return (wide.forward + wide.backward) / (narrow.forward + narrow.backward)
 
     assert gain(1024, "fp8") < gain(4096, "fp8") < gain(16384, "fp8") < 2.6
@@ -72,8 +72,8 @@ def test_weights_that_ranks_send_in_turn_take_longer_the_more_ranks_there_are() 
 
 def test_stages_that_keep_their_weights_gather_them_once_in_a_step() -> None:
     def gather(batch: int, regathers: bool = False) -> float:
-        one = {"pp": 2, "dp": 8, "zero": 3, "framework": "torch", "global_batch": batch, "regathers": regathers}
-        return parts(nodes=2, **one)["gather"]
+        changes = {"pp": 2, "dp": 8, "zero": 3, "framework": "torch", "global_batch": batch, "regathers": regathers}
+        return parts(nodes=2, **changes)["gather"]
 
     assert gather(64) == pytest.approx(gather(256))
     assert gather(256, regathers=True) > 3 * gather(64, regathers=True) > 3 * gather(64), "unless they split them again"
@@ -89,17 +89,15 @@ def test_stages_that_keep_their_weights_gather_them_once_in_a_step() -> None:
         ("Megatron-LM", 64, False),
     ],
 )
-def test_whether_stages_gather_again_is_told_by_the_trainer_and_the_size_of_its_run(
-    software: str, gpus: int, again: bool
-) -> None:
+def test_whether_stages_gather_again_depends_on_trainer_and_run_size(software: str, gpus: int, again: bool) -> None:
     wide = {"gpus": str(gpus), "nodes": str(gpus // 8), "dp": str(gpus // 8), "global_batch": str(2 * gpus)}
     assert parse_run_row({**ROW, **wide, "zero_stage": "3", "software": software}).layout.regathers is again
 
 
 def test_our_replicas_are_summed_once_in_a_step_and_scattered_gradients_every_time() -> None:
     def gather(batch: int, trainer: str) -> float:
-        one = {"zero": 3, "shard": 8, "framework": "torch", "trainer": trainer, "global_batch": batch}
-        return parts(nodes=4, **one)["gather"]
+        changes = {"zero": 3, "shard": 8, "framework": "torch", "trainer": trainer, "global_batch": batch}
+        return parts(nodes=4, **changes)["gather"]
 
     assert gather(32, "muster") == pytest.approx(gather(32, "torchtitan"))
     assert gather(256, "muster") < gather(256, "torchtitan")
@@ -108,8 +106,8 @@ def test_our_replicas_are_summed_once_in_a_step_and_scattered_gradients_every_ti
 
 def test_our_replicas_of_zero_2_are_summed_once_in_a_step_too() -> None:
     def data(nodes: int, count: int) -> float:
-        one = {"zero": 2, "shard": 8, "framework": "torch", "trainer": "muster", "global_batch": 8 * nodes * count}
-        return parts(nodes=nodes, **one)["data"]
+        changes = {"zero": 2, "shard": 8, "framework": "torch", "trainer": "muster", "global_batch": 8 * nodes * count}
+        return parts(nodes=nodes, **changes)["data"]
 
     # What every further micro-batch adds stays inside a node, where its ranks share the gradients.
     assert data(4, 8) - data(4, 1) == pytest.approx(data(1, 8) - data(1, 1)) != 0
@@ -134,10 +132,10 @@ def test_tokens_that_travel_once_to_a_rank_are_fewer() -> None:
     assert once["memory bound"] < each["memory bound"]
 
 
-def test_tokens_that_are_dealt_out_in_order_travel_less_and_fill_experts_evenly() -> None:
-    learned, made = (parts(MIXTURE, ep=8, deduplicates=True, trainer=name) for name in ("", "automodel"))
-    assert made["experts"] < 0.4 * learned["experts"], "one rank has all eight experts, not 5.25 of 8"
-    assert made["compute"] < learned["compute"]
+def test_tokens_assigned_in_order_travel_less_and_fill_experts_evenly() -> None:
+    learned, balanced = (parts(MIXTURE, ep=8, deduplicates=True, trainer=name) for name in ("", "automodel"))
+    assert balanced["experts"] < 0.4 * learned["experts"], "one rank has all eight experts, not 5.25 of 8"
+    assert balanced["compute"] < learned["compute"]
 
 
 def test_gradients_of_experts_meet_only_those_of_the_same_experts() -> None:
@@ -152,23 +150,23 @@ def test_a_pipeline_that_does_not_say_is_fed_with_small_micro_batches() -> None:
     assert not described.layout.overlaps
 
 
-def test_recipes_that_overlap_also_deal_layers_out_in_turns() -> None:
+def test_recipes_that_overlap_also_interleave_layers() -> None:
     described = parse_run_row({**ROW, "software": "NeMo Megatron-Core"})
     assert described.layout.overlaps
     assert described.layout.virtual_stages == 2
     assert "virtual_stages=2" in described.inferred
-    said = parse_run_row({**ROW, "software": "NeMo Megatron-Core", "virtual_stages": "1"})
-    assert said.layout.virtual_stages == 1
+    with_stages = parse_run_row({**ROW, "software": "NeMo Megatron-Core", "virtual_stages": "1"})
+    assert with_stages.layout.virtual_stages == 1
 
 
 def test_embedding_and_loss_may_have_places_in_a_pipeline() -> None:
-    said = {**ROW, "layers": "126", "pp": "8", "dp": "4", "virtual_stages": "16", "software": "NeMo Megatron-Core"}
-    assert parse_run_row(said).layout.virtual_stages == 16
+    row = {**ROW, "layers": "126", "pp": "8", "dp": "4", "virtual_stages": "16", "software": "NeMo Megatron-Core"}
+    assert parse_run_row(row).layout.virtual_stages == 16
 
 
 def test_the_h100_of_96_gb_has_less_power_and_bandwidth() -> None:
     usual, other = (parse_run_row({**ROW, "gpu_memory_gb": size}).system.gpu for size in ("80", "96"))
     assert (other.watts, other.memory_gb_s) == (500, 2400)
     assert usual.watts == 700
-    peaks = [Kernels(one, Rates()).peak("bf16") for one in (usual, other)]
+    peaks = [Kernels(gpu, Rates()).peak("bf16") for gpu in (usual, other)]
     assert 0.75 * peaks[0] < peaks[1] < 0.95 * peaks[0]

@@ -1,4 +1,4 @@
-"""What is printed stays within the width that there is."""
+"""Output stays within the width of the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_first_way_that_fits_is_taken() -> None:
     assert "3 days" in render_table(23, FULL, SHORT)
 
 
-def test_where_nothing_fits_columns_go_on_below_and_nothing_is_lost() -> None:
+def test_columns_that_do_not_fit_continue_below() -> None:
     text = render_table(17, FULL, SHORT)
     assert max(map(len, text.splitlines())) <= 17
     assert [line.split()[0] for line in text.splitlines() if line] == ["row", "---", "1", "2"] * 2
@@ -44,7 +44,7 @@ def test_figures_keep_their_units(columns: int) -> None:
     assert not [line for line in wrap_text(text, columns).splitlines() if line.rstrip()[-1].isdecimal()]
 
 
-def test_a_long_list_of_what_is_allowed_comes_after_the_advice() -> None:
+def test_a_long_list_of_allowed_values_comes_after_the_advice() -> None:
     names = ", ".join(f"model-{n}" for n in range(60))
     lines = format_problem(
         ConfigProblem("model", f"'x' is not known; allowed: {names}", "did you mean y?"), 100

@@ -1,4 +1,4 @@
-"""The timeline of a step: its end is the prediction's, streams never overlap with themselves, files open elsewhere."""
+"""The timeline of a step: its end matches the prediction, events of a stream never overlap, other programs open it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.models import find_model
 from simulator.step.prediction import predict
 from simulator.step.timeline import STREAMS, Event, build_timeline, to_chrome_trace
 from simulator.step.timeline_output import COLOURS, LEGEND, ROWS
-from tests.simulator import made_profile
+from tests.simulator import profile_factory
 from trainer.config.errors import ConfigError
 
 CASES = {
@@ -34,10 +34,10 @@ CASES = {
 
 def events_of(case: str) -> tuple[list[Event], float]:
     model, words = CASES[case]
-    wanted = parse_layout(words)
-    on = system("p5.48xlarge", -(-wanted.gpus // 8))
+    layout = parse_layout(words)
+    machines = system("p5.48xlarge", -(-layout.gpus // 8))
     shape = find_model(model).model
-    return build_timeline(shape, wanted, on), predict(shape, wanted, on).step_s
+    return build_timeline(shape, layout, machines), predict(shape, layout, machines).step_s
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -48,7 +48,7 @@ def test_it_ends_where_the_prediction_does(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_compute_stream_does_one_thing_at_a_time(case: str) -> None:
+def test_events_of_the_compute_stream_do_not_overlap(case: str) -> None:
     events, _ = events_of(case)
     compute = [event for event in events if event.stream == "compute"]
     assert all(second.start >= first.end - 1e-9 for first, second in pairwise(compute))
@@ -124,17 +124,21 @@ def test_the_command_writes_both_kinds(tmp_path: Path, capsys: pytest.CaptureFix
         (["lama", "--layout", "dp=1"], "model: 'lama' is not known"),
     ],
 )
-def test_refusals(words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["trace", *words, "--out", str(tmp_path / "x.json")]) == 2
     assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["s.json", "s.png"])
-def test_a_folder_that_is_not_there_is_named(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_output_folder_is_named(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "no" / name
     assert main(["trace", "llama-1b", "--out", str(out)]) == 2
-    said = f"simulator: --out: {out}; allowed: a file in a folder that exists; make {out.parent} first, or name another"
-    assert capsys.readouterr().err == said + "\n"
+    message = (
+        f"simulator: --out: {out}; allowed: a file in a folder that exists; make {out.parent} first, or name another"
+    )
+    assert capsys.readouterr().err == message + "\n"
 
 
 def test_an_out_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -144,18 +148,18 @@ def test_an_out_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[st
     assert f"out: {taken} (Is a directory); allowed: a file that can be written" in capsys.readouterr().err
 
 
-def test_what_does_not_fit_is_drawn_and_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_layout_that_does_not_fit_is_drawn_and_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "s.json"
     assert main(["trace", "llama-405b", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("DOES NOT FIT: memory: ")
-    assert "allowed: 80 GiB; largest: optimizer" in said
+    output = capsys.readouterr().out
+    assert output.startswith("DOES NOT FIT: memory: ")
+    assert "allowed: 80 GiB; largest: optimizer" in output
     assert json.loads(out.read_text())["traceEvents"]
     assert main(["trace", "llama-8b", "--layout", "dp=16,zero=3,recompute=full", "--out", str(out)]) == 0
     assert "DOES NOT FIT" not in capsys.readouterr().out
 
 
-def test_uneven_stages_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_uneven_stages_are_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["trace", "llama-8b", "--out", str(tmp_path / "s.json"), "--layout"]
     assert main([*words, "pp=5,global_batch=8"]) == 0
     assert "uneven stages: 32 layers on pp=5; timed by the longest, which has 7 layers" in capsys.readouterr().out
@@ -170,19 +174,19 @@ def test_the_help_s_own_example_runs(capsys: pytest.CaptureFixture[str], tmp_pat
     assert main(["trace", "llama-8b", "--layout", "dp=8,tp=4", "--out", str(tmp_path / "s.json")]) == 0
 
 
-def test_without_a_batch_every_replica_has_one_micro_batch() -> None:
-    found = parse_layout("dp=8,micro_batch=2")
-    assert (found.global_batch, found.micro_batches) == (16, 1)
-    assert parse_layout("dp=8, micro_batch=2") == found
+def test_the_default_batch_is_one_micro_batch_per_replica() -> None:
+    layout = parse_layout("dp=8,micro_batch=2")
+    assert (layout.global_batch, layout.micro_batches) == (16, 1)
+    assert parse_layout("dp=8, micro_batch=2") == layout
 
 
-def test_a_profile_stands_for_the_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    profile = made_profile.write(tmp_path / "p.json", made_profile.profile((1, 2)))
+def test_a_profile_replaces_the_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    profile = profile_factory.write(tmp_path / "p.json", profile_factory.profile((1, 2)))
     words = ["trace", "tiny-llama", "--profile", str(profile), "--out", str(tmp_path / "s.json"), "--layout"]
     assert main([*words, "dp=2,micro_batch=4"]) == 0
-    on = read(profile).of(1, 2)
-    wanted = Layout(dp=2, micro_batch=4, global_batch=8, dtype="fp32")
-    step_s = predict(find_model("tiny-llama").model, wanted, on.system, on.rates).step_s
+    machines = read(profile).of(1, 2)
+    layout = Layout(dp=2, micro_batch=4, global_batch=8, dtype="fp32")
+    step_s = predict(find_model("tiny-llama").model, layout, machines.system, machines.rates).step_s
     assert f"events of a step of {1000 * step_s:,.1f} ms" in capsys.readouterr().out
     assert main([*words, "dp=8"]) == 2
     assert f"dp x tp x pp x cp: 8, not measured by {profile}; allowed: 1, 2; calibrate" in capsys.readouterr().err
@@ -198,7 +202,7 @@ def test_the_legend_of_the_picture_has_words_for_every_colour() -> None:
 
 
 def test_a_layout_keeps_every_kind_of_value() -> None:
-    found = parse_layout("dp=2,zero=1,recompute=full,sequence_parallel=true,compression=0.5,global_batch=2")
-    assert (found.zero, found.recompute, found.sequence_parallel, found.compression) == (1, "full", True, 0.5)
+    layout = parse_layout("dp=2,zero=1,recompute=full,sequence_parallel=true,compression=0.5,global_batch=2")
+    assert (layout.zero, layout.recompute, layout.sequence_parallel, layout.compression) == (1, "full", True, 0.5)
     with pytest.raises(ConfigError, match="allowed: true or false"):
         parse_layout("offload=maybe")

@@ -1,4 +1,4 @@
-"""Folders of runs as the trainer leaves them, without training: settings are real, times are given."""
+"""Write run folders in the trainer's format without training: real settings, given times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def run(  # noqa: PLR0913
     noise: float = 0.01,
     cpu: str = "",
 ) -> Path:
-    """`times_ms` by part; None is a part that was not measured. Without `cpu` as before that was recorded."""
+    """Write a run folder and return it.
+
+    `times_ms` holds milliseconds by part; None is a part that was not measured. Older trainers did not record `cpu`.
+    """
     config = load(preset, [f"steps={STEPS}", *settings])
     (folder / "metrics").mkdir(parents=True)
     (folder / "config.yaml").write_text(dump(config))
@@ -56,7 +59,7 @@ def run(  # noqa: PLR0913
 
 
 def _line(step: int, rank: int, times_ms: dict[str, float | None], mfu: float | None, noise: float) -> dict[str, Any]:
-    """A slow first step, one that something disturbed, and a little noise."""
+    """Return the metrics of a step; the first and a late one are slow, the others have a little noise."""
     times = 1 + noise * (Random(step).random() - 0.5)  # noqa: S311  # the same run every time
     times *= 20 if step == 1 else 5 if noise and step == STEPS - 7 else 1
     parts = {f"{name}_s": None if ms is None else times * ms / 1e3 for name, ms in times_ms.items()}

@@ -1,4 +1,4 @@
-"""A profile as `calibrate` leaves it, of a machine whose rates are known: a fit to it can be told right or wrong."""
+"""Build profiles in the format of `calibrate` for a machine with given rates, so that a fit can be checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulator.step.prediction import predict
 
 GFLOPS, COPY_GB_S, CORES = 50.0, 10.0, 8
 FASTER, GPU_COPIES = 14_000, 400
-"""Times the rates of the made CPU: 700 TFLOP/s, 4 TB/s."""
+"""Factors from the synthetic CPU's rates to those of a GPU: 700 TFLOP/s, 4 TB/s."""
 TRUE = {"matmul": 1.0, "throttle": 0.0, "links": 1.0, "jitter": 0.0, "memory": 0.5, "flash": 0.3, "flash_hopper": 0.3}
 TRUE |= {"passes_torch": 2.0, "host_torch_us": 40.0, "update": 1.5, "step_ms": 4.0, "slowed": 0.2}
 SHAPES = [(m, n, k) for m in (32, 128, 512) for n in (64, 256, 1024) for k in (64, 256)]
@@ -66,7 +66,7 @@ def collectives(ranks: int) -> list[dict[str, Any]]:
 
 
 def world(ranks: int) -> dict[str, Any]:
-    """As measured by ranks that each have a core: the made machine has more cores than these."""
+    """Return the measurements of ranks that each have their own core."""
     return {
         "nodes": 1,
         "per_node": ranks,
@@ -122,7 +122,7 @@ def profile(ranks: tuple[int, ...] = (1, 2, 4), **machine: Any) -> dict[str, Any
 
 
 def of_parts(ranks: tuple[int, ...], **machine: Any) -> dict[str, Any]:
-    """Without the run that tells more of layers than those parts do, as older profiles are."""
+    """Return a profile without the deep run, which older versions of `calibrate` did not measure."""
     tree = profile(ranks, **machine)
     for world in tree["worlds"]:
         del world["deep_run"]
@@ -130,7 +130,7 @@ def of_parts(ranks: tuple[int, ...], **machine: Any) -> dict[str, Any]:
 
 
 def of_gpu(ranks: tuple[int, ...] = (8,), device: str = "NVIDIA H200", memory_gb: float = 139.8) -> dict[str, Any]:
-    """The same, so many times as fast that it passes for a GPU."""
+    """Return the same profile with the rates of a GPU."""
     tree = profile(ranks, device=device, memory_gb=memory_gb, multiprocessors=132)
     for world in tree["worlds"]:
         world["products"] = {

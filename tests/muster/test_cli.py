@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -14,7 +15,9 @@ import pytest
 import typer
 import yaml
 
+from infra.engine.stop import BAD_INPUT, Stop
 from muster.cli import CommandAfterDashes, app
+from muster.commands import train
 from tests import lint
 from tests.harness import small_spec
 
@@ -150,6 +153,72 @@ def test_the_program_of_a_broken_pipe_says_nothing(home: Path) -> None:
 def test_output_of_a_stack_that_was_never_up_is_empty(home: Path) -> None:
     assert muster("output", "--stack", "good", home=home).stdout == "{}\n"
     assert muster("output", "--stack", "good", "ready", home=home).returncode == 2
+
+
+def test_status_of_a_stack_without_a_cluster_is_json(home: Path) -> None:
+    done = muster("status", "--stack", "good", "--json", home=home)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"stack": "good", "up": False, "last_up": None}
+
+
+@pytest.mark.parametrize(("stack", "target"), [("local", "local"), ("aws-g6-pair", "aws")])
+def test_cost_is_json(home: Path, stack: str, target: str) -> None:
+    # No credentials: prices come from the dated table.
+    nowhere = str(home / "none")
+    no_account = {
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": nowhere,
+        "AWS_SHARED_CREDENTIALS_FILE": nowhere,
+    }
+    done = muster("cost", "--stack", stack, "--json", home=home, MUSTER_STACKS=str(REPO / "stacks"), **no_account)
+    assert done.returncode == 0, done.stderr
+    cost = json.loads(done.stdout)
+    assert cost["target"] == target
+    assert 0 <= cost["usd_per_hour"]["min"] <= cost["usd_per_hour"]["max"]
+    assert bool(cost["lines"]) is (cost["usd_per_hour"]["max"] > 0) is (target == "aws")
+
+
+def test_train_without_torch_names_the_commands_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "find_spec", lambda _name: None)
+    with pytest.raises(Stop) as stop:
+        train.train(["demo", "steps=9"])
+    assert (stop.value.what, stop.value.code) == ("train: torch is not installed in this environment", BAD_INPUT)
+    assert stop.value.fix == (
+        'on the cluster: `make submit JOB=slurm/jobs/train.sbatch ARGS="demo steps=9"`; '
+        "here: use an environment with `pip install '.[trainer]'`"
+    )
+
+
+def test_help_of_plan_is_the_simulators(home: Path) -> None:
+    done = muster("plan", "--help", home=home)
+    assert done.returncode == 0, done.stderr
+    assert "--tokens" in done.stdout
+    assert "--stack" in done.stdout
+
+
+def test_completion_prints_a_script_for_the_shell() -> None:
+    done = installed_muster("--show-completion", "bash")
+    assert done.returncode == 0, done.stderr
+    assert "_MUSTER_COMPLETE=complete_bash" in done.stdout
+
+
+def test_completion_lists_the_stacks(home: Path) -> None:
+    words = {"_MUSTER_COMPLETE": "complete_bash", "COMP_WORDS": "muster check --stack ", "COMP_CWORD": "3"}
+    done = installed_muster(**words, MUSTER_STACKS=str(home / "stacks"))
+    assert done.stdout.split() == ["good"]
+
+
+def installed_muster(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line under its installed name, on which the names of completion depend."""
+    code = f"import sys; sys.argv = ['muster', *{arguments!r}]; from muster.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REPO,
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", **env},
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
 
 
 @pytest.mark.parametrize(

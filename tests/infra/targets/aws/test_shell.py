@@ -77,7 +77,7 @@ def test_bootstrap_pushes_nothing_and_says_what_does(stack: StackHome, monkeypat
     monkeypatch.setattr(bootstrap, "require_running_stack", lambda _name: stack)
     with pytest.raises(Stop, match="nodes on target aws pull their configuration") as stopped:
         bootstrap.bootstrap("s")
-    assert stopped.value.fix == "`make up STACK=s` gives them what has changed"
+    assert stopped.value.fix == "`make up STACK=s` publishes the changes to them"
 
 
 def test_nodes_are_drained_where_they_are_whatever_the_stack_file_says(aws: Moto, stack: StackHome) -> None:  # noqa: F811

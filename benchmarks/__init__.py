@@ -1,1 +1,1 @@
-"""What is measured, each figure beside its reference in the same run."""
+"""Benchmarks that print each figure next to a reference from the same run."""

@@ -1,9 +1,10 @@
-"""Counts what a cluster on AWS asks of the real Pulumi engine, with moto in the place of AWS.
+"""Count API calls and time the real Pulumi engine for clusters on AWS, with moto instead of AWS.
 
     python benchmarks/aws_engine.py [--json FILE]
 
-API calls and seconds of the g6 pair's life: those of the test plugin, of our own providers and of teardown's search;
-the real provider asks more. Then previews of static clusters of three groups, with the memory of all processes."""
+The life of the example aws-g6-pair: calls of the test plugin, of our own providers and of teardown's search (the real
+provider makes more). Then previews of static clusters of three groups, with the memory of all processes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 from benchmarks.figures import Figure, report  # noqa: E402
-from benchmarks.process_tree import Used, used  # noqa: E402
+from benchmarks.process_tree import ResourceUsage, measure_usage  # noqa: E402
 from tests import moto_patches  # noqa: E402
 from tests.infra.targets.aws.with_engine import moto_gaps  # noqa: E402
 from tests.infra.targets.aws.with_engine.cloud import Cloud, on_moto  # noqa: E402
@@ -31,11 +32,12 @@ from tests.moto_server import Moto, listening  # noqa: E402
 
 NODES = (64, 256, 512)
 PREVIEW_AT_MOST_S = 60
-TYPES = {"h100": ("p5.48xlarge", 2), "h200": ("p5en.48xlarge", 4), "l4": ("g6.8xlarge", 4)}
-"""Of each group the instance type, and which part of the nodes it has."""
+INSTANCE_TYPES = {"h100": ("p5.48xlarge", 2), "h200": ("p5en.48xlarge", 4), "l4": ("g6.8xlarge", 4)}
+"""Instance type of each group, and the divisor of its share of the nodes."""
 
 
 def main() -> int:
+    """Measure, print the figures and return 1 if one exceeds its bound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -47,7 +49,8 @@ def main() -> int:
 
 
 def measure() -> list[Figure]:
-    # moto has no price list, and tells so with a traceback each time.
+    """Start moto and return all figures."""
+    # moto has no price list and prints a traceback for every request.
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     moto_patches.apply()
     moto_gaps.apply()
@@ -59,33 +62,36 @@ def measure() -> list[Figure]:
 
 
 def life_figures(home: Path, cloud: Cloud) -> list[Figure]:
+    """Return calls and seconds of up, refresh, change and teardown of a small cluster."""
     stack = example("aws-g6-pair", home / "pair", cloud)
-    _live(stack)
-    calls = [Figure(what, count, "calls", at_most=CALLS_AT_MOST[what]) for what, count in stack.calls.items()]
-    return [*calls, *(Figure(what, took, at_most=SECONDS_AT_MOST[what]) for what, took in stack.seconds.items())]
+    _run_life(stack)
+    calls = [Figure(phase, count, "calls", at_most=CALLS_AT_MOST[phase]) for phase, count in stack.calls.items()]
+    return [*calls, *(Figure(phase, took, at_most=SECONDS_AT_MOST[phase]) for phase, took in stack.seconds.items())]
 
 
 def preview_figures(home: Path, cloud: Cloud) -> list[Figure]:
-    measured = {nodes: _preview(home / f"n{nodes}", cloud, nodes) for nodes in NODES}
+    """Return seconds and memory of previews, by number of nodes."""
+    previews = {nodes: _preview(home / f"n{nodes}", cloud, nodes) for nodes in NODES}
     figures = []
-    for nodes, preview in measured.items():
+    for nodes, preview in previews.items():
         figures.append(Figure(f"preview of {nodes} static nodes", preview.seconds, at_most=PREVIEW_AT_MOST_S))
         figures.append(Figure(f"memory of all processes, {nodes} nodes", preview.peak_mb, "MB"))
-    few, many = measured[NODES[0]].peak_mb, measured[NODES[-1]].peak_mb
-    grown = Figure(f"memory, times that of {NODES[0]} nodes", many / few, "x", at_most=NODES[-1] / NODES[0])
-    return [*figures, grown]
+    few, many = previews[NODES[0]].peak_mb, previews[NODES[-1]].peak_mb
+    growth = Figure(f"memory, times that of {NODES[0]} nodes", many / few, "x", at_most=NODES[-1] / NODES[0])
+    return [*figures, growth]
 
 
-def _preview(home: Path, cloud: Cloud, nodes: int) -> Used:
+def _preview(home: Path, cloud: Cloud, nodes: int) -> ResourceUsage:
     groups: dict[str, Any] = {
-        name: {"instance_type": type_, "count": nodes // part, "fabric": "efa"} for name, (type_, part) in TYPES.items()
+        name: {"instance_type": type_, "count": nodes // divisor, "fabric": "efa"}
+        for name, (type_, divisor) in INSTANCE_TYPES.items()
     }
     aws = {"region": cloud.region, "zones": [f"{cloud.region}a"]}
     stack = example("aws-p5en-lustre", home, cloud, name="large", groups=groups, aws=aws, budget={})
-    return used(stack.preview)
+    return measure_usage(stack.preview)
 
 
-def _live(stack: CloudStack) -> None:
+def _run_life(stack: CloudStack) -> None:
     with stack.counted("up"):
         stack.up()
     with stack.counted("refresh"):

@@ -1,10 +1,10 @@
-"""Measures bring-up, change and teardown of local clusters beside a hand-written floor, and holds each to its bound.
+"""Measure bring-up, change and teardown of local clusters next to a hand-written floor, and check the bounds.
 
     python benchmarks/bringup.py [--sizes 2,8,32] [--repeat 3] [--json figures.json] [--cold]
 
-The smallest size is the one that the bounds are about; with three sizes or more, what each further node costs is held
-against what it cost between the sizes before. `--cold` adds the phases of the last set-up as they were recorded, their
-share, and their sum with a warm `up`: run `make demo` on a fresh machine, then this with `--cold`.
+The bounds apply to the smallest size; larger sizes may not cost more seconds per node than the size before. `--cold`
+adds the recorded phases of the last set-up and its sum with a warm `up`: run `make demo` on a fresh machine, then this
+with `--cold`.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ from benchmarks.figures import Figure, Shape, cold_figures, growth_figures, main
 from infra.home import Home  # noqa: E402
 from infra.targets.local import cgroup_tree  # noqa: E402
 
-# Of many nodes each gets little: the limits of all of them must fit into this machine.
+# The memory limits of all nodes together must fit into this machine.
 MEMORY_MB = {"few": 2048, "many": 512}
-FEW = 4
+FEW_NODES = 4
 TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True)
 class Cluster:
+    """A local cluster to bring up and remove."""
+
     name: str
     nodes: int
     home: Path
 
     @property
     def memory_mb(self) -> int:
-        return MEMORY_MB["few" if self.nodes <= FEW else "many"]
+        return MEMORY_MB["few" if self.nodes <= FEW_NODES else "many"]
 
     def spec(self) -> dict[str, Any]:
         group = {
@@ -60,13 +62,13 @@ class Cluster:
         return timed([str(REPO / "benchmarks" / "floor.sh"), self.name, str(self.nodes), str(self.memory_mb)])
 
     def up(self) -> tuple[float, float]:
-        """Seconds to the first srun that crosses all nodes, and to the end of `up`, which tests more than that."""
+        """Return the seconds to the first srun on all nodes, and to the end of `up`, which tests more than that."""
         began = time.perf_counter()
         with subprocess.Popen(self._command("up"), env=self._env(), cwd=REPO, stdout=PIPE, stderr=STDOUT) as running:
             while running.poll() is None and not self._nodes_are_up():
                 time.sleep(0.05)
             if running.poll() in {None, 0}:
-                # On the controller, as the floor does it.
+                # On the controller, as in floor.sh.
                 timed(["docker", "exec", f"muster-{self.name}-controller", "srun", f"-N{self.nodes}", "hostname"])
             srun = time.perf_counter() - began
             output, _ = running.communicate(timeout=TIMEOUT_S)
@@ -82,7 +84,7 @@ class Cluster:
         return self.home / self.name
 
     def _nodes_are_up(self) -> bool:
-        """Asking Slurm before that would only make it slower."""
+        """Read the progress file: polling Slurm would slow down the bring-up."""
         progress = self._folder / "progress.jsonl"
         lines = progress.read_text().splitlines() if progress.exists() else []
         events = [json.loads(line) for line in lines if line.endswith("}")]
@@ -99,18 +101,19 @@ class Cluster:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = arguments(argv)
+    """Measure every size, print the figures and return 1 if one exceeds its bound."""
+    options = parse_arguments(argv)
     shapes: dict[int, list[Shape]] = {}
     for number in range(options.repeat):
         for nodes in options.sizes:
-            say(f"run {number + 1} of {options.repeat}, {nodes} nodes")
+            print_progress(f"run {number + 1} of {options.repeat}, {nodes} nodes")
             shapes.setdefault(nodes, []).append(measure(nodes))
     typical = [middle(runs) for runs in shapes.values()]
     figures = main_figures(typical[0])
     if len(typical) > 1:
         figures += growth_figures(typical)
     if options.cold:
-        figures += cold(typical[0])
+        figures += recorded_setup_figures(typical[0])
     print(report(figures))
     if options.json:
         runs = {str(nodes): [asdict(s) for s in measured] for nodes, measured in shapes.items()}
@@ -119,38 +122,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(f.verdict == "FAIL" for f in figures) else 0
 
 
-def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sizes", type=sizes, default=[2, 8, 32], help="compute nodes, such as 2,8,32")
-    parser.add_argument("--repeat", type=positive, default=1, help="runs of each size; the median counts")
+    parser.add_argument(
+        "--sizes", type=parse_sizes, default=[2, 8, 32], help="numbers of compute nodes (default: 2,8,32)"
+    )
+    parser.add_argument("--repeat", type=parse_positive, default=1, help="runs of each size; the median counts")
     parser.add_argument("--json", type=Path, help="write the figures and every run to this file")
     parser.add_argument("--cold", action="store_true", help="add the recorded phases of the last set-up")
     return parser.parse_args(argv)
 
 
-def sizes(text: str) -> list[int]:
-    return sorted({positive(part) for part in text.split(",")})
+def parse_sizes(text: str) -> list[int]:
+    """Return the sorted distinct sizes of a comma-separated list."""
+    return sorted({parse_positive(part) for part in text.split(",")})
 
 
-def positive(text: str) -> int:
+def parse_positive(text: str) -> int:
+    """Return a whole number of at least 1, or raise an error for argparse."""
     if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def measure(nodes: int) -> Shape:
-    with cluster(f"bench-floor-{nodes}", nodes) as by_hand:
-        floor = step("floor", by_hand.floor)
+    """Return the seconds of the floor and of a cluster of this size."""
+    with cluster(f"bench-floor-{nodes}", nodes) as floor_cluster:
+        floor = step("floor", floor_cluster.floor)
     with cluster(f"bench-{nodes}", nodes) as ours:
-        say("  up ...")
+        print_progress("  up ...")
         srun, up = ours.up()
-        say(f"  first srun after {srun:.1f} s, ready after {up:.1f} s")
+        print_progress(f"  first srun after {srun:.1f} s, ready after {up:.1f} s")
         again = step("second up", lambda: ours.muster("up"))
         teardown = step("teardown", lambda: ours.muster("teardown", "--yes"))
     return Shape(nodes, floor, srun, up, again, teardown)
 
 
-def cold(shape: Shape) -> list[Figure]:
+def recorded_setup_figures(shape: Shape) -> list[Figure]:
+    """Return the figures of the recorded set-up, or exit if everything in it was cached."""
     path = Home.of(os.environ).setup_log
     record = json.loads(path.read_text()) if path.exists() else {"phases": {}}
     if all(phase["state"] == "cached" for name, phase in record["phases"].items() if name != "preflight"):
@@ -160,7 +170,7 @@ def cold(shape: Shape) -> list[Figure]:
 
 @contextmanager
 def cluster(name: str, nodes: int) -> Iterator[Cluster]:
-    """Nothing of it is left afterwards, also when a step failed: found by label, not by what `up` knows of it."""
+    """Yield a cluster and remove everything with its label afterwards, even if a step failed."""
     remove(name)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as home:
         try:
@@ -170,6 +180,7 @@ def cluster(name: str, nodes: int) -> Iterator[Cluster]:
 
 
 def remove(name: str) -> None:
+    """Remove all containers, networks, volumes and cgroups of a cluster."""
     label = f"label=muster.cluster={name}"
     for kind, listing in (("container", "ps -aq"), ("network", "network ls -q"), ("volume", "volume ls -q")):
         listed = subprocess.run(
@@ -182,6 +193,7 @@ def remove(name: str) -> None:
 
 
 def step(name: str, work: Any) -> float:
+    """Do the work, print its seconds and return them."""
     print(f"  {name} ...", end="", file=sys.stderr, flush=True)
     seconds: float = work()
     print(f" {seconds:.1f} s", file=sys.stderr)
@@ -189,6 +201,7 @@ def step(name: str, work: Any) -> float:
 
 
 def timed(command: list[str], env: dict[str, str] | None = None) -> float:
+    """Run a command and return its seconds; exit with its output if it fails."""
     began = time.perf_counter()
     done = subprocess.run(command, env=env, cwd=REPO, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode != 0:
@@ -196,7 +209,8 @@ def timed(command: list[str], env: dict[str, str] | None = None) -> float:
     return time.perf_counter() - began
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
+    """Print a line to stderr at once."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,9 @@
-"""What a checkpoint costs: how long training stands still for it, and how fast its bytes reach the disk; needs torch.
+"""Measure how long a checkpoint blocks training and how fast it reaches the disk; needs torch.
 
     python benchmarks/checkpoint.py [--gb 1.0] [--folder DIR] [--repeat 5] [--batch N] [--json FILE]
 
-A bare training loop of a model with that much state saves it, in turns with `dd` writing the same bytes with fsync to
-the same folder, so that a noisy machine disturbs both alike; the medians are compared.
+A bare training loop saves a model with that much state, alternating with `dd` writing the same bytes with fsync to the
+same folder, so that other load affects both alike; the medians are compared.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from trainer.checkpoint.checkpoints import Checkpoints  # noqa: E402
 WIDTH = 4096
 # AdamW: the weights and two moments, all in fp32.
 BYTES_PER_WEIGHT = 12
-# The bounds of the trainer's issue: 5 % of a step, 80 % of dd's rate.
-BLOCKED, TIMES_DD = 5.0, 1.25
+# At most 5 % of a step, and at least 80 % of dd's rate.
+BLOCKED_AT_MOST_PERCENT, TIMES_DD_AT_MOST = 5.0, 1.25
 
 
 def main() -> int:
+    """Measure, print the figures and return 1 if one exceeds its bound."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gb", type=float, default=1.0, help="state to save, in 10^9 bytes")
-    parser.add_argument("--folder", type=Path, default=Path(), help="where to write; a shared disk, to measure that")
+    parser.add_argument("--folder", type=Path, default=Path(), help="folder to write to, such as one on a shared disk")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--batch", type=int, default=0, help="samples per step; 0 is 256, on a GPU 16384")
     parser.add_argument("--json", type=Path)
@@ -53,7 +54,7 @@ def main() -> int:
 
 
 class Training:
-    """A bare loop over a model whose weights and optimizer state have the wanted size."""
+    """A bare training loop of a model whose weights and optimizer state have the given size."""
 
     def __init__(self, gb: float, batch: int) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -63,7 +64,7 @@ class Training:
         self.batch = torch.randn(batch or (16384 if self.device.type == "cuda" else 256), WIDTH, device=self.device)
 
     def step(self, checkpoints: Checkpoints | None = None) -> float:
-        """Seconds that this step stood still before its update."""
+        """Train one step and return the seconds that it waited before its update."""
         self.model(self.batch).square().mean().backward()
         started = time.perf_counter()
         if checkpoints is not None:
@@ -93,25 +94,26 @@ class Training:
 
 @dataclass
 class Times:
-    """Seconds, one of each per repetition."""
+    """Seconds of each repetition."""
 
     undisturbed: list[float] = field(default_factory=list)
     saving: list[float] = field(default_factory=list)
     blocked: list[float] = field(default_factory=list)
-    beside: list[float] = field(default_factory=list)
+    during_training: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
     writing: list[float] = field(default_factory=list)
     dd: list[float] = field(default_factory=list)
 
 
 def measure(training: Training, folder: Path, repeat: int) -> list[Figure]:
+    """Save and run dd in turn, and return the figures."""
     times = Times()
     checkpoints = Checkpoints(folder / "checkpoints", keep=1)
     for _ in range(2):
         training.timed_step()
     tensors = training.tensors()
     checkpoints.prepare(tensors)
-    alone(checkpoints, tensors, 1)
+    save_alone(checkpoints, tensors, 1)
     shard = next((folder / "checkpoints").glob("*/shard-*"))
     size = shard.stat().st_size
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir="/dev/shm") as memory:
@@ -119,19 +121,19 @@ def measure(training: Training, folder: Path, repeat: int) -> list[Figure]:
         for number in range(repeat):
             print(f"  save {number + 1} of {repeat} ...", file=sys.stderr, flush=True)
             times.undisturbed.append(training.timed_step()[0])
-            beside_training(training, checkpoints, tensors, 2 * number + 2, times)
-            times.dd.append(dd(Path(source), folder / "dd"))
-            whole, writing = alone(checkpoints, tensors, 2 * number + 3)
+            save_during_training(training, checkpoints, tensors, 2 * number + 2, times)
+            times.dd.append(time_dd(Path(source), folder / "dd"))
+            whole, writing = save_alone(checkpoints, tensors, 2 * number + 3)
             times.whole.append(whole)
             times.writing.append(writing)
     checkpoints.close()
-    return figures_of(times, size)
+    return build_figures(times, size)
 
 
-def beside_training(
+def save_during_training(
     training: Training, checkpoints: Checkpoints, tensors: dict[str, torch.Tensor], step: int, times: Times
 ) -> None:
-    """Steps until the save is on the disk; the first of them waits for the copy."""
+    """Save while training until the checkpoint is on disk, and record the times; the first step waits for the copy."""
     started = time.perf_counter()
     checkpoints.save(step, tensors, {"step": step})
     blocked = time.perf_counter() - started
@@ -143,11 +145,11 @@ def beside_training(
     (event,) = checkpoints.poll()
     if event.kind != "published":
         sys.exit(event.message)
-    times.beside.append(event.seconds)
+    times.during_training.append(event.seconds)
 
 
-def alone(checkpoints: Checkpoints, tensors: dict[str, torch.Tensor], step: int) -> tuple[float, float]:
-    """Seconds from the call to the published checkpoint, and those of its writer: hash, write, flush, rename."""
+def save_alone(checkpoints: Checkpoints, tensors: dict[str, torch.Tensor], step: int) -> tuple[float, float]:
+    """Return the seconds from the call to the published checkpoint, and those of its writer alone."""
     started = time.perf_counter()
     checkpoints.save(step, tensors, {"step": step})
     checkpoints.wait()
@@ -158,16 +160,18 @@ def alone(checkpoints: Checkpoints, tensors: dict[str, torch.Tensor], step: int)
     return took, event.seconds
 
 
-def dd(source: Path, target: Path) -> float:
-    words = ["dd", f"if={source}", f"of={target}", "bs=8M", "conv=fsync", "status=none"]
+def time_dd(source: Path, target: Path) -> float:
+    """Return the seconds in which dd copies a file to disk."""
+    command = ["dd", f"if={source}", f"of={target}", "bs=8M", "conv=fsync", "status=none"]
     started = time.perf_counter()
-    subprocess.run(words, check=True)
+    subprocess.run(command, check=True)
     took = time.perf_counter() - started
     target.unlink()
     return took
 
 
-def figures_of(times: Times, size: int) -> list[Figure]:
+def build_figures(times: Times, size: int) -> list[Figure]:
+    """Return the medians of all repetitions for a checkpoint of `size` bytes."""
     step, blocked, plain, ours = (median(t) for t in (times.undisturbed, times.blocked, times.dd, times.writing))
     gb = size / 1e9
     rates = f"dd {gb / plain:.2f} GB/s, ours {gb / ours:.2f} GB/s"
@@ -175,13 +179,13 @@ def figures_of(times: Times, size: int) -> list[Figure]:
     return [
         Figure("step without a save", step),
         Figure(f"training blocked by a save of {gb:.2f} GB", blocked * 1e3, "ms"),
-        Figure("blocked, share of a step", 100 * blocked / step, "%", f"step {step:.2f} s", BLOCKED),
+        Figure("blocked, share of a step", 100 * blocked / step, "%", f"step {step:.2f} s", BLOCKED_AT_MOST_PERCENT),
         Figure("step in which the copy runs, times one without", slower, "x", f"step {step:.2f} s"),
-        Figure("dd conv=fsync of the same bytes to the same place", plain),
+        Figure("dd conv=fsync of the same bytes to the same folder", plain),
         Figure("write, hash and publish", ours),
-        Figure("write, times dd (80 % of its rate is 1.25)", ours / plain, "x", rates, TIMES_DD),
+        Figure("write, times dd (80 % of its rate is 1.25)", ours / plain, "x", rates, TIMES_DD_AT_MOST),
         Figure("save to published, with the copy before the write", median(times.whole), "s", f"dd {plain:.2f} s"),
-        Figure("write, hash and publish beside training", median(times.beside), "s", f"alone {ours:.2f} s"),
+        Figure("write, hash and publish during training", median(times.during_training), "s", f"alone {ours:.2f} s"),
     ]
 
 

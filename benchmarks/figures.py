@@ -1,4 +1,4 @@
-"""A figure: what was measured, the reference it is held against in the same run, and the bound it must keep."""
+"""Figures of the benchmarks: a measured value, its reference from the same run, and its bound."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 
 from trainer.table import table
 
-# How much farther from the floor a larger cluster may be than the smallest before that counts as growth.
+# Allowed growth of the ratio to the floor from the smallest cluster to a larger one.
 TOLERANCE = 1.15
 
 
 @dataclass(frozen=True)
 class Figure:
+    """A measured value with its unit, reference and upper bound."""
+
     name: str
     value: float
     unit: str = "s"
@@ -31,7 +33,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Shape:
-    """Seconds of one cluster size: the floor, from `up` to the first srun, `up` to its end, `up` again, teardown."""
+    """Seconds for one cluster size: the floor, `up` to the first srun, all of `up`, a second `up`, teardown."""
 
     nodes: int
     floor: float
@@ -42,6 +44,7 @@ class Shape:
 
 
 def main_figures(shape: Shape) -> list[Figure]:
+    """Return the bounded figures of the smallest cluster."""
     floor = f"floor {shape.floor:.1f} s"
     return [
         Figure("floor: the same containers and daemons by hand", shape.floor),
@@ -54,10 +57,10 @@ def main_figures(shape: Shape) -> list[Figure]:
 
 
 def growth_figures(shapes: Sequence[Shape]) -> list[Figure]:
-    """No worse than linear: seconds per node may not rise with the number of nodes, nor the distance to the floor.
+    """Return figures that bound growth: neither seconds per node nor the ratio to the floor may rise with size.
 
-    The floor pays for the same containers on the same cores, so what the machine does worse at size is in it too.
-    What each further node costs stands beside it without a bound: the fixed cost of a bring-up is not in that.
+    The floor starts the same containers on the same cores, so it contains the machine's own slowdown at size. The cost
+    of each further node has no bound because it excludes the fixed cost of a bring-up.
     """
     ordered = sorted(shapes, key=lambda s: s.nodes)
     figures = [Figure(f"{ordered[0].nodes} nodes, up times the floor", *_times_floor(ordered[0]))]
@@ -94,12 +97,13 @@ def cold_figures(record: Mapping[str, Any], warm_s: float) -> list[Figure]:
 
 
 def middle(shapes: Sequence[Shape]) -> Shape:
-    """Of repeated runs, the median of each part."""
+    """Return the median of each part over repeated runs."""
     parts = {key: median(asdict(s)[key] for s in shapes) for key in ("floor", "srun", "up", "again", "teardown")}
     return Shape(nodes=shapes[0].nodes, **parts)
 
 
 def report(figures: Sequence[Figure]) -> str:
+    """Return the figures as a table."""
     rows = [
         (
             f.name,

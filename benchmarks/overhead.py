@@ -1,9 +1,9 @@
-"""What the trainer costs on top of a bare torch loop of the same model, data and update; needs torch.
+"""Compare the trainer with a bare torch loop of the same model, data and update; needs torch.
 
     python benchmarks/overhead.py [--rounds 5] [--steps 40] [--device cpu|cuda] [--json FILE] [key.sub=value ...]
 
-Both run in this process, in turns, so that a noisy machine disturbs both alike; the medians are compared. Who goes
-first alternates: step times of a GPU rise by 2 % while it becomes warm, as much as is allowed here.
+Both run in this process, in turns, so that other load affects both alike; the medians are compared. The order
+alternates because step times of a GPU rise by 2 % while it warms up, which is as much as the bound.
 """
 
 from __future__ import annotations
@@ -33,27 +33,33 @@ from trainer.models.functional import compute_loss  # noqa: E402
 from trainer.models.init import fill  # noqa: E402
 from trainer.models.registry import build_model  # noqa: E402
 
-# A step of a tenth of a second on one core: small enough to show what is lost, large enough to be a real one.
+# A step takes a tenth of a second on one core: short enough to show overhead, long enough to be realistic.
 MODEL = [
     "model.dim=256", "model.layers=4", "model.heads=4", "model.kv_heads=2", "model.ffn=768", "model.seq_len=128",
     "model.vocab_size=2048", "batch.size=4", "batch.micro=4", "parallel.strategy=single", "checkpoint.every=0",
 ]  # fmt: skip
 
-# Steps before the clock starts: allocators, compilers and the first line of metrics, which measures the machine's peak.
-WARM = 10
-PROFILED = 10  # the tenth step of a start is, and what it saw is read in the next
+# These steps are not timed: allocators and compilers warm up, and the first metrics measure the machine's peak.
+WARMUP_STEPS = 10
+# The trainer profiles this step after each start and reads the profile in the next one.
+PROFILED_STEP = 10
 
 
 def bare_loop(config: Config, device: torch.device) -> float:
-    """Seconds per step of the loop that anybody would write."""
-    # The same loader, which reads ahead on other cores: what it saves is not the loop's merit.
+    """Return the seconds per step of a minimal training loop."""
+    # The same loader, which reads ahead on other cores, so that only the loops differ.
     batches = Loader(open_source(config), config.run.seed, config.batch.size, device=device)
     model = build_model(config.model).to(device)
     model.init_buffers(device)
     fill([model], config.run.seed)
-    choose = config.optimizer
+    settings = config.optimizer
     optimizer = torch.optim.AdamW(
-        model.parameters(), choose.lr, (choose.beta1, choose.beta2), choose.eps, choose.weight_decay, fused=True
+        model.parameters(),
+        settings.lr,
+        (settings.beta1, settings.beta2),
+        settings.eps,
+        settings.weight_decay,
+        fused=True,
     )
 
     def forward(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -64,43 +70,45 @@ def bare_loop(config: Config, device: torch.device) -> float:
         forward = torch.compile(forward, backend=config.compile.backend)
     began = 0.0
     for step in range(config.steps):
-        if step == WARM:
-            began = finished(device)
+        if step == WARMUP_STEPS:
+            began = synchronized_clock(device)
         batch = next(batches).tensors
         forward(batch["inputs"], batch["targets"]).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), choose.clip_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    took = finished(device) - began
+    took = synchronized_clock(device) - began
     batches.close()
-    return took / (config.steps - WARM)
+    return took / (config.steps - WARMUP_STEPS)
 
 
 def trainer_loop(config: Config) -> float:
-    """Seconds per step of a whole run with everything on: records, votes, watchdog, progress."""
+    """Return the seconds per step of a run with everything on: records, votes, watchdog, progress."""
     if Session(config, time.time()).run() != 0:
         raise SystemExit("the run did not finish")
     lines = json_lines.read_lines(Path(config.run.folder) / "metrics" / "rank-00000.jsonl")
-    # From the end of one step to the end of the next, whatever happens in between.
+    # step_s runs from the end of one step to the end of the next and includes everything in between.
     times = {line["step"]: line["step_s"] for line in lines}
     return _per_step(times, config.metrics.every, config.metrics.profile_every)
 
 
 def _per_step(times: dict[int, float], every: int, profile_every: int) -> float:
-    """A run as short as this one has a profile in it, which a long one has every few hundred steps: it counts so."""
-    disturbed = [step for step in times if PROFILED <= step < PROFILED + 2 * every]
-    calm = mean(took for step, took in times.items() if step > WARM and step not in disturbed)
-    profile = sum(times[step] - calm for step in disturbed) * every
-    return calm + (max(profile, 0.0) / profile_every if profile_every else 0.0)
+    """Return the mean step; the profiled steps count as often as in a long run, every `profile_every` steps."""
+    profiled = [step for step in times if PROFILED_STEP <= step < PROFILED_STEP + 2 * every]
+    plain = mean(took for step, took in times.items() if step > WARMUP_STEPS and step not in profiled)
+    profile = sum(times[step] - plain for step in profiled) * every
+    return plain + (max(profile, 0.0) / profile_every if profile_every else 0.0)
 
 
-def finished(device: torch.device) -> float:
+def synchronized_clock(device: torch.device) -> float:
+    """Wait for the device and return the time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def main() -> int:
+    """Measure, print the figures and return 1 if one exceeds its bound."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
@@ -108,7 +116,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("overrides", nargs="*")
     options = parser.parse_args()
-    device = torch.empty(0, device=options.device).device  # with its index
+    device = torch.empty(0, device=options.device).device  # adds the index of the device
     bare, ours = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):

@@ -1,4 +1,4 @@
-"""A command with all that it starts: how long it ran, and how much memory all of it had at the worst moment."""
+"""Measure how long work runs and the peak memory of all processes that it starts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ _PAGE_KB = 4
 
 
 @dataclass(frozen=True)
-class Used:
+class ResourceUsage:
+    """Duration of some work, and peak memory of its processes."""
+
     seconds: float
     peak_mb: float
 
 
-def used(work: Callable[[], object]) -> Used:
-    """Of everything that this process starts meanwhile; itself not counted."""
+def measure_usage(work: Callable[[], object]) -> ResourceUsage:
+    """Do the work and measure all processes started meanwhile, without this one."""
     peak, done = [0], threading.Event()
 
     def watch() -> None:
@@ -36,10 +38,11 @@ def used(work: Callable[[], object]) -> Used:
         seconds = time.monotonic() - began
         done.set()
         watcher.join()
-    return Used(seconds, peak[0] / 1024)
+    return ResourceUsage(seconds, peak[0] / 1024)
 
 
 def descendants(root: int) -> Iterator[int]:
+    """Yield the process ids of all children of a process and of their children."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (parent := _parent(folder)) is not None:
@@ -53,7 +56,7 @@ def descendants(root: int) -> Iterator[int]:
 
 def _parent(folder: Path) -> int | None:
     try:
-        # The name of a program stands in brackets and may have blanks.
+        # The name of a program is in brackets and may contain blanks.
         return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return None

@@ -3,8 +3,8 @@
     python benchmarks/simulator_cluster.py [--tries 5] [--shapes 2x2,1x2,1x1] [--json FILE]
 
 A shape is nodes x ranks of each node. The first step that a user takes (`make submit JOB=slurm/jobs/calibrate.sbatch`)
-is the first step here. A machine whose pace changes is off in both directions, a wrong model always in the same one:
-the median of the tries counts, and the share of the cores that other processes used widens the bound.
+is the first step here. Changing load causes errors in both directions, a wrong model always in the same one: the
+median of the tries counts, and the share of the cores that other processes used widens the bound.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def measure(cluster: Stack, nodes: int, ranks: int, tries: int, folder: Path) ->
         lines.append(f"{1e3 * predicted:.1f}/{1e3 * measured:.1f} ms")
         print(f"  {nodes} x {ranks} ranks: predicted/measured {lines[-1]}", file=sys.stderr, flush=True)
     ratio = median(ratios)
-    # Others on the machine slow down either the calibration or the run: both directions get their share.
+    # Other load slows down either the calibration or the run, so both directions are corrected.
     error = 100 * max(ratio * own_share - 1, 1 - ratio / own_share, 0)
     reference = f"predicted/measured {', '.join(lines)}; others used {1 - own_share:.0%} of the machine"
     return Figure(f"{nodes} x {ranks} ranks: off by, without other load", error, "%", reference, 100 * MAX_ERROR)

@@ -1,4 +1,4 @@
-"""How far the simulator's collectives are from measured ones, in the fit and on systems or sources left out of it.
+"""Compare predicted with measured collectives, in the fit and on systems or sources left out of it.
 
 python -m benchmarks.simulator_collectives [--by source]: one fit for each, minutes; a line on stderr for each
 python -m benchmarks.simulator_collectives --later: fitted to collectives.csv alone, evaluated on new_collectives.csv
@@ -27,11 +27,15 @@ DATA = Path(__file__).parents[1] / "simulator" / "data"
 
 
 def main() -> None:
-    """Print the errors of collectives, or fit the constants anew and print them."""
+    """Print the errors of collectives, or refit the constants and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--by", choices=("system", "source"), default="system", help="what is left out in turn")
-    parser.add_argument("--fit", action="store_true", help="fit anew and print the constants")
-    parser.add_argument("--later", action="store_true", help="the systems that were collected after the model stood")
+    parser.add_argument(
+        "--by", choices=("system", "source"), default="system", help="leave out each system or each source in turn"
+    )
+    parser.add_argument("--fit", action="store_true", help="refit and print the constants")
+    parser.add_argument(
+        "--later", action="store_true", help="evaluate on the systems collected after the model was finished"
+    )
     options = parser.parse_args()
     first, later = (group_measured_rows(read_table(DATA / name)) for name in ("collectives.csv", "new_collectives.csv"))
     every = first + later

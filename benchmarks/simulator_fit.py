@@ -95,7 +95,7 @@ AT_LEAST: tuple[tuple[str, str, str, float], ...] = (
     ("collectives_later", "systems", "rows", 30),
 )
 COVERED_AT_MOST = 0.85
-"""Intervals that hold more than this are wider than the 80 % that they promise."""
+"""Intervals that cover more than this share are wider than their nominal 80 %."""
 
 
 def main() -> int:
@@ -119,7 +119,7 @@ def committed() -> Table:
 
 
 def in_use() -> Table:
-    """Return the errors of the committed constants: seconds."""
+    """Return the errors of the committed constants; this takes seconds."""
     collective_errors = errors_by_system(read_table(FIRST_COLLECTIVES))
     held_out = errors_by_system(read_table(HELD_OUT_COLLECTIVES))
     return {
@@ -133,7 +133,7 @@ def in_use() -> Table:
 
 
 def left_out() -> Table:
-    """Return the errors on sources and systems that took no part in a fit: one fit for each, minutes."""
+    """Return the errors on sources and systems left out of the fit; one fit for each takes minutes."""
     rows = predict_without_own_source(timed_runs(), _print_progress)
     first = group_measured_rows(read_table(FIRST_COLLECTIVES))
     unseen = {}
@@ -241,7 +241,7 @@ def broken_bounds(table: Table) -> list[str]:
         if table[section][group][name] < bound
     ]
     lines += [
-        f"runs_left_out, {group}: intervals hold {table['runs_left_out'][group]['covered']}, "
+        f"runs_left_out, {group}: intervals cover {table['runs_left_out'][group]['covered']}, "
         f"allowed: at most {COVERED_AT_MOST}"
         for group in ("all", "first table")
         if table["runs_left_out"][group]["covered"] > COVERED_AT_MOST

@@ -1,9 +1,9 @@
-"""What the simulator says of our own runs on this machine's GPU, by a profile and off the data sheet.
+"""Compare our own runs on this machine's GPU with predictions from a profile and from the data sheet.
 
     python -m benchmarks.simulator_gpu [--keep FOLDER] [--json FILE]
 
 Needs a Python with torch for CUDA and the trainer's packages. One rank; a run's figure is the median of its steps after
-the first ones.
+the warm-up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simulator.machines.profile import read
 from simulator.step.prediction import predict
 from trainer.config.load import load
 
-WARM = 5
+WARMUP_STEPS = 5
 PLAIN = "compile.mode=none"
 RUNS = {
     "llama-1b, compiled": ["llama-1b", "steps=14", "batch.size=8", "batch.micro=4"],
@@ -39,13 +39,13 @@ RUNS = {
 }
 COMMON = ["parallel.strategy=single", "checkpoint.every=0", "metrics.every=1"]
 COMMON += ["metrics.profile_every=0", "metrics.tensorboard=false"]
-MOST_OFF = 25.0
+MAX_ERROR_PERCENT = 25.0
 
 
 def main() -> int:
     """Calibrate, train, print the figures and return 1 if one exceeds its bound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", type=Path, help="a folder for the profile and what the runs printed")
+    parser.add_argument("--keep", type=Path, help="folder for the profile and the runs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as temporary:
@@ -64,19 +64,19 @@ def _compare(folder: Path, name: str, settings: list[str]) -> list[Figure]:
     shutil.rmtree(run, ignore_errors=True)
     _start(name, "trainer", *settings, *COMMON, f"run.folder={run}")
     lines = (run / "metrics" / "rank-00000.jsonl").read_text().splitlines()
-    took = median(json.loads(line)["step_s"] for line in lines[WARM:])
+    took = median(json.loads(line)["step_s"] for line in lines[WARMUP_STEPS:])
     config = load(settings[0], [*settings[1:], *COMMON])
     job = Job(config, int(config.batch.micro), config.batch.size)
     profile = read(folder / "profile.json")
-    measured, sheet = profile.of(1, 1), _sheet(profile.machine["device"])
+    measured, sheet = profile.of(1, 1), _system_from_data_sheet(profile.machine["device"])
     by_profile = predict(job.model, job.layout(1), measured.system, measured.rates).step_s
     by_sheet = predict(job.model, job.layout(1), sheet).step_s
     summary = f"measured {1e3 * took:.1f} ms, predicted {1e3 * by_profile:.1f}"
-    off = f"{summary}; off the data sheet {1e3 * by_sheet:.1f} ({100 * (by_sheet / took - 1):+.0f} %)"
-    return [Figure(f"{name}: off by", 100 * abs(by_profile / took - 1), "%", off, MOST_OFF)]
+    reference = f"{summary}; off the data sheet {1e3 * by_sheet:.1f} ({100 * (by_sheet / took - 1):+.0f} %)"
+    return [Figure(f"{name}: off by", 100 * abs(by_profile / took - 1), "%", reference, MAX_ERROR_PERCENT)]
 
 
-def _sheet(device: str) -> System:
+def _system_from_data_sheet(device: str) -> System:
     name = next(name for name in sorted(list_gpu_names(), key=len, reverse=True) if name in device.lower())
     return System(
         name=name, gpu=load_gpu(name), gpus_per_node=1, nodes=1, intra_gb_s=link_gb_s(name), inter_gb_s=0.0

@@ -1,15 +1,15 @@
-"""GPU-hours of published trainings against what the simulator says of them, whole runs with their failures.
+"""Compare published GPU-hours with predicted ones, for whole trainings with their failures.
 
     python -m benchmarks.simulator_hours
 
-Where a source does not say how a model was laid out, the planner's fastest layout is taken; where it does not say on
-how many GPUs, a number that its text allows: all of Llama 1 and 2 but 65B, and Llama 3 8B and 70B. Layouts are searched
-for with compiled kernels and then timed with plain ones.
+If a source does not give the layout, the planner's fastest one is used; if it does not give the number of GPUs, a
+number consistent with its text: all of Llama 1 and 2 except 65B, and Llama 3 8B and 70B. The search uses compiled
+kernels, the timing plain ones.
 
 Not a blind test. The hours of Llama 1 7B, 33B and 65B, Llama 3.1 405B and BLOOM and the layouts of the last two are
 from memory (unverified). Chunks and filesystem of 405B, and the restart time of all, were set after a first run that
-had it 161 % too high; with its chunks corrected it was 67 % too high, with 2 TB/s of storage (unverified) what is
-printed.
+was 161 % too high for it; with corrected chunks it was 67 % too high, with 2 TB/s of storage (unverified) it is the
+printed figure.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ TRAINED = (
     Trained("llama-70b", 15e12, 1024, 4096, hours=6_400_000, source="Llama 3 model card", **GRAND_TETON),
     Trained(
         "llama-405b", 15.6e12, 2048, 16384, hours=30_840_000, source="Llama 3.1 model card; arXiv 2407.21783 table 4",
-        # Its first chunk holds nothing but the embedding after one layer was taken out: a layer to a chunk.
+        # One layer per chunk: with a layer removed, the first chunk holds only the embedding.
         layout=Layout(dp=128, tp=8, pp=16, virtual_stages=8, schedule="interleaved", global_batch=2048, zero=2,
                       sequence_parallel=True, framework="megatron"), **GRAND_TETON,
     ),
@@ -84,7 +84,7 @@ TRAINED = (
 
 
 def hours(run: Trained) -> float:
-    """GPU-hours as predicted."""
+    """Return the predicted GPU-hours of a training."""
     model = find_model(run.model).model
     system = System(
         name=run.gpu,
@@ -110,7 +110,7 @@ def hours(run: Trained) -> float:
 
 
 def main() -> int:
-    """Print published and predicted GPU-hours; return 1 if too many are far off."""
+    """Print published and predicted GPU-hours."""
     rows, errors = [], []
     for run in TRAINED:
         predicted = hours(run)

@@ -1,11 +1,11 @@
-"""What the simulator says of our own runs on this machine's CPU after `calibrate`, against what they take.
+"""Compare our own runs on this machine's CPU with predictions from its calibrated profile.
 
     python benchmarks/simulator_local.py [--ranks 1,2,4] [--weight 40] [--keep FOLDER] [--json FILE]
 
-Ranks are processes of one node container, joined by gloo. Calibration and runs take turns, so that other users of the
-machine disturb both alike. A run's figure is that of the quicker fifth of its steps, as calibrate's are. The table has
-the round whose error is the median one, with its median step and the errors of all rounds beside it.
-On a machine that others use, --weight makes the ranks together count as so many of the others' processes.
+Ranks are processes of one node container, connected by gloo. Calibration and runs alternate, so that other load affects
+both alike. A run's figure is the fastest fifth of its steps, as in calibrate. The table shows the round with the median
+error, its median step and the errors of all rounds.
+On a shared machine, --weight gives all ranks together the CPU weight of that many other processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from simulator.machines.profile import read  # noqa: E402
 from simulator.step.prediction import predict  # noqa: E402
 from trainer.config.load import load  # noqa: E402
 
-BATCH, STEPS, WARM = 8, 200, 40
+BATCH, STEPS, WARMUP_STEPS = 8, 200, 40
 ROUNDS = 3
 RUNS = {
     "tiny-llama": [],
@@ -44,15 +44,17 @@ COMMON = [
     *(f"batch.size={BATCH}", f"steps={STEPS}", "run.device=cpu", "checkpoint.every=0", "metrics.every=1"),
     *("metrics.profile_every=0", "metrics.tensorboard=false", "metrics.peak_tflops=1"),
 ]
-MOST_OFF = 15.0
+MAX_ERROR_PERCENT = 15.0
 
 
 def main() -> int:
     """Calibrate, train, print the figures and return 1 if one exceeds its bound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4])
-    parser.add_argument("--weight", type=int, default=0, help="needs an engine with the cgroupfs driver (%(default)s)")
-    parser.add_argument("--keep", type=Path, help="an empty folder for the profile and the runs")
+    parser.add_argument(
+        "--weight", type=int, default=0, help="CPU weight in processes; needs Docker's cgroupfs driver (%(default)s)"
+    )
+    parser.add_argument("--keep", type=Path, help="empty folder for the profile and the runs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     paths = Paths(root=REPO, cache=Paths.from_environment().cache)
@@ -104,25 +106,27 @@ def settings(name: str, ranks: int) -> list[str]:
 
 
 def compare(folder: Path, name: str, ranks: int) -> Figure:
-    """Return the error of the round with the middle error."""
+    """Return the error of the round with the median error."""
     rounds = sorted(
-        (of_round(folder, name, ranks, turn) for turn in range(ROUNDS)), key=lambda times: times[0] / times[1]
+        (compare_round(folder, name, ranks, turn) for turn in range(ROUNDS)), key=lambda times: times[0] / times[1]
     )
     predicted, quick, usual = rounds[len(rounds) // 2]
-    off = [f"{100 * (step / fast - 1):+.0f}" for step, fast, _ in rounds]
+    errors = [f"{100 * (step / fast - 1):+.0f}" for step, fast, _ in rounds]
     times = f"predicted {1e3 * predicted:.1f} ms, measured {1e3 * quick:.1f} ms, median {1e3 * usual:.1f} ms"
     error = 100 * abs(predicted / quick - 1)
-    return Figure(f"{name}, {ranks} ranks: off by", error, "%", f"{times}; rounds {' '.join(off)} %", MOST_OFF)
+    return Figure(
+        f"{name}, {ranks} ranks: off by", error, "%", f"{times}; rounds {' '.join(errors)} %", MAX_ERROR_PERCENT
+    )
 
 
-def of_round(folder: Path, name: str, ranks: int, turn: int) -> tuple[float, float, float]:
-    """Return the seconds of a step: predicted, of the fastest fifth, and of the median one."""
+def compare_round(folder: Path, name: str, ranks: int, turn: int) -> tuple[float, float, float]:
+    """Return the seconds of a step in a round: predicted, of the fastest fifth, and the median."""
     preset, *overrides = settings(name, ranks)
     job = Job(load(preset, overrides), BATCH // ranks, BATCH // ranks)
-    on = read(folder / f"profile-{turn}.json").of(1, ranks)
-    predicted = predict(job.model, job.layout(ranks), on.system, on.rates).step_s
+    calibrated = read(folder / f"profile-{turn}.json").of(1, ranks)
+    predicted = predict(job.model, job.layout(ranks), calibrated.system, calibrated.rates).step_s
     lines = (folder / folder_of(name, ranks, turn) / "metrics" / "rank-00000.jsonl").read_text().splitlines()
-    took = [json.loads(line)["step_s"] for line in lines[WARM:]]
+    took = [json.loads(line)["step_s"] for line in lines[WARMUP_STEPS:]]
     return predicted, quantiles(took, n=5)[0], median(took)
 
 

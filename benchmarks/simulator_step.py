@@ -1,4 +1,4 @@
-"""How exact and how fast step times are: sources left out of the fit, and layouts per second on one core.
+"""Measure the accuracy of step times for sources left out of the fit, and their speed on one core.
 
 python -m benchmarks.simulator_step
 """
@@ -20,7 +20,7 @@ from simulator.models import find_model
 from simulator.rows.measured import load_measured_runs
 from simulator.step.prediction import predict
 
-LEAST_PER_S = 10_000
+PREDICTIONS = 10_000
 CALCULON_PER_S = 267
 """Calculon (github.com/calculon-ai/calculon at caa4b11), run on one core."""
 
@@ -31,7 +31,7 @@ def main() -> int:
     rows = predict_without_own_source([run for run in load_measured_runs() if run.step_s > 0])
     took = time.process_time() - began
     errors, orders = errors_by_source(rows), rank_layouts(rows)
-    whole, core_s = errors["all"], _core_s()
+    whole, core_s = errors["all"], _time_predictions()
     print(run_error_table(errors), "\n")
     figures = [
         Figure("step time of sources left out, median error", 100 * whole.median, "%", "Calculon 3.5 to 30 %", 8),
@@ -39,13 +39,14 @@ def main() -> int:
         Figure("outside their 80 % interval", 100 * (1 - whole.covered), "%", "20 %", 25),
         Figure("chosen layout over the best, median", 100 * median(order.regret for order in orders), "%", "0 %", 3),
         Figure("leaving every source out once, core time", took, "s", "", 120),
-        Figure("core time of 10,000 predictions", core_s, "s", f"Calculon {LEAST_PER_S / CALCULON_PER_S:.0f} s", 1),
+        Figure("core time of 10,000 predictions", core_s, "s", f"Calculon {PREDICTIONS / CALCULON_PER_S:.0f} s", 1),
     ]  # fmt: skip
     print(report(figures))
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 
-def _core_s() -> float:
+def _time_predictions() -> float:
+    """Return the core seconds of 10,000 predictions."""
     model, machines = find_model("llama-70b").model, system("p5en.48xlarge", 16)
     sizes = product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4), ("none", "full"), (0, 1, 3))
     layouts = [
@@ -57,7 +58,7 @@ def _core_s() -> float:
     began = time.process_time()
     for layout in again:
         predict(model, layout, machines)
-    return (time.process_time() - began) / len(again) * LEAST_PER_S
+    return (time.process_time() - began) / len(again) * PREDICTIONS
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Everything that is measured of the trainer: overhead, start, checkpoint in a node container, recovery on a cluster.
+"""Run all benchmarks of the trainer: overhead, startup, checkpoint in a node container, recovery on a cluster.
 
 python benchmarks/trainer.py [--only overhead,startup,checkpoint,recovery]
 """
@@ -17,41 +17,44 @@ sys.path.insert(0, str(REPO))
 from setup import env, pins  # noqa: E402
 from setup.paths import Paths  # noqa: E402
 
-# What needs torch runs where torch is; the folder is on the machine's disk, as a checkpoint's would be.
+# These need torch and run in a node container; /disk is on the machine's disk, as checkpoints are.
 IN_CONTAINER: dict[str, list[str]] = {"overhead": [], "startup": [], "checkpoint": ["--folder", "/disk"]}
 NAMES = (*IN_CONTAINER, "recovery")
 
 
 def main() -> int:
+    """Run the selected benchmarks and return the highest exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(NAMES))
     names = parser.parse_args().only
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
-        parser.error(f"--only: there is no {', '.join(unknown)}; choose from {', '.join(NAMES)}")
+        parser.error(f"--only: {', '.join(unknown)}; allowed: {', '.join(NAMES)}")
     codes = []
     for name in names:
         print(f"\n== {name}", flush=True)
-        codes.append(in_container(name) if name in IN_CONTAINER else on_this_machine(name))
+        codes.append(run_in_container(name) if name in IN_CONTAINER else run_on_this_machine(name))
     return max(codes)
 
 
-def in_container(name: str) -> int:
+def run_in_container(name: str) -> int:
+    """Run a benchmark in a node container and return its exit status."""
     paths = Paths(root=REPO, cache=Paths.from_environment().cache)
     python = f"/shared/env/{env.key(paths)}/bin/python"
     with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=paths.cache) as disk:
         mounts = ["-v", f"{pins.ENV_VOLUME}:/shared/env:ro", "-v", f"{REPO}:/repo:ro", "-v", f"{disk}:/disk"]
-        box = ["docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "4g", "-w", "/here"]
+        run = ["docker", "run", "--rm", "--init", "--network", "none", "--shm-size", "4g", "-w", "/here"]
         variables = ["-e", "GLOO_SOCKET_IFNAME=lo", "-e", "OMP_NUM_THREADS=1"]
         label = ["--label", "muster.cluster=bench-trainer"]
-        # Compiled beforehand, as on a cluster.
-        inside = f"cp -r /repo/trainer /repo/benchmarks /here && {python} -m compileall -q /here"
-        script = f"{inside} && exec {python} benchmarks/{name}.py {' '.join(IN_CONTAINER[name])}"
-        command = [*box, *label, *variables, *mounts, pins.NODE_IMAGE, "sh", "-c", script]
+        # Byte-compile first, as on a cluster.
+        prepare = f"cp -r /repo/trainer /repo/benchmarks /here && {python} -m compileall -q /here"
+        script = f"{prepare} && exec {python} benchmarks/{name}.py {' '.join(IN_CONTAINER[name])}"
+        command = [*run, *label, *variables, *mounts, pins.NODE_IMAGE, "sh", "-c", script]
         return subprocess.run(command, check=False).returncode
 
 
-def on_this_machine(name: str) -> int:
+def run_on_this_machine(name: str) -> int:
+    """Run a benchmark on this machine and return its exit status."""
     return subprocess.run([sys.executable, REPO / "benchmarks" / f"{name}.py"], cwd=REPO, check=False).returncode
 
 

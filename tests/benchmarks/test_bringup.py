@@ -1,4 +1,4 @@
-"""Options of the bring-up benchmark, and the cluster it describes."""
+"""The options of the bring-up benchmark and the cluster that it describes."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bringup import Cluster, arguments
-from infra.targets.registry import load_spec as load
+from benchmarks.bringup import Cluster, parse_arguments
+from infra.targets.registry import load_spec
 
 
 def test_sizes_are_sorted_and_each_counts_once():
-    options = arguments(["--sizes", "32,2,8,2", "--repeat", "3", "--json", "out.json", "--cold"])
+    options = parse_arguments(["--sizes", "32,2,8,2", "--repeat", "3", "--json", "out.json", "--cold"])
     assert (options.sizes, options.repeat, options.json, options.cold) == ([2, 8, 32], 3, Path("out.json"), True)
 
 
-def test_what_is_measured_without_options():
-    options = arguments([])
+def test_default_options():
+    options = parse_arguments([])
     assert (options.sizes, options.repeat, options.json, options.cold) == ([2, 8, 32], 1, None, False)
 
 
 @pytest.mark.parametrize(
     ("option", "value"), [("--sizes", "2,x"), ("--sizes", "0"), ("--sizes", ""), ("--repeat", "0"), ("--repeat", "-1")]
 )
-def test_a_number_that_is_none_is_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]):
+def test_an_invalid_number_is_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
-        arguments([option, value])
-    assert "is not a whole number from 1 on" in capsys.readouterr().err
+        parse_arguments([option, value])
+    assert "is not a whole number of at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("nodes", "memory_mb"), [(2, 2048), (32, 512)])
-def test_the_cluster_is_a_valid_one_that_fits(nodes: int, memory_mb: int, tmp_path: Path):
-    spec = load(Cluster("bench", nodes, tmp_path).spec())
+def test_the_cluster_is_valid_and_fits_this_machine(nodes: int, memory_mb: int, tmp_path: Path):
+    spec = load_spec(Cluster("bench", nodes, tmp_path).spec())
     assert (spec.groups["gpu"].count, spec.groups["gpu"].size.memory_mb) == (nodes, memory_mb)

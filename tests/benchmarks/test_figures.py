@@ -1,4 +1,4 @@
-"""Figures keep their bounds, and say so beside their reference."""
+"""The verdicts of figures, and the report that shows them next to their references."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHAPE = Shape(nodes=2, floor=8.0, srun=20.0, up=24.0, again=4.0, teardown=5.0)
 
 
 @pytest.mark.parametrize(("value", "at_most", "verdict"), [(10, 10, "pass"), (10.01, 10, "FAIL"), (99, None, "")])
-def test_a_bound_is_kept_or_not(value: float, at_most: float | None, verdict: str):
+def test_the_verdict_compares_value_and_bound(value: float, at_most: float | None, verdict: str):
     assert Figure("x", value, at_most=at_most).verdict == verdict
 
 
@@ -22,11 +22,11 @@ def test_the_bounds_of_bring_up():
     assert bounds == {None, 30, 2.5, 10, 15}
 
 
-def sized(nodes: int, up: float, floor: float) -> Shape:
+def make_shape(nodes: int, up: float, floor: float) -> Shape:
     return Shape(nodes, floor=floor, srun=up, up=up, again=4, teardown=5)
 
 
-SMALL = [sized(2, 24, 8), sized(8, 36, 12)]
+SMALL = [make_shape(2, 24, 8), make_shape(8, 36, 12)]
 
 
 @pytest.mark.parametrize(
@@ -35,18 +35,18 @@ SMALL = [sized(2, 24, 8), sized(8, 36, 12)]
         (100, 33, "pass", "pass"),
         (144, 48, "pass", "pass"),  # as much per node as at 8
         (145, 48, "FAIL", "pass"),
-        (100, 28, "pass", "FAIL"),  # 3.57 times the floor: farther than 3 and the tolerance
+        (100, 28, "pass", "FAIL"),  # 3.57 times the floor: more than 3 with the tolerance
     ],
 )
-def test_growth_is_held_to_linear_and_to_the_floor(up: float, floor: float, per_node: str, times_floor: str):
-    figures = {f.name: f for f in growth_figures([sized(32, up, floor), *SMALL])}
+def test_growth_is_at_most_linear_and_follows_the_floor(up: float, floor: float, per_node: str, times_floor: str):
+    figures = {f.name: f for f in growth_figures([make_shape(32, up, floor), *SMALL])}
     assert figures["32 nodes, up per node"].verdict == per_node
     assert figures["32 nodes, up per node"].at_most == 4.5
     assert figures["32 nodes, up times the floor"].verdict == times_floor
     assert figures["32 nodes, up times the floor"].at_most == 3.45
 
 
-def test_what_a_further_node_costs_is_told_without_a_verdict():
+def test_the_cost_of_a_further_node_has_no_verdict():
     slope = next(f for f in growth_figures(SMALL) if f.name == "each node from 2 to 8")
     assert (slope.value, slope.reference, slope.verdict) == (2.0, "floor 0.67 s/node", "")
 
@@ -56,7 +56,7 @@ def test_repeated_runs_count_by_their_median():
     assert middle(runs) == Shape(2, 8, 20, 25, 4, 5)
 
 
-def test_a_cold_start_is_the_wall_time_of_set_up_and_a_warm_bring_up():
+def test_a_cold_start_is_set_up_plus_a_warm_bring_up():
     record = {"seconds": 280.0, "phases": {"pulumi": {"seconds": 270.0}, "image": {"seconds": 110.0}}}
     figures = cold_figures(record, warm_s=20.0)
     assert [(f.name, f.value) for f in figures[:-1]] == [

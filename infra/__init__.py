@@ -1,1 +1,1 @@
-"""From a typed description to machines that exist."""
+"""The creation of a cluster's machines from its typed description, and their removal."""

@@ -1,4 +1,4 @@
-"""The Pulumi program: load, validate, build, export."""
+"""The Pulumi program: load and validate the spec, declare the cluster, export its outputs."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ ready = built.start()
 
 pulumi.export("cluster", spec.name)
 pulumi.export("inventory", built.inventory)
-pulumi.export("login", built.addresses.apply(lambda known: known.get("login", known["controller"])))
+pulumi.export("login", built.addresses.apply(lambda addresses: addresses.get("login", addresses["controller"])))
 pulumi.export("ssh_private_key", secrets.ssh_private_key)
 pulumi.export("ready", ready)

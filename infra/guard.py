@@ -1,4 +1,4 @@
-"""Stands before every change: refuses what the update policy forbids, and empties the nodes that will go."""
+"""The guard of changes: it refuses what the update policy forbids, and drains the nodes that will be removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORCE = "MUSTER_FORCE"
 
 
 class ChangeGuardProvider(ResourceProvider):
-    """Inputs: spec (JSON), stack. The spec it holds is the one that the running cluster was made from."""
+    """The provider of ChangeGuard. Inputs: spec (JSON), stack; its state holds the spec of the running cluster."""
 
     serialize_as_secret_always = False
 
@@ -29,34 +29,34 @@ class ChangeGuardProvider(ResourceProvider):
         old, new = _spec(olds), _spec(news)
         if old == new:
             return CheckResult(news, [])
-        found = violations(old, new, _queue(old, news["stack"]), force=_forced())
-        # No property: ours are paths in the spec, not inputs of this resource, and Pulumi would show both.
-        return CheckResult(news, [CheckFailure("", f"{i.where}: {i.message}. Fix: {i.fix}") for i in found])
+        issues = violations(old, new, _queue(old, news["stack"]), force=_forced())
+        # The property is empty because Pulumi would show it next to the path in the spec, which is in the message.
+        return CheckResult(news, [CheckFailure("", f"{i.where}: {i.message}. Fix: {i.fix}") for i in issues])
 
     def create(self, props: Properties) -> CreateResult:
         return CreateResult(f"guard-{props['stack']}", props)
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
-        # Compared as specs: another order of the groups is no change.
+        # Specs are compared, not their texts: the order of groups does not matter.
         return DiffResult(changes=_spec(olds) != _spec(news))
 
     def update(self, _id: str, olds: Properties, news: Properties) -> UpdateResult:
         old = _spec(olds)
         leaving = affected(old, _spec(news))
         if leaving:
-            _empty(_queue(old, news["stack"]), leaving)
+            _drain(_queue(old, news["stack"]), leaving)
         return UpdateResult(news)
 
 
 class ChangeGuard(Resource, module="muster", name="ChangeGuard"):
-    """Every other resource depends on it."""
+    """The resource on which every other one depends, so that a refused change changes nothing."""
 
     def __init__(self, name: str, *, spec: str, stack: str) -> None:
         super().__init__(ChangeGuardProvider(), name, {"spec": spec, "stack": stack})
 
 
-def _empty(queue: JobQueue, nodes: tuple[str, ...]) -> None:
-    """A job may have started since the check: drained nodes take no new ones, so this second look is final."""
+def _drain(queue: JobQueue, nodes: tuple[str, ...]) -> None:
+    """Drain nodes, then check again for jobs that started since the first check; with FORCE=1, requeue them."""
     try:
         drained = queue.drain(nodes)
         if _forced():
@@ -73,13 +73,13 @@ def _empty(queue: JobQueue, nodes: tuple[str, ...]) -> None:
         running = "; ".join(f"{node}: {', '.join(ids)}" for node, ids in jobs.items())
         raise Problem(
             "groups",
-            f"jobs started on nodes that would go ({running})",
-            "wait for them, or give the jobs back to the queue with `make up FORCE=1`",
+            f"jobs have started on nodes that would be removed ({running})",
+            "wait for them, or requeue them with `make up FORCE=1`",
         )
 
 
 def _resume(queue: JobQueue, drained: tuple[str, ...]) -> None:
-    """Only what was drained for this: a node that an admin had drained before stays so. Never hides why we stop."""
+    """Resume the nodes that this change drained; only warn on failure, so that the actual error stays visible."""
     try:
         queue.resume(drained)
     except Problem as problem:

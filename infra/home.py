@@ -1,4 +1,4 @@
-"""Where things live: the repository, MUSTER_HOME (state, keys, logs), MUSTER_CACHE (tools), MUSTER_STACKS."""
+"""Paths of an installation: the repository, MUSTER_HOME (state, keys, logs), MUSTER_CACHE (tools), MUSTER_STACKS."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 PULUMI_VERSION = "3.259.0"
 DEFAULT_STACK = "local"
-"""The stack of a command that names none: Pulumi.local.yaml."""
-# A stack's folder stands in MUSTER_HOME beside these, which belong to all stacks.
+"""The stack of commands without `--stack`: Pulumi.local.yaml."""
+# Names in MUSTER_HOME that belong to all stacks, so that no stack's folder may have them.
 RESERVED = ("state", "locks", "receipts", "passphrase", "stacks")
 _STACK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,38}")
 
 
 @dataclass(frozen=True)
 class Home:
-    """All paths of one installation; `stack` gives those of one stack."""
+    """All paths of an installation; `stack` returns those of a stack."""
 
     repo: Path
     root: Path
@@ -70,7 +70,7 @@ class Home:
 
 @dataclass(frozen=True)
 class StackHome:
-    """The files of one stack. The stack file is the user's; everything else is under MUSTER_HOME."""
+    """The files of a stack. The stack file belongs to the user; everything else is under MUSTER_HOME."""
 
     home: Home
     name: str
@@ -125,7 +125,7 @@ class StackHome:
 
     @property
     def lock(self) -> Path:
-        """Outside the stack's folder, which teardown removes while it holds the lock."""
+        """Return the lock file, which is outside the stack's folder: teardown removes that while it holds the lock."""
         return self.home.root / "locks" / f"{self.name}.lock"
 
     def log(self, command: str) -> Path:
@@ -133,16 +133,17 @@ class StackHome:
 
 
 def name_problem(name: str) -> str:
-    """Why this cannot be the name of a stack; empty where it can."""
+    """Return why this is not a valid name for a stack; empty if it is."""
     if not _STACK_NAME.fullmatch(name):
-        return f"'{name}' is not a stack name; allowed: up to 39 small letters, digits and dashes, no dash first"
+        allowed = "up to 39 lower-case letters, digits and dashes, not starting with a dash"
+        return f"'{name}' is not a stack name; allowed: {allowed}"
     if name in RESERVED:
-        return f"'{name}' is a name that muster keeps for itself; allowed: any but {', '.join(RESERVED)}"
+        return f"'{name}' is reserved by muster; allowed: any name except {', '.join(RESERVED)}"
     return ""
 
 
 def private_folder(folder: Path) -> Path:
-    """One that only its owner may enter: state, keys and logs of a cluster are nobody else's."""
+    """Create a folder that only its owner may enter, for state, keys and logs; return its path."""
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(exist_ok=True, mode=0o700)
     if folder.stat().st_mode & 0o077:

@@ -1,4 +1,4 @@
-"""The build plan: every node and volume a spec asks for, with nothing left to default. Targets make it."""
+"""The build plan, which a target derives from a spec: every node and volume, with all defaults filled in."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cluster.spec import ClusterSpec, Fabric, NodeGroup
 
 
 class PlanModel(BaseModel):
-    """The base of everything in a plan: unknown fields are refused, values never change."""
+    """The base of all models in a plan: immutable, without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PlannedNode(PlanModel):
-    """One machine that `up` creates."""
+    """A machine that `up` creates."""
 
     name: str
     role: Role
@@ -27,11 +27,11 @@ class PlannedNode(PlanModel):
     fabric: Fabric = "tcp"
     instance_type: str | None = None
     ssh_port: int | None = None
-    """Port of 127.0.0.1 that leads to this node's SSH."""
+    """Port of 127.0.0.1 that is forwarded to the SSH server of the node."""
 
 
 class Member(PlanModel):
-    """A node by name alone, whether its machine exists or is launched later."""
+    """A node by its name, whether its machine exists already or is launched later."""
 
     name: str
     role: Role
@@ -39,7 +39,7 @@ class Member(PlanModel):
 
 
 class PlannedVolume(PlanModel):
-    """One shared filesystem."""
+    """A shared filesystem."""
 
     name: str
     """The storage's name in the spec."""
@@ -48,7 +48,7 @@ class PlannedVolume(PlanModel):
 
 
 class BuildPlan(PlanModel):
-    """The whole cluster."""
+    """The nodes, volumes and network of a cluster."""
 
     cluster: str
     target: str
@@ -63,7 +63,7 @@ class BuildPlan(PlanModel):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Return every node that exists or may come to exist."""
+        """Return all nodes, including those that are launched later."""
         permanent = (Member(name=node.name, role=node.role, group=node.group) for node in self.nodes)
         launched = (
             Member(name=names.member(node_set.group, number), role="compute", group=node_set.group)

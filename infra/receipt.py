@@ -1,4 +1,4 @@
-"""The receipt of a teardown: what existed, for how long, what was removed, what stays and what that costs."""
+"""The receipt of a teardown: what existed and for how long, what was removed, what remains and what that costs."""
 
 from __future__ import annotations
 
@@ -13,33 +13,37 @@ from infra.home import private_folder
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that existed when teardown began, or was found on the way."""
+    """A resource that existed when teardown began or appeared during it."""
 
     kind: str
     name: str
     created: str = ""
-    """ISO 8601; empty where nobody wrote it down."""
+    """ISO 8601; empty if unknown."""
     removed: bool = False
     usd_per_hour: float = 0.0
-    """What it costs as long as it exists."""
+    """Its cost while it exists."""
     kept: str = ""
-    """Why it is to stay; empty where it should have gone."""
+    """Why it is not removed; empty if it should be."""
 
     def lived(self, until: datetime) -> float | None:
+        """Return its age in seconds; None if unknown."""
         return (until - datetime.fromisoformat(self.created)).total_seconds() if self.created else None
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A cache: made once, used by every cluster, not part of any."""
+    """A cache that all clusters share."""
 
     what: str
     name: str
     size: int | None = None
+    """In bytes; None if it could not be measured."""
 
 
 @dataclass(frozen=True)
 class Receipt:
+    """The receipt of a teardown."""
+
     stack: str
     cluster: str
     at: str
@@ -49,21 +53,21 @@ class Receipt:
     drop_command: str = "make clean-cache"
     notes: tuple[str, ...] = field(default=())
     unseen: tuple[str, ...] = ()
-    """What could not be looked at in the end, each with the reason: something may be left there."""
+    """What could not be checked afterwards, each with the reason; resources may remain there."""
 
     @property
     def left(self) -> tuple[Item, ...]:
-        """What should not be there any more."""
+        """Return the items that should have been removed but were not."""
         return tuple(item for item in self.items if not item.removed and not item.kept)
 
     @property
     def stays(self) -> tuple[Item, ...]:
-        """What the stack file says is to outlive the cluster, with what that needs."""
+        """Return the items that outlive the cluster because of the stack file, and those they depend on."""
         return tuple(item for item in self.items if not item.removed and item.kept)
 
     @property
     def usd_per_hour(self) -> float:
-        """What is still paid for."""
+        """Return the hourly cost of what remains."""
         return sum(item.usd_per_hour for item in self.items if not item.removed)
 
     @property
@@ -75,14 +79,15 @@ class Receipt:
         return datetime.fromisoformat(self.at)
 
 
-def settle(before: Iterable[Item], after: Iterable[Item]) -> tuple[Item, ...]:
-    """Everything seen at either time; what is still there afterwards was not removed."""
-    still = {(item.kind, item.name) for item in after}
-    seen = {(item.kind, item.name): item for item in (*before, *after)}
-    return tuple(replace(item, removed=key not in still) for key, item in seen.items())
+def mark_removed(before: Iterable[Item], after: Iterable[Item]) -> tuple[Item, ...]:
+    """Return the items that existed before or after; those that do not exist after are marked as removed."""
+    remaining = {(item.kind, item.name) for item in after}
+    items = {(item.kind, item.name): item for item in (*before, *after)}
+    return tuple(replace(item, removed=key not in remaining) for key, item in items.items())
 
 
 def save(receipt: Receipt, folder: Path) -> Path:
+    """Write a receipt as JSON; return its path."""
     private_folder(folder)
     path = folder / f"{receipt.stack}-{receipt.when.astimezone(UTC):%Y%m%dT%H%M%SZ}.json"
     counts = {"left": len(receipt.left), "removed": len(receipt.removed), "stays": len(receipt.stays)}

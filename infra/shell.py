@@ -11,18 +11,18 @@ from infra.targets.registry import get_target
 from infra.targets.target import Target
 
 TIMEOUT_S = 20.0
-# Nobody is there to answer a question, and a node that is gone must not hold the command for minutes.
+# No user can answer a prompt, and a removed node must not block the command for minutes.
 _UNATTENDED = ("-o", "BatchMode=yes", "-o", "ConnectTimeout={}")
 
 
 def command_line(stack: StackHome, node: str, user: str | None = None, command: list[str] | None = None) -> list[str]:
-    """Return the ssh command that opens a shell on a node, or runs one command there."""
+    """Return the ssh command that opens a shell on a node, or runs a command there."""
     login = ["-l", user] if user else []
     return ["ssh", "-F", str(stack.ssh_config), *login, node, *(["--", *command] if command else [])]
 
 
 def unattended(stack: StackHome, node: str, user: str | None, command: list[str]) -> list[str]:
-    """Return `command_line` for a program that waits for the answer."""
+    """Return the ssh command that runs a command on a node without prompts and with a short timeout."""
     ssh, *arguments = command_line(stack, node, user, command)
     return [ssh, *(option.format(_connect_timeout_s(stack)) for option in _UNATTENDED), *arguments]
 
@@ -30,7 +30,7 @@ def unattended(stack: StackHome, node: str, user: str | None, command: list[str]
 def run(
     stack: StackHome, node: str, script: str, *, user: str | None = None, data: bytes = b""
 ) -> subprocess.CompletedProcess[str]:
-    """Run a shell script on a node without ever asking a question."""
+    """Run a shell script on a node without prompts."""
     line = unattended(stack, node, user, ["bash", "-c", shlex.quote(script)])
     done = subprocess.run(line, input=data, capture_output=True, timeout=TIMEOUT_S, check=False)
     return subprocess.CompletedProcess(

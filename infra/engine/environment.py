@@ -1,4 +1,4 @@
-"""What the Pulumi CLI must find in its environment, and the same as shell lines for who runs `pulumi` by hand."""
+"""The environment of Pulumi commands, also as shell lines for people who run `pulumi` by hand."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from urllib.parse import quote
 
 from infra.home import Home, StackHome, private_folder
 
-# The language host takes its Python from the activated virtualenv; whatever else points at another one must go.
+# The language host uses the Python of the activated virtualenv; variables that select another one are removed.
 _REMOVED = ("PYTHONHOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN", "PULUMI_PYTHON_CMD")
 
 
 def environment(base: Mapping[str, str], home: Home) -> dict[str, str]:
-    """`base` with all that a `pulumi` command of this home needs."""
-    kept = {name: value for name, value in base.items() if name not in _REMOVED}
-    return kept | additions(base, home)
+    """Return `base` with everything that a `pulumi` command of this home needs."""
+    inherited = {name: value for name, value in base.items() if name not in _REMOVED}
+    return inherited | additions(base, home)
 
 
 @dataclass(frozen=True)
 class How:
-    """What one run is told beside the spec."""
+    """The options of a run that are not in the spec."""
 
     force: bool = False
+    """Whether to change nodes even if jobs are running on them."""
     budget_judged: bool = False
-    """By today's prices, which the program does not ask for: the dated table has no say then."""
+    """Whether the budget was checked by today's prices; the program then ignores its own, older price table."""
 
 
 AS_THE_STACK_SAYS = How()
@@ -39,22 +40,22 @@ _FORCE = "MUSTER_FORCE"
 
 
 def stack_environment(base: Mapping[str, str], stack: StackHome, how: How = AS_THE_STACK_SAYS) -> dict[str, str]:
-    """`environment` plus what concerns one run of one stack."""
+    """Return `environment` with the variables of a single run of a stack."""
     run = {"MUSTER_PROGRESS": str(stack.progress), "PULUMI_DEBUG_COMMANDS": "true"}
-    told = {name: "1" for name, wanted in ((_FORCE, how.force), (BUDGET_JUDGED, how.budget_judged)) if wanted}
-    whole = environment(base, stack.home).items()
-    kept = {name: value for name, value in whole if name not in (_FORCE, BUDGET_JUDGED)}
-    return kept | run | told
+    switches = {_FORCE: how.force, BUDGET_JUDGED: how.budget_judged}
+    inherited = {name: value for name, value in environment(base, stack.home).items() if name not in switches}
+    return inherited | run | {name: "1" for name, is_on in switches.items() if is_on}
 
 
 def additions(base: Mapping[str, str], home: Home) -> dict[str, str]:
+    """Return the variables that `environment` sets."""
     front = [str(home.tools), str(home.venv / "bin")]
-    rest = [part for part in base.get("PATH", os.defpath).split(os.pathsep) if part not in front]
+    other_folders = [part for part in base.get("PATH", os.defpath).split(os.pathsep) if part not in front]
     return {
-        "PATH": os.pathsep.join(front + rest),
+        "PATH": os.pathsep.join(front + other_folders),
         "VIRTUAL_ENV": str(home.venv),
-        # Without `metadata=skip` each state file has an attributes file beside it; one that a killed `up` left half
-        # written makes every later command fail with "failed to load checkpoint: EOF".
+        # Without `metadata=skip` each state file has an attributes file next to it. If a killed `up` leaves one
+        # incomplete, every later command fails with "failed to load checkpoint: EOF".
         "PULUMI_BACKEND_URL": f"file://{quote(str(home.state))}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(home.passphrase),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
@@ -66,13 +67,13 @@ def additions(base: Mapping[str, str], home: Home) -> dict[str, str]:
 
 
 def exports(base: Mapping[str, str], home: Home) -> str:
-    """Lines for `eval`."""
+    """Return the same variables as shell lines for `eval`."""
     unset = [f"unset {name}" for name in _REMOVED if name in base]
     return "\n".join(unset + [f"export {name}={shlex.quote(value)}" for name, value in additions(base, home).items()])
 
 
 def prepare(home: Home) -> None:
-    """The folders and the passphrase that every `pulumi` command expects to exist."""
+    """Create the folders and the passphrase that every `pulumi` command expects to exist."""
     private_folder(home.state)
     if _has_passphrase(home):
         return
@@ -80,7 +81,7 @@ def prepare(home: Home) -> None:
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_urlsafe(32))
     try:
-        # Whole or not at all, and the first of several commands wins: a link never replaces a file.
+        # A link appears with all of its content and never replaces a file: the first of several commands wins.
         os.link(new, home.passphrase)
     except FileExistsError:
         pass
@@ -89,13 +90,13 @@ def prepare(home: Home) -> None:
 
 
 def _has_passphrase(home: Home) -> bool:
-    """An empty file that nothing was encrypted with is what an interrupted first command left: it is removed."""
+    """Return whether there is a passphrase; remove the empty file that an interrupted first command left."""
     try:
         with home.passphrase.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file.fileno()).st_size or any(home.state.glob(".pulumi/stacks/*/*.json*")):
                 return True
-            # Another command may have put a good one here since; that is another file than the one opened.
+            # Another command may have put a valid one here since; that is another file than the opened one.
             if os.path.samestat(home.passphrase.stat(), os.fstat(file.fileno())):
                 home.passphrase.unlink()
     except FileNotFoundError:

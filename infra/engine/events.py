@@ -1,13 +1,20 @@
-"""Pulumi's event log, read once at the end: what changed, and what failed with the noise taken off."""
+"""Pulumi's event log: the pipe that receives it, and what changed or failed according to it.
+
+The log is a pipe because Pulumi's debug events hold secrets in plain text, which must not reach a disk.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+_CHUNK_BYTES = 65536
 _UNCHANGED = frozenset({"same", "read", "refresh"})
 _NOISE = (
     re.compile(r"^(error: )?Exception calling application: "),
@@ -21,15 +28,53 @@ _EMPTY = re.compile(
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|Program failed with an unhandled exception")
 
 
+class EventPipe:
+    """A named pipe that Pulumi writes its events to like a file. Drain it often: Pulumi waits while it is full."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._data = bytearray()
+
+    def __enter__(self) -> EventPipe:
+        self.path.unlink(missing_ok=True)
+        os.mkfifo(self.path, 0o600)
+        self._reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._reader)
+        self.path.unlink(missing_ok=True)
+
+    def drain(self) -> None:
+        while chunk := self._read():
+            self._data += chunk
+
+    def lines(self) -> list[str]:
+        self.drain()
+        return self._data.decode(errors="replace").splitlines()
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._reader, _CHUNK_BYTES)
+        except BlockingIOError:
+            return b""
+
+
 @dataclass(frozen=True)
 class Failure:
+    """An error that Pulumi reported."""
+
     resource: str
-    """Logical name; empty where the failure is the program's."""
+    """Logical name of the resource; empty for an error of the program."""
     message: str
 
 
 @dataclass(frozen=True)
 class Result:
+    """The result of a run: numbers of resources by operation, and errors."""
+
     changes: dict[str, int]
     failures: tuple[Failure, ...]
 
@@ -43,6 +88,7 @@ class Result:
 
 
 def parse(lines: Iterable[str]) -> Result:
+    """Return the result that the lines of an event log describe."""
     changes: dict[str, int] = {}
     failures: list[Failure] = []
     for event in _events(lines):
@@ -56,7 +102,7 @@ def parse(lines: Iterable[str]) -> Result:
 
 
 def clean(message: str) -> str:
-    """The sentence a provider or the program wrote; of a traceback, its last line; nothing where nothing is said."""
+    """Return the sentence that a provider or the program wrote: of a traceback, its last line; empty if none."""
     text = message.strip().removeprefix("error: ")
     if _TRACEBACK.search(text):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -70,5 +116,5 @@ def _events(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
     for line in lines:
         try:
             yield json.loads(line)
-        except ValueError:  # the last line of a killed run
+        except ValueError:  # The last line of a killed run may be incomplete.
             continue

@@ -1,4 +1,4 @@
-"""Pulumi's own record of its runs, in which those are too that `muster` did not start."""
+"""Pulumi's own history of its runs, which includes runs that `muster` did not start."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ _SUFFIX = ".history.json"
 
 @dataclass(frozen=True)
 class Run:
+    """A run of Pulumi that has ended."""
+
     kind: str
-    """`update` or `destroy`: the others do not decide whether the cluster is ready."""
+    """`update`, `destroy` and so on."""
     good: bool
     began: float
+    """Seconds since 1970, as is `ended`."""
     ended: float
 
 
 def last_run(stack: StackHome) -> Run | None:
-    """A run that was killed is not in there; Pulumi's lock stays behind from that one."""
+    """Return the last update or destroy; the history has no killed runs, which leave Pulumi's lock behind instead."""
     return next((run for run in _newest_first(stack) if run.kind in ("update", "destroy")), None)
 
 
 def _newest_first(stack: StackHome) -> Iterator[Run]:
     for file in sorted(stack.pulumi_history.glob(f"{stack.name}-*{_SUFFIX}"), key=_ended_ns, reverse=True):
         try:
-            found = json.loads(file.read_text())
-            yield Run(found["kind"], found["result"] == "succeeded", found["startTime"], _ended_ns(file) / 1e9)
+            record = json.loads(file.read_text())
+            yield Run(record["kind"], record["result"] == "succeeded", record["startTime"], _ended_ns(file) / 1e9)
         except (OSError, ValueError, KeyError):
             continue
 
 
 def _ended_ns(file: Path) -> int:
-    """Inside, times are whole seconds; the name has when the record was written."""
+    """Return when a record was written, from its name: the times inside are whole seconds."""
     number = file.name.removesuffix(_SUFFIX).rpartition("-")[2]
     return int(number) if number.isdecimal() else 0

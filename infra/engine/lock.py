@@ -1,4 +1,4 @@
-"""One command at a time per stack: our own lock for `muster`, and Pulumi's for people who run `pulumi` themselves."""
+"""The locks that allow only a single command per stack: muster's own, and Pulumi's for people who run `pulumi`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from infra.engine.typed import typed
 from infra.home import StackHome, private_folder
 
 _POLL_S = 0.2
-# What a killed command's supervisor needs to end the processes it left.
+# The time that a killed command's supervisor needs to end the remaining processes.
 _AFTERMATH_S = 10.0
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock, and since when."""
+    """The process that holds a lock."""
 
     pid: int
     since: datetime
@@ -42,7 +42,7 @@ class Holder:
 
 @contextmanager
 def held(stack: StackHome, command: str, *, wait: bool, say: Callable[[str], None]) -> Iterator[int]:
-    """Yields the lock's descriptor, so that the process that cleans up after a killed `muster` can hold it too."""
+    """Hold the stack's lock; yield its descriptor, so that the supervisor can hold it after `muster` is killed."""
     private_folder(stack.lock.parent)
     descriptor = os.open(stack.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -56,20 +56,21 @@ def held(stack: StackHome, command: str, *, wait: bool, say: Callable[[str], Non
 
 
 def stale(holders: list[Holder], hostname: str) -> bool:
-    """Whether every lock is one that a dead process of this machine left."""
+    """Return whether all holders are dead processes of this machine."""
     return bool(holders) and all(h.hostname == hostname and not h.alive for h in holders)
 
 
 def pulumi_holders(stack: StackHome) -> list[Holder]:
-    found = []
+    """Return the processes that hold Pulumi's lock of a stack."""
+    holders = []
     for file in stack.pulumi_locks.glob("*.json"):
         with suppress(OSError, ValueError, KeyError):
-            found.append(_from_pulumi(json.loads(file.read_text())))
-    return found
+            holders.append(_from_pulumi(json.loads(file.read_text())))
+    return holders
 
 
 def process_lives(pid: int) -> bool:
-    """A zombie counts as dead: nobody may be there to reap it."""
+    """Return whether a process is alive; a zombie is not, as its parent may never reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (OSError, IndexError):
@@ -77,31 +78,32 @@ def process_lives(pid: int) -> bool:
 
 
 def refusal(stack: str, holder: Holder) -> Stop:
+    """Return the error for a stack whose lock another process holds."""
     return Stop(
-        f"another command works on stack {stack}: {holder}",
+        f"another command is using stack {stack}: {holder}",
         f"wait for it, or let `up` wait: `{typed('up', stack, 'WAIT=1')}`",
     )
 
 
 def _acquire(descriptor: int, stack: StackHome, *, wait: bool, say: Callable[[str], None]) -> None:
-    began, told = time.monotonic(), False
+    began, announced = time.monotonic(), False
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            holder = _noted(descriptor)
-        # The holder writes its note just after it has the lock; without one there is nobody to name yet.
+            holder = _read_note(descriptor)
+        # The holder writes its note just after it takes the lock; until then its name is unknown.
         aftermath = holder is None or not holder.alive
         if not wait and not (aftermath and time.monotonic() - began < _AFTERMATH_S):
             raise refusal(stack.name, holder or Holder(0, datetime.now(UTC), "muster"))
-        if wait and holder and not told:
+        if wait and holder and not announced:
             say(f"waiting for {holder}")
-            told = True
+            announced = True
         time.sleep(_POLL_S)
 
 
-def _noted(descriptor: int) -> Holder | None:
+def _read_note(descriptor: int) -> Holder | None:
     try:
         note = json.loads(os.pread(descriptor, 4096, 0))
         return Holder(note["pid"], datetime.fromisoformat(note["since"]), note["command"])

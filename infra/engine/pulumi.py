@@ -1,4 +1,4 @@
-"""The Pulumi commands that `muster` uses, each as one function of a stack."""
+"""The Pulumi commands that `muster` uses, each as a function of a stack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 
 from infra.engine import events, lock, project
 from infra.engine.environment import AS_THE_STACK_SAYS, How, prepare, stack_environment
-from infra.engine.event_pipe import EventPipe
+from infra.engine.events import EventPipe
 from infra.engine.stop import Stop
 from infra.engine.typed import typed
 from infra.home import StackHome
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Caller:
-    """Who runs a long command: the stack's lock it holds, what it does meanwhile, and how it tells people things."""
+    """The caller of a long command: the lock it holds, what it does while it waits, and how it reports progress."""
 
     held: int
     tick: Callable[[], None]
@@ -39,20 +39,20 @@ class Caller:
 
 
 def up(stack: StackHome, caller: Caller, how: How) -> tuple[int, events.Result]:
-    """Asks the machines what is (`--refresh`) and makes them what the stack file says."""
+    """Refresh the state from the machines, and apply the stack file."""
     _open(stack, caller.say)
     stack.progress.write_text("")
     return _run(stack, caller, "up", "--refresh", how=how)
 
 
 def destroy(stack: StackHome, caller: Caller) -> tuple[int, events.Result]:
-    """What is protected stays, with all that it needs."""
+    """Remove the cluster, except protected resources and those that they depend on."""
     _open(stack, caller.say)
     return _run(stack, caller, "destroy", "--continue-on-error", "--exclude-protected")
 
 
 def outputs(stack: StackHome) -> dict[str, Any]:
-    """Plain ones; secrets stay hidden."""
+    """Return the outputs of a stack; secrets stay hidden."""
     if not stack.state.exists():
         return {}
     project.write(stack)
@@ -62,17 +62,17 @@ def outputs(stack: StackHome) -> dict[str, Any]:
 
 
 def resources(stack: StackHome) -> list[dict[str, Any]]:
-    """The state's resources, secrets in plain text: for use in memory only."""
+    """Return the resources of the state, with secrets in plain text: never write them anywhere."""
     project.write(stack)
     done = _quick(stack, "stack", "export", "--show-secrets", "--stack", stack.name)
     if done.returncode != 0:
         raise Stop(f"the state of stack {stack.name} cannot be read: {_last_line(done.stderr)}", _state_fix(stack))
-    found: list[dict[str, Any]] = json.loads(done.stdout)["deployment"].get("resources", [])
-    return found
+    in_state: list[dict[str, Any]] = json.loads(done.stdout)["deployment"].get("resources", [])
+    return in_state
 
 
 def forget(stack: StackHome) -> None:
-    """Drops the stack from the backend, whatever the state says still exists."""
+    """Remove the stack from the backend, even if its state still has resources."""
     if stack.state.exists():
         project.write(stack)
         _quick(stack, "stack", "rm", "--yes", "--force", "--remove-backups", "--stack", stack.name)
@@ -80,24 +80,25 @@ def forget(stack: StackHome) -> None:
 
 
 def waiting_for(stack: StackHome) -> lock.Holder | None:
-    """Who runs Pulumi on this stack right now, if anybody does."""
+    """Return the process that is running Pulumi on this stack, if there is one."""
     holders = lock.pulumi_holders(stack)
     return None if not holders or lock.stale(holders, socket.gethostname()) else holders[0]
 
 
 def wait_for_others(stack: StackHome, *, wait: bool, say: Say) -> None:
-    """Somebody may run `pulumi` itself on the same stack."""
-    told = False
+    """Wait until nobody runs `pulumi` itself on the stack; without `wait`, raise Stop if somebody does."""
+    announced = False
     while holder := waiting_for(stack):
         if not wait:
             raise lock.refusal(stack.name, holder)
-        if not told:
+        if not announced:
             say(f"waiting for {holder}")
-            told = True
+            announced = True
         time.sleep(_POLL_S)
 
 
 def environment_of(stack: StackHome, how: How = AS_THE_STACK_SAYS) -> dict[str, str]:
+    """Return the environment of a stack's commands; raise Stop if the Pulumi CLI is missing."""
     env = stack_environment(os.environ, stack, how)
     if shutil.which("pulumi", path=env["PATH"]) is None:
         raise Stop("the Pulumi CLI is not installed", "make setup")
@@ -105,7 +106,7 @@ def environment_of(stack: StackHome, how: How = AS_THE_STACK_SAYS) -> dict[str, 
 
 
 def _open(stack: StackHome, say: Say) -> None:
-    """Project folder, stack and lock in the state that a run expects."""
+    """Prepare the project folder, the stack and the lock for a run."""
     prepare(stack.home)
     project.write(stack)
     _set_broken_state_aside(stack, say)
@@ -118,12 +119,12 @@ def _open(stack: StackHome, say: Say) -> None:
 
 
 def _set_broken_state_aside(stack: StackHome, say: Say) -> None:
-    """A state nobody can read is a lost one: machines are found again by their names."""
+    """Rename an unreadable state file: the next `up` finds the machines by their names."""
     try:
         json.loads(stack.state.read_text() if stack.state.exists() else "{}")
     except ValueError:
         aside = stack.state.rename(stack.state.with_suffix(".broken"))
-        say(f"the state file cannot be read; it is kept as {aside}, and what exists is found by name")
+        say(f"the state file is unreadable; renamed to {aside}; existing resources are found by name")
 
 
 def _clear_stale_lock(stack: StackHome, say: Say) -> None:
@@ -144,8 +145,8 @@ def _run(
         code = _wait(_supervised(stack, log, arguments, caller.held, how), caller, pipe)
         result = events.parse(pipe.lines())
     if code != 0 and not result.failures:
-        said = events.clean(_errors(log.read_text())) or f"pulumi {command} ended with code {code}"
-        result = events.Result(result.changes, (events.Failure("", _explained(said, stack)),))
+        message = events.clean(_errors(log.read_text())) or f"pulumi {command} ended with code {code}"
+        result = events.Result(result.changes, (events.Failure("", _explain(message, stack)),))
     return code, result
 
 
@@ -162,7 +163,7 @@ def _supervised(stack: StackHome, log: Path, arguments: list[str], held: int, ho
 
 
 def _wait(process: subprocess.Popen[bytes], caller: Caller, pipe: EventPipe) -> int:
-    """The first Ctrl-C lets running steps end, the second ends everything."""
+    """Wait for the command; the first Ctrl-C lets running steps finish, the second stops everything."""
     interrupted = False
     while True:
         try:
@@ -199,24 +200,24 @@ def _quick(stack: StackHome, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def _errors(log: str) -> str:
-    """From the first line that says `error:`."""
+    """Return the log from its first error on."""
     start = log.find("error: ")
     return log[start:].strip() if start >= 0 else ""
 
 
-def _explained(said: str, stack: StackHome) -> str:
-    if "incorrect passphrase" not in said:
-        return said
+def _explain(message: str, stack: StackHome) -> str:
+    if "incorrect passphrase" not in message:
+        return message
     return (
-        f"the passphrase in {stack.home.passphrase} is not the one that the state of stack {stack.name} was made with. "
-        f"Fix: put the old one back, or remove the cluster by label with `{typed('teardown', stack.name)}` "
-        "and make it anew"
+        f"the passphrase in {stack.home.passphrase} does not match the state of stack {stack.name}. "
+        f"Fix: restore the old passphrase, or remove the cluster by label with `{typed('teardown', stack.name)}` "
+        "and create it again"
     )
 
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("error: ") if lines else "it says nothing"
+    return lines[-1].removeprefix("error: ") if lines else "no message"
 
 
 def _state_fix(stack: StackHome) -> str:

@@ -1,4 +1,4 @@
-"""The end of a command that cannot go on: what is in the way, what to do about it, and the exit code."""
+"""The error that ends a command: what is wrong, the fix and the exit code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ INTERRUPTED = 130
 
 
 class Stop(Exception):
-    """Shown as it is, without a traceback."""
+    """An error that is shown to the user without a traceback."""
 
     def __init__(self, what: str, fix: str = "", code: int = FAILED) -> None:
         super().__init__(what)

@@ -1,7 +1,7 @@
-"""Runs one command and leaves no process of it behind.
+"""Run a command and end every process that it started.
 
 Pulumi starts its plugins in process groups of their own, and they outlive it when it is killed. This small process
-adopts them (child subreaper), and ends all of them when the command ends or the `muster` that started it is gone.
+adopts them (child subreaper) and ends them when the command ends or the `muster` that started it is gone.
 Run as a script: `python supervisor.py LOG COMMAND...`; its standard input is a pipe that only `muster` holds open.
 """
 
@@ -19,8 +19,9 @@ _SET_CHILD_SUBREAPER = 36
 
 
 def main(log: str, *command: str) -> int:
+    """Run a command with its output in the log file; return its exit code."""
     ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Python's own handlers are needed: an ignored signal would be ignored by the command too.
+    # The handlers do nothing, but ignoring the signals instead would make the command ignore them too.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     with Path(log).open("ab") as out:
@@ -31,7 +32,7 @@ def main(log: str, *command: str) -> int:
 
 
 def _follow(child: subprocess.Popen[bytes]) -> int:
-    """Each byte from `muster` is one interrupt to pass on; the end of the pipe is the end of `muster`."""
+    """Wait for the command; pass on an interrupt for each byte from `muster`, and kill it when the pipe ends."""
     exited = os.pidfd_open(child.pid)
     while True:
         ready, _, _ = select.select([0, exited], [], [])
@@ -55,13 +56,13 @@ def _end_descendants() -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """Direct ones; those of a child that ends become ours."""
+    """Return the direct children; those of a child that ends are adopted."""
     return [int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent(stat) == pid]
 
 
 def _parent(stat: Path) -> int:
     try:
-        # The name in brackets may hold anything; the parent's id is the second field after it.
+        # The name in parentheses may hold any character; the parent's id is the second field after it.
         return int(stat.read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError):
         return 0

@@ -1,4 +1,4 @@
-"""The command line that a person can type here: `make` where it has the command, else the program in `.venv`."""
+"""Commands as a person can type them: with `make` if it has the command, otherwise with the program in `.venv`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import shlex
 
 from infra.home import DEFAULT_STACK
 
-_MADE = frozenset({"up", "status", "ssh", "submit", "fabric", "teardown", "demo", "check", "cost"})
-_NAMED = re.compile(r"\bmuster (up|status|teardown|bootstrap)\b")
-_SHELL = re.compile(r"\bmuster ssh ([a-z][a-z0-9-]*)")
+_MAKE_TARGETS = frozenset({"up", "status", "ssh", "submit", "fabric", "teardown", "demo", "check", "cost"})
+_STACK_COMMAND = re.compile(r"\bmuster (up|status|teardown|bootstrap)\b")
+_SSH_COMMAND = re.compile(r"\bmuster ssh ([a-z][a-z0-9-]*)")
 
 
 def typed(command: str, stack: str, *settings: str, then: str = "") -> str:
-    """`settings` are make's (`FORCE=1`); `then` is a command for a node, as it stands after the dashes."""
-    if command in _MADE and not then:
+    """Return the command line; `settings` are variables of make (`FORCE=1`), `then` is a command for a node."""
+    if command in _MAKE_TARGETS and not then:
         return " ".join(["make", command, *settings, *([] if stack == DEFAULT_STACK else [f"STACK={stack}"])])
-    words = [".venv/bin/muster", command, *([] if stack == DEFAULT_STACK else ["--stack", shlex.quote(stack)])]
-    return " ".join([*words, *(["--", then] if then else [])])
+    arguments = [".venv/bin/muster", command, *([] if stack == DEFAULT_STACK else ["--stack", shlex.quote(stack)])]
+    return " ".join([*arguments, *(["--", then] if then else [])])
 
 
 def retyped(text: str, stack: str) -> str:
-    """What was said by parts that do not know which stack they belong to."""
-    text = _SHELL.sub(lambda found: typed("ssh", stack, f"NODE={found[1]}"), text)
-    return _NAMED.sub(lambda found: typed(found[1], stack), text)
+    """Return a message with its muster commands rewritten for this stack."""
+    text = _SSH_COMMAND.sub(lambda match: typed("ssh", stack, f"NODE={match[1]}"), text)
+    return _STACK_COMMAND.sub(lambda match: typed(match[1], stack), text)

@@ -151,7 +151,7 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
         cluster=cluster.name,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
-        items=receipts.settle(map(_item, before), map(_item, after.found)),
+        items=receipts.mark_removed(map(_item, before), map(_item, after.found)),
         notes=(*notes, *_price_notes(cluster.deployment, after)),
         unseen=after.unseen,
     )

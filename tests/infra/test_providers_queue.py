@@ -152,7 +152,7 @@ BOTH = ("gpu-1", "gpu-2")
 
 def test_job_that_started_after_the_check_stops_the_change_and_only_our_nodes_are_resumed() -> None:
     queue = FakeQueue({"gpu-1": ["7"]})
-    with pytest.raises(Problem, match=r"jobs started on nodes that would go \(gpu-1: 7\)"):
+    with pytest.raises(Problem, match=r"jobs have started on nodes that would be removed \(gpu-1: 7\)"):
         guard._empty(queue, BOTH)
     assert queue.calls == [("drain", BOTH), ("jobs", BOTH), ("resume", ("gpu-1",))]
 
@@ -162,7 +162,7 @@ def test_resume_that_fails_does_not_hide_the_jobs(capsys: pytest.CaptureFixture[
         def resume(self, nodes: Sequence[str]) -> None:
             raise Problem("controller", f"Invalid node state specified for {nodes[0]}", "look")
 
-    with pytest.raises(Problem, match="jobs started on nodes that would go"):
+    with pytest.raises(Problem, match="jobs have started on nodes that would be removed"):
         guard._empty(Stubborn({"gpu-1": ["7"]}), BOTH)
     assert "warning: gpu-1 may still be drained: controller: Invalid node state" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.receipt import CacheEntry, Item, Receipt, save, settle
+from infra.receipt import CacheEntry, Item, Receipt, save, mark_removed
 
 BORN, NOW = "2026-01-01T10:00:00+00:00", "2026-01-01T11:30:00+00:00"
 
@@ -16,7 +16,7 @@ BORN, NOW = "2026-01-01T10:00:00+00:00", "2026-01-01T11:30:00+00:00"
 def test_what_is_still_there_was_not_removed_also_if_it_came_later() -> None:
     before = [Item("container", "a", BORN), Item("network", "n", BORN)]
     after = [Item("network", "n", BORN), Item("volume", "late")]
-    assert settle(before, after) == (
+    assert mark_removed(before, after) == (
         Item("container", "a", BORN, removed=True),
         Item("network", "n", BORN, removed=False),
         Item("volume", "late", "", removed=False),

@@ -1,4 +1,4 @@
-"""Dynamic Pulumi providers: importable, stateless, idempotent, addressed by name."""
+"""Dynamic Pulumi providers: stateless and idempotent, with resources addressed by name."""
 
 from infra.resources import orphan_watch
 

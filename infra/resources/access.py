@@ -1,4 +1,4 @@
-"""How people and tools reach a cluster: inventory, key, known hosts and ssh_config under MUSTER_HOME/<stack>."""
+"""The files for access to a cluster: inventory, key, known_hosts and ssh_config under MUSTER_HOME/<stack>."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _SSH_PORT = 22
 
 
 def files(folder: Path, inventory: Inventory, spec: ClusterSpec, private_key: str) -> Files:
-    """By name: content and mode."""
+    """Return the content and mode of each file, by name."""
     return {
         "inventory.json": (inventory.model_dump_json(indent=2) + "\n", 0o644),
         "id_ed25519": (private_key.rstrip("\n") + "\n", 0o600),
-        "known_hosts": ("".join(_known(n) for n in inventory.nodes), 0o644),
+        "known_hosts": ("".join(_known_host(n) for n in inventory.nodes), 0o644),
         "ssh_config": ("\n".join(_hosts(folder, inventory, spec)) + "\n", 0o644),
     }
 
 
-def write(folder: Path, wanted: Files) -> None:
-    """Each file whole or not at all, and the key never readable by others, not even for a moment."""
+def write(folder: Path, contents: Files) -> None:
+    """Write each file atomically, and the key without ever making it readable by others."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name, (content, mode) in wanted.items():
+    for name, (content, mode) in contents.items():
         new = folder / f".{name}.{os.getpid()}"
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
             file.write(content)
@@ -34,9 +34,9 @@ def write(folder: Path, wanted: Files) -> None:
         new.replace(folder / name)
 
 
-def stale(folder: Path, wanted: Files) -> list[str]:
-    """The files that are missing, or not as wanted."""
-    return [name for name, (content, mode) in wanted.items() if not _same(folder / name, content, mode)]
+def stale(folder: Path, contents: Files) -> list[str]:
+    """Return the files that are missing or differ."""
+    return [name for name, (content, mode) in contents.items() if not _same(folder / name, content, mode)]
 
 
 def _same(path: Path, content: str, mode: int) -> bool:
@@ -46,7 +46,7 @@ def _same(path: Path, content: str, mode: int) -> bool:
         return False
 
 
-def _known(node: Node) -> str:
+def _known_host(node: Node) -> str:
     address = node.address if node.ssh_port == _SSH_PORT else f"[{node.address}]:{node.ssh_port}"
     return f"{node.name},{address} {node.host_key}\n"
 

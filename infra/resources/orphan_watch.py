@@ -1,7 +1,8 @@
-"""Ends the provider process when the Pulumi engine that started it is gone, so that a killed `up` creates nothing more.
+"""End the provider process when the Pulumi engine that started it is gone, so that a killed `up` creates nothing more.
 
-The engine starts the provider through a shell that stays in between, so neither a signal nor a closed pipe tells it.
-What else the engine started (a language host, providers not yet in use) would stay for minutes or for ever; it goes."""
+The engine starts the provider through a shell, so the provider gets neither a signal nor a closed pipe when the engine
+dies. Other processes of the engine (a language host, unused providers) could stay for ever; they are ended too.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _ENGINE = "pulumi"
 
 
 def start_in_provider_process() -> None:
-    """Does nothing in the Pulumi program, in tests and in commands: only `python -m pulumi.dynamic` is watched."""
+    """Start the watch in `python -m pulumi.dynamic`; do nothing in the Pulumi program, in tests and in commands."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or spec.name != "pulumi.dynamic.__main__":
         return
@@ -31,15 +32,15 @@ def _watch() -> None:
     while chain and all(_parent(child) == parent for child, parent in chain):
         started = _descendants(chain[-1][1]) or started
         time.sleep(_PERIOD_S)
-    for pid, born in started.items():
-        if pid != os.getpid() and _born(pid) == born:
+    for pid, start_time in started.items():
+        if pid != os.getpid() and _start_time(pid) == start_time:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
     os._exit(1)
 
 
 def _ancestors_to_engine() -> list[tuple[int, int]]:
-    """(child, parent) pairs from this process up to the engine; empty where no engine is above."""
+    """Return (child, parent) pairs from this process up to the engine; empty if there is no engine."""
     chain, child = [], os.getpid()
     while (parent := _parent(child)) > 1:
         chain.append((child, parent))
@@ -50,27 +51,27 @@ def _ancestors_to_engine() -> list[tuple[int, int]]:
 
 
 def _descendants(pid: int) -> dict[int, str]:
-    """Ids of all processes below one, each with the moment it was born: ids are used again."""
-    found: dict[int, str] = {}
+    """Return the ids of all descendants, each with its start time, because ids are reused."""
+    start_times: dict[int, str] = {}
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, file.read_text().split()):
-                found[child] = _born(child)
-                found |= _descendants(child)
-    return found
+                start_times[child] = _start_time(child)
+                start_times |= _descendants(child)
+    return start_times
 
 
 def _parent(pid: int) -> int:
-    """0 where there is no such process; a dead parent's children belong to another one."""
+    """Return the parent's id, 0 if there is no such process; children of a dead process get another parent."""
     return int(_stat(pid)[1])
 
 
-def _born(pid: int) -> str:
+def _start_time(pid: int) -> str:
     return _stat(pid)[19]
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on: the name before them may hold anything."""
+    """Return the fields of /proc/PID/stat from the third on; the name before them may hold any character."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

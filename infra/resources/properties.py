@@ -1,4 +1,4 @@
-"""Property bags as Pulumi hands them to a provider: what differs between two, leaving out what is not known yet."""
+"""The properties that Pulumi passes to a provider, and how to compare them when some are not available yet."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ Properties = dict[str, Any]
 
 
 def changed(olds: Mapping[str, Any], news: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
-    """The keys whose values differ. A value that a preview does not know yet counts as unchanged."""
+    """Return the keys whose values differ; a value that a preview does not have yet counts as unchanged."""
     return [key for key in keys if not unknown(news.get(key)) and olds.get(key) != news.get(key)]
 
 
 def unknown(value: object) -> bool:
+    """Return whether a value, or a part of it, is not available before the resources exist."""
     if isinstance(value, dict):
         return any(unknown(item) for item in value.values())
     if isinstance(value, list):

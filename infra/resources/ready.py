@@ -1,4 +1,4 @@
-"""The ready gate as a resource: its `ready` output exists only once a job has crossed the nodes and summed right."""
+"""The ready gate as a resource: its `ready` output exists once a job on all nodes has computed the right sum."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from infra.resources.properties import Properties, unknown
 from slurm import gate
 
 STEP = "gate"
-# The gate keeps its own time and says more when it gives up; this only ends a connection that hangs.
+# The gate has its own timeouts with better messages; these only end a connection that hangs.
 ANSWER_S = 300.0
 ANSWER_PER_NODE_S = 5.0
 
 
 class ReadyGateProvider(ResourceProvider):
-    """Inputs: inventory (JSON), environment, user, applied, ssh_private_key (secret, never kept)."""
+    """The provider of ReadyGate. Inputs: those of ReadyArgs; the private key is never stored."""
 
     serialize_as_secret_always = False
 
@@ -34,7 +34,7 @@ class ReadyGateProvider(ResourceProvider):
         return CreateResult(f"ready-{inventory.cluster}", _pass(props, proven=()))
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
-        # What a preview does not know yet comes from machines that are about to change.
+        # Values that a preview does not have yet come from machines that are about to change.
         coming = unknown({key: news.get(key) for key in _DECISIVE})
         # Nodes that were left out may be back.
         away = bool((olds.get("ready") or {}).get("left_out"))
@@ -46,17 +46,21 @@ class ReadyGateProvider(ResourceProvider):
 
 @dataclass(frozen=True)
 class ReadyArgs:
+    """The inputs of the ready gate."""
+
     inventory: pulumi.Input[str]
     environment: pulumi.Input[str]
     """Path of the training environment on the nodes."""
     user: pulumi.Input[str]
-    """Who runs the job: people will not be root either."""
+    """The user who runs the job, not root, as for people's jobs."""
     applied: pulumi.Input[str]
     """Changes whenever bootstrap has changed the cluster's configuration."""
     ssh_private_key: pulumi.Input[str]
 
 
 class ReadyGate(Resource, module="muster", name="ReadyGate"):
+    """The proof that a cluster runs jobs across its nodes."""
+
     ready: pulumi.Output[dict[str, Any]]
 
     def __init__(self, name: str, args: ReadyArgs, opts: pulumi.ResourceOptions) -> None:
@@ -67,7 +71,7 @@ _DECISIVE = ("inventory", "environment", "user", "applied")
 
 
 def fingerprint(props: Properties) -> str:
-    """What the gate's answer depends on: the same machines, groups, software and configuration need no second job."""
+    """Return a hash of machines, groups, software and configuration: the gate runs again when it changes."""
     inventory = _inventory(props)
     nodes = sorted((n.name, n.group or "", n.machine_id, n.address, n.fabric) for n in inventory.nodes)
     what = [nodes, props["environment"], props["user"], props["applied"]]
@@ -75,7 +79,7 @@ def fingerprint(props: Properties) -> str:
 
 
 def proven(olds: Properties, new: Inventory) -> tuple[str, ...]:
-    """Nodes that passed before and are still the same machines; one that was left out has to pass again."""
+    """Return the nodes that passed before on the same machines; nodes that were left out have to pass again."""
     ready = olds.get("ready") or {}
     passed = {*ready.get("tested", ()), *ready.get("proven_earlier", ())}
     before = {n.name: n.machine_id for n in _inventory(olds).compute if n.name in passed}
@@ -90,8 +94,8 @@ def _pass(props: Properties, proven: tuple[str, ...]) -> Properties:
         ready = gate.check(run, inventory, props["environment"], props["user"], _report, proven=proven)
     finally:
         transport.close()
-    kept = {key: props[key] for key in _DECISIVE}
-    return kept | {"fingerprint": fingerprint(props), "ready": ready.as_output()}
+    inputs = {key: props[key] for key in _DECISIVE}
+    return inputs | {"fingerprint": fingerprint(props), "ready": ready.as_output()}
 
 
 def _runner(transport: SshTransport, timeout: float) -> Callable[[str], Completed]:

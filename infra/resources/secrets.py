@@ -1,4 +1,4 @@
-"""What only this cluster may know: its SSH key, Slurm's authentication key, the accounting database's password."""
+"""The secrets of a cluster: its SSH key, Slurm's authentication key and the accounting database's password."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _PRIVATE = ["ssh_private_key", "slurm_key", "db_password"]
 
 
 class ClusterSecretsProvider(ResourceProvider):
-    """Inputs: cluster."""
+    """The provider of ClusterSecrets. Inputs: cluster."""
 
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
         key = ssh_key.generate(f"muster {props['cluster']}")
-        made = {
+        generated = {
             "ssh_private_key": key.private,
             "ssh_public_key": key.public,
             "slurm_key": base64.b64encode(secrets.token_bytes(_SLURM_KEY_BYTES)).decode(),
             "db_password": secrets.token_hex(_PASSWORD_BYTES),
         }
-        return CreateResult(f"secrets-{props['cluster']}", props | made)
+        return CreateResult(f"secrets-{props['cluster']}", props | generated)
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
         replaces = changed(olds, news, ("cluster",))
@@ -37,6 +37,8 @@ class ClusterSecretsProvider(ResourceProvider):
 
 
 class ClusterSecrets(Resource, module="muster", name="ClusterSecrets"):
+    """The secrets of a cluster, generated when it is created."""
+
     ssh_private_key: pulumi.Output[str]
     ssh_public_key: pulumi.Output[str]
     slurm_key: pulumi.Output[str]

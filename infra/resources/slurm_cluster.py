@@ -1,4 +1,4 @@
-"""The Slurm cluster on the nodes as one Pulumi resource: bootstrap is its create and update, drift its refresh."""
+"""Slurm on the nodes as a Pulumi resource: create and update run the bootstrap, refresh looks for drift."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from infra.resources.properties import Properties, changed
 
 _INPUTS = ("inventory", "spec", "stack", "bundle", "ssh_private_key", "slurm_key", "db_password")
 _SECRET = ["ssh_private_key", "slurm_key", "db_password"]
-# A refresh asks nodes that may be gone; it must not wait for them as long as a bootstrap does.
+# A refresh connects to nodes that may be gone, so it waits for less time than a bootstrap.
 _REFRESH_DEADLINE_S = 5.0
 
 
 class SlurmClusterProvider(ResourceProvider):
-    """Inputs: SlurmClusterArgs."""
+    """The provider of SlurmCluster. Inputs: SlurmClusterArgs."""
 
     serialize_as_secret_always = False
 
@@ -54,6 +54,8 @@ class SlurmClusterProvider(ResourceProvider):
 
 @dataclass(frozen=True)
 class SlurmClusterArgs:
+    """The inputs of a Slurm cluster."""
+
     inventory: pulumi.Input[str]
     spec: str
     stack: str
@@ -64,12 +66,14 @@ class SlurmClusterArgs:
 
 
 class SlurmCluster(Resource, module="muster", name="SlurmCluster"):
+    """Slurm, configured and running on the nodes."""
+
     applied_at: pulumi.Output[str]
     changed: pulumi.Output[int]
     inventory_fingerprint: pulumi.Output[str]
     pending: pulumi.Output[list[str]]
     environment: pulumi.Output[str]
-    """Where the training environment is on the nodes."""
+    """Path of the training environment on the nodes."""
 
     def __init__(self, name: str, args: SlurmClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         outputs = {
@@ -85,7 +89,7 @@ class SlurmCluster(Resource, module="muster", name="SlurmCluster"):
 
 
 def bundle_digest(spec: ClusterSpec) -> str:
-    """The `bundle` input: changes when what is shipped to the nodes does."""
+    """Return the `bundle` input, which changes when the files for the nodes change."""
     root = Home.of(os.environ).repo
     lock = (root / spec.software.training_lock).read_bytes()
     return pack_shared(root, sha256(lock).hexdigest()).digest
@@ -95,12 +99,12 @@ def _bootstrap(props: Properties) -> Properties:
     desired, connect = _desired(props), _connect(props, CONNECT_DEADLINE_S)
     folder = Home.of(os.environ).stack(props["stack"]).folder
     access.write(folder, access.files(folder, desired.inventory, desired.spec, props["ssh_private_key"]))
-    kept = SharedConnections(connect)
+    connections = SharedConnections(connect)
     try:
-        outcome = apply(desired, kept.connect)
-        _verify(desired, kept)
+        outcome = apply(desired, connections.connect)
+        _verify(desired, connections)
     finally:
-        kept.close()
+        connections.close()
     return {
         "applied_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "changed": outcome.changed,
@@ -110,27 +114,27 @@ def _bootstrap(props: Properties) -> Properties:
     }
 
 
-def _verify(desired: Desired, kept: SharedConnections) -> None:
+def _verify(desired: Desired, connections: SharedConnections) -> None:
     controller = desired.inventory.controller.name
     emit(Event("bootstrap", controller, VERIFY, "start"))
-    failed = verify(desired, kept.connect)
-    for one in failed:
-        emit(Event("bootstrap", one.node, VERIFY, "failed", f"{one.check}: {one.line}"))
+    failed = verify(desired, connections.connect)
+    for failure in failed:
+        emit(Event("bootstrap", failure.node, VERIFY, "failed", f"{failure.check}: {failure.line}"))
     if failed:
         raise failed[0].error()
     emit(Event("bootstrap", controller, VERIFY, "ok"))
 
 
 def _pending(props: Properties) -> list[str]:
-    """What a refresh finds different, in words. Nothing here may fail: a broken cluster must still be refreshed."""
+    """Describe the drift that a refresh finds; never fail, because a broken cluster must still be refreshed."""
     try:
         desired = _desired(props)
     except (OSError, ValueError) as problem:
-        return [f"what the cluster was made from cannot be read any more ({type(problem).__name__})"]
+        return [f"the inputs of the cluster cannot be read ({type(problem).__name__})"]
     folder = Home.of(os.environ).stack(props["stack"]).folder
-    wanted = access.files(folder, desired.inventory, desired.spec, props["ssh_private_key"])
-    lost = [f"access file {name} is missing or changed" for name in access.stale(folder, wanted)]
-    return lost + [str(one) for one in find_drift(desired, _connect(props, _REFRESH_DEADLINE_S))]
+    contents = access.files(folder, desired.inventory, desired.spec, props["ssh_private_key"])
+    lost = [f"access file {name} is missing or changed" for name in access.stale(folder, contents)]
+    return lost + [str(drift) for drift in find_drift(desired, _connect(props, _REFRESH_DEADLINE_S))]
 
 
 def _desired(props: Properties) -> Desired:

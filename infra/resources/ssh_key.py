@@ -1,4 +1,4 @@
-"""Ed25519 key pairs in OpenSSH's own formats, for clusters and for the hosts in them."""
+"""Ed25519 key pairs in OpenSSH's formats, for clusters and their hosts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 @dataclass(frozen=True)
 class SshKey:
+    """A key pair."""
+
     private: str
     public: str
 
 
 def generate(comment: str) -> SshKey:
+    """Return a new key pair."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

@@ -10,7 +10,7 @@ from cluster.catalog.prices import HOURS_PER_MONTH
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the cost table: a number of identical items (minimum and maximum) and what they cost."""
+    """A row of the cost table: a number of identical items (minimum and maximum) and their cost."""
 
     part: str
     """The property it comes from, as in the stack file."""

@@ -15,7 +15,7 @@ DAEMONS = ("slurmctld", "slurmdbd", "mariadb")
 _MARK = "---muster---"
 _PARTS = 4
 _MOST_JOBS = 100
-# Nodes that say the same are one line, and the queue has an end: what comes back through Run Command is short.
+# Equal nodes share a line and the queue is cut off, because the output of AWS Run Command is limited.
 SCRIPT = f"""
 {LIST_NODES} 2>&1; echo {_MARK}
 jobs=$({LIST_JOBS} 2>&1)
@@ -27,7 +27,7 @@ for unit in {" ".join(DAEMONS)}; do echo "$unit|$(systemctl is-active $unit)"; d
 
 @dataclass(frozen=True)
 class Machine:
-    """`state` is the word of Docker or EC2, `gone`, or `off`: one that comes when a job needs it."""
+    """A node's machine; `state` is that of Docker or EC2, `gone`, or `off` if it starts when a job needs it."""
 
     state: str
     up_s: float | None = None
@@ -37,16 +37,20 @@ class Machine:
 
 @dataclass(frozen=True)
 class SlurmNode:
+    """A node as Slurm reports it."""
+
     state: str
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class Slurm:
+    """The state of Slurm as the controller reports it."""
+
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
     jobs: tuple[ListedJob, ...] = ()
     more_jobs: int = 0
-    """That are not among them."""
+    """Number of jobs that are not in `jobs`."""
     daemons: dict[str, str] = field(default_factory=dict)
     problem: str = ""
     """Why the controller could not be asked."""
@@ -54,18 +58,20 @@ class Slurm:
 
 @dataclass(frozen=True)
 class Facts:
+    """The state of a cluster."""
+
     inventory: Inventory
     nodes: tuple[Node, ...]
-    """Those of the inventory, and those that are launched by name."""
+    """Nodes of the inventory, and those that Slurm launches."""
     machines: dict[str, Machine]
     slurm: Slurm
 
 
 def parse(text: str) -> Slurm:
-    """What SCRIPT says; half of it is no answer."""
+    """Return the state of Slurm from the output of SCRIPT."""
     parts = [part.strip().splitlines() for part in re.split(rf"^{_MARK}$", text, flags=re.MULTILINE)]
     if len(parts) != _PARTS:
-        return Slurm(problem="its answer is not whole")
+        return Slurm(problem="its answer is incomplete")
     nodes, jobs, total, daemons = parts
     errors = [line for line in (*nodes, *jobs) if "error" in line and "|" not in line]
     return Slurm(

@@ -57,7 +57,7 @@ def test_a_refresh_of_a_cluster_that_is_gone_reports_it_without_failing(
 
 def test_a_refresh_with_a_spec_that_no_longer_parses_does_not_fail(props: dict[str, object]) -> None:
     result = SlurmClusterProvider().read("id", props | {"spec": "{}"})
-    assert result.outs["pending"] == ["what the cluster was made from cannot be read any more (ValidationError)"]
+    assert result.outs["pending"] == ["the inputs of the cluster cannot be read (ValidationError)"]
 
 
 def test_the_bundle_is_the_same_for_the_same_files() -> None:

@@ -54,4 +54,4 @@ def test_another_stack_of_this_home_is_named() -> None:
 
 
 def test_what_nobody_of_muster_made_is_not_touched() -> None:
-    assert "no stack of muster made it" in refusal({})
+    assert "was not created by muster" in refusal({})

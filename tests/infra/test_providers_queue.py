@@ -153,7 +153,7 @@ BOTH = ("gpu-1", "gpu-2")
 def test_job_that_started_after_the_check_stops_the_change_and_only_our_nodes_are_resumed() -> None:
     queue = FakeQueue({"gpu-1": ["7"]})
     with pytest.raises(Problem, match=r"jobs have started on nodes that would be removed \(gpu-1: 7\)"):
-        guard._empty(queue, BOTH)
+        guard._drain(queue, BOTH)
     assert queue.calls == [("drain", BOTH), ("jobs", BOTH), ("resume", ("gpu-1",))]
 
 
@@ -163,29 +163,29 @@ def test_resume_that_fails_does_not_hide_the_jobs(capsys: pytest.CaptureFixture[
             raise Problem("controller", f"Invalid node state specified for {nodes[0]}", "look")
 
     with pytest.raises(Problem, match="jobs have started on nodes that would be removed"):
-        guard._empty(Stubborn({"gpu-1": ["7"]}), BOTH)
+        guard._drain(Stubborn({"gpu-1": ["7"]}), BOTH)
     assert "warning: gpu-1 may still be drained: controller: Invalid node state" in capsys.readouterr().err
 
 
 def test_idle_nodes_stay_drained() -> None:
     queue = FakeQueue({})
-    guard._empty(queue, BOTH)
+    guard._drain(queue, BOTH)
     assert queue.calls == [("drain", BOTH), ("jobs", BOTH)]
 
 
 def test_force_gives_the_jobs_back_to_the_queue_once_no_new_ones_can_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(guard.FORCE, "1")
     queue = FakeQueue({"gpu-1": ["7"]})
-    guard._empty(queue, BOTH)
+    guard._drain(queue, BOTH)
     assert queue.calls == [("drain", BOTH), ("requeue", BOTH)]
 
 
 def test_force_goes_on_without_an_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     queue = UnknownQueue("no slurmctld runs on the controller")
     with pytest.raises(Problem, match="gpu-1, gpu-2 cannot be drained: no slurmctld runs on the controller"):
-        guard._empty(queue, BOTH)
+        guard._drain(queue, BOTH)
     monkeypatch.setenv(guard.FORCE, "1")
-    guard._empty(queue, BOTH)
+    guard._drain(queue, BOTH)
     assert "warning: groups: gpu-1, gpu-2 cannot be drained" in capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.receipt import CacheEntry, Item, Receipt, save, mark_removed
+from infra.receipt import CacheEntry, Item, Receipt, mark_removed, save
 
 BORN, NOW = "2026-01-01T10:00:00+00:00", "2026-01-01T11:30:00+00:00"
 

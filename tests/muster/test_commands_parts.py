@@ -68,7 +68,7 @@ def test_a_controller_that_does_not_answer_is_a_problem_not_an_empty_queue() -> 
 
 def test_half_an_answer_of_the_controller_is_a_problem() -> None:
     for cut in ("", SINFO, SINFO + SQUEUE, SINFO + SQUEUE + TOTAL.replace("---muster---\n", "")):
-        assert parse(cut).problem == "its answer is not whole"
+        assert parse(cut).problem == "its answer is incomplete"
     odd = SQUEUE.replace("train", "---muster---")
     assert [job.name for job in parse(SINFO + odd + TOTAL + UNITS).jobs] == ["---muster---", "a"]
 

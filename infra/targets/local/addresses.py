@@ -1,4 +1,4 @@
-"""Which node gets which address: the same name keeps its address for as long as it exists. Pure."""
+"""The addresses of nodes: a node keeps its address for as long as it exists. All functions are pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 from cluster import names
 
 POOL = IPv4Network("10.88.0.0/16")
-"""Where a cluster that names no range of its own finds one."""
+"""The range from which clusters without `network.cidr` get a free /24."""
 
 _WELL_KNOWN = {names.CONTROLLER: 10, names.LOGIN: 11}
 _FIRST_OTHER = 20
@@ -19,48 +19,50 @@ class NoAddressLeft(ValueError):
     """The address range holds fewer addresses than there are nodes."""
 
 
-def assign(old: Mapping[str, str], wanted: Sequence[str], cidr: str) -> dict[str, str]:
-    """Addresses by node name. What `old` gave away goes to no other name in the same step: a node that leaves is
-    removed only after the new ones were made."""
+def assign(old: Mapping[str, str], node_names: Sequence[str], cidr: str) -> dict[str, str]:
+    """Return addresses by node name.
+
+    An address in `old` is not given to another node: old nodes are removed only after new ones are created.
+    """
     network = IPv4Network(cidr)
-    kept = {name: old[name] for name in wanted if name in old and IPv4Address(old[name]) in network}
-    taken = {IPv4Address(address) for address in (*old.values(), *kept.values())}
-    given = dict(kept)
-    for name in wanted:
+    unchanged = {name: old[name] for name in node_names if name in old and IPv4Address(old[name]) in network}
+    taken = {IPv4Address(address) for address in (*old.values(), *unchanged.values())}
+    given = dict(unchanged)
+    for name in node_names:
         if name in given:
             continue
         address = _first_free(name, network, taken)
         if address is None:
             raise NoAddressLeft(
-                f"network.cidr: {cidr} has no address left for {name} ({len(wanted)} nodes wanted). "
-                f"Fix: a larger range, or fewer nodes"
+                f"network.cidr: {cidr} has no address left for {name} ({len(node_names)} nodes). "
+                f"Fix: use a larger range, or fewer nodes"
             )
         taken.add(address)
         given[name] = str(address)
-    return {name: given[name] for name in wanted}
+    return {name: given[name] for name in node_names}
 
 
 def first_free(taken: Iterable[IPv4Network]) -> str | None:
-    """The first /24 of the pool that overlaps nothing of `taken`."""
+    """Return the first /24 of the pool that overlaps no range in `taken`; None if there is none."""
     used = tuple(taken)
     return next((str(c) for c in POOL.subnets(new_prefix=24) if not any(c.overlaps(u) for u in used)), None)
 
 
 def holder(cidr: str, taken: Mapping[str, IPv4Network]) -> str | None:
-    """The name of what already uses a part of `cidr`."""
-    wanted = IPv4Network(cidr)
-    return next((name for name, network in taken.items() if wanted.overlaps(network)), None)
+    """Return the name of the first range in `taken` that overlaps `cidr`; None if there is none."""
+    requested = IPv4Network(cidr)
+    return next((name for name, network in taken.items() if requested.overlaps(network)), None)
 
 
 def routes(table: str) -> dict[str, IPv4Network]:
-    """Ranges that this machine reaches already, from the text of /proc/net/route; the default route is not one."""
-    found = {}
+    """Return the ranges that this machine routes, except the default route, from the text of /proc/net/route."""
+    ranges = {}
     for line in table.splitlines()[1:]:
         interface, destination, *_, mask, _mtu, _window, _irtt = line.split()
         network = IPv4Network(f"{_little_endian(destination)}/{_little_endian(mask)}", strict=False)
         if network.prefixlen:
-            found[f"the route to {network} on {interface}"] = network
-    return found
+            ranges[f"the route to {network} on {interface}"] = network
+    return ranges
 
 
 def _first_free(name: str, network: IPv4Network, taken: set[IPv4Address]) -> IPv4Address | None:

@@ -1,4 +1,4 @@
-"""What outlives a cluster on purpose, with sizes; and how to drop it."""
+"""The caches that outlive clusters: their sizes and their removal."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from infra.home import Home
 from infra.receipt import CacheEntry
 from infra.targets.local import docker_engine as engine_client
 
-# What set-up puts into MUSTER_CACHE, which may be a folder that others use too. Its lock and the process id of an
-# engine it started stay: both may be in use.
+# What set-up puts into MUSTER_CACHE, a folder that may hold other files. Its lock and the process id of an engine
+# that it started are not removed: both may be in use.
 _OURS = ("pulumi", "tmp", "logs", "env.json")
 
 
 def caches(home: Home) -> tuple[CacheEntry, ...]:
+    """Return the images, volumes and folders that all clusters share."""
     with engine_client.asking("caches") as api:
         return (*_images(api), *_volumes(api), *_folders(home))
 
 
 def drop(home: Home) -> tuple[CacheEntry, ...]:
-    """Removes them all; refuses while a cluster uses one."""
+    """Remove all caches and return them; raise Stop while a cluster uses them."""
     with engine_client.asking("caches") as api:
         users = [c["Names"][0].lstrip("/") for c in api.containers(all=True, filters={"label": names.CLUSTER})]
         if users:
             raise Stop(f"caches are in use by {len(users)} nodes: {', '.join(sorted(users)[:5])}", "make teardown")
         gone = caches(home)
-        for kept in gone:
-            if kept.what.endswith("image"):
-                api.remove_image(kept.name, force=True)
-            elif kept.what.endswith("volume"):
-                api.remove_volume(kept.name, force=True)
+        for entry in gone:
+            if entry.what.endswith("image"):
+                api.remove_image(entry.name, force=True)
+            elif entry.what.endswith("volume"):
+                api.remove_volume(entry.name, force=True)
     remove_tools(home)
     return gone
 
 
 def remove_tools(home: Home) -> None:
-    """What set-up made, and the folder itself where nothing else is in it."""
+    """Remove the files of set-up, and the folder itself if it is then empty."""
     for path in _tools(home):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -52,15 +53,15 @@ def remove_tools(home: Home) -> None:
 
 
 def _images(api: Any) -> list[CacheEntry]:
-    found = {tag: image["Size"] for image in api.images() for tag in image["RepoTags"] or []}
-    wanted = {names.IMAGE: "node image", names.BASE_IMAGE: "base image"}
-    return [CacheEntry(what, name, found[name]) for name, what in wanted.items() if name in found]
+    sizes = {tag: image["Size"] for image in api.images() for tag in image["RepoTags"] or []}
+    titles = {names.IMAGE: "node image", names.BASE_IMAGE: "base image"}
+    return [CacheEntry(title, name, sizes[name]) for name, title in titles.items() if name in sizes]
 
 
 def _volumes(api: Any) -> list[CacheEntry]:
-    """Docker measures volumes only with everything else, in seconds: the files are measured instead."""
-    found = [v for v in api.volumes()["Volumes"] or [] if v["Name"] == names.ENV_CACHE_VOLUME]
-    return [CacheEntry("training environment volume", v["Name"], _tree_size(Path(v["Mountpoint"]))) for v in found]
+    """Return the cached volumes; their files are measured because Docker takes seconds to measure everything."""
+    volumes = [v for v in api.volumes()["Volumes"] or [] if v["Name"] == names.ENV_CACHE_VOLUME]
+    return [CacheEntry("training environment volume", v["Name"], _tree_size(Path(v["Mountpoint"]))) for v in volumes]
 
 
 def _folders(home: Home) -> list[CacheEntry]:

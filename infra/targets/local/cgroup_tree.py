@@ -1,6 +1,7 @@
 """The groups that nodes leave in the host's cgroup2 tree on hybrid cgroup v1 hosts: `muster/<cluster>/<node>`.
 
-On such a host the node's first process makes its own, and the engine, which knows nothing of it, leaves it behind."""
+On such a host the first process of a node creates its group, and the engine, which does not know it, never removes it.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +32,24 @@ _LIST = 'find "$ROOT/muster/$CLUSTER" -maxdepth 1 -type d -printf "%f\\n" 2>/dev
 
 
 def remove_node(cluster: str, node: str) -> None:
-    """Nothing to do is fine; a group that stays busy is left for `groups` to tell."""
+    """Remove the group of a node, if it exists; `groups` still lists it if it stays busy."""
     _until_gone(_REMOVE_NODE, cluster, node)
 
 
 def remove_cluster(cluster: str) -> None:
-    """Only once no node of the cluster is being made: its first process creates its group below this one."""
+    """Remove the group of a cluster; call it only when no node is being created, as nodes create groups below it."""
     _until_gone(_REMOVE_CLUSTER, cluster, "")
 
 
 def groups(cluster: str) -> list[str]:
-    """Paths below the cgroup2 tree's root, the nodes' first, the cluster's own last."""
+    """Return the groups of a cluster as paths below the root of the tree: those of nodes first, its own last."""
     code, out = _run(_LIST, cluster, "")
     nodes = sorted(name for name in out.split() if code == 0 and name != cluster)
     return [f"muster/{cluster}/{node}" for node in nodes] + ([f"muster/{cluster}"] if cluster in out.split() else [])
 
 
 def _until_gone(script: str, cluster: str, node: str) -> None:
-    # The kernel lets go of the processes of a removed container a moment after the engine reports it gone.
+    # The kernel releases the processes of a container shortly after the engine reports its removal.
     for _ in range(_TRIES):
         code, _out = _run(script, cluster, node)
         if code == 0:
@@ -76,7 +77,7 @@ def _run(script: str, cluster: str, node: str) -> tuple[int, str]:
 
 
 def _in_helper(script: str, variables: dict[str, str]) -> tuple[int, str]:
-    """For users who may use the engine but are not root: a container of the node image that sees the host's tree."""
+    """Run the script in a container that sees the host's tree, for users of the engine who are not root."""
     api = engine_client.connect()
     labels = {names.CLUSTER: variables["CLUSTER"]}
     helper = api.create_container(

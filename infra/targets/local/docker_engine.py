@@ -1,4 +1,4 @@
-"""The Docker engine: one connection per thread, and what it refuses said so that one can act on it."""
+"""The Docker engine: a connection per thread, and its errors with a fix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _local = threading.local()
 
 @dataclass(frozen=True)
 class Engine:
-    """What decides how a node container is made."""
+    """The properties of the engine that decide how node containers are created."""
 
     cgroup_version: int
     major: int
@@ -41,7 +41,7 @@ class Engine:
 
 
 def connect() -> docker.APIClient:
-    """This thread's connection to the engine."""
+    """Return this thread's connection to the engine."""
     if not hasattr(_local, "api"):
         _local.api = _open()
     api: docker.APIClient = _local.api
@@ -50,50 +50,52 @@ def connect() -> docker.APIClient:
 
 @cache
 def engine() -> Engine:
+    """Return the properties of the engine."""
     info = connect().info()
     return Engine(cgroup_version=int(info.get("CgroupVersion") or 1), major=int(info["ServerVersion"].split(".")[0]))
 
 
 @contextmanager
 def asking(where: str) -> Iterator[docker.APIClient]:
-    """The engine, for work on `where`: what it refuses comes out as a Problem there."""
+    """Yield the connection for work on `where`; raise the engine's errors as Problem there."""
     try:
         yield connect()
     except APIError as refused:
         raise Problem(
-            where, f"Docker refused: {refused.explanation}", "correct what it names, then run it again"
+            where, f"Docker refused: {refused.explanation}", "fix what the message names, then run it again"
         ) from refused
     except requests.exceptions.ConnectionError as lost:
         raise _unreachable() from lost
 
 
 def labels(cluster: str, stack: str, tags: Mapping[str, str]) -> dict[str, str]:
-    made = names.labels(cluster, stack, datetime.now(UTC).isoformat(timespec="seconds"))
-    return dict(tags) | made | names.home_labels(Home.of(os.environ).root)
+    """Return the labels of a resource: the tags of the spec, and those by which muster identifies it."""
+    own = names.labels(cluster, stack, datetime.now(UTC).isoformat(timespec="seconds"))
+    return dict(tags) | own | names.home_labels(Home.of(os.environ).root)
 
 
-def foreign(found: Mapping[str, str] | None) -> bool:
-    """Whether another MUSTER_HOME made it. What carries no such label is nobody else's."""
-    home = (found or {}).get(names.HOME)
+def foreign(labels_on_it: Mapping[str, str] | None) -> bool:
+    """Return whether the labels name another MUSTER_HOME; a resource without that label is not foreign."""
+    home = (labels_on_it or {}).get(names.HOME)
     return home is not None and home != names.home_labels(Home.of(os.environ).root)[names.HOME]
 
 
-def check_owner(kind: str, name: str, found: Mapping[str, str] | None, cluster: str, stack: str) -> None:
-    """What carries our name but another owner's label is not touched."""
-    found = found or {}
-    if found.get(names.CLUSTER) == cluster and found.get(names.STACK) == stack and not foreign(found):
+def check_owner(kind: str, name: str, labels_on_it: Mapping[str, str] | None, cluster: str, stack: str) -> None:
+    """Raise Problem if a resource with the name of ours has the labels of another owner."""
+    present = labels_on_it or {}
+    if present.get(names.CLUSTER) == cluster and present.get(names.STACK) == stack and not foreign(present):
         return
-    if names.STACK not in found:
+    if names.STACK not in present:
         raise Problem(
             "name",
-            f"the Docker {kind} {name} exists already and no stack of muster made it",
+            f"the Docker {kind} {name} exists already and was not created by muster",
             f"remove it with `docker {kind} rm {name}`, or give the cluster another name",
         )
-    owner, home = found[names.STACK], found.get(names.HOME_PATH, "")
+    owner, home = present[names.STACK], present.get(names.HOME_PATH, "")
     whose = f"stack {owner}, not to stack {stack}"
-    if foreign(found) and owner == stack:
+    if foreign(present) and owner == stack:
         whose = f"stack {owner} of another checkout, whose MUSTER_HOME is {home}"
-    there = f"MUSTER_HOME={shlex.quote(home)} " if foreign(found) else ""
+    there = f"MUSTER_HOME={shlex.quote(home)} " if foreign(present) else ""
     raise Problem(
         "name",
         f"{cluster} is in use: the Docker {kind} {name} belongs to {whose}",

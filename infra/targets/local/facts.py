@@ -1,4 +1,4 @@
-"""Facts of a cluster on this machine: containers from Docker, Slurm from the controller over SSH."""
+"""The state of a cluster on this machine: containers from Docker, Slurm from the controller over SSH."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from infra.targets.facts import SCRIPT, Facts, Machine, Slurm, parse
 from infra.targets.local import docker_engine as engine_client
 
 
-def gather(known: Inventory, stack: StackHome) -> Facts:
-    machines = _machines(known)
-    controller = machines[known.controller.name]
+def gather(inventory: Inventory, stack: StackHome) -> Facts:
+    """Return the state of containers, nodes and queue."""
+    machines = _machines(inventory)
+    controller = machines[inventory.controller.name]
     if controller.state != "running":
         problem = f"the controller's container is {controller.state}"
-        return Facts(known, known.nodes, machines, Slurm(problem=problem))
-    return Facts(known, known.nodes, machines, _ask_slurm(stack, known.controller.name))
+        return Facts(inventory, inventory.nodes, machines, Slurm(problem=problem))
+    return Facts(inventory, inventory.nodes, machines, _ask_slurm(stack, inventory.controller.name))
 
 
-def _machines(known: Inventory) -> dict[str, Machine]:
-    with engine_client.asking(f"cluster {known.cluster}") as api:
-        found = {node.name: _inspected(api, names.container(known.cluster, node.name)) for node in known.nodes}
+def _machines(inventory: Inventory) -> dict[str, Machine]:
+    with engine_client.asking(f"cluster {inventory.cluster}") as api:
+        states = {n.name: _inspect(api, names.container(inventory.cluster, n.name)) for n in inventory.nodes}
     now = datetime.now(UTC)
-    return {name: _machine(state, now) for name, state in found.items()}
+    return {name: _machine(state, now) for name, state in states.items()}
 
 
 def _ask_slurm(stack: StackHome, controller: str) -> Slurm:
@@ -44,17 +45,17 @@ def _ask_slurm(stack: StackHome, controller: str) -> Slurm:
     return parse(done.stdout)
 
 
-def _inspected(api: docker.APIClient, container: str) -> Any:
+def _inspect(api: docker.APIClient, container: str) -> Any:
     try:
         return api.inspect_container(container)
     except NotFound:
         return None
 
 
-def _machine(found: Any, now: datetime) -> Machine:
-    if found is None:
+def _machine(container: Any, now: datetime) -> Machine:
+    if container is None:
         return Machine("gone")
-    state = found["State"]
+    state = container["State"]
     if state["Status"] != "running":
         return Machine(state["Status"], exit_code=int(state["ExitCode"]))
     # Docker writes nanoseconds; datetime reads at most microseconds.

@@ -1,4 +1,4 @@
-"""What exists of a cluster on this machine, by label: for teardown's receipt, and for when the state file is gone."""
+"""The resources of a cluster on this machine, found by label: for receipts, and if the state file is lost."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from infra.targets.target import Leftover
 
 
 def find(cluster: str) -> list[Leftover]:
+    """Return the resources of a cluster that this MUSTER_HOME created, in the order of removal."""
     with engine_client.asking(f"cluster {cluster}") as api:
-        wanted = {"label": f"{names.CLUSTER}={cluster}"}
-        containers = [(c["Names"][0].lstrip("/"), c["Labels"]) for c in api.containers(all=True, filters=wanted)]
-        networks = [(n["Name"], n["Labels"]) for n in api.networks(filters=wanted)]
-        volumes = [(v["Name"], v["Labels"]) for v in api.volumes(filters=wanted)["Volumes"] or []]
+        filters = {"label": f"{names.CLUSTER}={cluster}"}
+        containers = [(c["Names"][0].lstrip("/"), c["Labels"]) for c in api.containers(all=True, filters=filters)]
+        networks = [(n["Name"], n["Labels"]) for n in api.networks(filters=filters)]
+        volumes = [(v["Name"], v["Labels"]) for v in api.volumes(filters=filters)["Volumes"] or []]
         owner = _owner([labels for _name, labels in containers])
         groups = [(group, owner) for group in cgroup_tree.groups(cluster)]
     kinds = {"container": containers, "network": networks, "volume": volumes, "cgroup": groups}
     return [
         Leftover(kind, name, labels.get(names.CREATED, ""), labels.get(names.STACK, ""), labels.get(names.HOME, ""))
-        for kind, found in kinds.items()
-        for name, labels in sorted(found)
+        for kind, resources in kinds.items()
+        for name, labels in sorted(resources)
         if not engine_client.foreign(labels)
     ]
 
@@ -41,14 +42,15 @@ def clusters_of(stack: str) -> list[str]:
 
 
 def remove(leftover: Leftover) -> None:
+    """Remove a resource."""
     with engine_client.asking(f"{leftover.kind} {leftover.name}") as api:
         _REMOVERS[leftover.kind](api, leftover.name)
 
 
 def _owner(containers: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Whose the cgroups are: they carry no label, but the nodes that live in them do. Without nodes, nobody's."""
-    made = (labels for labels in containers if names.STACK in labels)
-    return {key: value for key, value in next(made, {}).items() if key in (names.STACK, names.HOME)}
+    """Return the owner's labels from a node: cgroups themselves have none; empty without nodes."""
+    owned = (labels for labels in containers if names.STACK in labels)
+    return {key: value for key, value in next(owned, {}).items() if key in (names.STACK, names.HOME)}
 
 
 def _remove_group(_api: docker.APIClient, path: str) -> None:

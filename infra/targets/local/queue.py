@@ -47,23 +47,23 @@ def queue(deployment: Deployment) -> JobQueue:
 def _look(cluster: str, home: StackHome) -> QueueSigns:
     with engine_client.asking("controller") as api:
         processes = _processes(api, names.container(cluster, names.CONTROLLER))
-        wanted = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={home.name}", f"{names.ROLE}=compute"]}
+        filters = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={home.name}", f"{names.ROLE}=compute"]}
         return QueueSigns(
             controller=processes is not None,
             daemon=any(_DAEMON in field for process in processes or [] for field in process),
-            compute=bool(api.containers(filters=wanted)),
+            compute=bool(api.containers(filters=filters)),
             bootstrapped=holds_slurm_cluster(home.state),
         )
 
 
 def _processes(api: docker.APIClient, container: str) -> list[list[str]] | None:
-    """None where there is no such container; none in one that does not run."""
+    """Return the processes of a container: None if it does not exist, none if it is stopped."""
     try:
-        found: list[list[str]] = api.top(container)["Processes"]
+        processes: list[list[str]] = api.top(container)["Processes"]
     except NotFound:
         return None
     except APIError as refused:
         if refused.status_code != HTTPStatus.CONFLICT:
             raise
         return []
-    return found
+    return processes

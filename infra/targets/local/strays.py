@@ -1,4 +1,4 @@
-"""Node containers that no state knows of: left by an `up` that was killed between making one and writing it down."""
+"""Node containers that are in no state, left by an `up` that was killed before it could record them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _POLL_S = 0.05
 
 
 def remove_strays(api: docker.APIClient, cluster: str, stack: str) -> None:
-    """For when a network or volume goes: every node that Pulumi knows went before, so what is left is nobody's."""
-    wanted = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={stack}"]}
-    for container in api.containers(all=True, filters=wanted):
+    """Remove the remaining containers of a cluster; call it after Pulumi has removed all nodes it knows."""
+    filters = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={stack}"]}
+    for container in api.containers(all=True, filters=filters):
         if engine_client.foreign(container["Labels"]):
             continue
         remove_container(api, container["Id"])
@@ -27,7 +27,7 @@ def remove_strays(api: docker.APIClient, cluster: str, stack: str) -> None:
 
 
 def remove_container(api: docker.APIClient, name: str) -> None:
-    """What is gone already is fine; what somebody else is removing is waited for."""
+    """Remove a container, if it exists; wait if another process is removing it."""
     deadline = time.monotonic() + _OTHERS_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The local target: containers of the Docker engine on this machine, for nothing."""
+"""The local target: containers of the Docker engine on this machine."""
 
 # ruff: noqa: PLC0415
 # Docker's and Pulumi's libraries are imported inside methods: every command imports every target's class.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class LocalTarget(Target, OnThisMachine, Pushes):
-    """Nodes are containers that run systemd and sshd; GPUs are simulated."""
+    """The target whose nodes are containers that run systemd and sshd, with simulated GPUs."""
 
     name = "local"
     capabilities = Capabilities(

@@ -1,4 +1,4 @@
-"""Rules for a local cluster: addresses, ports and volumes of Docker, and the machine that carries the nodes."""
+"""Rules for a local cluster: addresses, ports and volumes of Docker, and the size of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ AUTOMATIC_PREFIX = 24
 NOT_FOR_NODES = 3
 
 
-def room(spec: ClusterSpec) -> Iterator[Issue]:
+def check_range_size(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse an address range that is too small for the nodes."""
     network = parse_range(spec.network.cidr) if spec.network.cidr else None
     if spec.network.cidr and network is None:
         return
@@ -30,7 +31,8 @@ def room(spec: ClusterSpec) -> Iterator[Issue]:
         yield error("cidr_small", "network.cidr", message, f"write for example `cidr: {larger}`")
 
 
-def login_port(spec: ClusterSpec) -> Iterator[Issue]:
+def check_login_port(spec: ClusterSpec) -> Iterator[Issue]:
+    """Refuse a published port without a login node or without egress."""
     port, where = spec.login.ssh_port, "login.ssh_port"
     if port is None:
         return
@@ -42,41 +44,52 @@ def login_port(spec: ClusterSpec) -> Iterator[Issue]:
         yield error("port_without_egress", where, message, "remove it, or write `egress: true` under `network:`")
 
 
-def sizes(spec: ClusterSpec) -> Iterator[Issue]:
+def check_volume_sizes(spec: ClusterSpec) -> Iterator[Issue]:
+    """Warn about sizes of Docker volumes, which have no effect."""
     for name, storage in spec.storage.items():
         if storage.kind == "volume" and storage.size_gb is not None:
             message = f"{storage.size_gb} has no effect: a Docker volume is as large as the disk it lies on"
             yield warning("size_ignored", f"storage.{name}.size_gb", message, "remove it")
 
 
-def cpus(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+def check_cpus(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+    """Refuse nodes with more CPUs than this machine has."""
     for owner, node in _kinds(spec).items():
         if node.cpus > host.cpus:
             message = f"{node.cpus} is more CPUs than this machine has; allowed: 1 to {host.cpus}"
             yield error("host_cpus", f"{owner}.size.cpus", message, f"write `size: {{cpus: {host.cpus}}}`")
 
 
-def memory(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+def check_memory(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+    """Refuse nodes with more memory than this machine has."""
     for owner, node in _kinds(spec).items():
         if node.memory_mb > host.memory_mb:
             message = f"{node.memory_mb} is more MiB than this machine has; allowed: 512 to {host.memory_mb}"
             yield error("host_memory", f"{owner}.size.memory_mb", message, "write a smaller `memory_mb`")
 
 
-def total_memory(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
-    """Limits are no reservations, so more than there is can be promised, as long as jobs do not use it all."""
+def check_total_memory(spec: ClusterSpec, host: HostFacts) -> Iterator[Issue]:
+    """Warn if the limits of all nodes exceed the memory of this machine; limits are not reservations."""
     nodes = plan(spec).nodes
     total = sum(node.memory_mb for node in nodes)
     if total > host.memory_mb:
         message = f"the limits of {len(nodes)} nodes add up to {total} MiB; this machine has {host.memory_mb} MiB"
-        fix = "lower `memory_mb` or the counts, or accept that jobs that use it all end in the kernel's hands"
+        fix = "lower `memory_mb` or the counts, or accept that the kernel kills jobs when memory runs out"
         yield warning("host_memory_total", "groups", message, fix)
 
 
 def _kinds(spec: ClusterSpec) -> dict[str, PlannedNode]:
-    """One node of each kind, under the property that sizes it."""
+    """Return a node of each kind, by the property that sizes it."""
     return {f"groups.{node.group}" if node.group else node.role: node for node in reversed(plan(spec).nodes)}
 
 
-SPEC_RULES: tuple[Callable[[ClusterSpec], Iterator[Issue]], ...] = (room, login_port, sizes)
-HOST_RULES: tuple[Callable[[ClusterSpec, HostFacts], Iterator[Issue]], ...] = (cpus, memory, total_memory)
+SPEC_RULES: tuple[Callable[[ClusterSpec], Iterator[Issue]], ...] = (
+    check_range_size,
+    check_login_port,
+    check_volume_sizes,
+)
+HOST_RULES: tuple[Callable[[ClusterSpec, HostFacts], Iterator[Issue]], ...] = (
+    check_cpus,
+    check_memory,
+    check_total_memory,
+)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The floor: what the same containers and daemons cost when nothing but docker and a shell start them. No users, no accounting
-# rules, no environment, no checks: the shortest script after which `srun` crosses two compute nodes.
+# The floor: start the same containers and daemons with nothing but docker and a shell. No users, no accounting rules,
+# no environment, no checks: the shortest script after which `srun` runs on all compute nodes.
 #
 #   floor.sh CLUSTER COMPUTE_NODES MEMORY_MB_OF_EACH
 set -euo pipefail
@@ -12,7 +12,7 @@ image=muster-node:24.11
 net=10.87.77
 declare -A address=([controller]=$net.2 [login]=$net.3)
 for n in $(seq "$count"); do address[gpu-$n]=$net.$((n + 3)); done
-# Slurm's daemons ask who 0.0.0.0 is; on an inside-only network a name that is not in /etc/hosts takes 10 s not to be found.
+# Slurm's daemons resolve 0.0.0.0; on an internal network the lookup of an address missing in /etc/hosts takes 10 s to fail.
 hosts=(--add-host "any:0.0.0.0")
 for node in "${!address[@]}"; do hosts+=(--add-host "$node:${address[$node]}"); done
 label=(--label "muster.cluster=$cluster")
@@ -31,7 +31,7 @@ start() {
     -e container=docker -e MUSTER_CLUSTER="$cluster" --stop-signal SIGRTMIN+3 "$image" >/dev/null
 }
 
-# Runs a script in a node once systemd answers.
+# Run a script in a node as soon as systemd is ready.
 inside() {
   docker exec -i "muster-$cluster-$1" bash -euc 'until systemctl is-system-running 2>/dev/null | grep -q "running\|degraded"; do
     sleep 0.05; done; source /dev/stdin'

@@ -45,7 +45,7 @@ def main() -> int:
     answer = plan(training_question)
     took, core_s = time.perf_counter() - began, time.process_time() - worked
     considered, timed = answer.counts.considered, answer.counts.timed
-    rate, layouts = f"{considered / core_s:,.0f}/s", f"{considered:,} layouts, {took:.1f} s wall time"
+    rate, layouts = f"{considered / core_s:,.0f}/s", f"{considered:,} layouts, {took:.1f} s by the clock"
     print(report([
         Figure(f"{model.name}: a plan for 1 to 128 nodes of 8 GPUs", core_s, "s", layouts, PLAN_AT_MOST_S),
         Figure("core time for 10,000 layouts", core_s / considered * LAYOUTS_PER_S_AT_LEAST, "s", rate, 1),

@@ -46,7 +46,7 @@ def test_a_send_goes_between_two(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--instance", "p5.48xlrge", "--nodes", "2"], "instance: 'p5.48xlrge' is not in the catalog"),
         (["--instance", "p5.48xlarge", "--nodes", "0"], "nodes: 0 is outside of 1 to 1024"),
@@ -69,6 +69,8 @@ def test_a_send_goes_between_two(capsys: pytest.CaptureFixture[str]) -> None:
         (["--instance", "p5.48xlarge", "--nodes", "5000"], "--nodes: 5000 is outside of 1 to 1024; allowed: one whole"),
     ],
 )
-def test_bad_input_names_what_is_allowed(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_names_what_is_allowed(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["collectives", *arguments]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -87,10 +87,10 @@ def test_a_machine_of_the_catalog() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [("p5.48xlrge", "nearest: p5.48xlarge"), ("m7i.large", "has no GPU"), ("p6e-gb200.36xlarge", "is not supported")],
 )
-def test_unknown_machines_are_refused_with_the_available_ones(name: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says) as caught:
+def test_unknown_machines_are_refused_with_the_available_ones(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         system(name, 1)
     assert "p5en.48xlarge" in str(caught.value)

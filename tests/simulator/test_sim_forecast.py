@@ -185,10 +185,10 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("where", "says"), BAD)
-def test_unavailable_machines_are_refused(tmp_path: Path, where: dict[str, object], says: str) -> None:
+@pytest.mark.parametrize(("where", "message"), BAD)
+def test_unavailable_machines_are_refused(tmp_path: Path, where: dict[str, object], message: str) -> None:
     request = {name: value(tmp_path) if callable(value) else value for name, value in where.items()}
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         ask("tiny-llama batch.size=64", **request)
 
 
@@ -199,7 +199,7 @@ def test_a_gpu_profile_is_refused_for_a_local_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("llama-8b batch.micro=3", "batch.micro: 3 does not divide batch.size 512"),
         ("llama-8b parallel.pipeline=5", "parallel: pipeline 5 x tensor 1 = 5 does not divide 8 ranks"),
@@ -208,6 +208,6 @@ def test_a_gpu_profile_is_refused_for_a_local_cluster(tmp_path: Path) -> None:
         ("lama-8b", "did you mean the preset llama-8b"),
     ],
 )
-def test_impossible_layouts_are_refused_with_the_trainer_message(text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_impossible_layouts_are_refused_with_the_trainer_message(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         ask(text, instance=P5EN)

@@ -106,7 +106,7 @@ def test_nothing_is_wider_than_the_terminal(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([], "CONFIG, --runs or --collectives is required: a single run, or a table"),
         (["llama-8b", "--runs", "in.csv"], "--runs takes no CONFIG: predict a table or a single run"),
@@ -118,14 +118,16 @@ def test_nothing_is_wider_than_the_terminal(
         (["llama-8b", "--stack", "local", "--instance", "p5.48xlarge"], "not allowed with argument"),
     ],
 )
-def test_conflicting_arguments_are_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_conflicting_arguments_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["predict", *arguments])
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["llama-8b", "--ranks", "0"], "--ranks: '0'; allowed: a whole number from 1 on; write for example 8"),
         (["llama-8b", "--ranks", "many"], "--ranks: 'many'; allowed: a whole number from 1 on"),
@@ -139,11 +141,11 @@ def test_conflicting_arguments_are_refused(arguments: list[str], says: str, caps
         (["deepseek-v3"], "deepseek-v3: cannot be read (No such file or directory); give a YAML file or one of "),
     ],
 )
-def test_invalid_values_are_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *arguments]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert f"simulator: {says}" in output.err
+    assert f"simulator: {message}" in output.err
 
 
 def test_no_torch_and_no_pictures_are_loaded_for_it() -> None:

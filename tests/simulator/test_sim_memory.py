@@ -94,7 +94,7 @@ def test_reserved_memory_is_printed_where_a_trainer_prints_that() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "trainer"),
+    ("software", "trainer"),
     [
         ("torchtitan, FSDP2", "torchtitan"),
         ("FSDP=4 KempnerInstitute/KempnerForge:benchmarks/x.md", "kempnerforge"),
@@ -102,8 +102,8 @@ def test_reserved_memory_is_printed_where_a_trainer_prints_that() -> None:
         ("Megatron core", ""),
     ],
 )
-def test_trainers_are_known_by_their_names(words: str, trainer: str) -> None:
-    assert identify_trainer(words) == trainer
+def test_trainers_are_identified_by_their_names(software: str, trainer: str) -> None:
+    assert identify_trainer(software) == trainer
     assert (trainer_behavior(trainer) == trainer_behavior("")) is (trainer == "")
 
 
@@ -132,10 +132,10 @@ def test_the_reason_names_the_largest_part_and_the_nearest_change(seq: int, layo
 
 def test_the_change_that_is_named_does_fit_and_none_before_it_does() -> None:
     layout = Layout(dp=8, micro_batch=8, global_batch=64)
-    words = suggest_change(LLAMA, layout, H100)
+    suggestion = suggest_change(LLAMA, layout, H100)
     tried = []
     for name, changed in list_layout_changes(LLAMA, layout):
-        if name == words:
+        if name == suggestion:
             assert predict_memory(LLAMA, changed, H100).fits
             break
         tried.append(predict_memory(LLAMA, changed, H100).fits)

@@ -120,7 +120,7 @@ def test_the_peak_is_no_more_than_all_parts_and_no_less_than_any(model: Transfor
 @settings(deadline=None)
 @given(models(), layouts())
 def test_changes_keep_the_batch_divided_and_the_gpus_or_say_how_many(model: Transformer, layout: Layout) -> None:
-    for words, changed in list_layout_changes(model, layout):
+    for change, changed in list_layout_changes(model, layout):
         assert changed.micro_batches >= 1
         assert changed.global_batch % (changed.micro_batch * changed.dp) == 0
-        assert changed.gpus == layout.gpus or f"{changed.gpus} GPUs" in words
+        assert changed.gpus == layout.gpus or f"{changed.gpus} GPUs" in change

@@ -30,7 +30,7 @@ def test_a_name_without_a_folder_is_one_here(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("x.jpgx", r"--picture: 'x.jpgx'; allowed: a name that ends with .png or .svg; write for example x.png"),
         ("nosuch/x.png", r"there is no folder .*nosuch; allowed: a file in an existing folder; create it: mkdir"),
@@ -39,10 +39,10 @@ def test_a_name_without_a_folder_is_one_here(tmp_path: Path, monkeypatch: pytest
         ("/proc/x.png", r"/proc/x.png cannot be written \(/proc: .*\); allowed: a writable place; name "),
     ],
 )
-def test_an_unwritable_path_is_refused(name: str, says: str, tmp_path: Path) -> None:
+def test_an_unwritable_path_is_refused(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file.png").touch()
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         check_file("--picture", tmp_path / name, KINDS)
 
 

@@ -77,7 +77,7 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--model", "lama-8b"], "model: 'lama-8b' is not known; did you mean llama-8b"),
         (["--model", "lama-8b"], "\n  allowed: bloom-176b, "),
@@ -116,11 +116,13 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--budget", "100"], "budget: 100 USD is not enough for any option; the cheapest costs "),
     ],
 )
-def test_bad_input_names_what_is_allowed(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_names_what_is_allowed(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*USUAL, *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith("simulator: ")
-    assert says in err
+    assert message in err
     assert "Traceback" not in err
 
 
@@ -135,13 +137,13 @@ def test_an_unwritable_output_is_refused_before_the_search(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(("place", "says"), [("/dev/full", "simulator: output: No space left on device; ")])
-def test_a_late_output_error_is_not_a_traceback(place: str, says: str) -> None:
+@pytest.mark.parametrize(("place", "message"), [("/dev/full", "simulator: output: No space left on device; ")])
+def test_a_late_output_error_is_not_a_traceback(place: str, message: str) -> None:
     command = [sys.executable, "-m", "simulator", "plan", *USUAL, "--json"]
     with Path(place).open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith(says)
+    assert done.stderr.startswith(message)
     assert "Traceback" not in done.stderr
 
 
@@ -172,7 +174,7 @@ def test_the_nearest_result_is_printed_once(option: list[str], unit: str, capsys
 
 
 @pytest.mark.parametrize(
-    ("limit", "says"),
+    ("limit", "message"),
     [
         (["--deadline", "90d"], "saved every 7.0 min, which loses the least time to failures"),
         (
@@ -182,11 +184,11 @@ def test_the_nearest_result_is_printed_once(option: list[str], unit: str, capsys
     ],
 )
 def test_the_interval_between_checkpoints_is_explained_in_a_sentence(
-    limit: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    limit: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*USUAL, *limit]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert f"a checkpoint has 96 GB and takes 1.4 min at the 1.2 GB/s of /shared; {says}" in out
+    assert f"a checkpoint has 96 GB and takes 1.4 min at the 1.2 GB/s of /shared; {message}" in out
 
 
 def test_it_is_a_command_of_the_simulator() -> None:

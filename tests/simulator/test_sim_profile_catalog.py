@@ -80,7 +80,7 @@ def test_power_and_generation_stay_the_catalog_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "memory_gb", "says"),
+    ("device", "memory_gb", "message"),
     [
         (
             "cpu",
@@ -95,9 +95,9 @@ def test_power_and_generation_stay_the_catalog_s(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_gpu_is_refused(tmp_path: Path, device: str, memory_gb: float, says: str) -> None:
+def test_another_gpu_is_refused(tmp_path: Path, device: str, memory_gb: float, message: str) -> None:
     profile = write_profile(tmp_path, device=device, memory_gb=memory_gb)
-    with pytest.raises(ConfigError, match=says) as bad:
+    with pytest.raises(ConfigError, match=message) as bad:
         check(profile, system(P5EN, 2))
     assert "calibrate these: make submit JOB=" in str(bad.value)
 
@@ -159,7 +159,7 @@ def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (
             ["--ranks", "8"],
@@ -176,12 +176,12 @@ def test_a_system_with_a_profile_has_every_number_of_ranks(tmp_path: Path) -> No
     ],
 )
 def test_emulate_refuses_what_was_not_measured(
-    tmp_path: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = profile_factory.write(tmp_path / "p.json", profile_factory.profile((2, 4)))
     assert main(["emulate", *arguments, "--profile", str(profile)]) == 2
     err = capsys.readouterr().err
-    assert re.search(says, err), err
+    assert re.search(message, err), err
 
 
 def test_a_trace_of_a_system_with_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,15 +106,15 @@ def test_a_node_wider_than_its_domain_of_fast_links_is_predicted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("published_name", "name"),
     [("H100", "h100"), ("NVIDIA H100-SXM5-80GB", "h100"), ("b200", "b200"), ("a100-40gb", "a100-40gb")],
 )
-def test_a_gpu_by_the_names_that_sources_have_for_it(words: str, name: str) -> None:
-    assert parse_run_row({**ROW, "gpu_type": words}).system.gpu.name == name
+def test_gpu_names_of_sources_are_recognized(published_name: str, name: str) -> None:
+    assert parse_run_row({**ROW, "gpu_type": published_name}).system.gpu.name == name
 
 
 @pytest.mark.parametrize("name", ["Llama 3.1 8B", "llama3_8b", "Llama-3-8B"])
-def test_a_model_by_the_names_that_sources_have_for_it(name: str) -> None:
+def test_model_names_of_sources_are_recognized(name: str) -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "gated_mlp", "vocab"), "")
     described = parse_run_row({**ROW, **blank, "model": name})
     assert (described.model.layers, described.model.hidden) == (32, 4096)

@@ -112,7 +112,7 @@ def test_words_with_spaces_come_back_whole(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([*AUTO, "batch.size=3", *STACK], "parallel: no layout of batch.size 3 fits into 4 x p5en.48xlarge"),
         ([*AUTO, *STACK, "batch.size=3"], "parallel: no layout of batch.size 3 fits into 4 x p5en.48xlarge"),
@@ -128,6 +128,6 @@ def test_words_with_spaces_come_back_whole(capsys: pytest.CaptureFixture[str]) -
         ([*AUTO, "--stack", "local", "--nodes", "2"], "stack: target local has neither"),
     ],
 )
-def test_invalid_settings_are_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err

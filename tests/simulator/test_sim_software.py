@@ -26,7 +26,7 @@ ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "
 
 
 @pytest.mark.parametrize(
-    ("words", "figure", "loss", "width"),
+    ("software", "figure", "loss", "width"),
     [
         ("memory as nvidia-smi shows it", "device", "plain", 0),
         ("reserved by the allocator", "reserved", "plain", 0),
@@ -39,13 +39,13 @@ ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "
         ("bf16, full AC", "", "plain", 0),
     ],
 )
-def test_terms_name_the_figure_the_loss_and_the_weight_width(words: str, figure: str, loss: str, width: int) -> None:
-    terms = parse_memory_terms(words)
+def test_terms_name_the_figure_the_loss_and_the_weight_width(software: str, figure: str, loss: str, width: int) -> None:
+    terms = parse_memory_terms(software)
     assert (terms.memory_figure, terms.loss, terms.weight_bytes) == (figure, loss, width)
 
 
 @pytest.mark.parametrize(
-    ("words", "trainer"),
+    ("software", "trainer"),
     [
         ("torchtitan llama3_h100_202412_torchtitan.md", "torchtitan-2024"),
         ("torchtitan 2025-03", "torchtitan-2024"),
@@ -56,8 +56,8 @@ def test_terms_name_the_figure_the_loss_and_the_weight_width(words: str, figure:
         ("torchtune", "torchtune"),
     ],
 )
-def test_a_trainer_is_known_as_it_was_then(words: str, trainer: str) -> None:
-    assert identify_trainer(words) == trainer
+def test_a_trainer_is_identified_with_its_version(software: str, trainer: str) -> None:
+    assert identify_trainer(software) == trainer
 
 
 def test_every_trainer_of_the_table_may_be_named_in_a_layout_and_no_other() -> None:

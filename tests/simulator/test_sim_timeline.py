@@ -33,8 +33,8 @@ CASES = {
 
 
 def events_of(case: str) -> tuple[list[Event], float]:
-    model, words = CASES[case]
-    layout = parse_layout(words)
+    model, layout_text = CASES[case]
+    layout = parse_layout(layout_text)
     machines = system("p5.48xlarge", -(-layout.gpus // 8))
     shape = find_model(model).model
     return build_timeline(shape, layout, machines), predict(shape, layout, machines).step_s
@@ -96,16 +96,16 @@ def test_chrome_events_name_their_streams() -> None:
 
 
 def test_the_command_writes_both_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["trace", "llama-1b", "--system", "p5.48xlarge", "--layout", "dp=8,global_batch=8"]
-    assert main([*words, "--out", str(tmp_path / "step.json")]) == 0
+    arguments = ["trace", "llama-1b", "--system", "p5.48xlarge", "--layout", "dp=8,global_batch=8"]
+    assert main([*arguments, "--out", str(tmp_path / "step.json")]) == 0
     assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
-    assert main([*words, "--out", str(tmp_path / "step.png")]) == 0
+    assert main([*arguments, "--out", str(tmp_path / "step.png")]) == 0
     assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
     assert "events of a step of" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "message"),
     [
         (["llama-1b", "--layout", "dq=2"], "--layout dq: '2'; allowed names: dp,"),
         (["llama-1b", "--layout", "dp=-2"], "--layout dp: '-2'; allowed: 1 or more"),
@@ -125,10 +125,10 @@ def test_the_command_writes_both_kinds(tmp_path: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_invalid_arguments_are_refused(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["trace", *words, "--out", str(tmp_path / "x.json")]) == 2
-    assert says in capsys.readouterr().err
+    assert main(["trace", *arguments, "--out", str(tmp_path / "x.json")]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["s.json", "s.png"])
@@ -160,10 +160,10 @@ def test_a_layout_that_does_not_fit_is_drawn_and_reported(capsys: pytest.Capture
 
 
 def test_uneven_stages_are_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["trace", "llama-8b", "--out", str(tmp_path / "s.json"), "--layout"]
-    assert main([*words, "pp=5,global_batch=8"]) == 0
+    arguments = ["trace", "llama-8b", "--out", str(tmp_path / "s.json"), "--layout"]
+    assert main([*arguments, "pp=5,global_batch=8"]) == 0
     assert "uneven stages: 32 layers on pp=5; timed by the longest, which has 7 layers" in capsys.readouterr().out
-    assert main([*words, "pp=4,global_batch=8"]) == 0
+    assert main([*arguments, "pp=4,global_batch=8"]) == 0
     assert "uneven stages" not in capsys.readouterr().out
 
 
@@ -182,16 +182,16 @@ def test_the_default_batch_is_one_micro_batch_per_replica() -> None:
 
 def test_a_profile_replaces_the_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "p.json", profile_factory.profile((1, 2)))
-    words = ["trace", "tiny-llama", "--profile", str(profile), "--out", str(tmp_path / "s.json"), "--layout"]
-    assert main([*words, "dp=2,micro_batch=4"]) == 0
+    arguments = ["trace", "tiny-llama", "--profile", str(profile), "--out", str(tmp_path / "s.json"), "--layout"]
+    assert main([*arguments, "dp=2,micro_batch=4"]) == 0
     machines = read(profile).of(1, 2)
     layout = Layout(dp=2, micro_batch=4, global_batch=8, dtype="fp32")
     step_s = predict(find_model("tiny-llama").model, layout, machines.system, machines.rates).step_s
     assert f"events of a step of {1000 * step_s:,.1f} ms" in capsys.readouterr().out
-    assert main([*words, "dp=8"]) == 2
+    assert main([*arguments, "dp=8"]) == 2
     assert f"dp x tp x pp x cp: 8, not measured by {profile}; allowed: 1, 2; calibrate" in capsys.readouterr().err
     profile.unlink()
-    assert main([*words, "dp=2"]) == 2
+    assert main([*arguments, "dp=2"]) == 2
     assert f"profile.file: {profile} cannot be read (No such file or directory); allowed: " in capsys.readouterr().err
 
 

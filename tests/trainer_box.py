@@ -21,6 +21,10 @@ LOCK = "tests/trainer/requirements.lock"
 # The test runner's packages are next to the training environment on the same volume; a `.pth` file joins the two.
 MAKE_TOOLS = """set -eu
 [ ! -e "$TOOLS/.complete" ] || exit 0
+# Two checkouts may run at once: the second one waits and finds the tools complete.
+exec 9>"$TOOLS.lock"
+flock 9
+[ ! -e "$TOOLS/.complete" ] || exit 0
 rm -rf "$TOOLS"
 "$TRAINING/bin/python" -m venv "$TOOLS"
 "$TOOLS/bin/python" -m pip install -q --no-cache-dir --require-hashes --no-deps --disable-pip-version-check \\

@@ -1,4 +1,4 @@
-"""The command line itself: quick to start, says what is wrong in words, and splits its arguments as people expect."""
+"""The command line itself: fast to start, errors without tracebacks, and correct parsing of arguments."""
 
 from __future__ import annotations
 

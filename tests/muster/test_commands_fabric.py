@@ -1,4 +1,4 @@
-"""`muster fabric`: which nodes it is about, what its table shows."""
+"""`muster fabric`: the selection of nodes and the table of results."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ PREFIX = "#!/bin/bash\n#SBATCH"
         (f"{PREFIX} --nodes=2\nsrun hostname", None),
     ],
 )
-def test_a_job_that_trains_on_so_many_nodes_is_asked_about(job: str, words: list[str] | None) -> None:
+def test_a_training_job_with_a_fixed_number_of_nodes_is_simulated(job: str, words: list[str] | None) -> None:
     assert job_layout.build_question(job, AUTO) == words
 
 
-def test_a_job_without_a_config_is_not_asked_about() -> None:
+def test_a_job_without_a_config_is_not_simulated() -> None:
     assert job_layout.build_question(TRAIN, []) is None
 
 
@@ -64,9 +64,7 @@ def test_a_number_of_nodes_weighs_more_than_the_job_files(cluster: Path, capfd: 
     assert "on 4 x p5en.48xlarge" in " ".join(capfd.readouterr().out.split())
 
 
-def test_what_was_chosen_already_is_neither_changed_nor_spoken_of(
-    cluster: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_explicit_layout_is_not_changed(cluster: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sent = submitted(cluster, "aws-p5en-lustre", ["llama-8b"])
     assert sent.rstrip("'\n").endswith("train.sbatch llama-8b")
     assert "layout" not in capfd.readouterr().out

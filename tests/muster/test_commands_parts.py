@@ -241,7 +241,7 @@ def test_a_receipt_survives_caches_that_cannot_be_listed(failure: Exception, mon
 
 
 def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
-    """With what it would go through to a node on AWS."""
+    """Put a fake ssh, and the tools that ssh to AWS needs, first in PATH."""
     for tool in ("ssh", "aws", "session-manager-plugin"):
         (folder / tool).write_text(f"#!/bin/sh\n{body}\n")
         (folder / tool).chmod(0o755)

@@ -157,8 +157,8 @@ def asked_for(*nodes: str, note: str = "", t: float = 20.0) -> list[Event]:
     return [Event("machines", node, "launch", "start", note, t=t) for node in nodes]
 
 
-def test_capacity_is_told_while_it_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zone by zone, once for all nodes that it is about, and again only when AWS says something else."""
+def test_missing_capacity_is_printed_while_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Print the zones once for all affected nodes, and again only if the reason changes."""
     path = tmp_path / "progress.jsonl"
     lines = ProgressLog(["gpu-1", "gpu-2", "cpu-1"], path)
     printed: list[str] = []

@@ -1,4 +1,4 @@
-"""`muster submit` in parts: which file is meant, what is said of its environment, how a job is followed."""
+"""`muster submit`: finding the job file, warnings about its environment, and following a job."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_copied_job_is_warned_about_on_the_fabrics_that_the_cluster_has() -> N
     assert submit.check_job_environment(job, cloud) == [tcp, tuner]
 
 
-def test_output_and_control_lines_are_told_apart_also_within_a_line() -> None:
+def test_output_and_control_lines_are_separated_even_within_a_line() -> None:
     class Process:
         stdout = io.BytesIO(
             b"\x1estate|PENDING|Resources||0:0\nhello\nhalf\x1eoffset|10\n\x1estate|RUNNING||gpu-1|0:0\n"

@@ -1,4 +1,4 @@
-"""`muster teardown` where no file says what there is: real Docker objects, found by label."""
+"""`muster teardown` without a stack file: real Docker objects are found by label."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_name_that_was_never_a_stack_does_not_read_as_removed(tmp_path: Path) 
     assert f"{tmp_path}/stacks/Pulumi.{STACK}.yaml does not exist" in done.stderr
 
 
-def test_nothing_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
+def test_nothing_to_remove_is_not_a_failure(tmp_path: Path) -> None:
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / f"Pulumi.{STACK}.yaml").write_text("config: {}\n")
     done = teardown(tmp_path, "--yes")

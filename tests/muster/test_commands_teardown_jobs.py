@@ -1,4 +1,4 @@
-"""Jobs that would end with a cluster: asked as its target can be, and a cluster that cannot be asked is not idle."""
+"""Running jobs before teardown: each target is queried in its own way; in a cloud, unknown jobs count as running."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stack(tmp_path: Path) -> StackHome:
         ("exec sleep 60", ()),
     ],
 )
-def test_a_local_cluster_is_asked_and_waited_for_by_nobody(
+def test_a_local_cluster_that_does_not_answer_counts_as_idle(
     tmp_path: Path, stack: StackHome, monkeypatch: pytest.MonkeyPatch, body: str, jobs: tuple[str, ...]
 ) -> None:
     fake_ssh(tmp_path, monkeypatch, body)
@@ -101,7 +101,7 @@ def test_a_busy_cluster_names_its_jobs_and_how_to_go_on() -> None:
     assert (ClusterJobs().refusal("x"), ClusterJobs().notes) == (None, ())
 
 
-def test_one_that_cannot_be_asked_stays_until_it_is_forced() -> None:
+def test_a_cluster_with_unknown_jobs_is_removed_only_by_force() -> None:
     unknown = ClusterJobs(unknown="the queue is silent")
     stop = unknown.refusal("x")
     assert stop is not None

@@ -1,4 +1,4 @@
-"""How an `up` ended: what is remembered of it, what a person reads, and what may be drop_stale_ready afterwards."""
+"""`muster up`: the recorded result, the message on failure, and which outputs are still valid afterwards."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_refusal_of_aws_says_what_to_do(tmp_path: Path, message: str, fix: str
     assert fix in message.partition("fix: ")[2]
 
 
-def test_what_says_it_itself_is_not_spoken_over(tmp_path: Path) -> None:
+def test_a_message_with_its_own_fix_gets_no_second_fix(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     ours = "groups.gpu.capacity: none (us-east-1a on-demand InsufficientInstanceCapacity). Fix: name more zones"
     message = up.build_failure(stack, AwsTarget(), Result({}, (Failure("nodes-gpu", ours),))).what
@@ -102,7 +102,7 @@ def plain_run(stack: StackHome, kind: str, result: str, ended: float) -> None:
         ("interrupted", [("update", "failed", 100)], "failed"),
     ],
 )
-def test_whichever_up_came_last_tells(
+def test_the_latest_up_decides_the_result(
     tmp_path: Path, ours: str | None, plain: list[tuple[str, str, float]], result: str | None
 ) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
@@ -114,7 +114,7 @@ def test_whichever_up_came_last_tells(
     assert (last.result if last else None) == result
 
 
-def test_the_time_of_the_last_up_is_that_of_whichever_came_last(tmp_path: Path) -> None:
+def test_the_time_is_that_of_the_latest_up(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     last_up.write_last_up(stack, last_up.LastUp("ready", "2026-01-01T00:00:00+00:00", 12.5))
     plain_run(stack, "update", "succeeded", datetime(2026, 1, 1, 1, 0, 30, tzinfo=UTC).timestamp())

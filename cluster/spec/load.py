@@ -13,6 +13,9 @@ from cluster.spec.issue import Issue, SpecError, error
 from cluster.spec.model import ClusterSpec, SpecModel
 from cluster.spec.written import Location, entry, path, shown
 
+REPORTED_ERRORS = 100
+"""A file with more errors is probably not a stack file; each error costs time, because suggestions are looked up."""
+
 
 def load(data: Any, model: type[ClusterSpec]) -> ClusterSpec:
     """Return the cluster that `data` describes; raise SpecError with all errors in it."""
@@ -31,9 +34,12 @@ class _IssueBuilder:
     def issues(self, bad: ValidationError) -> list[Issue]:
         """Return one issue per error; a misspelt key is not also reported as missing."""
         details = bad.errors(include_url=False)
-        misspelt = {self._meant(detail) for detail in details}
+        misspelt = {self._meant(detail) for detail in details[:REPORTED_ERRORS]}
         reported = [detail for detail in details if detail["type"] != "missing" or detail["loc"] not in misspelt]
-        return [self._issue(detail) for detail in reported]
+        issues = [self._issue(detail) for detail in reported[:REPORTED_ERRORS]]
+        if (more := len(reported) - REPORTED_ERRORS) > 0:
+            issues.append(error("more_errors", path(()), f"{more} more errors", "fix these first"))
+        return issues
 
     def _meant(self, detail: ErrorDetails) -> Location:
         """Return the location of the key that a misspelt key stands for."""

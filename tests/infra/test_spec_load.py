@@ -152,3 +152,10 @@ def test_the_order_in_the_file_means_nothing() -> None:
     other = load({"name": "a", "target": "local", "groups": {"b": {"count": 1}, "z": {"count": 1}}})
     assert list(one.groups) == ["b", "z"]
     assert one.model_dump_json() == other.model_dump_json()
+
+
+def test_a_file_full_of_errors_shows_the_first_hundred_and_counts_the_others() -> None:
+    with pytest.raises(SpecError) as raised:
+        load({"name": "x", "target": "local", "groups": {"a": {f"key-{number}": 1 for number in range(2000)}}})
+    assert len(raised.value.issues) == 101
+    assert raised.value.issues[-1].message == "1900 more errors"

@@ -20,6 +20,7 @@ import yaml
 from infra.engine.environment import environment, prepare
 from infra.home import Home
 from infra.targets.registry import get_target as target
+from infra.targets.target import Deployment
 
 PROGRAM = Path(__file__).parent / "program"
 Spec = dict[str, Any]
@@ -110,15 +111,19 @@ class Machines:
         assert code == 0, out.decode()
         return str(out.decode().strip())
 
+    @property
+    def _deployment(self) -> Deployment:
+        return Deployment(self.spec["name"], self.stack)
+
     def leftovers(self) -> list[str]:
         with self.at_home():
-            leftovers = target("local").leftovers(self.spec["name"]).found
+            leftovers = target("local").leftovers(self._deployment).found
             return [f"{leftover.kind} {leftover.name}" for leftover in leftovers]
 
     def remove_by_label(self) -> None:
         local = target("local")
         with self.at_home():
-            for leftover in local.leftovers(self.spec["name"]).found:
+            for leftover in local.leftovers(self._deployment).found:
                 local.remove(leftover, time.monotonic())
 
     @contextmanager

@@ -63,7 +63,7 @@ def test_teardown_leaves_what_was_there_and_names_what_it_may_not_look_at(
     account.fail("DescribeFlowLogs", "UnauthorizedOperation", times=99)
     said = guest.muster("teardown", "--yes", check=False)
     account.faults.clear()
-    assert "not looked at: ec2 (flow log) because UnauthorizedOperation" in said
+    assert "not searched: ec2 (flow log) because UnauthorizedOperation" in said
     assert "is left" not in said
     assert (guest.receipt["left"], guest.receipt["unseen"]) == (0, ["ec2 (flow log) because UnauthorizedOperation"])
     assert everything(guest.cloud) == theirs

@@ -16,6 +16,8 @@ from pathlib import Path
 
 _PERIOD_S = 0.1
 _ENGINE = "pulumi"
+_PLUGIN_MARKS = (b"pulumi.dynamic", b"/pulumi-resource-", b"pulumi-language-")
+_LATE_PLUGINS_S = 3.0
 
 
 def start_in_provider_process() -> None:
@@ -34,9 +36,45 @@ def _watch() -> None:
         time.sleep(_PERIOD_S)
     for pid, start_time in started.items():
         if pid != os.getpid() and _start_time(pid) == start_time:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+            _kill(pid)
+    # A plugin that was just starting is not among them, and nothing would ever ask it: it would wait for ever.
+    until = time.monotonic() + _LATE_PLUGINS_S
+    while time.monotonic() < until:
+        for pid in _orphaned_plugins():
+            _kill(pid)
+        time.sleep(_PERIOD_S)
     os._exit(1)
+
+
+def _kill(pid: int) -> None:
+    with suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _orphaned_plugins() -> list[int]:
+    """Return the plugins of this session that have no engine above them, without this process and its parents."""
+    session, own = os.getsid(0), {os.getpid(), os.getppid()}
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    return [p for p in pids if p not in own and _session(p) == session and _is_plugin(p) and not _has_engine(p)]
+
+
+def _is_plugin(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return any(mark in command for mark in _PLUGIN_MARKS)
+
+
+def _has_engine(pid: int) -> bool:
+    while (pid := _parent(pid)) > 1:
+        if _name(pid) == _ENGINE:
+            return True
+    return False
+
+
+def _session(pid: int) -> int:
+    return int(_stat(pid)[3])
 
 
 def _ancestors_to_engine() -> list[tuple[int, int]]:

@@ -30,7 +30,9 @@ from infra.targets.aws.launcher.fleet import Fleet, FleetGroup
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.cloud import describe_cloud
 from infra.targets.aws.node.parameters import Report
+from infra.targets.aws.plan.images import image_fix
 from infra.targets.aws.plan.user_data import user_data
+from infra.targets.aws.spec import Aws
 from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.build import node_container
@@ -186,7 +188,7 @@ class Machines:
         there = Filesystem(kind="nfs", mount="/shared", host="mounted-already")
         cloud = describe_cloud(
             region=REGION, bucket=BUCKET, domain=f"{CLUSTER}.muster.internal", filesystems=(there,),
-            state_volume=self.disk.volume if self.disk else None,
+            state_volume=self.disk.volume if self.disk else None, image_fix=image_fix(Aws(region=REGION)),
         )  # fmt: skip
         inventory = Inventory(cluster=CLUSTER, target="aws", nodes=(controller,), sets=(group,))
         return {

@@ -245,7 +245,7 @@ def test_a_state_nobody_can_read_is_set_aside(stack: StackHome) -> None:
     stack.state.write_text(stack.state.read_text()[:100])
     said: list[str] = []
     assert up(stack, said.append)[0] == 0
-    assert any("cannot be read" in line for line in said)
+    assert any("the state file is unreadable" in line for line in said)
     assert creates(stack) == 2
     assert up(stack)[1].changed is False
 
@@ -258,7 +258,7 @@ def test_a_lost_passphrase_is_named(stack: StackHome) -> None:
     assert code != 0
     (failure,) = result.failures
     assert str(stack.home.passphrase) in failure.message
-    assert "Fix: put the old one back" in failure.message
+    assert "Fix: restore the old passphrase" in failure.message
 
 
 def test_a_state_that_is_gone_is_begun_anew(stack: StackHome) -> None:

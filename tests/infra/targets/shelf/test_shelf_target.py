@@ -70,7 +70,8 @@ def test_it_lives_from_check_to_teardown(stack: Stack) -> None:
 
 
 def test_no_file_outside_its_folder_knows_it() -> None:
-    line = ["git", "grep", "-l", "-i", "shelf_target\\|ShelfTarget"]
+    # The guide for authors of targets quotes this one; nothing that runs may know it.
+    line = ["git", "grep", "-l", "-i", "shelf_target\\|ShelfTarget", "--", ".", ":!docs"]
     done = subprocess.run(line, cwd=FOLDER.parents[3], text=True, capture_output=True, check=False)
     others = [name for name in done.stdout.splitlines() if not name.startswith("tests/infra/targets/shelf/")]
     assert others == [], "a target is one folder"

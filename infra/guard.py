@@ -8,8 +8,8 @@ import sys
 from pulumi.dynamic import CheckFailure, CheckResult, CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
 from cluster.spec import ClusterSpec
+from infra.resources.error import ResourceError
 from infra.resources.job_queue import JobQueue
-from infra.resources.problem import Problem
 from infra.resources.properties import Properties
 from infra.targets.registry import parse_spec, target_of
 from infra.targets.target import Deployment
@@ -62,7 +62,7 @@ def _drain(queue: JobQueue, nodes: tuple[str, ...]) -> None:
         if _forced():
             queue.requeue(nodes)
             return
-    except Problem as problem:
+    except ResourceError as problem:
         if not _forced():
             raise
         print(f"warning: {problem}", file=sys.stderr)
@@ -71,7 +71,7 @@ def _drain(queue: JobQueue, nodes: tuple[str, ...]) -> None:
     if jobs:
         _resume(queue, drained)
         running = "; ".join(f"{node}: {', '.join(ids)}" for node, ids in jobs.items())
-        raise Problem(
+        raise ResourceError(
             "groups",
             f"jobs have started on nodes that would be removed ({running})",
             "wait for them, or requeue them with `make up FORCE=1`",
@@ -82,7 +82,7 @@ def _resume(queue: JobQueue, drained: tuple[str, ...]) -> None:
     """Resume the nodes that this change drained; only warn on failure, so that the actual error stays visible."""
     try:
         queue.resume(drained)
-    except Problem as problem:
+    except ResourceError as problem:
         print(f"warning: {', '.join(drained)} may still be drained: {problem}", file=sys.stderr)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from infra.home import private_folder
 
@@ -22,8 +23,8 @@ class Item:
     removed: bool = False
     usd_per_hour: float = 0.0
     """Its cost while it exists."""
-    kept: str = ""
-    """Why it is not removed; empty if it should be."""
+    keep_reason: str = ""
+    """Why it must not be removed; empty if it should be removed."""
 
     def lived(self, until: datetime) -> float | None:
         """Return its age in seconds; None if unknown."""
@@ -49,7 +50,8 @@ class Receipt:
     at: str
     seconds: float
     items: tuple[Item, ...] = ()
-    kept: tuple[CacheEntry, ...] = ()
+    caches: tuple[CacheEntry, ...] = ()
+    """The caches that are still there."""
     drop_command: str = "make clean-cache"
     notes: tuple[str, ...] = field(default=())
     unseen: tuple[str, ...] = ()
@@ -58,12 +60,12 @@ class Receipt:
     @property
     def left(self) -> tuple[Item, ...]:
         """Return the items that should have been removed but were not."""
-        return tuple(item for item in self.items if not item.removed and not item.kept)
+        return tuple(item for item in self.items if not item.removed and not item.keep_reason)
 
     @property
-    def stays(self) -> tuple[Item, ...]:
+    def retained(self) -> tuple[Item, ...]:
         """Return the items that outlive the cluster because of the stack file, and those they depend on."""
-        return tuple(item for item in self.items if not item.removed and item.kept)
+        return tuple(item for item in self.items if not item.removed and item.keep_reason)
 
     @property
     def usd_per_hour(self) -> float:
@@ -90,7 +92,14 @@ def save(receipt: Receipt, folder: Path) -> Path:
     """Write a receipt as JSON; return its path."""
     private_folder(folder)
     path = folder / f"{receipt.stack}-{receipt.when.astimezone(UTC):%Y%m%dT%H%M%SZ}.json"
-    counts = {"left": len(receipt.left), "removed": len(receipt.removed), "stays": len(receipt.stays)}
-    body = asdict(receipt) | counts | {"usd_per_hour": round(receipt.usd_per_hour, 4)}
+    counts = {"left": len(receipt.left), "removed": len(receipt.removed), "stays": len(receipt.retained)}
+    body = _rename_keys(asdict(receipt), {"caches": "kept"})
+    body["items"] = [_rename_keys(item, {"keep_reason": "kept"}) for item in body["items"]]
+    body |= counts | {"usd_per_hour": round(receipt.usd_per_hour, 4)}
     path.write_text(json.dumps(body, indent=2) + "\n")
     return path
+
+
+def _rename_keys(fields: Mapping[str, Any], new_names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields under the keys of the file format, in the same order."""
+    return {new_names.get(name, name): value for name, value in fields.items()}

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import SpecError
+from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
-from infra.engine.typed import typed
 from infra.home import StackHome
 from infra.targets.registry import get_target, read_spec, targets
 from infra.targets.target import Deployment, Leftover, Leftovers, Target
@@ -18,7 +18,9 @@ def find_deployment(stack: StackHome) -> tuple[Target, Deployment]:
     """Return the target and the deployment of a stack; raise Stop if there is none."""
     existing = search_deployment(stack)
     if existing is None:
-        raise Stop(f"stack {stack.name} has no inventory, no state and no stack file", typed("status", stack.name))
+        raise Stop(
+            f"stack {stack.name} has no inventory, no state and no stack file", format_command("status", stack.name)
+        )
     return existing
 
 
@@ -46,7 +48,7 @@ def search_deployment(stack: StackHome) -> tuple[Target, Deployment] | None:
 def find_own_leftovers(target: Target, deployment: Deployment) -> Leftovers:
     """Return the resources of a cluster, without those that carry another stack's label."""
     search = target.leftovers(deployment)
-    return replace(search, found=exclude_other_stacks(search.found, deployment.stack))
+    return replace(search, resources=exclude_other_stacks(search.resources, deployment.stack))
 
 
 def exclude_other_stacks(leftovers: list[Leftover], stack: str) -> list[Leftover]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
-from infra.engine.typed import typed
 from infra.home import StackHome, private_folder
 
 _POLL_S = 0.2
@@ -81,7 +81,7 @@ def refusal(stack: str, holder: Holder) -> Stop:
     """Return the error for a stack whose lock another process holds."""
     return Stop(
         f"another command is using stack {stack}: {holder}",
-        f"wait for it, or let `up` wait: `{typed('up', stack, 'WAIT=1')}`",
+        f"wait for it, or let `up` wait: `{format_command('up', stack, 'WAIT=1')}`",
     )
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from infra.engine import events, lock, project
+from infra.engine.command_line import format_command
 from infra.engine.environment import AS_THE_STACK_SAYS, How, prepare, stack_environment
 from infra.engine.events import EventPipe
 from infra.engine.stop import Stop
-from infra.engine.typed import typed
 from infra.home import StackHome
 
 _TICK_S = 0.1
@@ -208,9 +208,10 @@ def _errors(log: str) -> str:
 def _explain(message: str, stack: StackHome) -> str:
     if "incorrect passphrase" not in message:
         return message
+    teardown = format_command("teardown", stack.name)
     return (
         f"the passphrase in {stack.home.passphrase} does not match the state of stack {stack.name}. "
-        f"Fix: restore the old passphrase, or remove the cluster by label with `{typed('teardown', stack.name)}` "
+        f"Fix: restore the old passphrase, or remove the cluster by label with `{teardown}` "
         "and create it again"
     )
 
@@ -221,5 +222,5 @@ def _last_line(text: str) -> str:
 
 
 def _state_fix(stack: StackHome) -> str:
-    removes = typed("teardown", stack.name)
+    removes = format_command("teardown", stack.name)
     return f"check {stack.home.passphrase} and {stack.state}; `{removes}` removes by label what exists"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from bootstrap.transport.base import Completed, TransportError
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from slurm.control import jobs
 from slurm.control.jobs import RunningJob
 
@@ -25,7 +25,7 @@ _SLURM_RESOURCE = ":SlurmCluster"
 
 
 class JobQueue(Protocol):
-    """The jobs of a cluster; every method raises Problem if the cluster cannot be asked."""
+    """The jobs of a cluster; every method raises ResourceError if the cluster cannot be asked."""
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         """Return the ids of the jobs on these nodes, by node; nodes without a job are not in it."""
@@ -155,27 +155,31 @@ class UnknownQueue:
         self._why = why
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        raise Problem(
+        raise ResourceError(
             "groups",
             f"cannot check whether jobs are running on {', '.join(nodes)}: {self._why}",
             "if they are idle, run it with `FORCE=1`",
         )
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
-        raise Problem(
+        raise ResourceError(
             "users",
             f"cannot check whether jobs of {', '.join(users)} are running: {self._why}",
             "if none are, run it with `FORCE=1`",
         )
 
     def running(self) -> tuple[RunningJob, ...]:
-        raise Problem("", f"cannot check whether jobs are running: {self._why}", "if none are, run it with `FORCE=1`")
+        raise ResourceError(
+            "", f"cannot check whether jobs are running: {self._why}", "if none are, run it with `FORCE=1`"
+        )
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        raise Problem("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
+        raise ResourceError("groups", f"{', '.join(nodes)} cannot be drained: {self._why}", "use `FORCE=1`")
 
     def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
-        raise Problem("groups", f"{', '.join(reasons)} cannot be drained: {self._why}", "check with `make status`")
+        raise ResourceError(
+            "groups", f"{', '.join(reasons)} cannot be drained: {self._why}", "check with `make status`"
+        )
 
     def requeue(self, nodes: Sequence[str]) -> None: ...
 
@@ -193,7 +197,7 @@ def holds_slurm_cluster(state: Path) -> bool:
         return True
 
 
-def _no_answer(error: str) -> Problem:
-    return Problem(
+def _no_answer(error: str) -> ResourceError:
+    return ResourceError(
         "controller", f"the job queue does not answer: {error}", "check with `make status`, or use `FORCE=1`"
     )

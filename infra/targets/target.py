@@ -118,15 +118,15 @@ class Leftover:
     region: str = ""
     usd_per_hour: float = 0.0
     """What it costs as long as it exists."""
-    kept: str = ""
-    """Why it stays; empty where it should be removed."""
+    keep_reason: str = ""
+    """Why it must not be removed; empty if it should be removed."""
 
 
 @dataclass(frozen=True)
 class Leftovers:
     """The result of a search for leftovers."""
 
-    found: list[Leftover]
+    resources: list[Leftover]
     unseen: tuple[str, ...] = ()
     """What could not be searched, each with the reason."""
 
@@ -210,7 +210,7 @@ class Target(ABC):
         return ()
 
     def check_access(self, deployment: Deployment) -> None:  # noqa: B027  # most targets have no accounts
-        """Raise Problem where the caller's credentials are not of the account that holds the cluster."""
+        """Raise ResourceError where the caller's credentials are not of the account that holds the cluster."""
 
     @abstractmethod
     def queue(self, deployment: Deployment) -> JobQueue:
@@ -309,7 +309,7 @@ class OnThisMachine(ABC):
 
     @abstractmethod
     def host_facts(self) -> HostFacts:
-        """Return what this machine has; raise Problem where its engine does not answer."""
+        """Return what this machine has; raise ResourceError where its engine does not answer."""
 
     @abstractmethod
     def validate_host(self, spec: ClusterSpec, host: HostFacts) -> Iterable[Issue]:
@@ -317,7 +317,7 @@ class OnThisMachine(ABC):
 
     @abstractmethod
     def check_name_free(self, spec: ClusterSpec, stack: str) -> None:
-        """Raise Problem where a resource of another owner has the cluster's name."""
+        """Raise ResourceError where a resource of another owner has the cluster's name."""
 
     @abstractmethod
     def explain_error(self, failure: Exception) -> Stop | None:

@@ -15,8 +15,8 @@ from bootstrap.transport.base import TransportError
 from bootstrap.transport.ssh import SshTransport, public_key
 from cluster.inventory import Inventory
 from infra.engine import lock, pulumi
+from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.engine.typed import retyped, typed
 from infra.home import StackHome
 from infra.shell import read_inventory, target_of_inventory
 from infra.targets.registry import parse_spec
@@ -33,15 +33,15 @@ def bootstrap(name: str) -> None:
     inventory = read_inventory(stack)
     if not isinstance(target_of_inventory(inventory), Pushes):
         what = f"bootstrap: nodes on target {inventory.target} pull their configuration; it cannot be pushed to them"
-        raise Stop(what, f"`{typed('up', name)}` publishes the changes to them", BAD_INPUT)
+        raise Stop(what, f"`{format_command('up', name)}` publishes the changes to them", BAD_INPUT)
     inputs = read_inputs(pulumi.resources(stack), name)
     with lock.held(stack, "bootstrap", wait=False, say=screen.say):
         try:
             with screen.out().status("reading facts from the nodes"):
                 outcome = apply(build_desired(stack, inputs), _connect(inputs), report_event)
         except (BootstrapError, TransportError) as problem:
-            again = f"fix it, then `{typed('bootstrap', name)}` again"
-            raise Stop(retyped(str(problem), name), again) from None
+            again = f"fix it, then `{format_command('bootstrap', name)}` again"
+            raise Stop(rewrite_commands(str(problem), name), again) from None
     screen.print_success(str(outcome))
 
 
@@ -49,7 +49,7 @@ def read_inputs(resources: list[dict[str, Any]], stack: str) -> dict[str, str]:
     """Return the inputs that the running cluster was bootstrapped with, from the resources of its Pulumi state."""
     clusters = [resource["inputs"] for resource in resources if resource["type"].endswith(RESOURCE)]
     if not clusters:
-        raise Stop("the stack has no Slurm cluster yet", typed("up", stack))
+        raise Stop("the stack has no Slurm cluster yet", format_command("up", stack))
     return {key: unwrap_secret(value) for key, value in clusters[0].items()}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.spec.issue import render
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.registry import target_of
 from infra.targets.target import Budgeted, HostFacts, OnThisMachine, Preflight
 from muster.commands import screen
@@ -63,6 +63,6 @@ def check_files(paths: Sequence[Path]) -> None:
 def _facts_if_any(host: OnThisMachine) -> HostFacts | None:
     try:
         return host.host_facts()
-    except Problem:
+    except ResourceError:
         screen.say("the Docker engine does not answer: the capacity of this machine is not checked")
         return None

@@ -8,8 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
-from infra.engine.typed import typed
 from infra.home import Home, StackHome
 from infra.shell import read_inventory, run, unattended
 from muster.commands import screen
@@ -97,7 +97,7 @@ def _train(name: str) -> dict[str, float]:
 def _follow(stack: StackHome, login: str, script: str, what: str) -> None:
     done = subprocess.run(unattended(stack, login, None, ["bash", "-c", f"'{script}'"]), check=False)
     if done.returncode != 0:
-        raise Stop(f"demo: could not {what} (exit code {done.returncode})", typed("ssh", stack.name))
+        raise Stop(f"demo: could not {what} (exit code {done.returncode})", format_command("ssh", stack.name))
 
 
 def _fetch_report(stack: StackHome, login: str, folder: str) -> Path:

@@ -6,8 +6,8 @@ import json
 import subprocess
 from collections.abc import Sequence
 
+from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
-from infra.engine.typed import typed
 from infra.home import StackHome
 from infra.resources.job_queue import JobQueue
 from infra.shell import read_inventory, run, target_of_inventory
@@ -35,7 +35,7 @@ def fabric(name: str, partition: str | None, nodes: str | None, *, drain: bool) 
     for line in skipped:
         screen.say(line)
     if not members_by_partition:
-        raise Stop("no partition has two nodes that are up", typed("status", name), BAD_INPUT)
+        raise Stop("no partition has two nodes that are up", format_command("status", name), BAD_INPUT)
     results = [_measure(stack, login, part, members) for part, members in members_by_partition.items()]
     for result in results:
         screen.out().print("", build_pairs_table(result))
@@ -47,7 +47,7 @@ def fabric(name: str, partition: str | None, nodes: str | None, *, drain: bool) 
 def _list_nodes(stack: StackHome, login: str) -> list[ListedNode]:
     done = _run_on_login(stack, login, LIST_NODES_BY_PARTITION)
     if done.returncode != 0:
-        raise Stop(f"Slurm does not answer: {done.stderr.strip()}", typed("status", stack.name))
+        raise Stop(f"Slurm does not answer: {done.stderr.strip()}", format_command("status", stack.name))
     return parse_listed_by_partition(done.stdout)
 
 
@@ -59,7 +59,7 @@ def _measure(stack: StackHome, login: str, partition: str, nodes: Sequence[str])
     try:
         follow(stack, login, followed)
     except KeyboardInterrupt:
-        cancel = typed("ssh", stack.name, then=f"scancel {followed.job}")
+        cancel = format_command("ssh", stack.name, then=f"scancel {followed.job}")
         screen.say(f"job {followed.job} is still running; `{cancel}` cancels it")
         raise Stop("", code=INTERRUPTED) from None
     return _result(stack, login, partition, followed)
@@ -76,7 +76,7 @@ def _run_on_login(stack: StackHome, login: str, script: str) -> subprocess.Compl
     try:
         return run(stack, login, script)
     except subprocess.TimeoutExpired:
-        raise Stop("the login node does not answer", typed("status", stack.name)) from None
+        raise Stop("the login node does not answer", format_command("status", stack.name)) from None
 
 
 def _conclude(stack: StackHome, results: Sequence[FabricResult], *, drain: bool) -> None:

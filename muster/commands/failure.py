@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.engine.stop import Stop
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.registry import targets
 from infra.targets.target import OnThisMachine
 
@@ -12,7 +12,7 @@ def explain_failure(failure: Exception) -> Stop | None:
     """Return the message for a failure, or None for a bug, which needs its traceback."""
     if isinstance(failure, Stop):
         return failure
-    if isinstance(failure, Problem):
+    if isinstance(failure, ResourceError):
         what, _, fix = str(failure).partition(" Fix: ")
         return Stop(what.rstrip("."), fix.rstrip("."))
     hosts = (target for target in targets().values() if isinstance(target, OnThisMachine))

@@ -7,7 +7,7 @@ from collections import Counter
 from rich.table import Table
 
 from cluster.catalog.prices import HOURS_PER_MONTH
-from infra.engine.typed import typed
+from infra.engine.command_line import format_command
 from infra.receipt import Item, Receipt
 from muster.commands import screen
 
@@ -21,21 +21,21 @@ def print_receipt(receipt: Receipt, storage_removal: str) -> None:
         screen.say(note)
     for what in receipt.unseen:
         screen.print_failure(f"not searched: {what}")
-    if receipt.kept:
+    if receipt.caches:
         out.print(_caches_table(receipt), "")
         screen.say(f"delete the caches with `{receipt.drop_command}`")
     if receipt.usd_per_hour:
         per_month = receipt.usd_per_hour * HOURS_PER_MONTH
         screen.say(f"remaining cost: {receipt.usd_per_hour:.4f} USD per hour, {per_month:.2f} USD per month")
-    if receipt.stays:
-        screen.say(f"`{typed('up', receipt.stack)}` uses what was kept")
-        screen.say(f"to remove it too: {storage_removal}, then `{typed('teardown', receipt.stack)}`")
+    if receipt.retained:
+        screen.say(f"`{format_command('up', receipt.stack)}` uses what was kept")
+        screen.say(f"to remove it too: {storage_removal}, then `{format_command('teardown', receipt.stack)}`")
     if not receipt.left and not receipt.unseen:
         screen.print_success(f"{len(receipt.removed)} removed in {receipt.seconds:.1f} s, {_remainder(receipt)}")
 
 
 def _remainder(receipt: Receipt) -> str:
-    if not receipt.stays:
+    if not receipt.retained:
         return f"nothing of cluster {receipt.cluster} is left"
     return f"only resources to keep are left of cluster {receipt.cluster}"
 
@@ -44,7 +44,7 @@ def _items_table(receipt: Receipt) -> Table:
     """Return the table of resources, with prices if any still costs money."""
     price = ["USD per hour"] if receipt.usd_per_hour else []
     table = screen.new_table("", "what", "name", "created", "lived", *price, right=["lived", *price])
-    for item in (*receipt.left, *receipt.stays, *(item for item in receipt.removed if item.created)):
+    for item in (*receipt.left, *receipt.retained, *(item for item in receipt.removed if item.created)):
         lived = item.lived(receipt.when)
         table.add_row(
             _verdict(item),
@@ -62,11 +62,11 @@ def _items_table(receipt: Receipt) -> Table:
 def _verdict(item: Item) -> str:
     if item.removed:
         return "[green]removed[/green]"
-    return f"[yellow]kept[/yellow] [dim]({item.kept})[/dim]" if item.kept else "[red]LEFT[/red]"
+    return f"[yellow]kept[/yellow] [dim]({item.keep_reason})[/dim]" if item.keep_reason else "[red]LEFT[/red]"
 
 
 def _caches_table(receipt: Receipt) -> Table:
     table = screen.new_table("kept as cache", "name", "size", right=["size"])
-    for cache in receipt.kept:
+    for cache in receipt.caches:
         table.add_row(cache.what, cache.name, screen.format_size(cache.size) if cache.size is not None else "?")
     return table

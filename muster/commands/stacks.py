@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.engine.typed import typed
 from infra.home import Home, StackHome
 
 
@@ -42,7 +42,7 @@ def require_running_stack(name: str) -> StackHome:
     """Return the stack with this name; raise Stop if it is not up."""
     stack = require_stack(name)
     if not stack.inventory.exists():
-        raise Stop(f"stack {name} is not up", typed("up", name))
+        raise Stop(f"stack {name} is not up", format_command("up", name))
     return stack
 
 

@@ -15,8 +15,8 @@ from rich.table import Table
 from cluster.inventory import Node
 from cluster.spec import ClusterSpec
 from cluster.spec.issue import SpecError
+from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
-from infra.engine.typed import typed
 from infra.home import StackHome
 from infra.shell import read_inventory
 from infra.targets.facts import DAEMONS, Facts, Machine, Slurm
@@ -54,7 +54,7 @@ def status(name: str, *, as_json: bool = False) -> None:
     if broken:
         raise Stop(
             f"{_count_problems(len(broken))}: {'; '.join(broken)}",
-            f"`{typed('up', name)}` repairs it; it changes only what differs",
+            f"`{format_command('up', name)}` repairs it; it changes only what differs",
         )
 
 
@@ -236,11 +236,12 @@ def _not_up(stack: StackHome, *, as_json: bool) -> None:
             # Without its engine it is unknown whether anything of the stack exists: this raises an error.
             host.host_facts()
         screen.out().print(f"stack {stack.name} is not up")
-        screen.print_next_steps([(typed("up", stack.name), "create it")])
+        screen.print_next_steps([(format_command("up", stack.name), "create it")])
         return
     ended = {"failed": "failed", "interrupted": "was interrupted"}.get(last.result, "did not finish")
     raise Stop(
-        f"stack {stack.name} is not up: its last `up` {ended}", f"`{typed('up', stack.name)}`; log: {stack.log('up')}"
+        f"stack {stack.name} is not up: its last `up` {ended}",
+        f"`{format_command('up', stack.name)}`; log: {stack.log('up')}",
     )
 
 

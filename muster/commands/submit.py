@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.inventory import Inventory
+from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, FAILED, INTERRUPTED, Stop
-from infra.engine.typed import typed
 from infra.home import Home, StackHome
 from infra.shell import read_inventory, run, target_of_inventory, unattended
 from muster.commands import job_layout, screen
@@ -118,13 +118,13 @@ def send(stack: StackHome, login: str, file: Path, arguments: list[str], options
     except subprocess.TimeoutExpired as late:
         raise Stop(
             f"the login node did not answer within {late.timeout:.0f} s; the job may have been submitted nevertheless",
-            f"`{typed('status', stack.name)}` shows the queue",
+            f"`{format_command('status', stack.name)}` shows the queue",
         ) from None
     if done.returncode == _SSH_ERROR_CODE:
-        raise Stop(f"the login node cannot be reached: {done.stderr.strip()}", typed("status", stack.name))
+        raise Stop(f"the login node cannot be reached: {done.stderr.strip()}", format_command("status", stack.name))
     if done.returncode != 0:
         message = done.stderr.strip().replace("sbatch: error: ", "")
-        fix = f"request what the cluster has: `{typed('status', stack.name)}` shows it"
+        fix = f"request what the cluster has: `{format_command('status', stack.name)}` shows it"
         raise Stop(f"sbatch refused {file.name}: {message}", fix)
     return done.stdout.strip().splitlines()[-1].split(";")[0]
 
@@ -149,7 +149,7 @@ def follow(stack: StackHome, login: str, followed: FollowedJob) -> None:
         failed = 0 if time.monotonic() - began > _STABLE_CONNECTION_S else failed + 1
         screen.say("the connection broke; reconnecting")
         time.sleep(_RECONNECT_DELAY_S)
-    raise Stop(f"job {followed.job} can no longer be followed", typed("status", stack.name))
+    raise Stop(f"job {followed.job} can no longer be followed", format_command("status", stack.name))
 
 
 def split_output(process: subprocess.Popen[bytes]) -> Iterator[tuple[bytes, str]]:
@@ -179,8 +179,8 @@ def _print_how_to_resume(name: str, followed: FollowedJob) -> None:
     screen.out().print(f"\njob {followed.job} is still running; only its log is no longer followed")
     screen.print_next_steps(
         [
-            (typed("ssh", name, then=tail), "follow it again"),
-            (typed("ssh", name, then=f"scancel {followed.job}"), "cancel it"),
+            (format_command("ssh", name, then=tail), "follow it again"),
+            (format_command("ssh", name, then=f"scancel {followed.job}"), "cancel it"),
         ]
     )
 

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from cluster.catalog.prices import service_price
 from infra import receipt as receipts
 from infra.engine import lock, pulumi
+from infra.engine.command_line import format_command
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
-from infra.engine.typed import typed
 from infra.home import Home, StackHome
 from infra.receipt import Item, Receipt
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.target import Deployment, Leftover, Leftovers, ManagedStorage, OnThisMachine, Target
 from muster.commands import receipt_table, screen
 from muster.commands.failure import explain_failure
@@ -52,14 +52,16 @@ def teardown(name: str, *, yes: bool, force: bool) -> Receipt | None:
         if cluster is None:
             return None
         search = cluster.leftovers()
-        if not search.found and not search.unseen and not stack.state.exists():
+        if not search.resources and not search.unseen and not stack.state.exists():
             _forget_folder(stack, f"nothing of stack {name} (cluster {cluster.name}) exists")
             return None
         jobs = _check_allowed(cluster, search, yes=yes, force=force)
         try:
-            receipt = _remove(cluster, search.found, held)
+            receipt = _remove(cluster, search.resources, held)
         except KeyboardInterrupt:
-            raise Stop("teardown was interrupted", f"`{typed('teardown', name)}` continues", INTERRUPTED) from None
+            raise Stop(
+                "teardown was interrupted", f"`{format_command('teardown', name)}` continues", INTERRUPTED
+            ) from None
         receipt = replace(receipt, notes=(*jobs.notes, *receipt.notes))
         path = receipts.save(receipt, stack.home.receipts)
     if isinstance(cluster.target, OnThisMachine):
@@ -92,13 +94,13 @@ def _forget_folder(stack: StackHome, why: str) -> None:
 
 def _check_allowed(cluster: _Cluster, search: Leftovers, *, yes: bool, force: bool) -> ClusterJobs:
     """Raise Stop if the cluster may belong to someone else, jobs are running on it, or the user declines."""
-    if not force and (stranger := _foreign_error(cluster, search.found)):
+    if not force and (stranger := _foreign_error(cluster, search.resources)):
         raise stranger
     with screen.status("checking for running jobs"):
         jobs = list_cluster_jobs(cluster.stack, cluster.target, cluster.deployment) if _any(search) else ClusterJobs()
     if not force and (busy := jobs.refusal(cluster.stack.name)):
         raise busy
-    if not yes and not _confirmed(cluster, search.found):
+    if not yes and not _confirmed(cluster, search.resources):
         raise Stop("nothing was removed", code=FAILED)
     return jobs
 
@@ -107,17 +109,17 @@ def _check_complete(stack: StackHome, receipt: Receipt) -> None:
     if receipt.left:
         raise Stop(
             f"{len(receipt.left)} resources could not be removed, see above",
-            f"see {stack.log('destroy')}, then `{typed('teardown', stack.name)}` again",
+            f"see {stack.log('destroy')}, then `{format_command('teardown', stack.name)}` again",
         )
     if receipt.unseen:
         raise Stop(
             "not everything could be searched, see above; everything else is removed",
-            f"use credentials that may list it, then `{typed('teardown', stack.name)}` again",
+            f"use credentials that may list it, then `{format_command('teardown', stack.name)}` again",
         )
 
 
 def _any(search: Leftovers) -> bool:
-    return bool(search.found or search.unseen)
+    return bool(search.resources or search.unseen)
 
 
 def _foreign_error(cluster: _Cluster, leftovers: list[Leftover]) -> Stop | None:
@@ -134,7 +136,7 @@ def _foreign_error(cluster: _Cluster, leftovers: list[Leftover]) -> Stop | None:
     return Stop(
         f"{what}{cluster.name}, but {stack.home.root} has no record that they were created from here; nothing "
         "was removed",
-        f"check who owns them; if they are yours: `{typed('teardown', stack.name, 'FORCE=1')}`",
+        f"check who owns them; if they are yours: `{format_command('teardown', stack.name, 'FORCE=1')}`",
     )
 
 
@@ -151,7 +153,7 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
         cluster=cluster.name,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
-        items=receipts.mark_removed(map(_item, before), map(_item, after.found)),
+        items=receipts.mark_removed(map(_item, before), map(_item, after.resources)),
         notes=(*notes, *_price_notes(cluster.deployment, after)),
         unseen=after.unseen,
     )
@@ -160,7 +162,7 @@ def _remove(cluster: _Cluster, before: list[Leftover], held: int) -> Receipt:
 def _price_notes(deployment: Deployment, after: Leftovers) -> Iterator[str]:
     """Warn if remaining costs use another region's prices: only instance prices are known for every region."""
     table = service_price("nat-gateway").region
-    others = any(leftover.usd_per_hour and leftover.kind != "instance" for leftover in after.found)
+    others = any(leftover.usd_per_hour and leftover.kind != "instance" for leftover in after.resources)
     if deployment.region not in ("", table) and others:
         yield f"prices are those of {table}; {deployment.region} may cost up to a third more"
 
@@ -169,20 +171,20 @@ def _sweep(cluster: _Cluster) -> Iterator[str]:
     """Remove what Pulumi left behind or did not know; yield the error of each resource that cannot be removed."""
     with screen.status("searching for leftovers") as line:
         until = time.monotonic() + _SWEEP_TIMEOUT_S
-        for leftover in cluster.leftovers().found:
-            if leftover.kept:
+        for leftover in cluster.leftovers().resources:
+            if leftover.keep_reason:
                 continue
             line.update(f"removing {leftover.kind} {leftover.name}")
             try:
                 cluster.target.remove(leftover, until)
-            except Problem as problem:
+            except ResourceError as problem:
                 yield str(problem)
 
 
 def with_caches(receipt: Receipt, host: OnThisMachine, home: Home) -> Receipt:
     """Return a receipt with the caches, or with a note if the engine cannot list them."""
     try:
-        return replace(receipt, kept=host.caches(home))
+        return replace(receipt, caches=host.caches(home))
     except Exception as failure:
         stop = explain_failure(failure)
         if stop is None:
@@ -200,14 +202,20 @@ def _destroy(stack: StackHome, held: int) -> list[str]:
 
 
 def _item(leftover: Leftover) -> Item:
-    return Item(leftover.kind, leftover.name, leftover.created, usd_per_hour=leftover.usd_per_hour, kept=leftover.kept)
+    return Item(
+        leftover.kind,
+        leftover.name,
+        leftover.created,
+        usd_per_hour=leftover.usd_per_hour,
+        keep_reason=leftover.keep_reason,
+    )
 
 
 def _confirmed(cluster: _Cluster, leftovers: list[Leftover]) -> bool:
     if not screen.out().is_terminal:
         raise Stop("teardown asks for confirmation, but there is no terminal", "add --yes")
     nodes = sum(leftover.kind in ("container", "instance") for leftover in leftovers)
-    staying = [f"{leftover.kind} {leftover.name}" for leftover in leftovers if leftover.kept]
+    staying = [f"{leftover.kind} {leftover.name}" for leftover in leftovers if leftover.keep_reason]
     stays = f" ({', '.join(staying)} {'stays' if len(staying) == 1 else 'stay'})" if staying else ""
     question = (
         f"remove stack {cluster.stack.name}: cluster {cluster.name}, {nodes} nodes and all data on them{stays}? [y/N] "

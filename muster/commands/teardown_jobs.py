@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cluster.inventory import Inventory
+from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
-from infra.engine.typed import typed
 from infra.home import StackHome
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.shell import read_inventory, unattended
 from infra.targets.target import Deployment, OnThisMachine, Target
 from muster.commands.failure import explain_failure
@@ -30,7 +30,7 @@ class ClusterJobs:
 
     def refusal(self, name: str) -> Stop | None:
         """Return the error that refuses to remove stack `name` without FORCE=1; None if it may be removed."""
-        forced = typed("teardown", name, "FORCE=1")
+        forced = format_command("teardown", name, "FORCE=1")
         if self.unknown:
             return Stop(f"{self.unknown}; nothing was removed", f"to remove it even if jobs are running: `{forced}`")
         if not self.running:
@@ -74,7 +74,7 @@ def _in_cloud(stack: StackHome, target: Target, deployment: Deployment) -> Clust
     """Return the jobs of a cloud cluster; if it does not answer, they are unknown, because they may be expensive."""
     try:
         jobs = target.queue(deployment).running()
-    except Problem as problem:
+    except ResourceError as problem:
         stop = explain_failure(problem)
         return ClusterJobs(unknown=stop.what if stop else str(problem))
     try:

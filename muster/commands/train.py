@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from infra.engine.command_line import format_command
 from infra.engine.stop import BAD_INPUT, Stop
-from infra.engine.typed import typed
 from infra.home import DEFAULT_STACK
 
 # These commands of the trainer need no torch.
@@ -16,7 +16,7 @@ def train(arguments: list[str]) -> int:
     """Run the trainer with its own arguments and return its exit status."""
     if find_spec("torch") is None and arguments and arguments[0] not in _WITHOUT_TORCH:
         settings = ("JOB=slurm/jobs/train.sbatch", f'ARGS="{" ".join(arguments)}"')
-        on_cluster = typed("submit", DEFAULT_STACK, *settings)
+        on_cluster = format_command("submit", DEFAULT_STACK, *settings)
         fix = f"on the cluster: `{on_cluster}`; here: use an environment with `pip install '.[trainer]'`"
         raise Stop("train: torch is not installed in this environment", fix, BAD_INPUT)
     from trainer.__main__ import main  # noqa: PLC0415  # most commands need nothing of the trainer

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from cluster.spec import ClusterSpec
 from infra.engine import lock, pulumi
+from infra.engine.command_line import format_command, rewrite_commands
 from infra.engine.environment import How
 from infra.engine.events import Failure, Result
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
-from infra.engine.typed import retyped, typed
 from infra.home import StackHome
 from infra.plan import BuildPlan
 from infra.targets.cost import Quote
@@ -93,16 +93,16 @@ def describe_price(name: str, target: Target, spec: ClusterSpec, quote: Quote | 
         if quote
         else f"instance prices of {cost.priced_on}, {target.region(spec)}; today's prices were not queried"
     )
-    return f"{describe_cost(spec, cost)} ({source}); `{typed('cost', name)}` shows each part"
+    return f"{describe_cost(spec, cost)} ({source}); `{format_command('cost', name)}` shows each part"
 
 
 def list_next_steps(name: str) -> list[tuple[str, str]]:
     """Return the commands to run after `up`, each with its description."""
     return [
-        (typed("ssh", name), "a shell on the login node"),
-        (typed("submit", name, "JOB=slurm/jobs/smoke.sbatch"), "run a job, follow its log"),
-        (typed("status", name), "nodes, queue, health"),
-        (typed("teardown", name), "remove everything, with a receipt"),
+        (format_command("ssh", name), "a shell on the login node"),
+        (format_command("submit", name, "JOB=slurm/jobs/smoke.sbatch"), "run a job, follow its log"),
+        (format_command("status", name), "nodes, queue, health"),
+        (format_command("teardown", name), "remove everything, with a receipt"),
     ]
 
 
@@ -111,13 +111,16 @@ def build_failure(stack: StackHome, target: Target, result: Result) -> Stop:
     if _was_cancelled(result):
         return build_interruption(stack)
     head = f"up failed: {_count(result.failures)}"
-    blocks = [retyped(_block(target, failure, typed("up", stack.name)), stack.name) for failure in result.failures]
+    blocks = [
+        rewrite_commands(_block(target, failure, format_command("up", stack.name)), stack.name)
+        for failure in result.failures
+    ]
     return Stop("\n".join([head, *blocks, f"full log of Pulumi: {stack.log('up')}"]), code=FAILED)
 
 
 def build_interruption(stack: StackHome) -> Stop:
     """Return the error for an interrupted `up`."""
-    again, remove = typed("up", stack.name), typed("teardown", stack.name)
+    again, remove = format_command("up", stack.name), format_command("teardown", stack.name)
     return Stop("up was interrupted", f"`{again}` continues, `{remove}` removes what exists", INTERRUPTED)
 
 

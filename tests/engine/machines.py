@@ -117,13 +117,13 @@ class Machines:
 
     def leftovers(self) -> list[str]:
         with self.at_home():
-            leftovers = target("local").leftovers(self._deployment).found
+            leftovers = target("local").leftovers(self._deployment).resources
             return [f"{leftover.kind} {leftover.name}" for leftover in leftovers]
 
     def remove_by_label(self) -> None:
         local = target("local")
         with self.at_home():
-            for leftover in local.leftovers(self._deployment).found:
+            for leftover in local.leftovers(self._deployment).resources:
                 local.remove(leftover, time.monotonic())
 
     @contextmanager

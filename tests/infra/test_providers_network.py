@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.resources.properties import Properties
 from infra.targets.local.build import docker_network
 
@@ -43,5 +43,7 @@ def test_picked_range_that_another_took_is_picked_anew(monkeypatch: pytest.Monke
 
 
 def test_given_range_that_another_took_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Problem, match=r"network.cidr: 10.88.0.0/24 is in use: it overlaps the Docker network muster-o"):
+    with pytest.raises(
+        ResourceError, match=r"network.cidr: 10.88.0.0/24 is in use: it overlaps the Docker network muster-o"
+    ):
         docker_network._make(RacingEngine(monkeypatch), "muster-demo", PROPS | {"cidr": FIRST})

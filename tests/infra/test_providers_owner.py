@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster import names
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.local import docker_engine as engine_client
 
 AT = "2026-01-02T03:04:05+00:00"
@@ -20,7 +20,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(labels: dict[str, str]) -> str:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(ResourceError) as refused:
         engine_client.check_owner("volume", "muster-demo-shared", labels, "demo", "local")
     return str(refused.value)
 

@@ -13,8 +13,8 @@ from requests import Response
 from bootstrap.transport.base import Transport, TransportError
 from bootstrap.transport.local import LocalTransport
 from infra import guard
+from infra.resources.error import ResourceError
 from infra.resources.job_queue import NoQueue, QueueSigns, SlurmQueue, UnknownQueue, holds_slurm_cluster, judge_queue
-from infra.resources.problem import Problem
 from infra.targets.local import queue as local_queue
 
 SINFO = "printf 'gpu-1\\ngpu-2\\ngpu-2\\ngpu-10\\n'"
@@ -65,27 +65,29 @@ def test_jobs_are_named_by_node_and_nodes_that_slurm_does_not_know_have_none(slu
 def test_jobs_are_named_by_user(slurm: Slurm) -> None:
     assert slurm.queue.jobs_of(["bob", "carol"]) == {"bob": ["7", "9"]}
     slurm.command("squeue", DEAD)
-    with pytest.raises(Problem, match="controller: the job queue does not answer"):
+    with pytest.raises(ResourceError, match="controller: the job queue does not answer"):
         slurm.queue.jobs_of(["carol"])
 
 
 def test_jobs_of_users_that_cannot_be_asked_for_may_run() -> None:
     said = "users: cannot check whether jobs of bob, carol are running: no slurmctld runs on the controller"
-    with pytest.raises(Problem, match=said):
+    with pytest.raises(ResourceError, match=said):
         UnknownQueue("no slurmctld runs on the controller").jobs_of(["bob", "carol"])
 
 
 @pytest.mark.parametrize("command", ["sinfo", "squeue"])
 def test_queue_that_does_not_answer_is_not_idle(slurm: Slurm, command: str) -> None:
     slurm.command(command, DEAD)
-    with pytest.raises(Problem, match="controller: the job queue does not answer: slurm_load_partitions: Unable to"):
+    with pytest.raises(
+        ResourceError, match="controller: the job queue does not answer: slurm_load_partitions: Unable to"
+    ):
         slurm.queue.jobs(["gpu-1"])
 
 
 @pytest.mark.parametrize("command", ["sinfo", "scontrol"])
 def test_queue_that_does_not_answer_does_not_count_as_drained(slurm: Slurm, command: str) -> None:
     slurm.command(command, DEAD)
-    with pytest.raises(Problem, match="the job queue does not answer"):
+    with pytest.raises(ResourceError, match="the job queue does not answer"):
         slurm.queue.drain(["gpu-1"])
 
 
@@ -93,7 +95,7 @@ def test_controller_that_cannot_be_reached_is_not_idle() -> None:
     def connect() -> Transport:
         raise TransportError("controller", "no answer within 30 s")
 
-    with pytest.raises(Problem, match=r"the job queue does not answer: no answer within 30 s. Fix: .*FORCE=1"):
+    with pytest.raises(ResourceError, match=r"the job queue does not answer: no answer within 30 s. Fix: .*FORCE=1"):
         SlurmQueue(connect).jobs(["gpu-1"])
 
 
@@ -112,7 +114,7 @@ def test_nodes_are_set_aside_each_for_its_reason_and_what_is_away_keeps_its_own(
     }
     assert slurm.queue.set_aside(reasons) == ("gpu-1",)
     assert slurm.updates == ["update nodename=gpu-1 state=drain reason=health: fabric: it's slow; $x"]
-    with pytest.raises(Problem, match="gpu-1, gpu-2, login cannot be drained: the controller is gone"):
+    with pytest.raises(ResourceError, match="gpu-1, gpu-2, login cannot be drained: the controller is gone"):
         UnknownQueue("the controller is gone").set_aside(reasons)
 
 
@@ -152,7 +154,7 @@ BOTH = ("gpu-1", "gpu-2")
 
 def test_job_that_started_after_the_check_stops_the_change_and_only_our_nodes_are_resumed() -> None:
     queue = FakeQueue({"gpu-1": ["7"]})
-    with pytest.raises(Problem, match=r"jobs have started on nodes that would be removed \(gpu-1: 7\)"):
+    with pytest.raises(ResourceError, match=r"jobs have started on nodes that would be removed \(gpu-1: 7\)"):
         guard._drain(queue, BOTH)
     assert queue.calls == [("drain", BOTH), ("jobs", BOTH), ("resume", ("gpu-1",))]
 
@@ -160,9 +162,9 @@ def test_job_that_started_after_the_check_stops_the_change_and_only_our_nodes_ar
 def test_resume_that_fails_does_not_hide_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     class Stubborn(FakeQueue):
         def resume(self, nodes: Sequence[str]) -> None:
-            raise Problem("controller", f"Invalid node state specified for {nodes[0]}", "look")
+            raise ResourceError("controller", f"Invalid node state specified for {nodes[0]}", "look")
 
-    with pytest.raises(Problem, match="jobs have started on nodes that would be removed"):
+    with pytest.raises(ResourceError, match="jobs have started on nodes that would be removed"):
         guard._drain(Stubborn({"gpu-1": ["7"]}), BOTH)
     assert "warning: gpu-1 may still be drained: controller: Invalid node state" in capsys.readouterr().err
 
@@ -182,7 +184,7 @@ def test_force_gives_the_jobs_back_to_the_queue_once_no_new_ones_can_come(monkey
 
 def test_force_goes_on_without_an_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     queue = UnknownQueue("no slurmctld runs on the controller")
-    with pytest.raises(Problem, match="gpu-1, gpu-2 cannot be drained: no slurmctld runs on the controller"):
+    with pytest.raises(ResourceError, match="gpu-1, gpu-2 cannot be drained: no slurmctld runs on the controller"):
         guard._drain(queue, BOTH)
     monkeypatch.setenv(guard.FORCE, "1")
     guard._drain(queue, BOTH)

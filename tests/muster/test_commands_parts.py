@@ -17,7 +17,7 @@ from cluster.spec import ClusterSpec
 from infra.engine.stop import BAD_INPUT, Stop
 from infra.home import Home
 from infra.receipt import Receipt
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.cost import Cost, Line
 from infra.targets.facts import Machine, Slurm, SlurmNode, parse
 from infra.targets.local import caches as local_caches
@@ -213,7 +213,7 @@ def test_a_linked_cache_loses_its_link_and_not_what_it_points_at(tmp_path: Path)
         (ReadTimeout("UnixHTTPConnectionPool: Read timed out. (read timeout=60)"), "took too long"),
         (RequestsConnectionError("refused"), "does not answer"),
         (APIError("500", explanation="no space left"), "Docker refused: no space left"),
-        (Problem("name", "is taken", "choose another"), "name: is taken"),
+        (ResourceError("name", "is taken", "choose another"), "name: is taken"),
         (Stop("as it is"), "as it is"),
     ],
 )
@@ -235,7 +235,7 @@ def test_a_receipt_survives_caches_that_cannot_be_listed(failure: Exception, mon
     monkeypatch.setattr(LocalTarget, "caches", refuse)
     receipt = Receipt("s", "c", "2026-01-01T00:00:00+00:00", 1.0, notes=("before",))
     listed = teardown.with_caches(receipt, LocalTarget(), Home.of({}))
-    assert listed.kept == ()
+    assert listed.caches == ()
     assert listed.notes[0] == "before"
     assert "caches could not be listed" in listed.notes[1]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cluster.spec import ClusterSpec, Issue
 from cluster.spec.issue import render
 from infra.engine.stop import Stop
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws import credentials
 from infra.targets.aws.quote import quote_by_aws, quote_by_table
 from infra.targets.aws.spec import region_of
@@ -66,7 +66,7 @@ def quote_cost(spec: ClusterSpec, console: Console) -> Quote:
     """Return the cost by today's prices if there are credentials, otherwise by the dated table."""
     try:
         account = find_account(spec)
-    except Problem as problem:
+    except ResourceError as problem:
         return quote_by_table(spec, f"were not requested: {problem}")
     if account is None:
         return quote_by_table(spec, f"were not requested: {NO_CREDENTIALS}")

@@ -11,7 +11,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cluster import names
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws.client import create_client
 from infra.targets.aws.launcher.instances import STATES
 from infra.targets.aws.launcher.node_names import read_node_name
@@ -50,13 +50,13 @@ def list_instances(region: str, cluster: str, stack: str) -> list[Instance]:
 
 @contextmanager
 def translate_errors(what: str, region: str) -> Iterator[None]:
-    """Raise errors of AWS's libraries as a Problem that says what could not be queried."""
+    """Raise errors of AWS's libraries as a ResourceError that says what could not be queried."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
         reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else str(error)
         fix = "use credentials of the cluster's account (`aws sts get-caller-identity` shows whose are in use)"
-        raise Problem("", f"{what} cannot be queried in {region}: {reason}", fix) from error
+        raise ResourceError("", f"{what} cannot be queried in {region}: {reason}", fix) from error
 
 
 def _to_instance(item: dict[str, Any]) -> Instance:

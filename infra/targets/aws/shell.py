@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+from infra.engine.command_line import format_command
 from infra.engine.stop import Stop
-from infra.engine.typed import typed
 from infra.targets.aws.instances import list_instances, translate_errors
 from infra.targets.aws.session_manager import render_proxy_command
 from infra.targets.target import Deployment
@@ -35,7 +35,9 @@ def get_ssh_options(deployment: Deployment, node: str) -> list[str]:
         message = (
             f"node {node} has no machine now" if machine is None else f"the machine of node {node} is {machine.state}"
         )
-        raise Stop(message, f"start it with a job: `{typed('ssh', deployment.stack, then=f'srun -w {node} true')}`")
+        raise Stop(
+            message, f"start it with a job: `{format_command('ssh', deployment.stack, then=f'srun -w {node} true')}`"
+        )
     options = {
         "HostName": machine.id,
         "HostKeyAlias": node,

@@ -19,7 +19,7 @@ from docker.utils import kwargs_from_env
 
 from cluster import names
 from infra.home import Home
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 
 _TIMEOUT_S = 60
 _FIRST_WITH_WRITABLE_CGROUPS = 28
@@ -57,11 +57,11 @@ def engine() -> Engine:
 
 @contextmanager
 def asking(where: str) -> Iterator[docker.APIClient]:
-    """Yield the connection for work on `where`; raise the engine's errors as Problem there."""
+    """Yield the connection for work on `where`; raise the engine's errors as ResourceError there."""
     try:
         yield connect()
     except APIError as refused:
-        raise Problem(
+        raise ResourceError(
             where, f"Docker refused: {refused.explanation}", "fix what the message names, then run it again"
         ) from refused
     except requests.exceptions.ConnectionError as lost:
@@ -81,12 +81,12 @@ def foreign(labels_on_it: Mapping[str, str] | None) -> bool:
 
 
 def check_owner(kind: str, name: str, labels_on_it: Mapping[str, str] | None, cluster: str, stack: str) -> None:
-    """Raise Problem if a resource with the name of ours has the labels of another owner."""
+    """Raise ResourceError if a resource with the name of ours has the labels of another owner."""
     present = labels_on_it or {}
     if present.get(names.CLUSTER) == cluster and present.get(names.STACK) == stack and not foreign(present):
         return
     if names.STACK not in present:
-        raise Problem(
+        raise ResourceError(
             "name",
             f"the Docker {kind} {name} exists already and was not created by muster",
             f"remove it with `docker {kind} rm {name}`, or give the cluster another name",
@@ -96,7 +96,7 @@ def check_owner(kind: str, name: str, labels_on_it: Mapping[str, str] | None, cl
     if foreign(present) and owner == stack:
         whose = f"stack {owner} of another checkout, whose MUSTER_HOME is {home}"
     there = f"MUSTER_HOME={shlex.quote(home)} " if foreign(present) else ""
-    raise Problem(
+    raise ResourceError(
         "name",
         f"{cluster} is in use: the Docker {kind} {name} belongs to {whose}",
         f"give the cluster of this stack another name, or remove the other one with `{there}make teardown "
@@ -111,9 +111,9 @@ def _open() -> docker.APIClient:
         raise _unreachable() from refused
 
 
-def _unreachable() -> Problem:
+def _unreachable() -> ResourceError:
     socket = _settings().get("base_url", _DEFAULT_SOCKET)
-    return Problem(
+    return ResourceError(
         "", f"Docker engine does not answer at {socket}", "start it with `make setup`, or `systemctl start docker`"
     )
 

@@ -15,7 +15,7 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 
 from bootstrap.progress import Event, State, emit
 from cluster import names
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.errors import FIXES
@@ -131,7 +131,7 @@ class Group:
             if self.clock() > deadline:
                 ids = ", ".join(machine.id for machine in machines)
                 what = f"{ids} did not terminate within {_TERMINATION_TIMEOUT_S:g} s"
-                raise Problem(f"groups.{self.name}", what, "run the command again in a few minutes")
+                raise ResourceError(f"groups.{self.name}", what, "run the command again in a few minutes")
             self.sleep(pause)
             pause = min(2 * pause, _POLL_S)
         _emit(self.static_names, "remove", "changed")
@@ -185,7 +185,7 @@ def _join(shortages: Sequence[Shortage]) -> str:
     return ", ".join(map(str, shortages))
 
 
-def _capacity_problem(group: str, count: int, shortages: Sequence[Shortage], retry_s: int) -> Problem:
+def _capacity_problem(group: str, count: int, shortages: Sequence[Shortage], retry_s: int) -> ResourceError:
     kinds = dict.fromkeys(shortage.fault.kind for shortage in shortages)
     waited = f" within {retry_s} s" if "shortage" in kinds else ""
     messages = dict.fromkeys(str(s.fault) for s in shortages if s.fault.kind not in TRANSIENT)
@@ -193,7 +193,7 @@ def _capacity_problem(group: str, count: int, shortages: Sequence[Shortage], ret
         "add zones or a fallback under capacity, reserve capacity, or ask for fewer nodes"
     ]
     what = f"{count} machines could not be launched{waited}: {_join(shortages)}"
-    return Problem(f"groups.{group}.capacity", "; ".join([what, *messages]), "; ".join(fixes))
+    return ResourceError(f"groups.{group}.capacity", "; ".join([what, *messages]), "; ".join(fixes))
 
 
 def _group(props: Properties) -> Group:

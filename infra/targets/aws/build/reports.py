@@ -16,7 +16,7 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 
 from bootstrap.progress import Event, emit
 from cluster.names import CONTROLLER
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed, unknown
 from infra.targets.aws.client import create_client
 from infra.targets.aws.node import parameters
@@ -223,17 +223,17 @@ def _show_progress(expected: ExpectedNodes, shown: Mapping[str, Report], reports
             emit(Event("bootstrap", node, report.step, "ok", "ready"))
 
 
-def _failure_problem(failures: Sequence[NodeFailure]) -> Problem:
+def _failure_problem(failures: Sequence[NodeFailure]) -> ResourceError:
     first, *others = failures
     for failure in failures:
         emit(Event("bootstrap", failure.node, failure.report.step, "failed", failure.report.line))
     also = f" (failed as well: {', '.join(failure.node for failure in others)})" if others else ""
     fix = f"`muster ssh {first.node}` and read {LOG}; `muster up` retries it on the same machine"
-    return Problem("", f"{first}{also}", fix)
+    return ResourceError("", f"{first}{also}", fix)
 
 
 def _check_machines(region: str, instances: Mapping[str, str]) -> None:
-    """Raise Problem where a machine will never report."""
+    """Raise ResourceError where a machine will never report."""
     lost = find_lost_machines(create_client("ec2", region), instances)
     if not lost:
         return
@@ -241,15 +241,15 @@ def _check_machines(region: str, instances: Mapping[str, str]) -> None:
         emit(Event("bootstrap", node, "boot", "failed", reason))
     node, reason = next(iter(lost.items()))
     fix = "`muster up` replaces a terminated machine; start a stopped one with `aws ec2 start-instances`"
-    raise Problem("", f"the machine of node {node} will not report: {reason}", fix)
+    raise ResourceError("", f"the machine of node {node} will not report: {reason}", fix)
 
 
-def _timeout_problem(unfinished: Sequence[str], reports: Mapping[str, Report], timeout_s: float) -> Problem:
+def _timeout_problem(unfinished: Sequence[str], reports: Mapping[str, Report], timeout_s: float) -> ResourceError:
     node = unfinished[0]
     more = f", and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
     what = f"node {node} {_describe_progress(reports.get(node))} after {timeout_s / 60:.0f} minutes{more}"
     fix = f"`muster ssh {node}` and read {LOG}, or the machine's console; `muster up` waits again"
-    return Problem("", what, fix)
+    return ResourceError("", what, fix)
 
 
 def _describe_progress(report: Report | None) -> str:

@@ -14,7 +14,7 @@ import pulumi
 from botocore.exceptions import ClientError
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.resources.properties import Properties
 from infra.targets.aws.client import create_client
 from infra.targets.aws.offerings import list_offered_zones
@@ -104,7 +104,7 @@ def _image(ssm: object, region: str, kind: str, path: str) -> str:
     except ClientError as error:
         field = images.FIELDS[kind.partition("-")[0]]
         what = f"{region} has no image under {path} ({error.response['Error']['Code']})"
-        raise Problem(f"aws.{field}", what, f"set the image with `{field}: ami-...`") from None
+        raise ResourceError(f"aws.{field}", what, f"set the image with `{field}: ami-...`") from None
     return image
 
 
@@ -116,11 +116,11 @@ def _zone(region: str, instance_types: Sequence[str], chosen: str) -> str:
     if chosen and chosen not in common:
         missing = ", ".join(name for name, zones in offered.items() if chosen not in zones)
         what = f"{chosen}, the zone of this cluster, does not offer {missing}"
-        raise Problem("groups", what, "choose an instance type that this zone offers")
+        raise ResourceError("groups", what, "choose an instance type that this zone offers")
     if not common:
         offers = "; ".join(f"{name}: {', '.join(zones) or 'no zone'}" for name, zones in offered.items())
         what = f"no zone of {region} offers all instance types ({offers})"
-        raise Problem("aws.zones", what, "set several zones, another region, or other instance types")
+        raise ResourceError("aws.zones", what, "set several zones, another region, or other instance types")
     return chosen or common[0]
 
 
@@ -141,7 +141,7 @@ def _check_one_per_zone(zones: Mapping[str, str]) -> None:
         subnets = [subnet for subnet, subnet_zone in zones.items() if subnet_zone == zone]
         if len(subnets) > 1:
             what = f"{', '.join(subnets)} are all in {zone}; allowed: one subnet per zone"
-            raise Problem("network.subnet_ids", what, f"keep one of them, for example {subnets[0]}")
+            raise ResourceError("network.subnet_ids", what, f"keep one of them, for example {subnets[0]}")
 
 
 def _vpc_cidr(region: str, vpc_id: str | None) -> str:
@@ -154,12 +154,12 @@ def _vpc_cidr(region: str, vpc_id: str | None) -> str:
 
 @contextmanager
 def _existing(where: str, allowed: str) -> Iterator[None]:
-    """Turn an error of AWS into a Problem of the field `where`."""
+    """Turn an error of AWS into a ResourceError of the field `where`."""
     try:
         yield
     except ClientError as error:
         details = error.response["Error"]
-        raise Problem(where, f"{details.get('Message', '')} ({details['Code']})", f"write {allowed}") from None
+        raise ResourceError(where, f"{details.get('Message', '')} ({details['Code']})", f"write {allowed}") from None
 
 
 def _filesystems(region: str, ids: Sequence[str], olds: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -174,7 +174,7 @@ def _filesystem(region: str, id_: str) -> dict[str, str]:
         create_client("efs", region).describe_file_systems(FileSystemId=id_)
     except ClientError as error:
         what = f"{region} has neither an FSx nor an EFS filesystem {id_} ({error.response['Error']['Code']})"
-        raise Problem("storage", what, "write the id of a filesystem of this region and account") from None
+        raise ResourceError("storage", what, "write the id of a filesystem of this region and account") from None
     return {"kind": "efs", "host": f"{id_}.efs.{region}.amazonaws.com", "export": "/"}
 
 
@@ -191,7 +191,7 @@ def _lustre(region: str, id_: str) -> dict[str, str] | None:
     kind = filesystem["FileSystemType"]
     if kind != "LUSTRE":
         what = f"{id_} is an FSx filesystem of type {kind}; allowed: LUSTRE"
-        raise Problem("storage", what, "write the id of an FSx for Lustre or EFS filesystem")
+        raise ResourceError("storage", what, "write the id of an FSx for Lustre or EFS filesystem")
     return {
         "kind": "lustre",
         "host": filesystem["DNSName"],

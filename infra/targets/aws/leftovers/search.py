@@ -14,7 +14,7 @@ from typing import TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cluster import names
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws.launcher.errors import classify_error
 from infra.targets.aws.leftovers.kind import AccountRegion, ClusterResource, ResourceKind, read_tags
 from infra.targets.aws.leftovers.registry import FILESYSTEM_DEPENDENCIES, FILESYSTEMS, KINDS
@@ -50,7 +50,7 @@ def find_leftovers(cluster: str, region: str) -> Leftovers:
 def remove_leftover(leftover: Leftover, until: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Remove a resource; retry until the time `until` (time.monotonic) if it is in use or AWS throttles."""
     if leftover.kind == _OTHER_KIND:
-        raise Problem(
+        raise ResourceError(
             "",
             f"{leftover.name} is a kind of resource that muster never creates; its cost is unknown",
             "find out who tagged it and remove it yourself",
@@ -65,7 +65,7 @@ def remove_leftover(leftover: Leftover, until: float, *, sleep: Callable[[float]
                 return None
             if not _is_temporary(fault) or time.monotonic() + wait_s > until:
                 message = f"AWS refused to remove {leftover.kind} {leftover.name}: {fault.message or fault.code}"
-                raise Problem("", message, "fix the cause it names, then run teardown again") from None
+                raise ResourceError("", message, "fix the cause it names, then run teardown again") from None
         sleep(wait_s)
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
@@ -86,7 +86,7 @@ def _to_leftover(
         resource.created,
         resource.tags.get(names.STACK, ""),
         usd_per_hour=resource.usd_per_hour,
-        kept=keep_reason,
+        keep_reason=keep_reason,
         region=region,
     )
 
@@ -137,12 +137,12 @@ class _Search:
             f"{service} ({', '.join(kinds)}) because {code}" for (service, code), kinds in kinds_by_reason.items()
         )
 
-    def to_problem(self, reason: str) -> Problem:
+    def to_problem(self, reason: str) -> ResourceError:
         message = (
             f"the remaining resources of cluster {self.cluster} in {self.account.region} cannot be listed ({reason})"
         )
         fix = "use credentials that may list them; `aws sts get-caller-identity` shows whose are in use"
-        return Problem("aws", message, fix)
+        return ResourceError("aws", message, fix)
 
 
 def _is_temporary(fault: Fault) -> bool:

@@ -21,7 +21,7 @@ from botocore.exceptions import (
 from botocore.session import get_session
 
 from cluster.spec.issue import Issue, error, warning
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws.launcher.errors import classify_error
 
 # A user waits for the whole pre-flight: two attempts, each with a short timeout.
@@ -118,4 +118,6 @@ def load_session(*, metadata: bool) -> boto3.Session | None:
         return session if session.get_credentials() else None
     except BotoCoreError as failure:
         message = f"the credentials cannot be read ({type(failure).__name__}: {failure})"
-        raise Problem("aws", message, "correct AWS_PROFILE or ~/.aws, or unset it to work without an account") from None
+        raise ResourceError(
+            "aws", message, "correct AWS_PROFILE or ~/.aws, or unset it to work without an account"
+        ) from None

@@ -15,7 +15,7 @@ from docker.types import IPAMConfig, IPAMPool
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
 from cluster import names
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
 from infra.targets.local import addresses, cgroup_tree
 from infra.targets.local import docker_engine as engine_client
@@ -81,7 +81,7 @@ class DockerNetwork(Resource, module="muster", name="DockerNetwork"):
 
 
 def check_name_free(cluster: str, stack: str) -> None:
-    """Raise Problem where a network of another owner has the cluster's name."""
+    """Raise ResourceError where a network of another owner has the cluster's name."""
     name = names.network(cluster)
     with engine_client.asking("name") as api:
         networks = [network for network in api.networks(names=[name]) if network["Name"] == name]
@@ -109,7 +109,7 @@ def _ours(api: docker.APIClient, name: str, props: Properties) -> dict[str, Any]
     if _range(found) == wanted and found["Internal"] == (not props["egress"]):
         return found
     if _members(api, name, props):
-        raise Problem(
+        raise ResourceError(
             _CIDR,
             f"network {name} exists with {_range(found)}, {'no ' if found['Internal'] else ''}egress and nodes in it",
             f"remove the cluster first with `make teardown STACK={props['stack']}`",
@@ -138,13 +138,13 @@ def _make(api: docker.APIClient, name: str, props: Properties) -> dict[str, Any]
             raise
         made: dict[str, Any] = api.inspect_network(name)
         return made
-    raise Problem(_CIDR, "other networks keep taking the address range", "run it again")
+    raise ResourceError(_CIDR, "other networks keep taking the address range", "run it again")
 
 
 def _pick(api: docker.APIClient) -> str:
     free = addresses.first_free(_taken(api).values())
     if free is None:
-        raise Problem(
+        raise ResourceError(
             _CIDR,
             f"no /24 of {addresses.POOL} is free",
             "set network.cidr to a range that nothing on this machine uses",
@@ -156,7 +156,7 @@ def _refuse_clash(api: docker.APIClient, cidr: str) -> None:
     taken = _taken(api)
     holder = addresses.holder(cidr, taken)
     if holder is not None:
-        raise Problem(
+        raise ResourceError(
             _CIDR,
             f"{cidr} is in use: it overlaps {holder}",
             f"leave network.cidr out, or set it to a free range such as {addresses.first_free(taken.values())}",

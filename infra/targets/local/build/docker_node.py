@@ -19,7 +19,7 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 from bootstrap.progress import Event, State, emit
 from cluster import names
 from infra.resources import ssh_key
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.resources.properties import Properties, changed
 from infra.targets.local import cgroup_tree
 from infra.targets.local import docker_engine as engine_client
@@ -170,7 +170,9 @@ def _create_container(api: docker.APIClient, props: Properties) -> str:
             networking_config={"EndpointsConfig": {props["network"]: endpoint}},
         )
     except ImageNotFound as missing:
-        raise Problem("", f"the node image {props['image']} does not exist", "make it with `make setup`") from missing
+        raise ResourceError(
+            "", f"the node image {props['image']} does not exist", "make it with `make setup`"
+        ) from missing
     return str(made["Id"])
 
 
@@ -181,7 +183,7 @@ def _start(api: docker.APIClient, name: str, props: Properties) -> None:
         port = props.get("ssh_port")
         said = str(refused.explanation)
         if port and f":{int(port)}" in said and ("already allocated" in said or "already in use" in said):
-            raise Problem(
+            raise ResourceError(
                 "login.ssh_port",
                 f"{int(port)} is taken on 127.0.0.1",
                 "choose another port, or leave login.ssh_port out and use `make ssh`",
@@ -208,13 +210,13 @@ def _ssh_answers(address: str) -> bool:
         return False
 
 
-def _never_came_up(api: docker.APIClient, container: str, props: Properties, what: str) -> Problem:
+def _never_came_up(api: docker.APIClient, container: str, props: Properties, what: str) -> ResourceError:
     """Says what the node's first process last wrote, and removes the node: the next run starts afresh."""
     log = api.logs(container, tail=_LOG_LINES).decode(errors="replace").split("\n")
     last = "; ".join(line.strip() for line in log if line.strip())
     remove_container(api, container)
     fix = _INOTIFY_FIX if "Too many open files" in last else "run it again"
-    return Problem(f"node {props['node']}", f"{what}; its last words: {last or 'none'}", fix)
+    return ResourceError(f"node {props['node']}", f"{what}; its last words: {last or 'none'}", fix)
 
 
 def _inspect(api: docker.APIClient, name: str) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from botocore.exceptions import NoCredentialsError
 from rich.console import Console
 
 from cluster.inventory import Inventory, NodeSet
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws.cost import cost
 from infra.targets.aws.facts import gather_facts
 from infra.targets.facts import Facts, Machine, Slurm
@@ -109,5 +109,5 @@ def test_without_credentials_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
         raise NoCredentialsError
 
     monkeypatch.setattr("infra.targets.aws.instances.create_client", refuse)
-    with pytest.raises(Problem, match="machines cannot be queried in us-east-1: Unable to locate credentials"):
+    with pytest.raises(ResourceError, match="machines cannot be queried in us-east-1: Unable to locate credentials"):
         gather_facts(KNOWN, REGION, "s")

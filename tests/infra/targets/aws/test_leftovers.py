@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.ec2.models import ec2_backends
 
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws import client as client_module
 from infra.targets.aws import names
 from infra.targets.aws.leftovers import search
@@ -172,7 +172,7 @@ def both(aws: Moto) -> Moto:  # noqa: F811
 
 
 def found(cluster: str) -> list[Leftover]:
-    return search.find_leftovers(cluster, REGION).found
+    return search.find_leftovers(cluster, REGION).resources
 
 
 def test_every_kind_is_found_and_removed_and_another_cluster_is_not_touched(both: Moto) -> None:
@@ -204,7 +204,7 @@ def test_what_costs_money_says_how_much(aws: Moto) -> None:  # noqa: F811
 
 def test_storage_to_be_kept_is_named_with_what_it_needs(aws: Moto) -> None:  # noqa: F811
     make(aws, OURS, keep=True)
-    kept = {one.kind: one.kept for one in found(OURS) if one.kept}
+    kept = {one.kind: one.keep_reason for one in found(OURS) if one.keep_reason}
     assert kept == {
         "FSx for Lustre filesystem": "keep: true",
         "EFS filesystem": "keep: true",
@@ -247,7 +247,7 @@ def test_waiting_for_what_is_in_use_has_an_end(aws: Moto) -> None:  # noqa: F811
     make_network(aws, OURS)
     (vpc,) = (one for one in found(OURS) if one.kind == "VPC")
     aws.fail("DeleteVpc", "DependencyViolation", times=99)
-    with pytest.raises(Problem, match=f"AWS refused to remove VPC {vpc.name}"):
+    with pytest.raises(ResourceError, match=f"AWS refused to remove VPC {vpc.name}"):
         search.remove_leftover(vpc, time.monotonic(), sleep=lambda _s: None)
 
 
@@ -269,7 +269,7 @@ def test_a_lost_connection_is_a_problem_that_names_what_is_left(monkeypatch: pyt
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     one = Leftover("VPC", "vpc-1", region=REGION)
-    with pytest.raises(Problem, match="AWS refused to remove VPC vpc-1: Could not connect"):
+    with pytest.raises(ResourceError, match="AWS refused to remove VPC vpc-1: Could not connect"):
         search.remove_leftover(one, time.monotonic())
 
 
@@ -289,7 +289,7 @@ def test_what_is_refused_is_a_problem_that_names_it(aws: Moto) -> None:  # noqa:
     make_network(aws, OURS)
     (vpc,) = (one for one in found(OURS) if one.kind == "VPC")
     aws.fail("DeleteVpc", "UnauthorizedOperation")
-    with pytest.raises(Problem, match=f"VPC {vpc.name}"):
+    with pytest.raises(ResourceError, match=f"VPC {vpc.name}"):
         search.remove_leftover(vpc, LATER)
 
 
@@ -297,7 +297,7 @@ def test_what_muster_never_makes_but_carries_its_tag_is_told_and_left_to_people(
     aws.client("sqs").create_queue(QueueName="q", tags={"muster.cluster": OURS, "muster.stack": "s"})
     (one,) = found(OURS)
     assert (one.kind, one.name, one.stack) == ("tagged resource", f"arn:aws:sqs:{REGION}:123456789012:q", "s")
-    with pytest.raises(Problem, match="sqs"):
+    with pytest.raises(ResourceError, match="sqs"):
         search.remove_leftover(one, LATER)
 
 
@@ -308,7 +308,7 @@ def test_a_service_that_may_not_be_listed_is_named_and_hides_nothing_else(aws: M
     aws.fail("DescribeSubnets", "UnauthorizedOperation")
     results = search.find_leftovers(OURS, REGION)
     assert results.unseen == ("ec2 (volume, subnet) because UnauthorizedOperation",)
-    assert results.found == [one for one in everything if one.kind not in ("volume", "subnet")]
+    assert results.resources == [one for one in everything if one.kind not in ("volume", "subnet")]
 
 
 def test_nothing_is_removed_that_storage_may_stand_on_which_was_not_looked_at(aws: Moto) -> None:  # noqa: F811
@@ -317,14 +317,14 @@ def test_nothing_is_removed_that_storage_may_stand_on_which_was_not_looked_at(aw
         aws.fail(action, "AccessDeniedException", times=9)
     results = search.find_leftovers(OURS, REGION)
     assert any("filesystem" in one for one in results.unseen)
-    stays = {one.kind for one in results.found if one.kept}
+    stays = {one.kind for one in results.resources if one.keep_reason}
     assert stays == {"encryption key", "VPC", "subnet", "security group"}
 
 
 def test_an_account_that_tells_nothing_is_no_receipt(monkeypatch: pytest.MonkeyPatch, aws: Moto) -> None:  # noqa: F811
     monkeypatch.setattr(search, "KINDS", tuple(map(refusing, search.KINDS)))
     aws.fail("GetResources", "ExpiredToken", times=9)
-    with pytest.raises(Problem, match=r"cannot be listed \(ec2 \(instance, .* because ExpiredToken\)"):
+    with pytest.raises(ResourceError, match=r"cannot be listed \(ec2 \(instance, .* because ExpiredToken\)"):
         found(OURS)
 
 
@@ -338,5 +338,5 @@ def refusing(kind: ResourceKind) -> ResourceKind:
 def test_an_account_out_of_reach_is_no_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(Problem, match="cannot be listed"):
+    with pytest.raises(ResourceError, match="cannot be listed"):
         found(OURS)

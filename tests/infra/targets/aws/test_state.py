@@ -10,7 +10,7 @@ import pytest
 
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws.state import StateRecord, read_state_record
 from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment, Leftover, Leftovers
@@ -97,11 +97,11 @@ def test_nothing_is_concluded_in_another_account(aws: Moto) -> None:  # noqa: F8
     target.check_access(Deployment("pair", "s", REGION, ACCOUNT))
     other = Deployment("pair", "s", REGION, "111122223333")
     with pytest.raises(
-        Problem, match=f"cluster pair is in account 111122223333, but the credentials are for account {ACCOUNT}"
+        ResourceError, match=f"cluster pair is in account 111122223333, but the credentials are for account {ACCOUNT}"
     ):
         target.check_access(other)
     aws.fail("GetCallerIdentity", "ExpiredToken")
-    with pytest.raises(Problem, match=f"the account cannot be queried in {REGION}: ExpiredToken"):
+    with pytest.raises(ResourceError, match=f"the account cannot be queried in {REGION}: ExpiredToken"):
         target.check_access(other)
 
 
@@ -112,7 +112,7 @@ def test_teardown_with_credentials_of_another_account_forgets_nothing(
 ) -> None:
     keep(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, KEPT)
     monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
-    with pytest.raises(Problem, match="but the credentials are for account"):
+    with pytest.raises(ResourceError, match="but the credentials are for account"):
         teardown.teardown("s", yes=True, force=True)
     assert read_state_record(stack.state) is not None
     assert set(aws.count()) == {"GetCallerIdentity"}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bootstrap.transport.base import Completed
+from infra.resources.error import ResourceError
 from infra.resources.job_queue import NoQueue, SlurmQueue, UnknownQueue
-from infra.resources.problem import Problem
 from infra.targets.aws import run_command
 from infra.targets.aws.node import parameters
 from infra.targets.aws.node.parameters import Report
@@ -54,14 +54,14 @@ def test_a_controller_that_broke_is_not_idle(aws: Moto) -> None:  # noqa: F811
     report(aws, "failed")
     queue = open_queue("us-east-1", SPEC.name, "s")
     assert isinstance(queue, UnknownQueue)
-    with pytest.raises(Problem, match="cannot check whether jobs are running on h200-1"):
+    with pytest.raises(ResourceError, match="cannot check whether jobs are running on h200-1"):
         queue.jobs(["h200-1"])
 
 
 def test_a_controller_that_is_gone_left_its_queue(aws: Moto) -> None:  # noqa: F811
     start(aws, "compute")
     report(aws, "ready")
-    with pytest.raises(Problem, match="cannot check whether jobs are running on h200-1: the controller is gone"):
+    with pytest.raises(ResourceError, match="cannot check whether jobs are running on h200-1: the controller is gone"):
         open_queue("us-east-1", SPEC.name, "s").jobs(["h200-1"])
 
 

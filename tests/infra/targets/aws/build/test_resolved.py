@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws.build.resolved import ResolvedArgs, ResolvedProvider
 from infra.targets.aws.build.secrets import HostKeysProvider
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
@@ -68,20 +68,22 @@ def test_another_path_under_a_known_name_changes_nothing(aws: Moto) -> None:  # 
 def test_a_type_that_the_zone_lacks_is_refused_by_name(aws: Moto) -> None:  # noqa: F811
     elsewhere = resolved(ARGS) | {"zone": f"{REGION}z"}
     with pytest.raises(
-        Problem, match=f"{REGION}z, the zone of this cluster, does not offer g6.8xlarge, m7i.large, m7i.xlarge"
+        ResourceError, match=f"{REGION}z, the zone of this cluster, does not offer g6.8xlarge, m7i.large, m7i.xlarge"
     ):
         again(elsewhere, replace(ARGS, instance_types=["g6.8xlarge", "m7i.large", "m7i.xlarge"]))
 
 
 def test_an_image_that_is_not_there_is_told_with_its_path(aws: Moto) -> None:  # noqa: F811
     with pytest.raises(
-        Problem, match=r"aws.plain_ami: us-east-1 has no image under /aws/none \(ParameterNotFound\). Fix: "
+        ResourceError, match=r"aws.plain_ami: us-east-1 has no image under /aws/none \(ParameterNotFound\). Fix: "
     ):
         resolved(replace(ARGS, parameters={"plain-x86_64": "/aws/none"}))
 
 
 def test_a_type_sold_nowhere_is_told(aws: Moto) -> None:  # noqa: F811
-    with pytest.raises(Problem, match=r"no zone of us-east-1 offers all instance types \(.*p99.xlarge: no zone\)"):
+    with pytest.raises(
+        ResourceError, match=r"no zone of us-east-1 offers all instance types \(.*p99.xlarge: no zone\)"
+    ):
         resolved(replace(ARGS, instance_types=["m7i.large", "p99.xlarge"]))
 
 
@@ -104,7 +106,7 @@ def test_two_subnets_of_one_zone_are_refused(aws: Moto) -> None:  # noqa: F811
         ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.9.{n}.0/24", AvailabilityZone=f"{REGION}b")["Subnet"]["SubnetId"]
         for n in (1, 2)
     )
-    with pytest.raises(Problem, match=f"{first}, {second} are all in {REGION}b; allowed: one subnet per zone"):
+    with pytest.raises(ResourceError, match=f"{first}, {second} are all in {REGION}b; allowed: one subnet per zone"):
         resolved(replace(ARGS, instance_types=[], vpc_id=vpc, subnet_ids=[first, second]))
 
 
@@ -116,7 +118,7 @@ def test_two_subnets_of_one_zone_are_refused(aws: Moto) -> None:  # noqa: F811
     ],
 )
 def test_a_network_that_does_not_exist_is_told(aws: Moto, field: str, value: Any, text: str) -> None:  # noqa: F811
-    with pytest.raises(Problem, match=text):
+    with pytest.raises(ResourceError, match=text):
         resolved(replace(ARGS, instance_types=[], **{field: value}))
 
 
@@ -125,12 +127,12 @@ def test_an_fsx_filesystem_of_another_kind_is_refused(aws: Moto) -> None:  # noq
         FileSystemType="WINDOWS", StorageCapacity=300, SubnetIds=["subnet-0123456789abcdef0"]
     )
     id_ = created["FileSystem"]["FileSystemId"]
-    with pytest.raises(Problem, match=f"{id_} is an FSx filesystem of type WINDOWS"):
+    with pytest.raises(ResourceError, match=f"{id_} is an FSx filesystem of type WINDOWS"):
         resolved(replace(ARGS, instance_types=[], filesystem_ids=[id_]))
 
 
 def test_a_filesystem_that_does_not_exist_is_told(aws: Moto) -> None:  # noqa: F811
-    with pytest.raises(Problem, match="neither an FSx nor an EFS filesystem fs-0123456789abcdef0"):
+    with pytest.raises(ResourceError, match="neither an FSx nor an EFS filesystem fs-0123456789abcdef0"):
         resolved(replace(ARGS, instance_types=[], filesystem_ids=["fs-0123456789abcdef0"]))
 
 

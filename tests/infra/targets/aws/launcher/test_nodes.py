@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pulumi.output import UNKNOWN
 
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws.build.nodes import Group, NodesProvider
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.fleet import Fleet
@@ -96,7 +96,9 @@ def test_all_or_none_are_launched_and_a_shortage_names_the_zones(
     monkeypatch.setenv("MUSTER_PROGRESS", str(tmp_path / "progress"))
     aws.capacity |= {(TYPE, zone): 1 for zone in ZONES}
     began = clock.now()
-    with pytest.raises(Problem, match=r"groups\.gpu\.capacity: 2 machines could not be launched within 600 s") as error:
+    with pytest.raises(
+        ResourceError, match=r"groups\.gpu\.capacity: 2 machines could not be launched within 600 s"
+    ) as error:
         group.ensure()
     assert "us-east-1a on-demand none, us-east-1b on-demand none. Fix: add zones or a fallback" in str(error.value)
     assert clock.now() - began <= 600
@@ -124,7 +126,7 @@ def test_a_short_shortage_is_retried(aws: Moto, group: Group, clock: Clock) -> N
 def test_errors_that_retrying_cannot_fix_are_reported_at_once(aws: Moto, group: Group, clock: Clock) -> None:
     aws.fail("RunInstances", "VcpuLimitExceeded", times=2)
     with pytest.raises(
-        Problem, match=r"VcpuLimitExceeded: injected\. Fix: request a higher quota under Service Quotas"
+        ResourceError, match=r"VcpuLimitExceeded: injected\. Fix: request a higher quota under Service Quotas"
     ):
         group.ensure()
     assert clock.slept == []
@@ -150,6 +152,6 @@ def test_machines_that_do_not_end_are_named(
     group.ensure()
     monkeypatch.setattr("infra.targets.aws.build.nodes.terminate", lambda _api, some: [machine.id for machine in some])
     began = clock.now()
-    with pytest.raises(Problem, match=r"groups.gpu: i-\w+, i-\w+ did not terminate within 1200 s"):
+    with pytest.raises(ResourceError, match=r"groups.gpu: i-\w+, i-\w+ did not terminate within 1200 s"):
         group.remove()
     assert clock.now() - began < 1300

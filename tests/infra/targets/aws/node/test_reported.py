@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws.build import reports
 from infra.targets.aws.build.reports import ExpectedNodes, NodeReportsProvider
 from infra.targets.aws.node import parameters
@@ -84,7 +84,7 @@ def test_a_failing_node_is_named_with_step_line_and_where_to_look(aws: Moto, pro
     say(aws, "controller", here)
     say(aws, "gpu-1", READY)
     aws.when_done("SendCommand", lambda: say(aws, "controller", here.model_copy(update={"at": "t2"})))
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ResourceError) as caught:
         NodeReportsProvider().create(props | {"nodes": {"controller": instance, "gpu-1": ""}})
     said = str(caught.value)
     assert "node controller failed at mounts: fs does not answer. Fix: `muster ssh controller`" in said
@@ -118,7 +118,7 @@ def test_only_what_goes_is_forgotten(aws: Moto, props: dict[str, object]) -> Non
 
 def test_it_does_not_wait_for_ever(aws: Moto, props: dict[str, object]) -> None:
     say(aws, "controller", READY.model_copy(update={"state": "working", "step": "slurm"}))
-    with pytest.raises(Problem, match="node controller working at slurm after 0 minutes, and 1 more"):
+    with pytest.raises(ResourceError, match="node controller working at slurm after 0 minutes, and 1 more"):
         reports._wait(props, timeout_s=0, poll_s=0)
 
 
@@ -129,14 +129,14 @@ def test_a_machine_that_has_ended_is_not_waited_for(
     monkeypatch.setattr(reports, "EC2_POLL_S", 0.0)
     instance = _instance(aws)
     nodes = {"controller": instance, "gpu-1": ""}
-    with pytest.raises(Problem, match="after 0 minutes"):
+    with pytest.raises(ResourceError, match="after 0 minutes"):
         reports._wait(props | {"nodes": nodes}, timeout_s=0, poll_s=0)
     aws.client("ec2").terminate_instances(InstanceIds=[instance])
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ResourceError) as caught:
         reports._wait(props | {"nodes": nodes}, poll_s=0)
     reason = "Client.UserInitiatedShutdown: User initiated shutdown"
     assert f"the machine of node controller will not report: {instance} is terminated ({reason})" in str(caught.value)
-    with pytest.raises(Problem, match="i-0123456789abcdef0 does not exist any more"):
+    with pytest.raises(ResourceError, match="i-0123456789abcdef0 does not exist any more"):
         reports._wait(props | {"nodes": {"controller": "i-0123456789abcdef0"}}, poll_s=0)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from infra.engine.environment import environment
 from infra.home import Home
-from infra.resources.problem import Problem
+from infra.resources.error import ResourceError
 from infra.targets.aws import plugin as aws_plugin
 from infra.targets.aws.account import NO_CREDENTIALS, find_account
 from infra.targets.aws.cost import cost
@@ -41,7 +41,7 @@ def missing() -> list[str]:
 def _credentials(wanted: str) -> Iterator[str]:
     try:
         found = find_account(SPEC)
-    except Problem as bad:
+    except ResourceError as bad:
         yield f"credentials: {bad}"
         return
     if found is None:

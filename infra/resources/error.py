@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Problem(Exception):
+class ResourceError(Exception):
     """An error whose text is complete, as Pulumi shows nothing else; `where` is the property path or empty."""
 
     def __init__(self, where: str, what: str, fix: str) -> None:

@@ -12,7 +12,7 @@ _STACK_COMMAND = re.compile(r"\bmuster (up|status|teardown|bootstrap)\b")
 _SSH_COMMAND = re.compile(r"\bmuster ssh ([a-z][a-z0-9-]*)")
 
 
-def typed(command: str, stack: str, *settings: str, then: str = "") -> str:
+def format_command(command: str, stack: str, *settings: str, then: str = "") -> str:
     """Return the command line; `settings` are variables of make (`FORCE=1`), `then` is a command for a node."""
     if command in _MAKE_TARGETS and not then:
         return " ".join(["make", command, *settings, *([] if stack == DEFAULT_STACK else [f"STACK={stack}"])])
@@ -20,7 +20,7 @@ def typed(command: str, stack: str, *settings: str, then: str = "") -> str:
     return " ".join([*arguments, *(["--", then] if then else [])])
 
 
-def retyped(text: str, stack: str) -> str:
+def rewrite_commands(text: str, stack: str) -> str:
     """Return a message with its muster commands rewritten for this stack."""
-    text = _SSH_COMMAND.sub(lambda match: typed("ssh", stack, f"NODE={match[1]}"), text)
-    return _STACK_COMMAND.sub(lambda match: typed(match[1], stack), text)
+    text = _SSH_COMMAND.sub(lambda match: format_command("ssh", stack, f"NODE={match[1]}"), text)
+    return _STACK_COMMAND.sub(lambda match: format_command(match[1], stack), text)

@@ -1,0 +1,40 @@
+"""Commands in messages can be typed exactly as printed, including the stack."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from infra.engine.command_line import format_command, rewrite_commands
+
+REPO = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (format_command("up", "local"), "make up"),
+        (format_command("status", "x"), "make status STACK=x"),
+        (format_command("ssh", "x"), "make ssh STACK=x"),
+        (format_command("teardown", "x", "FORCE=1"), "make teardown FORCE=1 STACK=x"),
+        (format_command("bootstrap", "local"), ".venv/bin/muster bootstrap"),
+        (format_command("ssh", "x", then="scancel 30"), ".venv/bin/muster ssh --stack x -- scancel 30"),
+        (format_command("ssh", "local", then="scancel 30"), ".venv/bin/muster ssh -- scancel 30"),
+        (rewrite_commands("then `muster up` again", "x"), "then `make up STACK=x` again"),
+        (rewrite_commands("`muster ssh gpu-1` and read", "x"), "`make ssh NODE=gpu-1 STACK=x` and read"),
+        (rewrite_commands("the cluster muster made", "x"), "the cluster muster made"),
+    ],
+)
+def test_commands_name_make_or_the_program_and_the_stack(line: str, expected: str) -> None:
+    assert line == expected
+
+
+@pytest.mark.parametrize("folder", ["muster/commands", "infra/engine"])
+def test_messages_never_name_a_program_that_is_not_on_the_path(folder: str) -> None:
+    bare_command = re.compile(r"(?<!/)\bmuster (up|status|ssh|submit|teardown|bootstrap|demo)\b")
+    files = {file.name: re.sub(r'"""[\s\S]*?"""', "", file.read_text()) for file in (REPO / folder).glob("*.py")}
+    assert files
+    matches = {name: match[0] for name, text in files.items() if (match := bare_command.search(text))}
+    assert matches == {}

@@ -47,29 +47,29 @@ submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (NODES=4; AR
 fabric: $(MUSTER) ## measure the network between nodes and drain slow nodes (NODES=..., ARGS=--no-drain)
 	@$(MUSTER) fabric --stack $(STACK) $(if $(PARTITION),--partition $(PARTITION)) $(if $(NODES),--nodes '$(NODES)') $(ARGS)
 
-teardown: $(MUSTER) ## remove everything and print a receipt (FORCE=1: even if jobs are running)
+teardown: $(MUSTER) ## remove the cluster and print a receipt (FORCE=1: even if jobs are running)
 	@$(MUSTER) teardown --stack $(STACK) --yes $(if $(FORCE),--force)
 
-check: $(MUSTER) ## validate the stack file; starts nothing
+check: $(MUSTER) ## validate the stack file without creating anything
 	@$(MUSTER) check --stack $(STACK)
 
-cost: $(MUSTER) ## show the cost per hour
+cost: $(MUSTER) ## show what each part costs per hour
 	@$(MUSTER) cost --stack $(STACK)
 
 # Missing arguments are reported before an environment is created.
 PLANNED := $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS)))
-plan: $(if $(PLANNED),$(MUSTER)) ## predict time and money of a run (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
+plan: $(if $(PLANNED),$(MUSTER)) ## choose machines for a run by time and cost (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
 	@$(if $(PLANNED),,echo "make plan: MODEL= and TOKENS= are required; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
 	@$(MUSTER) plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
 
-env: $(MUSTER) ## print shell variables for plain Pulumi: eval "$$(make -s env)"
+env: $(MUSTER) ## print variables for the Pulumi CLI: eval "$$(make -s env)"
 	@$(MUSTER) env
 
 test: setup ## run lint, then all tests: pure, trainer, engine, e2e, faults
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
-test-quick: $(MUSTER) ## run lint and the pure tests, under 3 minutes: before each commit
+test-quick: $(MUSTER) ## run lint and the pure tests before a commit (under 3 minutes)
 	@command -v shellcheck >/dev/null || $(PYTHON) -m setup apt
 	@.venv/bin/python -m tests.run --quick
 
@@ -77,17 +77,17 @@ test-nightly: setup ## run all tests, including the long ones
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
-test-aws: setup ## create a cluster in a real account, for money (MUSTER_TEST_AWS=account to confirm)
+test-aws: setup ## test on a cluster in a real AWS account, which costs money (MUSTER_TEST_AWS=account to confirm)
 	@.venv/bin/python -m tests.infra.targets.aws.with_engine $(ARGS)
 
-test-gpu: ## run the tests that need a GPU on this machine, with the torch of PYTHON=...
+test-gpu: ## run the tests that need a GPU, with the torch of PYTHON=...
 	@$(PYTHON) -m tests.gpu $(ARGS)
 
 lint: $(MUSTER) ## run ruff, mypy, shellcheck
 	@command -v shellcheck >/dev/null || $(PYTHON) -m setup apt
 	@.venv/bin/python -m tests.lint
 
-bench: setup ## measure bring-up, change and teardown, each next to its reference
+bench: setup ## measure bring-up, change and teardown against their baselines
 	@.venv/bin/python benchmarks/bringup.py
 
 bench-aws: setup ## measure check, preview and API calls of clusters on AWS, against moto

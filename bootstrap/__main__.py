@@ -1,4 +1,4 @@
-"""Set up the nodes of an inventory, verify them, or report what differs: `python -m bootstrap apply|verify|doctor`."""
+"""`python -m bootstrap apply|verify|doctor`: set up the nodes of an inventory, verify them, or report what differs."""
 
 from __future__ import annotations
 
@@ -93,9 +93,12 @@ COMMANDS = {"apply": _apply, "verify": _verify, "doctor": _doctor}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bootstrap", description=__doc__)
-    parser.add_argument("command", choices=list(COMMANDS))
-    parser.add_argument("--inventory", type=Path, required=True, help="inventory.json")
+    parser = argparse.ArgumentParser(
+        prog="python -m bootstrap", description="Apply the bootstrap steps to the nodes of a cluster."
+    )
+    about = "apply the steps; verify that the nodes work; or list what differs from the stack file (doctor)"
+    parser.add_argument("command", choices=list(COMMANDS), help=about)
+    parser.add_argument("--inventory", type=Path, required=True, help="inventory.json that `muster up` wrote")
     parser.add_argument("--spec", type=Path, required=True, help="stack file (Pulumi.<stack>.yaml)")
     parser.add_argument("--key", type=Path, required=True, help="private SSH key of the cluster")
     parser.add_argument(

@@ -21,9 +21,9 @@ app = typer.Typer(
     # Plain help: typer's boxes import rich's Markdown parser, which doubles the start-up time.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Turn one typed description of a GPU cluster into a running Slurm cluster, and train on it.",
+    help="Create a Slurm GPU cluster from one typed YAML file, and train on it.",
 )
-cache_app = typer.Typer(no_args_is_help=True, help="List or delete what clusters share: images, environments, tools.")
+cache_app = typer.Typer(no_args_is_help=True, help="List or delete cached images, environments and tools.")
 app.add_typer(cache_app, name="cache")
 
 
@@ -35,6 +35,9 @@ class CommandAfterDashes(TyperCommand):
         ctx.obj = after
         return super().parse_args(ctx, before)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
 
 def _complete_stack() -> list[str]:
     from infra.home import Home
@@ -44,9 +47,9 @@ def _complete_stack() -> list[str]:
 
 Stack = Annotated[
     str,
-    typer.Option("--stack", "-s", help="Stack file, by the NAME in Pulumi.NAME.yaml.", autocompletion=_complete_stack),
+    typer.Option("--stack", "-s", help="NAME of the stack file Pulumi.NAME.yaml.", autocompletion=_complete_stack),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _PASS_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 _PASS_ALL = {**_PASS_ON, "allow_extra_args": True, "help_option_names": []}
 
@@ -54,13 +57,15 @@ _PASS_ALL = {**_PASS_ON, "allow_extra_args": True, "help_option_names": []}
 @app.command()
 def up(
     stack: Stack = DEFAULT_STACK,
-    force: Annotated[bool, typer.Option("--force", help="Replace nodes even if jobs are running there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Apply the change even if running jobs are interrupted.")
+    ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for another command on this stack instead of giving up.")
+        bool, typer.Option("--wait", help="If another command is using this stack, wait for it instead of failing.")
     ] = False,
     no_preflight: Annotated[
         bool,
-        typer.Option("--no-preflight", help="Skip the checks of the cloud account: quotas, capacity, prices."),
+        typer.Option("--no-preflight", help="Do not check quotas, capacity and prices in the cloud account."),
     ] = False,
 ) -> None:
     """Create the cluster, or change it to match its stack file."""
@@ -80,13 +85,13 @@ def status(stack: Stack = DEFAULT_STACK, as_json: Json = False) -> None:
     run(stack, as_json=as_json)
 
 
-@app.command(cls=CommandAfterDashes, options_metavar="[OPTIONS] [-- COMMAND...]")
+@app.command(cls=CommandAfterDashes)
 def ssh(
     ctx: typer.Context,
     node: Annotated[str | None, typer.Argument(help="Node name; by default the login node.")] = None,
     stack: Stack = DEFAULT_STACK,
     user: Annotated[
-        str | None, typer.Option("--user", "-u", help="Log in as this user; by default the first one.")
+        str | None, typer.Option("--user", "-u", help="User to log in as; by default the first user by name.")
     ] = None,
 ) -> None:
     """Open a shell on a node, or run one command there."""
@@ -98,10 +103,10 @@ def ssh(
 @app.command(context_settings=_PASS_ON)
 def submit(
     job: Annotated[str, typer.Argument(help="Job file, such as slurm/jobs/smoke.sbatch.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the job file.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments for the job file.")] = None,
     stack: Stack = DEFAULT_STACK,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", min=1, help="Number of nodes, instead of the job file's.")
+        int | None, typer.Option("--nodes", min=1, help="Number of nodes; overrides the job file.")
     ] = None,
 ) -> None:
     """Submit a job and follow its log."""
@@ -114,12 +119,12 @@ def submit(
 @app.command()
 def fabric(
     stack: Stack = DEFAULT_STACK,
-    partition: Annotated[str | None, typer.Option("--partition", "-p", help="Only this partition.")] = None,
+    partition: Annotated[str | None, typer.Option("--partition", "-p", help="Test only this partition.")] = None,
     nodes: Annotated[
         str | None,
-        typer.Option("--nodes", "-w", help="Only these, such as gpu-[1-4]; by default those that are up."),
+        typer.Option("--nodes", "-w", help="Test only these nodes, such as gpu-[1-4]; by default all that are up."),
     ] = None,
-    drain: Annotated[bool, typer.Option("--drain/--no-drain", help="Drain nodes that are too slow.")] = True,
+    drain: Annotated[bool, typer.Option("--drain/--no-drain", help="Drain the nodes that are too slow.")] = True,
 ) -> None:
     """Measure the network between nodes and drain slow ones."""
     from muster.commands.fabric import fabric as run
@@ -133,7 +138,7 @@ def teardown(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Remove the cluster even if jobs are running.")] = False,
 ) -> None:
-    """Remove everything, prove it, and print a receipt."""
+    """Remove the cluster and prove it with a receipt."""
     from muster.commands.teardown import teardown as run
 
     run(stack, yes=yes, force=force)
@@ -141,7 +146,7 @@ def teardown(
 
 @app.command()
 def demo(stack: Stack = DEFAULT_STACK) -> None:
-    """Create a cluster, train on it and show the report."""
+    """Create a cluster, train on it, and show the report."""
     from muster.commands.demo import demo as run
 
     run(stack)
@@ -150,11 +155,11 @@ def demo(stack: Stack = DEFAULT_STACK) -> None:
 @app.command()
 def check(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Stack files to check, Pulumi.NAME.yaml, instead of --stack.")
+        list[Path] | None, typer.Argument(help="Stack files (Pulumi.NAME.yaml) to check instead of --stack.")
     ] = None,
     stack: Stack = DEFAULT_STACK,
 ) -> None:
-    """Check stack files; starts nothing."""
+    """Validate stack files without creating anything."""
     from muster.commands.check import check as run
     from muster.commands.check import check_files
 
@@ -166,7 +171,7 @@ def check(
 
 @app.command()
 def cost(stack: Stack = DEFAULT_STACK, as_json: Json = False) -> None:
-    """Show the cost of each part of the cluster; creates nothing."""
+    """Show what each part of the cluster costs, without creating it."""
     from muster.commands.cost import cost as run
 
     run(stack, as_json=as_json)
@@ -182,7 +187,7 @@ def bootstrap(stack: Stack = DEFAULT_STACK) -> None:
 
 @app.command()
 def output(
-    key: Annotated[str | None, typer.Argument(help="One output; all by default.")] = None,
+    key: Annotated[str | None, typer.Argument(help="Name of one output; by default all are printed.")] = None,
     stack: Stack = DEFAULT_STACK,
 ) -> None:
     """Print the stack's outputs as JSON."""
@@ -193,7 +198,7 @@ def output(
 
 @app.command()
 def env() -> None:
-    """Print shell lines for plain Pulumi: eval "$(muster env)"."""
+    """Print variables for the Pulumi CLI: eval "$(muster env)"."""
     from muster.commands.shell_env import shell_env
 
     shell_env()
@@ -209,7 +214,7 @@ def setup_phases(stack: Stack = DEFAULT_STACK) -> None:
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of a cluster."""
+    """Print the JSON schema of a cluster description."""
     from muster.commands.documents import schema as run
 
     run()
@@ -217,7 +222,7 @@ def schema() -> None:
 
 @app.command()
 def golden() -> None:
-    """Write all generated files: schema, tables, expansions."""
+    """Regenerate the schema, the docs tables and the golden files."""
     from muster.commands.documents import golden as run
 
     run()
@@ -233,7 +238,7 @@ def cache_list() -> None:
 
 @cache_app.command("drop")
 def cache_drop() -> None:
-    """Delete all caches; refused while a cluster exists."""
+    """Delete all caches, unless a cluster is using them."""
     from muster.commands.cache import drop_caches
 
     drop_caches()
@@ -252,8 +257,8 @@ def _add_simulator(name: str, summary: str) -> None:
 
 
 for _name, _summary in {
-    "plan": "choose machines and layout by time and cost.",
-    "predict": "predict step time, memory and cost of a run.",
+    "plan": "choose machines and a layout by time and cost.",
+    "predict": "predict the step time, memory and cost of a run.",
     "report": "compare runs with their predictions.",
     "emulate": "run up to 1,024 ranks in one process.",
     "calibrate": "measure this machine for better predictions.",
@@ -263,7 +268,7 @@ for _name, _summary in {
 
 @app.command(context_settings=_PASS_ALL, add_help_option=False)
 def train(ctx: typer.Context) -> None:
-    """Train on this machine: train CONFIG [key=value ...]."""
+    """Train a model on this machine; needs torch."""
     from muster.commands.train import train as run
 
     raise typer.Exit(run(ctx.args))

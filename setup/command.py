@@ -60,17 +60,21 @@ def _handle_signals() -> None:
 
 def _parse_options(argv: Sequence[str]) -> argparse.Namespace:
     choices = ("preflight", *NAMES, "browser", "stop-docker")
-    parser = argparse.ArgumentParser(prog="python3 -m setup", description="Make this machine ready for muster.")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m setup", description="Install what muster needs on this machine; skip what is up to date."
+    )
     phases = (
-        f"preflight, {', '.join(NAMES)} (default: all); or browser: install a browser for tests of HTML pages; "
-        "or stop-docker: stop the engine that setup started"
+        f"preflight, {', '.join(NAMES)} (default: all); or, alone, browser (install a browser for the tests of HTML "
+        "pages) or stop-docker (stop the Docker engine that setup started)"
     )
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=phases)
-    parser.add_argument("--check", action="store_true", help="only check whether setup can work; change nothing")
+    parser.add_argument(
+        "--check", action="store_true", help="check whether setup can run on this machine; change nothing"
+    )
     parser.add_argument(
         "--if-started-by-last-run",
         action="store_true",
-        help="with stop-docker: only if the last run of setup had to start the engine",
+        help="with stop-docker: stop the engine only if the last run of setup started it",
     )
     options = parser.parse_args(argv)
     for phase in options.phases:

@@ -6,14 +6,14 @@ import sys
 from importlib import import_module
 
 COMMANDS: dict[str, str] = {
-    "plan": "choose machines and layout of a run by time and cost",
-    "auto": "choose the layout of a job with strategy auto for the nodes of a stack",
-    "predict": "predict a run: step, memory, cost; or a CSV file of runs or collectives",
-    "evaluate": "show the model's errors on a CSV file of measured rows",
-    "emulate": "run a job of up to 1,024 ranks in one process with a modelled clock (needs torch)",
-    "collectives": "predict time and bus bandwidth of a collective, and NCCL's algorithm",
-    "calibrate": "measure this machine or cluster and write a profile for predictions (needs torch)",
-    "report": "compare runs of the trainer with their predictions, as a page with charts",
+    "plan": "choose the machines and layout of a run by time and cost",
+    "auto": "choose the layout that replaces strategy auto, for the nodes of a stack",
+    "predict": "predict step time, memory and cost of a run, or of a CSV file of runs or collectives",
+    "evaluate": "compare predictions with the measured rows of a CSV file",
+    "emulate": "run a job of up to 1,024 ranks in one process with a simulated clock (needs torch)",
+    "collectives": "predict the time and bus bandwidth of a collective, and the algorithm NCCL chooses",
+    "calibrate": "measure this machine or cluster, for better predictions (needs torch)",
+    "report": "write a page that compares runs of the trainer with their predictions",
     "trace": "write the events of one step, for a trace viewer or as an image",
 }
 """One line of help for each; `simulator.commands.NAME` has `main(arguments) -> exit status`."""
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 def _format_help() -> str:
     width = max(map(len, COMMANDS))
     lines = (f"  {command:{width}}  {summary}" for command, summary in COMMANDS.items())
-    return "\n".join(["usage: python -m simulator COMMAND ...   (COMMAND --help: its options)", "", *lines])
+    return "\n".join(["usage: python -m simulator COMMAND ...   (COMMAND --help lists its options)", "", *lines])
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 from trainer.config.errors import ConfigProblem
 from trainer.table import table
@@ -21,6 +23,11 @@ NO_BREAK_SPACE = "\u00a0"
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Headers and rows; the first column identifies the row."""
+
+
+def program_name(command: str) -> str:
+    """Return how the user started a command, for its usage line: through `muster` or directly."""
+    return f"muster {command}" if Path(sys.argv[0]).name == "muster" else f"python -m simulator {command}"
 
 
 def terminal_width() -> int:

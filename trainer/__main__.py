@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from trainer.config.errors import ConfigProblem
     from trainer.config.schema import Config
 
-USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]      train; CONFIG is a YAML file or a preset
+USAGE = """usage: python -m trainer CONFIG [key.sub=value ...]       train; CONFIG is a preset or a YAML file
        python -m trainer prepare INPUT... --out FOLDER    turn text into token shards
-       python -m trainer report RUN [--out FOLDER]        write a page with the curves and the time split of a run
+       python -m trainer report RUN [--out FOLDER]        write a page with the curves and the time breakdown of a run
        python -m trainer export FROM FOLDER               write the newest checkpoint as Hugging Face safetensors
        python -m trainer settings [--markdown]            list every setting with its default and meaning
 
-Use --help with each command for more."""
+Run a command with --help for its options."""
 HELP_OPTIONS = ("-h", "--help")
 RANK_0_TIMEOUT_S = 10.0
 
@@ -49,7 +49,7 @@ def _print_help(stream: TextIO) -> int:
     from trainer.config.load import list_presets
 
     overrides = (
-        "Settings are YAML: optimizer.lr=1e-3 model.hidden=[64,64] data.path=shards; a file can extend a preset "
+        "Values are YAML: optimizer.lr=1e-3 model.hidden=[64,64] data.path=shards. A YAML file can extend a preset "
     )
     overrides += "or another file with `base: llama-1b`."
     print(f"{USAGE}\n\npresets: {', '.join(list_presets())}\n{overrides}", file=stream)
@@ -62,9 +62,9 @@ def _list_settings(arguments: list[str]) -> int:
     from trainer.config import describe
 
     parser = argparse.ArgumentParser(
-        "python -m trainer settings", description="List every setting: its default, the allowed values, its meaning."
+        "python -m trainer settings", description="List every setting with its default, allowed values and meaning."
     )
-    parser.add_argument("--markdown", action="store_true", help="print the page of the documentation")
+    parser.add_argument("--markdown", action="store_true", help="print docs/trainer-settings.md")
     print(describe.render_markdown() if parser.parse_args(arguments).markdown else describe.render_text())
     return 0
 
@@ -73,7 +73,7 @@ def _export(arguments: list[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(
-        "python -m trainer export", description="Write the newest good checkpoint as a Hugging Face folder."
+        "python -m trainer export", description="Write the newest valid checkpoint as a Hugging Face folder."
     )
     parser.add_argument(
         "source", metavar="FROM", type=Path, help="a run's folder, its checkpoints folder, or one checkpoint"

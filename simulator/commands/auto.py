@@ -1,4 +1,4 @@
-"""`python -m simulator auto CONFIG key=value ... --stack S --nodes N`: the trainer's arguments without strategy auto.
+"""The `auto` command: print the trainer's arguments with a chosen layout in place of `strategy: auto`.
 
 `muster submit` runs this for training jobs. A choice that cannot be made here is left to the trainer, which then
 chooses by the memory of the nodes.
@@ -17,16 +17,20 @@ from simulator.machines.instances import system
 from simulator.search.auto_layout import choose_layout, list_costly_settings, skip_reason
 from simulator.search.question import parse_node_count
 from simulator.search.summary_text import describe_bottleneck, format_layout
+from simulator.terminal import program_name
 from trainer.config.errors import ConfigError
 from trainer.config.load import load
 
 
 def main(arguments: list[str]) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m simulator auto", description=__doc__.splitlines()[0])
-    parser.add_argument("config", nargs="+", help="preset or YAML file, then overrides as for the trainer")
+    parser = argparse.ArgumentParser(
+        prog=program_name("auto"),
+        description="Print the trainer's arguments with a chosen layout in place of strategy auto.",
+    )
+    parser.add_argument("config", nargs="+", help="preset or YAML file, then settings, as for `python -m trainer`")
     parser.add_argument("--stack", required=True, help="name in stacks/, or a stack file")
-    parser.add_argument("--group", help="node group of the stack (default: the group that jobs go to)")
+    parser.add_argument("--group", help="node group of the stack (default: the default partition)")
     parser.add_argument("--nodes", required=True, help="number of nodes of the job")
     options = parser.parse_intermixed_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""`python -m simulator collectives --instance p5.48xlarge --nodes 4`: predict nccl-tests, and NCCL's algorithm."""
+"""The `collectives` command: predict the results of nccl-tests, and the algorithm that NCCL chooses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from simulator.hardware.system import System
 from simulator.machines.instances import system
 from simulator.machines.stack_names import MAX_NODES
 from simulator.search.question import parse_nodes
+from simulator.terminal import program_name
 from trainer.config.errors import ConfigError, ConfigProblem
 
 SIZES = tuple(2**power for power in range(20, 35, 2))
@@ -80,11 +81,21 @@ def _check_sharing(sharing: int, per_node: int, machines: System) -> None:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m simulator collectives", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=program_name("collectives"),
+        description="Predict the time and bus bandwidth that nccl-tests measures, and the algorithm that NCCL chooses.",
+    )
     parser.add_argument("--instance", required=True, help="instance type of the catalog")
     parser.add_argument("--nodes", required=True, help=f"number of nodes, 1 to {MAX_NODES}")
-    parser.add_argument("--op", choices=get_args(Op), default="all_reduce")
-    parser.add_argument("--fabric", choices=("efa", "tcp"), default="efa")
-    parser.add_argument("--per-node", type=int, help="ranks of the group in each node (default: all GPUs)")
-    parser.add_argument("--sharing", type=int, default=1, help="equal groups that use the node's network cards at once")
+    parser.add_argument("--op", choices=get_args(Op), default="all_reduce", help="collective (default: %(default)s)")
+    parser.add_argument(
+        "--fabric", choices=("efa", "tcp"), default="efa", help="network between nodes (default: %(default)s)"
+    )
+    parser.add_argument("--per-node", type=int, help="ranks per node (default: one per GPU)")
+    parser.add_argument(
+        "--sharing",
+        type=int,
+        default=1,
+        help="number of groups that use the network cards of a node at the same time (default: %(default)s)",
+    )
     return parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""`python -m simulator emulate --ranks N [CONFIG [key=value ...]]`: a job of N GPUs, real numbers, modelled clock."""
+"""The `emulate` command: run a job of many GPUs in one process, with real numbers and a simulated clock."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from simulator.emulate.scaling import predict_scaling
 from simulator.job import Job
 from simulator.machines.profile import read
 from simulator.machines.sources import MachineSource, find_machines
+from simulator.terminal import program_name
 from trainer.config.check import check_world
 from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.config.load import load, to_dict
@@ -27,7 +28,7 @@ from trainer.config.schema import Config
 if TYPE_CHECKING:
     from simulator.emulate.run import Emulation
 
-ABOUT = """Emulate a job of N GPUs in this process: its numbers are real, its clock is modelled.
+ABOUT = """Run a job of many GPUs in this process: the numbers are real, the clock is simulated.
 
 This needs torch, which .venv does not have. In an environment with the trainer's packages:
   python3 -m venv .venv-torch && .venv-torch/bin/pip install '.[trainer,simulator]'
@@ -51,21 +52,22 @@ def main(arguments: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m simulator emulate", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+        program_name("emulate"), description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "config", metavar="CONFIG", nargs="?", help=f"preset of the trainer or YAML file (default: {_DEFAULT_CONFIG})"
+        "config", metavar="CONFIG", nargs="?", help=f"preset or YAML file of the trainer (default: {_DEFAULT_CONFIG})"
     )
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
     parser.add_argument("--ranks", type=int, required=True, help="number of GPUs of the job, such as 4, 16 or 256")
-    parser.add_argument("--system", help=f"instance type or stack to model the clock on (default: {_DEFAULT_SYSTEM})")
-    profile = "machines as calibrate measured them; with --system, only their GPU"
+    parser.add_argument("--system", help=f"instance type or stack that sets the clock (default: {_DEFAULT_SYSTEM})")
+    profile = "use rates that `calibrate` measured; with --system, only those of the GPU"
     parser.add_argument("--profile", type=Path, metavar="FILE", help=profile)
+    parser.add_argument("--jitter", type=float, help="standard deviation of the ranks' speed, such as 0.02")
     parser.add_argument(
-        "--jitter", type=float, help="draw each rank's speed with this standard deviation, such as 0.02"
-    )
-    parser.add_argument(
-        "--algorithm", choices=ALGORITHMS, default="ring", help="order of additions in an all-reduce; gloo uses ring"
+        "--algorithm",
+        choices=ALGORITHMS,
+        default="ring",
+        help="order of additions in an all-reduce (default: ring, as gloo uses)",
     )
     parser.add_argument(
         "--out", type=Path, help="folder for emulate.json and emulate.png (default: runs/emulate-NAME-RANKS)"

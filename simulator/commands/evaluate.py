@@ -1,4 +1,4 @@
-"""`python -m simulator evaluate IN.csv ...`: show the model's errors on measured rows, by source or system."""
+"""The `evaluate` command: compare predictions with measured rows, by source or system."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from simulator.fit.error_tables import TableRenderer, aligned_table, markdown_table
 from simulator.rows.tables import TableError, read_table
+from simulator.terminal import program_name
 
 MIN_GROUPS = 2
 """Groups that cross-validation needs: one is left out in turn."""
@@ -49,7 +50,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m simulator evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=program_name("evaluate"),
+        description="Compare predictions with the measured rows of CSV files, and show the errors by source or system.",
+    )
     parser.add_argument(
         "files", type=Path, nargs="+", metavar="IN.csv", help="columns as in simulator/data/runs.csv or collectives.csv"
     )
@@ -58,10 +62,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         nargs="?",
         const=True,
         choices=("source", "system"),
-        help="predict each source or system with constants fitted to the others in the file, which takes minutes"
+        help="predict each source or system with constants fitted to the others; takes minutes"
         " (default: source for runs, system for collectives)",
     )
-    parser.add_argument("--markdown", action="store_true", help="print tables of runs in Markdown")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of runs as Markdown")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""`python -m simulator plan`: choose machines, their number and the layout of a run, with its time and cost."""
+"""The `plan` command: choose the machines, the number of nodes and the layout of a run by time and cost."""
 
 from __future__ import annotations
 
@@ -46,24 +46,35 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m simulator plan", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=terminal.program_name("plan"),
+        description="Choose the machines, the number of nodes and the layout of a training run by time and cost.",
+    )
     parser.add_argument("--model", required=True, help="preset of the trainer, or a published model")
-    parser.add_argument("--tokens", required=True, help="tokens to train on, such as 1e12")
+    parser.add_argument("--tokens", required=True, help="number of tokens to train on, such as 1e12")
     parser.add_argument("--stack", required=True, help="name in stacks/, or a stack file")
     parser.add_argument("--group", help="node group of the stack; required if it has several")
-    parser.add_argument("--instance", nargs="+", help="types to consider (default: the group's)")
-    parser.add_argument("--purchase", nargs="+", choices=get_args(Purchase), help="(default: the group's)")
-    parser.add_argument("--nodes", default="1..128", help="16, 4,8,12 or 1..128 (the default)")
-    parser.add_argument("--batch", help="samples of a step, 512 or 256..1024 (default: the preset's)")
+    parser.add_argument("--instance", nargs="+", help="instance types to consider (default: the group's)")
+    parser.add_argument(
+        "--purchase", nargs="+", choices=get_args(Purchase), help="purchase options to consider (default: the group's)"
+    )
+    parser.add_argument(
+        "--nodes", default="1..128", help="node counts to consider: 16, or 4,8,12, or 1..128 (default: %(default)s)"
+    )
+    parser.add_argument("--batch", help="samples per step: 512, or 256..1024 (default: the preset's)")
     limit = parser.add_mutually_exclusive_group()
-    limit.add_argument("--deadline", help="such as 7d or 12h: choose the cheapest option within it")
-    limit.add_argument("--budget", help="US dollars: choose the fastest option within it")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="the GPU of the machines as calibrate measured it")
+    limit.add_argument(
+        "--deadline", help="choose the cheapest option that finishes within this time, such as 7d or 12h"
+    )
+    limit.add_argument("--budget", help="choose the fastest option that costs at most this many US dollars")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="use GPU rates that `calibrate` measured")
     parser.add_argument("--shared-gb", type=int, help="size of the shared Lustre filesystem (default: the stack's)")
-    parser.add_argument("--wait", help="wait for the first machines, such as 3d (default: minutes)")
+    parser.add_argument("--wait", help="expected wait until machines are available, such as 3d (default: minutes)")
     parser.add_argument("--any", action="store_true", help="also show layouts that the trainer does not support")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write trainer config and stack file of each row")
-    parser.add_argument("--picture", type=Path, metavar="FILE.png|svg|pdf", help="draw time against cost")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="write a trainer config and a stack file for each row"
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE.png|svg|pdf", help="write a chart of time against cost")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE.json|png", help="write the events of one step of the chosen row"
     )

@@ -1,4 +1,4 @@
-"""`python -m simulator predict CONFIG` or `--runs IN.csv --out OUT.csv`: predict one run, or a table of rows."""
+"""The `predict` command: predict one run from its trainer settings, or a CSV file of runs or collectives."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from simulator.machines.profile import read
 from simulator.machines.stack_names import MAX_NODES
 from simulator.rows.tables import TableError, describe_unread_columns, read_table, write_table
 from simulator.search.question import parse_node_count
+from simulator.terminal import program_name
 from trainer.config.errors import ConfigError, ConfigProblem
 
 DEFAULT_INSTANCE = "p5.48xlarge"
@@ -23,7 +24,7 @@ TABLE_MODULES = {"runs": "simulator.rows.run_table", "collectives": "simulator.r
 """By kind of row: where `list_columns()` and `predict_rows(rows) -> rows with more columns` are."""
 NOTHING_PREDICTED = 1
 """Exit status if every row of a table has an error."""
-ABOUT = """Predict a run of the trainer from its settings, or a table of runs or collectives.
+ABOUT = """Predict a run of the trainer from its settings, or a CSV file of runs or collectives.
 
   python -m simulator predict llama-8b parallel.strategy=auto --stack aws-p5en-lustre --nodes 4
   python -m simulator predict train.yaml --profile profile.json --ranks 4 --json
@@ -56,29 +57,29 @@ def main(arguments: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m simulator predict", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=program_name("predict"), description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("config", metavar="CONFIG", nargs="?", help="preset or YAML file of the trainer")
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings, as for `python -m trainer`")
-    where = parser.add_argument_group("machines of a single run")
+    where = parser.add_argument_group("a single run")
     which = where.add_mutually_exclusive_group()
-    which.add_argument("--stack", default="", help="name in stacks/, or a stack file; its nodes and prices")
+    which.add_argument("--stack", default="", help="name in stacks/, or a stack file: use its nodes and prices")
     instance = f"instance type of the catalog (default: {DEFAULT_INSTANCE})"
     which.add_argument("--instance", default="", metavar="TYPE", help=instance)
-    where.add_argument("--group", default="", help="node group of the stack (default: the group that jobs go to)")
-    profile = "machines as calibrate measured them; with --stack or --instance, only their GPU"
+    where.add_argument("--group", default="", help="node group of the stack (default: the default partition)")
+    profile = "use rates that `calibrate` measured; with --stack or --instance, only those of the GPU"
     where.add_argument("--profile", type=Path, metavar="FILE", help=profile)
     count = where.add_mutually_exclusive_group()
-    nodes = f"1 to {MAX_NODES} (default: the stack's, the largest of the profile, or 1)"
+    nodes = f"number of nodes, 1 to {MAX_NODES} (default: the stack's, the most that the profile measured, or 1)"
     count.add_argument("--nodes", help=nodes)
-    count.add_argument("--ranks", help="ranks on all nodes together (default: every GPU of the nodes)")
-    where.add_argument("--json", action="store_true", help="print JSON")
-    tables = parser.add_argument_group("tables")
+    count.add_argument("--ranks", help="total number of ranks (default: one per GPU)")
+    where.add_argument("--json", action="store_true", help="print JSON instead of text")
+    tables = parser.add_argument_group("a CSV file")
     either = tables.add_mutually_exclusive_group()
     for kind in TABLE_MODULES:
-        columns = f"columns as in simulator/data/{kind}.csv; what a row leaves out is inferred"
+        columns = f"columns as in simulator/data/{kind}.csv; missing values are inferred"
         either.add_argument(f"--{kind}", type=Path, metavar="IN.csv", help=columns)
-    tables.add_argument("--out", type=Path, metavar="OUT.csv", help="file for the rows with their predictions")
+    tables.add_argument("--out", type=Path, metavar="OUT.csv", help="file to write the rows and their predictions to")
     return parser
 
 

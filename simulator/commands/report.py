@@ -1,4 +1,4 @@
-"""`python -m simulator report RUN... --profile FILE | --instance TYPE`: compare runs with their predictions."""
+"""The `report` command: compare runs of the trainer with their predictions."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m simulator report", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run of the trainer")
+    parser = argparse.ArgumentParser(
+        prog=terminal.program_name("report"),
+        description="Compare runs of the trainer with their predictions, on a page with charts.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a training run")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--profile", type=Path, metavar="FILE", help="machines as calibrate measured them")
-    which.add_argument("--instance", metavar="TYPE", help="instance type of the catalog")
+    which.add_argument("--profile", type=Path, metavar="FILE", help="predict with rates that `calibrate` measured")
+    which.add_argument("--instance", metavar="TYPE", help="predict for this instance type of the catalog")
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="folder for the report (default: predicted/ in the last RUN)"
     )

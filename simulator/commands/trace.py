@@ -1,4 +1,4 @@
-"""`python -m simulator trace MODEL --system TYPE --layout dp=8,tp=4 --out FILE.json|png`: the events of one step."""
+"""The `trace` command: write the predicted events of one training step."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from simulator.memory.peak import predict_memory
 from simulator.models import find_model
 from simulator.step import timeline_output
 from simulator.step.timeline import build_timeline
+from simulator.terminal import program_name
 from trainer.config.errors import ConfigError, ConfigProblem
 
 DEFAULT_SYSTEM = "p5.48xlarge"
@@ -34,10 +35,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m simulator trace", description=__doc__)
-    parser.add_argument("model", metavar="MODEL", help="a preset of the trainer or a published model")
+    parser = argparse.ArgumentParser(
+        prog=program_name("trace"),
+        description="Write the predicted events of one step, for a trace viewer (.json) or as a picture (.png).",
+    )
+    parser.add_argument("model", metavar="MODEL", help="preset of the trainer, or a published model")
     parser.add_argument("--system", help=f"instance type or stack (default: {DEFAULT_SYSTEM})")
-    profile = "machines as calibrate measured them; with --system, only their GPU"
+    profile = "use rates that `calibrate` measured; with --system, only those of the GPU"
     parser.add_argument("--profile", type=Path, metavar="FILE", help=profile)
     parser.add_argument(
         "--layout",
@@ -45,7 +49,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         metavar="NAME=VALUE,...",
         help="dp, tp, pp, cp, ep, zero, micro_batch, global_batch (default: micro_batch x dp), recompute, ...",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json|png")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json|png", help="file to write")
     return parser.parse_args(arguments)
 
 

@@ -48,14 +48,24 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="text files, .jsonl files, or folders of them")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the shards; use it as data.path")
-    parser.add_argument("--tokenizer", default="bytes", help="bytes, a tokenizer.json, or a folder that contains one")
     parser.add_argument(
-        "--workers", type=_parse_positive, default=os.cpu_count() or 1, help="processes (default: %(default)s)"
+        "--tokenizer", default="bytes", help="bytes (default), a tokenizer.json, or a folder that contains one"
     )
     parser.add_argument(
-        "--shard-tokens", type=_parse_positive, default=100_000_000, help="approximate number of tokens per shard"
+        "--workers",
+        type=_parse_positive,
+        default=os.cpu_count() or 1,
+        help="number of processes (default: %(default)s)",
     )
-    parser.add_argument("--text-key", default="text", help=".jsonl: key of the text in each line")
+    parser.add_argument(
+        "--shard-tokens",
+        type=_parse_positive,
+        default=100_000_000,
+        help="approximate number of tokens per shard (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--text-key", default="text", help="key of the text in each line of .jsonl files (default: %(default)s)"
+    )
     return parser
 
 

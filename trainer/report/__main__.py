@@ -39,11 +39,11 @@ def main(argv: list[str]) -> int:
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m trainer report",
-        description="Write a report of a run: a page with curves and the time split, and a summary.",
+        description="Write a report of a run: a page with the curves and the time breakdown, and a JSON summary.",
     )
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("--out", type=Path, help="folder for the report (default: RUN/report)")
-    parser.add_argument("--no-pictures", action="store_true", help="leave out the charts; needs no matplotlib")
+    parser.add_argument("--no-pictures", action="store_true", help="leave out the charts, which need matplotlib")
     return parser.parse_args(argv)
 
 

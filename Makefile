@@ -14,7 +14,7 @@ MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' |
 help: ## print this list
 	@if [ -t 1 ]; then bold=$$'\033[1m' plain=$$'\033[0m'; fi; \
 	awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
-	  '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  %s%-14s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
+	  '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  %s%-16s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  STACK=%s (a file in stacks/), JOB=%s, FORCE=1, WAIT=1, ARGS=...\n' '$(STACK)' '$(JOB)'
 
 # To stderr, because stdout belongs to the target that needs the environment: `eval "$$(make -s env)"`.

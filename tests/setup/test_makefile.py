@@ -88,7 +88,7 @@ def test_help_has_escape_codes_only_on_a_terminal(clone: Path) -> None:
             shown += chunk
     os.close(terminal)
     assert process.wait(10) == 0
-    assert b"\x1b[1mteardown      \x1b[0m" in shown
+    assert b"\x1b[1mteardown        \x1b[0m" in shown
 
 
 def test_the_programs_in_the_makefile_exist() -> None:
@@ -168,7 +168,7 @@ def test_plan_accepts_the_options_of_the_simulator(clone: Path, words: str) -> N
 
 
 def test_the_example_in_the_help_of_plan_works(clone: Path) -> None:
-    line = next(line for line in make(clone, "help").splitlines() if "predict time and money" in line)
+    line = next(line for line in make(clone, "help").splitlines() if "choose machines for a run" in line)
     words = line.split("(")[1].rstrip(")").split()
     stack = dict(word.split("=") for word in words)["STACK"]
     assert "target: aws" in (REPO / "stacks" / f"Pulumi.{stack}.yaml").read_text()

@@ -65,7 +65,7 @@ def test_address_range_in_use_is_refused(first: Machines, make: MakeMachines) ->
     second = make("clash", network={"egress": False, "cidr": subnet})
     output = second.up(check=False)
     assert f"network.cidr: {subnet} is in use: it overlaps the Docker network muster-{first.spec['name']}" in output
-    assert "Fix: leave network.cidr out, or set it to a free range such as 10.88." in output
+    assert "Fix: leave network.cidr out, or set it to a free range, for example 10.88." in output
     assert [left for left in second.leftovers() if not left.startswith("volume")] == []
 
 

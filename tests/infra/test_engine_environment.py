@@ -1,4 +1,4 @@
-"""The environment of `pulumi`, the working copy of a stack file, and what is left of Pulumi's messages."""
+"""The environment of `pulumi`, the working copy of a stack file, and Pulumi's messages without their noise."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ def test_tools_and_virtualenv_come_first_and_only_once() -> None:
         ("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true"),
         ("VIRTUAL_ENV", "/r/.venv"),
         ("MUSTER_HOME", "/h"),
-        ("KEPT", "as it was"),
+        ("OTHER", "unchanged"),
     ],
 )
-def test_what_pulumi_finds(name: str, value: str) -> None:
-    assert environment.environment({"KEPT": "as it was"}, HOME)[name] == value
+def test_environment_variables_of_pulumi(name: str, value: str) -> None:
+    assert environment.environment({"OTHER": "unchanged"}, HOME)[name] == value
 
 
 @pytest.mark.parametrize("name", ["PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN", "PYTHONHOME"])
-def test_what_would_lead_elsewhere_is_taken_out(name: str) -> None:
+def test_variables_that_would_redirect_pulumi_are_removed(name: str) -> None:
     assert name not in environment.environment({name: "x"}, HOME)
 
 
-def test_force_is_said_by_the_command_only() -> None:
+def test_force_and_judged_budget_come_from_the_command_only() -> None:
     stack = HOME.stack("local")
     assert "MUSTER_FORCE" not in environment.stack_environment({"MUSTER_FORCE": "1"}, stack)
     assert environment.stack_environment({}, stack, environment.How(force=True))["MUSTER_FORCE"] == "1"
-    judged = environment.BUDGET_JUDGED
-    assert judged not in environment.stack_environment({judged: "1"}, stack)
-    assert environment.stack_environment({}, stack, environment.How(budget_judged=True))[judged] == "1"
+    budget_judged = environment.BUDGET_JUDGED
+    assert budget_judged not in environment.stack_environment({budget_judged: "1"}, stack)
+    assert environment.stack_environment({}, stack, environment.How(budget_judged=True))[budget_judged] == "1"
 
 
-def test_exports_survive_a_shell() -> None:
+def test_exports_are_quoted_for_a_shell() -> None:
     home = Home.of({"MUSTER_HOME": "/with space/and'quote"}, repo=Path("/r"))
     script = environment.exports({"PATH": "/usr/bin:/bin"}, home) + '\nprintf %s "$MUSTER_HOME"'
     assert subprocess.run(["bash", "-c", script], text=True, capture_output=True).stdout == "/with space/and'quote"
 
 
-def test_the_passphrase_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+def test_passphrase_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     home = Home.of({"MUSTER_HOME": str(tmp_path / "home")})
     environment.prepare(home)
     first = home.passphrase.read_text()
@@ -74,27 +74,27 @@ def test_the_passphrase_is_made_once_and_for_its_owner_only(tmp_path: Path) -> N
     assert home.passphrase.stat().st_mode & 0o777 == 0o600
 
 
-def test_many_first_commands_at_once_agree_on_one_passphrase(tmp_path: Path) -> None:
+def test_concurrent_first_commands_agree_on_one_passphrase(tmp_path: Path) -> None:
     home = Home.of({"MUSTER_HOME": str(tmp_path)})
     home.passphrase.touch()
-    seen = []
+    passphrases = []
 
     def first_command() -> None:
         environment.prepare(home)
-        seen.append(home.passphrase.read_text())
+        passphrases.append(home.passphrase.read_text())
 
     threads = [threading.Thread(target=first_command) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(seen) == len(threads)
-    assert set(seen) == {home.passphrase.read_text()}
-    assert len(seen[0]) > 30
+    assert len(passphrases) == len(threads)
+    assert set(passphrases) == {home.passphrase.read_text()}
+    assert len(passphrases[0]) > 30
     assert sorted(path.name for path in tmp_path.iterdir()) == ["passphrase", "state"]
 
 
-def test_an_empty_passphrase_that_a_state_was_made_with_is_left_alone(tmp_path: Path) -> None:
+def test_empty_passphrase_of_an_existing_state_is_not_replaced(tmp_path: Path) -> None:
     home = Home.of({"MUSTER_HOME": str(tmp_path)})
     home.passphrase.touch()
     state = home.stack("s").state
@@ -104,7 +104,7 @@ def test_an_empty_passphrase_that_a_state_was_made_with_is_left_alone(tmp_path: 
     assert home.passphrase.read_text() == ""
 
 
-def test_what_is_in_the_home_is_its_owners_only(tmp_path: Path) -> None:
+def test_folders_of_the_home_are_for_its_owner_only(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path / "home")}).stack("s")
     stack.home.receipts.mkdir(parents=True, mode=0o755)
     environment.prepare(stack.home)
@@ -118,17 +118,17 @@ def test_what_is_in_the_home_is_its_owners_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["local", "a", "0-1", "a" * 39])
-def test_a_name_of_a_stack(name: str) -> None:
+def test_valid_stack_names(name: str) -> None:
     assert HOME.stack(name).folder == Path("/h") / name
 
 
 @pytest.mark.parametrize("name", ["", "-a", "A", "a/b", "..", "a.b", "a\n", "a b", "a" * 40, *RESERVED])
-def test_a_name_that_cannot_be_a_stack(name: str) -> None:
+def test_invalid_stack_names(name: str) -> None:
     with pytest.raises(ValueError, match="allowed: "):
         HOME.stack(name)
 
 
-def test_no_stack_may_take_a_folder_of_the_home() -> None:
+def test_shared_folders_of_the_home_are_reserved_names() -> None:
     shared = (HOME.state, HOME.receipts, HOME.passphrase, HOME.stack("s").lock.parent)
     assert {path.name for path in shared} <= set(RESERVED)
 
@@ -142,12 +142,12 @@ def test_no_stack_may_take_a_folder_of_the_home() -> None:
         (f"config: {{}}\n{SALT}\n", "encryptionsalt: v1:other\n", f"config: {{}}\n{SALT}\n"),
     ],
 )
-def test_the_working_copy_follows_the_tracked_file_and_keeps_its_salt(tracked: str, before: str, expected: str) -> None:
+def test_working_copy_follows_the_tracked_file_and_keeps_its_salt(tracked: str, before: str, expected: str) -> None:
     assert project.working_copy(tracked, before) == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "left"),
+    ("message", "cleaned"),
     [
         ("Exception calling application: node gpu-1, step slurmd: no key.", "node gpu-1, step slurmd: no key."),
         ("error: update failed", ""),
@@ -161,18 +161,18 @@ def test_the_working_copy_follows_the_tracked_file_and_keeps_its_salt(tracked: s
             "Program failed with an unhandled exception:\nTraceback (most recent call last):\n  x\nKeyError: 'a'\n",
             "KeyError: 'a'",
         ),
-        ("plain words", "plain words"),
+        ("plain text", "plain text"),
     ],
 )
-def test_noise_is_taken_off(said: str, left: str) -> None:
-    assert events.clean(said) == left
+def test_noise_is_removed_from_messages(message: str, cleaned: str) -> None:
+    assert events.clean(message) == cleaned
 
 
 def diagnostic(message: str, urn: str = "", severity: str = "error") -> str:
     return json.dumps({"diagnosticEvent": {"message": message, "urn": urn, "severity": severity}})
 
 
-def test_a_failed_run_is_its_failures_each_once() -> None:
+def test_failed_run_lists_each_failure_once() -> None:
     urn = "urn:pulumi:s::muster::pulumi-python:muster:Node::gpu-1"
     lines = [
         diagnostic("beginning rpc", severity="debug"),
@@ -191,5 +191,5 @@ def test_a_failed_run_is_its_failures_each_once() -> None:
     ("changes", "changed"),
     [({"same": 9}, False), ({"same": 9, "refresh": 3}, False), ({"same": 8, "update": 1}, True), ({}, False)],
 )
-def test_whether_anything_changed(changes: dict[str, int], changed: bool) -> None:
+def test_changed_only_if_a_resource_changed(changes: dict[str, int], changed: bool) -> None:
     assert events.parse([json.dumps({"summaryEvent": {"resourceChanges": changes}})]).changed is changed

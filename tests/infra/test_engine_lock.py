@@ -1,4 +1,4 @@
-"""One command at a time per stack, and nothing left of one that was killed."""
+"""Only one command at a time can change a stack, and a killed command leaves no process behind."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def stack(tmp_path: Path) -> StackHome:
     return Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
 
 
-def until(met: Callable[[], bool], seconds: float = 10) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> bool:
     deadline = time.monotonic() + seconds
-    while not met() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
-    return met()
+    return condition()
 
 
 def processes_with(mark: str) -> list[int]:
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if f"MARK={mark}".encode() in (folder / "environ").read_bytes() and lock.process_lives(int(folder.name)):
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def parent(pid: int) -> int:
@@ -57,7 +57,7 @@ def supervise(tmp_path: Path, mark: str, script: str) -> subprocess.Popen[bytes]
     )
 
 
-def test_a_second_command_is_refused_and_told_who_and_since_when(stack: StackHome) -> None:
+def test_second_command_fails_and_names_the_first_and_its_start_time(stack: StackHome) -> None:
     with lock.held(stack, "up", wait=False, say=print):
         began = time.monotonic()
         with pytest.raises(Stop) as stop, lock.held(stack, "teardown", wait=False, say=print):
@@ -69,7 +69,7 @@ def test_a_second_command_is_refused_and_told_who_and_since_when(stack: StackHom
     assert time.monotonic() - began < 1
 
 
-def test_a_second_command_may_wait(stack: StackHome, tmp_path: Path) -> None:
+def test_second_command_can_wait(stack: StackHome, tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [
             sys.executable,
@@ -83,31 +83,31 @@ def test_a_second_command_may_wait(stack: StackHome, tmp_path: Path) -> None:
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    told: list[str] = []
-    with lock.held(stack, "up", wait=True, say=told.append):
+    messages: list[str] = []
+    with lock.held(stack, "up", wait=True, say=messages.append):
         assert holder.wait() == 0
-    assert len(told) == 1
-    assert str(holder.pid) in told[0]
+    assert len(messages) == 1
+    assert str(holder.pid) in messages[0]
 
 
-def test_a_zombie_counts_as_dead() -> None:
+def test_zombie_counts_as_dead() -> None:
     child = subprocess.Popen(["true"])
-    assert until(lambda: not lock.process_lives(child.pid))
+    assert wait_until(lambda: not lock.process_lives(child.pid))
     child.wait()
 
 
 def test_only_locks_of_dead_processes_of_this_machine_are_stale() -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
     now = datetime.now(UTC)
-    dead, alive = lock.Holder(gone.pid, now, hostname="here"), lock.Holder(os.getpid(), now, hostname="here")
+    dead, alive = lock.Holder(ended.pid, now, hostname="here"), lock.Holder(os.getpid(), now, hostname="here")
     assert lock.stale([dead], "here")
     assert not lock.stale([dead], "elsewhere")
     assert not lock.stale([dead, alive], "here")
     assert not lock.stale([], "here")
 
 
-def test_pulumis_own_lock_is_read(stack: StackHome) -> None:
+def test_locks_of_pulumi_are_read(stack: StackHome) -> None:
     stack.pulumi_locks.mkdir(parents=True)
     body = '{"pid":30380,"username":"me","hostname":"vm","timestamp":"2026-11-15T03:14:13.12409786Z"}'
     (stack.pulumi_locks / "a.json").write_text(body)
@@ -117,44 +117,44 @@ def test_pulumis_own_lock_is_read(stack: StackHome) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_supervisor_passes_output_and_exit_code_on(tmp_path: Path, code: int) -> None:
-    process = supervise(tmp_path, f"code-{tmp_path.name}", f"echo said; exit {code}")
+def test_supervisor_passes_on_output_and_exit_code(tmp_path: Path, code: int) -> None:
+    process = supervise(tmp_path, f"code-{tmp_path.name}", f"echo output; exit {code}")
     assert process.wait() == code
-    assert (tmp_path / "log").read_text() == "said\n"
+    assert (tmp_path / "log").read_text() == "output\n"
 
 
-def test_what_a_command_leaves_running_is_ended(tmp_path: Path) -> None:
+def test_processes_left_by_a_command_are_ended(tmp_path: Path) -> None:
     mark = f"ends-{tmp_path.name}"
     assert supervise(tmp_path, mark, GRANDCHILDREN + "exit 0").wait() == 0
     assert processes_with(mark) == []
 
 
-def test_everything_ends_when_the_caller_is_gone(tmp_path: Path) -> None:
+def test_all_processes_end_when_the_caller_is_gone(tmp_path: Path) -> None:
     mark = f"gone-{tmp_path.name}"
     process = supervise(tmp_path, mark, GRANDCHILDREN + "wait")
-    assert until(lambda: len(processes_with(mark)) >= 5)
+    assert wait_until(lambda: len(processes_with(mark)) >= 5)
     assert process.stdin is not None
     process.stdin.close()
     process.wait()
     assert processes_with(mark) == []
 
 
-def test_everything_ends_when_the_command_is_killed(tmp_path: Path) -> None:
+def test_all_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
     mark = f"kill-{tmp_path.name}"
     process = supervise(tmp_path, mark, "echo started; " + GRANDCHILDREN + "wait")
-    assert until(lambda: len(processes_with(mark)) >= 5)
+    assert wait_until(lambda: len(processes_with(mark)) >= 5)
     (command,) = [pid for pid in processes_with(mark) if parent(pid) == process.pid]
     os.kill(command, signal.SIGKILL)
     assert process.wait() == 256 - signal.SIGKILL
     assert processes_with(mark) == []
 
 
-def test_an_interrupt_is_passed_on_and_the_command_decides(tmp_path: Path) -> None:
-    script = "trap 'echo asked; exit 7' INT; echo ready; while :; do sleep 0.05; done"
+def test_interrupt_is_passed_on_to_the_command(tmp_path: Path) -> None:
+    script = "trap 'echo interrupted; exit 7' INT; echo ready; while :; do sleep 0.05; done"
     process = supervise(tmp_path, f"int-{tmp_path.name}", script)
-    assert until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "ready\n")
+    assert wait_until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "ready\n")
     assert process.stdin is not None
     process.stdin.write(b".")
     process.stdin.flush()
     assert process.wait() == 7
-    assert (tmp_path / "log").read_text() == "ready\nasked\n"
+    assert (tmp_path / "log").read_text() == "ready\ninterrupted\n"

@@ -1,4 +1,4 @@
-"""The real Pulumi CLI under `infra.engine`, with a program of one resource: runs, failures, kills, locks."""
+"""`infra.engine` with the real Pulumi CLI and a program of one resource: runs, failures, kills and locks."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ PROVIDER = """
 PROGRAM = """
     import pulumi
     from thing import Thing
-    given = pulumi.Config("muster").require_object("cluster")
-    thing = Thing("thing", given)
-    pulumi.export("size", given["size"])
+    config = pulumi.Config("muster").require_object("cluster")
+    thing = Thing("thing", config)
+    pulumi.export("size", config["size"])
     pulumi.export("key", pulumi.Output.secret("very secret"))
 """
-# A `muster` that can be killed: it holds the stack's lock and runs one `up`.
+# A stand-in for `muster` that a test can kill: it holds the stack's lock and runs one `up`.
 CALLER = """
     import os, sys
     from pathlib import Path
@@ -83,7 +83,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackHome:
     return Home.of(os.environ, repo=repo).stack("s")
 
 
-def describe(stack: StackHome, *, size: int = 1, sleep: float = 0, fail: str = "") -> None:
+def write_stack_file(stack: StackHome, *, size: int = 1, sleep: float = 0, fail: str = "") -> None:
     trace = stack.home.repo / "trace"
     stack.file.write_text(
         f"config:\n  muster:cluster: {{size: {size}, sleep: {sleep}, fail: '{fail}', trace: {trace}}}\n"
@@ -95,32 +95,32 @@ def up(stack: StackHome, say: Callable[[str], None] = print) -> tuple[int, event
         return pulumi.up(stack, pulumi.Caller(held, lambda: None, say), environment.How())
 
 
-def creates(stack: StackHome) -> int:
+def count_creates(stack: StackHome) -> int:
     trace = stack.home.repo / "trace"
     return trace.read_text().count("create") if trace.exists() else 0
 
 
-def until(met: Callable[[], bool], seconds: float = 30) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
     deadline = time.monotonic() + seconds
-    while not met() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return met()
+    return condition()
 
 
-def mine(stack: StackHome) -> list[int]:
-    """Processes that carry this stack's home in their environment, and are not this one."""
-    found = []
+def list_processes(stack: StackHome) -> list[int]:
+    """Return the other processes that have this stack's home in their environment."""
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             carries = f"MUSTER_HOME={stack.home.root}".encode() in (folder / "environ").read_bytes()
         except OSError:
             continue
         if carries and int(folder.name) != os.getpid() and lock.process_lives(int(folder.name)):
-            found.append(int(folder.name))
-    return found
+            pids.append(int(folder.name))
+    return pids
 
 
-def start(stack: StackHome) -> subprocess.Popen[str]:
+def start_up(stack: StackHome) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(CALLER), str(stack.home.repo)],
         cwd=REPO,
@@ -129,8 +129,8 @@ def start(stack: StackHome) -> subprocess.Popen[str]:
     )
 
 
-def test_up_again_change_destroy_and_a_stack_file_that_stays_as_it_was(stack: StackHome) -> None:
-    describe(stack)
+def test_up_change_and_destroy_leave_the_stack_file_unchanged(stack: StackHome) -> None:
+    write_stack_file(stack)
     tracked = stack.file.read_bytes()
     code, first = up(stack)
     assert (code, first.changed, first.failures) == (0, True, ())
@@ -139,11 +139,11 @@ def test_up_again_change_destroy_and_a_stack_file_that_stays_as_it_was(stack: St
     assert (code, second.changed) == (0, False)
     assert stack.file.read_bytes() == tracked
     assert "encryptionsalt" in stack.working_copy.read_text()
-    describe(stack, size=2)
+    write_stack_file(stack, size=2)
     assert up(stack)[1].changes["update"] == 1
-    kept = b"".join(file.read_bytes() for file in stack.home.root.rglob("*") if file.is_file())
-    assert b"muster" in kept
-    assert b"very secret" not in kept
+    home_content = b"".join(file.read_bytes() for file in stack.home.root.rglob("*") if file.is_file())
+    assert b"muster" in home_content
+    assert b"very secret" not in home_content
     with lock.held(stack, "teardown", wait=False, say=print) as held:
         assert pulumi.destroy(stack, pulumi.Caller(held, lambda: None, print))[0] == 0
     pulumi.forget(stack)
@@ -151,22 +151,20 @@ def test_up_again_change_destroy_and_a_stack_file_that_stays_as_it_was(stack: St
     assert pulumi.outputs(stack) == {}
 
 
-def test_a_home_with_signs_that_mean_something_in_a_url(
-    stack: StackHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    odd = tmp_path / "my home, 100%25 #1?a=b"
-    monkeypatch.setenv("MUSTER_HOME", str(odd))
-    there = Home.of(os.environ, repo=stack.home.repo).stack("s")
-    describe(there)
-    assert up(there)[0] == 0
-    assert there.state.is_file()
-    assert pulumi.outputs(there)["size"] == 1
-    assert up(there)[1].changed is False
-    assert {path.name for path in tmp_path.iterdir()} == {"repo", odd.name}
+def test_home_path_with_url_characters(stack: StackHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "my home, 100%25 #1?a=b"
+    monkeypatch.setenv("MUSTER_HOME", str(home))
+    other = Home.of(os.environ, repo=stack.home.repo).stack("s")
+    write_stack_file(other)
+    assert up(other)[0] == 0
+    assert other.state.is_file()
+    assert pulumi.outputs(other)["size"] == 1
+    assert up(other)[1].changed is False
+    assert {path.name for path in tmp_path.iterdir()} == {"repo", home.name}
 
 
-def test_a_failure_is_the_providers_own_words(stack: StackHome) -> None:
-    describe(stack, fail="node gpu-1, step users: no disk. Fix: free some.")
+def test_failure_is_the_message_of_the_provider(stack: StackHome) -> None:
+    write_stack_file(stack, fail="node gpu-1, step users: no disk. Fix: free some.")
     code, result = up(stack)
     assert code != 0
     recorded = history.last_run(stack)
@@ -175,58 +173,58 @@ def test_a_failure_is_the_providers_own_words(stack: StackHome) -> None:
     assert result.failures == (events.Failure("thing", "node gpu-1, step users: no disk. Fix: free some."),)
 
 
-def test_a_program_that_cannot_run_is_one_line(stack: StackHome) -> None:
-    describe(stack)
-    (stack.home.repo / "infra" / "__main__.py").write_text("import nothing_of_that_name\n")
+def test_program_error_is_a_single_line(stack: StackHome) -> None:
+    write_stack_file(stack)
+    (stack.home.repo / "infra" / "__main__.py").write_text("import missing_module\n")
     code, result = up(stack)
     assert code != 0
     (failure,) = result.failures
-    assert "nothing_of_that_name" in failure.message
+    assert "missing_module" in failure.message
     assert "\n" not in failure.message
 
 
-def test_a_killed_up_leaves_no_process_and_the_next_one_takes_over(stack: StackHome) -> None:
-    describe(stack, sleep=60)
-    killed = start(stack)
-    assert until(lambda: creates(stack) == 1)
+def test_killed_up_leaves_no_process_and_the_next_up_succeeds(stack: StackHome) -> None:
+    write_stack_file(stack, sleep=60)
+    killed = start_up(stack)
+    assert wait_until(lambda: count_creates(stack) == 1)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    assert until(lambda: mine(stack) == [], 5)
-    describe(stack)
-    said: list[str] = []
-    code, result = up(stack, said.append)
+    assert wait_until(lambda: list_processes(stack) == [], 5)
+    write_stack_file(stack)
+    messages: list[str] = []
+    code, result = up(stack, messages.append)
     assert (code, result.changed) == (0, True)
-    assert any("killed" in line for line in said)
+    assert any("killed" in line for line in messages)
     assert lock.pulumi_holders(stack) == []
     assert up(stack)[1].changed is False
 
 
-def test_a_killed_pulumi_is_a_failure_and_the_next_up_takes_over(stack: StackHome) -> None:
-    describe(stack, sleep=60)
-    caller = start(stack)
-    assert until(lambda: creates(stack) == 1)
+def test_killed_pulumi_is_a_failure_and_the_next_up_succeeds(stack: StackHome) -> None:
+    write_stack_file(stack, sleep=60)
+    caller = start_up(stack)
+    assert wait_until(lambda: count_creates(stack) == 1)
     (holder,) = lock.pulumi_holders(stack)
     os.kill(holder.pid, signal.SIGKILL)
     assert caller.wait(timeout=20) == 0
-    assert until(lambda: mine(stack) == [], 5)
-    describe(stack)
+    assert wait_until(lambda: list_processes(stack) == [], 5)
+    write_stack_file(stack)
     assert up(stack)[0] == 0
 
 
-def test_who_runs_pulumi_by_hand_is_seen_while_it_runs(stack: StackHome) -> None:
-    describe(stack)
+def test_pulumi_started_by_hand_is_detected_while_it_runs(stack: StackHome) -> None:
+    write_stack_file(stack)
     assert up(stack)[0] == 0
     assert pulumi.waiting_for(stack) is None
     env = environment.environment(os.environ, stack.home)
     stack.pulumi_locks.mkdir(parents=True, exist_ok=True)
-    describe(stack, size=3)
+    write_stack_file(stack, size=3)
     by_hand = subprocess.Popen(
         ["pulumi", "up", "--yes", "--skip-preview", "-s", "s"],
         cwd=stack.home.repo,
         env=env,
         stdout=subprocess.DEVNULL,
     )
-    assert until(lambda: pulumi.waiting_for(stack) is not None)
+    assert wait_until(lambda: pulumi.waiting_for(stack) is not None)
     holder = pulumi.waiting_for(stack)
     assert holder is not None
     assert holder.pid == by_hand.pid
@@ -239,19 +237,19 @@ def test_who_runs_pulumi_by_hand_is_seen_while_it_runs(stack: StackHome) -> None
     assert up(stack) == (0, events.Result({"same": 2}, ()))
 
 
-def test_a_state_nobody_can_read_is_set_aside(stack: StackHome) -> None:
-    describe(stack)
+def test_unreadable_state_is_renamed(stack: StackHome) -> None:
+    write_stack_file(stack)
     assert up(stack)[0] == 0
     stack.state.write_text(stack.state.read_text()[:100])
-    said: list[str] = []
-    assert up(stack, said.append)[0] == 0
-    assert any("the state file is unreadable" in line for line in said)
-    assert creates(stack) == 2
+    messages: list[str] = []
+    assert up(stack, messages.append)[0] == 0
+    assert any("the state file is unreadable" in line for line in messages)
+    assert count_creates(stack) == 2
     assert up(stack)[1].changed is False
 
 
-def test_a_lost_passphrase_is_named(stack: StackHome) -> None:
-    describe(stack)
+def test_lost_passphrase_error_names_the_file(stack: StackHome) -> None:
+    write_stack_file(stack)
     assert up(stack)[0] == 0
     stack.home.passphrase.unlink()
     code, result = up(stack)
@@ -261,9 +259,9 @@ def test_a_lost_passphrase_is_named(stack: StackHome) -> None:
     assert "Fix: restore the old passphrase" in failure.message
 
 
-def test_a_state_that_is_gone_is_begun_anew(stack: StackHome) -> None:
-    describe(stack)
+def test_deleted_state_is_created_again(stack: StackHome) -> None:
+    write_stack_file(stack)
     assert up(stack)[0] == 0
     subprocess.run(["rm", "-rf", str(stack.home.state), str(stack.folder)], check=True)
     assert up(stack)[0] == 0
-    assert creates(stack) == 2
+    assert count_creates(stack) == 2

@@ -1,4 +1,4 @@
-"""What teardown finds of a cluster: cgroups carry no label, and belong to whoever has the nodes."""
+"""The leftovers of a local cluster: cgroups carry no label, so they belong to the owner of the node containers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 from cluster import names
 from infra.targets.local import cgroup_tree, leftovers
 from infra.targets.local import docker_engine as engine_client
-from muster.deployments import exclude_other_stacks as own
+from muster.deployments import exclude_other_stacks
 
 GROUPS = ["muster/demo/gpu-1", "muster/demo"]
 
 
 class Engine:
-    """One that holds the containers it was given, and nothing else."""
+    """A Docker engine with the given containers, no networks and no volumes."""
 
     def __init__(self, *labels: dict[str, str]) -> None:
-        self.held = [{"Names": [f"/muster-demo-{at}"], "Labels": found} for at, found in enumerate(labels)]
+        self._containers = [{"Names": [f"/muster-demo-{i}"], "Labels": each} for i, each in enumerate(labels)]
 
     def containers(self, **_filters: Any) -> list[dict[str, Any]]:
-        return self.held
+        return self._containers
 
     def networks(self, **_filters: Any) -> list[dict[str, Any]]:
         return []
@@ -33,19 +33,19 @@ class Engine:
         return {"Volumes": None}
 
 
-def made_by(stack: str, home: Path) -> dict[str, str]:
+def labels_of(stack: str, home: Path) -> dict[str, str]:
     return names.labels("demo", stack, "2026-01-02T03:04:05+00:00") | names.home_labels(home)
 
 
-def found(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What teardown of stack `local` counts as its own."""
+def find_own_leftovers(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return the leftovers that a teardown of stack `local` would remove."""
 
     @contextmanager
-    def asking(_what: str) -> Iterator[Engine]:
+    def api_session(_what: str) -> Iterator[Engine]:
         yield engine
 
-    monkeypatch.setattr(engine_client, "asking", asking)
-    return [(one.kind, one.name) for one in own(leftovers.find("demo"), "local")]
+    monkeypatch.setattr(engine_client, "api_session", api_session)
+    return [(leftover.kind, leftover.name) for leftover in exclude_other_stacks(leftovers.find("demo"), "local")]
 
 
 @pytest.fixture(autouse=True)
@@ -55,23 +55,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def test_cgroups_of_nodes_of_this_stack_are_its_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cgroups_belong_to_the_stack_of_the_nodes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper = {names.CLUSTER: "demo"}
-    assert [name for kind, name in found(Engine(helper, made_by("local", here)), monkeypatch) if kind == "cgroup"] == [
-        "muster/demo",
-        "muster/demo/gpu-1",
-    ]
+    engine = Engine(helper, labels_of("local", here))
+    cgroups = [name for kind, name in find_own_leftovers(engine, monkeypatch) if kind == "cgroup"]
+    assert cgroups == ["muster/demo", "muster/demo/gpu-1"]
 
 
-def test_cgroups_without_nodes_are_for_whoever_tears_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(Engine(), monkeypatch) == [("cgroup", "muster/demo"), ("cgroup", "muster/demo/gpu-1")]
+def test_cgroups_without_nodes_belong_to_every_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_own_leftovers(Engine(), monkeypatch) == [("cgroup", "muster/demo"), ("cgroup", "muster/demo/gpu-1")]
 
 
-def test_cgroups_of_another_stacks_nodes_are_not_left_by_this_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(Engine(made_by("original", here)), monkeypatch) == []
+def test_cgroups_of_another_stack_are_ignored(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_own_leftovers(Engine(labels_of("original", here)), monkeypatch) == []
 
 
-def test_cgroups_of_another_homes_nodes_are_not_left_by_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert found(Engine(made_by("local", tmp_path / "there")), monkeypatch) == []
+def test_cgroups_of_another_home_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_own_leftovers(Engine(labels_of("local", tmp_path / "there")), monkeypatch) == []

@@ -1,4 +1,4 @@
-"""What a provider decides without asking the engine: which changes replace, which update, which are none."""
+"""The diffs of the local providers: which changes replace a resource, which update it, which do nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.spec import ClusterSpec
 from infra.guard import ChangeGuardProvider
 from infra.resources.properties import Properties
 from infra.targets.local.build import node_container
-from infra.targets.local.build.cluster import mounts
+from infra.targets.local.build.cluster import list_mounts
 from infra.targets.local.build.docker_network import DockerNetworkProvider
 from infra.targets.local.build.docker_node import DockerNodeProvider
 from infra.targets.local.docker_engine import Engine
@@ -36,7 +36,7 @@ NODE: Properties = {
     "tags": {},
 }
 NETWORK: Properties = {"cluster": "demo", "stack": "local", "nodes": ["a-1", "b-1"], "egress": False}
-HELD = NETWORK | {"range": "10.88.0.0/24", "addresses": {"a-1": "10.88.0.20", "b-1": "10.88.0.21"}}
+RECORDED = NETWORK | {"range": "10.88.0.0/24", "addresses": {"a-1": "10.88.0.20", "b-1": "10.88.0.21"}}
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_node_is_replaced_when_its_machine_changes(change: Properties, replaces:
 @pytest.mark.parametrize(
     "change", [{}, {"tags": {"team": "x"}}, {"address": Unknown(), "network_id": Unknown()}, {"mounts": [Unknown()]}]
 )
-def test_node_stays_when_only_tags_change_or_values_are_not_known_yet(change: Properties) -> None:
+def test_node_is_unchanged_if_only_tags_change_or_values_are_unknown(change: Properties) -> None:
     result = DockerNodeProvider().diff("id", NODE | {"running": True}, NODE | change)
     assert (result.changes, result.replaces) == (False, [])
 
 
 @pytest.mark.parametrize(("old", "new"), [({"running": False}, {}), ({"running": True}, {"ssh_public_key": "other"})])
-def test_node_is_updated_when_it_stopped_or_its_key_changed(old: Properties, new: Properties) -> None:
+def test_stopped_node_or_changed_key_is_an_update(old: Properties, new: Properties) -> None:
     result = DockerNodeProvider().diff("id", NODE | old, NODE | new)
     assert (result.changes, result.replaces) == (True, [])
 
@@ -83,14 +83,14 @@ def test_node_is_updated_when_it_stopped_or_its_key_changed(old: Properties, new
         ({"egress": True}, True, ["egress"]),
     ],
 )
-def test_network_is_updated_by_names_and_replaced_by_its_range(
+def test_node_names_update_a_network_and_its_range_replaces_it(
     change: Properties, changes: bool, replaces: list[str]
 ) -> None:
-    result = DockerNetworkProvider().diff("id", HELD, NETWORK | change)
+    result = DockerNetworkProvider().diff("id", RECORDED, NETWORK | change)
     assert (result.changes, result.replaces) == (changes, replaces)
 
 
-def test_guard_compares_specs_not_text() -> None:
+def test_guard_compares_parsed_specs() -> None:
     group = {"count": 1}
     olds, news, more = (
         {"stack": "s", "spec": json.dumps({"name": "demo", "target": "local", "groups": groups})}
@@ -109,7 +109,7 @@ def test_guard_compares_specs_not_text() -> None:
         (Engine(cgroup_version=2, major=28), "private", True),
     ],
 )
-def test_cgroups_of_a_node_follow_the_engine(engine: Engine, cgroupns: str, writable: bool) -> None:
+def test_cgroup_options_depend_on_the_engine(engine: Engine, cgroupns: str, writable: bool) -> None:
     config: dict[str, Any] = node_container.host_config(NODE, engine, "1.41")
     assert config["CgroupnsMode"] == cgroupns
     assert ("writable-cgroups=true" in config["SecurityOpt"]) is writable
@@ -118,24 +118,25 @@ def test_cgroups_of_a_node_follow_the_engine(engine: Engine, cgroupns: str, writ
     assert config["Devices"][0]["PathInContainer"] == "/dev/fakegpu0"
 
 
-def test_no_security_module_keeps_a_node_from_mounting() -> None:
-    """`docker-default` of AppArmor denies every mount, also with SYS_ADMIN."""
+def test_security_modules_do_not_confine_a_node() -> None:
+    """AppArmor's `docker-default` denies every mount, even with SYS_ADMIN."""
     config: dict[str, Any] = node_container.host_config(NODE, Engine(cgroup_version=2, major=27), "1.41")
     assert config["SecurityOpt"] == ["seccomp=unconfined", "apparmor=unconfined", "label=disable"]
 
 
-def test_mount_is_read_only_where_it_says_so() -> None:
-    wanted = [{"volume": "a", "target": "/a"}, {"volume": "b", "target": "/a/b", "read_only": True}]
-    config: dict[str, Any] = node_container.host_config(NODE | {"mounts": wanted}, Engine(1, 20), "1.41")
+def test_read_only_mounts() -> None:
+    mounts = [{"volume": "a", "target": "/a"}, {"volume": "b", "target": "/a/b", "read_only": True}]
+    config: dict[str, Any] = node_container.host_config(NODE | {"mounts": mounts}, Engine(1, 20), "1.41")
     assert [(m["Target"], m["ReadOnly"]) for m in config["Mounts"]] == [("/a", False), ("/a/b", True)]
 
 
 @pytest.mark.parametrize(("node", "read_only"), [("controller", False), ("login", True), ("gpu-1", True)])
-def test_only_the_controller_can_write_to_the_cache_that_all_clusters_share(node: str, read_only: bool) -> None:
+def test_only_the_controller_can_write_to_the_shared_cache(node: str, read_only: bool) -> None:
     spec = ClusterSpec.model_validate({"name": "demo", "target": "local", "groups": {"gpu": {"count": 1}}})
-    made = plan(spec)
-    own, cache = mounts(made, next(one for one in made.nodes if one.name == node))
-    assert own == {"volume": "muster-demo-shared", "target": "/shared"}
+    build_plan = plan(spec)
+    planned_node = next(planned for planned in build_plan.nodes if planned.name == node)
+    volume, cache = list_mounts(build_plan, planned_node)
+    assert volume == {"volume": "muster-demo-shared", "target": "/shared"}
     assert (cache["volume"], cache.get("read_only", False)) == ("muster-cache-env", read_only)
 
 
@@ -144,7 +145,7 @@ def test_port_is_published_on_the_loopback_address_only() -> None:
     assert config["PortBindings"] == {"22/tcp": [{"HostIp": "127.0.0.1", "HostPort": "2222"}]}
 
 
-def test_spec_hash_ignores_what_can_change_in_place() -> None:
+def test_spec_hash_ignores_inputs_that_can_change_in_place() -> None:
     same = NODE | {"ssh_public_key": "other", "tags": {"a": "b"}, "cpus": 2.0}
     assert node_container.spec_hash(same) == node_container.spec_hash(NODE)
     assert node_container.spec_hash(NODE | {"cpus": 1}) != node_container.spec_hash(NODE)

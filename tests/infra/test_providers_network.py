@@ -1,4 +1,4 @@
-"""Which address range a network gets when others are made at the same moment."""
+"""The address range of a network when another network is created at the same time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PROPS: Properties = {"cluster": "demo", "stack": "local", "nodes": [], "egress":
 
 
 class RacingEngine:
-    """Another network takes the first free range right after it was looked for."""
+    """A Docker engine where another network takes the first free range right after the used ranges were listed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.taken: dict[str, IPv4Network] = {}
-        monkeypatch.setattr(docker_network, "_taken", self._look)
+        monkeypatch.setattr(docker_network, "_list_used_ranges", self._list_used_ranges)
 
-    def _look(self, _api: object) -> dict[str, IPv4Network]:
-        seen = dict(self.taken)
+    def _list_used_ranges(self, _api: object) -> dict[str, IPv4Network]:
+        listed = dict(self.taken)
         self.taken["the Docker network muster-other"] = IPv4Network(FIRST)
-        return seen
+        return listed
 
     def create_network(self, _name: str, *, ipam: dict[str, Any], **_options: object) -> None:
         self.subnet = ipam["Config"][0]["Subnet"]
@@ -37,13 +37,13 @@ class RacingEngine:
         return {"IPAM": {"Config": [{"Subnet": self.subnet}]}}
 
 
-def test_picked_range_that_another_took_is_picked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = docker_network._make(RacingEngine(monkeypatch), "muster-demo", PROPS)
-    assert made["IPAM"]["Config"][0]["Subnet"] == SECOND
+def test_taken_range_is_replaced_by_the_next_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = docker_network._create(RacingEngine(monkeypatch), "muster-demo", PROPS)
+    assert network["IPAM"]["Config"][0]["Subnet"] == SECOND
 
 
-def test_given_range_that_another_took_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taken_range_of_the_spec_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ResourceError, match=r"network.cidr: 10.88.0.0/24 is in use: it overlaps the Docker network muster-o"
     ):
-        docker_network._make(RacingEngine(monkeypatch), "muster-demo", PROPS | {"cidr": FIRST})
+        docker_network._create(RacingEngine(monkeypatch), "muster-demo", PROPS | {"cidr": FIRST})

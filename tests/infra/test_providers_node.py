@@ -1,4 +1,4 @@
-"""A node whose name is taken by what the engine still finishes for a run that was killed."""
+"""Creating a node while Docker still finishes the container of a run that was killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from requests import Response
 
 from infra.targets.local.build import docker_node
 
-NODE = {"Id": "made"}
+NODE = {"Id": "created"}
 
 
 def refusal(status: HTTPStatus) -> APIError:
@@ -22,26 +22,26 @@ def refusal(status: HTTPStatus) -> APIError:
 
 
 @pytest.mark.parametrize("late", [None, {"Id": "finished by the engine"}])
-def test_a_name_that_was_taken_meanwhile_is_looked_at_again(
+def test_name_conflict_adopts_the_late_container_or_creates_again(
     monkeypatch: pytest.MonkeyPatch, late: dict[str, Any] | None
 ) -> None:
     answers: Iterator[Any] = iter([refusal(HTTPStatus.CONFLICT), NODE])
 
-    def make(_api: object, _props: object) -> dict[str, Any]:
+    def create(_api: object, _props: object) -> dict[str, Any]:
         answer = next(answers)
         if isinstance(answer, APIError):
             raise answer
         return dict(answer)
 
-    monkeypatch.setattr(docker_node, "_make", make)
+    monkeypatch.setattr(docker_node, "_create", create)
     monkeypatch.setattr(docker_node, "_adopt", lambda *_: late)
-    assert docker_node._make_in_spite_of_the_dead(object(), {}) == (late or NODE)
+    assert docker_node._create_handling_conflict(object(), {}) == (late or NODE)
 
 
-def test_any_other_refusal_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(_api: object, _props: object) -> dict[str, Any]:
+def test_other_docker_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(_api: object, _props: object) -> dict[str, Any]:
         raise refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    monkeypatch.setattr(docker_node, "_make", make)
+    monkeypatch.setattr(docker_node, "_create", create)
     with pytest.raises(APIError):
-        docker_node._make_in_spite_of_the_dead(object(), {})
+        docker_node._create_handling_conflict(object(), {})

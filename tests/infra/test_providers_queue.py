@@ -1,4 +1,4 @@
-"""The job queue before a change: what does not answer is never idle, and only what we drained is resumed."""
+"""The job queue before a change: no answer never counts as idle, and only nodes that muster drained are resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEAD = "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; ex
 
 
 class Slurm:
-    """Slurm's commands as scripts of a folder that comes first in PATH."""
+    """Fake Slurm commands: scripts in a folder that is first in PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"
@@ -47,8 +47,8 @@ class Slurm:
 
     @property
     def updates(self) -> list[str]:
-        said = self.log.read_text().splitlines() if self.log.exists() else []
-        return [line for line in said if line.startswith("update")]
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in lines if line.startswith("update")]
 
 
 @pytest.fixture
@@ -57,26 +57,26 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     return Slurm(tmp_path)
 
 
-def test_jobs_are_named_by_node_and_nodes_that_slurm_does_not_know_have_none(slurm: Slurm) -> None:
+def test_jobs_by_node_and_nodes_unknown_to_slurm_have_none(slurm: Slurm) -> None:
     assert slurm.queue.jobs(["login", "gpu-1", "gpu-2"]) == {"gpu-2": ["7", "8_1"]}
     assert slurm.queue.jobs(["login"]) == {}
 
 
-def test_jobs_are_named_by_user(slurm: Slurm) -> None:
+def test_jobs_by_user(slurm: Slurm) -> None:
     assert slurm.queue.jobs_of(["bob", "carol"]) == {"bob": ["7", "9"]}
     slurm.command("squeue", DEAD)
     with pytest.raises(ResourceError, match="controller: the job queue does not answer"):
         slurm.queue.jobs_of(["carol"])
 
 
-def test_jobs_of_users_that_cannot_be_asked_for_may_run() -> None:
-    said = "users: cannot check whether jobs of bob, carol are running: no slurmctld runs on the controller"
-    with pytest.raises(ResourceError, match=said):
+def test_jobs_of_users_in_an_unknown_queue_are_an_error() -> None:
+    message = "users: cannot check whether jobs of bob, carol are running: no slurmctld runs on the controller"
+    with pytest.raises(ResourceError, match=message):
         UnknownQueue("no slurmctld runs on the controller").jobs_of(["bob", "carol"])
 
 
 @pytest.mark.parametrize("command", ["sinfo", "squeue"])
-def test_queue_that_does_not_answer_is_not_idle(slurm: Slurm, command: str) -> None:
+def test_unanswered_query_does_not_count_as_idle(slurm: Slurm, command: str) -> None:
     slurm.command(command, DEAD)
     with pytest.raises(
         ResourceError, match="controller: the job queue does not answer: slurm_load_partitions: Unable to"
@@ -85,13 +85,13 @@ def test_queue_that_does_not_answer_is_not_idle(slurm: Slurm, command: str) -> N
 
 
 @pytest.mark.parametrize("command", ["sinfo", "scontrol"])
-def test_queue_that_does_not_answer_does_not_count_as_drained(slurm: Slurm, command: str) -> None:
+def test_unanswered_drain_does_not_count_as_drained(slurm: Slurm, command: str) -> None:
     slurm.command(command, DEAD)
     with pytest.raises(ResourceError, match="the job queue does not answer"):
         slurm.queue.drain(["gpu-1"])
 
 
-def test_controller_that_cannot_be_reached_is_not_idle() -> None:
+def test_unreachable_controller_does_not_count_as_idle() -> None:
     def connect() -> Transport:
         raise TransportError("controller", "no answer within 30 s")
 
@@ -99,14 +99,14 @@ def test_controller_that_cannot_be_reached_is_not_idle() -> None:
         SlurmQueue(connect).jobs(["gpu-1"])
 
 
-def test_what_an_admin_drained_keeps_its_reason_and_is_not_ours(slurm: Slurm) -> None:
+def test_nodes_drained_by_an_admin_keep_their_reason_and_are_not_resumed(slurm: Slurm) -> None:
     assert slurm.queue.drain(["gpu-1", "gpu-2", "gpu-10", "login"]) == ("gpu-1", "gpu-10")
     assert slurm.updates == ["update nodename=gpu-1 state=drain reason=muster: leaving"]
     slurm.queue.resume(["gpu-1", "gpu-10"])
     assert slurm.updates[1:] == ["update nodename=gpu-1,gpu-10 state=resume"]
 
 
-def test_nodes_are_set_aside_each_for_its_reason_and_what_is_away_keeps_its_own(slurm: Slurm) -> None:
+def test_nodes_are_set_aside_with_their_own_reasons_unless_drained_already(slurm: Slurm) -> None:
     reasons = {
         "gpu-1": "health: fabric: it's slow; $x",
         "gpu-2": "health: fabric: slow",
@@ -118,21 +118,21 @@ def test_nodes_are_set_aside_each_for_its_reason_and_what_is_away_keeps_its_own(
         UnknownQueue("the controller is gone").set_aside(reasons)
 
 
-def test_nothing_drained_is_nothing_resumed(slurm: Slurm) -> None:
+def test_resume_without_drained_nodes_does_nothing(slurm: Slurm) -> None:
     assert slurm.queue.drain(["gpu-2"]) == ()
     slurm.queue.resume(())
     assert slurm.updates == []
 
 
 class FakeQueue:
-    """gpu-2 had been drained by somebody else before."""
+    """A queue in which gpu-2 was drained by somebody else before."""
 
     def __init__(self, jobs: dict[str, list[str]]) -> None:
-        self.found, self.calls = jobs, list[tuple[str, tuple[str, ...]]]()
+        self._jobs, self.calls = jobs, list[tuple[str, tuple[str, ...]]]()
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         self.calls.append(("jobs", tuple(nodes)))
-        return self.found
+        return self._jobs
 
     def jobs_of(self, users: Sequence[str]) -> dict[str, list[str]]:
         self.calls.append(("jobs_of", tuple(users)))
@@ -152,20 +152,20 @@ class FakeQueue:
 BOTH = ("gpu-1", "gpu-2")
 
 
-def test_job_that_started_after_the_check_stops_the_change_and_only_our_nodes_are_resumed() -> None:
+def test_job_started_after_the_check_stops_the_change_and_resumes_our_nodes() -> None:
     queue = FakeQueue({"gpu-1": ["7"]})
     with pytest.raises(ResourceError, match=r"jobs have started on nodes that would be removed \(gpu-1: 7\)"):
         guard._drain(queue, BOTH)
     assert queue.calls == [("drain", BOTH), ("jobs", BOTH), ("resume", ("gpu-1",))]
 
 
-def test_resume_that_fails_does_not_hide_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
-    class Stubborn(FakeQueue):
+def test_failed_resume_does_not_hide_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    class FailingResume(FakeQueue):
         def resume(self, nodes: Sequence[str]) -> None:
             raise ResourceError("controller", f"Invalid node state specified for {nodes[0]}", "look")
 
     with pytest.raises(ResourceError, match="jobs have started on nodes that would be removed"):
-        guard._drain(Stubborn({"gpu-1": ["7"]}), BOTH)
+        guard._drain(FailingResume({"gpu-1": ["7"]}), BOTH)
     assert "warning: gpu-1 may still be drained: controller: Invalid node state" in capsys.readouterr().err
 
 
@@ -175,14 +175,14 @@ def test_idle_nodes_stay_drained() -> None:
     assert queue.calls == [("drain", BOTH), ("jobs", BOTH)]
 
 
-def test_force_gives_the_jobs_back_to_the_queue_once_no_new_ones_can_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_force_requeues_jobs_after_draining(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(guard.FORCE, "1")
     queue = FakeQueue({"gpu-1": ["7"]})
     guard._drain(queue, BOTH)
     assert queue.calls == [("drain", BOTH), ("requeue", BOTH)]
 
 
-def test_force_goes_on_without_an_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_force_continues_without_an_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     queue = UnknownQueue("no slurmctld runs on the controller")
     with pytest.raises(ResourceError, match="gpu-1, gpu-2 cannot be drained: no slurmctld runs on the controller"):
         guard._drain(queue, BOTH)
@@ -196,30 +196,32 @@ def test_force_goes_on_without_an_answer(monkeypatch: pytest.MonkeyPatch, capsys
     [
         (QueueSigns(controller=True, daemon=True, compute=True, bootstrapped=True), "ask"),
         (QueueSigns(controller=True, daemon=True, compute=True, bootstrapped=False), "ask"),
-        # slurmctld died or its container stopped: what it had started goes on
+        # slurmctld died or its container stopped: jobs that it started may still run
         (QueueSigns(controller=True, daemon=False, compute=True, bootstrapped=True), "unknown"),
-        # a first `up` that was stopped before Slurm was there
+        # the first `up` stopped before it installed Slurm
         (QueueSigns(controller=True, daemon=False, compute=True, bootstrapped=False), "idle"),
-        # the controller vanished, and its queue with it
+        # the controller is gone, and its queue with it
         (QueueSigns(controller=False, daemon=False, compute=True, bootstrapped=True), "idle"),
-        # nothing is there that could run a job
+        # there is no node that could run a job
         (QueueSigns(controller=True, daemon=False, compute=False, bootstrapped=True), "idle"),
         (QueueSigns(controller=False, daemon=False, compute=False, bootstrapped=False), "idle"),
     ],
 )
-def test_nodes_are_idle_without_asking_only_where_no_job_can_be(signs: QueueSigns, expected: str) -> None:
+def test_nodes_count_as_idle_without_a_query_only_if_no_job_is_possible(signs: QueueSigns, expected: str) -> None:
     assert judge_queue(signs) == expected
 
 
-def test_no_queue_has_nothing_to_drain() -> None:
+def test_no_queue_drains_nothing() -> None:
     assert (NoQueue().jobs(BOTH), NoQueue().jobs_of(["bob"]), NoQueue().drain(BOTH)) == ({}, {}, ())
     assert NoQueue().set_aside({"gpu-1": "slow"}) == ()
 
 
-def test_state_tells_whether_slurm_was_ever_there(tmp_path: Path) -> None:
+def test_state_shows_whether_slurm_was_installed(tmp_path: Path) -> None:
     def state(*types: str) -> Path:
-        held = {"checkpoint": {"latest": {"resources": [{"type": f"pulumi-python:dynamic/muster:{t}"} for t in types]}}}
-        (tmp_path / "s.json").write_text(json.dumps(held))
+        checkpoint = {
+            "checkpoint": {"latest": {"resources": [{"type": f"pulumi-python:dynamic/muster:{t}"} for t in types]}}
+        }
+        (tmp_path / "s.json").write_text(json.dumps(checkpoint))
         return tmp_path / "s.json"
 
     assert holds_slurm_cluster(tmp_path / "none.json") is False
@@ -232,6 +234,8 @@ def test_state_tells_whether_slurm_was_ever_there(tmp_path: Path) -> None:
 
 
 class FakeEngine:
+    """A Docker engine that answers every query with an error status."""
+
     def __init__(self, status: int) -> None:
         self.status = status
 

@@ -146,12 +146,12 @@ def test_lists_where_the_model_has_tuples(tmp_path: Path) -> None:
     assert read(stack).users["alice"].ssh_keys == ("one", "two")
 
 
-def test_the_order_in_the_file_means_nothing() -> None:
+def test_order_in_the_file_does_not_matter() -> None:
     """Pulumi sorts mappings by key on their way to the program; both ways must give the same cluster."""
-    one = load({"name": "a", "target": "local", "groups": {"z": {"count": 1}, "b": {"count": 1}}})
-    other = load({"name": "a", "target": "local", "groups": {"b": {"count": 1}, "z": {"count": 1}}})
-    assert list(one.groups) == ["b", "z"]
-    assert one.model_dump_json() == other.model_dump_json()
+    first = load({"name": "a", "target": "local", "groups": {"z": {"count": 1}, "b": {"count": 1}}})
+    second = load({"name": "a", "target": "local", "groups": {"b": {"count": 1}, "z": {"count": 1}}})
+    assert list(first.groups) == ["b", "z"]
+    assert first.model_dump_json() == second.model_dump_json()
 
 
 def test_a_file_full_of_errors_shows_the_first_hundred_and_counts_the_others() -> None:

@@ -280,11 +280,11 @@ def test_user_removed(before: Data | None, after: Data, jobs: Jobs, expected: li
     assert violations(old, new, jobs, force=True) == []
 
 
-def test_busy_is_not_asked_without_need() -> None:
-    class Asked(Jobs):
+def test_queue_is_not_queried_without_need() -> None:
+    class UnexpectedQuery(Jobs):
         def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
             raise AssertionError(nodes)
 
         jobs_of = jobs
 
-    assert violations(spec(), spec(tags={"a": "1"}), Asked({})) == []
+    assert violations(spec(), spec(tags={"a": "1"}), UnexpectedQuery({})) == []

@@ -21,13 +21,13 @@ _OURS = ("pulumi", "tmp", "logs", "env.json")
 
 def caches(home: Home) -> tuple[CacheEntry, ...]:
     """Return the images, volumes and folders that all clusters share."""
-    with engine_client.asking("caches") as api:
+    with engine_client.api_session("caches") as api:
         return (*_images(api), *_volumes(api), *_folders(home))
 
 
 def drop(home: Home) -> tuple[CacheEntry, ...]:
     """Remove all caches and return them; raise Stop while a cluster uses them."""
-    with engine_client.asking("caches") as api:
+    with engine_client.api_session("caches") as api:
         users = [c["Names"][0].lstrip("/") for c in api.containers(all=True, filters={"label": names.CLUSTER})]
         if users:
             raise Stop(f"caches are in use by {len(users)} nodes: {', '.join(sorted(users)[:5])}", "make teardown")

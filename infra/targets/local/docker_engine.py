@@ -56,7 +56,7 @@ def engine() -> Engine:
 
 
 @contextmanager
-def asking(where: str) -> Iterator[docker.APIClient]:
+def api_session(where: str) -> Iterator[docker.APIClient]:
     """Yield the connection for work on `where`; raise the engine's errors as ResourceError there."""
     try:
         yield connect()
@@ -74,7 +74,7 @@ def labels(cluster: str, stack: str, tags: Mapping[str, str]) -> dict[str, str]:
     return dict(tags) | own | names.home_labels(Home.of(os.environ).root)
 
 
-def foreign(labels_on_it: Mapping[str, str] | None) -> bool:
+def is_foreign(labels_on_it: Mapping[str, str] | None) -> bool:
     """Return whether the labels name another MUSTER_HOME; a resource without that label is not foreign."""
     home = (labels_on_it or {}).get(names.HOME)
     return home is not None and home != names.home_labels(Home.of(os.environ).root)[names.HOME]
@@ -83,7 +83,7 @@ def foreign(labels_on_it: Mapping[str, str] | None) -> bool:
 def check_owner(kind: str, name: str, labels_on_it: Mapping[str, str] | None, cluster: str, stack: str) -> None:
     """Raise ResourceError if a resource with the name of ours has the labels of another owner."""
     present = labels_on_it or {}
-    if present.get(names.CLUSTER) == cluster and present.get(names.STACK) == stack and not foreign(present):
+    if present.get(names.CLUSTER) == cluster and present.get(names.STACK) == stack and not is_foreign(present):
         return
     if names.STACK not in present:
         raise ResourceError(
@@ -93,9 +93,9 @@ def check_owner(kind: str, name: str, labels_on_it: Mapping[str, str] | None, cl
         )
     owner, home = present[names.STACK], present.get(names.HOME_PATH, "")
     whose = f"stack {owner}, not to stack {stack}"
-    if foreign(present) and owner == stack:
+    if is_foreign(present) and owner == stack:
         whose = f"stack {owner} of another checkout, whose MUSTER_HOME is {home}"
-    there = f"MUSTER_HOME={shlex.quote(home)} " if foreign(present) else ""
+    there = f"MUSTER_HOME={shlex.quote(home)} " if is_foreign(present) else ""
     raise ResourceError(
         "name",
         f"{cluster} is in use: the Docker {kind} {name} belongs to {whose}",

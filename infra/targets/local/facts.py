@@ -28,7 +28,7 @@ def gather(inventory: Inventory, stack: StackHome) -> Facts:
 
 
 def _machines(inventory: Inventory) -> dict[str, Machine]:
-    with engine_client.asking(f"cluster {inventory.cluster}") as api:
+    with engine_client.api_session(f"cluster {inventory.cluster}") as api:
         states = {n.name: _inspect(api, names.container(inventory.cluster, n.name)) for n in inventory.nodes}
     now = datetime.now(UTC)
     return {name: _machine(state, now) for name, state in states.items()}

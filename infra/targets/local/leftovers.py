@@ -16,7 +16,7 @@ from infra.targets.target import Leftover
 
 def find(cluster: str) -> list[Leftover]:
     """Return the resources of a cluster that this MUSTER_HOME created, in the order of removal."""
-    with engine_client.asking(f"cluster {cluster}") as api:
+    with engine_client.api_session(f"cluster {cluster}") as api:
         filters = {"label": f"{names.CLUSTER}={cluster}"}
         containers = [(c["Names"][0].lstrip("/"), c["Labels"]) for c in api.containers(all=True, filters=filters)]
         networks = [(n["Name"], n["Labels"]) for n in api.networks(filters=filters)]
@@ -28,14 +28,14 @@ def find(cluster: str) -> list[Leftover]:
         Leftover(kind, name, labels.get(names.CREATED, ""), labels.get(names.STACK, ""), labels.get(names.HOME, ""))
         for kind, resources in kinds.items()
         for name, labels in sorted(resources)
-        if not engine_client.foreign(labels)
+        if not engine_client.is_foreign(labels)
     ]
 
 
 def clusters_of(stack: str) -> list[str]:
     """Return the clusters whose containers, networks or volumes carry the label of a stack."""
     filters = {"label": f"{names.STACK}={stack}"}
-    with engine_client.asking(f"stack {stack}") as api:
+    with engine_client.api_session(f"stack {stack}") as api:
         resources = [*api.containers(all=True, filters=filters), *api.networks(filters=filters)]
         resources += api.volumes(filters=filters)["Volumes"] or []
     return sorted({resource["Labels"][names.CLUSTER] for resource in resources})
@@ -43,7 +43,7 @@ def clusters_of(stack: str) -> list[str]:
 
 def remove(leftover: Leftover) -> None:
     """Remove a resource."""
-    with engine_client.asking(f"{leftover.kind} {leftover.name}") as api:
+    with engine_client.api_session(f"{leftover.kind} {leftover.name}") as api:
         _REMOVERS[leftover.kind](api, leftover.name)
 
 

@@ -45,7 +45,7 @@ def queue(deployment: Deployment) -> JobQueue:
 
 
 def _look(cluster: str, home: StackHome) -> QueueSigns:
-    with engine_client.asking("controller") as api:
+    with engine_client.api_session("controller") as api:
         processes = _processes(api, names.container(cluster, names.CONTROLLER))
         filters = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={home.name}", f"{names.ROLE}=compute"]}
         return QueueSigns(

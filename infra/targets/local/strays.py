@@ -20,7 +20,7 @@ def remove_strays(api: docker.APIClient, cluster: str, stack: str) -> None:
     """Remove the remaining containers of a cluster; call it after Pulumi has removed all nodes it knows."""
     filters = {"label": [f"{names.CLUSTER}={cluster}", f"{names.STACK}={stack}"]}
     for container in api.containers(all=True, filters=filters):
-        if engine_client.foreign(container["Labels"]):
+        if engine_client.is_foreign(container["Labels"]):
             continue
         remove_container(api, container["Id"])
         cgroup_tree.remove_node(cluster, container["Labels"].get(names.NODE, ""))

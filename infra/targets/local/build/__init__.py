@@ -1,1 +1,1 @@
-"""Pulumi resources of a local cluster: network, volumes, a container per node."""
+"""Pulumi resources of a local cluster: a network, volumes and a container for each node."""

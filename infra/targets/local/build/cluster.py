@@ -1,4 +1,4 @@
-"""The machines of a local cluster as one Pulumi component: network, volumes, a container per node; their Inventory."""
+"""The machines of a local cluster as one Pulumi component: a network, volumes and a container for each node."""
 
 from __future__ import annotations
 
@@ -17,26 +17,33 @@ from infra.targets.target import Context
 
 
 class LocalCluster(pulumi.ComponentResource):
-    """Logical names are the spec's own: reordering or resizing a group replaces none of its other nodes."""
+    """The network, volumes and containers of a local cluster.
+
+    Logical names are the names in the spec, so reordering or resizing a group does not replace its other nodes.
+    """
 
     inventory: pulumi.Output[str]
+    """The Inventory as JSON."""
     addresses: pulumi.Output[dict[str, str]]
+    """The IPv4 address of each node, by node name."""
 
     def __init__(self, plan: BuildPlan, context: Context) -> None:
         super().__init__("muster:local:Cluster", plan.cluster, None, pulumi.ResourceOptions(depends_on=[context.guard]))
         self._plan, self._context = plan, context
-        self._network = self._make_network()
-        self._volumes = [self._make_volume(volume.name) for volume in plan.volumes]
-        nodes = {node.name: self._make_node(node) for node in plan.nodes}
-        made = {
+        self._network = self._create_network()
+        self._volumes = [self._create_volume(volume.name) for volume in plan.volumes]
+        nodes = {node.name: self._create_node(node) for node in plan.nodes}
+        machine_outputs = {
             name: {"address": node.address, "host_key": node.host_key, "machine_id": node.machine_id}
             for name, node in nodes.items()
         }
-        self.inventory = pulumi.Output.all(**made).apply(lambda known: inventory(plan, known).model_dump_json())
+        self.inventory = pulumi.Output.all(**machine_outputs).apply(
+            lambda machines: build_inventory(plan, machines).model_dump_json()
+        )
         self.addresses = self._network.addresses
         self.register_outputs({"inventory": self.inventory})
 
-    def _make_network(self) -> DockerNetwork:
+    def _create_network(self) -> DockerNetwork:
         args = NetworkArgs(
             cluster=self._plan.cluster,
             stack=self._context.stack,
@@ -45,13 +52,13 @@ class LocalCluster(pulumi.ComponentResource):
             cidr=self._plan.cidr,
             tags=self._context.tags,
         )
-        return DockerNetwork("network", args, self._child())
+        return DockerNetwork("network", args, self._child_options())
 
-    def _make_volume(self, storage: str) -> DockerVolume:
+    def _create_volume(self, storage: str) -> DockerVolume:
         args = VolumeArgs(self._plan.cluster, self._context.stack, storage, self._context.tags)
-        return DockerVolume(f"volume-{storage}", args, self._child())
+        return DockerVolume(f"volume-{storage}", args, self._child_options())
 
-    def _make_node(self, node: PlannedNode) -> DockerNode:
+    def _create_node(self, node: PlannedNode) -> DockerNode:
         args = NodeArgs(
             node=node.name,
             cluster=self._plan.cluster,
@@ -66,28 +73,30 @@ class LocalCluster(pulumi.ComponentResource):
             network=names.network(self._plan.cluster),
             network_id=self._network.network_id,
             address=self._network.addresses[node.name],
-            mounts=mounts(self._plan, node),
+            mounts=list_mounts(self._plan, node),
             ssh_public_key=self._context.ssh_public_key,
             tags=self._context.tags,
         )
-        return DockerNode(args, self._child(self._network, *self._volumes))
+        return DockerNode(args, self._child_options(self._network, *self._volumes))
 
-    def _child(self, *after: pulumi.Resource) -> pulumi.ResourceOptions:
-        return pulumi.ResourceOptions(parent=self, depends_on=[self._context.guard, *after])
+    def _child_options(self, *dependencies: pulumi.Resource) -> pulumi.ResourceOptions:
+        return pulumi.ResourceOptions(parent=self, depends_on=[self._context.guard, *dependencies])
 
 
-def mounts(plan: BuildPlan, node: PlannedNode) -> list[dict[str, str | bool]]:
-    """Every volume, and the cache of training environments inside the first one.
+def list_mounts(plan: BuildPlan, node: PlannedNode) -> list[dict[str, str | bool]]:
+    """Return the mounts of a node: every volume, and the cache of training environments inside the first one.
 
-    All clusters share that cache: only the controller, where environments are made, can write to it."""
-    own: list[dict[str, str | bool]] = [
-        {"volume": names.volume(plan.cluster, v.name), "target": v.mount} for v in plan.volumes
+    All clusters share that cache. Only the controller, which creates the environments, can write to it.
+    """
+    volumes: list[dict[str, str | bool]] = [
+        {"volume": names.volume(plan.cluster, volume.name), "target": volume.mount} for volume in plan.volumes
     ]
     cache: dict[str, str | bool] = {"volume": names.ENV_CACHE_VOLUME, "target": f"{plan.volumes[0].mount}/env"}
-    return [*own, cache if node.role == "controller" else cache | {"read_only": True}]
+    return [*volumes, cache if node.role == "controller" else cache | {"read_only": True}]
 
 
-def inventory(plan: BuildPlan, made: Mapping[str, Mapping[str, Any]]) -> Inventory:
+def build_inventory(plan: BuildPlan, machines: Mapping[str, Mapping[str, Any]]) -> Inventory:
+    """Return the inventory of a planned cluster; `machines` has each node's address, host key and machine id."""
     return Inventory(
         cluster=plan.cluster,
         target=plan.target,
@@ -100,7 +109,7 @@ def inventory(plan: BuildPlan, made: Mapping[str, Mapping[str, Any]]) -> Invento
                 memory_mb=node.memory_mb,
                 gpus=node.gpus,
                 fabric=node.fabric,
-                **made[node.name],
+                **machines[node.name],
             )
             for node in plan.nodes
         ),

@@ -1,4 +1,4 @@
-"""A node of the local target: a container that runs systemd and sshd, with a host key made here and pinned."""
+"""A node of the local target: a container that runs systemd and sshd, with a host key generated and pinned here."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from infra.targets.local.strays import remove_container
 
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
 _SSH_PORT = 22
-_SSH_DEADLINE_S = 60.0
+_SSH_TIMEOUT_S = 60.0
 _POLL_S = 0.05
-_LOOK_EVERY = 20
+_POLLS_PER_CONTAINER_CHECK = 20
 _LOG_LINES = 5
-# Every node's systemd holds about five inotify instances; kernels allow 128 per user by default.
+# The systemd of a node uses about five inotify instances; kernels allow 128 per user by default.
 _INOTIFY_FIX = "`sysctl -w fs.inotify.max_user_instances=4096`, then run it again"
 
 
 class DockerNodeProvider(ResourceProvider):
-    """Inputs: NodeArgs."""
+    """The provider of DockerNode; its inputs are NodeArgs."""
 
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
-        return CreateResult(names.container(props["cluster"], props["node"]), _ensure(props, "create"))
+        return CreateResult(names.container(props["cluster"], props["node"]), _ensure_running(props, "create"))
 
     def read(self, id_: str, props: Properties) -> ReadResult:
-        with engine_client.asking(f"node {props['node']}") as api:
-            found = _inspect(api, id_)
-            if found is None or not _whole(found, props):
+        with engine_client.api_session(f"node {props['node']}") as api:
+            container = _inspect(api, id_)
+            if container is None or not _is_usable(container, props):
                 return ReadResult("", {})
-            return ReadResult(id_, props | {"running": _running(found)} | _identity(api, found, props))
+            return ReadResult(id_, props | {"running": _is_running(container)} | _identity(api, container, props))
 
     def diff(self, _id: str, olds: Properties, news: Properties) -> DiffResult:
         replaces = changed(olds, news, node_container.REPLACING)
@@ -57,14 +57,14 @@ class DockerNodeProvider(ResourceProvider):
         return DiffResult(changes=bool(replaces or updates), replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, _olds: Properties, news: Properties) -> UpdateResult:
-        return UpdateResult(_ensure(news, "start"))
+        return UpdateResult(_ensure_running(news, "start"))
 
     def delete(self, id_: str, props: Properties) -> None:
         node, cluster = props["node"], props["cluster"]
         emit(Event("machines", node, "remove", "start"))
-        with engine_client.asking(f"node {node}") as api:
-            found = _inspect(api, id_)
-            if found is None or not engine_client.foreign(found["Config"]["Labels"]):
+        with engine_client.api_session(f"node {node}") as api:
+            container = _inspect(api, id_)
+            if container is None or not engine_client.is_foreign(container["Config"]["Labels"]):
                 remove_container(api, id_)
                 cgroup_tree.remove_node(cluster, node)
         emit(Event("machines", node, "remove", "changed"))
@@ -72,45 +72,54 @@ class DockerNodeProvider(ResourceProvider):
 
 @dataclass(frozen=True)
 class NodeArgs:
+    """The inputs of a DockerNode."""
+
     node: str
     cluster: str
     stack: str
     role: str
     group: str | None
+    """Node group of a compute node; None for other roles."""
     image: str
     cpus: int
     memory_mb: int
     devices: Sequence[str]
+    """Paths of the simulated GPU devices in the container."""
     ssh_port: int | None
+    """Port of this machine that leads to the node's sshd; None for no such port."""
     network: str
     network_id: pulumi.Input[str]
     address: pulumi.Input[str]
     mounts: Sequence[Mapping[str, str | bool]]
     ssh_public_key: pulumi.Input[str]
+    """Key with which root of the node can be reached."""
     tags: Mapping[str, str]
 
 
 class DockerNode(Resource, module="muster", name="DockerNode"):
+    """The container of a node, with its sshd listening."""
+
     address: pulumi.Output[str]
     host_key: pulumi.Output[str]
     machine_id: pulumi.Output[str]
+    """Docker's id of the container."""
 
     def __init__(self, args: NodeArgs, opts: pulumi.ResourceOptions) -> None:
         outputs = {"host_key": None, "machine_id": None, "running": None, "created": None}
         super().__init__(DockerNodeProvider(), args.node, {**vars(args), **outputs}, opts)
 
 
-def _ensure(props: Properties, step: str) -> Properties:
-    """The node as wanted, running, its sshd listening: taken over where it exists, else made."""
+def _ensure_running(props: Properties, step: str) -> Properties:
+    """Adopt or create the node's container, wait for its sshd, and return the outputs of the resource."""
     node = props["node"]
     emit(Event("machines", node, step, "start"))
     try:
-        with engine_client.asking(f"node {node}") as api:
-            found = _adopt(api, props)
-            state: State = "changed" if found is None else "ok"
-            found = found or _make_in_spite_of_the_dead(api, props)
-            _wait_for_ssh(api, found["Id"], props)
-            outputs = props | {"running": True} | _identity(api, found, props)
+        with engine_client.api_session(f"node {node}") as api:
+            container = _adopt(api, props)
+            state: State = "changed" if container is None else "ok"
+            container = container or _create_handling_conflict(api, props)
+            _wait_for_ssh(api, container["Id"], props)
+            outputs = props | {"running": True} | _identity(api, container, props)
     except Exception as failed:
         emit(Event("machines", node, step, "failed", str(failed)))
         raise
@@ -119,61 +128,64 @@ def _ensure(props: Properties, step: str) -> Properties:
 
 
 def _adopt(api: docker.APIClient, props: Properties) -> dict[str, Any] | None:
-    """The container of an earlier run, if it is whole and as wanted; any other of ours is removed."""
+    """Return the usable container of an earlier run, started; remove an unusable one of ours and return None."""
     name = names.container(props["cluster"], props["node"])
-    found = _inspect(api, name)
-    if found is None:
+    container = _inspect(api, name)
+    if container is None:
         return None
-    engine_client.check_owner("container", name, found["Config"]["Labels"], props["cluster"], props["stack"])
-    if not _whole(found, props):
+    engine_client.check_owner("container", name, container["Config"]["Labels"], props["cluster"], props["stack"])
+    if not _is_usable(container, props):
         remove_container(api, name)
         return None
-    api.put_archive(name, "/", node_container.authorized_keys(props["ssh_public_key"]))
-    if found["State"]["Paused"]:
+    api.put_archive(name, "/", node_container.archive_authorized_keys(props["ssh_public_key"]))
+    if container["State"]["Paused"]:
         api.unpause(name)
-    elif not found["State"]["Running"]:
+    elif not container["State"]["Running"]:
         _start(api, name, props)
-    return found
+    return container
 
 
-def _make_in_spite_of_the_dead(api: docker.APIClient, props: Properties) -> dict[str, Any]:
-    """The engine may just now finish a container that a killed run had asked for; then the name is taken, once."""
+def _create_handling_conflict(api: docker.APIClient, props: Properties) -> dict[str, Any]:
+    """Create the node's container; if its name is taken, adopt or remove the container that has it.
+
+    Docker may finish creating a container for a run that was killed, after this run has looked for one.
+    """
     try:
-        return _make(api, props)
+        return _create(api, props)
     except APIError as refused:
         if refused.status_code != HTTPStatus.CONFLICT:
             raise
-        return _adopt(api, props) or _make(api, props)
+        return _adopt(api, props) or _create(api, props)
 
 
-def _make(api: docker.APIClient, props: Properties) -> dict[str, Any]:
-    docker_volume.keep_environment_cache(api)
+def _create(api: docker.APIClient, props: Properties) -> dict[str, Any]:
+    docker_volume.ensure_environment_cache(api)
     name = _create_container(api, props)
     key = ssh_key.generate(props["node"])
     try:
-        api.put_archive(name, "/", node_container.keys(props["ssh_public_key"], key.private, key.public))
+        api.put_archive(name, "/", node_container.archive_keys(props["ssh_public_key"], key.private, key.public))
         _start(api, name, props)
     except BaseException:
         remove_container(api, name)
         raise
-    made: dict[str, Any] = api.inspect_container(name)
-    return made
+    container: dict[str, Any] = api.inspect_container(name)
+    return container
 
 
 def _create_container(api: docker.APIClient, props: Properties) -> str:
+    """Create the container without starting it; return its id."""
     labels = engine_client.labels(props["cluster"], props["stack"], props.get("tags", {}))
     endpoint = api.create_endpoint_config(ipv4_address=props["address"], aliases=[props["node"]])
     try:
-        made = api.create_container(
+        container = api.create_container(
             **node_container.options(props, labels),
             host_config=node_container.host_config(props, engine_client.engine(), api.api_version),
             networking_config={"EndpointsConfig": {props["network"]: endpoint}},
         )
     except ImageNotFound as missing:
-        raise ResourceError(
-            "", f"the node image {props['image']} does not exist", "make it with `make setup`"
-        ) from missing
-    return str(made["Id"])
+        message = f"the node image {props['image']} does not exist"
+        raise ResourceError("", message, "build it with `make setup`") from missing
+    return str(container["Id"])
 
 
 def _start(api: docker.APIClient, name: str, props: Properties) -> None:
@@ -181,8 +193,9 @@ def _start(api: docker.APIClient, name: str, props: Properties) -> None:
         api.start(name)
     except APIError as refused:
         port = props.get("ssh_port")
-        said = str(refused.explanation)
-        if port and f":{int(port)}" in said and ("already allocated" in said or "already in use" in said):
+        explanation = str(refused.explanation)
+        port_in_use = "already allocated" in explanation or "already in use" in explanation
+        if port and f":{int(port)}" in explanation and port_in_use:
             raise ResourceError(
                 "login.ssh_port",
                 f"{int(port)} is taken on 127.0.0.1",
@@ -192,13 +205,14 @@ def _start(api: docker.APIClient, name: str, props: Properties) -> None:
 
 
 def _wait_for_ssh(api: docker.APIClient, container: str, props: Properties) -> None:
-    deadline, tries = time.monotonic() + _SSH_DEADLINE_S, 0
+    deadline, polls = time.monotonic() + _SSH_TIMEOUT_S, 0
     while not _ssh_answers(props["address"]):
-        tries += 1
-        if tries % _LOOK_EVERY == 0 and not _running(api.inspect_container(container)):
-            raise _never_came_up(api, container, props, "it stopped while starting")
+        polls += 1
+        if polls % _POLLS_PER_CONTAINER_CHECK == 0 and not _is_running(api.inspect_container(container)):
+            raise _remove_failed_node(api, container, props, "it stopped while starting")
         if time.monotonic() > deadline:
-            raise _never_came_up(api, container, props, f"no sshd at {props['address']} within {_SSH_DEADLINE_S:g} s")
+            reason = f"no sshd at {props['address']} within {_SSH_TIMEOUT_S:g} s"
+            raise _remove_failed_node(api, container, props, reason)
         time.sleep(_POLL_S)
 
 
@@ -210,48 +224,53 @@ def _ssh_answers(address: str) -> bool:
         return False
 
 
-def _never_came_up(api: docker.APIClient, container: str, props: Properties, what: str) -> ResourceError:
-    """Says what the node's first process last wrote, and removes the node: the next run starts afresh."""
+def _remove_failed_node(api: docker.APIClient, container: str, props: Properties, reason: str) -> ResourceError:
+    """Remove a node that did not start, so that the next run creates it again; return the error with its last log."""
     log = api.logs(container, tail=_LOG_LINES).decode(errors="replace").split("\n")
-    last = "; ".join(line.strip() for line in log if line.strip())
+    last_lines = "; ".join(line.strip() for line in log if line.strip())
     remove_container(api, container)
-    fix = _INOTIFY_FIX if "Too many open files" in last else "run it again"
-    return ResourceError(f"node {props['node']}", f"{what}; its last words: {last or 'none'}", fix)
+    fix = _INOTIFY_FIX if "Too many open files" in last_lines else "run it again"
+    return ResourceError(f"node {props['node']}", f"{reason}; last lines of its log: {last_lines or 'none'}", fix)
 
 
 def _inspect(api: docker.APIClient, name: str) -> dict[str, Any] | None:
+    """Return Docker's description of a container; None if it does not exist."""
     try:
-        found: dict[str, Any] = api.inspect_container(name)
+        container: dict[str, Any] = api.inspect_container(name)
     except NotFound:
         return None
-    return found
+    return container
 
 
-def _whole(found: dict[str, Any], props: Properties) -> bool:
-    """Ours, made from the same inputs, and started at least once: only then are its keys in it."""
-    if found["State"]["Status"] == "created":
+def _is_usable(container: dict[str, Any], props: Properties) -> bool:
+    """Return whether a container is ours, was created from the same inputs, and has its keys.
+
+    The keys are in it if it was started at least once.
+    """
+    if container["State"]["Status"] == "created":
         return False
-    labels = found["Config"]["Labels"]
-    if engine_client.foreign(labels):
+    labels = container["Config"]["Labels"]
+    if engine_client.is_foreign(labels):
         return False
-    wanted = {names.STACK: props["stack"], node_container.SPEC: node_container.spec_hash(props)}
-    return {key: labels.get(key) for key in wanted} == wanted
+    expected = {names.STACK: props["stack"], node_container.SPEC: node_container.spec_hash(props)}
+    return {key: labels.get(key) for key in expected} == expected
 
 
-def _running(found: dict[str, Any]) -> bool:
-    return bool(found["State"]["Running"] and not found["State"]["Paused"])
+def _is_running(container: dict[str, Any]) -> bool:
+    return bool(container["State"]["Running"] and not container["State"]["Paused"])
 
 
-def _identity(api: docker.APIClient, found: dict[str, Any], props: Properties) -> Properties:
-    known = props.get("host_key") if props.get("machine_id") == found["Id"] else None
+def _identity(api: docker.APIClient, container: dict[str, Any], props: Properties) -> Properties:
+    """Return the outputs that identify a container; read the host key only if the state does not have it."""
+    recorded_key = props.get("host_key") if props.get("machine_id") == container["Id"] else None
     return {
-        "machine_id": found["Id"],
-        "host_key": known or _host_key(api, found["Id"]),
-        "created": found["Config"]["Labels"].get(names.CREATED, ""),
+        "machine_id": container["Id"],
+        "host_key": recorded_key or _read_host_key(api, container["Id"]),
+        "created": container["Config"]["Labels"].get(names.CREATED, ""),
     }
 
 
-def _host_key(api: docker.APIClient, container: str) -> str:
+def _read_host_key(api: docker.APIClient, container: str) -> str:
     stream, _stat = api.get_archive(container, _HOST_KEY)
     with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
         entry = tar.extractfile(tar.next() or "")

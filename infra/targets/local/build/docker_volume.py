@@ -1,4 +1,4 @@
-"""A shared filesystem of the local target: a named Docker volume, and the cache volume that outlives clusters."""
+"""The shared filesystems of the local target: named Docker volumes, and the cache volume that outlives clusters."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from infra.targets.local.strays import remove_strays
 
 
 class DockerVolumeProvider(ResourceProvider):
-    """Inputs: VolumeArgs."""
+    """The provider of DockerVolume; its inputs are VolumeArgs."""
 
     serialize_as_secret_always = False
 
     def create(self, props: Properties) -> CreateResult:
         name = names.volume(props["cluster"], props["storage"])
-        with engine_client.asking(f"volume {name}") as api:
-            found = _inspect(api, name)
-            if found is None:
-                found = api.create_volume(
+        with engine_client.api_session(f"volume {name}") as api:
+            volume = _inspect(api, name)
+            if volume is None:
+                volume = api.create_volume(
                     name, labels=engine_client.labels(props["cluster"], props["stack"], props.get("tags", {}))
                 )
-            engine_client.check_owner("volume", name, found.get("Labels"), props["cluster"], props["stack"])
-            return CreateResult(name, props | {"created": found["Labels"].get(names.CREATED, "")})
+            engine_client.check_owner("volume", name, volume.get("Labels"), props["cluster"], props["stack"])
+            return CreateResult(name, props | {"created": volume["Labels"].get(names.CREATED, "")})
 
     def read(self, id_: str, props: Properties) -> ReadResult:
-        with engine_client.asking(f"volume {id_}") as api:
-            found = _inspect(api, id_)
-            if found is None or engine_client.foreign(found.get("Labels")):
+        with engine_client.api_session(f"volume {id_}") as api:
+            volume = _inspect(api, id_)
+            if volume is None or engine_client.is_foreign(volume.get("Labels")):
                 return ReadResult("", {})
             return ReadResult(id_, props)
 
@@ -46,28 +46,33 @@ class DockerVolumeProvider(ResourceProvider):
         return DiffResult(changes=bool(replaces), replaces=replaces, delete_before_replace=True)
 
     def delete(self, id_: str, props: Properties) -> None:
-        with engine_client.asking(f"volume {id_}") as api:
+        with engine_client.api_session(f"volume {id_}") as api:
             remove_strays(api, props["cluster"], props["stack"])
             remove(api, id_)
 
 
 @dataclass(frozen=True)
 class VolumeArgs:
+    """The inputs of a DockerVolume."""
+
     cluster: str
     stack: str
     storage: str
+    """Name of the storage in the spec."""
     tags: Mapping[str, str]
 
 
 class DockerVolume(Resource, module="muster", name="DockerVolume"):
+    """A Docker volume that all nodes of a cluster mount."""
+
     def __init__(self, name: str, args: VolumeArgs, opts: pulumi.ResourceOptions) -> None:
         super().__init__(DockerVolumeProvider(), name, {**vars(args), "created": None}, opts)
 
 
 def remove(api: docker.APIClient, name: str) -> None:
-    """What another home has made under this name stays."""
-    found = _inspect(api, name)
-    if found is None or engine_client.foreign(found.get("Labels")):
+    """Remove a volume, if it exists and does not belong to another MUSTER_HOME."""
+    volume = _inspect(api, name)
+    if volume is None or engine_client.is_foreign(volume.get("Labels")):
         return
     try:
         api.remove_volume(name)
@@ -75,16 +80,20 @@ def remove(api: docker.APIClient, name: str) -> None:
         return
 
 
-def keep_environment_cache(api: docker.APIClient) -> None:
-    """Training environments outlive clusters; no resource owns this volume, so that no destroy removes it."""
+def ensure_environment_cache(api: docker.APIClient) -> None:
+    """Create the volume that caches training environments, unless it exists.
+
+    Environments outlive clusters: no Pulumi resource owns this volume, so destroying a cluster does not remove it.
+    """
     if _inspect(api, names.ENV_CACHE_VOLUME) is None:
-        # Set-up knows by its id whether this is the volume that it has filled.
+        # The id tells setup whether this is still the volume that it has filled.
         api.create_volume(names.ENV_CACHE_VOLUME, labels={names.CACHE: "env", names.ID: uuid4().hex})
 
 
 def _inspect(api: docker.APIClient, name: str) -> dict[str, Any] | None:
+    """Return Docker's description of a volume; None if it does not exist."""
     try:
-        found: dict[str, Any] = api.inspect_volume(name)
+        volume: dict[str, Any] = api.inspect_volume(name)
     except NotFound:
         return None
-    return found
+    return volume

@@ -1,4 +1,4 @@
-"""How a node's container is made: what systemd, sshd and Slurm need inside it, without privileged mode. Pure."""
+"""The container of a node: the options that systemd, sshd and Slurm need, without privileged mode. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infra.resources.properties import Properties
 from infra.targets.local.docker_engine import Engine
 
 SPEC = "muster.spec"
-"""Label: hash of everything that cannot change without another container."""
+"""Label with the hash of the inputs that cannot change without replacing the container."""
 
 REPLACING = (
     "cluster",
@@ -30,19 +30,21 @@ REPLACING = (
     "mounts",
     "ssh_port",
 )
+"""Inputs whose change replaces the container."""
 
-# SYS_NICE, SYS_PTRACE and IPC_LOCK: slurmd binds other users' tasks to cores; the rest is what systemd needs.
+# The first line is what systemd needs; slurmd needs the second to bind other users' tasks to cores.
 _CAPABILITIES = [
     *("SYS_ADMIN", "NET_ADMIN", "SYSLOG", "AUDIT_CONTROL", "AUDIT_READ"),
     *("SYS_NICE", "SYS_PTRACE", "IPC_LOCK"),
 ]
 _SHM = "1g"
-# Docker's AppArmor profile denies every mount, SELinux's container type the cgroup tree; PID 1 needs both before it is
-# systemd (https://docs.docker.com/engine/security/apparmor). Engines without either accept the options and ignore them.
+# Docker's AppArmor profile denies mounts, and SELinux's container type denies the cgroup tree. PID 1 needs both before
+# it runs systemd (https://docs.docker.com/engine/security/apparmor). Engines without them ignore these options.
 UNCONFINED = ("seccomp=unconfined", "apparmor=unconfined", "label=disable")
 
 
 def host_config(props: Properties, engine: Engine, api_version: str) -> HostConfig:
+    """Return the host configuration of a node's container: its limits, mounts, devices and capabilities."""
     memory = int(props["memory_mb"]) * 1024 * 1024
     writable = ["writable-cgroups=true"] if engine.writable_cgroups else []
     return HostConfig(
@@ -55,7 +57,7 @@ def host_config(props: Properties, engine: Engine, api_version: str) -> HostConf
             Mount(target=m["target"], source=m["volume"], type="volume", read_only=m.get("read_only", False))
             for m in props["mounts"]
         ],
-        tmpfs={"/run": "exec", "/tmp": "exec"},  # noqa: S108  # the node's own
+        tmpfs={"/run": "exec", "/tmp": "exec"},  # noqa: S108  # /tmp of the node, not of this machine
         shm_size=_SHM,
         nano_cpus=int(props["cpus"]) * 10**9,
         mem_limit=memory,
@@ -66,12 +68,12 @@ def host_config(props: Properties, engine: Engine, api_version: str) -> HostConf
 
 
 def options(props: Properties, labels: dict[str, str]) -> dict[str, Any]:
-    """Everything of a container but its host configuration and its network."""
+    """Return the options of a node's container other than its host configuration and its network."""
     return {
         "image": props["image"],
         "name": names.container(props["cluster"], props["node"]),
         "hostname": props["node"],
-        # A terminal makes systemd say what it does, so that `docker logs` tells why a node did not come up.
+        # With a terminal systemd logs what it does, so `docker logs` shows why a node did not start.
         "tty": True,
         "environment": {"container": "docker", "MUSTER_CLUSTER": props["cluster"], "TERM": "dumb"},
         "stop_signal": "SIGRTMIN+3",
@@ -83,18 +85,20 @@ def options(props: Properties, labels: dict[str, str]) -> dict[str, Any]:
 
 
 def spec_hash(props: Properties) -> str:
-    # Pulumi's wire format has only floating numbers.
+    """Return the hash of the inputs whose change replaces the container."""
+    # Pulumi passes every number as a float.
     numbers = {key: int(props[key]) for key in ("cpus", "memory_mb", "ssh_port") if props.get(key) is not None}
     fixed = {key: props.get(key) for key in REPLACING} | numbers
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def authorized_keys(public_key: str) -> bytes:
+def archive_authorized_keys(public_key: str) -> bytes:
+    """Return a tar archive, to unpack at `/`, that lets a key log in as root."""
     return _archive({"root/.ssh/authorized_keys": (public_key + "\n", 0o600)})
 
 
-def keys(public_key: str, host_private: str, host_public: str) -> bytes:
-    """What must be in the node before its sshd starts, as an archive to unpack at `/`."""
+def archive_keys(public_key: str, host_private: str, host_public: str) -> bytes:
+    """Return a tar archive, to unpack at `/`, of the keys that sshd needs before it starts."""
     return _archive(
         {
             "root/.ssh/authorized_keys": (public_key + "\n", 0o600),

@@ -1,4 +1,4 @@
-"""From local machines to a Slurm cluster: bootstrap over SSH, then the gate."""
+"""The resources that turn the machines of a local cluster into a Slurm cluster: bootstrap over SSH, then the gate."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from infra.targets.target import Context
 
 
 def start(inventory: pulumi.Output[str], context: Context) -> pulumi.Output[dict[str, Any]]:
+    """Create the resources of the Slurm cluster and its gate; return the result of the gate."""
     spec, secrets = context.spec, context.secrets
     slurm = SlurmCluster(
         "slurm",

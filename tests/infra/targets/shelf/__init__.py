@@ -1,1 +1,1 @@
-"""A third target in one folder: its machines are files, a stub of a cloud."""
+"""A third target in one folder, whose machines are files."""

@@ -1,6 +1,6 @@
-"""A target whose machines are files on a shelf, a stub of a cloud: the smallest that goes through the whole protocol.
+"""A target whose machines are files: the smallest target that implements the whole protocol.
 
-It lives outside the package, as somebody else's would: an entry point in the group `muster.targets` makes it known.
+It is outside the package, like a target of a third party: an entry point in the group `muster.targets` registers it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Properties = dict[str, Any]
 
 
 class Shelf(SpecModel):
-    """Which board of the shelf the machines stand on."""
+    """The section `shelf` of the spec."""
 
     board: int = field("number of the board", "safe", default=0, ge=0, le=19, examples=[10])
 
 
 class ShelfTarget(Target):
-    """A node is a file."""
+    """A target where every node is a file."""
 
     name = "shelf"
     capabilities = Capabilities(storage=frozenset({"existing"}))
@@ -69,7 +69,7 @@ class ShelfTarget(Target):
         files = AccessFiles(context, inventory, pulumi.ResourceOptions(depends_on=list(machines.values())))
         return Built(inventory, addresses, lambda: files.ready)
 
-    def queue(self, deployment: Deployment) -> JobQueue:  # noqa: ARG002  # files run no jobs
+    def queue(self, deployment: Deployment) -> JobQueue:  # noqa: ARG002  # files do not run jobs
         return NoQueue()
 
     def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:  # noqa: ARG002
@@ -83,12 +83,12 @@ class ShelfTarget(Target):
         folder = _folder(deployment.cluster)
         return Leftovers([Leftover("machine", str(file)) for file in sorted(folder.glob("*.json"))])
 
-    def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # a file is gone at once
+    def remove(self, leftover: Leftover, until: float) -> None:  # noqa: ARG002  # removing a file takes no time
         Path(leftover.name).unlink(missing_ok=True)
 
 
 class ShelfMachineProvider(ResourceProvider):
-    """Puts one machine on the shelf, a folder under MUSTER_HOME."""
+    """The provider of ShelfMachine; a machine is a file in a folder of MUSTER_HOME."""
 
     serialize_as_secret_always = False
 
@@ -111,7 +111,7 @@ class ShelfMachineProvider(ResourceProvider):
 
 
 class ShelfMachine(Resource, module="shelf", name="ShelfMachine"):
-    """One machine of the cluster."""
+    """A machine of the cluster."""
 
     serial: pulumi.Output[str]
 
@@ -121,7 +121,7 @@ class ShelfMachine(Resource, module="shelf", name="ShelfMachine"):
 
 
 class AccessFilesProvider(ResourceProvider):
-    """Writes the files by which commands know the running cluster."""
+    """The provider of AccessFiles: it writes the files from which commands read the running cluster."""
 
     serialize_as_secret_always = False
 

@@ -1,4 +1,4 @@
-"""A target in one folder outside the package goes through every command with the real engine."""
+"""A target in one folder outside the package works with every command and the real engine."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     created.muster("teardown", "--yes", "--force", check=False)
 
 
-def test_the_registry_finds_it_and_names_it_among_the_allowed(tmp_path: Path) -> None:
+def test_error_lists_the_target_among_the_allowed(tmp_path: Path) -> None:
     stack = Stack("plain", tmp_path, {**SPEC, "target": "clouds"}, env={"PYTHONPATH": str(FOLDER)})
     refused = stack.muster("check", check=False)
     assert '"clouds" is not one of aws, local, shelf' in refused.stderr
 
 
-def test_its_own_rules_and_section_are_checked(tmp_path: Path) -> None:
+def test_rules_and_section_of_the_target_are_checked(tmp_path: Path) -> None:
     bad = {**SPEC, "groups": {"work": {"count": 9}}, "shelf": {"board": 99}}
     stack = Stack("plain", tmp_path, bad, env={"PYTHONPATH": str(FOLDER)})
     assert "99 is not a whole number from 0 to 19" in stack.muster("check", check=False).stderr
@@ -46,7 +46,7 @@ def test_its_own_rules_and_section_are_checked(tmp_path: Path) -> None:
     assert "cannot scale between min and max; targets that can: aws" in stack.muster("check", check=False).stderr
 
 
-def test_it_lives_from_check_to_teardown(stack: Stack) -> None:
+def test_cluster_from_check_to_teardown(stack: Stack) -> None:
     assert "cluster plain, 3 nodes, 1.50 USD per hour on target shelf" in stack.muster("check").stdout
     assert json.loads(stack.muster("cost", "--json").stdout)["usd_per_hour"] == {"min": 1.5, "max": 1.5}
     assert "ready: 3 nodes" in stack.up().stdout
@@ -69,8 +69,8 @@ def test_it_lives_from_check_to_teardown(stack: Stack) -> None:
     assert not list((stack.home / "shelf").rglob("*.json"))
 
 
-def test_no_file_outside_its_folder_knows_it() -> None:
-    # The guide for authors of targets quotes this one; nothing that runs may know it.
+def test_no_file_outside_the_folder_names_the_target() -> None:
+    # Only the guide for authors of targets may name it.
     line = ["git", "grep", "-l", "-i", "shelf_target\\|ShelfTarget", "--", ".", ":!docs"]
     done = subprocess.run(line, cwd=FOLDER.parents[3], text=True, capture_output=True, check=False)
     others = [name for name in done.stdout.splitlines() if not name.startswith("tests/infra/targets/shelf/")]

@@ -95,7 +95,7 @@ class Machines:
         )
         # One of the machine's own, as every image makes at its first boot; user data brings the one that was pinned.
         first = ssh_key.generate(name)
-        api.put_archive(container["Id"], "/", node_container.keys("", first.private, first.public))
+        api.put_archive(container["Id"], "/", node_container.archive_keys("", first.private, first.public))
         api.start(container["Id"])
         address = api.inspect_container(container["Id"])["NetworkSettings"]["Networks"][self.network]["IPAddress"]
         self.addresses[name] = address

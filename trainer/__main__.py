@@ -104,7 +104,7 @@ def _train(name: str, overrides: list[str]) -> int:
         folder = Path(config.run.folder.format(name=config.name))
         problems = _check_ranks(config)
         if problems and (published := list_published(folder / CHECKPOINTS_FOLDER)):
-            # The run was on another number of ranks before: a node was lost, and a requeue can bring a better number.
+            # The run started before, so its nodes have changed. A requeue may give it a number of ranks that fits.
             reason = f"does not fit the remaining ranks: {problems[0]}"
             return outcome.end(outcome.Code.REQUEUE, reason, published[0].step, folder, _rank())
         if problems:
@@ -132,7 +132,7 @@ def _wait_for_rank_0() -> None:
 
 
 def _reject(reason: str) -> int:
-    """Return the exit status of a run that never began; it has no record, but a job script gets its outcome file."""
+    """Return the exit status of a run that never began, and write the outcome file if a job script expects one."""
     from trainer.life import outcome
 
     if outcome.FILE_VARIABLE not in os.environ:
@@ -144,7 +144,7 @@ def _reject(reason: str) -> int:
 
 
 def _check_ranks(config: Config) -> list[ConfigProblem]:
-    """Return why the configuration cannot run on the ranks that torchrun started."""
+    """Return the problems that keep the configuration from running on the ranks that torchrun started."""
     from trainer.config.check import check_world
 
     world_size, local_size = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -179,5 +179,5 @@ if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # An orderly shutdown of torch takes seconds and can hang in a library's exit handler; everything is on disk.
+    # Everything is on disk. An orderly shutdown of torch takes seconds and can hang in a library's exit handler.
     os._exit(status)

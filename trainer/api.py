@@ -1,4 +1,4 @@
-"""Training as an object: give it a model, feed it batches, save and load. `python -m trainer` is built on it too.
+"""`Trainer` trains a torch model from Python: pass it a model, feed it batches, save and load. The CLI uses it too.
 
 from trainer.api import Trainer
 
@@ -79,7 +79,8 @@ class Trainer:
     ) -> None:
         """Join the other ranks and build the engine.
 
-        `steps` is where the schedule ends; `micro_batch` splits a rank's share of a batch, None does not.
+        `steps` is the step at which the schedule ends. `micro_batch` is the number of samples per forward pass; None
+        runs a rank's share of a batch in a single pass.
         """
         _check_arguments(precision, optimizer, schedule)
         config = Config(
@@ -98,7 +99,7 @@ class Trainer:
 
     @classmethod
     def from_config(cls, config: Config, world: World, micro: int) -> Trainer:
-        """Return the trainer of a configuration in which nothing is `auto` any more."""
+        """Return a trainer for a configuration whose `auto` settings are resolved."""
         trainer = cls.__new__(cls)
         weights = partial(fill, seed=config.run.seed, device=world.device)
         trainer._set_up(config, world, lambda: build_model(config.model), compute_loss, micro=micro, weights=weights)
@@ -131,12 +132,12 @@ class Trainer:
         return self._step.index
 
     def train_step(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Make one step on this rank's share {"inputs", "targets"} and return its mean loss, still on the device."""
+        """Run one step on this rank's share {"inputs", "targets"} of a batch; return the mean loss, on the device."""
         on_device = {name: tensor.to(self.world.device, non_blocking=True) for name, tensor in batch.items()}
         return self.run_step(on_device).loss
 
     def run_step(self, batch: dict[str, torch.Tensor]) -> StepResult:
-        """Make one optimizer step on a batch that is on the device already."""
+        """Run one optimizer step on a batch that is already on the device."""
         size = len(batch["inputs"])
         self._statistics.record()
         self._last = self._step.run(batch, self._micro or size)
@@ -145,7 +146,7 @@ class Trainer:
         return self._last
 
     def mean_over_ranks(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the mean over the ranks that see different samples; every rank must call it."""
+        """Return the mean of a value over the data-parallel ranks; every rank must call it."""
         return self.engine.mesh.mean_over_data(value)
 
     def metrics(self) -> dict[str, float]:
@@ -215,12 +216,12 @@ class Trainer:
         return extra
 
     def check_folder(self) -> None:
-        """Check before the first step that a checkpoint can be written, rather than fail after the first hour."""
+        """Check that a checkpoint can be written, so that a run fails before its first step and not an hour later."""
         self.checkpoints.check_folder(self._step.tensors())
 
     def prepare_saves(self) -> None:
-        """Prepare the first save; to be called after the first step, which need not wait for it."""
-        # If there is no memory or no process for it now, the save itself reports it.
+        """Prepare the first save; call it after the first step, so that the first step does not wait for it."""
+        # If memory is short or the writer cannot start, the save itself reports it.
         with suppress(OSError):
             self.checkpoints.prepare(self._step.saved_tensors())
 

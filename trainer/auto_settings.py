@@ -1,4 +1,4 @@
-"""Replaces settings that are `auto` (strategy, micro-batch) by definite ones, the same on every rank, with reasons."""
+"""Replace `auto` settings (strategy, micro-batch) by definite ones, the same on every rank, and give the reasons."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ResolvedSettings:
     def save(self, folder: Path) -> None:
         """Write the choice for later starts on the same number of ranks.
 
-        They must not choose differently because the free memory differs, or because ranks that are about to end still
-        hold some.
+        A later start must not choose differently just because less memory is free, for example while ranks of the
+        previous start are still exiting.
         """
         if self.record is not None:
             (folder / FILE).write_text(json.dumps(self.record) + "\n", encoding="utf-8")
@@ -50,12 +50,12 @@ def resolve_auto(config: Config, world: World, source: Source, folder: Path) -> 
     """Return definite settings: those of an earlier start in this folder if nothing has changed, or a new choice."""
     if config.parallel.strategy != "auto" and config.batch.micro != "auto":
         return ResolvedSettings(config, config.batch.micro, [])
-    earlier = _run_on_first(lambda: _read_earlier(config, world, folder / FILE), world)
+    earlier = _read_on_rank_0(lambda: _read_earlier(config, world, folder / FILE), world)
     if earlier is not None:
         return ResolvedSettings(*_apply(config, earlier), [f"as before: {line}" for line in earlier["why"]])
     choice = _choose(config, world, source)
     chosen = {"parallel": asdict(choice.parallel), "micro": choice.micro, "why": choice.why}
-    record = {**_describe_question(config, world), **chosen}
+    record = {**_list_choice_inputs(config, world), **chosen}
     return ResolvedSettings(*_apply(config, record), list(choice.why), record)
 
 
@@ -63,8 +63,8 @@ def _choose(config: Config, world: World, source: Source) -> Choice:
     from trainer.auto import choose, measure
     from trainer.auto.memory import bound_sizes
 
-    free, most = measure.find_least_free_memory(world), bound_sizes(config)
-    choice = choose.choose_without_measuring(config, most, free, world.size, world.local_size) if most else None
+    free, bound = measure.find_least_free_memory(world), bound_sizes(config)
+    choice = choose.choose_without_measuring(config, bound, free, world.size, world.local_size) if bound else None
     return choice or choose.choose(config, _measure(config, world, source), free, world.size, world.local_size)
 
 
@@ -82,7 +82,7 @@ def _apply(config: Config, record: dict[str, Any]) -> tuple[Config, int]:
     return replace(config, parallel=parallel, batch=replace(config.batch, micro=micro)), micro
 
 
-def _describe_question(config: Config, world: World) -> dict[str, Any]:
+def _list_choice_inputs(config: Config, world: World) -> dict[str, Any]:
     """Return everything that the choice depends on, except free memory."""
     settings = {"parallel": asdict(config.parallel), "batch": asdict(config.batch), "model": asdict(config.model)}
     return json.loads(json.dumps({"asked": settings, "precision": config.precision, "ranks": world.size}))
@@ -93,12 +93,12 @@ def _read_earlier(config: Config, world: World, file: Path) -> dict[str, Any] | 
         record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    is_same = all(record.get(name) == value for name, value in _describe_question(config, world).items())
+    is_same = all(record.get(name) == value for name, value in _list_choice_inputs(config, world).items())
     return record if is_same else None
 
 
-def _run_on_first(read: Callable[[], dict[str, Any] | None], world: World) -> dict[str, Any] | None:
-    """Return what rank 0 reads, on all ranks: if only some saw the file, they would wait for each other later."""
+def _read_on_rank_0(read: Callable[[], dict[str, Any] | None], world: World) -> dict[str, Any] | None:
+    """Return what rank 0 reads, on all ranks: if only some ranks saw the file, their choices would differ."""
     answer = [read() if world.rank == 0 else None]
     if world.group is not None:
         dist.broadcast_object_list(answer, src=0, group=world.group)

@@ -1,4 +1,4 @@
-"""All-reduce bandwidth: which message sizes are measured, and how times become rates."""
+"""All-reduce bandwidth: the message sizes to measure, and the conversion of times to rates."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One rank of the ready gate: joins all the others over the fabric and reports each stage that it reaches.
+"""One rank of the ready gate: join all other ranks over the fabric and report each stage that is reached.
 
     srun --ntasks-per-node=1 python -m trainer.gate MASTER_HOST MASTER_ADDRESS TIMEOUT
 
-Each stage is one line, `muster-gate {...}`, which shows for a rank that hangs or dies its host and its last stage.
+Each stage is a line, `muster-gate {...}`, so the last line of a rank that hangs or dies shows its host and stage.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 
 PREFIX = "muster-gate"
-# Below the range from which kernels choose the ports of outgoing connections, so that no process has one by chance.
+# Below the range from which the kernel assigns ports to outgoing connections, so that none is taken by chance.
 PORTS = range(20000, 30000)
 
 
@@ -23,7 +23,7 @@ def main() -> int:
     rank, world_size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     host = os.environ["SLURMD_NODENAME"]
     report(host, rank, "started")
-    # Importing torch creates a million objects that stay; collecting garbage meanwhile takes a tenth of the time.
+    # Importing torch creates a million permanent objects; garbage collection would take a tenth of the import's time.
     gc.disable()
     from trainer import world  # noqa: PLC0415  # so that "started" is reported before the slow import
 
@@ -50,7 +50,7 @@ def choose_port(job_id: int) -> int:
 def report(host: str, rank: int, stage: str, **fields: object) -> None:
     """Print a stage as one line.
 
-    A single write: print makes several if output is unbuffered, and ranks that share a pipe would mix their lines.
+    It is a single write. If output is unbuffered, print makes several, and ranks that share a pipe would mix lines.
     """
     sys.stdout.write(f"{PREFIX} {json.dumps({'host': host, 'rank': rank, 'stage': stage, **fields})}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The machine this process runs on: memory that is still available to it, and the kind of processor. No torch."""
+"""The machine that this process runs on: its available memory and its processor. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def available_memory() -> int:
 
 
 def processor_name(info: Path = CPU_INFO) -> str:
-    """Return the processor, such as `AMD EPYC 7R13 Processor`; only the architecture if the kernel does not name it.
+    """Return the processor's name, such as `AMD EPYC 7R13 Processor`, or the architecture if the kernel has no name.
 
-    Times of a run on CPUs mean nothing without it.
+    It is recorded because the times of a run on CPUs mean nothing without it.
     """
     try:
         lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -34,7 +34,7 @@ def _machine_memory() -> int:
 
 
 def _cgroup_memory() -> Iterable[int]:
-    """Yield what is left of the memory limits of this process: Slurm gives a job less than the node has."""
+    """Yield the bytes left under each memory limit of this process; Slurm may grant a job less than the node has."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -54,6 +54,6 @@ def _remaining(folder: Path, limit: str, used: str) -> Iterable[int]:
 
 
 def _reclaimable(group: Path) -> int:
-    """Return the bytes of cached files, which count as used until somebody needs them: the kernel drops them first."""
+    """Return the bytes of cached files: they count as used, but the kernel drops them when memory is needed."""
     fields = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return int(fields.get("total_inactive_file", fields["inactive_file"]))

@@ -13,10 +13,10 @@ from trainer.parallel.gradients import to_local
 
 
 class Optimizer:
-    """Updates plain local tensors: an update works element by element, so DTensor dispatch would only cost time.
+    """AdamW or SGD on plain local tensors: updates are elementwise, so DTensor dispatch would only cost time.
 
-    The kernels scale gradients and skip the update on the device. torch.optim around them would import torch._dynamo,
-    which takes as long as torch itself.
+    torch's fused kernels scale gradients and skip the update on the device. torch.optim, which wraps them, would import
+    torch._dynamo, and that takes as long as importing torch itself.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]], config: OptimizerConfig) -> None:
@@ -27,7 +27,7 @@ class Optimizer:
         self._updates = {device: torch.zeros((), device=device) for device in devices}
 
     def gradients(self) -> list[torch.Tensor]:
-        """Return the gradients that there are."""
+        """Return the gradients of all parameters that have one."""
         return [entry.gradient for entry in self._entries if entry.gradient is not None]
 
     @torch.no_grad()
@@ -48,7 +48,7 @@ class Optimizer:
             entry.parameter.grad = None
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the state by name: "<parameter>.<key>", sharded like the parameter, and "updates", their number."""
+        """Return the state by name: "<parameter>.<key>", sharded like the parameter, and "updates", a count."""
         tensors = {f"{e.name}.{key}": value for e in self._entries for key, value in e.state.items()}
         tensors["updates"] = next(iter(self._updates.values()))
         return tensors
@@ -113,7 +113,7 @@ class _Entry:
         return self.parameter.grad
 
     def is_on(self, device: torch.device) -> bool:
-        """Return whether there is something to update on this device: a rank may hold no row of a small parameter."""
+        """Return whether this entry has values to update on this device; a rank may hold no row of a parameter."""
         return self.gradient is not None and self.parameter.device == device and to_local(self.parameter).numel() > 0
 
 

@@ -18,7 +18,7 @@ _GROW_AFTER_STEPS = 2000
 def autocast_forward(model: nn.Module, precision: Precision, device: torch.device) -> None:
     """Run the model's forward in the given format; weights and their gradients stay fp32.
 
-    Only the forward is cast: autograd remembers the formats, and the loss is computed in fp32.
+    Only the forward is cast: autograd uses the same formats in the backward pass, and the loss is computed in fp32.
     """
     if precision == "fp32":
         return
@@ -34,8 +34,8 @@ def autocast_forward(model: nn.Module, precision: Precision, device: torch.devic
 class LossScale:
     """Dynamic loss scaling on the device, so that no step waits to learn whether it overflowed.
 
-    torch's GradScaler reads found_inf on the host and does not know pipeline stages. Here an overflow is detected by
-    the global gradient norm, which all ranks of all axes share.
+    torch's GradScaler reads found_inf on the host and does not support pipeline stages. Here an overflow is detected
+    from the global gradient norm, which is the same on all ranks.
     """
 
     def __init__(self, device: torch.device, first: float = _FIRST_SCALE, grow_after: int = _GROW_AFTER_STEPS) -> None:

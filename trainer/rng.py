@@ -14,8 +14,7 @@ import torch
 def seed(run_seed: int, step: int, dp_rank: int) -> None:
     """Seed the generators of a rank that starts at this step, or resumes on another number of ranks.
 
-    The seed depends on the rank in the data-parallel dimensions: ranks that split a layer must drop the same
-    activations.
+    The seed depends on the data-parallel rank only, because ranks that split a layer must drop the same activations.
     """
     number = int.from_bytes(sha256(f"{run_seed}/{step}/{dp_rank}".encode()).digest()[:8], "little") >> 1
     random.seed(number)

@@ -1,4 +1,4 @@
-"""The safetensors format: a length, a JSON header, raw bytes. Needs no package, and torch only to return tensors.
+"""Read and write safetensors files (length, JSON header, raw bytes). Only reading tensors imports torch.
 
 https://github.com/huggingface/safetensors#format
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# By the name in the file: the name in torch, and the bytes of a number.
+# The types by their name in the file, with their name in torch and the bytes per value.
 DTYPES = {
     "F64": ("float64", 8),
     "F32": ("float32", 4),
@@ -41,12 +41,12 @@ MAX_HEADER_BYTES = 100_000_000
 
 
 class SafetensorsError(Exception):
-    """The file is not a safetensors file, or damaged; the message names the file and the problem."""
+    """Raised if a file is not a safetensors file or is damaged; the message names the file and the problem."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor in a file: its dtype as the format names it, and where its bytes are in the file."""
+    """A tensor in a file: the format's name of its dtype, its shape, and the position of its bytes in the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file contains."""
+    """The contents of a file."""
 
     tensors: dict[str, Entry]
     metadata: dict[str, str]
@@ -80,9 +80,9 @@ def write(path: Path | str, tensors: Mapping[str, torch.Tensor], metadata: Mappi
 def encode_header(
     described: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str], align: int = 8
 ) -> tuple[bytes, dict[str, Entry]]:
-    """Return the head of a file with these tensors (dtype code and shape), and the place of each, in order.
+    """Return the head of a file with these tensors (dtype code and shape), and their entries in the order of the file.
 
-    Wide numbers come first, so that every tensor starts at a multiple of its own width. The length of the head is a
+    Wide types come first, so that every tensor starts at a multiple of its type's width. The length of the head is a
     multiple of `align`.
     """
     names = sorted(described, key=lambda name: (-DTYPES[described[name][0]][1], name))
@@ -101,7 +101,7 @@ def encode_header(
 
 
 def read_header(path: Path | str) -> Header:
-    """Read what a file contains; raise SafetensorsError if it is truncated or its header is inconsistent."""
+    """Read the header of a file; raise SafetensorsError if the file is truncated or its header is inconsistent."""
     path = Path(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step: there is nothing to save or restore."""
+"""The learning rate as a function of the step only, so that checkpoints need not store it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainer.config.schema import ScheduleConfig
 
 
 def learning_rate(schedule: ScheduleConfig, peak: float, steps: int, step: int) -> float:
-    """Return the rate of update number `step`, counted from 0, in a run of `steps`."""
+    """Return the learning rate of update number `step`, counted from 0, in a run of `steps` updates."""
     if step < schedule.warmup:
         return peak * (step + 1) / schedule.warmup
     length = max(1, steps - schedule.warmup - 1)

@@ -1,4 +1,4 @@
-"""The smoke job, started by torchrun: which ranks take part, whether a sum is correct, how fast the network is."""
+"""The smoke job, started by torchrun: list the ranks, check the result of an all-reduce, measure the network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> int:
         members = join(store, member, timeout_s=float(os.environ.get("SMOKE_TIMEOUT_S", "120")))
         total = check_sum(member)
         _print_once(member, _format_members(members))
-        _print_once(member, f"\nall-reduce of rank + 1 over {world} ranks: {total:g}, as it should be\n")
+        _print_once(member, f"\nall-reduce of rank + 1 over {world} ranks: {total:g} (correct)\n")
         sizes = bandwidth.SIZES if member.device == "cpu" else bandwidth.SIZES + bandwidth.LARGE
         times = [_measure(member, size) for size in sizes]
         _print_once(member, bandwidth.format_report(times))
@@ -45,7 +45,7 @@ def _format_members(members: Sequence[Member]) -> str:
 
 
 def _write_json(member: Member, times: Sequence[bandwidth.AllReduceTime]) -> None:
-    """Write the figures for the fabric job, which judges them."""
+    """Write the bandwidths for the fabric job, which judges them."""
     path = os.environ.get("SMOKE_JSON")
     if path and member.rank == 0:
         Path(path).write_text(json.dumps(bandwidth.bus_gigabytes(times)), encoding="ascii")

@@ -1,4 +1,4 @@
-"""One optimizer step: forward, backward, gradient norm, update, and the state of it that belongs in a checkpoint."""
+"""One optimizer step: forward, backward, gradient norm and update, and its state for checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StepResult:
 
 
 class Step:
-    """Makes the steps of a run, and counts them."""
+    """The optimizer steps of a run, and their count."""
 
     def __init__(self, engine: Engine, config: Config, loss_fn: LossFunction) -> None:
         self.engine = engine
@@ -69,7 +69,7 @@ class Step:
         return StepResult(loss, norm, skipped, rate)
 
     def seed_dropout(self) -> None:
-        """Seed the generators by run seed, step and rank only: a resumed run draws the same numbers without state."""
+        """Seed the generators by run seed, step and rank, so that a resumed run draws the same numbers."""
         mesh = self.engine.mesh
         seed = (self._config.run.seed * _SEED_STRIDE + self.index) * _SEED_STRIDE + mesh.rank
         # torch.manual_seed would queue a call for CUDA in every step, even in a run without CUDA.
@@ -87,7 +87,7 @@ class Step:
         return tensors
 
     def saved_tensors(self) -> dict[str, torch.Tensor]:
-        """Return what this rank saves: buffers, which may differ by rank, only on the first."""
+        """Return the tensors that this rank saves; buffers may differ by rank, so only the first rank saves them."""
         is_first = self.engine.mesh.dp_rank == 0
         return {name: value for name, value in self.tensors().items() if is_first or not name.startswith("buffer.")}
 
@@ -96,11 +96,11 @@ class Step:
         return {"step": self.index}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
         self.index = int(state["step"])
 
     def _compute_divisor(self, norm: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor | None:
-        """Return what the update kernel divides gradients by: unscaling and clipping without another pass."""
+        """Return the divisor by which the update kernel unscales and clips gradients without another pass."""
         limit = self._config.optimizer.clip_norm
         if not limit:
             return factor
@@ -109,10 +109,10 @@ class Step:
 
 
 class StepMeanLoss:
-    """Cross entropy averaged over the targets of a whole step that are not ignored, on all ranks and micro-batches.
+    """Cross entropy averaged over all targets of a step that are not ignored, across ranks and micro-batches.
 
-    Engines give micro-batches and ranks the same weight, so each micro-batch is weighted by its share of the step's
-    targets. If no target is ignored, all weights are 1 and no bit changes.
+    Engines average micro-batches and ranks with equal weights, so the loss of each micro-batch is multiplied by its
+    share of the step's targets. If no target is ignored, every factor is 1 and no bit changes.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -131,9 +131,10 @@ class StepMeanLoss:
 
 
 class RunningStatistics:
-    """Undoes the changes that the forward pass of a skipped step makes to statistics, such as a batch norm's.
+    """The running statistics of a model, such as a batch norm's, which are restored after a skipped step.
 
-    They are copied before each step and selected on the device after it, by a few kernels for any number of buffers.
+    They are copied before each step. After it, the device selects the old or the new values, with a few kernels for any
+    number of buffers.
     """
 
     def __init__(self, buffers: Iterable[tuple[str, torch.Tensor]]) -> None:

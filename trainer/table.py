@@ -1,4 +1,4 @@
-"""A plain text table: text is aligned left, numbers right, readable in any log."""
+"""Format a plain text table, with text aligned left and numbers right."""
 
 from __future__ import annotations
 

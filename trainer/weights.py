@@ -1,4 +1,4 @@
-"""Weights to start a run from, and to export: Hugging Face folders and checkpoints of other runs."""
+"""Load the initial weights of a run from a Hugging Face folder or another run's checkpoint, and export weights."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LOOKED_FOR = f"looked for {MANIFEST}, step-* and {CHECKPOINTS_FOLDER}/step-*"
 
 
 def load_initial(source: str, trainer: Trainer) -> None:
-    """Load only the weights from a folder: step, optimizer and data start anew."""
+    """Load only the weights from a folder; step, optimizer and data start from the beginning."""
     folder = Path(source)
-    # The shards of a single checkpoint are safetensors files too, but with our own names of tensors.
+    # The shards of one of our checkpoints are safetensors files too, but with our own tensor names.
     if any(folder.glob("*.safetensors")) and not (folder / MANIFEST).exists():
         _load_hugging_face(folder, trainer)
         return

@@ -1,4 +1,4 @@
-"""The ranks of a run: they join, check that they agree, and check with a sum that all are connected."""
+"""Join the ranks of a run: check that they agree on its size and devices, and check a sum over all of them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from typing import Any
 import torch
 import torch.distributed
 
-# Half of what is used has no types, and the checks must be the same where torch is not installed.
+# Many of the names used here have no types, and mypy must give the same result where torch is not installed.
 dist: Any = torch.distributed
 _WORLD_NUMBERS = itertools.count()
 _PR_SET_PDEATHSIG = 1
 
-# All ranks have joined by then. The watchdog takes care of a rank that keeps the others waiting: it names the rank and
-# writes stacks. A long save or a compiler may legitimately take longer.
+# Long, because a save or a compiler may legitimately keep other ranks waiting. The watchdog detects a rank that hangs:
+# it names the rank and writes stacks.
 _COLLECTIVE_TIMEOUT = timedelta(hours=1)
 _LEAVE_TIMEOUT_S = 10.0
 
 
 class WorldError(Exception):
-    """The ranks cannot work together; the message names ranks and hosts."""
+    """Raised if the ranks cannot form a world; the message names ranks and hosts."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class World:
     device: torch.device
     members: tuple[Member, ...]
     group: Any = field(default=None, repr=False)
-    """Gloo, even if training uses NCCL: votes and checkpoints must never wait behind a training collective."""
+    """A gloo group, even if training uses NCCL: votes and saves must never wait behind a training collective."""
     store: Any = field(default=None, repr=False)
 
     def close(self) -> None:
-        """Leave together with the others: one rank's exit may end the job, so all must have written their files."""
+        """Leave the process group when all ranks are ready to, because the exit of one rank may end the job."""
         if self.group is not None:
             dist.barrier(group=self.group)
         if dist.is_initialized():
@@ -73,9 +73,9 @@ class World:
 
 
 def start(device: str, timeout_s: float, *, hang_folder: Path | None = None, group_of_one: bool = False) -> World:
-    """Join the world that torchrun's environment describes; without such an environment, this process is alone.
+    """Join the world that torchrun's environment variables describe; without them, this process is alone.
 
-    group_of_one: a process that is alone gets a process group too, for strategies that need one.
+    With `group_of_one`, a process that is alone gets a process group too, for strategies that need one.
     """
     if "RANK" not in os.environ:
         return _start_alone(device, timeout_s, group_of_one)
@@ -90,7 +90,7 @@ def start(device: str, timeout_s: float, *, hang_folder: Path | None = None, gro
     store = _open_store_of_attempt(rank, master, timeout_s)
     members = join(store, member, timeout_s)
     if chosen != "cpu" and hang_folder is not None:
-        # NCCL does not create it. Not earlier: rank 0 checks whether the run's folder exists before it joins.
+        # NCCL does not create the folder. It is created after joining, because rank 0 checks before whether it exists.
         hang_folder.mkdir(parents=True, exist_ok=True)
     control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if world > 1 else None
     return World(rank, world, local_rank, local_size, member.host, torch.device(chosen), tuple(members), control, store)
@@ -130,7 +130,7 @@ def detect_device(local_rank: int) -> str:
 
 
 def find_address_towards(master: str) -> str:
-    """Return this host's own address on the route to the master; no name is looked up, so it is never 127.0.1.1."""
+    """Return this host's address on the route to the master; a name lookup could return 127.0.1.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((master, 9))
         return str(probe.getsockname()[0])
@@ -142,7 +142,7 @@ def open_store(address: str, port: int, is_master: bool, timeout_s: float) -> An
 
 
 def leave(store: Any, is_master: bool, world: int, timeout_s: float = _LEAVE_TIMEOUT_S) -> None:
-    """Leave the store; the rank that serves it goes last, because the others still need it."""
+    """Leave the store; the rank that serves it leaves last, because the others still need it."""
     store.set_timeout(timedelta(seconds=timeout_s))
     deadline = time.monotonic() + timeout_s
     gone = store.add("gone", 1)
@@ -174,7 +174,7 @@ def join(store: Any, member: Member, timeout_s: float) -> list[Member]:
 
 
 def check_sum(member: Member) -> float:
-    """All-reduce rank + 1, as a number and times a vector; raise WorldError on a rank that gets a wrong value."""
+    """All-reduce rank + 1, as a number and as the factor of a vector; raise WorldError if the result is wrong."""
     expected = member.world * (member.world + 1) / 2
     ramp = torch.arange(1024, dtype=torch.float32)
     total = torch.full((1,), member.rank + 1.0, device=member.device)
@@ -207,7 +207,7 @@ def find_disagreement(members: Sequence[Member]) -> str:
 
 
 def name_missing_ranks(present: Sequence[Member], world: int, per_host: int) -> str:
-    """Return the ranks that did not join; the host is included if another rank of it did."""
+    """Return the ranks that did not join, with the host if another rank on it joined."""
     joined = {m.rank for m in present}
     hosts = {m.rank // per_host: m.host for m in present}
     names = []
@@ -229,7 +229,7 @@ def _start_alone(device: str, timeout_s: float, group_of_one: bool) -> World:
 
 
 def _die_with_torchrun() -> None:
-    """End this process when torchrun is killed: ranks have their own sessions and would continue in the job's name."""
+    """Let the kernel kill this process when torchrun dies: ranks have their own sessions and would continue to run."""
     if sys.platform != "linux" or "TORCHELASTIC_RUN_ID" not in os.environ:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -238,7 +238,7 @@ def _die_with_torchrun() -> None:
 def _record_collectives(folder: Path | None) -> None:
     """Let NCCL record its last collectives and write them when one times out.
 
-    torchrun sets error handling 1, which aborts before anything can be written; 3 leaves the evidence.
+    torchrun sets error handling to 1, which aborts before anything is written; 3 allows the collectives to be written.
     """
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "3"
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
@@ -252,7 +252,7 @@ def _open_store_of_attempt(rank: int, master: str, timeout_s: float) -> Any:
     """Return a store for this start of the ranks.
 
     torchrun's own store, if it offers one, survives restarts of the ranks and holds the keys of dead ranks. It is
-    opened here and not by torch.distributed, which would wait for all ranks to connect and then only count them.
+    opened here and not by torch.distributed, which would wait for all ranks and could not name those that are missing.
     """
     port = int(os.environ["MASTER_PORT"])
     is_agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -263,7 +263,7 @@ def _open_store_of_attempt(rank: int, master: str, timeout_s: float) -> Any:
         raise WorldError(
             f"rank 0 did not join: no answer from {master}:{port} within {timeout_s:g} s ({cause})"
         ) from error
-    # A script may create several trainers in turn: each is a world of its own, with the same number on every rank.
+    # A script may create several trainers one after the other: each has its own number, the same on every rank.
     number = next(_WORLD_NUMBERS)
     if not is_agent_store:
         return dist.PrefixStore(f"world/{number}", store)

@@ -31,7 +31,7 @@ def test_make_demo_and_teardown(make_stack: MakeStack) -> None:
     shipped: Spec = yaml.safe_load((REPO / "stacks" / "Pulumi.local.yaml").read_text())["config"]["muster:cluster"]
     stack = make_stack("demo", shipped | {"network": {"egress": False}})
     output = make(stack, "demo")
-    assert "as it should be" in output
+    assert "(correct)" in output
     assert "finished: all 60 steps done" in output
     page = Path(re.search(r"training report:\s+(\S+\.html)", output)[1]).read_text()
     assert page.count("<svg") >= 5

@@ -101,8 +101,8 @@ def _truncate_index(folder):
         (_remove_all, "is empty; run (again): python -m trainer prepare"),
         (_truncate_shard, "shard-00001.bin has 10 bytes instead of 40; copy it again, or prepare the folder again"),
         (_remove_shard, "shard-00000.bin is missing; prepare the folder again"),
-        (_raise_version, "is not an index of token shards of version 1 (its version is 2)"),
-        (_truncate_index, "is not an index of token shards of version 1 (Unterminated string"),
+        (_raise_version, "is not a valid index of token shards, version 1 (its version is 2)"),
+        (_truncate_index, "is not a valid index of token shards, version 1 (Unterminated string"),
     ],
 )
 def test_a_damaged_folder_is_rejected(tmp_path, damage, message):

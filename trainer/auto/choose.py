@@ -14,7 +14,7 @@ from trainer.config.schema import Config, ParallelConfig
 GIB = 2**30
 RECOMPUTE_MODES: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
 LARGEST_MICRO = 64
-"""Larger forward passes do not use a device any better."""
+"""Largest micro-batch to choose, in samples: larger forward passes do not use a device any better."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Choice:
 
 
 def choose(config: Config, sizes: ModelSizes, free: int, world_size: int, local_size: int) -> Choice:
-    """Return the first candidate that fits, or raise a ConfigError with the needs of all of them.
+    """Return the first candidate that fits, or raise a ConfigError that lists what each of them needs.
 
-    `free` is the least free memory of all ranks, in bytes; with equal arguments every rank makes the same choice.
+    `free` is the free memory of the fullest rank, in bytes. Given equal arguments, every rank makes the same choice.
     """
     usable = int(free * (1 - RESERVED_FRACTION))
     why = [f"{free / GIB:.1f} GiB free on the fullest rank, {RESERVED_FRACTION:.0%} of it reserved"]
@@ -82,7 +82,7 @@ def list_candidates(parallel: ParallelConfig, world_size: int, local_size: int) 
 def list_micro_sizes(config: Config, layout: Layout) -> list[int]:
     """Return the possible micro-batch sizes, largest first.
 
-    A pipeline is only busy with at least as many micro-batches as it has ranks.
+    A pipeline needs at least as many micro-batches as it has ranks; with fewer, some ranks are always idle.
     """
     if config.batch.micro != "auto":
         return [config.batch.micro]

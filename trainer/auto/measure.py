@@ -20,7 +20,7 @@ from trainer.world import World
 
 
 def find_least_free_memory(world: World) -> int:
-    """Return the free bytes of the rank that has the fewest, the same number on every rank."""
+    """Return the free memory of the rank that has the least, in bytes; every rank gets the same number."""
     free = torch.tensor(count_free_bytes(world), dtype=torch.int64)
     if world.group is not None:
         dist.all_reduce(free, dist.ReduceOp.MIN, group=world.group)
@@ -28,18 +28,18 @@ def find_least_free_memory(world: World) -> int:
 
 
 def count_free_bytes(world: World) -> int:
-    """Return the free memory of this rank's GPU, or its share of the host's within the limits of Slurm."""
+    """Return the free bytes of this rank's GPU or, on a CPU, its share of the memory that Slurm lets the job use."""
     if world.device.type == "cuda":
         return int(torch.cuda.mem_get_info(world.device)[0])
     return host.available_memory() // world.local_size
 
 
 def measure_sizes(config: Config, batch: dict[str, torch.Tensor], device_type: str) -> ModelSizes:
-    """Count what the backward pass stores, with a forward pass over tensors without memory.
+    """Count the bytes stored for the backward pass, by a forward pass on tensors that occupy no memory.
 
-    `batch` is a few samples of the run's data, of which only shapes and types are used. The forward pass runs once
-    with this batch and once with twice the samples, because only what grows is an activation: weights cast to two
-    bytes, for example, stay the same.
+    `batch` is a few samples of the run's data; only their shapes and types are used. The forward pass runs once with
+    this batch and once with twice the samples. What grows between the two is an activation; weights cast to two
+    bytes, for example, do not grow.
     """
     inputs = batch["inputs"]
     samples = len(inputs)
@@ -102,7 +102,7 @@ class _Counts:
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Replace the attention that torch uses without a device, which stores all scores, by one that stores none."""
+    """Replace attention on meta tensors, for which torch stores all scores, by a stand-in that stores none."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
@@ -112,7 +112,7 @@ class _FusedAttention(TorchFunctionMode):
 
 
 class _FusedAttentionStorage(torch.autograd.Function):
-    """A stand-in for fused attention that stores what it stores and computes nothing."""
+    """A stand-in that stores the same tensors as fused attention and computes nothing."""
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -133,12 +133,12 @@ def _list_blocks(model: nn.Module) -> Iterable[nn.Module]:
 
 @contextmanager
 def _without_memory(config: Config, device_type: str) -> Iterator[None]:
-    """Create tensors without memory."""
+    """Create all tensors with shapes and types but without memory."""
     if config.precision == "fp32":
         with torch.device("meta"):
             yield
         return
-    # Only these tensors work with autocast, but they take a second to import.
+    # Autocast needs fake tensors, which take a second to import.
     from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415
 
     with FakeTensorMode(), torch.device(device_type):

@@ -93,7 +93,7 @@ def bound_sizes(config: Config) -> ModelSizes | None:
 
 
 def _estimate_activations(sizes: ModelSizes, recompute: str) -> int:
-    """Return the bytes for one sample; recomputation needs one block's own activations again in the backward pass."""
+    """Return the bytes for one sample; with recomputation, one block at a time holds its activations again."""
     block = sizes.activations // max(sizes.blocks, 1)
     if recompute == "full":
         return sizes.blocks * sizes.block_input + block

@@ -24,7 +24,7 @@ class SaveChannel:
         self._writer: WriterProcess | None = None
 
     def prepare(self, size: int) -> bool:
-        """Make a buffer of at least `size` bytes and a writer that reads it; return whether a dead one was replaced."""
+        """Create a buffer of at least `size` bytes and its writer; return whether a dead writer was replaced."""
         return self._connect(size)[2]
 
     def start(self, job: SaveJob, plan: SavePlan, tensors: Mapping[str, torch.Tensor]) -> bool:
@@ -50,7 +50,7 @@ class SaveChannel:
             self._writer.abandon(token)
 
     def before_update(self) -> None:
-        """Return when the last save has its copy of the tensors."""
+        """Wait until the last save has copied the tensors."""
         if self._buffer is not None:
             self._buffer.before_update()
 

@@ -64,7 +64,7 @@ class Checkpoints:
             folder.remove_leftovers(self.path)
 
     def prepare(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Make buffer and writer now instead of in the first save; best after the first step, as it takes a second."""
+        """Create the buffer and the writer ahead of the first save; this takes a second, so call it after a step."""
         plan = self._make_plan(tensors, is_changed=True)
         if self._channel.prepare(plan.size):
             self._note_restart(step=0)
@@ -77,7 +77,7 @@ class Checkpoints:
         metric: float | None = None,
         own: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start a save and return; the tensors may change after `before_update`. `own` is for this rank alone."""
+        """Start a save and return; the tensors may change after `before_update`. `own` is state of this rank only."""
         self._read_replies()
         is_changed = self._plan is None or make_key(tensors) != self._plan.key
         is_changed_anywhere, last_failed_save = self._group.maximum([int(is_changed), self._last_failed_save])
@@ -94,7 +94,7 @@ class Checkpoints:
             self.wait()
 
     def before_update(self) -> None:
-        """Return when the last save has its copy; to be called before the optimizer changes anything."""
+        """Wait until the last save has copied the tensors; call it before the optimizer changes anything."""
         self._channel.before_update()
 
     @property
@@ -104,7 +104,7 @@ class Checkpoints:
         return self._pending is not None
 
     def poll(self) -> list[SaveEvent]:
-        """Return what happened since the last call; cheap enough for every step."""
+        """Return the events since the last call; cheap enough for every step."""
         self._read_replies()
         events, self._events = self._events, []
         return events
@@ -138,14 +138,14 @@ class Checkpoints:
         return state
 
     def read_own(self, checkpoint: GoodCheckpoint) -> dict[str, Any] | None:
-        """Return what this rank saved for itself, or None if the number of ranks has changed since."""
+        """Return the state of this rank only, or None if the number of ranks has changed since the save."""
         if checkpoint.world_size != self._group.world_size:
             return None
         own: dict[str, Any] = json.loads((checkpoint.path / folder.own_name(self._group.rank)).read_bytes())
         return own
 
     def load(self, checkpoint: GoodCheckpoint, tensors: Mapping[str, torch.Tensor], partial: bool = False) -> None:
-        """Load into these tensors in place; `partial` allows the checkpoint to have more of them."""
+        """Load into these tensors in place; `partial` allows the checkpoint to contain other tensors too."""
         load_tensors(checkpoint.path, tensors, self._group, partial)
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ class PublishedCheckpoint:
 def list_published(folder: Path) -> list[PublishedCheckpoint]:
     """Return the checkpoints that are complete according to their names, newest first.
 
-    Such a name is given only by a rename after everything is written.
+    A folder is renamed to such a name only after everything in it is written.
     """
     checkpoints = []
     for path in _list_entries(folder):
@@ -38,7 +38,7 @@ def list_published(folder: Path) -> list[PublishedCheckpoint]:
 
 
 def partial_path(folder: Path, step: int, token: str) -> Path:
-    """Return where a save collects its files; its own token keeps the writers of other saves away."""
+    """Return the folder in which a save collects its files; the token keeps it apart from other saves of the step."""
     return folder / f"step-{step:08d}.{token}{PARTIAL}"
 
 
@@ -60,7 +60,7 @@ def remove_leftovers(folder: Path, keep: str = "") -> None:
 
 
 def publish_partial(folder: Path, partial: Path, step: int) -> Path:
-    """Give a finished partial its final name; if that step exists already, one of the two is visible at any time."""
+    """Give a finished save its final name; if the step exists already, one of the two is visible at any time."""
     final = folder / f"step-{step:08d}"
     earlier = [checkpoint for checkpoint in list_published(folder) if checkpoint.step == step]
     if not earlier:
@@ -78,7 +78,7 @@ def publish_partial(folder: Path, partial: Path, step: int) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint. A rename comes first, so that a half-deleted one is never taken for a complete one."""
+    """Remove a checkpoint; it is renamed first, so that a half-deleted one is never taken for a complete one."""
     removed = path.with_name(path.name + REMOVED)
     shutil.rmtree(removed, ignore_errors=True)
     os.rename(path, removed)

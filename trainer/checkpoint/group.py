@@ -1,4 +1,4 @@
-"""How ranks agree about checkpoints: a few collectives on a group of their own. A single process needs no group."""
+"""The collectives by which ranks agree about checkpoints, on a separate group. A single process needs no group."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ checkpoint (rank 0). failed: this save is lost, the last good checkpoint stays. 
 
 
 class SaveAbandoned(Exception):
-    """The save failed without an error of this process; the message says why."""
+    """Raised if a save fails for a reason outside this process, such as another rank; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)

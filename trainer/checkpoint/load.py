@@ -1,4 +1,4 @@
-"""Fills tensors from a checkpoint of any world size and strategy; torch.distributed.checkpoint plans what to read."""
+"""Fill tensors from a checkpoint of any world size and strategy; torch.distributed.checkpoint plans what to read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_NAMED = 3
 
 
 def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGroup, partial: bool) -> None:
-    """Load into these tensors in place; `partial` allows the checkpoint to have more than all ranks together need."""
+    """Load into these tensors in place; `partial` allows the checkpoint to contain tensors that no rank needs."""
     # Start-up: importing these takes a second, and only runs that resume need them.
     from torch.distributed.checkpoint import state_dict_loader  # noqa: PLC0415
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner  # noqa: PLC0415
@@ -47,7 +47,7 @@ def load_tensors(path: Path, tensors: Mapping[str, torch.Tensor], group: RankGro
 def _find_differences(
     index: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], group: RankGroup, partial: bool
 ) -> list[str]:
-    """Return what does not match on any rank, in the same words on all of them."""
+    """Return the differences of all ranks; every rank gets the same list."""
     missing = [name for name in tensors if name not in index]
     present = [(name, tensor) for name, tensor in tensors.items() if name in index]
     different = [text for name, tensor in present if (text := _compare(name, tensor, index[name]))]

@@ -20,7 +20,7 @@ VERSION = 1
 
 
 class DamagedCheckpoint(Exception):
-    """A file of a checkpoint is not what was written; the message names it."""
+    """Raised if a file of a checkpoint is missing or has changed since it was written; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def check_sizes(path: Path, manifest: Manifest) -> list[str]:
-    """Return which files are missing or have another size than was written."""
+    """Return the files that are missing or do not have the size that was written."""
     problems = []
     for name, expected in manifest.files.items():
         try:
@@ -93,7 +93,7 @@ def check_sizes(path: Path, manifest: Manifest) -> list[str]:
 
 
 def check_content(path: Path, manifest: Manifest, share: int, shares: int) -> list[str]:
-    """Return which pieces, among this share of all pieces, have other bytes than were written."""
+    """Return the pieces whose bytes have changed since they were written, among this share of all pieces."""
     pieces = [(name, number) for name, file in sorted(manifest.files.items()) for number in range(len(file.sha256))]
     with ThreadPoolExecutor(THREADS) as threads:
         problems = threads.map(lambda piece: _check_piece(path, manifest, *piece), pieces[share::shares])

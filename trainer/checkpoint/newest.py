@@ -1,4 +1,4 @@
-"""Finds the newest checkpoint in which every byte is as it was written; ranks share the reading and agree."""
+"""Find the newest intact checkpoint; ranks share the work of reading it and agree on the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank writes which part of which tensor where, planned once by torch.distributed.checkpoint and then reused."""
+"""Plan which rank writes which part of each tensor; torch.distributed.checkpoint plans once, later saves reuse it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_key(tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
 def make_plan(tensors: Mapping[str, torch.Tensor], group: RankGroup) -> SavePlan:
     """Plan a save of these tensors.
 
-    A tensor that several ranks hold is written by one of them, so that all ranks write about the same number of bytes.
+    A tensor that several ranks hold is written by one of them, chosen so that all ranks write about equally many bytes.
     """
     # Start-up: importing it takes a second, and the first save comes later.
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner  # noqa: PLC0415
@@ -70,7 +70,7 @@ def make_plan(tensors: Mapping[str, torch.Tensor], group: RankGroup) -> SavePlan
 
 
 def _is_empty_shard(item: Any) -> bool:
-    """Return whether this rank holds nothing of the tensor, as ranks beyond the end of a short dimension do."""
+    """Return whether this rank holds nothing of the tensor, because a dimension is shorter than the number of ranks."""
     return math.prod(item.tensor_data.chunk.sizes) == 0 and math.prod(item.tensor_data.size) > 0
 
 

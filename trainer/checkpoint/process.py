@@ -1,4 +1,4 @@
-"""The trainer's side of its writer process: starts it, hands it saves, and notices when it is gone."""
+"""The trainer's side of its writer process: start it, hand it saves, and detect its death."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class WriterProcess:
-    """A running writer; its results, or the news of its death, go into a queue."""
+    """A running writer process; its results, or a failure if it dies, go into a queue."""
 
     def __init__(self, stage_handle: int, replies: queue.SimpleQueue[dict[str, Any]]) -> None:
         self._replies = replies
@@ -46,7 +46,7 @@ class WriterProcess:
         return self._process.poll() is None
 
     def save(self, job: SaveJob) -> None:
-        """Hand over a save; its result comes through the queue even if the process is gone."""
+        """Hand over a save; its result arrives in the queue even if the process has died."""
         with self._lock:
             self._job = job
             has_ended = self._has_ended
@@ -69,7 +69,7 @@ class WriterProcess:
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None  # noqa: S101 - it was opened above
-        # A process that is gone is noticed by the end of its replies.
+        # The death of the process is detected by the thread that reads its replies.
         with suppress(OSError):
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
@@ -93,7 +93,7 @@ class WriterProcess:
 
 
 def report_failure(job: SaveJob, reason: str, replies: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Report a failed save in place of a writer that cannot: rank 0 waits for a report of every rank."""
+    """Report a failed save on behalf of a writer that cannot; rank 0 waits for a report from every rank."""
     with suppress(OSError):
         job.partial.mkdir(parents=True, exist_ok=True)
         folder.write_file(job.partial / job.failed_name, json.dumps({"reason": reason}).encode())

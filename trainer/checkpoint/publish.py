@@ -1,4 +1,4 @@
-"""Rank 0's part of a save: wait until every rank has written, then make the checkpoint visible by one rename."""
+"""Rank 0's part of a save: wait until every rank has written, then publish the checkpoint by a single rename."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_NAMED_RANKS = 8
 def publish(job: SaveJob, abandoned: set[str]) -> int:
     """Publish the checkpoint once all ranks have written, and return its size in bytes.
 
-    `abandoned` holds the tokens of saves that are not to be waited for any longer.
+    `abandoned` holds the tokens of saves that have failed on another rank and need not be waited for.
     """
     files = _wait_for_ranks(job, abandoned)
     whole = manifest.Manifest(job.step, job.world_size, job.token, job.metric, files)
@@ -47,7 +47,7 @@ def _wait_for_ranks(job: SaveJob, abandoned: set[str]) -> dict[str, manifest.Fil
 
 
 def _collect_reports(job: SaveJob, missing: set[int], files: dict[str, manifest.FileChecksum]) -> None:
-    # NFS clients cache for up to a minute which files a directory lacks; a change of their own makes them look again.
+    # NFS clients cache directory listings for up to a minute; touching the directory makes them read it again.
     os.utime(job.partial)
     for name in os.listdir(job.partial):
         kind, _, rank = name.removesuffix(".json").partition("-")

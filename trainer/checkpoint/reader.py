@@ -1,4 +1,4 @@
-"""Reads what torch.distributed.checkpoint needs from the safetensors files of a checkpoint."""
+"""A reader by which torch.distributed.checkpoint loads tensors from the safetensors files of a checkpoint."""
 
 from __future__ import annotations
 

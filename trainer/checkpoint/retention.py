@@ -1,4 +1,4 @@
-"""Which checkpoints are kept: the newest few, and the best one."""
+"""Decide which checkpoints to keep: the newest few, and the best one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def prune(path: Path, newest: int, keep: int, best: str) -> list[int]:
 
 
 def remove_after(path: Path, step: int) -> None:
-    """Remove the checkpoints of later steps; those that cannot be removed now are tried again by the next save."""
+    """Remove the checkpoints of later steps; the next save retries those that cannot be removed now."""
     for checkpoint in folder.list_published(path):
         if checkpoint.step > step:
             with suppress(OSError):
@@ -44,7 +44,7 @@ def select_removable(metrics: Mapping[int, float | None], newest: int, keep: int
 
 
 def is_higher_better(metric: str) -> bool:
-    """Return whether a metric improves by growing, as an accuracy does, and not by falling, as a loss does."""
+    """Return whether a higher value of the metric is better, as for an accuracy, unlike for a loss."""
     return "accuracy" in metric
 
 

@@ -1,4 +1,4 @@
-"""Writes bytes in memory to a durable file, past the page cache, and hashes them at the same time."""
+"""Write bytes from memory to a durable file, bypassing the page cache, and hash them at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from trainer.checkpoint.manifest import FileChecksum, compute_checksum
 
 BLOCK_BYTES = 8 << 20
-# The page cache would copy every byte and evict training data for it. Direct writes need whole pages.
+# Writes bypass the page cache, which would copy every byte and evict training data. Direct writes need whole pages.
 PAGE_BYTES = 4096
 
 
@@ -39,7 +39,7 @@ def _write(path: Path, image: memoryview) -> None:
 
 
 def _write_direct(path: Path, image: memoryview) -> int:
-    """Return how many bytes were written: none if the filesystem has no direct writes (tmpfs, some network ones)."""
+    """Return the number of bytes written: 0 if the filesystem has no direct writes (tmpfs, some network ones)."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
     except OSError as error:

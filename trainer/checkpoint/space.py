@@ -1,4 +1,4 @@
-"""Checks before the first step that there is space for a checkpoint, on the disk and in memory to stage it."""
+"""Check before the first step that a checkpoint fits on the disk, and into memory while it is staged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_memory(size: int, group: RankGroup) -> None:
 
 
 def compute_checkpoint_size(tensors: Mapping[str, torch.Tensor], group: RankGroup) -> int:
-    """Return the bytes of a checkpoint of these tensors of all ranks; tensors that several ranks hold count once."""
+    """Return the size in bytes of a checkpoint of all ranks' tensors; tensors that several ranks hold count once."""
     sizes_here = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
 
     def add_up(sizes: list[dict[str, int]]) -> list[int]:

@@ -15,8 +15,8 @@ from trainer import host, safetensors_file
 from trainer.checkpoint.plan import SavePlan, ShardPart
 from trainer.checkpoint.space import format_size
 
-# Only the optimizer changes these, so copying them may take until it does. Anything else is copied before `fill`
-# returns: the running means of a batch norm change in the forward pass.
+# Prefixes of tensors that only the optimizer changes, so they can be copied during the next forward and backward pass.
+# All others are copied before `fill` returns: the running means of a batch norm change in the forward pass.
 CHANGED_BY_UPDATE = ("model.", "optim.")
 
 CopyPair = tuple[Any, Any]
@@ -33,7 +33,7 @@ class StagingBuffer:
             # The kernel would hand out the pages anyway, and then kill a process to get them back.
             message = f"{format_size(size)} of memory needed, {format_size(available)} available"
             raise OSError(errno.ENOMEM, message)
-        # It has no name in a filesystem, so it disappears with the last process that holds it, however that ends.
+        # A file without a name disappears with the last process that holds it, even if that process is killed.
         self.handle = os.memfd_create("checkpoint")
         os.posix_fallocate(self.handle, 0, size)
         self._bytes = mmap.mmap(self.handle, size)
@@ -46,7 +46,7 @@ class StagingBuffer:
         self._thread = threading.Thread()
 
     def fill(self, plan: SavePlan, tensors: Mapping[str, torch.Tensor], on_filled: Callable[[str], None]) -> None:
-        """Start to copy; another thread calls `on_filled` at the end, with an error message or an empty string."""
+        """Start copying; a thread calls `on_filled` when it is done, with an error message or an empty string."""
         self._bytes[: len(plan.head)] = plan.head
         plan.planner.set_up_planner(dict(tensors), is_coordinator=False)
         later: list[CopyPair] = []
@@ -64,7 +64,7 @@ class StagingBuffer:
         self._thread.start()
 
     def before_update(self) -> None:
-        """Return when the update may change the tensors. A GPU waits in its own queue while the host continues."""
+        """Wait until the update may change the tensors; a GPU waits in its stream while the host continues."""
         self._host_copied.wait()
         if self._device_copied is not None:
             torch.cuda.current_stream().wait_event(self._device_copied)
@@ -82,7 +82,7 @@ class StagingBuffer:
         return self._image[part.start : part.end].view(dtype).view(part.shape)
 
     def _copy_from_device(self, pairs: list[CopyPair], later: list[CopyPair]) -> Any:
-        """Start the copies in a stream next to the one of the training; return the event after the last of them."""
+        """Start the copies in a stream of their own, parallel to training; return the event after the last of them."""
         devices = {source.device for _, source in pairs if source.device.type == "cuda"}
         if not devices:
             return None
@@ -116,7 +116,7 @@ def _copy(pairs: list[CopyPair]) -> None:
 
 
 def _pin(image: Any) -> bool:
-    """Return whether the memory could be pinned; copies from a GPU into other memory block its work."""
+    """Pin the memory and return whether that worked; copies from a GPU into pageable memory block its work."""
     return int(torch.cuda.cudart().cudaHostRegister(image.data_ptr(), image.numel(), 0)) == 0
 
 

@@ -59,7 +59,7 @@ def save(job: SaveJob, image: memoryview, abandoned: set[str]) -> dict[str, Any]
 
 
 def _clean_up(job: SaveJob, reason: str) -> None:
-    """Remove what was written of a failed save; rank 0, which waits for the others, removes all of it."""
+    """Remove this rank's files of a failed save; rank 0, which waits for the others, removes the whole save."""
     if job.rank == 0:
         with suppress(OSError):
             folder.remove_leftovers(job.folder)
@@ -92,7 +92,7 @@ def _listen(jobs: queue.SimpleQueue[dict[str, Any]], abandoned: set[str]) -> Non
             abandoned.add(message["abandon"])
         else:
             jobs.put(message)
-    # The trainer is gone. Its successor finds the last published checkpoint, and nothing may change while it reads.
+    # The trainer has ended. The next one loads the last published checkpoint, and nothing may change while it reads.
     os._exit(0)
 
 

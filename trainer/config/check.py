@@ -1,4 +1,4 @@
-"""Rules that combine several settings, or settings and the number of ranks; messages name the conflicting values."""
+"""Rules that several settings, or settings and the number of ranks, must satisfy together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_world(config: Config, world_size: int, local_size: int) -> list[Config
     """Return the problems that keep the run from starting on `world_size` ranks, `local_size` of them on each node."""
     parallel = config.parallel
     if parallel.strategy == "auto":
-        # The strategy that is chosen later affects how ranks share the model, not how many share the batch.
+        # Whichever strategy is chosen later, the number of ranks that share the batch is the same.
         parallel = replace(parallel, strategy="hsdp" if parallel.shard else "ddp")
     try:
         dp_size = resolve_layout(parallel, world_size, local_size).dp_size

@@ -1,4 +1,4 @@
-"""Images in one folder per class; random crops and flips depend on nothing but seed, epoch and sample.
+"""Images in one folder per class; random crops and flips depend only on seed, epoch and sample.
 
 Files in .npy and .ppm format are decoded here, all others by Pillow.
 """

@@ -46,7 +46,7 @@ def write(folder: Path, index: Index) -> None:
 
 
 def read(folder: Path) -> Index:
-    """Return the index of a folder, or raise a ConfigError that says why there is none."""
+    """Return the index of a folder, or raise a ConfigError that says why it cannot be read."""
     if not folder.is_dir():
         raise _error(f"there is no folder {folder}", f"make it: python -m trainer prepare INPUT... --out {folder}")
     path = folder / NAME
@@ -56,7 +56,7 @@ def read(folder: Path) -> Index:
         return _parse(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError) as error:
         fix = "prepare the folder again, or use the version of muster that made it"
-        raise _error(f"{path} is not an index of token shards of version {VERSION} ({error})", fix) from error
+        raise _error(f"{path} is not a valid index of token shards, version {VERSION} ({error})", fix) from error
 
 
 def write_durably(path: Path, text: str) -> None:

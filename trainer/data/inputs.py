@@ -1,4 +1,4 @@
-"""The text to prepare: which files, and how they are cut into the parts that become one shard each."""
+"""The text to prepare: find the files, and cut them into parts that become one shard each."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ _TEXT_SUFFIXES = frozenset(
     {".txt", ".md", ".rst", ".py", ".jsonl", ".ndjson", ".json", ".csv", ".html", ".tex", ".c", ".h", ".cpp", ".rs"}
 )
 _JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
-# What a tokenizer gets at once; longer documents are cut after a line.
+# Text per call of the tokenizer; longer documents are cut at the end of a line.
 _BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of text; name, size and time together tell whether it is unchanged."""
+    """A file of text; a different name, size or modification time means that it has changed."""
 
     path: str
     name: str
-    """Path relative to the input folder, which does not change if the folder moves."""
+    """Path relative to the input folder, so that moving the folder changes nothing."""
     size: int
     changed_ns: int
 
 
 @dataclass(frozen=True)
 class FileRange:
-    """Bytes [start, end) of a file, cut after a line."""
+    """Bytes [start, end) of a file, cut at the end of a line."""
 
     path: str
     start: int
     end: int
     last: bool
-    """The range reaches the end of the file."""
+    """Whether the range reaches the end of the file."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class TextPiece:
 
     text: bytes
     size: int
-    """Bytes of input that were read for it."""
+    """Bytes of input that it was read from."""
     ends: bool
-    """A document ends after it."""
+    """Whether a document ends after it."""
 
 
 def find_files(inputs: Sequence[str]) -> list[TextFile]:
     """Return all text files of the inputs, sorted by name within each folder.
 
-    Empty files are left out and, in folders, binary and hidden ones.
+    Empty files are left out; in folders, binary and hidden files are left out too.
     """
     problems = [
         ConfigProblem("INPUT", f"there is no file or folder {path}", "check the name")
@@ -71,7 +71,7 @@ def find_files(inputs: Sequence[str]) -> list[TextFile]:
 def split_files(files: Iterable[TextFile], target: int) -> list[tuple[FileRange, ...]]:
     """Cut the files into parts of about `target` bytes.
 
-    The cuts do not depend on the number of workers, so any number of them makes the same shards.
+    The cuts do not depend on the number of workers, so the shards do not either.
     """
     parts: list[tuple[FileRange, ...]] = []
     part: list[FileRange] = []

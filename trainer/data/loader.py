@@ -18,7 +18,7 @@ from trainer.config.errors import ConfigError, ConfigProblem
 from trainer.data.order import Ids, sample_ids, share_batch
 from trainer.data.source import Arrays, Source
 
-# A read from a dead file server may never return; the run must be able to end even so.
+# A read from a dead file server may never return, and the run must be able to end anyway.
 _JOIN_TIMEOUT_S = 5.0
 
 
@@ -61,7 +61,7 @@ class Loader:
         if workers:
             # Each thread makes a whole batch, so fewer batches than threads would leave some idle.
             self._prefetcher = _Prefetcher(self._factory.make, position, batch_size, workers, max(ahead, workers))
-            # Runs at exit too: a thread that is inside torch when the interpreter ends would crash the process.
+            # The finalizer also runs at exit: a thread inside torch would crash the process when the interpreter ends.
             weakref.finalize(self, self._prefetcher.close)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -100,7 +100,7 @@ class _CopiedBatch:
 
 
 class _BatchFactory:
-    """Makes the batch at any position."""
+    """A maker of batches, at any position."""
 
     def __init__(self, source: Source, seed: int, batch_size: int, part: slice, device: torch.device) -> None:
         self._source = source
@@ -125,7 +125,7 @@ class _BatchFactory:
             return _CopiedBatch(Batch(copies, ids, after), self._stream.record_event())
 
     def _fetch(self, ids: Ids, first: int) -> Arrays:
-        """Fetch the samples with one call per epoch that the positions from `first` on touch."""
+        """Fetch the samples from position `first` on, with one call per epoch."""
         length = self._source.length
         cuts = range(length - first % length, len(ids), length)
         parts = [

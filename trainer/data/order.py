@@ -1,4 +1,4 @@
-"""The order of samples: a pure function of seed and position, independent of the world size, that stores no list."""
+"""The order of samples: a function of seed and position only. It needs no list and no knowledge of the world size."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _permute(positions: Ids, length: int, key: int) -> Ids:
 
 
 def _apply_network(values: Uint64s, rows: int, columns: int, key: int) -> Uint64s:
-    """Shift in each round one coordinate of a rows x columns grid by a hash of the other, which is invertible."""
+    """Shift, in each round, one coordinate of a rows x columns grid by a hash of the other; this is invertible."""
     row, column = np.divmod(values, np.uint64(columns))
     for number in range(_ROUNDS):
         if number % 2:

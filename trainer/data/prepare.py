@@ -23,7 +23,7 @@ from trainer.data.tokenizer import Tokenizer, load_tokenizer
 from trainer.data.workers import FinishedTask, WorkerSettings, run_tasks
 
 JOB_FILE = "job.json"
-# Text that is tokenized first to estimate how many bytes make a token.
+# Amount of text that is tokenized first, to estimate the bytes per token.
 _ESTIMATE_BYTES = 1 << 20
 
 
@@ -116,7 +116,7 @@ def _print_summary(contents: Index, reused: int, folder: Path) -> None:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Keep other runs out of the folder: two at once would overwrite each other's files."""
+    """Lock the folder: two runs at once would overwrite each other's files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
@@ -143,7 +143,7 @@ def _describe_job(options: argparse.Namespace, tokenizer: Tokenizer, files: list
 
 
 def _check_job(folder: Path, job: dict[str, Any]) -> None:
-    """Refuse a folder with shards of another job: they are neither mixed with these nor overwritten."""
+    """Raise a ConfigError if the folder contains shards of another job, so that they are not mixed or overwritten."""
     path = folder / JOB_FILE
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))

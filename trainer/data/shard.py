@@ -1,4 +1,4 @@
-"""One shard of tokens: written from its part of the text, or recognised as already complete."""
+"""Write a shard of tokens from its part of the text, or recognise that it is already complete."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def write_shard(
 ) -> Shard:
     """Write a shard under a temporary name, flush it to disk and rename it.
 
-    If the process is killed at any point, there is either a complete shard or none. `report` gets the bytes of input
-    as they are read.
+    If the process is killed at any point, there is either a complete shard or none. `report` is called with the number
+    of input bytes as they are read.
     """
     partial = folder / f"{task.file}.partial"
     dtype = DTYPES[tokenizer.dtype]

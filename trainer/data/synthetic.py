@@ -21,10 +21,10 @@ _RESTART, _SYMBOL, _LABEL, _CENTRE, _NOISE, _OFFSET = range(1, 7)
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token sequences that count in steps of seven through at most 256 tokens, with a random jump every 16 on average.
+    """Sequences that count in steps of seven through at most 256 tokens, with a random jump every 16 tokens on average.
 
-    A model first learns which tokens occur, then which token follows which, so the loss falls early with any
-    vocabulary. The jumps cannot be predicted: the loss stays above about ln(symbols) / 16.
+    A model first learns which tokens occur and then their order, so the loss falls early with any vocabulary. The jumps
+    cannot be predicted, so the loss stays above about ln(symbols) / 16.
     """
 
     length: int

@@ -74,7 +74,7 @@ def _find_eos(fast: Any, folder: Path) -> int | None:
 
 
 def _decode(raw: bytes) -> str:
-    # One byte that is not UTF-8 must not end hours of work, so it becomes the replacement character.
+    # A byte that is not UTF-8 must not end hours of work, so it becomes the replacement character.
     return raw.decode("utf-8", errors="replace")
 
 

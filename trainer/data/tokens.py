@@ -1,4 +1,4 @@
-"""Samples from token shards: windows of memory-mapped files, which are checked before the first is read."""
+"""Samples from token shards: windows of memory-mapped files that are checked when they are opened."""
 
 from __future__ import annotations
 

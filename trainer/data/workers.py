@@ -1,4 +1,4 @@
-"""Worker processes that make shards; a worker that dies is noticed, and none outlives the command."""
+"""Worker processes that make shards; the death of a worker is detected, and no worker outlives the command."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trainer.data.index import Shard
 from trainer.data.shard import ShardTask, find_finished, write_shard
 from trainer.data.tokenizer import load_tokenizer
 
-# Progress is reported in larger steps than pieces of text, because each message costs the reading process time.
+# Bytes between two progress reports: a message per piece of text would take too much time of the main process.
 _REPORT_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What every worker needs to know besides its task."""
+    """The settings that all workers share."""
 
     folder: str
     tokenizer: str
@@ -32,7 +32,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class FinishedTask:
-    """A task and its shard; `reused` if an earlier run had finished it."""
+    """A task and its shard; `reused` means that an earlier run had finished it."""
 
     task: ShardTask
     shard: Shard
@@ -44,12 +44,12 @@ def run_tasks(
 ) -> list[FinishedTask]:
     """Make all shards and return them in the order in which they finished.
 
-    `report` gets the bytes of input as they are processed.
+    `report` is called with the number of input bytes as they are processed.
     """
     waiting = deque(tasks)
     team: list[_Worker] = []
     finished: list[FinishedTask] = []
-    # Starting the first process would start this one too, and allow interrupts while doing so.
+    # The first worker would start the resource tracker, which unblocks interrupts, so it is started before.
     resource_tracker.ensure_running()
     try:
         for _ in range(min(workers, len(waiting))):
@@ -73,7 +73,7 @@ def run_tasks(
 
 @contextmanager
 def _delay_interrupt() -> Iterator[None]:
-    """Deliver an interrupt at the end of the block: nobody would stop a process that is only half started."""
+    """Delay an interrupt to the end of the block; it would leave a half-started process that nothing stops."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -85,7 +85,7 @@ class _Worker:
     """A worker process and its current task."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        # A spawned process holds only its own end of the pipe, so it reads an end of file when this process is killed.
+        # A spawned process inherits only its own end of the pipe, so it sees an end of file if this process is killed.
         context = get_context("spawn")
         self.pipe, child_pipe = context.Pipe()
         self.task: ShardTask | None = None
@@ -150,7 +150,7 @@ def _work(pipe: Connection[Any, Any], settings: WorkerSettings) -> None:
 
 
 class _Counter:
-    """Counts processed bytes and sends them once enough have accumulated."""
+    """A count of processed bytes, sent whenever enough have accumulated."""
 
     def __init__(self, pipe: Connection[Any, Any]) -> None:
         self._pipe = pipe

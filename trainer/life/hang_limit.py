@@ -1,4 +1,4 @@
-"""How long a rank may make no progress before it counts as hung."""
+"""The time that a rank may spend without progress before it counts as hung."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TERM_LIMIT_BEFORE_STEPS_S = 1.0
 
 
 class HangLimit:
-    """The time limit for a step: `hang_s` once there is a first step, or derived from recent steps if that is 0."""
+    """The time limit of a step: `hang_s` from the first step on, or derived from recent steps if `hang_s` is 0."""
 
     def __init__(self, hang_s: float = 0.0) -> None:
         self._hang_s = hang_s
@@ -33,7 +33,7 @@ class HangLimit:
         return len(self._step_times) <= _ENOUGH_STEPS
 
     def add_step(self, seconds: float) -> None:
-        """Take the duration of one more step into account."""
+        """Add the duration of a step."""
         self._step_times.append(seconds)
 
     def limit_s(self) -> float:
@@ -47,8 +47,8 @@ class HangLimit:
     def limit_after_term_s(self) -> float:
         """Return the seconds without progress after which a rank that received SIGTERM gives up.
 
-        torchrun kills it after a while, 30 s by default. A rank without progress for five steps will not make any, and
-        before the first step there is nothing to save.
+        torchrun kills it after a while, 30 s by default. A rank that has made no progress for the time of five steps
+        will not make any, and before the first step there is nothing to save.
         """
         if not self._step_times:
             return _TERM_LIMIT_BEFORE_STEPS_S

@@ -1,4 +1,4 @@
-"""Decides what to do about a loss that is NaN or infinite, or far above the recent ones."""
+"""Decide how to react to a loss that is NaN, infinite, or far above recent losses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from trainer.config.schema import HealthConfig
 
-_MIN_LOSSES = 10  # with fewer, mean and deviation say too little to detect a spike
+_MIN_LOSSES = 10  # with fewer, the mean and the deviation are too uncertain to detect a spike
 # Smallest deviation, relative to the mean: without it, any change of a constant loss would count as a spike.
 _MIN_RELATIVE_DEVIATION = 0.01
 
 
 class Action(Enum):
-    """What the run does after a step."""
+    """The reaction to a step's loss."""
 
     GO = "go"
     WARN = "warn"
@@ -34,10 +34,10 @@ class Verdict:
 
 
 class Health:
-    """Judges the loss of each step; it is the mean over all ranks, so every rank reaches the same verdict."""
+    """A judge of each step's loss, which is the mean over all ranks, so that every rank reaches the same verdict."""
 
     def __init__(self, config: HealthConfig, scaled: bool = False) -> None:
-        """`scaled`: the run uses a loss scale, which finds its value by letting single updates overflow."""
+        """Start without history; `scaled` means that a loss scale is used, which makes an update overflow at times."""
         self._config = config
         self._scaled = scaled
         self._losses: deque[float] = deque(maxlen=config.window)
@@ -45,7 +45,7 @@ class Health:
         self._rollbacks = 0
 
     def judge(self, step: int, loss: float, skipped: bool) -> Verdict:
-        """Return what to do after a step with this loss, whose update was `skipped` or not."""
+        """Return how to react to a step with this loss; `skipped` means that its update was not applied."""
         if skipped or not math.isfinite(loss):
             return self._judge_nonfinite(step, loss)
         self._skips = 0
@@ -55,11 +55,11 @@ class Health:
         return verdict
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint stores. The number of rollbacks is not in it, or a rollback would reset it."""
+        """Return the state for a checkpoint, without the number of rollbacks, which a rollback would reset."""
         return {"losses": list(self._losses), "skips": self._skips}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
         self._losses = deque(state["losses"], maxlen=self._config.window)
         self._skips = state["skips"]
 

@@ -1,4 +1,4 @@
-"""The heartbeats of all ranks, exchanged through the store, and which rank holds up the others."""
+"""Exchange the heartbeats of all ranks through the store, and find the ranks that hold up the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_NAMED_RANKS = 8
 
 @dataclass(frozen=True)
 class Beat:
-    """How far a rank has come."""
+    """The progress of a rank."""
 
     rank: int
     host: str
@@ -32,9 +32,9 @@ class Beat:
 
 
 class BeatBoard:
-    """Where ranks publish their beats.
+    """The keys in the store under which ranks publish their beats.
 
-    It uses its own connection to the store, because other users of the store block theirs for minutes.
+    It has its own connection to the store, because others may be blocked for minutes.
     """
 
     def __init__(self, world: World) -> None:
@@ -67,7 +67,7 @@ class BeatBoard:
 
 
 class SilenceDetector:
-    """Detects ranks whose ticks have stopped: their process or node is gone, or nothing in it runs any more."""
+    """A detector of ranks whose ticks have stopped, because their process or node has died or is stuck."""
 
     def __init__(self) -> None:
         self._last_change: dict[int, tuple[int, float]] = {}
@@ -85,7 +85,7 @@ class SilenceDetector:
 
 
 def explain_hang(beats: Sequence[Beat], silent: Sequence[Beat]) -> str:
-    """Return which ranks hold up the others, as text."""
+    """Return a message that names the ranks that hold up the others."""
     if silent:
         return f"silent, their process or node is gone or stuck: {_name_ranks(silent)}"
     fewest, most = min(beat.count for beat in beats), max(beat.count for beat in beats)

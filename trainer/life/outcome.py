@@ -1,4 +1,4 @@
-"""How a run ended: an exit code for its caller, and a file for the job script, which decides whether to requeue."""
+"""How a run ended: an exit code for its caller, and a file from which the job script decides whether to requeue."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def clear(folder: Path, rank: int) -> None:
 def end(code: Code, reason: str, step: int, folder: Path, rank: int) -> int:
     """Write how the run ended and return the exit status of the process.
 
-    Under a job script, a process whose run has ended exits with 0, because torchrun would restart its workers
-    otherwise. A hang is not an end: restarting is what is needed.
+    Under a job script, a process whose run has ended exits with 0, because torchrun would otherwise restart its
+    workers. A hang is not an end: the workers have to be restarted.
     """
     file = _outcome_file(folder)
-    # A rank that fails alone has to write the file itself: rank 0 only sees that it is gone.
+    # A rank that fails alone has to write the file itself: rank 0 does not know the reason.
     if code is not Code.HANG and (rank == 0 or (code in (Code.BROKEN, Code.BAD_INPUT) and not file.exists())):
         _write(file, RunOutcome(code.name.lower(), reason, step, time.time()))
     return 0 if FILE_VARIABLE in os.environ and code is not Code.HANG else int(code)
 
 
 def end_after_stop(reason: StopReason, note: str, step: int, folder: Path, rank: int) -> int:
-    """Write how a run ended that obeyed a stop request, and return the exit status of the process.
+    """Write the outcome of a run that obeyed a stop request, and return the exit status of the process.
 
-    torchrun also sends SIGTERM when it restarts its workers, because of a lost rank or a new node; the new workers must
-    then continue. So under a job script, that signal alone decides nothing. If Slurm sent it, torchrun ends by itself.
+    torchrun also sends SIGTERM when it restarts its workers because of a lost rank or a new node, and then the new
+    workers must continue. So under a job script, SIGTERM alone decides nothing. If Slurm sent it, torchrun ends too.
     """
     if reason is StopReason.TERMINATED and FILE_VARIABLE in os.environ:
         if rank == 0:

@@ -1,4 +1,4 @@
-"""Requests to stop a run: signals, a stop file, the job's time limit. They are recorded here and obeyed elsewhere."""
+"""Record requests to stop a run: signals, a stop file, the job's time limit. The step loop obeys them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MIN_MARGIN_S = 60.0
 
 
 class StopReason(IntEnum):
-    """Why a run has to stop.
+    """The reason why a run has to stop.
 
-    Ordered, so that ranks can agree on the largest: a person's wish outweighs a machine's announcement, and a specific
-    reason outweighs a bare signal.
+    Reasons are ordered, so that ranks can agree on the largest: a person's request outweighs one of the cluster, and a
+    specific reason outweighs a bare signal.
     """
 
     TERMINATED = 1
@@ -34,7 +34,7 @@ class StopReason(IntEnum):
 
     @property
     def requeue(self) -> bool:
-        """Whether the run should continue later without anybody requesting it."""
+        """Whether the run should be requeued and continue without anybody's request."""
         return self < StopReason.REQUESTED
 
     @property
@@ -60,7 +60,7 @@ _TEXT = {
 
 _SIGNALS = {
     signal.SIGTERM: StopReason.TERMINATED,
-    # NCCL and some clusters reserve one of these two, so both mean the same.
+    # Some libraries and clusters reserve one of these two, so both are accepted.
     signal.SIGUSR1: StopReason.WARNED,
     signal.SIGUSR2: StopReason.WARNED,
     signal.SIGINT: StopReason.REQUESTED,
@@ -68,18 +68,18 @@ _SIGNALS = {
 
 
 class StopListener:
-    """Records stop requests without acting on them: a save inside a signal handler would see half a step.
+    """A recorder of stop requests that does not act on them: a save inside a signal handler would save half a step.
 
-    Python runs signal handlers between two instructions of the main thread, which may be inside a collective for
-    minutes. So the number of the signal also goes through a socket to a thread. Only rank 0 reads the stop file and the
-    clock, so that a shared filesystem has one reader; the vote informs the other ranks.
+    Python runs signal handlers only in the main thread, which may be inside a collective for minutes. So the signal's
+    number also goes through a socket to a thread. Only rank 0 reads the stop file and the clock, so that a shared
+    filesystem has a single reader; the vote informs the other ranks.
     """
 
     def __init__(self, folder: Path, rank: int, margin_s: float = 0.0) -> None:
         """`margin_s` is how long before the time limit to stop; 0 derives it from the times of saves and steps."""
         self.file = folder / "stop"
         self.note = ""
-        """What the stop file says, if there is one."""
+        """The text of the stop file, if there is one."""
         self._is_first = rank == 0
         self._margin_s = margin_s
         self._is_margin_fixed = margin_s > 0
@@ -112,16 +112,16 @@ class StopListener:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether SIGTERM has arrived, whatever the reason is: the process is about to be killed."""
+        """Whether SIGTERM has arrived, even if another reason is stronger: the process is about to be killed."""
         return self._is_terminated
 
     def set_pace(self, save_s: float, step_s: float) -> None:
-        """Update how long a save and a step take, which determines how early before the time limit to stop."""
+        """Update the duration of a save and of a step, from which the margin before the time limit is derived."""
         if not self._is_margin_fixed:
             self._margin_s = compute_margin_s(save_s, step_s)
 
     def close(self) -> None:
-        """Restore the signal handlers, and delete a stop file that was obeyed, or the next start would obey it too."""
+        """Restore the signal handlers; delete a stop file that was obeyed, so that the next start does not obey it."""
         if self._old_handlers:
             signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old_handlers.items():
@@ -136,8 +136,8 @@ class StopListener:
         self._record(_SIGNALS[signal.Signals(number)])
         if number != signal.SIGINT:
             return
-        # A second interrupt means that the person does not want to wait for the save. torchrun forwards what the
-        # terminal has already sent to every process, so two interrupts within a second count as one.
+        # A second interrupt means that the user does not want to wait for the save. The terminal sends an interrupt to
+        # every process and torchrun forwards it again, so two interrupts within a second count as one.
         if self._interrupted_at and time.monotonic() - self._interrupted_at > _SAME_INTERRUPT_S:
             raise KeyboardInterrupt
         self._interrupted_at = self._interrupted_at or time.monotonic()
@@ -177,13 +177,14 @@ class StopListener:
 def compute_margin_s(save_s: float, step_s: float) -> float:
     """Return how many seconds before the time limit to stop.
 
-    Two saves, because a shared filesystem is slow when all jobs stop at once, and three steps for the vote.
+    This allows for two saves, because a shared filesystem is slow when all jobs stop at once, and for three steps until
+    all ranks have voted.
     """
     return max(_MIN_MARGIN_S, 2 * save_s + 3 * step_s + 30)
 
 
 def compute_stop_time(begin: float, end: float, margin_s: float) -> float:
-    """Return when a job that runs from `begin` to `end` has to stop; the margin is at most half of the job."""
+    """Return the time at which a job from `begin` to `end` has to stop; the margin is at most half of the job."""
     return end - min(margin_s, (end - begin) / 2)
 
 

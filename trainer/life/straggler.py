@@ -1,4 +1,4 @@
-"""Detects ranks that are slower than the others, from the time each one works without waiting."""
+"""Detect ranks that are slower than the others, from the time that each one works without waiting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Straggler:
 
 
 class StragglerDetector:
-    """Reports ranks that are slow for several windows of steps in a row: a slow step or a slow window is noise."""
+    """A detector of ranks that are slow for several windows of steps in a row; a single slow window is noise."""
 
     def __init__(self, hosts: Sequence[str], factor: float, window: int = 10, windows: int = 3) -> None:
         self._hosts = hosts
@@ -35,7 +35,7 @@ class StragglerDetector:
         self._slow_windows: dict[int, int] = {}  # by rank, the number of slow windows in a row
 
     def observe(self, work_s: Sequence[float]) -> list[Straggler]:
-        """Add the times of all ranks in one step; return the ranks that have been slow for long enough just now."""
+        """Add the times of all ranks in a step; return the ranks that have just been slow for enough windows."""
         self._steps.append(work_s)
         if len(self._steps) < self._window:
             return []
@@ -48,7 +48,7 @@ class StragglerDetector:
 def find_stragglers(work_s: Sequence[float], hosts: Sequence[str], factor: float) -> list[Straggler]:
     """Return the ranks that take more than `factor` times the median and delay the others.
 
-    If one rank is far behind, another that takes only a little more than the median delays nobody.
+    If one rank is far slower, another rank that is only a little slower than the median delays nobody.
     """
     middle = median(work_s)
     if middle <= 0:

@@ -16,18 +16,18 @@ _FLAGS = 2
 
 @dataclass(frozen=True)
 class Ballot:
-    """What one rank reports about a step."""
+    """The report of one rank about a step."""
 
     stop: StopReason | None = None
     busy: bool = False
-    """A checkpoint is still being written."""
+    """Whether a checkpoint is still being written."""
     work_s: float = 0.0
     """Seconds this rank worked in the step, without waiting for others."""
 
 
 @dataclass(frozen=True)
 class VoteResult:
-    """What all ranks reported about a step: the strongest stop reason, whether any is busy, and the time of each."""
+    """The combined reports about a step: the strongest stop reason, whether any rank is busy, and the rank times."""
 
     stop: StopReason | None
     busy: bool
@@ -46,7 +46,7 @@ class Vote:
         self._work: Any = None
 
     def exchange(self, ballot: Ballot) -> VoteResult | None:
-        """Start the vote of this step and return the result of the step before; None in the first step."""
+        """Start the vote of this step and return the result of the previous one; None in the first step."""
         previous = self.drain()
         tensor = torch.zeros(_FLAGS + self._world.size, dtype=torch.float64)
         tensor[0], tensor[1] = float(ballot.stop or 0), float(ballot.busy)

@@ -1,4 +1,4 @@
-"""Ends a rank that makes no progress, after writing its stacks and which rank holds up the others."""
+"""End a rank that makes no progress, after writing its stacks and the names of the ranks that hold up the others."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from trainer.life.outcome import Code
 from trainer.world import World
 
 _TICK_S = 1.0
-# A rank that does not tick has lost its node or its process: even a busy interpreter lets the thread tick.
+# After this time without a tick, a rank counts as dead or stuck: even a busy interpreter lets the thread tick.
 _SILENT_S = 15.0
 # Silence of other ranks is checked only while this rank makes no progress itself, and not before the first step: a
 # compiler may hold the interpreter's lock for a long time.
 _STALLED_S = 5.0
-# Time for the other ranks to see an alarm and write their stacks, and then to read how far the others have come.
+# Time for the other ranks to see an alarm and write their stacks, and then to read the beats of all ranks.
 _GATHER_S = 4.0
 _LINGER_S = 2.0
-# The timer fires only after the thread has had its chance.
+# The timer fires late enough for the thread to act first.
 _TIMER_DELAY_S = 2 * (_TICK_S + _GATHER_S + _LINGER_S)
 _TIMER_DELAY_ALONE_S = 3 * _TICK_S
 _WRITE_TIMEOUT_S = 60.0
@@ -36,11 +36,11 @@ _STDERR = 2
 
 
 class Watchdog:
-    """Expects a call of `beat` in every step and phase.
+    """A watchdog that expects a call of `beat` in every step and phase.
 
-    It has two detectors, because each has a blind spot: a thread, which knows the other ranks and writes files, but
-    cannot run while something holds the interpreter's lock; and a timer in C, which needs no lock, but only prints the
-    stacks to stderr and ends the process.
+    It has two detectors, because each has a blind spot. A thread knows the other ranks and writes files, but cannot run
+    while something holds the interpreter's lock. A timer in C needs no lock, but can only print the stacks to stderr
+    and end the process.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Watchdog:
         return self
 
     def beat(self, step: int, phase: str, limit_s: float | None = None) -> None:
-        """Note that this rank begins a phase; `limit_s` is for one that may take longer than a step does."""
+        """Record that this rank begins a phase; `limit_s` is the limit of a phase that may take longer than a step."""
         now = time.monotonic()
         count, last_step, last_phase = self._place
         is_limit_unstable = False
@@ -118,7 +118,7 @@ class Watchdog:
             self._end_hung_rank(reason)
 
     def _exchange_beats(self, board: BeatBoard, now: float, check_silence: bool) -> str:
-        """Publish how far this rank has come; return why it cannot continue with the others, or an empty string."""
+        """Publish this rank's progress; return why the run cannot continue, or an empty string."""
         self._tick += 1
         silent: list[Beat] = []
         try:
@@ -140,7 +140,7 @@ class Watchdog:
         return Beat(self._world.rank, self._world.host, count, step, phase, self._tick)
 
     def _end_hung_rank(self, reason: str) -> None:
-        # This thread runs, so the timer need not cut it short. It is armed anew in case the filesystem hangs too.
+        # This thread runs, so the timer must not interrupt it. It is armed again in case the filesystem hangs too.
         faulthandler.dump_traceback_later(_WRITE_TIMEOUT_S, exit=True, file=_STDERR)
         try:
             self._write_stacks(reason)
@@ -159,9 +159,9 @@ class Watchdog:
         self._write_collectives()
 
     def _report_hang(self, reason: str) -> str:
-        """Raise the alarm and return which ranks hold up the others.
+        """Raise the alarm and return a text that names the ranks that hold up the others.
 
-        Ranks that are alive see the alarm and keep ticking, so a rank that does not tick meanwhile is silent.
+        Ranks that are alive keep ticking after an alarm, so a rank that does not tick is silent.
         """
         if self._board is None:
             return ""
@@ -171,14 +171,14 @@ class Watchdog:
             self._keep_ticking(self._board, _GATHER_S)
             beats = self._board.read_beats()
         except RuntimeError:
-            return "the store is gone, so the state of the other ranks is unknown; "
+            return "the store does not answer, so the state of the other ranks is unknown; "
         silent = [beat for beat in beats if beat.tick == ticks_before[beat.rank] and beat.rank != self._world.rank]
         text = explain_hang(beats, silent)
         if self._world.rank == min(beat.rank for beat in beats if beat not in silent):
             with contextlib.suppress(OSError):
                 (self._folder / "report.txt").write_text(f"{reason}\n{text}\n", encoding="utf-8")
-        # The first rank to exit breaks the collectives of the others, and the store ends with rank 0: all of them must
-        # have read it before.
+        # The first rank to exit breaks the collectives of the others, and the store ends with rank 0, so all ranks must
+        # have read the store before.
         time.sleep(_LINGER_S if self._world.rank else _LINGER_S + _TICK_S)
         return f"{text}; "
 

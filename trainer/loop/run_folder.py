@@ -1,4 +1,4 @@
-"""The folder of a run before the run is accepted: created for it, and restored if the run is rejected."""
+"""Create the folder of a run, and restore its earlier state if the run is rejected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.config.errors import ConfigError, ConfigProblem
 
 
 class RunFolder:
-    """Remembers what was in the folder before this start. Only rank 0 changes anything."""
+    """The folder of a run and its state before this start; only rank 0 changes anything in it."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder = folder
@@ -22,7 +22,7 @@ class RunFolder:
     def create(self) -> None:
         """Create the folder and check that it can be written to.
 
-        Rank 0 does this before it waits for the others, so that it still sees which folders were missing.
+        Rank 0 does this before it joins the others, so that none of them has created a missing folder yet.
         """
         if self._rank:
             return

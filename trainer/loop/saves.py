@@ -21,7 +21,7 @@ _LEAVE_TIMEOUT_S = 300.0
 
 @dataclass(kw_only=True)
 class Saves:
-    """Starts saves, waits for them, reports their results, and rolls back to an earlier one.
+    """The saves of one rank: starts them, waits for them, reports their results, and rolls back to an earlier one.
 
     A save is due (`is_due`), then started (`started_step`), then published or failed (`failed_step`). Every rank goes
     through the same states at the same steps; only `failed_step` may differ, because each rank has its own writer.
@@ -35,7 +35,7 @@ class Saves:
     health: Health
     loader: Loader
     data_identity: dict[str, Any]
-    """What determines the order of samples; stored with each checkpoint to detect changed data on resume."""
+    """Values that determine the order of samples; stored with each checkpoint to detect changed data on resume."""
     started_step: int | None
     """The step of the newest save that was started, or of the checkpoint that was loaded; None before the first."""
     failed_step: int | None = None
@@ -44,7 +44,7 @@ class Saves:
     """Duration of the last published save in seconds, 0 before the first."""
 
     def after_step(self, step: int) -> None:
-        """Mark a save as due where the interval says so, and report saves that have ended since the last step."""
+        """Mark a save as due if the interval has passed, and report saves that have ended since the last step."""
         every = self.config.checkpoint.every
         self.is_due = self.is_due or (every > 0 and step % every == 0)
         self._report()
@@ -53,7 +53,7 @@ class Saves:
         """Start a save of the current step; `loss` decides which checkpoint is the best."""
         self.is_due = False
         self.started_step = self.trainer.step
-        self._suspend_hang_detector("save")  # a synchronous save is waited for
+        self._suspend_hang_detector("save")  # a synchronous save takes its whole time here
         with self.meter.phase("checkpoint"):
             extra = {"position": self.loader.position, "health": self.health.state(), "data": self.data_identity}
             self.trainer.start_save(loss if self.config.checkpoint.best else None, extra)
@@ -83,7 +83,7 @@ class Saves:
             self.recorder.say("there is no checkpoint to roll back to; training continues")
             return
         extra = self.trainer.restore(target)
-        # Later losses were lower; compared with them, the losses that are about to be repeated would look like a spike.
+        # Later losses were lower. Compared with them, the repeated losses after the rollback would look like a spike.
         self.health.load_state(extra["health"])
         checkpoints.remove_after(target.step)
         self.is_due = False

@@ -47,8 +47,8 @@ _OUT_OF_MEMORY_FIX = "use a smaller batch.micro, parallel.recompute=full, or mor
 class Session:
     """One process of a run.
 
-    A run is accepted once nothing is left that a person would have to fix. An error before that leaves no trace in the
-    run's folder; an error after it is recorded there as the end of the run.
+    A run is accepted once all checks of its settings and files have passed. An error before that leaves no trace in the
+    run's folder; a later error is recorded there as the end of the run.
     """
 
     def __init__(self, config: Config, began: float) -> None:
@@ -74,7 +74,7 @@ class Session:
                 run_folder.restore()
                 raise
             status = self._conclude(End(Code.BAD_INPUT, "; ".join(str(error).splitlines())))
-            # A save that is under way is good. The other ranks are not waited for: they are stuck in a collective.
+            # A save under way is worth finishing. Waiting for the other ranks is not: they are stuck in a collective.
             self._trainer.checkpoints.close()
             return status
 
@@ -102,7 +102,7 @@ class Session:
         return world
 
     def _train(self, source: Source, world: World, stop: StopListener) -> int:
-        # All ranks check together: if only some can write to the folder, all of them leave and rank 0 names those.
+        # All ranks check together: if some cannot write to the folder, all of them exit and rank 0 names those.
         space.check_disk(self._folder, 0, RankGroup(world.rank, world.size, world.group))
         resolved = resolve_auto(self._config, world, source, self._folder)
         self._config = config = resolved.config
@@ -143,7 +143,7 @@ class Session:
                 )
                 end = steps.run()
             status = self._conclude(end)
-            # Not after an error: the other ranks are stuck in a collective, and closing would wait for them.
+            # After an error the trainer is not closed: closing would wait for ranks that are stuck in a collective.
             trainer.close()
             return status
 
@@ -170,7 +170,7 @@ class Session:
         extra = trainer.restore(checkpoint)
         health.load_state(extra["health"])
         if extra["data"] != data_identity:
-            # This may be intended. The position then counts in another order, so samples are repeated or left out.
+            # This may be intended, but the samples are now in another order, so some are repeated or left out.
             self._recorder.say(f"DATA CHANGED since the checkpoint: {extra['data']} then, {data_identity} now")
             self._recorder.event("data_changed", before=str(extra["data"]), now=str(data_identity))
         self._recorder.event("loaded", step=trainer.step, written_by=checkpoint.world_size)
@@ -180,7 +180,7 @@ class Session:
         return int(extra["position"])
 
     def _accept(self, trainer: Trainer, resolved: ResolvedSettings) -> None:
-        """Take over the folder: forget how an earlier start ended, write and print the settings."""
+        """Take over the folder: delete the outcome of an earlier start, write and print the settings."""
         self._is_accepted = True
         outcome.clear(self._folder, self._rank)
         self._recorder.resume(trainer.step, trainer.world.size)
@@ -212,7 +212,7 @@ class Session:
     def _conclude(self, end: End) -> int:
         """Record how the run ended and return the exit status.
 
-        Called before the ranks part, so that a rank that dies while leaving does not change the result.
+        This is called before the ranks leave the process group, so that a rank that dies while leaving changes nothing.
         """
         step = 0 if self._trainer is None else self._trainer.step
         self._recorder.event("ended", outcome=end.code.name.lower(), reason=end.reason, step=step)
@@ -228,7 +228,7 @@ def _flops_per_sample(config: Config) -> float:
 
 
 def _attempt() -> str:
-    """Return which start of the job and which start of its ranks this is, as "job.ranks"."""
+    """Return how often Slurm has restarted the job and torchrun the ranks, as "job.ranks"."""
     return f"{os.environ.get('SLURM_RESTART_COUNT', '0')}.{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 

@@ -1,4 +1,4 @@
-"""The step loop of a run: one batch, one optimizer step, one vote, and what their results lead to."""
+"""The step loop of a run: a batch, an optimizer step, a vote, and the reaction to their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.metrics.recorder import Recorder
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended: its exit code, the reason in words, and the stop request that led to it, if any."""
+    """The end of a run: its exit code, the reason as text, and the stop request that led to it, if any."""
 
     code: Code
     reason: str
@@ -31,13 +31,13 @@ class End:
 
     @classmethod
     def after_stop(cls, stop: StopReason, note: str) -> End:
-        """Return the end of a run that obeyed a stop request; `note` is what the stop file says, if anything."""
+        """Return the end of a run that obeyed a stop request; `note` is the text of the stop file, if any."""
         return cls(Code.REQUEUE if stop.requeue else Code.STOPPED, note or stop.text, stop)
 
 
 @dataclass(kw_only=True)
 class StepLoop:
-    """Trains until the last step, a stop request, or a loss that ends the run."""
+    """The loop that trains until the last step, a stop request, or a loss that ends the run."""
 
     config: Config
     trainer: Trainer
@@ -100,16 +100,16 @@ class StepLoop:
         try:
             return next(self.loader)
         except ConfigError as error:
-            # Rank 0 reports errors that all ranks see. Only this rank has read its samples, so it reports its own.
+            # Rank 0 prints its own error later. Another rank prints here, because only it has read its samples.
             world = self.trainer.world
             if world.rank:
                 print(f"trainer: rank {world.rank} on {world.host}: {error}", file=sys.stderr, flush=True)
             raise
 
     def _react(self, readings: list[Reading], agreed: VoteResult | None) -> End | None:
-        """Act on the readings and the vote of the step before, and return how the run ends if it does.
+        """Act on the readings and the vote of the previous step; return the end of the run, or None to continue.
 
-        All ranks have the same readings and votes, so all of them act alike without asking each other.
+        All ranks have the same readings and votes, so all of them act alike without communicating.
         """
         for reading in readings:
             self._loss = reading.values["loss"]

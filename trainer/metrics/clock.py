@@ -1,4 +1,4 @@
-"""StepTimes the time of each step into data, compute, exposed communication, checkpoint and other; the parts add up."""
+"""Split the time of each step into data, compute, exposed communication, checkpoint and other; the parts add up."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class StepTimes:
     checkpoint: float
     other: float
     source: str
-    """Where the communication figure comes from."""
+    """The profile that the communication time is derived from."""
 
     @property
     def own(self) -> float:
-        """The time without waiting for other ranks, which shows how fast this rank itself is."""
+        """The time without waiting for other ranks: a measure of this rank's own speed."""
         return self.total - self.communication
 
 
@@ -45,10 +45,10 @@ class _StepMarks:
 
 
 class Clock:
-    """Records when the phase of a step changes; time counts for the innermost phase only.
+    """A clock that records when the phase of a step changes; time counts for the innermost phase only.
 
-    On a CPU a mark is the host's clock. On CUDA it is an event on the compute stream, so that a phase costs what it
-    costs the GPU: a wait for data that the GPU does not notice counts as nothing. Events are read one step late.
+    On a CPU a mark is a time of the host's clock. On CUDA it is an event on the compute stream, so that a phase is
+    measured in GPU time: a wait for data that overlaps with GPU work counts as nothing. Events are read one step late.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -80,7 +80,7 @@ class Clock:
         self._current = _StepMarks(0, [last], [self._stack[-1]])
 
     def restart(self) -> None:
-        """Count the time until the next phase, such as a load or a rollback, to no step."""
+        """Leave the time until the next phase, such as that of a rollback, out of all steps."""
         self._current = None
 
     def set_exposed_share(self, share: float, step: int) -> None:
@@ -89,7 +89,7 @@ class Clock:
         self._source = f"profile of step {step}"
 
     def take(self) -> list[StepTimes]:
-        """Return every finished step but the newest, whose events may still be pending."""
+        """Return every finished step except the newest, whose events may still be pending."""
         return self._read(leave=1)
 
     def drain(self) -> list[StepTimes]:

@@ -1,4 +1,4 @@
-"""Summarise the communication of a profiled step by collective and group, overlapped or exposed."""
+"""Summarise the communication of a profiled step by collective and group, and how much of it compute does not hide."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Traffic:
     group: str
     count: int = 0
     mb: float = 0.0
-    """Whole tensors: the larger of input and output of each call."""
+    """Size of the whole tensors: the larger of input and output of each call."""
     ms: float = 0.0
     exposed_ms: float = 0.0
 
@@ -124,8 +124,8 @@ def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
 def _find_waits(compute: Sequence[Interval], ends: Sequence[int], span: Interval) -> list[Interval]:
     """Return the gaps of a host thread that were waits for messages.
 
-    A wait lasts until the last message that ended inside the gap, or so soon after it that its end may have woken the
-    thread. A thread that continues while a message is still in flight was not waiting for it, but running Python.
+    A wait lasts until the end of the last message that ended inside the gap, or so soon after it that it may have woken
+    the thread. A thread that continues while a message is still in flight was not waiting for it, but running Python.
     """
     waits = []
     for start, end in _find_gaps(compute, span):

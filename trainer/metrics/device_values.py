@@ -27,11 +27,11 @@ class _Slot:
 
 
 class DeviceValues:
-    """Values on their way to the host: `put` starts a copy, `take` returns every step but the newest.
+    """Values on their way to the host: `put` starts a copy, `take` returns every step except the newest.
 
-    Call `take` after the next step's work has been queued: it then waits for a step that the device has finished, with
-    more work queued, so the wait costs nothing. The host never runs more than one step ahead. On a CPU the delay is the
-    same, so that decisions based on these values are made at the same step on every device.
+    Call `take` after the next step's work has been queued: the device then has work while the host waits, so the wait
+    costs nothing. The host never runs more than one step ahead. On a CPU the delay is the same, so that decisions based
+    on these values are made at the same step on every device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -48,7 +48,7 @@ class DeviceValues:
         return self._read(leave=1)
 
     def drain(self) -> list[Reading]:
-        """Return all steps, waiting for the newest: at the end, or before a decision that cannot be delayed."""
+        """Return all steps, waiting for the newest; for the end of the run or a decision that cannot be delayed."""
         return self._read(leave=0)
 
     def _copy(self, tensors: list[torch.Tensor]) -> _Slot:

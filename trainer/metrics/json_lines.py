@@ -13,7 +13,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class JsonLines:
-    """Appends lines to a file, each in a single write, after removing an incomplete last line."""
+    """A file to which lines are appended, each in a single write, after removing an incomplete last line."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def drop_after(path: Path, step: int) -> int:
-    """Remove the lines after `step`, from which the run continues and writes them again; return their number."""
+    """Remove the lines after `step`, which a resumed run writes again, and return their number."""
     lines = read_lines(path)
     remaining = [line for line in lines if line.get("step", 0) <= step]
     if len(remaining) < len(lines):

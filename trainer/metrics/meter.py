@@ -19,7 +19,7 @@ from trainer.metrics.utilisation import FORMULA, MatmulRates, Nvml, measure_rate
 
 
 class Meter:
-    """Measures a loop and records a line of metrics every `metrics.every` steps.
+    """The measurements of a loop, recorded as a line of metrics every `metrics.every` steps.
 
     Usage in a loop::
 
@@ -49,8 +49,8 @@ class Meter:
         self._has_measured_rates = False
         self._extra: dict[int, dict[str, float]] = {}
         self._window: list[StepTimes] = []
-        self.step_s = 0.0  # of the last step whose times have been read
-        self.own_s = 0.0  # the same without waiting for other ranks
+        self.step_s = 0.0  # duration of the last step whose times have been read
+        self.own_s = 0.0  # the same, without waiting for other ranks
         self._unit, self._per_sample = throughput_unit(config)
 
     def phase(self, name: Phase) -> Any:
@@ -69,7 +69,7 @@ class Meter:
         return self._report(self.clock.take(), self._values.take())
 
     def flush(self) -> list[Reading]:
-        """Return the newest step too, waiting for it: before the end, a rollback, or an urgent decision."""
+        """Return all readings, waiting for the newest; call it before the end, a rollback, or an urgent decision."""
         return self._report(self.clock.drain(), self._values.drain())
 
     def _report(self, steps: list[StepTimes], readings: list[Reading]) -> list[Reading]:
@@ -113,7 +113,7 @@ class Meter:
 
 
 def throughput_unit(config: Config) -> tuple[str, int]:
-    """Return the unit of throughput and how many of them a sample has."""
+    """Return the unit of throughput and the number of units per sample."""
     if isinstance(config.model, LlamaConfig | Gpt2Config):
         return "tokens", config.data.seq_len or config.model.seq_len
     return ("images" if isinstance(config.model, ResNetConfig) else "samples"), 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PeakRates:
-    """TFLOP/s without sparsity; 0 where the GPU has no such unit."""
+    """Peak rates in TFLOP/s without sparsity; 0 if the GPU does not support the precision."""
 
     half: float
     """bf16 and fp16."""
@@ -46,7 +46,7 @@ PEAKS = {
 
 
 def find_peak(device_name: str, precision: str, tf32: bool) -> float | None:
-    """Return the FLOP/s of the unit that a run of this precision uses, or None for a GPU that is not listed."""
+    """Return the peak FLOP/s of a run with this precision, or None for a GPU that is not listed."""
     for name, peak in PEAKS.items():
         if name in device_name:
             rate = peak.half if precision in ("bf16", "fp16") else peak.tf32 if tf32 and peak.tf32 else peak.fp32

@@ -1,4 +1,4 @@
-"""Profile a step from time to time: which collectives ran, on which group, and what they cost."""
+"""Profile a step from time to time, to record which collectives ran, on which group, and how long they took."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trainer.metrics.communication import Event, Interval, Profile, name_collect
 STEP_EVENT = "trainer::step"
 FlightEntry = dict[str, Any]
 """An entry of torch's flight recorder."""
-# A slow rank can be recognised only when it is known how long each rank waits, so the first profile comes early: once
-# compilers and caches have warmed up. It is counted from the start of the process, because a resumed run knows no more.
+# Slow ranks can be detected only once a profile has shown how long each rank waits, so the first profile comes early,
+# just after compilers and caches have warmed up. It counts steps of this process, because a resumed run has no profile.
 FIRST_PROFILE_AFTER_STEPS = 10
 REPEAT_AFTER_STEPS = 4
 _SHARES_TO_KEEP = 3
@@ -31,10 +31,10 @@ _BYTES_PER_VALUE = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BF
 
 
 class Profiler:
-    """Profiles the steps that are due and passes the results to `done`.
+    """A profiler of the steps that are due, which passes the results to `done`.
 
-    The profiler is started one step early. Starting it takes a different time on each rank, and a rank that is late for
-    a step's first collective because of it would look like one that never waits.
+    torch's profiler is started one step early. Starting it takes a different time on each rank, and a rank that is
+    therefore late for a step's first collective would seem never to wait.
     """
 
     def __init__(self, every: int, device: torch.device, done: Callable[[Profile], None]) -> None:
@@ -57,7 +57,7 @@ class Profiler:
         """Run a step, profiling it if it is due."""
         self._count += 1
         if not self._is_due(step, self._count):
-            self._stop()  # the step that it was started for was skipped
+            self._stop()  # it was started for a step that was skipped
             if self._is_due(step + 1, self._count + 1):
                 self._start()
             yield
@@ -171,7 +171,7 @@ def _profile_device(step: int, raw: Sequence[Any], entries: Sequence[FlightEntry
 
 
 def _match_messages(raw: Sequence[Any], calls: Sequence[Any], entries: Sequence[FlightEntry]) -> list[Event]:
-    """Give each message the group and size of the next entry of the flight recorder with the same kind and size.
+    """Give each message the group and size of the next matching entry of the flight recorder.
 
     gloo implements reduce-scatter with an all-reduce, so the name is taken from the call.
     """
@@ -194,7 +194,7 @@ def _match_messages(raw: Sequence[Any], calls: Sequence[Any], entries: Sequence[
 
 
 def _make_key(name: str, count: int) -> tuple[str, int]:
-    # A kernel of NCCL does not show how much it moves.
+    # The size of a message is not known from its NCCL kernel.
     return (name_collective(name), count if name.startswith("gloo:") else 0)
 
 

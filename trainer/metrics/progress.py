@@ -11,7 +11,7 @@ _THOUSAND = 1000.0
 
 
 class Progress:
-    """Prints progress and messages to a stream."""
+    """The progress line and the messages of a run, printed to a stream."""
 
     def __init__(self, steps: int, stream: TextIO) -> None:
         self._steps = steps

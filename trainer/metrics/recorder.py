@@ -17,7 +17,7 @@ from trainer.metrics.tensorboard import TensorBoard
 
 
 class Recorder:
-    """Writes `metrics/rank-00000.jsonl` on every rank, and `events.jsonl`, `tensorboard/` and progress on rank 0.
+    """A writer of `metrics/rank-00000.jsonl` on every rank, and of events, TensorBoard files and progress on rank 0.
 
     A file is opened when it is first written to, so that events can be recorded before the resume point is known.
     """
@@ -36,7 +36,7 @@ class Recorder:
         self._progress = Progress(config.steps, stream or sys.stdout)
 
     def resume(self, step: int, world_size: int) -> None:
-        """Remove the lines after `step`, from which the run continues, even those of ranks that no longer exist.
+        """Remove the lines after `step`, which the resumed run writes again, even those of ranks that no longer exist.
 
         Events are not removed: they are the history of the run, including lost work.
         """
@@ -74,7 +74,7 @@ class Recorder:
             self._try(self._write_samples, step, ids)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Write an event with its time: started, joined, loaded, first_step, saved, stopped."""
+        """Write an event with its time, such as started, joined, loaded or first_step."""
         if not self._rank:
             self._try(self._write_event, kind, fields)
 
@@ -91,7 +91,7 @@ class Recorder:
             self._events = None
 
     def _try(self, write: Callable[..., None], *arguments: Any) -> None:
-        """Write, but do not end the run if the disk is full; report it once each time the disk fills up."""
+        """Write, but do not end the run if writing fails; print a message for the first failure in a row."""
         try:
             write(*arguments)
         except OSError as error:

@@ -1,6 +1,6 @@
 """Write scalars as TensorBoard event files.
 
-The package is not used, because the format is small and importing the package takes seconds. The format:
+The tensorboard package is not used, because the format is simple and importing the package takes seconds. The format:
 https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto inside records of
 https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
 """
@@ -18,7 +18,7 @@ _SESSION_START = b"\x3a\x02\x08\x01"  # session_log { status: START }
 
 
 class TensorBoard:
-    """An event file of this process; it hides what earlier processes wrote from `first_step` on."""
+    """The event file of this process; it hides the steps from `first_step` on that earlier processes wrote."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)

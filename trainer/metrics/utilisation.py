@@ -34,9 +34,9 @@ class MatmulRates:
 def measure_rates(device: torch.device, precision: str, given_tflops: float) -> MatmulRates | None:
     """Return the peak and the measured matmul rate of this rank.
 
-    Call it once, at the first report and at the same step on every rank: it takes 0.2 s, and ranks that share a CPU
-    also share its rate. Returns None if memory does not suffice to measure and the GPU is not listed: no MFU is better
-    than a wrong one.
+    Call it once, at the same step on every rank: it takes 0.2 s, and ranks that share a CPU must measure at the same
+    time. Return None if there is too little memory to measure and the GPU is not listed: no MFU is better than a wrong
+    one.
     """
     achieved = _measure_matmul(device, precision)
     if given_tflops:
@@ -62,7 +62,7 @@ def read_memory_gb(device: torch.device) -> float:
 
 
 class Nvml:
-    """Readings of this rank's GPU by the driver; empty if nvidia-ml-py, the driver or a GPU is missing."""
+    """The driver's readings of this rank's GPU; empty if nvidia-ml-py, the driver or a GPU is missing."""
 
     def __init__(self, device: torch.device, is_enabled: bool) -> None:
         self._nvml: Any = None

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 IGNORED_TARGET = -100
-"""Target value that the loss leaves out, such as padding."""
+"""Target value that the loss ignores, used for padding for example."""
 
 
 def split_heads(x: torch.Tensor, head_dim: int) -> torch.Tensor:
@@ -29,7 +29,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float = 0
 
 
 def compute_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the cross entropy in fp32, averaged over the targets that are not ignored; 0 if all are."""
+    """Return the cross entropy in fp32, averaged over the targets that are not ignored; 0 if all are ignored."""
     flat = targets.flatten()
     total = F.cross_entropy(outputs.flatten(0, -2).float(), flat, ignore_index=IGNORED_TARGET, reduction="sum")
     return total / (flat != IGNORED_TARGET).sum().clamp(min=1)

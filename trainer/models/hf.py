@@ -19,14 +19,14 @@ from trainer.models.registry import build_model
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# Tables and masks that older files contain although they can be computed.
+# Tables and masks in older files, which the model computes itself.
 COMPUTED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 NAMES_IN_MESSAGE = 4
 OTHER_MODEL_FIX = "use the settings of the model that the weights belong to"
 
 
 def load(folder: Path | str, config: ModelConfig) -> dict[str, torch.Tensor]:
-    """Return every parameter by our name, memory-mapped: bytes are read when they are used."""
+    """Return every parameter under our name for it; files are memory-mapped, so bytes are read when they are used."""
     folder, model = Path(folder), _require_supported(config)
     _check_settings(folder, model)
     readers = _open(folder)
@@ -110,14 +110,14 @@ def _list_differences(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, 
 
 
 def _list_unsupported(theirs: dict[str, Any], config: LlamaConfig | Gpt2Config, folder: Path) -> list[ConfigProblem]:
-    """Return the settings of theirs that our models do not implement: correct weights would give wrong results."""
+    """Return settings that our models do not implement, with which even correct weights would give wrong results."""
     is_llama = isinstance(config, LlamaConfig)
     fixed = dict(hf_names.LLAMA_FIXED if is_llama else hf_names.GPT2_FIXED)
     if is_llama:
         rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
         theirs = {**theirs, "rope_type": rope.get("rope_type", rope.get("type", "default"))}
         fixed |= {"rope_type": "default", "head_dim": config.dim // config.heads}
-    # Files from before 2023 have null for a default, and n_inner as the number that null stands for.
+    # Files from before 2023 have null for a default, and n_inner as a number even if it is the default.
     unsupported = {name: theirs[name] for name, value in fixed.items() if theirs.get(name) not in (None, value)}
     if unsupported.get("n_inner") == 4 * config.dim:
         del unsupported["n_inner"]
@@ -142,7 +142,7 @@ def _open(folder: Path) -> dict[str, safetensors_file.Reader]:
 
 
 def _full_name(name: str, config: LlamaConfig | Gpt2Config) -> str:
-    """Return the name with its prefix, which files of a bare model, such as the published GPT-2, leave out."""
+    """Return the name with its prefix, which some files, such as those of the published GPT-2, leave out."""
     prefix = "model." if isinstance(config, LlamaConfig) else "transformer."
     return name if name.startswith((prefix, "lm_head.")) else prefix + name
 

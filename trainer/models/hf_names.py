@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.config.schema import Gpt2Config, LlamaConfig
 
-# Settings in config.json, and ours.
+# The names of settings in config.json, and our names for them.
 LLAMA_SETTINGS = {
     "vocab_size": "vocab_size",
     "hidden_size": "dim",
@@ -29,7 +29,7 @@ GPT2_SETTINGS = {
     "layer_norm_epsilon": "norm_eps",
     "tie_word_embeddings": "tie_embeddings",
 }
-# Values of settings that a config.json leaves out.
+# The defaults of transformers for settings that a config.json leaves out.
 LLAMA_DEFAULTS: dict[str, Any] = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 GPT2_DEFAULTS: dict[str, Any] = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}
 # Settings that our models support only with this value, which is also the default in config.json.
@@ -65,12 +65,12 @@ GPT2_LAYER = {
 
 @dataclass(frozen=True)
 class TensorMapping:
-    """A tensor of a Hugging Face file and the parameters of ours that it holds, stacked along the outputs."""
+    """A tensor of a Hugging Face file and our parameters that it contains, stacked along the output dimension."""
 
     theirs: str
     ours: tuple[str, ...]
     is_transposed: bool = False
-    """The file has it as (inputs, outputs)."""
+    """Whether the file stores it as (inputs, outputs)."""
 
 
 def map_tensors(config: LlamaConfig | Gpt2Config) -> list[TensorMapping]:

@@ -1,4 +1,4 @@
-"""Initial weights: a pure function of the seed and each parameter's name, independent of how ranks share them."""
+"""Initial weights: they depend only on the seed and each parameter's name, not on how ranks share the model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trainer.parallel.modules import strip_wrappers
 def fill(modules: Iterable[nn.Module], seed: int, device: torch.device | str | None = None) -> None:
     """Draw the initial values of every whole parameter, one at a time, and store this rank's part.
 
-    Values are drawn on the parameter's own device unless `device` is given. A GPU draws other numbers than a CPU, so
-    parameters that are offloaded to the host must be drawn on the GPU to start with the same values.
+    Values are drawn on the parameter's own device unless `device` is given. A GPU and a CPU draw different numbers, so
+    the values of parameters that are offloaded to the host must be drawn on the GPU, too.
     """
     for module in modules:
         for name, parameter in module.named_parameters():
@@ -50,7 +50,7 @@ def _get_local(parameter: Any) -> torch.Tensor:
 
 
 def _slice_local_part(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
-    """Return this rank's slice of a tensor that every rank holds whole; nothing is sent."""
+    """Return this rank's slice of a tensor that every rank holds whole, without communication."""
     if not hasattr(parameter, "to_local"):
         return whole
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # noqa: PLC0415

@@ -84,7 +84,7 @@ class Attention(nn.Module):
         self.k = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
         self.v = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
         self.o = nn.Linear(config.heads * self.head_dim, config.dim, bias=False)
-        # These are buffers rather than arguments: FSDP casts floating-point arguments to bf16, too coarse for an angle.
+        # These are buffers, not arguments: FSDP casts floating-point arguments to bf16, which is too coarse for angles.
         self.register_buffer("cos", torch.empty(0), persistent=False)
         self.register_buffer("sin", torch.empty(0), persistent=False)
 

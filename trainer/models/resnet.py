@@ -17,7 +17,7 @@ STD = (0.229, 0.224, 0.225)
 
 
 class ResNet(nn.Module):
-    """A ResNet classifier; it normalises inputs of bytes (0 to 255) and takes floats as they are."""
+    """A ResNet classifier; it normalises images of bytes (0 to 255) and leaves images of floats unchanged."""
 
     mean: torch.Tensor
     std: torch.Tensor

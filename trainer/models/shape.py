@@ -18,7 +18,7 @@ DEEPEST_BASIC_RESNET = 34
 
 @dataclass(frozen=True)
 class Shape:
-    """The number of weights of a model and what its operations are counted from."""
+    """The number of weights of a model, and the sizes from which its operations are counted."""
 
     params: int
     """Weights that are stored."""
@@ -28,7 +28,7 @@ class Shape:
     Norms and biases are included, as in the published figures that ours are compared with.
     """
     unit: Literal["tokens", "images", "samples"]
-    """What throughput is counted in."""
+    """The unit of throughput."""
     seq_len: int = 0
     layers: int = 0
     dim: int = 0
@@ -64,7 +64,7 @@ def is_bottleneck(config: ResNetConfig) -> bool:
 
 
 def plan_blocks(config: ResNetConfig) -> list[BlockPlan]:
-    """Return the residual blocks in order: each stage but the first halves the image and doubles the channels."""
+    """Return the residual blocks in order; each stage except the first halves the image and doubles the channels."""
     widening = 4 if is_bottleneck(config) else 1
     plan: list[BlockPlan] = []
     inputs = config.width

@@ -1,1 +1,1 @@
-"""Spreading a model over ranks with torch's own means, applied from outside the model."""
+"""Spreading a model over ranks with torch's own parallelism, applied from outside the model."""

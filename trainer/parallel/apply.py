@@ -1,4 +1,4 @@
-"""Builds the engine for a model and a layout; the passes that change the model are listed here, in their order."""
+"""Build the engine for a model and a layout, by passes that change the model in a fixed order."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from trainer.precision import autocast_forward
 def parallelize(model: nn.Module | Factory, recipe: Recipe, mesh: Mesh, fill: Fill | None = None) -> Engine:
     """Spread a model over the ranks of the mesh.
 
-    A factory together with `fill` is built without memory and filled part by part, so the model need not fit on one
-    device. Otherwise the model's own values count, those of rank 0 for all ranks.
+    With a factory and `fill`, the model is built without memory and filled part by part, so it need not fit on one
+    device. Otherwise the model's own values are used, and all ranks get those of rank 0.
     """
     _check_offload(recipe, mesh.device)
     built = build_model(model, mesh.device, fill)
@@ -55,7 +55,7 @@ def _check_offload(recipe: Recipe, device: torch.device) -> None:
 
 
 def _check_names(model: nn.Module, mesh: Mesh) -> None:
-    """Check that a model to be split has parts with the names that pipeline and tensor parallelism go by."""
+    """Check that a model to be split has the modules that pipeline and tensor parallelism look up by name."""
     parts = ("embed", "layers", "norm", "head")
     missing = [name for name in parts if not isinstance(getattr(model, name, None), nn.Module)]
     for axis in ("pipeline", "tensor"):
@@ -83,7 +83,7 @@ def _make_pipeline(model: Any, recipe: Recipe, mesh: Mesh, choices: list[str], f
 
 
 def _apply_passes(model: nn.Module, recipe: Recipe, mesh: Mesh, fill: Fill | None) -> None:
-    """Change a model, or a stage of one, in place, and put its weights where they belong."""
+    """Apply all passes to a model or a pipeline stage, in place, and initialise its weights."""
     for change in PASSES:
         change(model, recipe, mesh)
     if fill is not None:
@@ -104,7 +104,7 @@ def _recompute_blocks(model: nn.Module, recipe: Recipe, _mesh: Mesh) -> None:
 def _compile_blocks(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
     if recipe.compiles_blocks(mesh.layout):
         for block in list_blocks(model):
-            # Only the forward: the hooks that fully_shard adds around it stay outside of the graph.
+            # Only the forward is compiled: the hooks that fully_shard adds around it stay outside of the graph.
             block.forward = torch.compile(block.forward, backend=recipe.compiled.backend)
 
 
@@ -119,6 +119,6 @@ def _place_weights(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
 
 
 Pass = Callable[[nn.Module, Recipe, Mesh], None]
-# Several passes replace the `forward` of a module, so a later one runs around an earlier one: compiled graphs contain
-# the recomputation, and precision and sharding stay outside of them.
+# Several passes wrap the `forward` of a module, so later passes are outside of earlier ones: compiled graphs contain
+# the recomputation, while precision and sharding stay outside of them.
 PASSES: tuple[Pass, ...] = (_split_layers, _recompute_blocks, _compile_blocks, _place_weights)

@@ -17,13 +17,13 @@ from trainer.parallel.engine import Batch, LossFunction, Recipe
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.plain import PlainEngine
 
-# broadcast_buffers has another name after torch 2.11.
+# broadcast_buffers was renamed after torch 2.11.
 _DDP_OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
 _BUFFER_OPTION = "forward_sync_buffers" if "forward_sync_buffers" in _DDP_OPTIONS else "broadcast_buffers"
 
 
 class DdpEngine(PlainEngine):
-    """Every rank runs its share of the batch; gradients are averaged over the replicate axis."""
+    """The engine in which every rank runs its share of the batch and gradients are averaged over the replicate axis."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(wrap(_ModelWithLoss(model, recipe), recipe, mesh), recipe, mesh, choices)
@@ -43,10 +43,11 @@ class DdpEngine(PlainEngine):
 
 
 class _ModelWithLoss(nn.Module):
-    """The computation from a micro-batch to its loss, inside of DDP; one graph if the whole model is compiled.
+    """The computation from a micro-batch to its loss, inside of DDP; a single graph if the whole model is compiled.
 
-    If compiled from inside of DDP's forward, torch cuts the graph where a bucket is full, so that its gradients are
-    sent during the remaining backward pass. Around DDP, the compiler would leave the loss out and trace DDP itself.
+    If it is compiled inside of DDP's forward, torch splits the graph where a bucket is full, so that gradients are sent
+    while the backward pass continues. If DDP were compiled from outside, the compiler would leave out the loss and
+    trace DDP itself.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe) -> None:
@@ -61,7 +62,7 @@ class _ModelWithLoss(nn.Module):
 
 
 def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
-    """Wrap the model in DDP; all ranks hold the same weights already, so nothing is sent here."""
+    """Wrap the model in DDP; all ranks already hold the same weights, so nothing is broadcast."""
     options = {
         "device_ids": [mesh.device.index] if mesh.device.type == "cuda" else None,
         "process_group": mesh.group("replicate"),
@@ -82,20 +83,20 @@ def wrap(model: nn.Module, recipe: Recipe, mesh: Mesh) -> nn.Module:
 def _build_final_buckets(wrapped: Any) -> None:
     """Let DDP build its final buckets before the first step, by a backward pass that only touches every parameter.
 
-    DDP begins with one bucket for everything and builds the final ones after its first backward, in the order in which
-    gradients were ready. Elements then change their place in a bucket and are summed over the ranks in another order,
-    so the first step after a resume would differ in the last bit from the same step of an uninterrupted run, and would
-    not overlap its traffic with the computation.
+    DDP starts with a single bucket and builds the final ones after its first backward pass, in the order in which
+    gradients became ready. This changes the order in which elements are summed over the ranks. Without this function,
+    the first step after a resume would differ in the last bit from the same step of an uninterrupted run, and its
+    communication would not overlap with compute.
     """
     model = wrapped.module
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forward = model.forward
-    # Gradients are ready in the reverse order of use, as those of a real model are.
+    # Gradients become ready in the reverse order of use, like those of a real model.
     model.forward = lambda _: torch.stack([parameter.flatten()[0].float() for parameter in parameters]).sum()
     try:
-        # The first pass of a static graph only counts.
+        # With a static graph, DDP only counts uses in the first pass.
         for _ in range(2 if wrapped.static_graph else 1):
-            # On a GPU, DDP moves its arguments there and fails without any.
+            # The argument is needed because DDP moves its arguments to the GPU and fails if there are none.
             wrapped(None).backward()
     finally:
         model.forward = forward
@@ -105,16 +106,16 @@ def _build_final_buckets(wrapped: Any) -> None:
 
 
 class _UncompiledDdp(DistributedDataParallel):
-    """DDP whose forward does not notify the compiler, which would have to be imported for that."""
+    """DDP without the call in forward that informs the compiler, which would import the compiler."""
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)
 
 
 def _wrap_without_dynamo(model: nn.Module, options: dict[str, Any]) -> nn.Module:
-    """Wrap the model without importing torch._dynamo, which DDP asks for its mode.
+    """Wrap the model without importing torch._dynamo, from which DDP reads its mode.
 
-    That import takes as long as torch's own, and nothing is compiled here.
+    That import takes as long as importing torch, and nothing is compiled here.
     """
     stand_in = SimpleNamespace(utils=SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"))
     setattr(torch, "_dynamo", stand_in)  # noqa: B010

@@ -1,4 +1,4 @@
-"""What every engine, that is, every way of spreading a model over ranks, gets (Recipe) and offers (Engine)."""
+"""The interface of engines, the ways of spreading a model over ranks: their settings (Recipe) and methods (Engine)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Recipe:
     compiled: CompileConfig = field(default_factory=CompileConfig)
 
     def is_sharded(self, layout: Layout) -> bool:
-        """Return whether fully_shard spreads the model; it also does with tensor parallelism: DDP takes no DTensors."""
+        """Return whether fully_shard is used, as it also is with tensor parallelism: DDP does not support DTensors."""
         return self.parallel.strategy in ("fsdp", "hsdp") or layout.tensor > 1
 
     def compiles_blocks(self, layout: Layout) -> bool:
-        """Return whether blocks are compiled one by one; if the engine works between them, there is no whole graph."""
+        """Return whether blocks are compiled one by one, as they must be if the engine runs code between them."""
         is_cut = self.is_sharded(layout) or layout.pipeline > 1
         return self.compiled.mode == "blocks" or (self.compiled.mode == "whole" and is_cut)
 
@@ -41,7 +41,7 @@ class Engine(Protocol):
     mesh: Mesh
     modules: list[nn.Module]
     choices: list[str]
-    """Decisions made for the user, with the reason, for the log."""
+    """Settings that were chosen automatically, with the reason, for the log."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's parameters under the model's own names, sharded ones as DTensors."""
@@ -52,9 +52,10 @@ class Engine(Protocol):
     def forward_backward(
         self, batch: Batch, loss_fn: LossFunction, micro: int, scale: torch.Tensor | None
     ) -> torch.Tensor:
-        """Leave gradients of the mean loss, times `scale`, in the parameters; return this rank's mean loss.
+        """Compute the gradients of the mean loss, times `scale`, and return this rank's mean loss.
 
-        The batch is run in pieces of `micro` samples. Nothing here waits for the device.
+        The batch is run in pieces of `micro` samples. The gradients are in the parameters' `grad`. Nothing waits for
+        the device.
         """
 
 

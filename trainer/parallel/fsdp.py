@@ -19,14 +19,14 @@ from trainer.parallel.plain import PlainEngine
 from trainer.precision import DTYPES, autocast_forward
 
 DeferredReduction = Literal["nothing", "replicas", "all"]
-"""What waits for the last micro-batch: no reduction, the one over replicas, or all of them."""
+"""The reductions that are deferred to the last micro-batch: none, the one over replicas, or all of them."""
 
 _ZERO_PARAMETERS = 3
 _ZERO_GRADIENTS = 2
 
 
 class FsdpEngine(PlainEngine):
-    """Every rank runs its share of the batch with parameters that are gathered block by block."""
+    """The engine in which every rank runs its share of the batch and gathers the parameters block by block."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         super().__init__(model, recipe, mesh, choices)
@@ -49,9 +49,9 @@ class FsdpEngine(PlainEngine):
 
 
 def choose_deferred_reduction(parallel: ParallelConfig, replicas: int) -> tuple[DeferredReduction, str]:
-    """Return which reductions wait for the last micro-batch, and why if the setting leaves the choice to us.
+    """Return which reductions are deferred to the last micro-batch and, for `auto`, the reason.
 
-    `auto` defers what needs no memory beyond what the strategy uses anyway.
+    `auto` defers the reductions that need no additional memory.
     """
     if parallel.accumulate == "sync":
         return "nothing", ""
@@ -65,12 +65,12 @@ def choose_deferred_reduction(parallel: ParallelConfig, replicas: int) -> tuple[
 
 
 def shard_model(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
-    """Shard the model in place, part by part: only one part at a time is complete in memory."""
-    # Tensor parallel layers return views; nothing in our models writes into them.
+    """Shard the model in place, part by part, so that only one part at a time is whole in memory."""
+    # torch warns about the views that tensor parallel layers return, but our models never write into them.
     warnings.filterwarnings("ignore", message=".*returned a view tensor")
     options = {"mesh": mesh.submesh("replicate", "shard"), **_make_policies(model, recipe, mesh.device)}
-    # In a pipeline every micro-batch would gather the weights again. Not resharding costs the weights of a stage during
-    # a step, next to its gradients, which torch's stages store completely anyway.
+    # In a pipeline, every micro-batch would gather the weights again. Without resharding, a stage's whole weights stay
+    # in memory during a step, as its whole gradients do anyway.
     reshard = _zero_stage(recipe.parallel) == _ZERO_PARAMETERS and recipe.parallel.pipeline == 1
     groups = _group_modules(model)
     for group in groups:
@@ -78,7 +78,7 @@ def shard_model(model: nn.Module, recipe: Recipe, mesh: Mesh) -> None:
             materialize(part, mesh.device)
         fully_shard(group, reshard_after_forward=reshard, **options)
     materialize(model, mesh.device)
-    # The root's own parameters are needed at the end of forward and right after that in backward.
+    # The root's own parameters are used at the end of forward and at the start of backward, so they stay gathered.
     fully_shard(model, reshard_after_forward=False, **options)
     _set_prefetch([group[0] for group in groups], recipe.parallel.prefetch)
 
@@ -108,7 +108,7 @@ def _make_policies(model: nn.Module, recipe: Recipe, device: torch.device) -> di
     if recipe.precision == "fp32":
         return policies
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
-        # Batch statistics are fp32 and their kernels need weights of the same type: only products are cast.
+        # Batch statistics are fp32, and their kernels need weights of the same type, so only matrix products are cast.
         autocast_forward(model, recipe.precision, device)
     else:
         policies["mp_policy"] = MixedPrecisionPolicy(param_dtype=DTYPES[recipe.precision], reduce_dtype=torch.float32)
@@ -118,8 +118,8 @@ def _make_policies(model: nn.Module, recipe: Recipe, device: torch.device) -> di
 def _set_prefetch(parts: list[Any], ahead: int) -> None:
     """Gather the next parts while one is computed.
 
-    By default, backward gathers the part that ran before this one, which for the first part is the last part of the
-    micro-batch before. A part that prefetches itself prefetches nothing.
+    By default, backward prefetches the part that ran before this one in forward; for the first part, that is the last
+    part of the previous micro-batch. To prefetch nothing, the first part is set to prefetch itself.
     """
     for index, part in enumerate(parts):
         part.set_modules_to_forward_prefetch(parts[index + 1 : index + 1 + ahead])

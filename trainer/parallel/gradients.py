@@ -15,7 +15,7 @@ from trainer.parallel.mesh import Mesh
 def compute_global_norm(gradients: Iterable[torch.Tensor], mesh: Mesh) -> torch.Tensor:
     """Return the 2-norm over the gradients of all ranks, each element counted once; nothing waits for the device.
 
-    torch's clip_grad_norm_ rejects gradients on different meshes and does not know pipeline stages.
+    torch's clip_grad_norm_ rejects gradients on different meshes and does not sum over pipeline stages.
     """
     by_axes: dict[tuple[str, ...], list[torch.Tensor]] = {}
     for gradient in gradients:
@@ -41,7 +41,7 @@ def _list_sharded_axes(gradient: Any) -> tuple[str, ...]:
     if not hasattr(gradient, "placements"):
         return ()
     names = gradient.device_mesh.mesh_dim_names
-    # A replicated part is the same on every rank of its axis. Anything else is spread over it.
+    # A replicated gradient is the same on every rank of the axis; any other placement spreads it over the axis.
     return tuple(name for name, place in zip(names, gradient.placements, strict=True) if not place.is_replicate())
 
 

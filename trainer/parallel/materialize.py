@@ -1,4 +1,4 @@
-"""Gives a model that was built without memory its memory and its values, part by part."""
+"""Allocate and initialise a model that was built without memory, part by part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Fill = Callable[[Sequence[nn.Module]], None]
 
 
 def build_model(model: nn.Module | Factory, device: torch.device, fill: Fill | None) -> nn.Module:
-    """Return the model without memory if `fill` gives it values later; otherwise with rank 0's values on all ranks."""
+    """Build the model, without memory if `fill` sets its values later, otherwise with rank 0's values on all ranks."""
     if fill is not None and not isinstance(model, nn.Module):
         with torch.device("meta"), _SkipInit():
             return model()
@@ -24,7 +24,7 @@ def build_model(model: nn.Module | Factory, device: torch.device, fill: Fill | N
 
 
 def materialize(module: nn.Module, device: torch.device) -> None:
-    """Give memory to what has none yet; unlike with `to_empty`, a weight used in two places stays one weight."""
+    """Allocate tensors that have no memory yet; unlike with `to_empty`, tied weights stay tied."""
     created: dict[int, tuple[Any, Any]] = {}
     for part in module.modules():
         for name, value in part._parameters.items():
@@ -39,14 +39,14 @@ def materialize(module: nn.Module, device: torch.device) -> None:
 
 
 def initialize(module: nn.Module, device: torch.device, fill: Fill) -> None:
-    """Fill what `materialize` has created: the model computes its tables and statistics, `fill` sets the weights."""
+    """Set the values of a materialized module: the model computes its buffers, and `fill` sets the weights."""
     model: Any = module
     model.init_buffers(device)
     fill([module])
 
 
 class _SkipInit(TorchFunctionMode):
-    """Skips torch.nn.init: without memory, drawing the first weights has no effect, and it imports the compiler."""
+    """A mode that skips torch.nn.init, which has no effect on tensors without memory but imports the compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", "") == "torch.nn.init":

@@ -18,12 +18,12 @@ class Mesh:
         self.rank = rank
         self.device = device
         self.dp_rank = layout.dp_rank(rank)
-        # fully_shard needs a shard axis even if it has one rank: it then only applies precision and offload.
+        # fully_shard needs a shard axis even if it has a single rank; it then only applies precision and offload.
         self._dims = [(name, n) for name, n in layout.mesh_dims() if n > 1 or (is_sharded and name == "shard")]
         self._mesh: Any = self._connect() if self._dims else None
 
     def submesh(self, *axes: str) -> Any:
-        """Return the DeviceMesh of those of these axes that are in use."""
+        """Return the DeviceMesh of these axes, without those that are not in use."""
         return self._mesh[tuple(name for name, _ in self._dims if name in axes)]
 
     def group(self, axis: str) -> Any:
@@ -43,11 +43,11 @@ class Mesh:
         return value
 
     def mean_over_data(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the mean over the ranks that see different samples."""
+        """Return the mean over the data-parallel ranks."""
         return self.sum_over(value.detach().clone(), "replicate", "shard") / self.layout.dp_size
 
     def _connect(self) -> Any:
-        # Start-up: a run without any axis needs neither import.
+        # Start-up: a run on a single rank needs neither import.
         if not dist.is_initialized():
             backend = "nccl" if self.device.type == "cuda" else "gloo"
             from torch._C._distributed_c10d import HashStore  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What the engines need to know about a model: its blocks, its parameters and buffers under their own names."""
+"""List the parts of a model for the engines: its blocks, and its parameters and buffers under the model's own names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_tied(model: nn.Module) -> bool:
 
 
 def strip_wrappers(name: str) -> str:
-    """Return the model's own name of a parameter, without what DDP, compile and checkpoint wrappers add."""
+    """Return the model's own name of a parameter, without the prefixes of DDP, compile and checkpoint wrappers."""
     parts = name.split(".")
     while parts[0] in _WRAPPERS:
         parts = parts[1:]

@@ -21,14 +21,14 @@ from trainer.precision import DTYPES
 
 @dataclass(frozen=True)
 class Widths:
-    """Numbers per token between stages and at the end of the model."""
+    """The number of values per token between stages and at the end of the model."""
 
     hidden: int
     outputs: int
 
 
 class PipelineEngine:
-    """Runs torch's schedules, which sum the gradients of all micro-batches and reduce them over data ranks once."""
+    """The engine that runs torch's schedules, which reduce gradients once, after summing those of all micro-batches."""
 
     def __init__(self, stages: list[nn.Module], widths: Widths, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         self.mesh = mesh
@@ -77,7 +77,7 @@ class PipelineEngine:
         return self._schedules[key]
 
     def _make_stage(self, module: nn.Module, index: int, shape: tuple[int, ...]) -> Any:
-        """Return a stage with known shapes; torch would run the model once more to find them."""
+        """Return a stage with the shapes of its inputs and outputs; torch would run the model once to find them."""
         count = _count_stages(self._recipe.parallel)
         tokens = torch.empty(shape, dtype=torch.int64, device="meta")
         return PipelineStage(
@@ -91,7 +91,7 @@ class PipelineEngine:
         )
 
     def _describe_hidden(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return a tensor without memory like those between stages.
+        """Return a tensor without memory that has the shape and type of those sent between stages.
 
         Autocast leaves the residual stream in fp32; each tensor parallel rank holds a part of it.
         """
@@ -129,7 +129,7 @@ def list_stages(parallel: ParallelConfig, coordinate: int) -> list[int]:
 
 
 def cut_stage(model: nn.Module, index: int, parallel: ParallelConfig) -> nn.Module:
-    """Return a stage: a model of the same class with only its own layers, and the ends only where they belong."""
+    """Return a stage: a copy of the model with only its own layers, and with only the ends that belong to it."""
     count = _count_stages(parallel)
     stage: Any = copy.deepcopy(model)
     names = list(stage.layers)
@@ -145,7 +145,7 @@ def cut_stage(model: nn.Module, index: int, parallel: ParallelConfig) -> nn.Modu
 
 
 def compute_bounds(layers: int, index: int, count: int) -> tuple[int, int]:
-    """Return the first and last layer (exclusive) of a stage; the ends, which hold embedding and head, get fewer."""
+    """Return the first and last layer (exclusive) of a stage; stages with the embedding or the head get fewer."""
     if layers < count:
         message = f"{count} stages need at least {count} layers, the model has {layers}"
         raise ConfigError([ConfigProblem("parallel.pipeline", message, f"use at most {layers} stages")])

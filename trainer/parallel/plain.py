@@ -14,7 +14,7 @@ from trainer.parallel.mesh import Mesh
 
 
 class PlainEngine:
-    """Runs micro-batches one after the other; derived engines decide what happens between them."""
+    """The engine that runs micro-batches one after the other; derived engines decide what happens between them."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, mesh: Mesh, choices: list[str]) -> None:
         self.mesh = mesh
@@ -22,7 +22,7 @@ class PlainEngine:
         self.choices = choices
         self._recipe = recipe
         self._loss_functions: dict[LossFunction, Callable[[Batch], torch.Tensor]] = {}
-        # Taken once: while fully_shard has parameters gathered, the model shows the gathered ones.
+        # These are listed once, because the model lists gathered parameters while fully_shard has them gathered.
         self._parameters = modules.named_parameters(self.modules)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

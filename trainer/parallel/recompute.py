@@ -1,4 +1,4 @@
-"""Recomputes activations in the backward pass instead of storing them."""
+"""Recompute activations in the backward pass instead of storing them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.parallel.modules import list_blocks
 
 
 def recompute(model: nn.Module, mode: Literal["none", "selective", "full"]) -> None:
-    """Make each block's forward discard activations; the blocks stay in place, so names of parameters do not change."""
+    """Make each block's forward discard its activations; parameter names do not change."""
     if mode == "none":
         return
     from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -36,9 +36,9 @@ def _wrap(forward: Callable[..., Any], checkpoint: Callable[..., Any], options: 
 
 
 def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
-    """Store the results of matrix products and attention; the others are cheap to recompute and half of the memory.
+    """Store the results of matrix products and attention; all others take half of the memory and are fast to recompute.
 
-    Recomputing every second block instead would compute half of the products twice for the same memory.
+    Recomputing every second block instead would save the same memory but compute half of the products twice.
     """
     from torch.utils.checkpoint import CheckpointPolicy
 

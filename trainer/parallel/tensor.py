@@ -1,4 +1,4 @@
-"""Tensor parallelism: which weight of a layer is split how, described outside the models."""
+"""Tensor parallelism: how each weight of a layer is split, defined outside the models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attempts of a run: each from the start of its processes to their last record, with the phases of the start."""
+"""The attempts of a run, each from the start of its processes to their last record, and the phases of each start."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _make_attempt(number: int, events: Sequence[dict[str, Any]], origin: float, 
 
 
 def _start_time(event: dict[str, Any]) -> float:
-    # The process began before it could write its first event: its imports come first.
+    # A process begins before its first event, which it writes after its imports.
     return float(event.get("began") or event["time"])
 
 

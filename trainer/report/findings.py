@@ -1,4 +1,4 @@
-"""Findings about a run: what is unusual and what to do about it."""
+"""List the unusual findings about a run and how to react to them."""
 
 from __future__ import annotations
 

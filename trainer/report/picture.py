@@ -29,7 +29,7 @@ STYLE: dict[Any, Any] = {
 
 
 class NoMatplotlibError(Exception):
-    """Charts were requested, but matplotlib is not installed."""
+    """Raised if charts are requested but matplotlib is not installed."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Read the folder of a run, even of one that was killed or is still running."""
+"""Read the folder of a run, even if the run was killed or is still running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Line = dict[str, Any]
 
 
 class NoRunError(Exception):
-    """The folder is not that of a run; the message says what is missing."""
+    """Raised if a folder does not belong to a run; the message says what is missing."""
 
 
 @dataclass

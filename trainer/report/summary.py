@@ -14,7 +14,7 @@ PARTS = ("compute", "communication", "data", "checkpoint", "other")
 
 
 def summarise(run: Run) -> dict[str, Any]:
-    """Return the key figures as plain data, with None for what was not measured.
+    """Return the key figures as plain data, with None for figures that were not measured.
 
     Medians are over the second half of the run, because the first may include warm-up.
     """

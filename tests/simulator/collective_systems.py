@@ -1,4 +1,4 @@
-"""Machines that the tests of collectives share."""
+"""Systems that the tests of collectives share."""
 
 from __future__ import annotations
 

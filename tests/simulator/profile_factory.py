@@ -1,4 +1,4 @@
-"""Build profiles in the format of `calibrate` for a machine with given rates, so that a fit can be checked."""
+"""Build profiles as `calibrate` writes them for a machine with known rates, so that tests can check the fit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPES = [(m, n, k) for m in (32, 128, 512) for n in (64, 256, 1024) for k in (6
 LAYERS = [(2, 64, 64, 4, 160, 256), (8, 64, 128, 4, 384, 1024), (4, 128, 256, 8, 688, 512), (2, 256, 128, 4, 384, 2048)]
 SHORT = {"layers": 1, "dim": 32, "heads": 2, "kv_heads": 2, "ffn": 64, "vocab_size": 64, "seq_len": 16}
 DEEP = {**SHORT, "layers": 5}
-MACHINE = {"device": "cpu", "memory_gb": 16.0, "multiprocessors": 1, "cpu": "made", "cores": CORES, "threads": 1}
+MACHINE = {"device": "cpu", "memory_gb": 16.0, "multiprocessors": 1, "cpu": "synthetic", "cores": CORES, "threads": 1}
 
 
 def rates() -> Rates:
@@ -33,7 +33,7 @@ def rates() -> Rates:
 
 
 def system(ranks: int) -> System:
-    rows = [(*shape, seconds_of(*shape)) for shape in SHAPES]
+    rows = [(*shape, product_s(*shape)) for shape in SHAPES]
     peak = GFLOPS / 1000
     gpu = Gpu(
         name="cpu",
@@ -47,10 +47,12 @@ def system(ranks: int) -> System:
         launches_ahead=False,
     )
     curve = ExchangeCurve.from_rows(collectives(ranks))
-    return System(name="made", gpu=gpu, gpus_per_node=ranks, nodes=1, intra_gb_s=1.0, inter_gb_s=0.0, exchanges=curve)
+    return System(
+        name="synthetic", gpu=gpu, gpus_per_node=ranks, nodes=1, intra_gb_s=1.0, inter_gb_s=0.0, exchanges=curve
+    )
 
 
-def seconds_of(rows: int, columns: int, inner: int) -> float:
+def product_s(rows: int, columns: int, inner: int) -> float:
     return 2 * rows * columns * inner / (GFLOPS * 1e9)
 
 
@@ -70,7 +72,7 @@ def world(ranks: int) -> dict[str, Any]:
     return {
         "nodes": 1,
         "per_node": ranks,
-        "products": {"fp32": [[*shape, seconds_of(*shape)] for shape in SHAPES]},
+        "products": {"fp32": [[*shape, product_s(*shape)] for shape in SHAPES]},
         "copied_gb_s": COPY_GB_S,
         "launch_us": 2.0,
         "precision": "fp32",
@@ -121,7 +123,7 @@ def profile(ranks: tuple[int, ...] = (1, 2, 4), **machine: Any) -> dict[str, Any
     return {"schema": SCHEMA, "stack": "", "machine": {**MACHINE, **machine}, "worlds": worlds}
 
 
-def of_parts(ranks: tuple[int, ...], **machine: Any) -> dict[str, Any]:
+def profile_without_deep_run(ranks: tuple[int, ...], **machine: Any) -> dict[str, Any]:
     """Return a profile without the deep run, which older versions of `calibrate` did not measure."""
     tree = profile(ranks, **machine)
     for world in tree["worlds"]:
@@ -129,7 +131,7 @@ def of_parts(ranks: tuple[int, ...], **machine: Any) -> dict[str, Any]:
     return tree
 
 
-def of_gpu(ranks: tuple[int, ...] = (8,), device: str = "NVIDIA H200", memory_gb: float = 139.8) -> dict[str, Any]:
+def gpu_profile(ranks: tuple[int, ...] = (8,), device: str = "NVIDIA H200", memory_gb: float = 139.8) -> dict[str, Any]:
     """Return the same profile with the rates of a GPU."""
     tree = profile(ranks, device=device, memory_gb=memory_gb, multiprocessors=132)
     for world in tree["worlds"]:

@@ -1,4 +1,4 @@
-"""Write run folders in the trainer's format without training: real settings, given times."""
+"""Write run folders in the trainer's format without training, from real settings and given step times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def run(  # noqa: PLR0913
 ) -> Path:
     """Write a run folder and return it.
 
-    `times_ms` holds milliseconds by part; None is a part that was not measured. Older trainers did not record `cpu`.
+    `times_ms` maps each part of a step to milliseconds, or to None if it was not measured. Older trainers did not
+    record `cpu`.
     """
     config = load(preset, [f"steps={STEPS}", *settings])
     (folder / "metrics").mkdir(parents=True)
@@ -59,7 +60,7 @@ def run(  # noqa: PLR0913
 
 
 def _line(step: int, rank: int, times_ms: dict[str, float | None], mfu: float | None, noise: float) -> dict[str, Any]:
-    """Return the metrics of a step; the first and a late one are slow, the others have a little noise."""
+    """Return the metrics of a step: the first step and a late one are slow, the others have a little noise."""
     times = 1 + noise * (Random(step).random() - 0.5)  # noqa: S311  # the same run every time
     times *= 20 if step == 1 else 5 if noise and step == STEPS - 7 else 1
     parts = {f"{name}_s": None if ms is None else times * ms / 1e3 for name, ms in times_ms.items()}

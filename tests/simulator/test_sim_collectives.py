@@ -20,19 +20,19 @@ PLAIN: Constants = replace(
         **dict.fromkeys(("infiniband", "infiniband_edr"), Network(share=1.0, hop_us=0.0)),
     },
 )
-"""NCCL's own table: nothing measured is added to it."""
+"""NCCL's own tuning table, without the fitted launch time, network share and hop latency."""
 NODE = Group(8, 8)
 PAIR = Group(16, 8)
 
 
-def way(op: Op, group: Group, algorithm: str, protocol: str) -> Candidate:
+def find_candidate(op: Op, group: Group, algorithm: str, protocol: str) -> Candidate:
     candidates = list_candidates(op, build_fabric(group, h100(group.ranks // group.per_node), PLAIN), PLAIN)
     return next(
         candidate for candidate in candidates if (candidate.algorithm, candidate.protocol) == (algorithm, protocol)
     )
 
 
-# As NCCL_DEBUG_SUBSYS=TUNING printed them on two nodes, with eight GPUs each and with one each.
+# NCCL_DEBUG_SUBSYS=TUNING printed these on two nodes, with eight GPUs each and with one GPU each.
 @pytest.mark.parametrize(
     ("op", "group", "algorithm", "protocol", "start_us"),
     [
@@ -50,28 +50,28 @@ def way(op: Op, group: Group, algorithm: str, protocol: str) -> Candidate:
         ("all_gather", Group(2, 1), "ring", "LL", 11.6),
         ("all_gather", Group(2, 1), "ring", "LL128", 22.5),
         ("reduce_scatter", Group(2, 1), "ring", "Simple", 22.4),
-        # By the formulas of tuning.cc.
+        # Computed with the formulas of NCCL's tuning.cc.
         ("all_reduce", NODE, "ring", "Simple", 8.4 + 14 * 3.4),
         ("all_reduce", NODE, "nvls", "Simple", 25.0),
         ("all_reduce", Group(64, 8), "nvls_tree", "Simple", 25.0 + 2 * 3 * 20.9),
         ("all_gather", Group(16, 1), "pat", "Simple", 8.0 + 4 * 14 / 3.5 + 2.8 * 16),
     ],
 )
-def test_start_up_is_that_of_nccls_table(op: Op, group: Group, algorithm: str, protocol: str, start_us: float) -> None:
-    assert way(op, group, algorithm, protocol).start_us == pytest.approx(start_us)
+def test_start_up_time_matches_nccl_table(op: Op, group: Group, algorithm: str, protocol: str, start_us: float) -> None:
+    assert find_candidate(op, group, algorithm, protocol).start_us == pytest.approx(start_us)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize(("op", "rounds"), [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)])
 def test_a_ring_sends_its_share_of_the_array(op: Op, rounds: int, ranks: int) -> None:
-    ring = way(op, Group(ranks, ranks), "ring", "Simple")
+    ring = find_candidate(op, Group(ranks, ranks), "ring", "Simple")
     bus_gb_s = load_fitted_constants().links["nvlink4"].ring * 450
     assert ring.us_per_byte * 1e3 * bus_gb_s == pytest.approx(rounds * (ranks - 1) / ranks)
-    whole = way("broadcast", Group(ranks, ranks), "ring", "Simple")
+    whole = find_candidate("broadcast", Group(ranks, ranks), "ring", "Simple")
     assert whole.us_per_byte * 1e3 * bus_gb_s == pytest.approx(1)
 
 
-def test_two_nodes_send_the_array_once_and_more_nodes_twice() -> None:
+def test_tree_sends_the_array_once_on_two_nodes_and_twice_on_more() -> None:
     slow = replace(h100(2), inter_gb_s=40.0)
     cost = [
         next(
@@ -108,40 +108,40 @@ def test_the_chosen_algorithm_takes_the_predicted_time() -> None:
         )
 
 
-def test_groups_that_share_cards_slow_each_other() -> None:
+def test_groups_that_share_network_cards_slow_each_other() -> None:
     alone = collective_time_s("all_reduce", 2**30, Group(16, 8), h100(2, "efa"))
     assert collective_time_s("all_reduce", 2**30, Group(16, 8, sharing=4), h100(2, "efa")) > 2 * alone
 
 
-def test_groups_with_cards_of_their_own_do_not() -> None:
-    """Data parallel across nodes with tensor parallel inside: each GPU has its card."""
+def test_groups_with_their_own_network_cards_are_not_slowed() -> None:
+    """Data parallel across nodes and tensor parallel inside them: each GPU has its own card."""
     alone = collective_time_s("all_reduce", 2**28, Group(16, 1), h100(16))
     assert collective_time_s("all_reduce", 2**28, Group(16, 1, sharing=8), h100(16)) == alone
 
 
-def test_fewer_cards_than_gpus_are_shared() -> None:
+def test_gpus_share_network_cards_if_there_are_fewer_cards() -> None:
     system = replace(h100(2), cards=4, inter_gb_s=80)
     alone = collective_time_s("send", 2**30, Group(2, 1), system)
     assert collective_time_s("send", 2**30, Group(2, 1, sharing=8), system) == pytest.approx(2 * alone, rel=0.01)
 
 
-def test_all_to_all_across_nodes_is_bound_by_the_cards() -> None:
+def test_all_to_all_across_nodes_is_limited_by_network_cards() -> None:
     size = 2**30
     bound = 8 * size * 8 / 16 / 400e9
     assert bound < collective_time_s("all_to_all", size, PAIR, h100(2)) < 1.3 * bound
 
 
-def test_a_cube_of_v100_has_few_rings_among_five() -> None:
+def test_v100_cube_mesh_has_few_rings_for_five_gpus() -> None:
     five, four = (collective_time_s("all_reduce", 2**30, Group(n, n), v100()) for n in (5, 4))
     assert five > 2 * four
 
 
-def test_a_rack_is_one_domain() -> None:
+def test_nvlink_rack_is_one_domain() -> None:
     rack = replace(h100(18), gpus_per_node=4, nvlink_domain=72)
     assert choose_algorithm("all_reduce", 2**33, Group(72, 4), rack).algorithm == "nvls"
 
 
-def test_a_measured_loopback_gives_its_own_rate_and_latency() -> None:
+def test_loopback_uses_measured_rate_and_latency() -> None:
     group, size = Group(2, 1), 2**28
     assert collective_time_s("send", size, group, laptop(2)) == pytest.approx(size / 1.5e9, rel=0.01)
     slow, quick = (collective_time_s("send", 8, group, laptop(2, network_us=us)) for us in (500.0, 50.0))
@@ -163,11 +163,11 @@ def test_one_rank_exchanges_nothing() -> None:
         ((12, 8), r"group.per_node: 8; allowed: a divisor of the group's 12 ranks"),
     ],
 )
-def test_groups_that_cannot_be(numbers: tuple[int, ...], message: str) -> None:
+def test_invalid_group_is_rejected(numbers: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Group(*numbers)
 
 
-def test_an_unknown_network_is_named_with_those_that_are_known() -> None:
+def test_unknown_network_error_lists_allowed_networks() -> None:
     with pytest.raises(ValueError, match=r"system.network: 'carrier pigeon'; allowed: efa, efa1, .*loopback"):
         collective_time_s("all_reduce", 8, PAIR, h100(2, "carrier pigeon"))

@@ -1,6 +1,6 @@
-"""Measured collectives: their tables, and the fit that leaves out systems or sources in turn.
+"""The tables of measured collectives, and the cross-validation by system and by source.
 
-How close predictions are: test_sim_error_table.py.
+test_sim_error_table.py checks the size of the errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_every_row_names_its_source() -> None:
     assert len({row["coll_id"] for row in rows}) == len(rows)
 
 
-def test_no_point_that_is_held_out_is_in_a_fit_by_another_name() -> None:
+def test_held_out_measurements_are_not_in_the_fitted_tables() -> None:
     def points(*files: Path) -> set[tuple[str, ...]]:
         names = ("gpu_type", "gpus", "op", "bytes", "time_us")
         return {tuple(row[name] for name in names) for file in files for row in read_table(file)}
@@ -45,7 +45,7 @@ def test_constants_without_measurements_keep_their_prior() -> None:
     assert constants["networks"]["ethernet"] == PRIOR_CONSTANTS["networks"]["ethernet"]
 
 
-def test_systems_are_left_out_one_after_the_other() -> None:
+def test_cross_validation_leaves_out_each_system() -> None:
     every = [
         collective
         for collective in group_measured_rows(read_table(DATA))
@@ -54,7 +54,7 @@ def test_systems_are_left_out_one_after_the_other() -> None:
     progress: list[str] = []
     unseen = cross_validate(every, progress.append)
     assert {system: len(wrong) for system, wrong in unseen.items()} == {"nebius_h100": 10, "runai_h200": 5}
-    # Two clusters of the same kind: each predicts the other.
+    # The clusters are of the same kind, so constants fitted to either of them predict the other.
     assert all(median(map(abs, wrong)) < 0.05 for wrong in unseen.values())
     assert progress == ["without runai_h200 (1 of 2)", "without nebius_h100 (2 of 2)", ""]
     seen = {
@@ -68,7 +68,7 @@ def test_systems_are_left_out_one_after_the_other() -> None:
     ]
 
 
-def test_sources_are_left_out_one_after_the_other() -> None:
+def test_cross_validation_leaves_out_each_source() -> None:
     """Files on a shared host count as separate sources."""
     few = [
         collective

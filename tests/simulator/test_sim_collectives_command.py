@@ -11,37 +11,37 @@ from simulator.machines.instances import system
 P5 = ["collectives", "--instance", "p5.48xlarge", "--nodes"]
 
 
-def rows(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[int, tuple[float, float, str]]:
-    """Return time in us, bus bandwidth in GB/s and algorithm, by size."""
+def run_collectives(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[int, tuple[float, float, str]]:
+    """Run the command and return the time in us, the bus bandwidth in GB/s and the algorithm of each size."""
     assert main(arguments) == 0
     by_size = {}
     for line in capsys.readouterr().out.splitlines()[2:]:
-        size, time_us, bus, way = line.split(maxsplit=3)
-        by_size[int(size)] = float(time_us), float(bus), way
+        size, time_us, bus, algorithm = line.split(maxsplit=3)
+        by_size[int(size)] = float(time_us), float(bus), algorithm
     return by_size
 
 
 def test_rows_match_the_model(capsys: pytest.CaptureFixture[str]) -> None:
-    by_size = rows([*P5, "4"], capsys)
+    by_size = run_collectives([*P5, "4"], capsys)
     machines = system("p5.48xlarge", 4)
     for size, (time_us, bus, _) in by_size.items():
         assert time_us == pytest.approx(1e6 * collective_time_s("all_reduce", size, Group(32, 8), machines), abs=0.1)
         assert bus == pytest.approx(2 * 31 / 32 * size / time_us / 1e3, rel=0.001)
-    assert {way.split()[0] for _, _, way in by_size.values()} <= {"ring", "tree", "nvls_tree"}
+    assert {algorithm.split()[0] for _, _, algorithm in by_size.values()} <= {"ring", "tree", "nvls_tree"}
 
 
-def test_groups_that_share_the_cards_are_slower(capsys: pytest.CaptureFixture[str]) -> None:
-    one_per_node = [*P5, "4", "--per-node", "2", "--op", "all_gather"]
-    alone, shared = rows(one_per_node, capsys), rows([*one_per_node, "--sharing", "4"], capsys)
+def test_groups_that_share_network_cards_are_slower(capsys: pytest.CaptureFixture[str]) -> None:
+    two_per_node = [*P5, "4", "--per-node", "2", "--op", "all_gather"]
+    alone, shared = run_collectives(two_per_node, capsys), run_collectives([*two_per_node, "--sharing", "4"], capsys)
     assert all(shared[size][0] >= alone[size][0] for size in alone)
-    eight = rows([*P5, "4", "--op", "all_gather"], capsys)
-    # Four groups of two that send at once have a quarter of the cards each.
+    eight = run_collectives([*P5, "4", "--op", "all_gather"], capsys)
+    # Four groups with two GPUs of each node send at once, so each has a quarter of the node's network cards.
     assert shared[2**34][1] == pytest.approx(eight[2**34][1] / 4, rel=0.1)
 
 
-def test_a_send_goes_between_two(capsys: pytest.CaptureFixture[str]) -> None:
-    near, far = rows([*P5, "1", "--op", "send"], capsys), rows([*P5, "2", "--op", "send"], capsys)
-    # One GPU has an eighth of the node's 400 GB/s to the outside, and 450 GB/s inside.
+def test_send_uses_the_links_of_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    near, far = run_collectives([*P5, "1", "--op", "send"], capsys), run_collectives([*P5, "2", "--op", "send"], capsys)
+    # One GPU has an eighth of the node's 400 GB/s between nodes, and 450 GB/s inside the node.
     assert far[2**34][1] < 50 < near[2**34][1] < 450
 
 
@@ -69,8 +69,6 @@ def test_a_send_goes_between_two(capsys: pytest.CaptureFixture[str]) -> None:
         (["--instance", "p5.48xlarge", "--nodes", "5000"], "--nodes: 5000 is outside of 1 to 1024; allowed: one whole"),
     ],
 )
-def test_bad_input_names_what_is_allowed(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collectives", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Limits below the rates of links and cards: channels, trees, older slots, settings of clouds."""
+"""Effects that keep collectives below the rates of links and network cards, compared with published figures."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def bus_gb_s(op: Op, group: Group, system: System) -> float:
     return LARGE * rounds * (group.ranks - 1) / group.ranks / collective_time_s(op, LARGE, group, system) / 1e9
 
 
-def test_one_round_across_nodes_is_bound_by_nccls_channels() -> None:
-    """Published: 324 of 400 GB/s on ten nodes of eight H100, 329 on two of H200, but 196 of 200 with four GPUs."""
+def test_single_round_across_nodes_is_limited_by_nccl_channels() -> None:
+    """Published: 324 of 400 GB/s on ten nodes with eight H100s, 329 on two with H200s; 196 of 200 with four GPUs."""
     ops: tuple[Op, ...] = ("all_gather", "reduce_scatter")
     for op in ops:
         assert bus_gb_s(op, Group(80, 8), h100(10)) == pytest.approx(324, rel=0.05)
         assert bus_gb_s(op, Group(40, 4), h100(10)) == pytest.approx(196, rel=0.05)
 
 
-def test_two_nodes_of_a100_with_quick_cards_take_a_ring() -> None:
-    """Published: 188 GB/s on eight cards of 200 Gbit/s, in a ring; a tree where the cards are slow."""
+def test_two_a100_nodes_use_a_ring_if_network_cards_are_fast() -> None:
+    """Published: a ring with 188 GB/s on eight cards of 200 Gbit/s; a tree on slow cards."""
     quick, slow = a100(200), a100(50, "efa", 4)
     assert choose_algorithm("all_reduce", LARGE, PAIR, quick).algorithm == "ring"
     assert bus_gb_s("all_reduce", PAIR, quick) == pytest.approx(188, rel=0.05)
     assert choose_algorithm("all_reduce", LARGE, PAIR, slow).algorithm == "tree"
-    # Above what the cards carry: of two nodes, each sends the array only once.
+    # Bus bandwidth exceeds the cards' 50 GB/s: with two nodes, each node sends the array only once.
     assert bus_gb_s("all_reduce", PAIR, slow) > 70
 
 
@@ -72,19 +72,19 @@ def test_two_nodes_of_a100_with_quick_cards_take_a_ring() -> None:
         (12.5, 1, "infiniband_edr"),
     ],
 )
-def test_cards_tell_the_slot_that_they_sit_in(inter_gb_s: float, cards: int, kind: str) -> None:
+def test_network_generation_follows_from_card_rate(inter_gb_s: float, cards: int, kind: str) -> None:
     assert classify_network(a100(inter_gb_s, cards=cards), load_fitted_constants()) == kind
 
 
-def test_older_slots_take_more() -> None:
+def test_older_network_generations_lose_more_bandwidth() -> None:
     shares = [
         load_fitted_constants().networks[kind].share for kind in ("infiniband", "infiniband_hdr", "infiniband_edr")
     ]
     assert shares == sorted(shares, reverse=True)
 
 
-def test_algorithms_that_a_cloud_turns_off_are_not_chosen() -> None:
-    """Google's settings: rings on TCPX; no adding up in the switch on TCPXO."""
+def test_algorithms_disabled_by_a_cloud_are_not_chosen() -> None:
+    """Google's settings allow only rings on TCPX, and no reduction in the switch on TCPXO."""
     assert choose_algorithm("all_reduce", LARGE, PAIR, h100(2)).algorithm == "nvls_tree"
     for size in (2**20, 2**26, LARGE):
         assert (
@@ -95,16 +95,16 @@ def test_algorithms_that_a_cloud_turns_off_are_not_chosen() -> None:
     assert choose_algorithm("all_reduce", LARGE, Group(8, 8), h100(1, "tcpx")).algorithm == "nvls"
 
 
-def test_a_message_to_another_node_has_one_gpus_card_and_two_channels() -> None:
-    """Published: 25 GB/s of a card of 400 Gbit/s, with one GPU of ten nodes and with four."""
+def test_send_across_nodes_uses_one_card_and_two_channels() -> None:
+    """Published: 25 GB/s on a card of 400 Gbit/s, on ten nodes with one GPU and with four."""
     sent = [LARGE / collective_time_s("send", LARGE, Group(10 * gpus, gpus), h100(10)) / 1e9 for gpus in (1, 4)]
     assert sent == pytest.approx([25, 25], rel=0.05)
     slow = replace(h100(10), inter_gb_s=100)
     assert LARGE / collective_time_s("send", LARGE, Group(80, 8), slow) / 1e9 < 12.5
 
 
-def test_a_message_inside_a_node_begins_on_few_channels() -> None:
-    """Published for eight B200: 85 GB/s up to 64 MiB, the same time up to 256 MiB, then the links' rate."""
+def test_small_sends_inside_a_node_use_few_channels() -> None:
+    """Published for eight B200s: 85 GB/s up to 64 MiB, constant time up to 256 MiB, then the rate of the links."""
     node = replace(h100(1), gpu=load_gpu("b200"), intra_gb_s=900)
     times = {size: collective_time_s("send", size * 2**20, Group(8, 8), node) * 1e6 for size in (16, 64, 256, 16384)}
     assert times[64] == pytest.approx(793, rel=0.1)
@@ -113,13 +113,13 @@ def test_a_message_inside_a_node_begins_on_few_channels() -> None:
     assert collective_time_s("send", 2**24, Group(2, 2), node) < times[16] * 1e-6 / 2
 
 
-def test_all_to_all_across_nodes_loses_a_tenth_of_the_cards() -> None:
-    """Published: 0.84 of the cards on two nodes of A100, 0.92 on ten of H100, of the 0.94 and 0.98 of a ring."""
+def test_all_to_all_across_nodes_loses_a_tenth_of_card_bandwidth() -> None:
+    """Published shares of card bandwidth: 0.84 on two A100 nodes and 0.92 on ten H100 nodes; a ring: 0.94 and 0.98."""
     cards = 79 / 80 * 50 * 80 / 72
     assert 0.84 * cards < bus_gb_s("all_to_all", Group(80, 8), h100(10)) < 0.92 * cards
 
 
-def test_slingshot_is_a_network_of_its_own() -> None:
+def test_slingshot_is_a_separate_network_kind() -> None:
     assert parse_network("Slingshot 4x200Gbps/node", 4).kind == "slingshot"
     alps = System(
         name="alps",
@@ -133,7 +133,7 @@ def test_slingshot_is_a_network_of_its_own() -> None:
     assert bus_gb_s("all_reduce", Group(64, 4), alps) == pytest.approx(92, rel=0.05)
 
 
-def test_a_single_row_counts_less_than_a_curve() -> None:
+def test_single_row_has_less_weight_than_a_curve() -> None:
     curve = MeasuredCollective("all_reduce", Group(8, 8), h100(1), (2e9,) * 12, (7700.0,) * 12)
     off = replace(curve, system=replace(h100(1), name="off"), times_us=(9000.0,) * 12)
     constants = parse_constants(PRIOR_CONSTANTS)
@@ -141,8 +141,8 @@ def test_a_single_row_counts_less_than_a_curve() -> None:
     assert loss([curve], constants) < loss([curve, single], constants) < loss([curve, off], constants)
 
 
-def test_every_constant_takes_part_in_the_fit() -> None:
-    """A constant that the fit ignores would not change the error."""
+def test_every_shared_constant_is_fitted() -> None:
+    """Each constant belongs to the fit, and changing it invalidates the cached error."""
     assert {*CONSTANTS_OF_EVERY_OP, *(name for names in CONSTANTS_BY_OP.values() for name in names)} == set(
         SHARED_CONSTANTS
     )

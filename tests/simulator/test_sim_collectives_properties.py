@@ -1,4 +1,4 @@
-"""Properties of every collective: more bytes, more ranks or slower links never make it faster."""
+"""Properties of all collectives: more bytes, more ranks or slower links never take less time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def groups(draw: st.DrawFn) -> Group:
 
 
 @given(OPS, SIZES, SIZES, groups(), systems())
-def test_more_bytes_are_not_faster(op: Op, size: int, other_size: int, group: Group, system: System) -> None:
+def test_more_bytes_never_take_less_time(op: Op, size: int, other_size: int, group: Group, system: System) -> None:
     small, large = sorted((size, other_size))
     assert collective_time_s(op, small, group, system) <= collective_time_s(op, large, group, system)
 
@@ -53,7 +53,7 @@ def test_every_time_is_positive_and_finite(op: Op, size: int, group: Group, syst
 
 
 @given(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]), SIZES, groups(), st.integers(1, 8), systems())
-def test_more_nodes_are_not_faster(op: Op, size: int, group: Group, times: int, system: System) -> None:
+def test_more_nodes_never_take_less_time(op: Op, size: int, group: Group, times: int, system: System) -> None:
     wider = Group(group.ranks * times, group.per_node, group.sharing)
     alone = group.ranks == group.per_node
     if not alone:
@@ -61,8 +61,8 @@ def test_more_nodes_are_not_faster(op: Op, size: int, group: Group, times: int, 
 
 
 @given(OPS, SIZES, groups(), systems(), st.floats(1, 10))
-def test_a_slower_network_is_not_faster(op: Op, size: int, group: Group, system: System, times: float) -> None:
-    """Allow 5 % between generations of cards: constants are fitted per generation."""
+def test_slower_network_never_takes_less_time(op: Op, size: int, group: Group, system: System, times: float) -> None:
+    """Allow 5 % between card generations, because constants are fitted for each generation."""
     faster, slower = replace(system, cards=0), replace(system, inter_gb_s=system.inter_gb_s / times, cards=0)
     kinds = {classify_network(network, load_fitted_constants()) for network in (faster, slower)}
     tolerance = 1e-12 if len(kinds) == 1 else 0.05
@@ -70,14 +70,14 @@ def test_a_slower_network_is_not_faster(op: Op, size: int, group: Group, system:
 
 
 @given(OPS, SIZES, groups(), st.integers(1, 8), systems())
-def test_groups_at_once_are_not_faster(op: Op, size: int, group: Group, times: int, system: System) -> None:
+def test_concurrent_groups_never_take_less_time(op: Op, size: int, group: Group, times: int, system: System) -> None:
     crowded = replace(group, sharing=group.sharing * times)
     assert collective_time_s(op, size, group, system) <= collective_time_s(op, size, crowded, system)
 
 
 @given(SIZES, groups(), systems())
-def test_nothing_beats_the_wire(size: int, group: Group, system: System) -> None:
-    """Every rank needs data of all others: (n-1)/n of an array enters through a node's cards or a GPU's links."""
+def test_all_gather_is_never_faster_than_the_wire(size: int, group: Group, system: System) -> None:
+    """Every rank receives (n-1)/n of the array, through its node's network cards or its own links."""
     if group.ranks > group.per_node:
         away = (group.ranks - group.per_node) / group.ranks * size
         assert collective_time_s("all_gather", size, group, system) >= away / (system.inter_gb_s * 1e9)

@@ -1,4 +1,4 @@
-"""Tables of collectives: what is inferred, what is refused, and the commands on real files."""
+"""Tables of collectives: inferred values, rejected rows, and the commands on the committed tables."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ROW = {
 DATA = Path(__file__).parents[2] / "simulator" / "data" / "collectives.csv"
 
 
-def test_a_whole_row_infers_nothing() -> None:
+def test_complete_row_infers_nothing() -> None:
     question = parse_collective_row(ROW)
     assert (question.op, question.size, question.group.ranks, question.group.per_node) == ("all_reduce", 2**30, 16, 8)
     assert (question.system.network, question.system.cards, question.inferred) == ("infiniband", 8, ())
 
 
-def test_missing_values_of_a_row_are_inferred_and_listed() -> None:
+def test_missing_values_are_inferred_and_listed() -> None:
     bare = {**ROW, "gpus_per_node": "", "intra_gb_s": "", "inter_gb_s": "", "nvlink_domain": ""}
     question = parse_collective_row(bare)
     assert question.inferred == ("gpus_per_node=8", "inter_gb_s=400", "intra_gb_s=450")
@@ -42,7 +42,7 @@ def test_missing_values_of_a_row_are_inferred_and_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "op"),
+    ("spelling", "op"),
     [
         ("AllReduce", "all_reduce"),
         ("all_reduce_perf", "all_reduce"),
@@ -53,20 +53,20 @@ def test_missing_values_of_a_row_are_inferred_and_listed() -> None:
         ("reduce", "reduce"),
     ],
 )
-def test_a_collective_has_many_spellings(word: str, op: str) -> None:
-    assert parse_collective_row({**ROW, "op": word}).op == op
+def test_spellings_of_collectives_are_recognized(spelling: str, op: str) -> None:
+    assert parse_collective_row({**ROW, "op": spelling}).op == op
 
 
-@pytest.mark.parametrize("word", ["H100", "NVIDIA H100 80GB HBM3", "H100-SXM5-80GB", "nvidia_h100"])
-def test_a_gpu_is_known_as_the_driver_calls_it(word: str) -> None:
-    assert parse_collective_row({**ROW, "gpu_type": word}).time_us == parse_collective_row(ROW).time_us
+@pytest.mark.parametrize("spelling", ["H100", "NVIDIA H100 80GB HBM3", "H100-SXM5-80GB", "nvidia_h100"])
+def test_driver_names_of_gpus_are_recognized(spelling: str) -> None:
+    assert parse_collective_row({**ROW, "gpu_type": spelling}).time_us == parse_collective_row(ROW).time_us
 
 
-def test_a_network_that_is_not_named_is_listed() -> None:
+def test_inferred_network_is_listed() -> None:
     assert parse_collective_row({**ROW, "interconnect": ""}).inferred == ("interconnect=infiniband",)
 
 
-def test_columns_that_a_file_does_not_have_are_blank() -> None:
+def test_missing_columns_count_as_blank() -> None:
     assert (
         parse_collective_row(
             {name: ROW[name] for name in ("gpu_type", "gpus", "op", "bytes", "interconnect")}
@@ -85,14 +85,14 @@ def test_an_invalid_row_does_not_stop_the_others(changes: dict[str, str]) -> Non
     assert usual["predicted_time_us"]
 
 
-def test_one_process_launches_on_one_gpu_after_the_other() -> None:
+def test_single_process_launches_on_its_gpus_in_turn() -> None:
     node = {**ROW, "gpu_type": "a100", "gpus": "8", "nodes": "1", "bytes": "8"}
     apart = parse_collective_row({**node, "note": "one process per GPU"})
     assert parse_collective_row(node).time_us == pytest.approx(apart.time_us + 24)
 
 
-def test_launches_hide_behind_the_work_where_gpus_do_not_wait_for_each_other() -> None:
-    """Eight H100 in one process show 46 us from 1 to 4 MiB, then the times of eight processes."""
+def test_launches_overlap_with_large_transfers() -> None:
+    """Eight H100s in one process take 46 us from 1 to 4 MiB; above, they take as long as eight processes."""
     node = {**ROW, "gpus": "8", "nodes": "1"}
     small, large = ({**node, "bytes": size} for size in ("8", "1073741824"))
     assert parse_collective_row(small).time_us == pytest.approx(44.8)
@@ -126,13 +126,13 @@ def test_launches_hide_behind_the_work_where_gpus_do_not_wait_for_each_other() -
         ({"inter_gb_s": "-1"}, "inter_gb_s: -1; allowed: above 0"),
     ],
 )
-def test_a_row_that_cannot_be_is_refused(change: dict[str, str], message: str) -> None:
-    with pytest.raises(RowError) as refused:
+def test_invalid_row_is_rejected(change: dict[str, str], message: str) -> None:
+    with pytest.raises(RowError) as error:
         parse_collective_row({**ROW, **change})
-    assert str(refused.value).startswith(message)
-    answered = predict_rows([{**ROW, **change}])[0]
-    assert answered["predicted_time_us"] == ""
-    assert answered["error"] == str(refused.value)
+    assert str(error.value).startswith(message)
+    prediction = predict_rows([{**ROW, **change}])[0]
+    assert prediction["predicted_time_us"] == ""
+    assert prediction["error"] == str(error.value)
 
 
 def test_predict_adds_its_columns_to_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,32 +158,32 @@ def test_evaluate_prints_errors_by_system(capsys: pytest.CaptureFixture[str]) ->
     assert "nan" not in "\n".join(lines)
 
 
-ASKED = "gpu_type,gpus,interconnect,op,bytes"
+UNMEASURED_COLUMNS = "gpu_type,gpus,interconnect,op,bytes"
 
 
 @pytest.mark.parametrize("more", [[], ["--cross-validate"]])
-def test_collectives_without_times_are_not_evaluated(
-    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_requires_measured_times(more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ask.csv"
-    file.write_text(f"{ASKED}\nh100,64,InfiniBand 8x400Gbps/node,all_reduce,1073741824\n")
+    file.write_text(f"{UNMEASURED_COLUMNS}\nh100,64,InfiniBand 8x400Gbps/node,all_reduce,1073741824\n")
     assert main(["evaluate", str(file), *more]) == 2
     message = capsys.readouterr().err
     assert "simulator: column time_us: missing; allowed: a column of measured microseconds; add it, or" in message
     assert f"simulator predict --collectives {file} --out OUT.csv" in message
 
 
-def test_times_that_are_none_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_times_are_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ask.csv"
-    file.write_text(f"{ASKED},time_us\nh100,8,,all_reduce,1073741824,soon\nh100,8,,all_reduce,1073741824,\n")
+    file.write_text(
+        f"{UNMEASURED_COLUMNS},time_us\nh100,8,,all_reduce,1073741824,soon\nh100,8,,all_reduce,1073741824,\n"
+    )
     assert main(["evaluate", str(file)]) == 2
     assert "rows: none of 1 MB or more with a time_us; allowed: one or more" in capsys.readouterr().err
-    file.write_text(f"{ASKED},time_us\nh100,8,,all_reduce,1073741824,5000\n")
+    file.write_text(f"{UNMEASURED_COLUMNS},time_us\nh100,8,,all_reduce,1073741824,5000\n")
     assert main(["evaluate", str(file)]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["h100", "1", "1"]
 
 
-def test_evaluate_leaves_systems_out_in_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_cross_validates_by_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = DATA.read_text().splitlines()
     few = tmp_path / "few.csv"
     few.write_text("\n".join([head, *(row for row in rows if row.startswith(("nebius_h100", "runai_h200")))]))
@@ -201,7 +201,7 @@ def test_evaluate_leaves_systems_out_in_turn(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("text", ["", "op,bytes\n", "op,bytes\n1,2,3\n"])
-def test_a_file_that_is_not_a_table_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_csv_is_rejected(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "in.csv"
     file.write_text(text)
     assert main(["predict", "--collectives", str(file), "--out", str(tmp_path / "out.csv")]) == 2
@@ -209,7 +209,7 @@ def test_a_file_that_is_not_a_table_is_refused(text: str, tmp_path: Path, capsys
     assert "allowed: " in capsys.readouterr().err
 
 
-def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_file_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "no.csv"
     assert main(["predict", "--collectives", str(file), "--out", str(tmp_path / "out.csv")]) == 2
     assert capsys.readouterr().err == f"simulator: file: {file} does not exist; allowed: a CSV file; name another\n"
@@ -218,7 +218,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == message
 
 
-def test_an_unwritable_output_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_output_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--collectives", str(DATA), "--out", str(tmp_path / "no" / "out.csv")]) == 2
     assert "simulator: --out: " in (message := capsys.readouterr().err)
     assert f"allowed: a file in a folder that exists; make {tmp_path / 'no'} first" in message

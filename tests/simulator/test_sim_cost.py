@@ -1,4 +1,4 @@
-"""The cost and electricity of a run, compared with figures computed by hand."""
+"""Cost and electricity of a run, compared with figures computed by hand."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LUSTRE = read(STACKS / "Pulumi.aws-p5en-lustre.yaml")
 PAIR = read(STACKS / "Pulumi.aws-g6-pair.yaml")
 
 
-def test_the_unchanged_stack_costs_what_infra_computes() -> None:
+def test_hourly_cost_of_a_stack_matches_infra() -> None:
     prices = tariff(LUSTRE, "h200", "p5en.48xlarge", "on-demand")
     assert prices
     assert prices.usd(2, HOUR_S) == pytest.approx(cost(LUSTRE).usd_per_hour)
 
 
-def test_spot_is_the_dated_spot_price() -> None:
+def test_spot_tariff_uses_the_spot_price() -> None:
     on_demand, spot = (tariff(LUSTRE, "h200", "p5.48xlarge", way) for way in ("on-demand", "spot"))
     prices = [instance_price("p5.48xlarge", "us-east-1", spot=way) for way in (False, True)]
     assert on_demand
@@ -39,46 +39,46 @@ def test_spot_is_the_dated_spot_price() -> None:
     assert on_demand.priced_on == prices[0].on
 
 
-def test_an_instance_without_a_price_has_no_tariff() -> None:
+def test_instance_without_a_price_has_no_tariff() -> None:
     assert tariff(LUSTRE, "h200", "p5e.48xlarge", "on-demand") is None
     assert tariff(LUSTRE, "h200", "p6-b200.48xlarge", "block") is None
 
 
-def test_a_whole_run_by_hand() -> None:
+def test_cost_of_a_run_is_nodes_plus_fixed() -> None:
     prices = Tariff(node=60, fixed=2, purchase="on-demand", priced_on=cost(LUSTRE).priced_on)
     assert prices.usd(nodes=4, seconds=10 * HOUR_S) == pytest.approx(10 * (4 * 60 + 2))
 
 
-def test_a_block_is_paid_to_its_end() -> None:
+def test_capacity_block_is_paid_until_its_end() -> None:
     prices = tariff(LUSTRE, "h200", "p5.48xlarge", "block")
     assert prices
     assert prices.usd(1, 25 * HOUR_S) == pytest.approx(48 * prices.node + 25 * prices.fixed)
 
 
 @pytest.mark.parametrize(("days", "bought"), [(0.1, 1), (13.5, 14), (14.5, 21), (21, 21), (182, 182), (183, 183)])
-def test_lengths_that_blocks_have(days: float, bought: float) -> None:
+def test_block_length_is_rounded_up(days: float, bought: float) -> None:
     assert block_s(days * DAY_S) == bought * DAY_S
 
 
 @settings(deadline=None)
 @given(st.floats(1, 400 * DAY_S))
-def test_a_block_is_never_too_short(seconds: float) -> None:
+def test_block_covers_the_run(seconds: float) -> None:
     assert block_s(seconds) >= seconds
     assert block_s(seconds) <= seconds + 7 * DAY_S
 
 
-def test_files_on_efs_are_paid_by_what_lies_there() -> None:
+def test_efs_is_billed_by_stored_bytes() -> None:
     assert stored_usd(PAIR, 100, 730 * HOUR_S) == pytest.approx(30)
     assert stored_usd(LUSTRE, 100, 730 * HOUR_S) == 0
 
 
-def test_electricity_by_hand() -> None:
+def test_energy_of_eight_h100s() -> None:
     """Eight H100s compute for 80 % of an hour."""
     energy_kwh = energy.kwh(system("p5.48xlarge", 1), HOUR_S, 0.8)
     assert energy_kwh == pytest.approx(8 * (700 * (0.8 + 0.2 * 0.5) + 290) * 1.14 / 1000)
 
 
-def test_a_machine_of_the_catalog() -> None:
+def test_system_is_built_from_the_catalog() -> None:
     machines = system("p5en.48xlarge", 4)
     assert (machines.gpus, machines.gpu.name, machines.network) == (32, "h200", "efa")
     assert machines.inter_gb_s == pytest.approx(400)
@@ -90,7 +90,7 @@ def test_a_machine_of_the_catalog() -> None:
     ("name", "message"),
     [("p5.48xlrge", "nearest: p5.48xlarge"), ("m7i.large", "has no GPU"), ("p6e-gb200.36xlarge", "is not supported")],
 )
-def test_unknown_machines_are_refused_with_the_available_ones(name: str, message: str) -> None:
+def test_unsupported_instance_error_lists_supported_instances(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         system(name, 1)
     assert "p5en.48xlarge" in str(caught.value)

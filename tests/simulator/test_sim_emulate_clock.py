@@ -17,8 +17,8 @@ from trainer.models.shape import shape_of
 
 
 @dataclass(frozen=True)
-class Simple:
-    """4 s until gradients come, 2 s in which they do, 1 s for the update; a byte takes a second."""
+class FixedCosts:
+    """Costs of a step: 4 s before the first gradient, 2 s while gradients appear, 1 s of update, 1 s per byte sent."""
 
     slowed: float = 0.0
     wait_s: float = 0.0
@@ -34,58 +34,56 @@ class Simple:
     ("buckets", "exposed", "hidden"),
     [
         ([], 0, 0),
-        # One bucket is full when backward ends.
+        # A single bucket is full when backward ends.
         ([3], 3, 0),
-        # The first is ready at 5 and travels for 1 beside work; the second follows at 6.
+        # The first is ready at 5 s and overlaps with compute for 1 s; the second starts at 6 s.
         ([1, 1], 1, 1),
-        # The first is ready at 5 and takes until 8, 1 of it beside work; the second waits for it.
+        # The first takes from 5 s to 8 s and overlaps with compute for 1 s; the second waits for it.
         ([3, 3], 5, 1),
-        # Ready at 5.5, travels until 8.5.
+        # The first is ready at 5.5 s and takes until 8.5 s.
         ([3, 1], 3.5, 0.5),
     ],
 )
-def test_traffic_hides_behind_backward_as_far_as_buckets_are_full(
-    buckets: list[int], exposed: float, hidden: float
-) -> None:
-    tick = Clock(Simple(), 4).step(buckets)
+def test_full_buckets_overlap_with_backward(buckets: list[int], exposed: float, hidden: float) -> None:
+    tick = Clock(FixedCosts(), 4).step(buckets)
     assert (tick.exposed_s, tick.hidden_s, tick.step_s) == pytest.approx((exposed, hidden, 7 + exposed))
 
 
-def test_work_beside_traffic_is_slower() -> None:
-    # The first bucket travels for 1 s beside work; half a second more of work is over before the second arrives.
-    assert Clock(Simple(slowed=0.5), 4).step([1, 1]).exposed_s == pytest.approx(1)
-    assert Clock(Simple(slowed=2.0), 4).step([1, 1]).exposed_s == pytest.approx(2)
+def test_traffic_slows_concurrent_compute() -> None:
+    # The first bucket overlaps with compute for 1 s. The 0.5 s that this adds to compute end before the second arrives.
+    assert Clock(FixedCosts(slowed=0.5), 4).step([1, 1]).exposed_s == pytest.approx(1)
+    assert Clock(FixedCosts(slowed=2.0), 4).step([1, 1]).exposed_s == pytest.approx(2)
 
 
-def test_one_rank_sends_nothing() -> None:
-    assert Clock(Simple(), 1).step([3, 3]).step_s == pytest.approx(7)
+def test_single_rank_sends_nothing() -> None:
+    assert Clock(FixedCosts(), 1).step([3, 3]).step_s == pytest.approx(7)
 
 
-def test_without_draws_the_expected_wait_is_in_the_step() -> None:
-    tick = Clock(Simple(wait_s=0.25), 4).step([3])
+def test_step_without_jitter_includes_the_expected_wait() -> None:
+    tick = Clock(FixedCosts(wait_s=0.25), 4).step([3])
     assert (tick.step_s, tick.wait_s) == pytest.approx((10.25, 0.25))
 
 
-def test_all_wait_for_the_slowest() -> None:
-    clock = Clock(Simple(wait_s=0.25), 256, jitter=0.1)
+def test_ranks_wait_for_the_slowest() -> None:
+    clock = Clock(FixedCosts(wait_s=0.25), 256, jitter=0.1)
     ticks = [clock.step([3]) for _ in range(100)]
-    # The largest of 256 draws lies 2.8 deviations above the mean (of 6 s of work).
+    # The largest of 256 samples lies 2.8 standard deviations above the mean of 6 s of work.
     assert mean(tick.wait_s for tick in ticks) == pytest.approx(2.8 * 0.1 * 6, rel=0.1)
     assert mean(tick.step_s for tick in ticks) == pytest.approx(10 + 2.8 * 0.1 * 6, rel=0.05)
     assert len({tick.slowest for tick in ticks}) > 50
     assert clock.now == pytest.approx(sum(tick.step_s for tick in ticks))
 
 
-def test_draws_repeat_with_the_seed() -> None:
-    def drawn(seed: int) -> list[float]:
-        clock = Clock(Simple(), 4, jitter=0.1, seed=seed)
+def test_jitter_is_reproducible_by_seed() -> None:
+    def step_times(seed: int) -> list[float]:
+        clock = Clock(FixedCosts(), 4, jitter=0.1, seed=seed)
         return [clock.step([3]).step_s for _ in range(5)]
 
-    assert drawn(1) == drawn(1) != drawn(2)
+    assert step_times(1) == step_times(1) != step_times(2)
 
 
-def a_job(preset: str, micro: int, share: int, *settings: str) -> tuple[Job, list[int]]:
-    """Return the bytes of gradients too; they fill one bucket."""
+def build_job(preset: str, micro: int, share: int, *settings: str) -> tuple[Job, list[int]]:
+    """Return a job and the sizes of its gradient buckets: a single bucket for all gradients."""
     config = load(preset, list(settings))
     return Job(config, micro, share), [4 * shape_of(config.model).params]
 
@@ -93,43 +91,43 @@ def a_job(preset: str, micro: int, share: int, *settings: str) -> tuple[Job, lis
 @pytest.mark.parametrize("instance", ["p5.48xlarge", "p4d.24xlarge"])
 @pytest.mark.parametrize(("preset", "micro", "share"), [("tiny-llama", 1, 1), ("tiny-gpt2", 4, 16)])
 def test_the_clock_matches_the_prediction(instance: str, preset: str, micro: int, share: int) -> None:
-    job, buckets = a_job(preset, micro, share)
+    job, buckets = build_job(preset, micro, share)
     costs = PredictedCosts(job, named_machines(instance))
     for ranks in RANKS:
         assert Clock(costs, ranks).step(buckets).step_s == pytest.approx(costs.prediction(ranks).step_s, rel=0.01)
 
 
-def test_drawn_ranks_wait_about_as_long_as_is_predicted() -> None:
-    job, buckets = a_job("tiny-llama", 1, 1)
+def test_wait_with_jitter_matches_the_prediction() -> None:
+    job, buckets = build_job("tiny-llama", 1, 1)
     costs = PredictedCosts(job, named_machines("p5.48xlarge"))
     work, predicted = costs.work(256), costs.prediction(256)
     clock = Clock(costs, 256, jitter=work.wait_s / (work.before_s + work.window_s) / 3.3)
     assert mean(clock.step(buckets).step_s for _ in range(50)) == pytest.approx(predicted.step_s, rel=0.01)
 
 
-def test_more_ranks_bring_less_each() -> None:
-    job, buckets = a_job("tiny-llama", 1, 1, "batch.size=256")
+def test_efficiency_falls_with_more_ranks() -> None:
+    job, buckets = build_job("tiny-llama", 1, 1, "batch.size=256")
     rows = predict_scaling(job, named_machines("p5.48xlarge"), buckets, own=256)
     assert [row.ranks for row in rows] == list(RANKS)
     assert rows[0].efficiency == pytest.approx(1)
     assert [row.efficiency for row in rows] == sorted((row.efficiency for row in rows), reverse=True)
     assert [row.communication for row in rows] == sorted(row.communication for row in rows)
     assert rows[0].communication == 0 < rows[-1].communication
-    # 256 samples on one rank are 256 micro-batches; split over 256 ranks each has what a step costs anyway: 2.5 ms, as
-    # fitted since megatron's steps have a figure of their own (3.7 ms on an H200), half of one sample's work.
+    # One rank runs 256 micro-batches in a step; each of 256 ranks runs one, but still pays the fixed cost of a step.
+    # That cost is fitted to 2.5 ms, half the work of one sample (Megatron's own is 3.7 ms on an H200).
     assert all(row.shared_efficiency is not None for row in rows)
     assert (rows[-1].shared_efficiency or 0) < 0.7
     assert all(re.search(r" \d+%$", row.bottleneck) for row in rows)
 
 
-def test_a_batch_that_does_not_divide_has_no_efficiency() -> None:
-    job, buckets = a_job("tiny-llama", 2, 2)
+def test_indivisible_batch_has_no_shared_efficiency() -> None:
+    job, buckets = build_job("tiny-llama", 2, 2)
     rows = predict_scaling(job, named_machines("p5.48xlarge"), buckets, own=4)
     assert [row.shared_efficiency is None for row in rows] == [False, False, True, True, True]
 
 
-def test_a_slow_network_is_named() -> None:
-    job, _ = a_job("gpt2-124m", 1, 1, "compile.mode=none")
+def test_slow_network_is_named_as_bottleneck() -> None:
+    job, _ = build_job("gpt2-124m", 1, 1, "compile.mode=none")
     rows = predict_scaling(job, named_machines("g6.8xlarge"), [25 << 20] * 20, own=16)
     assert rows[-1].bottleneck.startswith("gradients on the network")
     assert rows[0].bottleneck != rows[-1].bottleneck

@@ -1,4 +1,4 @@
-"""The errors of `python -m simulator emulate`, without torch."""
+"""Error messages of `python -m simulator emulate`, without torch."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ SMALL = ["tiny-llama", "batch.size=16"]
         (["--ranks", "4", *SMALL, "model.heads=5"], "model.heads"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -52,25 +50,25 @@ def test_what_cannot_be_is_refused_in_words(
 
 
 @pytest.mark.parametrize("ranks", [4, 16, 256])
-def test_a_small_job_of_every_size_needs_no_config(ranks: int) -> None:
+def test_default_config_fits_every_number_of_ranks(ranks: int) -> None:
     _, config = _check(_parser().parse_intermixed_args(["--ranks", str(ranks)]))
     assert (config.name, config.batch.size % ranks, config.steps) == ("tiny-llama", 0, 5)
 
 
-def test_all_problems_are_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_problems_are_reported_together(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--ranks", "1", *SMALL, "parallel.strategy=hsdp", "--jitter", "7"])
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
-def test_a_stack_names_its_machines() -> None:
+def test_machines_can_be_named_by_stack() -> None:
     assert named_machines("aws-p5-autoscaled") == named_machines("p5.48xlarge")
     assert named_machines("p5.48xlarge").system(256).nodes == 32
 
 
 @pytest.mark.parametrize("command", ["emulate", "calibrate"])
-def test_commands_on_nodes_import_only_what_nodes_have(command: str) -> None:
-    """A node's environment has torch, numpy and PyYAML; a missing module here would be a traceback there."""
+def test_node_commands_import_only_packages_on_nodes(command: str) -> None:
+    """Nodes have only torch, numpy and PyYAML: importing anything else would fail there."""
     code = "import sys; sys.modules |= dict.fromkeys(['pydantic', 'pulumi', 'rich', 'boto3']); "
     code += f"from simulator.__main__ import main; sys.exit(main([{command!r}, '--help']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")

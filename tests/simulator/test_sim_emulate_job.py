@@ -1,4 +1,4 @@
-"""A trainer's settings as the simulator's model and layout."""
+"""Conversion of trainer settings to the simulator's model and layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.models.shape import shape_of
 
 
 @pytest.mark.parametrize("preset", ["tiny-mlp", "mlp", "tiny-resnet", "resnet18", "resnet50"])
-def test_layers_hold_the_model_s_weights_and_products(preset: str) -> None:
+def test_layers_add_up_to_the_model_weights_and_products(preset: str) -> None:
     model = load(preset, []).model
     assert isinstance(model, MlpConfig | ResNetConfig)
     layers, shape = build_sequential_model(model).layers, shape_of(model)
@@ -24,7 +24,7 @@ def test_layers_hold_the_model_s_weights_and_products(preset: str) -> None:
     assert sum(layer.rows * layer.inner * layer.columns for layer in layers) == shape.products
 
 
-def test_every_rank_has_the_same_work_however_many_there_are() -> None:
+def test_work_per_rank_is_independent_of_the_number_of_ranks() -> None:
     config = load("tiny-llama", ["precision=bf16", "parallel.recompute=full", "parallel.bucket_mb=7"])
     job = Job(config, micro=2, share=6)
     expected = Layout(dp=16, micro_batch=2, global_batch=96, recompute="full", dtype="bf16", bucket_mb=7)
@@ -37,11 +37,11 @@ def test_every_rank_has_the_same_work_however_many_there_are() -> None:
 @pytest.mark.parametrize(
     ("ranks", "expected"), [(1, (4, 48)), (4, (4, 12)), (8, (3, 6)), (16, (3, 3)), (48, (1, 1)), (5, None), (64, None)]
 )
-def test_a_batch_is_split_over_ranks_where_it_divides(ranks: int, expected: tuple[int, int] | None) -> None:
+def test_batch_is_split_over_ranks_if_divisible(ranks: int, expected: tuple[int, int] | None) -> None:
     job = Job(load("tiny-llama", []), micro=4, share=8).shared_by(ranks, 48)
     assert (None if job is None else (job.micro, job.share)) == expected
 
 
-def test_samples_without_tokens_are_counted_as_samples() -> None:
+def test_image_models_count_images() -> None:
     job = Job(load("tiny-resnet", []), micro=2, share=4)
     assert (job.units(8), job.unit) == (32, "images")

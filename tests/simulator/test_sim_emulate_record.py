@@ -37,13 +37,13 @@ ROW = Row(
 )
 
 
-def test_a_line_shows_the_loss_and_the_time() -> None:
+def test_line_shows_loss_and_time() -> None:
     assert LINE.text(40, "tokens") == (
         "step  7/40  loss 4.2500  20 ms a step  25,600 tokens/s  communication 5.0%  efficiency 90.0%"
     )
 
 
-def test_a_table_has_a_line_for_each_number_of_ranks() -> None:
+def test_table_has_a_line_per_number_of_ranks() -> None:
     assert format_table([ROW, replace(ROW, ranks=256, step_s=2.5, shared_efficiency=0.5)], "tokens").splitlines() == [
         "ranks   step  tokens/s  efficiency  same batch  exposed  bottleneck",
         "    4  20 ms    25,600       90.0%           -     5.0%  matrix products 95%",
@@ -51,18 +51,18 @@ def test_a_table_has_a_line_for_each_number_of_ranks() -> None:
     ]
 
 
-def test_no_bottleneck_makes_the_table_wider_than_100_columns() -> None:
+def test_table_fits_100_columns_with_every_bottleneck() -> None:
     rows = [replace(ROW, units_per_s=2_274_195, bottleneck=f"{label} 100%") for label in PART_LABELS.values()]
     assert max(map(len, format_table(rows, "tokens").splitlines())) <= 100
 
 
-def test_a_nan_loss_is_null(tmp_path: Path) -> None:
+def test_nan_loss_is_written_as_null(tmp_path: Path) -> None:
     write_json(tmp_path / "it.json", {"ranks": 4}, [replace(LINE, loss=float("nan"))], [ROW])
     written = json.loads((tmp_path / "it.json").read_text())
     assert (written["ranks"], written["steps"][0]["loss"], written["steps"][0]["tick"]["slowest"]) == (4, None, 3)
     assert written["scaling"][0]["parts"] == ROW.parts
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
+def test_chart_is_written_as_png(tmp_path: Path) -> None:
     draw_chart(tmp_path / "it.png", "tiny", [LINE, replace(LINE, step=8, now_s=0.16)], [ROW, replace(ROW, ranks=16)])
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,6 @@
 """The fit of the simulator's constants to published runs, and the command that evaluates it.
 
-How close predictions are: test_sim_error_table.py.
+test_sim_error_table.py checks the size of the errors.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def runs() -> tuple[MeasuredRun, ...]:
     return tuple(run for run in load_measured_runs() if run.step_s > 0)
 
 
-def test_the_constants_in_use_are_those_of_the_fit() -> None:
+def test_constants_in_use_are_fitted() -> None:
     used = asdict(load_fitted_rates())
     assert used != asdict(Rates())
     assert all(rate_bounds(name)[0] <= used[name] <= rate_bounds(name)[1] for name in RATE_NAMES)
     assert {name: used[name] for name in used if name not in RATE_NAMES} == {"step_layer_us": 0.0}, (
-        "only profiles tell it"
+        "only profiles measure it"
     )
 
 
@@ -37,7 +37,7 @@ def test_constants_move_towards_measured_runs() -> None:
     true = replace(Rates(), matmul=0.8, flash_early=0.3)
     synthetic_runs = [replace(run, step_s=step_s(run, true)) for run in runs()[::8]]
     fitted = fit_rates(synthetic_runs)
-    # Part of it may as well be the sources' own: constants and offsets share what all runs have in common.
+    # The fit attributes part of a difference that all runs share to the offsets of their sources.
     assert 0.8 < fitted.matmul < 0.9 < Rates().matmul
     assert fitted.flash_early < Rates().flash_early
     before, after = (
@@ -47,13 +47,13 @@ def test_constants_move_towards_measured_runs() -> None:
     assert after < 0.6 * before
 
 
-def test_a_fit_without_runs_keeps_the_prior() -> None:
+def test_constants_without_runs_keep_their_prior() -> None:
     single = fit_rates(runs()[:1])
     assert single.fp8 == Rates().fp8
     assert single.host_torch_us == Rates().host_torch_us
 
 
-def test_the_command_prints_a_table_by_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_prints_a_table_by_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(DATA)]) == 0
     printed = capsys.readouterr().out
     head, *lines = printed.partition("\n\n")[0].splitlines()
@@ -64,7 +64,7 @@ def test_the_command_prints_a_table_by_source(capsys: pytest.CaptureFixture[str]
     assert "|" not in printed
 
 
-def test_the_command_prints_markdown_where_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_prints_markdown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(DATA), "--markdown"]) == 0
     printed = capsys.readouterr().out
     assert "| mosaicml | 198 |" in printed
@@ -72,7 +72,7 @@ def test_the_command_prints_markdown_where_asked(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("by", ["source", "system"])
-def test_one_source_cannot_be_left_out(by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cross_validation_needs_two_sources(by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "one.csv"
     table.write_text("\n".join(DATA.read_text().splitlines()[:2]))
     assert main(["evaluate", str(table), "--cross-validate", by]) == 2
@@ -81,14 +81,14 @@ def test_one_source_cannot_be_left_out(by: str, tmp_path: Path, capsys: pytest.C
     )
 
 
-def test_a_byte_order_mark_is_not_part_of_a_column_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     marked = tmp_path / "marked.csv"
     marked.write_text("\n".join(DATA.read_text().splitlines()[:2]), encoding="utf-8-sig")
     assert main(["predict", "--runs", str(marked), "--out", str(tmp_path / "out.csv")]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_the_command_prints_the_current_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cross_validation_prints_the_current_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = DATA.read_text().splitlines()
     few = tmp_path / "few.csv"
     few.write_text("\n".join([head, *(row for row in rows if ",megatron," in row or ",misc," in row)]))
@@ -100,7 +100,7 @@ def test_the_command_prints_the_current_source(tmp_path: Path, capsys: pytest.Ca
     ]
 
 
-def test_the_command_takes_several_tables_of_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_takes_several_tables_of_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(DATA), str(NEW_DATA)]) == 0
     assert {"mosaicml", "torchtitan"} <= {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
     assert main(["evaluate", str(DATA), str(DATA.with_name("collectives.csv"))]) == 2

@@ -1,4 +1,4 @@
-"""The command `python -m simulator predict CONFIG`: arguments, table and JSON."""
+"""The command `python -m simulator predict CONFIG`: arguments, table and JSON output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.config.load import load
 USUAL = ["predict", "llama-8b", "batch.micro=1", "--stack", "aws-p5en-lustre"]
 
 
-def test_the_table_has_all_that_one_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_shows_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(USUAL) == 0
     out = capsys.readouterr().out
     result = forecast(load("llama-8b", ["batch.micro=1"]), find_job_machines(MachineRequest(stack="aws-p5en-lustre")))
@@ -61,7 +61,7 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_what_does_not_fit_is_shown_and_refused(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_layout_that_does_not_fit_is_shown_and_rejected(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["predict", "llama-8b", "batch.micro=16", "parallel.recompute=none", "--nodes", "2", *form]
     assert main(arguments) == 2
     output = capsys.readouterr()
@@ -76,16 +76,16 @@ def test_what_does_not_fit_is_shown_and_refused(form: list[str], capsys: pytest.
         assert "whole run" not in output.out
 
 
-def test_a_file_with_settings_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_file_is_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("base: llama-1b\nsteps: 1000\n")
     assert main(["predict", str(file), "batch.micro=2", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["name"], printed["run"]["steps"], printed["layout"]["micro_batch"]) == ("mine", 1000, 2)
-    assert printed["machines"]["name"] == "p5.48xlarge", "as trace and emulate, where nobody names machines"
+    assert printed["machines"]["name"] == "p5.48xlarge", "the default machines are those of trace and emulate"
 
 
-def test_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_replaces_the_catalog(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile((1, 4)))
     assert main(["predict", "tiny-llama", "--profile", str(profile)]) == 0
     out = capsys.readouterr().out
@@ -96,7 +96,7 @@ def test_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("columns", [70, 80, 100, 140])
 @pytest.mark.parametrize("more", [[], ["batch.micro=64"], ["--stack", "p5e"]])
-def test_nothing_is_wider_than_the_terminal(
+def test_output_fits_the_terminal(
     columns: int, more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -118,7 +118,7 @@ def test_nothing_is_wider_than_the_terminal(
         (["llama-8b", "--stack", "local", "--instance", "p5.48xlarge"], "not allowed with argument"),
     ],
 )
-def test_conflicting_arguments_are_refused(
+def test_conflicting_arguments_are_rejected(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -141,16 +141,16 @@ def test_conflicting_arguments_are_refused(
         (["deepseek-v3"], "deepseek-v3: cannot be read (No such file or directory); give a YAML file or one of "),
     ],
 )
-def test_invalid_values_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *arguments]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert f"simulator: {message}" in output.err
 
 
-def test_no_torch_and_no_pictures_are_loaded_for_it() -> None:
+def test_predict_imports_neither_torch_nor_matplotlib() -> None:
     arguments = ["predict", "llama-8b", "--json"]
     code = f"import sys; from simulator.__main__ import main; main({arguments!r}); "
     code += "print({'torch', 'matplotlib'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("set()\n")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("set()\n")

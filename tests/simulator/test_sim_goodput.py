@@ -1,4 +1,4 @@
-"""The time that failures and checkpoints add: computed by hand, as properties, and for published runs."""
+"""The time that failures and checkpoints add to a run: formulas, properties and published runs."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ conditions = st.builds(
 )
 
 
-def test_intervals_by_hand() -> None:
+def test_young_and_best_availability_match_their_formulas() -> None:
     c = Conditions(failure_s=50_000, save_s=4, restart_s=100)
     assert goodput.young(c) == pytest.approx(math.sqrt(2 * 50_000 * 4))
     assert goodput.best_availability(c) == pytest.approx(4 + math.sqrt(2 * 50_100 * 4 + 16))
 
 
-def test_stretch_without_failures_is_only_the_saves() -> None:
+def test_stretch_without_failures_contains_only_saves() -> None:
     assert goodput.stretch(Conditions(save_s=5), 500) == pytest.approx(1.01)
 
 
-def test_stretch_with_rare_failures_is_the_first_order_sum() -> None:
+def test_stretch_with_rare_failures_matches_first_order() -> None:
     c = Conditions(failure_s=1e6, save_s=2, restart_s=300, write_s=50)
     lost = 2 / 1000 + (1000 / 2 + 300 + 50) / 1e6
     assert goodput.stretch(c, 1000) == pytest.approx(1 + lost, abs=2e-5)
 
 
-def test_a_warned_interruption_loses_no_work() -> None:
+def test_interruption_with_warning_loses_no_work() -> None:
     c = Conditions(save_s=2, write_s=48, warned_s=10_000, warned_restart_s=450)
     assert goodput.stretch(c, 1e9) == pytest.approx(1 / (1 - 500 / 10_000), rel=1e-6)
 
 
-def test_a_job_that_fails_faster_than_it_restarts_never_ends() -> None:
+def test_job_that_fails_faster_than_it_restarts_never_ends() -> None:
     assert goodput.stretch(Conditions(failure_s=1, restart_s=1000), 10) == math.inf
     assert goodput.stretch(Conditions(warned_s=100, warned_restart_s=100), 10) == math.inf
 
 
 @settings(deadline=None)
 @given(conditions, st.floats(0.05, 20))
-def test_no_other_interval_beats_the_optimal_one(c: Conditions, factor: float) -> None:
+def test_no_interval_beats_the_optimal_one(c: Conditions, factor: float) -> None:
     best = goodput.optimal(c)
     assert goodput.stretch(c, best) <= goodput.stretch(c, best * factor) * (1 + 1e-9)
     assert goodput.stretch(c, best) <= goodput.stretch(c, goodput.young(c)) * (1 + 1e-9)
@@ -60,9 +60,7 @@ def test_no_other_interval_beats_the_optimal_one(c: Conditions, factor: float) -
 
 @settings(deadline=None)
 @given(conditions, st.floats(0.1, 30))
-def test_the_chosen_number_of_steps_lets_the_writing_end_and_is_nearly_the_best_of_those(
-    c: Conditions, step_s: float
-) -> None:
+def test_chosen_interval_covers_the_write_and_is_nearly_optimal(c: Conditions, step_s: float) -> None:
     steps = goodput.choose_interval(c, step_s)
     least = max(1, math.ceil(c.write_s / step_s))
     assert steps >= least
@@ -70,7 +68,7 @@ def test_the_chosen_number_of_steps_lets_the_writing_end_and_is_nearly_the_best_
         assert goodput.stretch(c, steps * step_s) <= goodput.stretch(c, other * step_s) * (1 + goodput.MIN_GAIN + 1e-9)
 
 
-def test_the_filesystem_is_left_to_others_where_that_costs_little() -> None:
+def test_saves_are_less_frequent_if_that_costs_little() -> None:
     seldom = Conditions(failure_s=1e6, save_s=0.01, write_s=80)
     assert goodput.choose_interval(seldom, 1) == 400
     often = Conditions(failure_s=5000, save_s=0.01, write_s=500)
@@ -79,7 +77,7 @@ def test_the_filesystem_is_left_to_others_where_that_costs_little() -> None:
 
 @settings(deadline=None)
 @given(conditions, st.integers(1000, 100_000), st.floats(0.1, 10), st.floats(0, DAY))
-def test_outlook_holds_together(c: Conditions, steps: int, step_s: float, wait_s: float) -> None:
+def test_outlook_is_consistent(c: Conditions, steps: int, step_s: float, wait_s: float) -> None:
     work = Work(steps=steps, step_s=step_s, low_s=0.9 * step_s, high_s=1.2 * step_s)
     outlook = goodput.outlook(replace(c, failure_factors=(0.3, 3.0)), work, wait_s)
     assert outlook.wall_s >= steps * step_s + wait_s
@@ -89,12 +87,12 @@ def test_outlook_holds_together(c: Conditions, steps: int, step_s: float, wait_s
 
 @settings(deadline=None)
 @given(conditions, st.floats(1, 10))
-def test_more_failures_never_help(c: Conditions, factor: float) -> None:
+def test_more_failures_never_shorten_a_run(c: Conditions, factor: float) -> None:
     often = replace(c, failure_s=c.failure_s / factor)
     assert goodput.stretch(often, 1000) >= goodput.stretch(c, 1000) * (1 - 1e-12)
 
 
-def test_the_rate_lies_among_those_that_were_seen() -> None:
+def test_failure_rate_lies_between_published_rates() -> None:
     rate = failures.rate()
     hours = [count.gpu_hours for count in failures.load_failure_counts()]
     assert min(hours) < rate.gpu_hours < max(hours)
@@ -102,33 +100,33 @@ def test_the_rate_lies_among_those_that_were_seen() -> None:
     assert rate.mean_s(2048) == pytest.approx(rate.mean_s(1024) / 2)
 
 
-def test_published_counts_by_hand() -> None:
+def test_published_failure_rates() -> None:
     by_name = {count.name: count.gpu_hours for count in failures.load_failure_counts()}
     assert by_name["Llama 3 405B"] == pytest.approx(50_700, rel=0.001)
     assert by_name["OPT-175B"] == pytest.approx(11_900, rel=0.001)
     assert by_name["Meta RSC-1"] == pytest.approx(8 * 24 * 1000 / 6.5)
 
 
-def test_llama_3_had_more_than_nine_tenths_of_its_time() -> None:
-    """With its own failures and our recovery: arXiv 2407.21783 says that more than 90 % was effective."""
+def test_goodput_of_llama_3_exceeds_90_percent() -> None:
+    """arXiv 2407.21783 reports over 90 % effective time. Computed from its failure count and our recovery time."""
     restart = failures.restart_s(30) + failures.replacement_s("reservation") + 30
     c = Conditions(failure_s=54 * DAY / 419, save_s=2, write_s=60, restart_s=restart)
     steps = goodput.choose_interval(c, 5)
     assert 0.90 < 1 / goodput.stretch(c, 5 * steps) < 0.96
 
 
-def test_restart_is_what_the_recovery_benchmark_measured() -> None:
+def test_restart_time_matches_the_recovery_benchmark() -> None:
     assert failures.restart_s(30) == pytest.approx(36 + 17 + 3 + 4 + 1)
     assert failures.restart_s(300) - failures.restart_s(30) == pytest.approx(270)
 
 
-def test_a_save_blocks_for_what_the_copy_cannot_hide() -> None:
+def test_save_blocks_for_the_part_of_the_copy_that_does_not_overlap() -> None:
     hidden = failures.blocked_s(gb=2, copy_s=0.1, step_s=5)
     assert hidden == pytest.approx(0.0022 + 0.019)
     assert failures.blocked_s(gb=2, copy_s=6, step_s=5) == pytest.approx(0.0022 + 0.95 + 1)
 
 
-def test_spot_by_hand() -> None:
-    """15 % of machines a month, on 16 nodes."""
+def test_spot_interruption_rate() -> None:
+    """15 % of the machines are interrupted per month; the job has 16 nodes."""
     assert failures.spot_mean_s("h100", 16) == pytest.approx(730 * 3600 / -math.log(0.85) / 16)
     assert failures.spot_mean_s("a100", 1) > failures.spot_mean_s("h100", 1)

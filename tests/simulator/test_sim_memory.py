@@ -1,4 +1,4 @@
-"""Memory: what each choice of a layout saves or costs, and the suggested fix if a layout does not fit."""
+"""The effect of each layout setting on memory, and the suggested fix if a layout does not fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parts(layout: Layout, model: Model = LLAMA) -> dict[str, float]:
     return predict_memory(model, layout, H100).parts
 
 
-def test_state_of_fp32_adam_is_sixteen_bytes_a_parameter_over_the_ranks_of_zero_3() -> None:
+def test_zero_3_splits_sixteen_bytes_per_parameter_over_ranks() -> None:
     held = parts(EIGHT)
     assert held["weights"] + held["gradients"] + held["optimizer"] == 16 * count_parameters(LLAMA).total / 8
 
@@ -35,7 +35,7 @@ def test_state_of_fp32_adam_is_sixteen_bytes_a_parameter_over_the_ranks_of_zero_
     ("zero", "split"),
     [(0, set()), (1, {"optimizer"}), (2, {"optimizer", "gradients"}), (3, {"optimizer", "gradients", "weights"})],
 )
-def test_each_stage_of_zero_splits_one_more_part(zero: int, split: set[str]) -> None:
+def test_each_zero_stage_splits_one_more_part(zero: int, split: set[str]) -> None:
     eight_ranks, sixteen_ranks = (
         parts(replace(EIGHT, framework="megatron", zero=zero, dp=dp, global_batch=dp)) for dp in (8, 16)
     )
@@ -43,12 +43,12 @@ def test_each_stage_of_zero_splits_one_more_part(zero: int, split: set[str]) -> 
         assert (sixteen_ranks[name] == pytest.approx(eight_ranks[name] / 2)) is (name in split), name
 
 
-def test_hybrid_sharding_splits_over_its_own_ranks_only() -> None:
+def test_hybrid_sharding_splits_only_within_a_shard_group() -> None:
     few, many = (parts(replace(EIGHT, dp=dp, shard=8, global_batch=dp)) for dp in (8, 64))
     assert few["optimizer"] == many["optimizer"]
 
 
-def test_plain_modules_in_a_pipeline_hold_weights_and_gradients_whole() -> None:
+def test_torch_pipeline_holds_unsharded_gradients() -> None:
     stage = count_parameters(LLAMA).total / 4
     held = parts(replace(EIGHT, dp=2, pp=4, global_batch=16))
     assert held["gradients"] > 4 * 0.9 * (stage - count_parameters(LLAMA).embedding / 2)
@@ -61,7 +61,7 @@ def test_offload_leaves_gathered_weights_and_activations_on_the_gpu() -> None:
     assert held["activations"] == parts(EIGHT)["activations"]
 
 
-def test_offload_without_split_weights_moves_the_optimizer_alone() -> None:
+def test_offload_below_zero_2_moves_only_the_optimizer() -> None:
     layout = replace(EIGHT, zero=1, framework="deepspeed")
     held, before = parts(replace(layout, offload=True)), parts(layout)
     assert held["optimizer"] == 0
@@ -69,24 +69,24 @@ def test_offload_without_split_weights_moves_the_optimizer_alone() -> None:
     assert held["gradients"] == before["gradients"]
 
 
-def test_gradients_that_wait_for_the_last_micro_batch_are_whole() -> None:
+def test_gradients_reduced_after_the_last_micro_batch_are_unsharded() -> None:
     waits = replace(EIGHT, trainer="kempnerforge", global_batch=32)
     assert parts(waits)["gradients"] == pytest.approx(4 * count_parameters(LLAMA).total)
     assert parts(replace(waits, global_batch=8))["gradients"] < parts(waits)["gradients"] / 4
 
 
-def test_fp32_activations_are_twice_as_large() -> None:
+def test_fp32_activations_are_twice_as_large_as_bf16() -> None:
     layout = replace(EIGHT, recompute="none")
     assert parts(replace(layout, dtype="fp32"))["activations"] == pytest.approx(2 * parts(layout)["activations"])
 
 
-def test_logits_are_split_by_tensor_ranks_unless_the_trainer_gathers_them() -> None:
+def test_tensor_ranks_split_logits_unless_the_trainer_gathers_them() -> None:
     layout = replace(EIGHT, tp=4, dp=2, global_batch=2, micro_batch=8, sequence_parallel=True)
     layout = replace(layout, global_batch=16)
     assert parts(layout)["logits"] < parts(replace(layout, trainer="kempnerforge"))["logits"]
 
 
-def test_reserved_memory_is_printed_where_a_trainer_prints_that() -> None:
+def test_reserved_memory_is_reported_for_trainers_that_print_it() -> None:
     peak = predict_memory(LLAMA, EIGHT, H100)
     taken = predict_memory(LLAMA, replace(EIGHT, trainer="torchtitan"), H100)
     assert peak.reported == peak.total
@@ -102,12 +102,12 @@ def test_reserved_memory_is_printed_where_a_trainer_prints_that() -> None:
         ("Megatron core", ""),
     ],
 )
-def test_trainers_are_identified_by_their_names(software: str, trainer: str) -> None:
+def test_trainers_are_identified_by_name(software: str, trainer: str) -> None:
     assert identify_trainer(software) == trainer
     assert (trainer_behavior(trainer) == trainer_behavior("")) is (trainer == "")
 
 
-def test_a_layout_that_fits_has_no_reason() -> None:
+def test_layout_that_fits_has_no_reason() -> None:
     assert predict_memory(LLAMA, EIGHT, H100).reason == ""
 
 
@@ -122,7 +122,7 @@ def test_a_layout_that_fits_has_no_reason() -> None:
         (8192, Layout(micro_batch=1, global_batch=8), "4 GPUs, zero 3, recompute full"),
     ],
 )
-def test_the_reason_names_the_largest_part_and_the_nearest_change(seq: int, layout: Layout, fix: str) -> None:
+def test_reason_names_the_largest_part_and_the_nearest_change(seq: int, layout: Layout, fix: str) -> None:
     memory = predict_memory(replace(LLAMA, seq=seq), layout, H100)
     assert not memory.fits
     largest = max(memory.parts, key=lambda name: memory.parts[name])
@@ -130,7 +130,7 @@ def test_the_reason_names_the_largest_part_and_the_nearest_change(seq: int, layo
     assert memory.reason.endswith(f"; fits with {fix}")
 
 
-def test_the_change_that_is_named_does_fit_and_none_before_it_does() -> None:
+def test_suggested_change_is_the_first_that_fits() -> None:
     layout = Layout(dp=8, micro_batch=8, global_batch=64)
     suggestion = suggest_change(LLAMA, layout, H100)
     tried = []
@@ -143,26 +143,26 @@ def test_the_change_that_is_named_does_fit_and_none_before_it_does() -> None:
     assert not any(tried)
 
 
-def test_the_reason_says_that_no_similar_layout_fits() -> None:
+def test_reason_says_that_no_similar_layout_fits() -> None:
     model = find_model("llama-405b").model
     long = replace(model, seq=1_000_000)
     assert suggest_change(long, Layout(global_batch=1), SMALL) == ""
     assert "no similar layout fits" in predict_memory(long, Layout(global_batch=1), SMALL).reason
 
 
-def test_printed_figures_are_gibibytes() -> None:
+def test_memory_is_printed_in_gibibytes() -> None:
     memory = predict_memory(LLAMA, Layout(global_batch=8), H100)
     assert f"{memory.on_device / GIB:.1f} GiB" in memory.reason
 
 
-def test_inputs_of_recomputed_layers_on_the_host_leave_one_layer() -> None:
+def test_offloaded_layer_inputs_need_no_device_memory() -> None:
     layout = replace(EIGHT, framework="deepspeed")
     held, before = (parts(replace(layout, trainer=name))["activations"] for name in ("bigscience", ""))
     inputs = 2 * LLAMA.layers * LLAMA.seq * LLAMA.hidden
     assert before - held == pytest.approx(inputs)
 
 
-def test_compression_keeps_what_it_did_not_send() -> None:
+def test_compression_stores_the_unsent_gradients() -> None:
     layout = replace(EIGHT, zero=0)
     more = parts(replace(layout, compression=0.1))["gradients"] - parts(layout)["gradients"]
     assert more == pytest.approx(4 * count_parameters(LLAMA).total)

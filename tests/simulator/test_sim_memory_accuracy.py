@@ -19,7 +19,7 @@ NARROW = replace(LLAMA, hidden=2048, ffn=8192)
 NEW = DATA / "memory_new.csv"
 GPT2 = Transformer(layers=6, hidden=2048, heads=16, kv_heads=16, ffn=8192, gated=False, vocab=512, seq=1024, tied=True)
 
-KEPT = [
+STORED_BYTES = [
     (LLAMA, "none", False, 173533),
     (LLAMA, "selective", False, 102528),
     (LLAMA, "full", False, 8192),
@@ -30,11 +30,11 @@ KEPT = [
     (GPT2, "none", False, 65616),
     (GPT2, "selective", False, 45120),
 ]
-"""Bytes of a token and layer after forward: torch 2.11 on one H200, bf16, six layers less three."""
+"""Bytes per token and layer after forward, from the difference of six and three layers: torch 2.11, one H200, bf16."""
 
 
-@pytest.mark.parametrize(("model", "recompute", "compiled", "measured"), KEPT)
-def test_stored_activations_of_the_trainers_models(
+@pytest.mark.parametrize(("model", "recompute", "compiled", "measured"), STORED_BYTES)
+def test_stored_activations_match_the_trainer(
     model: Transformer, recompute: str, compiled: bool, measured: float
 ) -> None:
     layout = Layout(recompute=recompute, compiled=compiled)  # type: ignore[arg-type]
@@ -42,14 +42,14 @@ def test_stored_activations_of_the_trainers_models(
     assert activations / model.seq / model.layers == pytest.approx(measured, rel=0.03)
 
 
-def test_logits_at_the_loss_of_the_trainer() -> None:
-    """16,384 tokens: 28.73 GB at the peak with 2.98 GB of weights, of which two layers' inputs are 0.3 GB."""
+def test_logits_at_the_loss_match_the_trainer() -> None:
+    """Measured with 16,384 tokens: a peak of 28.73 GB, including 2.98 GB of weights and 0.3 GB of layer inputs."""
     held = logit_bytes(LLAMA, Layout(micro_batch=4, global_batch=4))
     assert held == pytest.approx(28.73e9 - 2.98e9 - 0.3e9, rel=0.03)
 
 
 def test_published_memory_is_predicted() -> None:
-    """The figures of docs/simulator-validation.md; the last is all sources together."""
+    """Bounds for the figures of docs/simulator-validation.md."""
     errors = {source_errors.source: source_errors for source_errors in memory_errors_by_source(read_tables(FILES))}
     assert errors["simumax"].median <= 0.01
     assert errors["torchtitan"].median <= 0.03
@@ -89,7 +89,7 @@ def test_memory_is_predicted_for_unknown_trainers() -> None:
     assert errors["kempnerforge_2026"].median <= 0.08
 
 
-def test_a_missing_file_or_one_without_memory_columns_is_refused(
+def test_missing_file_and_file_without_measurements_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path / "no.csv")]) == 2
@@ -101,14 +101,14 @@ def test_a_missing_file_or_one_without_memory_columns_is_refused(
     assert "none with a measured memory_gb" in capsys.readouterr().err
 
 
-def test_the_command_prints_each_source_and_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_each_source_and_the_total(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(NEW), "--unknown"]) == 0
     out = capsys.readouterr().out
     assert "| megatron_tutorials | 46 |" in out
     assert "| all | " in out
 
 
-def test_memory_of_megatron_by_its_own_paper() -> None:
+def test_memory_matches_the_megatron_paper() -> None:
     from simulator.memory.peak import GIB, predict_memory  # noqa: PLC0415
     from simulator.rows.run import parse_run_row  # noqa: PLC0415
 
@@ -124,13 +124,13 @@ def test_memory_of_megatron_by_its_own_paper() -> None:
             assert state / GIB == pytest.approx(float(row["memory_weights_gb"]), rel=0.09)
 
 
-def test_all_runs_that_ran_out_of_memory_are_predicted_and_few_others() -> None:
+def test_all_out_of_memory_runs_are_predicted_with_few_false_alarms() -> None:
     verdicts = judge_capacity(read_tables(FILES[:2]))
     assert verdicts.failed_fits == 0
     assert verdicts.ran_not <= 0.05 * (verdicts.ran_not + verdicts.ran_fits)
 
 
-def test_most_new_runs_that_ran_out_of_memory_are_predicted() -> None:
-    """Three of four are predicted; the fourth is 16 samples of GPT-2 XL where 15 took 77 of 80 GiB."""
+def test_most_new_out_of_memory_runs_are_predicted() -> None:
+    """Three of four are predicted; the fourth is GPT-2 XL with 16 samples, where 15 samples took 77 of 80 GiB."""
     verdicts = judge_capacity(read_tables([NEW]))
     assert (verdicts.failed_not, verdicts.failed_fits) == (3, 1)

@@ -1,4 +1,4 @@
-"""Properties of memory: more samples never need less; more ranks or recomputing never need more."""
+"""Properties of memory: more samples never need less; more ranks and recompute never need more."""
 
 from __future__ import annotations
 
@@ -63,28 +63,28 @@ def total(model: Transformer, layout: Layout) -> float:
 
 @settings(deadline=None)
 @given(models(), layouts())
-def test_a_larger_micro_batch_needs_more(model: Transformer, layout: Layout) -> None:
+def test_larger_micro_batch_needs_more_memory(model: Transformer, layout: Layout) -> None:
     more = replace(layout, micro_batch=2 * layout.micro_batch, global_batch=2 * layout.global_batch)
     assert total(model, layout) < total(model, more)
 
 
 @settings(deadline=None)
 @given(models(), layouts())
-def test_more_data_ranks_never_need_more(model: Transformer, layout: Layout) -> None:
+def test_more_data_ranks_never_need_more_memory(model: Transformer, layout: Layout) -> None:
     more = replace(layout, dp=2 * layout.dp, global_batch=2 * layout.global_batch)
     assert predict_memory(model, more, H100).total <= total(model, layout)
 
 
 @settings(deadline=None)
 @given(models(), layouts())
-def test_more_tensor_ranks_never_need_more(model: Transformer, layout: Layout) -> None:
+def test_more_tensor_ranks_never_need_more_memory(model: Transformer, layout: Layout) -> None:
     if layout.tp > 1 and 2 * layout.tp <= model.heads:
         assert predict_memory(model, replace(layout, tp=2 * layout.tp), H100).total <= total(model, layout)
 
 
 @settings(deadline=None)
 @given(models(), layouts())
-def test_recomputing_all_needs_the_least(model: Transformer, layout: Layout) -> None:
+def test_full_recompute_needs_the_least_memory(model: Transformer, layout: Layout) -> None:
     least = predict_memory(model, replace(layout, recompute="full"), H100).total
     assert least <= total(model, replace(layout, recompute="selective"))
     assert least <= total(model, replace(layout, recompute="none"))
@@ -92,8 +92,8 @@ def test_recomputing_all_needs_the_least(model: Transformer, layout: Layout) -> 
 
 @settings(deadline=None)
 @given(models(), layouts())
-def test_every_stage_of_zero_holds_no_more_state(model: Transformer, layout: Layout) -> None:
-    """Gathered weights come on top: with few large layers they equal what the last stage saves."""
+def test_higher_zero_stage_never_holds_more_state(model: Transformer, layout: Layout) -> None:
+    """Gathered weights are excluded: with few large layers they take as much as the last stage saves."""
     parts = [predict_memory(model, replace(layout, zero=zero), H100).parts for zero in (0, 1, 2, 3)]
     state = [sum(part[name] for name in ("weights", "gradients", "optimizer")) for part in parts]
     if layout.pp > 1 and layout.framework == "torch":
@@ -103,13 +103,13 @@ def test_every_stage_of_zero_holds_no_more_state(model: Transformer, layout: Lay
 
 @settings(deadline=None)
 @given(models(), layouts())
-def test_offload_never_needs_more(model: Transformer, layout: Layout) -> None:
+def test_offload_never_needs_more_device_memory(model: Transformer, layout: Layout) -> None:
     assert predict_memory(model, replace(layout, offload=True), H100).total <= total(model, layout)
 
 
 @settings(deadline=None)
 @given(models(), layouts())
-def test_the_peak_is_no_more_than_all_parts_and_no_less_than_any(model: Transformer, layout: Layout) -> None:
+def test_peak_lies_between_the_largest_part_and_the_sum(model: Transformer, layout: Layout) -> None:
     memory = predict_memory(model, layout, H100)
     assert max(memory.parts.values()) <= memory.total * (1 + 1e-9)
     assert memory.total <= sum(memory.parts.values()) * (1 + 1e-9)
@@ -119,7 +119,7 @@ def test_the_peak_is_no_more_than_all_parts_and_no_less_than_any(model: Transfor
 
 @settings(deadline=None)
 @given(models(), layouts())
-def test_changes_keep_the_batch_divided_and_the_gpus_or_say_how_many(model: Transformer, layout: Layout) -> None:
+def test_suggested_changes_are_valid_and_name_a_changed_gpu_count(model: Transformer, layout: Layout) -> None:
     for change, changed in list_layout_changes(model, layout):
         assert changed.micro_batches >= 1
         assert changed.global_batch % (changed.micro_batch * changed.dp) == 0

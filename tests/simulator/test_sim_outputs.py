@@ -1,4 +1,4 @@
-"""Unwritable output paths are refused before anything is computed."""
+"""Unwritable output paths are rejected before anything is computed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from trainer.config.errors import ConfigError
 KINDS = (".png", ".svg")
 
 
-def test_places_that_can_be_written_are_taken_and_left_as_they_were(tmp_path: Path) -> None:
-    there = tmp_path / "there.svg"
-    there.write_text("before")
+def test_writable_paths_are_accepted_and_left_unchanged(tmp_path: Path) -> None:
+    existing = tmp_path / "existing.svg"
+    existing.write_text("before")
     check_file("--picture", tmp_path / "new.png", KINDS)
-    check_file("--picture", there, KINDS)
+    check_file("--picture", existing, KINDS)
     check_folder("--write", tmp_path)
     check_folder("--write", tmp_path / "a" / "b")
-    assert [file.name for file in tmp_path.iterdir()] == ["there.svg"]
-    assert there.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir()] == ["existing.svg"]
+    assert existing.read_text() == "before"
 
 
-def test_a_name_without_a_folder_is_one_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_file("--picture", Path("x.png"), KINDS)
     check_folder("--write", Path("out/deeper"))
@@ -39,7 +39,7 @@ def test_a_name_without_a_folder_is_one_here(tmp_path: Path, monkeypatch: pytest
         ("/proc/x.png", r"/proc/x.png cannot be written \(/proc: .*\); allowed: a writable place; name "),
     ],
 )
-def test_an_unwritable_path_is_refused(name: str, message: str, tmp_path: Path) -> None:
+def test_unwritable_file_is_rejected(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file.png").touch()
     with pytest.raises(ConfigError, match=message):
@@ -47,7 +47,7 @@ def test_an_unwritable_path_is_refused(name: str, message: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["file", "file/below", "/proc/x", "/proc/x/y"])
-def test_a_folder_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
+def test_unwritable_folder_is_rejected(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"--write: .*; allowed: .*; name another (folder|place)"):
         check_folder("--write", tmp_path / name)

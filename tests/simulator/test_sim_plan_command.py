@@ -16,7 +16,7 @@ from trainer.config import load
 USUAL = ["--model", "llama-8b", "--tokens", "1e12", "--stack", "aws-p5en-lustre", "--nodes", "4,64"]
 
 
-def test_the_table_has_a_chosen_row_with_what_realises_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_a_chosen_row_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, "--deadline", "90d"]) == 0
     out = capsys.readouterr().out
     assert "row 2 is the cheapest within 90.0 d: 4 x p5en.48xlarge on-demand" in out
@@ -49,7 +49,7 @@ def test_files_and_picture_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     assert "wrote" in capsys.readouterr().err
 
 
-def test_a_step_of_the_chosen_row_is_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_of_the_chosen_row_is_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "step.json"
     assert main([*USUAL, "--json", "--trace", str(out)]) == 0
     output = capsys.readouterr()
@@ -60,7 +60,9 @@ def test_a_step_of_the_chosen_row_is_traced(tmp_path: Path, capsys: pytest.Captu
     assert "events of a step of" in output.err
 
 
-def test_a_larger_filesystem_is_planned_with_and_edited_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_larger_filesystem_is_planned_and_written_to_the_stack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*USUAL, "--shared-gb", "19200", "--write", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "at the 4.7 GB/s of /shared" in out
@@ -69,7 +71,7 @@ def test_a_larger_filesystem_is_planned_with_and_edited_in(tmp_path: Path, capsy
         assert stacks.spec_of(file).storage["shared"].size_gb == 19200
 
 
-def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_includes_models_the_trainer_does_not_support(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "mixtral-8x7b", *USUAL[2:], "--any"]) == 0
     out = capsys.readouterr().out
     assert "! no trainer config: the trainer does not support this model" in out
@@ -116,9 +118,7 @@ def test_any_shows_what_the_trainer_does_not_have(capsys: pytest.CaptureFixture[
         (["--budget", "100"], "budget: 100 USD is not enough for any option; the cheapest costs "),
     ],
 )
-def test_bad_input_names_what_is_allowed(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith("simulator: ")
@@ -129,7 +129,7 @@ def test_bad_input_names_what_is_allowed(
 @pytest.mark.parametrize(
     "option", [["--picture", "/nosuch/x.png"], ["--trace", "/proc/x.json"], ["--write", "/proc/x"]]
 )
-def test_an_unwritable_output_is_refused_before_the_search(
+def test_unwritable_output_is_rejected_before_the_search(
     option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("simulator.commands.plan.plan", lambda *_: pytest.fail("searched"))
@@ -138,18 +138,18 @@ def test_an_unwritable_output_is_refused_before_the_search(
 
 
 @pytest.mark.parametrize(("place", "message"), [("/dev/full", "simulator: output: No space left on device; ")])
-def test_a_late_output_error_is_not_a_traceback(place: str, message: str) -> None:
+def test_late_output_error_prints_no_traceback(place: str, message: str) -> None:
     command = [sys.executable, "-m", "simulator", "plan", *USUAL, "--json"]
     with Path(place).open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(message)
-    assert "Traceback" not in done.stderr
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith(message)
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("columns", [70, 80, 100, 140])
 @pytest.mark.parametrize("limit", [["--deadline", "90d"], ["--budget", "100"], ["--model", "lama-8b"]])
-def test_nothing_is_wider_than_the_terminal(
+def test_output_fits_the_terminal(
     columns: int, limit: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -158,13 +158,13 @@ def test_nothing_is_wider_than_the_terminal(
     assert max(map(len, (output.out + output.err).splitlines())) <= columns
 
 
-def test_without_a_terminal_lines_are_short_enough_to_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_below_120_columns_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "llama-405b", *USUAL[2:6], "--nodes", "256,512"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) < 120
 
 
 @pytest.mark.parametrize(("option", "unit"), [(["--deadline", "1h"], " d on 64 x "), (["--budget", "100"], " USD, ")])
-def test_the_nearest_result_is_printed_once(option: list[str], unit: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nearest_result_is_printed_once(option: list[str], unit: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, *option]) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert unit in err
@@ -183,14 +183,12 @@ def test_the_nearest_result_is_printed_once(option: list[str], unit: str, capsys
         ),
     ],
 )
-def test_the_interval_between_checkpoints_is_explained_in_a_sentence(
-    limit: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checkpoint_interval_is_explained(limit: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*USUAL, *limit]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"a checkpoint has 96 GB and takes 1.4 min at the 1.2 GB/s of /shared; {message}" in out
 
 
-def test_it_is_a_command_of_the_simulator() -> None:
+def test_help_of_the_simulator_lists_plan() -> None:
     listed = subprocess.run([sys.executable, "-m", "simulator", "--help"], capture_output=True, text=True, check=True)
     assert "plan " in listed.stdout

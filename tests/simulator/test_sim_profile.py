@@ -1,4 +1,4 @@
-"""A calibrated machine: predictions from its profile, and invalid profiles or those of another machine."""
+"""Profiles of calibrated machines: the fit, the predictions, and errors for invalid profiles."""
 
 from __future__ import annotations
 
@@ -21,99 +21,101 @@ MODEL = profile_factory.transformer(4, 128, 4, 384, 1024, 64)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_a_machine_s_own_rates_are_found_again(tmp_path: Path, ranks: int) -> None:
-    on = read(profile_factory.write(tmp_path / "p.json", profile_factory.profile())).of(1, ranks)
+def test_fit_recovers_the_rates_of_a_machine(tmp_path: Path, ranks: int) -> None:
+    machine = read(profile_factory.write(tmp_path / "p.json", profile_factory.profile())).of(1, ranks)
     layout = Layout(dp=ranks, micro_batch=4, global_batch=4 * ranks, dtype="fp32")
     true = predict(MODEL, layout, profile_factory.system(ranks), profile_factory.rates())
-    prediction = predict(MODEL, layout, on.system, on.rates)
+    prediction = predict(MODEL, layout, machine.system, machine.rates)
     assert prediction.step_s == pytest.approx(true.step_s, rel=0.02)
     for part in ("compute", "attention", "vocabulary", "memory bound", "data", "optimizer"):
         assert prediction.parts[part] == pytest.approx(true.parts[part], rel=0.05, abs=0.01 * true.step_s), part
 
 
-def test_one_disturbed_measurement_changes_little(tmp_path: Path) -> None:
+def test_fit_tolerates_one_outlier(tmp_path: Path) -> None:
     content = profile_factory.profile((1,))
     world = content["worlds"][0]
     world["layers"].append({**copy.deepcopy(world["layers"][1]), "layer_s": 3 * world["layers"][1]["layer_s"]})
-    on = read(profile_factory.write(tmp_path / "p.json", content)).of(1, 1)
+    machine = read(profile_factory.write(tmp_path / "p.json", content)).of(1, 1)
     layout = Layout(micro_batch=4, global_batch=4, dtype="fp32")
     true = predict(MODEL, layout, profile_factory.system(1), profile_factory.rates())
-    assert predict(MODEL, layout, on.system, on.rates).step_s == pytest.approx(true.step_s, rel=0.05)
+    assert predict(MODEL, layout, machine.system, machine.rates).step_s == pytest.approx(true.step_s, rel=0.05)
 
 
-def test_what_a_layer_costs_in_training_beyond_itself_is_seen_by_a_deeper_run(tmp_path: Path) -> None:
+def test_deep_run_measures_the_step_overhead_per_layer(tmp_path: Path) -> None:
     content = profile_factory.profile((2,))
     for name, size in (("short_run", profile_factory.SHORT), ("deep_run", profile_factory.DEEP)):
         content["worlds"][0][name] = profile_factory.short_run(2, size, step_layer_us=300.0)
-    on = read(profile_factory.write(tmp_path / "p.json", content)).of(1, 2)
-    assert on.rates.step_layer_us == pytest.approx(300, rel=0.1)
-    assert on.rates.step_ms == pytest.approx(profile_factory.TRUE["step_ms"], rel=0.05)
+    machine = read(profile_factory.write(tmp_path / "p.json", content)).of(1, 2)
+    assert machine.rates.step_layer_us == pytest.approx(300, rel=0.1)
+    assert machine.rates.step_ms == pytest.approx(profile_factory.TRUE["step_ms"], rel=0.05)
     once, four = (
-        predict(MODEL, Layout(dp=2, global_batch=2 * count, dtype="fp32"), on.system, on.rates).parts["step"]
+        predict(MODEL, Layout(dp=2, global_batch=2 * count, dtype="fp32"), machine.system, machine.rates).parts["step"]
         for count in (1, 4)
     )
-    assert four == once, "gradients are clipped and updated once, however many micro-batches there are"
+    assert four == once, "gradients are clipped and applied once per step, not once per micro-batch"
 
 
-def test_layers_that_are_quicker_in_training_than_alone_are_taken_so(tmp_path: Path) -> None:
+def test_deep_run_lowers_the_host_time_of_layers(tmp_path: Path) -> None:
     content = profile_factory.profile((1,))
     for name, size in (("short_run", profile_factory.SHORT), ("deep_run", profile_factory.DEEP)):
         content["worlds"][0][name] = profile_factory.short_run(1, size, host_torch_us=20.0)
-    on = read(profile_factory.write(tmp_path / "p.json", content)).of(1, 1)
-    assert (on.rates.host_torch_us, on.rates.step_layer_us) == (pytest.approx(20, rel=0.05), 0.0)
+    machine = read(profile_factory.write(tmp_path / "p.json", content)).of(1, 1)
+    assert (machine.rates.host_torch_us, machine.rates.step_layer_us) == (pytest.approx(20, rel=0.05), 0.0)
 
 
 @pytest.mark.parametrize(("ranks", "cores"), [(2, 8), (4, 2)])
-def test_the_runs_that_were_measured_are_predicted_as_they_were(tmp_path: Path, ranks: int, cores: int) -> None:
-    """This holds too if ranks wait for the slowest one or share cores."""
+def test_measured_runs_are_reproduced(tmp_path: Path, ranks: int, cores: int) -> None:
+    """This also holds if ranks wait for the slowest rank or share cores."""
     content = profile_factory.profile((ranks,), cores=cores)
     world = content["worlds"][0]
     world["spread"] = 0.05
     for name, times in (("short_run", 1.5), ("deep_run", 2.5)):
         world[name]["step_s"] *= times
-    on = read(profile_factory.write(tmp_path / "p.json", content)).of(1, ranks)
+    machine = read(profile_factory.write(tmp_path / "p.json", content)).of(1, ranks)
     for name, size in (("short_run", profile_factory.SHORT), ("deep_run", profile_factory.DEEP)):
         model = profile_factory.transformer(size["layers"], 32, 2, 64, 64, 16)
-        prediction = predict(model, Layout(dp=ranks, global_batch=ranks, dtype="fp32"), on.system, on.rates)
+        prediction = predict(model, Layout(dp=ranks, global_batch=ranks, dtype="fp32"), machine.system, machine.rates)
         assert prediction.step_s == pytest.approx(world[name]["step_s"], rel=1e-3), name
 
 
-def test_a_profile_of_before_there_were_deeper_runs_is_read(tmp_path: Path) -> None:
-    on = read(profile_factory.write(tmp_path / "p.json", profile_factory.of_parts((1,)))).of(1, 1)
-    assert on.rates.step_ms == pytest.approx(profile_factory.TRUE["step_ms"], rel=0.05)
+def test_profile_without_a_deep_run_is_read(tmp_path: Path) -> None:
+    machine = read(profile_factory.write(tmp_path / "p.json", profile_factory.profile_without_deep_run((1,)))).of(1, 1)
+    assert machine.rates.step_ms == pytest.approx(profile_factory.TRUE["step_ms"], rel=0.05)
 
 
-def test_ranks_that_share_cores_take_turns(tmp_path: Path) -> None:
+def test_ranks_that_share_cores_take_twice_as_long(tmp_path: Path) -> None:
     layout = Layout(dp=4, micro_batch=8, global_batch=32, dtype="fp32")
     steps = []
     for cores in (4, 2):
-        on = read(profile_factory.write(tmp_path / "p.json", profile_factory.of_parts((4,), cores=cores))).of(1, 4)
-        steps.append(predict(MODEL, layout, on.system, on.rates).parts)
+        machine = read(
+            profile_factory.write(tmp_path / "p.json", profile_factory.profile_without_deep_run((4,), cores=cores))
+        ).of(1, 4)
+        steps.append(predict(MODEL, layout, machine.system, machine.rates).parts)
     for part in ("compute", "attention", "vocabulary", "memory bound"):
         assert steps[1][part] == pytest.approx(2 * steps[0][part], rel=0.01), part
 
 
 def test_nodes_of_one_machine_share_its_cores(tmp_path: Path) -> None:
-    """Two containers with two ranks each on two cores: each node alone has enough cores."""
-    content = profile_factory.of_parts((2,), cores=2)
+    """Two containers with two ranks each share two cores, although each container alone has enough cores."""
+    content = profile_factory.profile_without_deep_run((2,), cores=2)
     alone = content["worlds"][0]
     content["worlds"].append({**copy.deepcopy(alone), "nodes": 2, "per_core": 2.0})
     profile = read(profile_factory.write(tmp_path / "p.json", content))
     rates = []
     for nodes in (1, 2):
-        on = profile.of(nodes, 2)
+        machine = profile.of(nodes, 2)
         layout = Layout(dp=2 * nodes, micro_batch=8, global_batch=16 * nodes, dtype="fp32")
-        rates.append(predict(MODEL, layout, on.system, on.rates).parts)
+        rates.append(predict(MODEL, layout, machine.system, machine.rates).parts)
     assert rates[1]["compute"] == pytest.approx(2 * rates[0]["compute"], rel=0.01)
 
 
-def test_ranks_that_were_not_measured_are_refused(tmp_path: Path) -> None:
+def test_unmeasured_number_of_ranks_is_rejected(tmp_path: Path) -> None:
     profile = read(profile_factory.write(tmp_path / "p.json", profile_factory.profile((1, 2))))
     with pytest.raises(ConfigError, match=r"profile.worlds: 1 nodes x 4 ranks were not .* allowed: 1 x 1, 1 x 2"):
         profile.of(1, 4)
 
 
-BAD: list[tuple[dict[str, Any] | str, str]] = [
+INVALID_PROFILES: list[tuple[dict[str, Any] | str, str]] = [
     ("no json", r"profile\.file: .* is not JSON"),
     ("[]", r"profile\.schema: None in .*; allowed: 2"),
     ({"schema": 1}, r"profile\.schema: 1 in .*; allowed: 2"),
@@ -151,8 +153,8 @@ BAD: list[tuple[dict[str, Any] | str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), BAD)
-def test_an_invalid_profile_is_refused(tmp_path: Path, change: dict[str, Any] | str, message: str) -> None:
+@pytest.mark.parametrize(("change", "message"), INVALID_PROFILES)
+def test_invalid_profile_is_rejected(tmp_path: Path, change: dict[str, Any] | str, message: str) -> None:
     file = tmp_path / "p.json"
     if isinstance(change, str):
         file.write_text(change)
@@ -162,7 +164,7 @@ def test_an_invalid_profile_is_refused(tmp_path: Path, change: dict[str, Any] | 
         read(file)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"profile\.file: .*none\.json cannot be read \(No such file.*; allowed: a file"
     ):
@@ -175,13 +177,13 @@ def test_fitted_values_are_not_negative() -> None:
     assert min(solve(rows, [1.0, 3.0, 7.0])) >= 0
 
 
-def test_a_disturbed_row_is_left_out() -> None:
+def test_outlier_row_is_ignored() -> None:
     rows = [[float(x), 1.0] for x in (1, 2, 4, 8, 16)]
     targets = [2 * row[0] + 1 for row in rows]
     assert solve_quiet([*rows, [4.0, 1.0]], [*targets, 27.0]) == pytest.approx([2.0, 1.0])
 
 
-def test_calibrate_without_torch_says_where_it_runs(
+def test_calibrate_without_torch_names_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -191,7 +193,7 @@ def test_calibrate_without_torch_says_where_it_runs(
 
 
 @pytest.mark.parametrize("command", ["calibrate", "emulate"])
-def test_help_needs_no_torch_and_says_where_it_runs(
+def test_help_works_without_torch_and_names_the_environment(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)

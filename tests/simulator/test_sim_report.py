@@ -29,7 +29,7 @@ def run_settings(ranks: int) -> list[str]:
     return [*SIZES, f"batch.micro={8 // ranks}", f"parallel.strategy={'ddp' if ranks > 1 else 'single'}"]
 
 
-def make(folder: Path, ranks: int, **other: Any) -> Path:
+def write_run(folder: Path, ranks: int, **other: Any) -> Path:
     times = other.pop("times", TIMES[ranks])
     return run_factory.run(folder / f"run-{ranks}", run_settings(ranks), times, ranks=ranks, **other)
 
@@ -40,19 +40,19 @@ def read_report(out: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def three_run_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     profile = profile_factory.write(folder / "profile.json", profile_factory.profile())
-    runs = [str(make(folder, ranks)) for ranks in TIMES]
-    # In no order of their own.
+    runs = [str(write_run(folder, ranks)) for ranks in TIMES]
+    # The report sorts runs by ranks, whatever their order on the command line.
     assert main(["report", *runs[::-1], "--profile", str(profile), "--out", str(folder / "out")]) == 0
     return folder / "out"
 
 
-def test_measured_and_predicted_steps_are_those_of_the_run_and_of_predict(three: Path) -> None:
-    report = read_report(three)
+def test_report_contains_measured_and_predicted_steps(three_run_report: Path) -> None:
+    report = read_report(three_run_report)
     assert [run["ranks"] for run in report["runs"]] == [1, 2, 4]
-    profile = read(three.parent / "profile.json")
+    profile = read(three_run_report.parent / "profile.json")
     for run in report["runs"]:
         ranks = run["ranks"]
         assert run["step_s"]["measured"] == pytest.approx(sum(v or 0 for v in TIMES[ranks].values()) / 1e3, rel=0.005)
@@ -62,16 +62,16 @@ def test_measured_and_predicted_steps_are_those_of_the_run_and_of_predict(three:
         assert run["error"] == pytest.approx(predicted_s / run["step_s"]["measured"] - 1)
 
 
-def test_both_splits_add_up_to_their_step(three: Path) -> None:
-    for run in read_report(three)["runs"]:
+def test_parts_add_up_to_the_step(three_run_report: Path) -> None:
+    for run in read_report(three_run_report)["runs"]:
         for side in ("predicted", "measured"):
             parts = {part: both[side] for part, both in run["split_s"].items()}
             assert sum(parts.values()) == pytest.approx(run["step_s"][side])
             assert min(parts.values()) >= 0
 
 
-def test_efficiency_and_speed_up_are_against_the_smallest_run(three: Path) -> None:
-    single, two, four = read_report(three)["runs"]
+def test_efficiency_and_speed_up_refer_to_the_smallest_run(three_run_report: Path) -> None:
+    single, two, four = read_report(three_run_report)["runs"]
     assert single["efficiency"] == {"predicted": 1.0, "measured": 1.0}
     assert two["efficiency"]["measured"] == pytest.approx(131 / 85 / 2, rel=0.005)
     assert four["speed_up"]["measured"] == pytest.approx(131 / 60, rel=0.005)
@@ -80,43 +80,43 @@ def test_efficiency_and_speed_up_are_against_the_smallest_run(three: Path) -> No
     assert four["speed_up"]["predicted"] == pytest.approx(ratio)
 
 
-def test_exposed_communication_and_utilisation(three: Path) -> None:
-    four = read_report(three)["runs"][2]
+def test_exposed_communication_and_utilisation(three_run_report: Path) -> None:
+    four = read_report(three_run_report)["runs"][2]
     assert four["exposed_communication"]["measured"] == pytest.approx(19 / 60, rel=0.005)
     assert four["mfu"]["measured"] == pytest.approx(0.3)
     slower = four["step_s"]["predicted"] / four["step_s"]["measured"]
     assert four["mfu"]["predicted"] == pytest.approx(0.3 / slower)
 
 
-def test_pictures(three: Path) -> None:
-    names = {path.stem for path in three.glob("*.png")}
+def test_pictures_are_written(three_run_report: Path) -> None:
+    names = {path.stem for path in three_run_report.glob("*.png")}
     assert names == {"time-split", "efficiency", "speed-up", "communication", "utilisation"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in three.glob("*.png"))
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in three_run_report.glob("*.png"))
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_in_a_browser(three: Path, width: int) -> None:
-    seen = browser.look(three / "index.html", width)
-    assert seen.width == width
-    assert seen.wide <= seen.width, "nothing is wider than the screen"
-    assert (seen.pictures, seen.shown, seen.outside) == (5, 5, 0)
-    assert (seen.cut, seen.wrong, seen.fetched) == ([], [], [])
-    assert "Predicted and measured · 3 runs on 1, 2, 4 ranks · cpu as calibrated (profile.json)" in seen.text
-    assert "Change first, on 4 ranks: " in seen.text
+def test_page_renders_in_a_browser(three_run_report: Path, width: int) -> None:
+    view = browser.view_page(three_run_report / "index.html", width)
+    assert view.width == width
+    assert view.wide <= view.width, "the page does not scroll sideways"
+    assert (view.pictures, view.shown, view.outside) == (5, 5, 0)
+    assert (view.cut, view.wrong, view.fetched) == ([], [], [])
+    assert "Predicted and measured · 3 runs on 1, 2, 4 ranks · cpu as calibrated (profile.json)" in view.text
+    assert "Change first, on 4 ranks: " in view.text
 
 
-def test_one_run_needs_no_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_run_has_no_scaling_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
-    assert main(["report", str(make(tmp_path, 2)), "--profile", str(profile)]) == 0
+    assert main(["report", str(write_run(tmp_path, 2)), "--profile", str(profile)]) == 0
     out = tmp_path / "run-2" / "predicted"
     assert {path.name for path in out.iterdir()} == {"time-split.png", "report.json", "index.html"}
     assert str(out / "index.html") in capsys.readouterr().out
-    assert browser.look(out / "index.html", 1280).shown == 1
+    assert browser.view_page(out / "index.html", 1280).shown == 1
 
 
-def test_an_unfinished_run_is_compared_and_labelled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_run_is_compared_and_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
-    run = make(tmp_path, 2, steps=40, finished=False)
+    run = write_run(tmp_path, 2, steps=40, finished=False)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     note = "tiny-llama on 2 ranks is not finished (no end recorded): step 40 of 60; compared by its last 20 records"
     assert f"note: {note}" in capsys.readouterr().out
@@ -126,29 +126,29 @@ def test_an_unfinished_run_is_compared_and_labelled(tmp_path: Path, capsys: pyte
     assert note in (run / "predicted" / "index.html").read_text()
 
 
-def test_two_models_with_the_same_name_are_distinguished_and_share_notes(tmp_path: Path) -> None:
+def test_models_with_the_same_name_are_distinguished(tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     times = {**TIMES[2], "communication": None}
-    runs = [make(tmp_path, ranks, times=times if ranks > 1 else TIMES[1]) for ranks in TIMES]
+    runs = [write_run(tmp_path, ranks, times=times if ranks > 1 else TIMES[1]) for ranks in TIMES]
     wide = ["model.layers=8", *run_settings(2)[2:], "model.dim=128"]
     runs.append(run_factory.run(tmp_path / "wide", wide, TIMES[2], ranks=2))
     assert main(["report", *map(str, runs), "--profile", str(profile), "--out", str(tmp_path / "out")]) == 0
     report = read_report(tmp_path / "out")
     assert report["notes"][0].startswith("tiny-llama (1.12 M, fp32) on 2, 4 ranks did not measure communication")
     assert [run["efficiency"]["measured"] == 1 for run in report["runs"]] == [True, False, False, True]
-    assert browser.look(tmp_path / "out" / "index.html", 1280).cut == []
+    assert browser.view_page(tmp_path / "out" / "index.html", 1280).cut == []
 
 
-def test_ranks_on_a_small_host_do_not_need_room_for_a_gpu_s_software(tmp_path: Path) -> None:
+def test_cpu_ranks_need_no_memory_for_a_cuda_context(tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile((4,), memory_gb=4.0))
-    run = make(tmp_path, 4)
+    run = write_run(tmp_path, 4)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     assert read_report(run / "predicted")["notes"] == []
 
 
-def test_communication_that_was_not_measured_is_not_zero(tmp_path: Path) -> None:
+def test_unmeasured_communication_is_null(tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
-    run = make(tmp_path, 2, times={**TIMES[2], "compute": 84.0, "communication": None})
+    run = write_run(tmp_path, 2, times={**TIMES[2], "compute": 84.0, "communication": None})
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     report = read_report(run / "predicted")
     assert report["runs"][0]["exposed_communication"] is None
@@ -173,16 +173,18 @@ ADVICE: list[tuple[dict[str, float | None], list[str], str]] = [
 
 
 @pytest.mark.parametrize(("times", "more", "text"), ADVICE)
-def test_what_to_change_first(tmp_path: Path, times: dict[str, float | None], more: list[str], text: str) -> None:
+def test_advice_names_the_first_change(
+    tmp_path: Path, times: dict[str, float | None], more: list[str], text: str
+) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     run = run_factory.run(tmp_path / "run", [*run_settings(2), *more], times, ranks=2, noise=0.0)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     assert read_report(run / "predicted")["change_first"].startswith(text)
 
 
-def test_a_setting_is_advised_with_what_it_brings(tmp_path: Path) -> None:
+def test_advice_states_the_gain_of_a_setting(tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
-    run = make(tmp_path, 4)
+    run = write_run(tmp_path, 4)
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     report = read_report(run / "predicted")
     assert report["change_first"].startswith(
@@ -193,7 +195,7 @@ def test_a_setting_is_advised_with_what_it_brings(tmp_path: Path) -> None:
     assert shares == sorted(shares, reverse=True)
 
 
-def test_a_gpu_run_by_its_instance_type(tmp_path: Path) -> None:
+def test_gpu_run_is_compared_by_instance_type(tmp_path: Path) -> None:
     times: dict[str, float | None] = {
         "compute": 4000.0, "communication": 200.0, "data": 1.0, "checkpoint": 1.0, "other": 1.0,
     }  # fmt: skip
@@ -207,17 +209,17 @@ def test_a_gpu_run_by_its_instance_type(tmp_path: Path) -> None:
     assert row["split_s"]["checkpoint"]["predicted"] == pytest.approx(12 * 8.03 / (25 * 16) / 500, rel=0.01)
 
 
-def test_a_run_of_another_machine_than_the_profile_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_of_another_machine_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile(device="NVIDIA H200"))
-    run = make(tmp_path, 2)
+    run = write_run(tmp_path, 2)
     assert main(["report", str(run), "--profile", str(profile)]) == 2
     error = capsys.readouterr().err
     assert f"profile.machine.device: 'NVIDIA H200' in {profile}; allowed: 'cpu', the device that {run} ran on" in error
 
 
-def test_a_machine_much_slower_than_the_profile_is_noted(tmp_path: Path) -> None:
+def test_machine_much_slower_than_the_profile_is_noted(tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
-    run = make(tmp_path, 2, peak={"peak": 1e12, "source": "given", "achieved": 20e9})
+    run = write_run(tmp_path, 2, peak={"peak": 1e12, "source": "given", "achieved": 20e9})
     assert main(["report", str(run), "--profile", str(profile)]) == 0
     (note,) = read_report(run / "predicted")["notes"]
     text = "reached 20 GFLOP/s a rank in its trial product, the profile has 50: a different machine, or a busy one"
@@ -227,13 +229,15 @@ def test_a_machine_much_slower_than_the_profile_is_noted(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("cpu", "gflops", "expected"),
     [
-        ("made", 50, []),
-        ("made", 20, ["the profile has 50: the same processor, busy with other work in one of the two"]),
-        ("AMD EPYC 7R13", 50, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate that machine (make "]),
-        ("AMD EPYC 7R13", 20, ["ran on 'AMD EPYC 7R13', the profile is of 'made': calibrate that machine (make "]),
+        ("synthetic", 50, []),
+        ("synthetic", 20, ["the profile has 50: the same processor, busy with other work in one of the two"]),
+        ("AMD EPYC 7R13", 50, ["ran on 'AMD EPYC 7R13', the profile is of 'synthetic': calibrate that machine (make "]),
+        ("AMD EPYC 7R13", 20, ["ran on 'AMD EPYC 7R13', the profile is of 'synthetic': calibrate that machine (make "]),
     ],
 )
-def test_the_processor_that_a_run_recorded_decides(tmp_path: Path, cpu: str, gflops: int, expected: list[str]) -> None:
+def test_recorded_processor_is_compared_with_the_profile(
+    tmp_path: Path, cpu: str, gflops: int, expected: list[str]
+) -> None:
     profile = profile_factory.write(tmp_path / "profile.json", profile_factory.profile())
     peak = {"peak": 1e12, "source": "given", "achieved": gflops * 1e9}
     run = run_factory.run(
@@ -245,17 +249,15 @@ def test_the_processor_that_a_run_recorded_decides(tmp_path: Path, cpu: str, gfl
     assert all(text in note for text, note in zip(expected, notes, strict=True))
 
 
-def test_a_run_on_an_automatically_chosen_cpu_is_not_a_gpu_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = run_factory.run(tmp_path / "run", [*run_settings(2), "run.device=auto"], TIMES[2], ranks=2, cpu="made")
+def test_automatic_device_counts_as_cpu_if_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_factory.run(tmp_path / "run", [*run_settings(2), "run.device=auto"], TIMES[2], ranks=2, cpu="synthetic")
     assert main(["report", str(run), "--instance", "p5.48xlarge"]) == 2
     assert "ran on 'cpu'; allowed: none" in capsys.readouterr().err
 
 
-def bad_words(folder: Path) -> list[tuple[list[str], str]]:
+def invalid_commands(folder: Path) -> list[tuple[list[str], str]]:
     profile = str(profile_factory.write(folder / "profile.json", profile_factory.profile((1,))))
-    run = str(make(folder, 2))
+    run = str(write_run(folder, 2))
     (folder / "empty").mkdir()
     silent = run_factory.run(folder / "silent", run_settings(2), TIMES[2], ranks=2, steps=0)
     for path in (silent / "metrics").iterdir():
@@ -275,15 +277,15 @@ def bad_words(folder: Path) -> list[tuple[list[str], str]]:
 
 
 @pytest.mark.parametrize("number", range(7))
-def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int) -> None:
-    given, message = bad_words(tmp_path)[number]
+def test_invalid_input_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int) -> None:
+    given, message = invalid_commands(tmp_path)[number]
     assert main(["report", *given]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert re.search(message, output.err), output.err
 
 
-def test_a_run_needs_machines_to_be_held_against(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_requires_a_profile_or_an_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["report", str(tmp_path)])
     assert "one of the arguments --profile --instance is required" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Rows of published runs: inferred values, refused rows, and that an invalid row does not stop the others."""
+"""Tables of published runs: inferred values, invalid rows, and the files that predict writes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from simulator.rows.run_table import ADDED_COLUMNS, predict_rows
 from tests.harness import REPO
 
 ROW = {
-    "source": "made", "system": "made", "gpu_type": "h100", "gpus": "16", "gpus_per_node": "8", "nodes": "2",
+    "source": "synthetic", "system": "synthetic", "gpu_type": "h100", "gpus": "16", "gpus_per_node": "8", "nodes": "2",
     "layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "8", "ffn": "14336", "gated_mlp": "1",
     "vocab": "128256", "seq": "4096", "tp": "2", "pp": "1", "dp": "8", "cp": "1", "micro_batch": "1",
     "global_batch": "64", "zero_stage": "1", "recompute": "none", "dtype": "bf16", "software": "Megatron-LM",
 }  # fmt: skip
 
 
-def answer(**changes: str) -> dict[str, str]:
+def predict_row(**changes: str) -> dict[str, str]:
     return predict_rows([{**ROW, **changes}])[0]
 
 
-def test_a_full_row_is_predicted_with_its_interval_and_memory() -> None:
-    row = answer()
+def test_complete_row_is_predicted_with_interval_and_memory() -> None:
+    row = predict_row()
     low, step, high = (float(row[f"predicted_{name}_s"]) for name in ("low", "step_time", "high"))
     assert low < step < high
     assert float(row["predicted_memory_gb"]) > 1
@@ -38,15 +38,15 @@ def test_a_full_row_is_predicted_with_its_interval_and_memory() -> None:
 
 
 def test_missing_values_are_inferred_listed_and_widen_the_interval() -> None:
-    blank_row = answer(micro_batch="", recompute="", global_batch="")
+    blank_row = predict_row(micro_batch="", recompute="", global_batch="")
     assert {"micro_batch", "recompute", "global_batch"} <= {
-        word.split("=")[0] for word in blank_row["inferred"].split("; ")
+        entry.split("=")[0] for entry in blank_row["inferred"].split("; ")
     }
 
     def width(row: dict[str, str]) -> float:
         return float(row["predicted_high_s"]) / float(row["predicted_low_s"])
 
-    assert width(blank_row) > width(answer())
+    assert width(blank_row) > width(predict_row())
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_missing_values_are_inferred_listed_and_widen_the_interval() -> None:
         ({"layers": "", "hidden": "", "model": "nobody-7x"}, "model: 'nobody-7x'; allowed: "),
     ],
 )
-def test_an_impossible_row_has_an_error_and_no_prediction(changes: dict[str, str], message: str) -> None:
-    row = answer(**changes)
+def test_impossible_row_has_an_error_and_no_prediction(changes: dict[str, str], message: str) -> None:
+    row = predict_row(**changes)
     assert message in row["error"]
     assert not any(row[name] for name in ADDED_COLUMNS if name != "error")
 
@@ -85,23 +85,23 @@ def test_an_impossible_row_has_an_error_and_no_prediction(changes: dict[str, str
 @pytest.mark.parametrize("software", ["Megatron-LM", "Megatron-DeepSpeed", "NeMo Megatron-Core"])
 def test_inferred_virtual_stages_are_listed(software: str) -> None:
     pipeline = {"pp": "2", "dp": "4", "software": software}
-    assert "virtual_stages=" in answer(**pipeline)["inferred"]
-    assert "virtual_stages=" not in answer(**pipeline, virtual_stages="1")["inferred"]
+    assert "virtual_stages=" in predict_row(**pipeline)["inferred"]
+    assert "virtual_stages=" not in predict_row(**pipeline, virtual_stages="1")["inferred"]
 
 
 @pytest.mark.parametrize("software", ["Megatron-LM", "NeMo Megatron-Core"])
-def test_embedding_and_loss_may_be_stages_of_their_own(software: str) -> None:
-    row = answer(gpus="160", nodes="20", layers="8", pp="10", software=software)
+def test_embedding_and_loss_may_be_separate_stages(software: str) -> None:
+    row = predict_row(gpus="160", nodes="20", layers="8", pp="10", software=software)
     assert not row["error"]
     assert float(row["predicted_step_time_s"]) > 0
 
 
-def test_a_node_wider_than_its_domain_of_fast_links_is_predicted() -> None:
-    wide = answer(gpus="64", dp="32", gpus_per_node="64", nodes="1", nvlink_domain="32")
+def test_node_larger_than_its_nvlink_domain_is_predicted() -> None:
+    wide = predict_row(gpus="64", dp="32", gpus_per_node="64", nodes="1", nvlink_domain="32")
     assert not wide["error"]
     assert (
         wide["predicted_step_time_s"]
-        == answer(gpus="64", dp="32", gpus_per_node="64", nodes="1")["predicted_step_time_s"]
+        == predict_row(gpus="64", dp="32", gpus_per_node="64", nodes="1")["predicted_step_time_s"]
     )
 
 
@@ -109,12 +109,12 @@ def test_a_node_wider_than_its_domain_of_fast_links_is_predicted() -> None:
     ("published_name", "name"),
     [("H100", "h100"), ("NVIDIA H100-SXM5-80GB", "h100"), ("b200", "b200"), ("a100-40gb", "a100-40gb")],
 )
-def test_gpu_names_of_sources_are_recognized(published_name: str, name: str) -> None:
+def test_published_gpu_names_are_recognized(published_name: str, name: str) -> None:
     assert parse_run_row({**ROW, "gpu_type": published_name}).system.gpu.name == name
 
 
 @pytest.mark.parametrize("name", ["Llama 3.1 8B", "llama3_8b", "Llama-3-8B"])
-def test_model_names_of_sources_are_recognized(name: str) -> None:
+def test_published_model_names_are_recognized(name: str) -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "gated_mlp", "vocab"), "")
     described = parse_run_row({**ROW, **blank, "model": name})
     assert (described.model.layers, described.model.hidden) == (32, 4096)
@@ -127,11 +127,11 @@ CELL = st.one_of(st.sampled_from(["", "0", "1", "2", "3", "8", "-1", "1e9", "inf
 @given(changes=st.dictionaries(st.sampled_from(sorted(ROW)), CELL, max_size=6))
 @settings(max_examples=150, deadline=None)
 def test_an_invalid_row_does_not_stop_the_others(changes: dict[str, str]) -> None:
-    row = answer(**changes)
+    row = predict_row(**changes)
     assert bool(row["error"]) != bool(row["predicted_step_time_s"])
 
 
-def test_the_command_reads_and_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_reads_and_writes_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, out = tmp_path / "in.csv", tmp_path / "out.csv"
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(ROW))
@@ -145,7 +145,7 @@ def test_the_command_reads_and_writes_files(tmp_path: Path, capsys: pytest.Captu
     assert rows[1]["error"].startswith("gpu_type: 'abacus'")
 
 
-def test_a_table_may_be_written_over_itself_and_survives_a_full_disk(tmp_path: Path) -> None:
+def test_table_can_be_overwritten_and_survives_a_full_disk(tmp_path: Path) -> None:
     table = tmp_path / "in.csv"
     table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
     before = table.read_text()
@@ -158,7 +158,7 @@ def test_a_table_may_be_written_over_itself_and_survives_a_full_disk(tmp_path: P
     assert list(tmp_path.iterdir()) == [table]
 
 
-def test_writing_a_table_keeps_the_file_kind_and_mode(tmp_path: Path) -> None:
+def test_writing_a_table_keeps_link_and_mode(tmp_path: Path) -> None:
     table, private, link = (tmp_path / name for name in ("in.csv", "private.csv", "link.csv"))
     table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
     private.touch(mode=0o600)
@@ -175,7 +175,7 @@ def test_writing_a_table_keeps_the_file_kind_and_mode(tmp_path: Path) -> None:
     assert Path("/dev/stdout").is_symlink()
 
 
-def test_no_prediction_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_fails_if_no_row_is_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, out = tmp_path / "in.csv", tmp_path / "out.csv"
     table.write_text("model,gpu_type,gpus,seq_len,mood\nllama-8b,h100,64,4096,fine\nllama-8b,h100,8,4096,fine\n")
     assert main(["predict", "--runs", str(table), "--out", str(out)]) == 1
@@ -191,7 +191,7 @@ def test_no_prediction_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
-def test_runs_without_anything_measured_are_not_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_requires_measured_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "in.csv"
     table.write_text("model,gpu_type,gpus,seq\nllama-8b,h100,64,4096\n")
     assert main(["evaluate", str(table)]) == 2

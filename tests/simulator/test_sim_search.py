@@ -1,4 +1,4 @@
-"""The planner: what it enumerates, what it keeps, and what it turns into files."""
+"""The planner: enumerated layouts, the Pareto front, and the files it writes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def build_question(**changes: object) -> Question:
 
 
 @cache
-def answer() -> Plan:
+def default_plan() -> Plan:
     return plan(build_question())
 
 
@@ -62,13 +62,13 @@ def layouts(space: Space) -> list[Layout]:
         space.layout(shape, sharding, passes, "none")
         for shape in space.shapes()
         for sharding in space.shardings(shape)
-        for every in space.micros(shape)
-        for passes in every
+        for all_layouts in space.micros(shape)
+        for passes in all_layouts
     ]
 
 
 @pytest.mark.parametrize(("model", "nodes"), [("llama-8b", 3), ("llama-405b", 128), ("mixtral-8x7b", 8)])
-def test_everything_enumerated_divides(model: str, nodes: int) -> None:
+def test_enumerated_layouts_are_valid(model: str, nodes: int) -> None:
     sizes = find_model(model).model
     candidates = layouts(Space(sizes, system("p5.48xlarge", nodes), Batch(768, 1536)))
     assert candidates
@@ -83,13 +83,15 @@ def test_everything_enumerated_divides(model: str, nodes: int) -> None:
         assert not layout.shard or layout.dp * layout.cp % layout.shard == 0
 
 
-def test_the_best_layout_is_the_best_of_all_that_fit() -> None:
-    """Ruling out before timing loses nothing: every layout of a small space, timed."""
+def test_search_finds_the_fastest_layout_that_fits() -> None:
+    """Pruning before timing loses nothing: compare with timing every layout of a small space."""
     model, machines = find_model("llama-3b").model, system("p5.48xlarge", 2)
     space = Space(model, machines, Batch(64, 64))
-    every = [replace(layout, recompute=how) for layout in layouts(space) for how in ("none", "selective", "full")]
+    all_layouts = [
+        replace(layout, recompute=recompute) for layout in layouts(space) for recompute in ("none", "selective", "full")
+    ]
     room = machines.gpu.memory_gb * 2**30 * (1 - MEMORY_MARGIN)
-    needs = [(layout, predict_memory(model, layout, machines)) for layout in every]
+    needs = [(layout, predict_memory(model, layout, machines)) for layout in all_layouts]
     fitting = [layout for layout, needed in needs if needed.total <= room and needed.fits]
     quickest = min(predict(model, layout, machines).step_s / layout.global_batch for layout in fitting)
     fastest = find_fastest(space)
@@ -97,15 +99,15 @@ def test_the_best_layout_is_the_best_of_all_that_fit() -> None:
     assert fastest.any.sample_s == pytest.approx(quickest)
 
 
-def test_what_is_chosen_leaves_memory_alone() -> None:
-    for option in answer().options:
+def test_options_leave_the_memory_margin_free() -> None:
+    for option in default_plan().options:
         assert option.memory_gib <= (1 - MEMORY_MARGIN) * system(option.instance, option.nodes).gpu.memory_gb
 
 
 @pytest.mark.parametrize(
     ("model", "instance", "nodes"), [("llama-1b", "g6.48xlarge", 2), ("llama-8b", "p4d.24xlarge", 16)]
 )
-def test_the_chosen_layout_fits_according_to_predict(model: str, instance: str, nodes: int) -> None:
+def test_chosen_layout_fits_according_to_predict(model: str, instance: str, nodes: int) -> None:
     fastest = find_fastest(Space(find_model(model).model, system(instance, nodes), Batch(1024, 1024)))
     assert fastest.any
     assert fastest.runnable
@@ -121,10 +123,10 @@ def test_context_parallelism_is_not_planned_for_the_trainer() -> None:
     assert fastest.any.sample_s <= fastest.runnable.sample_s
 
 
-def test_no_row_of_the_front_is_beaten() -> None:
-    plan_ = answer()
-    for option in plan_.front:
-        others = [o for o in plan_.options if not o.unsupported]
+def test_no_option_beats_the_front() -> None:
+    result = default_plan()
+    for option in result.front:
+        others = [o for o in result.options if not o.unsupported]
         assert not any(o.outlook.wall_s < option.outlook.wall_s and o.usd < option.usd for o in others)
 
 
@@ -141,7 +143,7 @@ points = st.lists(st.builds(Point, st.floats(1, 1e6), st.floats(1, 1e6)), min_si
 
 @settings(deadline=None)
 @given(points)
-def test_the_front_beats_everything_else_and_nothing_beats_it(options: list[Option]) -> None:
+def test_front_dominates_all_options(options: list[Option]) -> None:
     front = pareto_front(options)
     assert all(a.outlook.wall_s <= b.outlook.wall_s and a.usd > b.usd for a, b in pairwise(front))
     for option in options:
@@ -150,7 +152,7 @@ def test_the_front_beats_everything_else_and_nothing_beats_it(options: list[Opti
 
 @settings(deadline=None)
 @given(points, st.floats(1, 1e6), st.floats(1, 1e6))
-def test_more_budget_is_never_slower_and_more_time_never_dearer(
+def test_larger_budget_is_never_slower_and_later_deadline_never_costs_more(
     options: list[Option], limit: float, other: float
 ) -> None:
     less, more = sorted((limit, other))
@@ -161,7 +163,7 @@ def test_more_budget_is_never_slower_and_more_time_never_dearer(
 
 
 def test_more_nodes_are_faster_and_spot_is_cheaper() -> None:
-    by = {(o.instance, o.purchase, o.nodes): o for o in answer().options if not o.unsupported}
+    by = {(o.instance, o.purchase, o.nodes): o for o in default_plan().options if not o.unsupported}
     for nodes, more in pairwise((2, 4, 8, 16)):
         few, many = by["p5.48xlarge", "on-demand", nodes], by["p5.48xlarge", "on-demand", more]
         assert many.outlook.wall_s < few.outlook.wall_s
@@ -172,26 +174,26 @@ def test_more_nodes_are_faster_and_spot_is_cheaper() -> None:
         assert spot.outlook.interruptions > on_demand.outlook.interruptions
 
 
-def test_a_row_by_hand() -> None:
-    option = next(o for o in answer().options if o.purchase == "on-demand" and not o.unsupported)
+def test_figures_of_an_option_are_consistent() -> None:
+    option = next(o for o in default_plan().options if o.purchase == "on-demand" and not o.unsupported)
     tokens = option.layout.global_batch * 8192
     assert option.steps == -(-1e12 // tokens)
     training = option.steps * option.prediction.step_s
     assert option.outlook.goodput * option.outlook.wall_s == pytest.approx(training)
     assert option.outlook.low_s < option.outlook.wall_s < option.outlook.high_s
-    # Two filesystems, a controller and a login node cost little beside the machines.
+    # Two filesystems, a controller and a login node cost little compared with the GPU nodes.
     paid = (option.outlook.wall_s - 600) / 3600 * option.nodes * 63.296
     assert paid < option.usd < 1.05 * paid
 
 
-def test_a_checkpoint_of_llama_8b_weighs_twelve_bytes_a_weight() -> None:
+def test_parameter_count_of_llama_8b() -> None:
     assert count_parameters(find_model("llama-8b").model).total == pytest.approx(8.03e9, rel=0.002)
 
 
 @pytest.mark.parametrize("row", range(4))
-def test_every_row_has_settings_that_the_trainer_takes(row: int, tmp_path: Path) -> None:
-    option = answer().front[row]
-    tree, problems = plan_files.trainer_settings(answer().question, option)
+def test_trainer_accepts_the_settings_of_every_row(row: int, tmp_path: Path) -> None:
+    option = default_plan().front[row]
+    tree, problems = plan_files.trainer_settings(default_plan().question, option)
     assert problems == []
     file = tmp_path / "train.yaml"
     file.write_text(trainer_config.render_yaml(tree, "a comment"))
@@ -204,51 +206,51 @@ def test_every_row_has_settings_that_the_trainer_takes(row: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("model", ["llama-405b", "gpt3-175b", "tinyllama-1.1b", "gpt2-xl", "qwen2.5-7b"])
-def test_models_without_a_preset_get_a_whole_config(model: str, tmp_path: Path) -> None:
-    model_ = find_model(model)
-    nodes = (64,) if "b" in model and count_parameters(model_.model).total > 1e11 else (1,)
-    answered = plan(
-        build_question(named=model_, nodes=nodes, purchases=("on-demand",), batch=question.parse_batch(None, model_))
+def test_models_without_a_preset_get_a_complete_config(model: str, tmp_path: Path) -> None:
+    named_model = find_model(model)
+    nodes = (64,) if "b" in model and count_parameters(named_model.model).total > 1e11 else (1,)
+    result = plan(
+        build_question(
+            named=named_model, nodes=nodes, purchases=("on-demand",), batch=question.parse_batch(None, named_model)
+        )
     )
-    tree, problems = plan_files.trainer_settings(answered.question, answered.front[0])
+    tree, problems = plan_files.trainer_settings(result.question, result.front[0])
     assert problems == []
     file = tmp_path / "train.yaml"
     file.write_text(trainer_config.render_yaml(tree, "a comment"))
     config = load.load(str(file), [])
-    assert config.model.layers == model_.model.layers  # type: ignore[union-attr]
+    assert config.model.layers == named_model.model.layers  # type: ignore[union-attr]
 
 
-def test_a_short_run_does_not_spend_its_time_warming_up() -> None:
+def test_short_run_has_a_short_warmup() -> None:
     job = trainer_config.PlannedRun(find_model("llama-8b"), 1e10, 100)
     tree = trainer_config.build_settings(job, Layout(dp=8, global_batch=512, zero=3))
     assert tree["schedule"]["warmup"] < 0.05 * tree["steps"]
 
 
-def test_a_mixture_of_experts_is_planned_but_has_no_config() -> None:
+def test_mixture_of_experts_is_planned_but_has_no_config() -> None:
     mixture = find_model("mixtral-8x7b")
-    answered = plan(
+    result = plan(
         build_question(named=mixture, nodes=(8,), purchases=("on-demand",), batch=question.parse_batch(None, mixture))
     )
-    assert answered.front
-    assert all(option.unsupported for option in answered.front)
-    tree, problems = plan_files.trainer_settings(answered.question, answered.front[0])
+    assert result.front
+    assert all(option.unsupported for option in result.front)
+    tree, problems = plan_files.trainer_settings(result.question, result.front[0])
     assert not tree
     assert "does not support this model" in problems[0]
 
 
 @pytest.mark.parametrize("stack", ["aws-p5en-lustre", "aws-p5-autoscaled", "aws-g6-pair"])
 @pytest.mark.parametrize(("instance", "purchase"), [("p5.48xlarge", "on-demand"), ("p6-b200.48xlarge", "spot")])
-def test_the_edited_stack_is_valid_and_keeps_its_comments(
-    stack: str, instance: str, purchase: str, tmp_path: Path
-) -> None:
+def test_edited_stack_is_valid_and_keeps_its_comments(stack: str, instance: str, purchase: str, tmp_path: Path) -> None:
     file = stacks.find(stack)
     spec = stacks.spec_of(file)
     group = stacks.group_of(spec, None)
-    question_ = build_question(spec=spec, group=group, instances=(instance,), purchases=(purchase,), nodes=(16,))
-    answered = plan(question_)
-    place = plan_files.write(answered, file, tmp_path)[0]
-    text = (place / file.name).read_text()
-    edited = read(place / file.name)
+    stack_question = build_question(spec=spec, group=group, instances=(instance,), purchases=(purchase,), nodes=(16,))
+    result = plan(stack_question)
+    folder = plan_files.write(result, file, tmp_path)[0]
+    text = (folder / file.name).read_text()
+    edited = read(folder / file.name)
     assert [issue for issue in validate(edited) if issue.level == "error"] == []
     changed = edited.groups[group]
     assert (changed.instance_type, changed.count or changed.max) == (instance, 16)
@@ -260,7 +262,7 @@ def test_the_edited_stack_is_valid_and_keeps_its_comments(
 
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(["aws-p5en-lustre", "aws-p5-autoscaled", "aws-g6-pair"]), st.integers(1, 1024))
-def test_an_edit_changes_what_it_says_and_nothing_else(stack: str, nodes: int) -> None:
+def test_edit_changes_only_the_named_fields(stack: str, nodes: int) -> None:
     text = stacks.find(stack).read_text()
     before = stack_edit.load_text(text)
     group = stacks.group_of(before, None)
@@ -274,7 +276,7 @@ def test_an_edit_changes_what_it_says_and_nothing_else(stack: str, nodes: int) -
 
 
 @pytest.mark.parametrize("file", sorted(STACKS.glob("*.yaml")), ids=lambda file: file.name)
-def test_edits_leave_every_other_line_of_a_stack_file_as_it_was(file: Path) -> None:
+def test_edit_leaves_other_lines_unchanged(file: Path) -> None:
     text = file.read_text()
     group = next(iter(yaml.safe_load(text)["config"]["muster:cluster"]["groups"]))
     edits = [(("groups", group, "count"), 77), (("slurm", "kill_wait_s"), 45)]
@@ -286,7 +288,7 @@ def test_edits_leave_every_other_line_of_a_stack_file_as_it_was(file: Path) -> N
     assert len(removed) <= len(edits)
 
 
-BY_HAND = """\
+HANDWRITTEN_STACK = """\
 ---
 config:
     muster:cluster:
@@ -320,12 +322,12 @@ config:
         (("name",), "other", 'name: "quoted" #', 'name: "other"  #'),
     ],
 )
-def test_an_edit_follows_the_style_of_the_file(path: tuple[str, ...], value: int, before: str, after: str) -> None:
-    assert BY_HAND.count(before) == 1
-    assert stack_edit.apply_edits(BY_HAND, [(path, value)]) == BY_HAND.replace(before, after)
+def test_edit_follows_the_style_of_the_file(path: tuple[str, ...], value: int, before: str, after: str) -> None:
+    assert HANDWRITTEN_STACK.count(before) == 1
+    assert stack_edit.apply_edits(HANDWRITTEN_STACK, [(path, value)]) == HANDWRITTEN_STACK.replace(before, after)
 
 
-def test_a_slow_filesystem_is_named_with_a_size_that_is_fast_enough() -> None:
+def test_advice_names_a_filesystem_size_that_is_fast_enough() -> None:
     """4800 GB at 250 MB/s per TiB are 1.17 GB/s."""
     spec = read(LUSTRE)
     assert filesystem.gb_s(spec) == pytest.approx(4800 / 1024 * 0.25)
@@ -336,16 +338,16 @@ def test_a_slow_filesystem_is_named_with_a_size_that_is_fast_enough() -> None:
     assert size % 2400 == 0
 
 
-def test_a_plan_without_a_fit_suggests_a_fix() -> None:
+def test_error_suggests_more_nodes_if_nothing_fits() -> None:
     with pytest.raises(ConfigError, match=r"nodes: no layout of llama-405b fits .*; use more nodes"):
         plan(build_question(named=find_model("llama-405b"), nodes=(1,)))
 
 
-def test_an_indivisible_batch_is_reported() -> None:
+def test_indivisible_batch_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"batch: 7 to 7 samples cannot be divided over .* 16 nodes"):
         plan(build_question(named=find_model("tiny-llama"), nodes=(16,), batch=Batch(7, 7)))
 
 
-def test_a_missing_price_is_reported() -> None:
+def test_missing_price_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"instance: there is no price of p5e\.48xlarge"):
         plan(build_question(instances=("p5e.48xlarge",), nodes=(4,)))

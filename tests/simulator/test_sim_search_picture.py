@@ -16,7 +16,7 @@ from simulator.search.question import Question
 
 
 @pytest.fixture(scope="module")
-def answer() -> Plan:
+def three_size_plan() -> Plan:
     model, spec = find_model("llama-8b"), stacks.spec_of(stacks.find("aws-p5en-lustre"))
     return plan(
         Question(
@@ -33,8 +33,8 @@ def answer() -> Plan:
     )
 
 
-def test_the_legend_does_not_cover_the_plot(answer: Plan) -> None:
-    figure = picture.build_figure(answer)
+def test_legend_does_not_cover_the_plot(three_size_plan: Plan) -> None:
+    figure = picture.build_figure(three_size_plan)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     (legend,) = figure.legends
@@ -46,9 +46,9 @@ def test_the_legend_does_not_cover_the_plot(answer: Plan) -> None:
     assert axes.get_legend() is None
 
 
-@pytest.mark.parametrize(("kind", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
-def test_every_kind_that_is_allowed_is_written(answer: Plan, kind: str, begins: bytes, tmp_path: Path) -> None:
-    assert kind in picture.KINDS
-    file = tmp_path / f"plan{kind}"
-    picture.draw(replace(answer, chosen=None), file)
-    assert file.read_bytes().startswith(begins)
+@pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
+def test_every_allowed_file_type_is_written(three_size_plan: Plan, suffix: str, magic: bytes, tmp_path: Path) -> None:
+    assert suffix in picture.KINDS
+    file = tmp_path / f"plan{suffix}"
+    picture.draw(replace(three_size_plan, chosen=None), file)
+    assert file.read_bytes().startswith(magic)

@@ -1,4 +1,4 @@
-"""What a row's software column decides about memory: figure, loss, width of the weights, trainer."""
+"""How a row's software column affects memory: reported figure, loss, bytes per weight, trainer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROW = {"gpu_type": "h100", "gpus": "8", "model": "llama3.1-8b", "seq": "8192", "
         ("bf16, full AC", "", "plain", 0),
     ],
 )
-def test_terms_name_the_figure_the_loss_and_the_weight_width(software: str, figure: str, loss: str, width: int) -> None:
+def test_software_terms_give_figure_loss_and_weight_bytes(software: str, figure: str, loss: str, width: int) -> None:
     terms = parse_memory_terms(software)
     assert (terms.memory_figure, terms.loss, terms.weight_bytes) == (figure, loss, width)
 
@@ -60,7 +60,7 @@ def test_a_trainer_is_identified_with_its_version(software: str, trainer: str) -
     assert identify_trainer(software) == trainer
 
 
-def test_every_trainer_of_the_table_may_be_named_in_a_layout_and_no_other() -> None:
+def test_layout_allows_exactly_the_trainers_of_the_table() -> None:
     assert set(get_args(Trainer)) == {"", *yaml.safe_load(DATA.read_text())}
 
 
@@ -88,24 +88,24 @@ def test_a_failed_run_is_not_assumed_to_fit() -> None:
     assert parse_run_row(row | {"fits": "1"}).layout.weight_bytes == 2
 
 
-def test_state_is_not_fragmented_and_the_device_holds_more_than_the_allocator() -> None:
+def test_reserved_and_device_figures_exceed_the_peak() -> None:
     layout = replace(EIGHT, framework="megatron", zero=1)
     memory_by_figure = {
         figure: predict_memory(LLAMA, replace(layout, memory_figure=figure), H200)
         for figure in ("peak", "reserved", "device")
     }
     parts = memory_by_figure["peak"].parts
-    comes = memory_by_figure["peak"].total - parts["weights"] - parts["gradients"] - parts["optimizer"]
+    transient = memory_by_figure["peak"].total - parts["weights"] - parts["gradients"] - parts["optimizer"]
     assert memory_by_figure["peak"].reported == memory_by_figure["peak"].total
     assert memory_by_figure["reserved"].reported - memory_by_figure["peak"].reported == pytest.approx(
-        (RESERVED_FACTOR - 1) * comes
+        (RESERVED_FACTOR - 1) * transient
     )
     assert memory_by_figure["device"].reported - memory_by_figure["reserved"].reported == pytest.approx(
         CUDA_CONTEXT_BYTES
     )
 
 
-def test_gradients_exist_at_the_loss_only_if_summed_or_in_buckets() -> None:
+def test_gradients_exist_at_the_loss_only_if_accumulated_or_bucketed() -> None:
     layout = Layout(micro_batch=2, global_batch=2, recompute="selective")
     memory = predict_memory(LLAMA, layout, H200)
     summed = predict_memory(LLAMA, replace(layout, global_batch=8), H200)
@@ -122,7 +122,7 @@ def test_buckets_are_a_second_copy_of_gradients_by_default() -> None:
     assert theirs == 2 * ours
 
 
-def test_deepspeeds_pipeline_keeps_what_a_stage_sent_and_bf16_gradients_beside_their_sums() -> None:
+def test_deepspeed_pipeline_keeps_sent_activations_and_bf16_gradients() -> None:
     model = replace(LLAMA, vocab=1024)
     layout = Layout(dp=2, pp=4, micro_batch=1, global_batch=16, zero=1, recompute="full", framework="megatron")
     plain, theirs = (
@@ -133,7 +133,7 @@ def test_deepspeeds_pipeline_keeps_what_a_stage_sent_and_bf16_gradients_beside_t
     assert theirs["gradients"] == pytest.approx(1.5 * plain["gradients"])
 
 
-def test_nanotron_gathers_again_what_plain_modules_keep() -> None:
+def test_nanotron_stores_fewer_activations_than_torch() -> None:
     layout = Layout(tp=4, micro_batch=1, global_batch=1, sequence_parallel=True)
     ours = predict_memory(LLAMA, layout, H200).parts["activations"]
     theirs = predict_memory(LLAMA, replace(layout, framework="megatron", trainer="nanotron"), H200).parts["activations"]
@@ -141,13 +141,13 @@ def test_nanotron_gathers_again_what_plain_modules_keep() -> None:
 
 
 @pytest.mark.parametrize(("params", "tied"), [("3.21", True), ("3.61", False), ("", False), ("9", False)])
-def test_the_number_of_parameters_shows_whether_head_and_embedding_are_tied(params: str, tied: bool) -> None:
+def test_tied_embedding_follows_from_the_parameter_count(params: str, tied: bool) -> None:
     sizes = {"layers": "28", "hidden": "3072", "heads": "24", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
     row = sizes | {"gated_mlp": "1", "seq": "4096", "params_b": params}
     assert model_from_row(RowCells(row)).tied is tied
 
 
-def test_megatron_deepspeed_has_no_sequence_parallel_unless_a_row_says_so() -> None:
+def test_megatron_deepspeed_has_no_sequence_parallel_by_default() -> None:
     row = ROW | {"tp": "4", "software": "Megatron-DeepSpeed", "dtype": "bf16", "gpus": "8"}
     assert not parse_run_row(row).layout.sequence_parallel
     assert parse_run_row(row | {"software": "Megatron-LM"}).layout.sequence_parallel

@@ -17,13 +17,13 @@ FULL = (("row", "what", "time", "more"), [("1", "a machine", "3 days", "99 %"), 
 SHORT = (("row", "what", "time"), [("1", "a machine", "3 days"), ("2", "another", "4 days")])
 
 
-def test_the_first_way_that_fits_is_taken() -> None:
+def test_widest_table_that_fits_is_used() -> None:
     assert "99 %" in render_table(80, FULL, SHORT)
     assert "99 %" not in render_table(23, FULL, SHORT)
     assert "3 days" in render_table(23, FULL, SHORT)
 
 
-def test_columns_that_do_not_fit_continue_below() -> None:
+def test_excess_columns_continue_below() -> None:
     text = render_table(17, FULL, SHORT)
     assert max(map(len, text.splitlines())) <= 17
     assert [line.split()[0] for line in text.splitlines() if line] == ["row", "---", "1", "2"] * 2
@@ -39,12 +39,12 @@ def test_wrapped_text_has_the_same_words(terms: list[str], columns: int) -> None
 
 
 @pytest.mark.parametrize("columns", range(40, 60))
-def test_figures_keep_their_units(columns: int) -> None:
+def test_wrapping_keeps_numbers_with_their_units(columns: int) -> None:
     text = "it takes 2.6 d (2.3 d to 3.0 d) and costs 256,108 USD with a checkpoint of 96 GB every 6.9 min at 1.2 GB/s"
     assert not [line for line in wrap_text(text, columns).splitlines() if line.rstrip()[-1].isdecimal()]
 
 
-def test_a_long_list_of_allowed_values_comes_after_the_advice() -> None:
+def test_long_list_of_allowed_values_follows_the_fix() -> None:
     names = ", ".join(f"model-{n}" for n in range(60))
     lines = format_problem(
         ConfigProblem("model", f"'x' is not known; allowed: {names}", "did you mean y?"), 100
@@ -55,12 +55,12 @@ def test_a_long_list_of_allowed_values_comes_after_the_advice() -> None:
     assert "model-59" in lines[-1]
 
 
-def test_a_short_problem_stays_as_it_is() -> None:
+def test_short_problem_is_unchanged() -> None:
     short = ConfigProblem("model", "'x' is not known; allowed: y, z", "choose one of them")
     assert format_problem(short, 100) == f"simulator: {short}"
 
 
-def test_the_width_is_the_terminals_or_one_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_width_is_the_terminal_width_or_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "93")
     assert terminal_width() == 93
     monkeypatch.delenv("COLUMNS")
@@ -68,7 +68,7 @@ def test_the_width_is_the_terminals_or_one_that_can_be_read(monkeypatch: pytest.
     assert terminal_width() == DEFAULT_COLUMNS < 120
 
 
-def test_large_sums_lose_digits_before_the_share_of_useful_time_goes(
+def test_narrow_table_shortens_costs_and_keeps_goodput(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--model", "llama-405b", "--tokens", "15.6e12", "--stack", "aws-p5en-lustre", "--nodes", "512"]

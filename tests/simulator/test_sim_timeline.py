@@ -1,4 +1,4 @@
-"""The timeline of a step: its end matches the prediction, events of a stream never overlap, other programs open it."""
+"""The timeline of a step: its events, the files that `trace` writes, and errors for invalid layouts."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ def events_of(case: str) -> tuple[list[Event], float]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_ends_where_the_prediction_does(case: str) -> None:
+def test_timeline_ends_at_the_predicted_step_time(case: str) -> None:
     events, step_s = events_of(case)
     assert max(event.end for event in events) == pytest.approx(step_s, rel=0.02)
     assert min(event.start for event in events) == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_events_of_the_compute_stream_do_not_overlap(case: str) -> None:
+def test_compute_events_do_not_overlap(case: str) -> None:
     events, _ = events_of(case)
     compute = [event for event in events if event.stream == "compute"]
     assert all(second.start >= first.end - 1e-9 for first, second in pairwise(compute))
     assert all(event.end > event.start for event in events)
 
 
-def test_stages_of_a_pipeline_gather_their_weights_once() -> None:
+def test_pipeline_stages_gather_weights_once() -> None:
     def gathers(case: str) -> list[str]:
         return [event.name for event in events_of(case)[0] if event.name.startswith("all-gather")]
 
     assert gathers("zero 3 in a pipeline") == [f"all-gather {layer} forward 0" for layer in range(16)]
-    assert len(gathers("zero 3 across nodes")) == 32 * 2 * 2, "each way of both micro-batches"
+    assert len(gathers("zero 3 across nodes")) == 32 * 2 * 2, "32 layers, forward and backward, two micro-batches"
 
 
-def test_streams_are_those_that_the_layout_uses() -> None:
+def test_timeline_has_only_the_streams_in_use() -> None:
     def streams(case: str) -> set[str]:
         return {event.stream for event in events_of(case)[0]}
 
@@ -73,13 +73,13 @@ def test_streams_are_those_that_the_layout_uses() -> None:
     assert streams("tensor and pipeline") >= {"compute", "intra-node"}
 
 
-def test_gradients_travel_beside_backward() -> None:
+def test_gradient_buckets_overlap_with_backward() -> None:
     events, _ = events_of("ddp across nodes")
     last = max(event.end for event in events if "backward" in event.name)
     assert any(event.start < last for event in events if "bucket" in event.name)
 
 
-def test_gpipe_runs_everything_forward_first() -> None:
+def test_gpipe_runs_all_forwards_first() -> None:
     events, _ = events_of("gpipe")
     forward = max(event.end for event in events if "forward" in event.name)
     assert min(event.start for event in events if "backward" in event.name) >= forward - 1e-9
@@ -95,7 +95,7 @@ def test_chrome_events_name_their_streams() -> None:
     )
 
 
-def test_the_command_writes_both_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_writes_json_and_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["trace", "llama-1b", "--system", "p5.48xlarge", "--layout", "dp=8,global_batch=8"]
     assert main([*arguments, "--out", str(tmp_path / "step.json")]) == 0
     assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
@@ -124,7 +124,7 @@ def test_the_command_writes_both_kinds(tmp_path: Path, capsys: pytest.CaptureFix
         (["lama", "--layout", "dp=1"], "model: 'lama' is not known"),
     ],
 )
-def test_invalid_arguments_are_refused(
+def test_invalid_arguments_are_rejected(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["trace", *arguments, "--out", str(tmp_path / "x.json")]) == 2
@@ -132,7 +132,7 @@ def test_invalid_arguments_are_refused(
 
 
 @pytest.mark.parametrize("name", ["s.json", "s.png"])
-def test_a_missing_output_folder_is_named(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_missing_output_folder_is_named(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "no" / name
     assert main(["trace", "llama-1b", "--out", str(out)]) == 2
     message = (
@@ -141,14 +141,14 @@ def test_a_missing_output_folder_is_named(name: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == message + "\n"
 
 
-def test_an_out_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_unwritable_output_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     taken = tmp_path / "taken.json"
     taken.mkdir()
     assert main(["trace", "llama-1b", "--out", str(taken)]) == 2
     assert f"out: {taken} (Is a directory); allowed: a file that can be written" in capsys.readouterr().err
 
 
-def test_a_layout_that_does_not_fit_is_drawn_and_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_layout_that_does_not_fit_is_drawn_and_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "s.json"
     assert main(["trace", "llama-405b", "--out", str(out)]) == 0
     output = capsys.readouterr().out
@@ -167,20 +167,20 @@ def test_uneven_stages_are_reported(capsys: pytest.CaptureFixture[str], tmp_path
     assert "uneven stages" not in capsys.readouterr().out
 
 
-def test_the_help_s_own_example_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_example_in_the_help_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["trace", "--help"])
     assert "--layout dp=8,tp=4 " in capsys.readouterr().out
     assert main(["trace", "llama-8b", "--layout", "dp=8,tp=4", "--out", str(tmp_path / "s.json")]) == 0
 
 
-def test_the_default_batch_is_one_micro_batch_per_replica() -> None:
+def test_default_batch_is_one_micro_batch_per_replica() -> None:
     layout = parse_layout("dp=8,micro_batch=2")
     assert (layout.global_batch, layout.micro_batches) == (16, 1)
     assert parse_layout("dp=8, micro_batch=2") == layout
 
 
-def test_a_profile_replaces_the_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_profile_replaces_the_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     profile = profile_factory.write(tmp_path / "p.json", profile_factory.profile((1, 2)))
     arguments = ["trace", "tiny-llama", "--profile", str(profile), "--out", str(tmp_path / "s.json"), "--layout"]
     assert main([*arguments, "dp=2,micro_batch=4"]) == 0
@@ -195,13 +195,13 @@ def test_a_profile_replaces_the_machines(capsys: pytest.CaptureFixture[str], tmp
     assert f"profile.file: {profile} cannot be read (No such file or directory); allowed: " in capsys.readouterr().err
 
 
-def test_the_legend_of_the_picture_has_words_for_every_colour() -> None:
+def test_legend_labels_every_colour() -> None:
     assert set(LEGEND) == {*COLOURS, "other"}
     assert not {"wait", "bucket", "other"} & set(LEGEND.values())
     assert set(ROWS) == set(STREAMS)
 
 
-def test_a_layout_keeps_every_kind_of_value() -> None:
+def test_layout_parses_every_type_of_value() -> None:
     layout = parse_layout("dp=2,zero=1,recompute=full,sequence_parallel=true,compression=0.5,global_batch=2")
     assert (layout.zero, layout.recompute, layout.sequence_parallel, layout.compression) == (1, "full", True, 0.5)
     with pytest.raises(ConfigError, match="allowed: true or false"):

@@ -23,7 +23,7 @@ def run_auto(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[s
     return capsys.readouterr().out.split()
 
 
-def test_the_words_are_a_config_that_runs_on_these_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_config_runs_on_the_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = run_auto([*AUTO, *STACK], capsys)
     assert chosen[:2] == AUTO
     config = load(chosen[0], chosen[1:])
@@ -48,14 +48,16 @@ def test_fixed_settings_are_unchanged(capsys: pytest.CaptureFixture[str]) -> Non
         ([*AUTO, "parallel.offload=true"], "parallel.offload is on"),
     ],
 )
-def test_the_rest_is_left_to_the_trainer(config: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_configs_are_left_to_the_trainer(
+    config: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*config, *STACK]) == 0
     output = capsys.readouterr()
     assert output.out.split() == config
     assert output.err == f"left to the trainer: {why}\n"
 
 
-def test_a_strategy_that_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explicit_strategy_is_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["llama-8b", *STACK]) == 0
     output = capsys.readouterr()
     assert output.out == "llama-8b\n"
@@ -63,8 +65,8 @@ def test_a_strategy_that_is_set_stays(capsys: pytest.CaptureFixture[str]) -> Non
     assert output.err == notice
 
 
-def test_a_setting_that_costs_much_is_named_with_what_would_be_faster(capsys: pytest.CaptureFixture[str]) -> None:
-    """The preset recomputes and the planner would not: both predict the same for the same layout."""
+def test_slow_setting_is_named_with_a_faster_value(capsys: pytest.CaptureFixture[str]) -> None:
+    """The preset recomputes, the planner would not: both commands predict the same time for the faster layout."""
     assert main([*AUTO, *STACK]) == 0
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -77,7 +79,7 @@ def test_a_setting_that_costs_much_is_named_with_what_would_be_faster(capsys: py
 
 
 @pytest.mark.parametrize(
-    ("fixed", "word"),
+    ("fixed", "note"),
     [
         (["parallel.recompute=none"], ""),
         (["parallel.recompute=none", "batch.micro=2"], ""),
@@ -85,16 +87,14 @@ def test_a_setting_that_costs_much_is_named_with_what_would_be_faster(capsys: py
         (["parallel.recompute=none", "compile.mode=none"], "compile.mode=blocks would take "),
     ],
 )
-def test_settings_that_cost_little_are_not_named(
-    fixed: list[str], word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_slow_settings_are_named(fixed: list[str], note: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*AUTO, *fixed, *STACK]) == 0
     error = capsys.readouterr().err
-    assert word in error
-    assert error.count("would take") == bool(word)
+    assert note in error
+    assert error.count("would take") == bool(note)
 
 
-def test_jobs_go_to_the_default_group_where_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_group_is_used_if_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     several = ["--stack", "aws-full", "--nodes", "2"]
     spec = stacks.spec_of(stacks.find("aws-full"))
     assert len(spec.groups) > 1
@@ -105,7 +105,7 @@ def test_jobs_go_to_the_default_group_where_none_is_named(capsys: pytest.Capture
     assert capsys.readouterr() == unnamed
 
 
-def test_words_with_spaces_come_back_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_with_spaces_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     spaced = "data.path=/shared/my text"
     assert main([*AUTO, spaced, *STACK]) == 0
     assert shlex.split(capsys.readouterr().out)[:3] == [*AUTO, spaced]
@@ -128,6 +128,6 @@ def test_words_with_spaces_come_back_whole(capsys: pytest.CaptureFixture[str]) -
         ([*AUTO, "--stack", "local", "--nodes", "2"], "stack: target local has neither"),
     ],
 )
-def test_invalid_settings_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert message in capsys.readouterr().err

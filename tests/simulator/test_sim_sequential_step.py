@@ -1,4 +1,4 @@
-"""ResNet and MLP: steps and memory against measurements, and properties of every layout."""
+"""ResNet and MLP: step time and memory compared with measurements, and properties of every layout."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ MEASURED = [
     (50, alone(256, compiled=True), 85.5, 12.31),
     (101, alone(128), 82.2, 8.33),
 ]
-"""Depth, layout, milliseconds and GiB of the trainer's own models on one H200, torch 2.11."""
+"""Depth, layout, step time in ms and memory in GiB of the trainer's models on one H200 with torch 2.11."""
 
 
-@pytest.mark.parametrize(("depth", "layout", "step_ms", "held"), MEASURED)
-def test_residual_networks_on_one_h200(depth: int, layout: Layout, step_ms: float, held: float) -> None:
+@pytest.mark.parametrize(("depth", "layout", "step_ms", "memory_gib"), MEASURED)
+def test_resnets_match_measurements_on_one_h200(depth: int, layout: Layout, step_ms: float, memory_gib: float) -> None:
     prediction = predict(build_model(ResNetConfig(depth=depth)), layout, H200)  # type: ignore[arg-type]
     assert prediction.step_s * 1e3 == pytest.approx(step_ms, rel=0.15)
-    assert prediction.memory.total / GIB == pytest.approx(held, rel=0.15)
+    assert prediction.memory.total / GIB == pytest.approx(memory_gib, rel=0.15)
 
 
 @pytest.mark.parametrize(("ranks", "images_per_s"), [(1, 938), (8, 7248)])
-def test_resnet50_in_tf32_as_published(ranks: int, images_per_s: float) -> None:
+def test_resnet50_in_tf32_matches_published_throughput(ranks: int, images_per_s: float) -> None:
     """NVIDIA/DeepLearningExamples:PyTorch/Classification/ConvNets/resnet50v1.5/README.md, DGX A100 80 GB."""
     layout = replace(alone(256, "tf32"), dp=ranks, global_batch=256 * ranks)
     prediction = predict(preset("resnet50"), layout, A100)
@@ -60,7 +60,7 @@ def test_resnet50_in_tf32_as_published(ranks: int, images_per_s: float) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_trainers_presets_are_predicted(name: str) -> None:
+def test_trainer_presets_are_predicted(name: str) -> None:
     config = load.load(name, [])
     model = build_model(config.model)
     layout = Layout(dp=8, micro_batch=4, global_batch=32, dtype=config.precision)
@@ -70,7 +70,7 @@ def test_the_trainers_presets_are_predicted(name: str) -> None:
     assert count_parameters(model).total == shape_of(config.model).params
 
 
-def test_the_reason_names_a_batch_that_fits() -> None:
+def test_reason_names_a_batch_that_fits() -> None:
     prediction = predict(preset("resnet50"), alone(8192), H200)
     assert not prediction.fits
     assert "largest: activations" in prediction.reason
@@ -90,7 +90,7 @@ MODELS = st.one_of(
 
 @settings(deadline=None)
 @given(MODELS, SIZES)
-def test_more_samples_take_longer_and_more_memory(model: SequentialModel, batch: int) -> None:
+def test_more_samples_need_more_time_and_memory(model: SequentialModel, batch: int) -> None:
     small, large = (predict(model, alone(size), H200) for size in (batch, 4 * batch))
     assert small.step_s <= large.step_s * (1 + 1e-9) <= 4 * small.step_s
     assert small.memory.total < large.memory.total
@@ -98,7 +98,7 @@ def test_more_samples_take_longer_and_more_memory(model: SequentialModel, batch:
 
 @settings(deadline=None)
 @given(MODELS, SIZES, st.sampled_from([0, 1, 3]))
-def test_more_ranks_never_do_more_each(model: SequentialModel, batch: int, zero: int) -> None:
+def test_more_ranks_do_not_change_the_work_per_rank(model: SequentialModel, batch: int, zero: int) -> None:
     alone_step = predict(model, alone(batch), H200)
     shared_step = predict(model, replace(alone(batch), dp=16, global_batch=16 * batch, zero=zero), H200)
     local_parts = ("compute", "memory bound", "host")
@@ -111,7 +111,7 @@ def test_more_ranks_never_do_more_each(model: SequentialModel, batch: int, zero:
 
 @settings(deadline=None)
 @given(MODELS, SIZES)
-def test_recomputing_costs_time(model: SequentialModel, batch: int) -> None:
+def test_recompute_trades_time_for_memory(model: SequentialModel, batch: int) -> None:
     stored, recomputed = (predict(model, replace(alone(batch), recompute=mode), H200) for mode in ("none", "full"))
     assert recomputed.step_s > stored.step_s
     assert recomputed.memory.total <= stored.memory.total

@@ -89,7 +89,7 @@ def judge_job(expected: Sequence[str], code: int, output: str, deadline_s: float
         return GateError(wrong.host, "all-reduce", f"the sum is {wrong.sum:g} instead of {right:g}")
     strangers = sorted(set(ranks) - set(expected))
     if strangers:
-        return GateError(strangers[0], "job", f"ran there although only {', '.join(expected)} were requested")
+        return GateError(strangers[0], "job", f"ran there, but only {', '.join(expected)} were requested")
     if code == 0 and all(name in ranks and ranks[name].stage == "passed" for name in expected):
         return None
     if not ranks and code != TIMED_OUT:

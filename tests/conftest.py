@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Forget the width of the terminal: pytest-xdist sets it for its workers, and messages would be wrapped there."""
+    """Unset COLUMNS: pytest-xdist sets it for its workers, and messages would be wrapped at that width."""
     os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")
 def make_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, Spec], Stack]]:
-    """Return a function that makes a stack with a home of its own; nothing is up yet."""
+    """Return a function that creates a stack with its own home; no cluster exists yet."""
     from tests.harness import Stack  # noqa: PLC0415  # the trainer's tests run without a Docker client
 
     stacks: list[Stack] = []
 
     def make(name: str, spec: Spec, home: Path | None = None) -> Stack:
-        # Each run has its own names: a cluster of the same name may belong to somebody else or to another run.
+        # The process id makes the name unique: a cluster of the same name may belong to another user or test run.
         named = spec | {"name": f"{name}-{os.getpid():x}"}
         stack = Stack(name, home or tmp_path_factory.mktemp(name), named)
         stack.remove()

@@ -1,4 +1,4 @@
-"""A stack under test: a home and stack file of its own, the real `muster` command, and clean-up by label."""
+"""A stack under test: its own home and stack file, the real `muster` command, and clean-up by label."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Stack:
         return done
 
     def start(self, *args: str) -> subprocess.Popen[str]:
-        """Start the command in a session of its own, so that a test can kill it and everything it started."""
+        """Start the command in its own session, so that a test can kill it with everything it started."""
         log = (self.home / "started.log").open("w")
         return subprocess.Popen(
             self.command(*args),
@@ -128,7 +128,7 @@ def existing(cluster: str) -> list[str]:
 
 
 def cut_off(head: str) -> str:
-    """Return a script that keeps a node from opening the ports where ranks meet on `head`; `HEAL` undoes it."""
+    """Return a script that blocks a node's connections to the rendezvous ports of `head`; `HEAL` undoes it."""
     return f"""nft add table inet fault
         nft add chain inet fault out '{{ type filter hook output priority 0; }}'
         nft add rule inet fault out ip daddr {head} tcp dport 20000-65535 drop"""

@@ -1,4 +1,4 @@
-"""A small cluster as data, and the facts of a node on which a plan was carried out, for tests without a machine."""
+"""A small cluster as data, and the facts of its nodes before and after a plan is applied, without a machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def bare_all(target: Desired) -> dict[str, Facts]:
 
 
 def done_all(target: Desired) -> dict[str, Facts]:
-    """Return the facts of a cluster on which everything that a bare one needs was done."""
+    """Return the facts of a cluster after every action that a bare cluster needs was run."""
     facts = bare_all(target)
     planned = plan_steps(facts, target)
     return {n.name: _done(n, facts[n.name], planned, target) for n in target.inventory.nodes}

@@ -9,9 +9,9 @@ import threading
 import paramiko
 
 
-# paramiko calls these by position; not every argument matters here.
+# paramiko fixes these signatures, so some arguments are unused.
 # ruff: noqa: ARG002
-class Server(paramiko.ServerInterface):
+class KeyOnlyServer(paramiko.ServerInterface):
     def __init__(self, allowed: str) -> None:
         self.allowed = allowed
 
@@ -31,7 +31,7 @@ class Server(paramiko.ServerInterface):
 
 
 class Sshd:
-    """Listens on `port`; `drop()` cuts every connection as a dying node does."""
+    """An SSH server on `port`; `drop()` cuts every connection, as a dying node would."""
 
     def __init__(self, host_key: paramiko.PKey, allowed: str, port: int = 0) -> None:
         self._host_key, self._allowed = host_key, allowed
@@ -58,7 +58,7 @@ class Sshd:
             transport.add_server_key(self._host_key)
             self._transports.append(transport)
             try:
-                transport.start_server(server=Server(self._allowed))
+                transport.start_server(server=KeyOnlyServer(self._allowed))
             except (paramiko.SSHException, EOFError, OSError):
                 continue
 

@@ -1,4 +1,4 @@
-"""apply and drift over nodes that answer with prepared facts: what is sent where, what is reported."""
+"""`apply` and `find_drift` on nodes with prepared facts: which scripts each node gets, and what is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.bootstrap.clusters import desired, done_all
 
 
 class Recording:
-    """A transport that succeeds at everything and records the scripts."""
+    """A transport on which every script succeeds and is recorded."""
 
     def __init__(self, log: list[tuple[str, str]], node: str) -> None:
         self._log, self._node = log, node
@@ -40,12 +40,12 @@ class Recording:
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Facts]], None]:
-    def give(facts: dict[str, Facts]) -> None:
+def set_facts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Facts]], None]:
+    def set_all(facts: dict[str, Facts]) -> None:
         for module in (apply_module, drift_module):
             monkeypatch.setattr(module, "collect_facts", lambda _t, name, _p: facts[name])
 
-    return give
+    return set_all
 
 
 def run(target: Desired) -> tuple[ApplyResult, list[tuple[str, str]], list[Event]]:
@@ -55,9 +55,9 @@ def run(target: Desired) -> tuple[ApplyResult, list[tuple[str, str]], list[Event
     return result, log, events
 
 
-def test_a_second_run_sends_nothing_and_reports_no_change(given: Callable[[dict[str, Facts]], None]) -> None:
+def test_a_second_run_sends_nothing_and_reports_no_change(set_facts: Callable[[dict[str, Facts]], None]) -> None:
     target = desired()
-    given(done_all(target))
+    set_facts(done_all(target))
     result, log, events = run(target)
     assert log == []
     assert str(result) == "0 changes on 4 nodes"
@@ -65,10 +65,10 @@ def test_a_second_run_sends_nothing_and_reports_no_change(given: Callable[[dict[
     assert find_drift(target, lambda n: Recording(log, n.name)) == ()  # type: ignore[arg-type,return-value]
 
 
-def test_a_stopped_daemon_is_one_round_trip_to_one_node(given: Callable[[dict[str, Facts]], None]) -> None:
+def test_a_stopped_daemon_is_started_in_one_round_trip(set_facts: Callable[[dict[str, Facts]], None]) -> None:
     target = desired()
     facts = done_all(target)
-    given(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
+    set_facts(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
     _, log, _ = run(target)
     assert [node for node, _ in log] == ["gpu-1", "controller"]
     assert "systemctl restart slurmd" in log[0][1]
@@ -76,9 +76,9 @@ def test_a_stopped_daemon_is_one_round_trip_to_one_node(given: Callable[[dict[st
     assert [str(deviation) for deviation in deviations] == ["gpu-1: compute: start slurmd"]
 
 
-def test_a_node_that_is_gone_is_drift_and_not_an_error(given: Callable[[dict[str, Facts]], None]) -> None:
+def test_drift_reports_an_unreachable_node_and_apply_fails(set_facts: Callable[[dict[str, Facts]], None]) -> None:
     target = desired()
-    given(done_all(target))
+    set_facts(done_all(target))
 
     def connect(node: Node) -> Transport:
         if node.role == "controller":
@@ -90,10 +90,10 @@ def test_a_node_that_is_gone_is_drift_and_not_an_error(given: Callable[[dict[str
         apply(target, connect, lambda _: None)
 
 
-def test_slurmd_that_refuses_cgroups_leads_to_the_fallback(given: Callable[[dict[str, Facts]], None]) -> None:
+def test_apply_continues_without_cgroups_if_slurmd_rejects_them(set_facts: Callable[[dict[str, Facts]], None]) -> None:
     target = desired()
     facts = done_all(target)
-    given(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
+    set_facts(facts | {"gpu-1": Facts(**{**vars(facts["gpu-1"]), "active": frozenset({"ssh"})})})
     log: list[tuple[str, str]] = []
     events: list[Event] = []
 

@@ -1,4 +1,4 @@
-"""Many actions in one round trip, run by a real shell: order, data, errors at the right step, live progress."""
+"""Many actions in one round trip, run by a real shell: order, data, the step that an error names, live progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of collect.sh, line by line, as Facts; and the states of Slurm's nodes."""
+"""Parsing the output of collect.sh into Facts, including the states of Slurm's nodes."""
 
 from __future__ import annotations
 

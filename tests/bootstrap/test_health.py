@@ -1,4 +1,4 @@
-"""The health step: one program that the node's own Python runs, and what the node should have."""
+"""The health step: one program for the node's own Python, and the hardware that it expects."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.bootstrap.clusters import desired
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_program_runs_from_one_file_and_is_the_same_every_time(tmp_path: Path) -> None:
+def test_the_program_is_one_runnable_file_and_its_build_is_reproducible(tmp_path: Path) -> None:
     program = tmp_path / "health.pyz"
     program.write_bytes(health.pack_program(ROOT))
     assert health.pack_program(ROOT) == program.read_bytes()
-    # As on a node: with nothing of ours installed.
+    # On a node, none of muster's packages are installed.
     done = subprocess.run([sys.executable, "-I", "-S", str(program)], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "usage: python3 -m slurm.health prolog|interval\n")
 

@@ -1,4 +1,4 @@
-"""What goes into a home is written by its owner: root would follow whatever link the owner has put there."""
+"""Files in a home are written as its owner: root would follow any link that the owner created there."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ AS_USER = '#!/bin/sh\necho "$1 $2 $3" >> "$RECORD"\nshift 3\nexec "$@"\n'
 
 
 @pytest.fixture
-def at_home(tmp_path: Path) -> Desired:
-    target = desired()
-    there = target.inventory.model_copy(update={"mounts": (str(tmp_path),)})
+def target(tmp_path: Path) -> Desired:
+    cluster = desired()
     (tmp_path / "home" / "muster").mkdir(parents=True)
-    return replace(target, inventory=there)
+    return replace(cluster, inventory=cluster.inventory.model_copy(update={"mounts": (str(tmp_path),)}))
 
 
 def key_action(target: Desired) -> Action:
@@ -41,9 +40,9 @@ def run(action: Action, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_users_key_opens_the_users_account_and_is_added_once(at_home: Desired, tmp_path: Path) -> None:
+def test_a_users_key_opens_the_users_account_and_is_added_once(target: Desired, tmp_path: Path) -> None:
     for _ in range(2):
-        done = run(key_action(at_home), tmp_path)
+        done = run(key_action(target), tmp_path)
         assert done.returncode == 0, done.stderr
     folder = tmp_path / "home" / "muster" / ".ssh"
     assert (folder / "authorized_keys").read_text() == (folder / "id_ed25519.pub").read_text()
@@ -51,12 +50,12 @@ def test_a_users_key_opens_the_users_account_and_is_added_once(at_home: Desired,
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_root_writes_nothing_into_a_home(at_home: Desired, tmp_path: Path) -> None:
-    run(key_action(at_home), tmp_path)
+def test_root_writes_nothing_into_a_home(target: Desired, tmp_path: Path) -> None:
+    run(key_action(target), tmp_path)
     assert (tmp_path / "record").read_text() == "-u muster --\n"
-    before, _, _ = key_action(at_home).script.partition("runuser -u muster -- sh")
+    before, _, _ = key_action(target).script.partition("runuser -u muster -- sh")
     assert before == "cd /\n"
-    home = next(a for a in plan_steps(bare_all(at_home), at_home)["controller"]["users"].actions if "home" in a.title)
+    home = next(a for a in plan_steps(bare_all(target), target)["controller"]["users"].actions if "home" in a.title)
     path = f"{tmp_path}/home/muster"
     assert home.script.splitlines() == [
         f"mkdir -p {path}",

@@ -1,4 +1,4 @@
-"""muster-env: packages of a user's own on top of the cluster's environment, without network and without root."""
+"""muster-env: a user's own packages on top of the cluster's environment, without network or root."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT = REPO / "bootstrap/scripts/muster-env"
 
 
 def build_wheel(folder: Path, name: str, version: str, requires: str = "", script: bool = False) -> Path:
-    """Write a wheel with one module of the package's name, whose VERSION is its version."""
+    """Write a wheel with one module, named like the package, whose VERSION is the package's version."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": f"VERSION = '{version}'\n\n\ndef main():\n    import sys\n    print(sys.prefix)\n",
@@ -51,7 +51,7 @@ class Cluster:
         return self.home / ".muster/env"
 
     def build_environment(self, key: str, *wheels: Path) -> Path:
-        """Create an environment with these wheels and this Python's pip, and make it the cluster's current one."""
+        """Create an environment with these wheels and this Python's pip, and make it current on the cluster."""
         folder = self.root / "shared/env" / key
         venv.create(folder, with_pip=False)
         packages = next((folder / "lib").glob("python*/site-packages"))
@@ -78,7 +78,7 @@ class Cluster:
         return completed
 
     def python(self, code: str) -> str:
-        """Run code as a job does that has activated the overlay."""
+        """Run code as a job would after activating the overlay."""
         script = f". '{self.overlay}/bin/activate' && python -c \"{code}\""
         return subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True).stdout.strip()
 
@@ -115,7 +115,7 @@ def test_packages_are_added_listed_updated_and_removed(cluster: Cluster) -> None
     assert cluster.run("list").stdout.splitlines()[0] == "launcher==0.5"
     assert "torch.distributed.run" in (cluster.overlay / "bin/torchrun").read_text()
 
-    # Packages of the cluster keep their version.
+    # A package that needs another version of a cluster package is rejected.
     for package in ("needy", "faketorch==2.0"):
         refused = cluster.run("add", package, check=False)
         assert refused.returncode == 1
@@ -133,7 +133,7 @@ def test_packages_are_added_listed_updated_and_removed(cluster: Cluster) -> None
     assert "launcher" not in cluster.run("list").stdout
 
 
-def test_messages_say_what_to_do(cluster: Cluster) -> None:
+def test_errors_name_the_fix(cluster: Cluster) -> None:
     unknown = cluster.run("install", "x", check=False)
     assert unknown.stderr == "muster-env: unknown command 'install'; allowed: add, remove, list, update\n"
     assert cluster.run("add", check=False).stderr == (

@@ -1,4 +1,4 @@
-"""Given facts, compare actions: what a bare node needs, that nothing is left after it, what each deviation leads to."""
+"""Planned actions for given facts: of a bare node, of a finished node, and after each kind of deviation."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_an_added_user_reaches_every_node_and_the_accounts() -> None:
     for name in facts:
         assert "add user carol" in titles(planned, name, "users")
         assert "write /etc/sudoers.d/muster" in titles(planned, name, "users")
-    # No reconfigure: it would make every slurmd renew itself for nothing.
+    # Slurm is not reconfigured, because that would restart every slurmd for no reason.
     assert titles(planned, "controller", "controller") == ["update accounts"]
     accounts = planned["controller"]["controller"].actions[0]
     assert "mgr add user carol account=muster cluster=toy" in accounts.script
@@ -221,7 +221,7 @@ def test_a_removed_user_is_locked_out_and_loses_the_account_but_not_the_home() -
         ({"other": UserFact(2000, "", "/h", "/bin/bash")}, "uid 2000 belongs to other"),
     ],
 )
-def test_a_uid_that_is_in_use_is_an_error(users: dict[str, UserFact], message: str) -> None:
+def test_a_uid_conflict_is_an_error(users: dict[str, UserFact], message: str) -> None:
     with pytest.raises(
         BootstrapError, match=f"node gpu-1, step users: {message}. Fix: give users.muster.uid another value"
     ):

@@ -1,4 +1,4 @@
-"""Progress as lines of JSON, and the table made of it."""
+"""Progress events as lines of JSON, and the table that shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on many nodes at once: results in order, merged failures, connections that outlive a run."""
+"""Work on many nodes at once: results in order, merged errors, and connections that outlive a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_results_are_in_the_order_of_the_nodes() -> None:
         assert wait_for_all(work) == ["controller", "login", "gpu-1", "gpu-2"]
 
 
-def test_the_error_names_other_nodes_that_also_failed() -> None:
+def test_the_error_names_the_other_failed_nodes() -> None:
     def work(node: Node) -> None:
         raise BootstrapError(node.name, "users", "no space left", "/log", "free some")
 

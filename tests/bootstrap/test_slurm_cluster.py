@@ -1,4 +1,4 @@
-"""The SlurmCluster resource: when it changes, that a refresh never fails, and that its input is stable."""
+"""The SlurmCluster resource: what counts as a change, refreshes that never fail, and a stable bundle digest."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def props(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     target = desired()
     key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
-    # Port 9 of this machine: nobody answers, at once.
-    there = {"address": "127.0.0.1", "ssh_port": 9, "host_key": public_key(key)}
-    here = [n.model_copy(update=there) for n in target.inventory.nodes]
+    # Nothing listens on port 9 of this machine, so connections are refused at once.
+    unreachable = {"address": "127.0.0.1", "ssh_port": 9, "host_key": public_key(key)}
+    nodes = [n.model_copy(update=unreachable) for n in target.inventory.nodes]
     return {
-        "inventory": Inventory(cluster="toy", target="local", nodes=tuple(here)).model_dump_json(),
+        "inventory": Inventory(cluster="toy", target="local", nodes=tuple(nodes)).model_dump_json(),
         "spec": target.spec.model_dump_json(),
         "stack": "toy",
         "bundle": bundle_digest(target.spec),
@@ -35,7 +35,7 @@ def props(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     }
 
 
-def test_nothing_changes_without_a_reason(props: dict[str, object]) -> None:
+def test_only_new_inputs_and_pending_changes_are_a_diff(props: dict[str, object]) -> None:
     provider = SlurmClusterProvider()
     assert not provider.diff("id", props, dict(props)).changes
     assert provider.diff("id", props, props | {"bundle": "other"}).changes
@@ -43,7 +43,7 @@ def test_nothing_changes_without_a_reason(props: dict[str, object]) -> None:
     assert provider.diff("id", props | {"pending": ["gpu-1: compute: start slurmd"]}, props).changes
 
 
-def test_a_refresh_of_a_cluster_that_is_gone_reports_it_without_failing(
+def test_a_refresh_reports_an_unreachable_cluster_without_failing(
     props: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infra.resources.slurm_cluster._REFRESH_DEADLINE_S", 0.2)
@@ -55,10 +55,10 @@ def test_a_refresh_of_a_cluster_that_is_gone_reports_it_without_failing(
     assert "connection refused" in gone[0]
 
 
-def test_a_refresh_with_a_spec_that_no_longer_parses_does_not_fail(props: dict[str, object]) -> None:
+def test_a_refresh_with_an_invalid_spec_does_not_fail(props: dict[str, object]) -> None:
     result = SlurmClusterProvider().read("id", props | {"spec": "{}"})
     assert result.outs["pending"] == ["the inputs of the cluster cannot be read (ValidationError)"]
 
 
-def test_the_bundle_is_the_same_for_the_same_files() -> None:
+def test_the_bundle_digest_is_reproducible() -> None:
     assert bundle_digest(desired().spec) == bundle_digest(desired().spec)

@@ -1,4 +1,4 @@
-"""training-env.sh in a real node container: makes an environment once, heals what a kill left, says what is missing."""
+"""training-env.sh in a real node container: it builds once, recovers from a kill, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def docker(*args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lock file that needs no network: one wheel, made here, with its hash."""
+    """Build a small wheel, so that installing the lock file needs no network."""
     folder = tmp_path_factory.mktemp("wheel")
     build = (
         "import base64, hashlib, zipfile\n"
@@ -104,14 +104,14 @@ def test_everyone_can_read_and_only_root_can_write_the_environment(box: Box):
     assert box.sh(f"find {DEST} -name .tmp").stdout == ""
 
 
-def test_remains_of_a_killed_run_are_rebuilt(box: Box):
+def test_an_incomplete_environment_is_rebuilt(box: Box):
     box.sh(f"mkdir -p {DEST}/lib && echo broken > {DEST}/lib/half")
     done = box.make()
     assert f"removing the remains of an interrupted run in {DEST}" in done.stdout
     assert box.sh(f"ls {DEST}/lib").stdout.split() == ["python3.13"]
 
 
-def test_the_next_run_recovers_from_a_kill(box: Box):
+def test_a_run_recovers_from_a_killed_one(box: Box):
     box.sh(
         f"setsid /scripts/training-env.sh /lock {DEST} >/dev/null 2>&1 & leader=$!; "
         f"until [ -e {DEST}/pyvenv.cfg ]; do sleep 0.02; done; kill -9 -- -$leader"
@@ -130,7 +130,7 @@ def test_a_terminated_run_leaves_nothing_behind(box: Box):
     assert box.sh("ls -A /shared/env").stdout.split() == ["key.lock"]
 
 
-def test_concurrent_runs_build_it_once(box: Box):
+def test_concurrent_runs_build_the_environment_once(box: Box):
     both = box.sh(f"for i in 1 2; do /scripts/training-env.sh /lock {DEST} & done; wait")
     assert both.stdout.count("training-env: ready") == 1
     assert both.stdout.count("training-env: reused") == 1
@@ -156,7 +156,7 @@ def test_a_missing_network_is_reported_in_one_line(lock: Path, boxes: list[Box])
     assert boxes[0].sh("ls -A /shared/env").stdout.split() == ["key.lock"]
 
 
-def test_a_wheel_with_another_hash_is_rejected(tmp_path: Path, wheel: Path, boxes: list[Box]):
+def test_a_wheel_with_a_wrong_hash_is_rejected(tmp_path: Path, wheel: Path, boxes: list[Box]):
     bad = tmp_path / "lock"
     bad.write_text(f"tiny-part==1.0 --hash=sha256:{'0' * 64}\n")
     find = (

@@ -1,4 +1,4 @@
-"""The SSH transport against a real server on loopback: pinned keys, deadlines, words for what goes wrong."""
+"""The SSH transport against a real server on loopback: pinned keys, timeouts and error messages."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_script_is_not_in_the_process_list(transport: SshTransport) -> None:
     assert "hush" not in transport.run("ps -eo args | grep h[u]sh || true; : hush").out
 
 
-def test_long_scripts_and_many_at_once(transport: SshTransport) -> None:
+def test_a_long_script_and_concurrent_scripts_run(transport: SshTransport) -> None:
     results: list[str] = []
     work = [
         threading.Thread(target=lambda i=i: results.append(transport.run("true\n" * 40_000 + f"echo {i}").out))
@@ -109,7 +109,7 @@ def test_a_node_that_dies_is_detected_at_once(transport: SshTransport, sshd: Ssh
     assert time.monotonic() - began < 5
 
 
-def test_another_host_key_is_rejected_with_both_fingerprints(sshd: Sshd) -> None:
+def test_a_wrong_host_key_is_rejected_with_both_fingerprints(sshd: Sshd) -> None:
     with pytest.raises(TransportError) as caught:
         SshTransport.connect(node(sshd.port, host_key=STRANGER), KEY, deadline_s=5)
     text = str(caught.value)
@@ -139,7 +139,7 @@ def test_connecting_retries_while_a_node_boots() -> None:
     late[0].close()
 
 
-def test_refused_reset_and_silent_connections_have_different_messages() -> None:
+def test_refused_reset_and_unanswered_connections_have_their_own_messages() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(

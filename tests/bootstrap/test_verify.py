@@ -1,4 +1,4 @@
-"""verify: the output of the nodes as failures that name the broken node, which may not be the one that reported it."""
+"""`verify` turns the nodes' output into failures that name the broken node, even if another node reported it."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_healthy_cluster_has_no_failures() -> None:
     assert failures(IDLE) == []
 
 
-def test_a_slurmd_that_does_not_listen_is_named_even_if_slurmctld_shows_it_as_idle() -> None:
+def test_a_slurmd_that_does_not_answer_fails_even_if_slurmctld_shows_it_idle() -> None:
     output = IDLE + "silent\tgpu-2\tdoes not answer on its port\n"
     assert failures(output) == [("gpu-2", "slurmd", "does not answer on its port")]
 
 
-def test_states_are_shown_as_slurm_shows_them_and_a_drained_node_is_no_failure() -> None:
+def test_a_node_that_is_down_fails_and_one_that_a_person_drained_does_not() -> None:
     output = (
         "NodeName=gpu-1 State=DOWN* Reason=Not responding [slurm@2026]\n"
         "NodeName=gpu-2 State=IDLE+DRAIN Reason=fan broken [bob@2026]\n"

@@ -1,4 +1,4 @@
-"""Waiting for Slurm: until every node is usable; nodes are resumed, and a dead node is named at once."""
+"""Waiting until every node is usable in Slurm: nodes are resumed, and a dead node is named before the deadline."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.05)
 
 
-def test_it_waits_until_every_node_has_registered() -> None:
+def test_waits_until_every_node_has_registered() -> None:
     controller = Scripted(sequence(UNKNOWN, UNKNOWN, IDLE))
     assert wait_for_nodes(inventory(), opener(controller, fine)) == []
     assert len(controller.scripts) == 3
@@ -74,9 +74,9 @@ def test_a_node_whose_drain_reason_is_gone_is_resumed_once() -> None:
 
 
 def test_a_node_that_stays_unusable_is_named_with_reason_and_log_line() -> None:
-    words = lambda _: Completed(0, "", "error: Couldn't find the specified plugin name")  # noqa: E731
+    log_line = lambda _: Completed(0, "", "error: Couldn't find the specified plugin name")  # noqa: E731
     with pytest.raises(BootstrapError) as caught:
-        wait_for_nodes(inventory(), opener(Scripted(sequence(GRES)), words), deadline_s=0.01)
+        wait_for_nodes(inventory(), opener(Scripted(sequence(GRES)), log_line), deadline_s=0.01)
     text = str(caught.value)
     assert text.startswith(
         "node gpu-1, step nodes: Slurm shows the node as idle+drain+invalid_reg, reason: gres/gpu count"

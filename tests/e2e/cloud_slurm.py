@@ -1,6 +1,6 @@
-"""A real slurmctld whose nodes are instances of the moto stub: each launched instance boots as a container.
+"""A real slurmctld whose nodes are moto instances: each launched instance boots as a container.
 
-The containers run daemons and no systemd: the subject is how Slurm and the power programs work together.
+The containers run daemons without systemd, because only the interplay of Slurm and the power programs is tested.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEY = bytes(range(1, 33))
 
 
 class CloudSlurm:
-    """The controller of the cluster; `boot` does what EC2 does with an instance."""
+    """The controller of the cluster; `boot` and `end` act as EC2 would on an instance."""
 
     def __init__(self, network: Network, folder: Path) -> None:
         self.network, self.folder = network, folder
@@ -66,16 +66,16 @@ class CloudSlurm:
         return self.controller.logs(tail=60).decode()
 
     def _start(self, name: str, daemon: str) -> Container:
-        """Start a machine whose /etc is the prepared folder: Slurm's files on the controller, the key on all."""
+        """Start a container with the prepared /etc: Slurm's files on the controller only, the key on all nodes."""
         prepare = (
             "cp -r /muster/etc/. /etc/ && chown -R slurm:slurm /etc/slurm && chmod 600 /etc/slurm/slurm.key"
             " && mkdir -p /var/lib/muster/power /var/log/slurm /run/slurm /var/lib/slurm/slurmctld"
             " && chown -R slurm:slurm /var/lib/muster /var/log/slurm /run/slurm /var/lib/slurm"
         )
-        without_files = "" if name == "controller" else " && rm -f /etc/slurm/*.conf"
+        remove_config = "" if name == "controller" else " && rm -f /etc/slurm/*.conf"
         return docker.from_env().containers.run(
             names.IMAGE,
-            ["bash", "-c", f"{prepare}{without_files} && exec {daemon}"],
+            ["bash", "-c", f"{prepare}{remove_config} && exec {daemon}"],
             entrypoint="",
             detach=True,
             init=True,
@@ -93,12 +93,12 @@ class CloudSlurm:
 
 @contextmanager
 def cloud_slurm(moto: Moto, fleet: Fleet, sets: tuple[NodeSet, ...], folder: Path) -> Iterator[CloudSlurm]:
-    """Run a controller for these nodes until the block ends."""
+    """Run a controller for these node sets until the block ends."""
     network = docker.from_env().networks.create(CLUSTER, driver="bridge", internal=True, labels=LABELS)
     network.reload()
     gateway = network.attrs["IPAM"]["Config"][0]["Gateway"]
     try:
-        # Containers reach this machine at their network's gateway, not at its loopback.
+        # Containers reach this machine at the gateway of their network, not on loopback.
         with listening(moto, gateway) as url:
             _write_files(folder, fleet, sets, url)
             slurm = CloudSlurm(network, folder)
@@ -123,7 +123,7 @@ def _write_files(folder: Path, fleet: Fleet, sets: tuple[NodeSet, ...], endpoint
             "slurm": {
                 "suspend_s": 3600,
                 "resume_s": 600,
-                # There is no database here, and nodes are suspended sooner than on a cluster.
+                # There is no accounting database here, and a short SuspendTimeout keeps the test fast.
                 "extra": {
                     "AccountingStorageType": "accounting_storage/none",
                     "AccountingStorageEnforce": "nojobs",

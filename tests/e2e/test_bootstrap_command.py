@@ -1,4 +1,4 @@
-"""`python -m bootstrap` with nothing but the files that `up` leaves: verify and doctor see the cluster as `up` does."""
+"""`python -m bootstrap` with only the files that `up` writes: verify, doctor and apply on a finished cluster."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ def bootstrap(stack: Stack, command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def nodes(stack: Stack) -> int:
-    """Controller, login and those of every group."""
+def count_nodes(stack: Stack) -> int:
+    """Return the number of nodes: the controller, the login node and those of every group."""
     return 2 + sum(group["count"] for group in stack.spec["groups"].values())
 
 
 @pytest.fixture
-def led_astray(cluster: Stack) -> Iterator[str]:
-    """alice's list of keys is a link to root's."""
+def linked_root_keys(cluster: Stack) -> Iterator[str]:
+    """Replace alice's authorized_keys with a link to root's; yield the checksum of root's file."""
     cluster.ssh("login", "cd ~/.ssh && mv authorized_keys original && ln -s /root/.ssh/authorized_keys .", user="alice")
     yield cluster.ssh("controller", ROOT_KEYS, user="root")
     cluster.ssh("login", "cd ~/.ssh && mv -f original authorized_keys", user="alice")
 
 
-def test_verify_finds_nothing_wrong(cluster: Stack) -> None:
+def test_verify_passes_on_a_finished_cluster(cluster: Stack) -> None:
     done = bootstrap(cluster, "verify")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert done.stdout.startswith(f"verified on {nodes(cluster)} nodes: daemons, configuration, clock, names")
+    assert done.stdout.startswith(f"verified on {count_nodes(cluster)} nodes: daemons, configuration, clock, names")
 
 
-def test_doctor_finds_nothing_to_do(cluster: Stack) -> None:
+def test_doctor_finds_no_differences_on_a_finished_cluster(cluster: Stack) -> None:
     done = bootstrap(cluster, "doctor")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "differs from the stack file" not in done.stdout
-    assert done.stdout.startswith(f"verified on {nodes(cluster)} nodes")
+    assert done.stdout.startswith(f"verified on {count_nodes(cluster)} nodes")
 
 
-def test_apply_changes_nothing_and_draws_the_table(cluster: Stack) -> None:
+def test_apply_changes_nothing_and_prints_the_table(cluster: Stack) -> None:
     done = bootstrap(cluster, "apply")
     assert done.returncode == 0, done.stdout
-    assert f"0 changes on {nodes(cluster)} nodes" in done.stdout
+    assert f"0 changes on {count_nodes(cluster)} nodes" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()]
     assert any(row[:3] == ["step", "controller", "login"] for row in rows)
     assert any(row[:2] == ["hosts", "ok"] for row in rows)
 
 
-def test_doctor_names_what_differs_and_changes_nothing(cluster: Stack) -> None:
+def test_doctor_reports_a_difference_and_changes_nothing(cluster: Stack) -> None:
     cluster.ssh("gpu-2", "echo '# mine' >> /etc/default/slurmd", user="root")
     try:
         done = bootstrap(cluster, "doctor")
@@ -72,17 +72,17 @@ def test_doctor_names_what_differs_and_changes_nothing(cluster: Stack) -> None:
         cluster.ssh("gpu-2", "sed -i '$d' /etc/default/slurmd", user="root")
 
 
-def test_a_link_in_a_home_does_not_lead_root_astray(cluster: Stack, led_astray: str) -> None:
+def test_root_does_not_follow_a_link_in_a_home(cluster: Stack, linked_root_keys: str) -> None:
     done = bootstrap(cluster, "apply")
     assert done.returncode == 1
     assert "step ssh" in done.stdout
-    assert cluster.ssh("controller", ROOT_KEYS, user="root") == led_astray
+    assert cluster.ssh("controller", ROOT_KEYS, user="root") == linked_root_keys
 
 
-def test_a_user_adds_a_package_that_jobs_on_all_nodes_can_import(cluster: Stack, tmp_path: Path) -> None:
+def test_jobs_on_all_nodes_can_import_a_package_that_a_user_added(cluster: Stack, tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, "tinypart", "1.0", requires="torch", script=True)
     data = base64.b64encode(wheel.read_bytes()).decode()
-    # srun would read the rest of this script from its standard input.
+    # Without </dev/null, srun would consume the following lines of this script.
     script = f"""set -eu
         echo {data} | base64 -d >~/{wheel.name}
         PIP_NO_INDEX=1 /shared/muster/bin/muster-env add ~/{wheel.name}

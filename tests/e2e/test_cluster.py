@@ -1,4 +1,4 @@
-"""What `up` leaves behind is a Slurm cluster: names, users, limits, accounting, GPUs, and nothing that runs as root."""
+"""The Slurm cluster that `up` creates: names, users, limits, accounting, GPUs, and access to root."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_ready_names_every_node_of_every_group(cluster: Stack) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_daemons_of_the_role_run_and_no_others(cluster: Stack, node: str) -> None:
+def test_only_the_daemons_of_its_role_run_on_a_node(cluster: Stack, node: str) -> None:
     host = testinfra.get_host(f"docker://muster-{cluster.cluster}-{node}")
     expected = {
         "controller": {"slurmctld", "slurmdbd", "mariadb"},
@@ -58,10 +58,10 @@ def test_names_resolve_both_ways_on_every_node(cluster: Stack, node: str) -> Non
     assert answers == [part for name, ip in addresses.items() for part in (ip, name)]
 
 
-def test_a_file_in_shared_is_seen_on_every_node(cluster: Stack) -> None:
-    cluster.ssh("login", "echo seen > ~/everywhere")
+def test_a_file_in_shared_is_visible_on_every_node(cluster: Stack) -> None:
+    cluster.ssh("login", "echo visible > ~/everywhere")
     for node in COMPUTE:
-        assert cluster.ssh(node, "cat /shared/home/alice/everywhere") == "seen"
+        assert cluster.ssh(node, "cat /shared/home/alice/everywhere") == "visible"
 
 
 @pytest.mark.parametrize(("gpus", "devices"), [("1", "0"), ("2", "0,1")])
@@ -70,7 +70,7 @@ def test_simulated_gpus_are_scheduled(cluster: Stack, gpus: str, devices: str) -
     assert out.splitlines() == [devices, devices]
 
 
-def test_more_gpus_than_a_node_has_are_refused(cluster: Stack) -> None:
+def test_a_request_for_more_gpus_than_a_node_has_is_rejected(cluster: Stack) -> None:
     assert "not available" in cluster.ssh("login", "srun -p gpu -N1 --gpus-per-node=3 true 2>&1 || true")
 
 
@@ -79,7 +79,7 @@ def test_jobs_run_as_the_user_who_submitted_them(cluster: Stack) -> None:
     assert cluster.ssh("login", "srun -p gpu -N1 id -u") == "2001"
 
 
-def test_a_qos_is_for_those_who_were_given_it(cluster: Stack) -> None:
+def test_only_users_with_a_qos_can_use_it(cluster: Stack) -> None:
     cluster.ssh("controller", "sacctmgr -i add qos urgent preempt=normal", user="bob")
     urgent_job = "srun -p cpu -N1 --qos=urgent echo ran 2>&1 || true"
     try:
@@ -90,39 +90,39 @@ def test_a_qos_is_for_those_who_were_given_it(cluster: Stack) -> None:
         cluster.ssh("controller", "sacctmgr -i remove qos urgent", user="bob")
 
 
-def test_a_step_sees_the_cpus_it_asked_for(cluster: Stack) -> None:
+def test_a_step_sees_only_the_cpus_it_requested(cluster: Stack) -> None:
     assert cluster.ssh("login", "srun -p gpu -N1 -n1 -c1 nproc") == "1"
 
 
-def test_a_job_over_its_memory_is_ended_and_accounted(cluster: Stack) -> None:
+def test_a_job_over_its_memory_limit_is_killed_and_recorded(cluster: Stack) -> None:
     eat = "srun -p gpu -N1 --mem=200M python3 -c 'x = b\"x\" * 600_000_000' 2>&1 || true"
     assert "oom" in cluster.ssh("login", eat).lower()
     states = cluster.ssh("login", "sleep 2; sacct -X -n -P -o State -S now-10minutes")
     assert "OUT_OF_MEMORY" in states
 
 
-def test_nothing_of_a_job_outlives_it(cluster: Stack) -> None:
+def test_no_process_of_a_job_outlives_it(cluster: Stack) -> None:
     cluster.ssh("login", "srun -p cpu -N1 bash -c 'setsid sleep 987 & sleep 0.2'")
     assert cluster.ssh("cpu-1", "sleep 1; pgrep -f 'sleep 987' || true", user="root") == ""
 
 
-def test_the_job_user_moves_between_nodes_without_a_question(cluster: Stack) -> None:
+def test_users_can_ssh_between_nodes_without_a_prompt(cluster: Stack) -> None:
     hop = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes gpu-2 hostname"
     assert cluster.ssh("gpu-1", hop) == "gpu-2"
 
 
-def test_every_node_has_host_keys_and_a_machine_id_of_its_own(cluster: Stack) -> None:
+def test_every_node_has_its_own_host_key_and_machine_id(cluster: Stack) -> None:
     keys = {n["host_key"] for n in cluster.inventory["nodes"]}
     ids = {cluster.ssh(n, "cat /etc/machine-id", user="root") for n in NODES}
     assert len(keys) == len(ids) == len(NODES)
 
 
-def test_only_the_admin_may_become_root(cluster: Stack) -> None:
+def test_only_admins_can_use_sudo(cluster: Stack) -> None:
     assert "sudo" in cluster.ssh("login", "sudo -n id -u 2>&1 || true")
     assert cluster.ssh("login", "sudo -n id -u", user="bob") == "0"
 
 
-def test_passwords_are_refused(cluster: Stack) -> None:
+def test_password_logins_are_rejected(cluster: Stack) -> None:
     login = next(n for n in cluster.inventory["nodes"] if n["role"] == "login")
     options = [
         "-o",
@@ -140,26 +140,26 @@ def test_passwords_are_refused(cluster: Stack) -> None:
     assert "password" not in done.stderr
 
 
-def test_the_fabric_environment_comes_from_the_node(cluster: Stack) -> None:
+def test_jobs_get_the_fabric_environment_of_their_node(cluster: Stack) -> None:
     seen = cluster.ssh("login", "srun -p gpu -N1 bash -c 'echo $NCCL_NET $GLOO_SOCKET_IFNAME'")
     assert seen == "Socket eth0"
     overridden = cluster.ssh("login", "GLOO_SOCKET_IFNAME=mine srun -p gpu -N1 bash -c 'echo $GLOO_SOCKET_IFNAME'")
     assert overridden == "mine"
 
 
-def test_a_second_up_changes_nothing_and_says_so(cluster: Stack) -> None:
+def test_a_second_up_reports_that_nothing_changes(cluster: Stack) -> None:
     before = cluster.machine_ids()
     out = cluster.up().stdout
     assert "nothing to change" in out.lower()
     assert cluster.machine_ids() == before
 
 
-def test_bootstrap_run_again_by_hand_changes_nothing(cluster: Stack) -> None:
+def test_a_second_bootstrap_changes_nothing(cluster: Stack) -> None:
     done = cluster.muster("bootstrap")
     assert "0 changes on 7 nodes" in done.stdout
 
 
-def test_secrets_are_not_in_the_state_in_plain_text(cluster: Stack) -> None:
+def test_the_state_has_no_secrets_in_plain_text(cluster: Stack) -> None:
     key = (cluster.home / "e2e" / "id_ed25519").read_text().splitlines()[1]
     state = "".join(f.read_text() for f in (cluster.home / "state").rglob("*.json"))
     assert "muster" in state
@@ -167,6 +167,6 @@ def test_secrets_are_not_in_the_state_in_plain_text(cluster: Stack) -> None:
     assert "BEGIN OPENSSH" not in state
 
 
-def test_the_tracked_stack_file_stays_as_it_is(cluster: Stack) -> None:
+def test_the_tracked_stack_file_is_not_changed(cluster: Stack) -> None:
     assert "encryptionsalt" not in (cluster.home / "stacks" / "Pulumi.e2e.yaml").read_text()
     assert subprocess.run(["git", "-C", str(REPO), "diff", "--quiet", "--", "stacks"]).returncode == 0

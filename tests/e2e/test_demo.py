@@ -1,4 +1,4 @@
-"""The first command of the README, as people type it, on the stack file they get."""
+"""The first command of the README, `make demo`, on the stack file of the repository."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make(stack: Stack, target: str) -> str:
     return done.stdout
 
 
-def test_make_demo_and_teardown(make_stack: MakeStack) -> None:
+def test_make_demo_then_teardown(make_stack: MakeStack) -> None:
     shipped: Spec = yaml.safe_load((REPO / "stacks" / "Pulumi.local.yaml").read_text())["config"]["muster:cluster"]
     stack = make_stack("demo", shipped | {"network": {"egress": False}})
     output = make(stack, "demo")

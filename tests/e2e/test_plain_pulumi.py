@@ -1,4 +1,4 @@
-"""Plain Pulumi, as the README says: the environment from `muster env`, then `pulumi` itself; `muster` understands."""
+"""Plain `pulumi` with the environment of `muster env`, as in the README; `muster` works on the same cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.harness import REPO, Spec, Stack, small_spec
 
 
 def pulumi(stack: Stack, line: str) -> str:
-    """A command line after `eval "$(muster env)"`, where Pulumi.yaml is the repository's, seen from there."""
+    """Run a command after `eval "$(muster env)"`, with the repository's Pulumi.yaml in the stack's home."""
     project = yaml.safe_load((REPO / "Pulumi.yaml").read_text()) | {"main": str(REPO / "infra")}
     (stack.home / "Pulumi.yaml").write_text(yaml.safe_dump(project))
     script = f'eval "$({REPO}/.venv/bin/muster env)" && {line}'

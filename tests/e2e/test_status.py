@@ -1,4 +1,4 @@
-"""What a person sees: `status`, `ssh`, and the receipt."""
+"""`muster status` and `muster ssh` on a running cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_ssh_runs_a_command_as_the_first_user(cluster: Stack) -> None:
     assert cluster.muster("ssh", "gpu-1", "--", "hostname").stdout.strip() == "gpu-1"
 
 
-def test_ssh_to_a_node_that_is_not_there_names_those_that_are(cluster: Stack) -> None:
+def test_ssh_to_an_unknown_node_names_the_existing_ones(cluster: Stack) -> None:
     done = cluster.muster("ssh", "gpu-9", check=False)
     assert done.returncode == 2
     assert "gpu-9" in done.stderr + done.stdout

@@ -1,4 +1,4 @@
-"""Real training on a real cluster: every strategy, and jobs that stop for a time limit, an urgent job or a resize."""
+"""Real training on a real cluster: every strategy, and runs interrupted by a time limit, a preemption or a resize."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Preempted:
 
 
 def time_limit(cluster: Stack) -> Job:
-    """Stop after 50 s; the margin leaves two more minutes where processes start slowly."""
+    """Let a job stop 130 s before its 3-minute limit, so that there is time even if processes start slowly."""
     settings = ("steps=1000000", "checkpoint.every=0", "stop.margin_s=130")
     job = submit(cluster, "limit", *STRATEGIES["hsdp"], *settings, options="-t 3")
     job.wait_for_requeue()
@@ -72,7 +72,7 @@ def test_two_nodes_with_two_ranks_each_train(undisturbed: Undisturbed, strategy:
 
 @pytest.mark.nightly
 @checks(time_limit)
-def test_the_time_limit_leads_to_a_save_a_requeue_and_on(result: Job) -> None:
+def test_a_job_at_its_time_limit_saves_requeues_and_resumes(result: Job) -> None:
     assert "requeue 1 of at most" in result.log
     saved, resumed = result.events("stopping")[0], result.events("loaded")[0]
     assert saved["reason"] == "time limit"
@@ -82,7 +82,7 @@ def test_the_time_limit_leads_to_a_save_a_requeue_and_on(result: Job) -> None:
 
 
 @checks(preempted)
-def test_a_preempted_job_goes_on_after_the_urgent_one(result: Preempted, undisturbed: Undisturbed) -> None:
+def test_a_preempted_job_resumes_after_the_urgent_one(result: Preempted, undisturbed: Undisturbed) -> None:
     job = result.job
     assert "stopping (preempted)" in job.log
     saved, _ = job.events("stopping")
@@ -98,7 +98,7 @@ def test_a_preempted_job_goes_on_after_the_urgent_one(result: Preempted, undistu
 
 @pytest.mark.nightly
 @checks(resized)
-def test_four_ranks_go_on_as_two(result: tuple[Job, Job], undisturbed: Undisturbed) -> None:
+def test_a_run_of_four_ranks_resumes_on_two(result: tuple[Job, Job], undisturbed: Undisturbed) -> None:
     first, second = result
     assert "stopped: resize at step" in first.log
     assert "written by 4 ranks" in second.log

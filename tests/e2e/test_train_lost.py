@@ -1,4 +1,4 @@
-"""Training that loses a rank or a node: it comes back, in its job or through the queue, to the end it would have."""
+"""Training that loses a rank or a node recovers, in its job or after a requeue, and reaches the same result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.harness import Stack
 
 @dataclass(frozen=True)
 class Lost:
-    """A run one of whose nodes died in the middle."""
+    """A run that lost one of its nodes."""
 
     job: Job
     killed: float
@@ -77,7 +77,7 @@ def replaced_node(cluster: Stack) -> Lost:
 
 @contextmanager
 def dead(cluster: Stack, node: str) -> Iterator[float]:
-    """Kill a node and yield the time of it; afterwards the node comes back for later runs."""
+    """Kill a node and yield the time; restart it afterwards for later runs."""
     cluster.container(node).kill()
     try:
         yield time.time()
@@ -86,7 +86,7 @@ def dead(cluster: Stack, node: str) -> Iterator[float]:
 
 
 @checks(rank_killed)
-def test_a_killed_rank_restarts_in_the_job_to_the_same_end(result: Job, undisturbed: Undisturbed) -> None:
+def test_a_killed_rank_restarts_in_its_job_with_the_same_result(result: Job, undisturbed: Undisturbed) -> None:
     assert len(result.events("started")) == 2
     assert "requeue" not in result.log
     assert_same_end(result, undisturbed("ddp"))
@@ -96,7 +96,9 @@ def test_a_killed_rank_restarts_in_the_job_to_the_same_end(result: Job, undistur
 @pytest.mark.parametrize(
     "strategy", ["fsdp", *(pytest.param(name, marks=pytest.mark.nightly) for name in STRATEGIES if name != "fsdp")]
 )
-def test_a_killed_node_requeues_the_job_to_the_same_end(result: Lost, undisturbed: Undisturbed, strategy: str) -> None:
+def test_a_killed_node_requeues_the_job_with_the_same_result(
+    result: Lost, undisturbed: Undisturbed, strategy: str
+) -> None:
     (resumed,) = result.job.events("loaded")
     assert resumed["time"] > result.killed
     assert resumed["step"] > 0
@@ -105,7 +107,7 @@ def test_a_killed_node_requeues_the_job_to_the_same_end(result: Lost, undisturbe
 
 @pytest.mark.nightly
 @checks(fewer_nodes)
-def test_an_elastic_run_goes_on_with_the_nodes_that_are_left(result: Lost) -> None:
+def test_an_elastic_run_continues_on_the_remaining_nodes(result: Lost) -> None:
     joined = result.job.events("joined")[-1]
     assert joined["world_size"] == RANKS // 2
     assert len(joined["hosts"]) == 1
@@ -116,7 +118,7 @@ def test_an_elastic_run_goes_on_with_the_nodes_that_are_left(result: Lost) -> No
 
 
 @checks(replaced_node)
-def test_a_node_in_reserve_takes_the_place_of_a_dead_one(result: Lost, undisturbed: Undisturbed) -> None:
+def test_a_spare_node_replaces_a_dead_one(result: Lost, undisturbed: Undisturbed) -> None:
     first, second = result.job.events("joined")
     assert result.node in first["hosts"]
     assert result.node not in second["hosts"]

@@ -21,7 +21,7 @@ STRATEGIES = {
 }
 RANKS = 4
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
-# Slurm forgets a job five minutes after its end.
+# squeue no longer has a job five minutes after its end; then accounting has its state.
 STATE = """state=$(squeue -h -t all -o %T -j {0} 2>&1)
     case $state in *Invalid*) sacct -X -n -P -o State -j {0} | tail -n 1 ;; *) echo "$state" ;; esac"""
 Test = TypeVar("Test", bound=Callable[..., Any])
@@ -52,7 +52,7 @@ class Job:
         return {line["step"]: line["loss"] for line in lines}
 
     def shards(self, step: int) -> dict[str, list[str]]:
-        """Return the checksums of every rank's part of a checkpoint: weights and optimizer, byte for byte."""
+        """Return the checksums of every rank's part of a checkpoint (weights and optimizer)."""
         files = json.loads(self.read(f"checkpoints/step-{step:08d}/manifest.json"))["files"]
         return {name: entry["sha256"] for name, entry in files.items() if name.startswith("shard-")}
 
@@ -81,33 +81,33 @@ class Job:
             if events := [event for event in self.events(kind) if event["time"] > after]:
                 return events[0]
             time.sleep(0.5)
-        raise self._given_up(f"not within {seconds:g} s: event {kind}")
+        raise self._give_up(f"not within {seconds:g} s: event {kind}")
 
     def wait(self, seconds: float = 600) -> str:
         """Wait for the end of the job and return its state."""
-        self._until(self._over, "end", seconds)
+        self._until(self._end_condition, "end", seconds)
         return self.stack.ssh("login", STATE.format(self.number))
 
     def wait_for(self, condition: str, what: str, seconds: float = 600) -> None:
         """Wait until a shell condition holds on the login node; fail if the job ends without it."""
-        # Between two attempts a job may look ended for a moment.
-        self._until(f"{condition} || {{ {self._over} && sleep 2 && {self._over}; }}", what, seconds)
+        # A job can look ended for a moment between two attempts.
+        self._until(f"{condition} || {{ {self._end_condition} && sleep 2 && {self._end_condition}; }}", what, seconds)
         if self.stack.ssh("login", f"{condition} >/dev/null && echo met || true") != "met":
-            raise self._given_up(f"over without {what}")
+            raise self._give_up(f"ended without {what}")
 
     @property
-    def _over(self) -> str:
+    def _end_condition(self) -> str:
         return f"{{ {STATE.format(self.number)}; }} | grep -qE '^({'|'.join(ENDED)})'"
 
     def _until(self, condition: str, what: str, seconds: float) -> None:
-        """Poll on the login node itself: one connection serves many polls."""
+        """Wait for a shell condition by polling on the login node, so that one connection serves many polls."""
         ask = shlex.quote(f"until {{ {condition}; }} >/dev/null; do sleep 0.5; done")
         deadline = time.monotonic() + seconds
         while self.stack.ssh("login", f"timeout 30 bash -c {ask} && echo met || true") != "met":
             if time.monotonic() > deadline:
-                raise self._given_up(f"not within {seconds:g} s: {what}")
+                raise self._give_up(f"not within {seconds:g} s: {what}")
 
-    def _given_up(self, what: str) -> AssertionError:
+    def _give_up(self, what: str) -> AssertionError:
         """Return an error with the queue and the log, and free the nodes for other jobs."""
         queue = self.stack.ssh("login", "squeue -o '%i %j %q %T %r %N'; sinfo -N", check=False)
         self.stack.ssh("login", f"scancel {self.number}", check=False)
@@ -115,10 +115,10 @@ class Job:
 
 
 def submit(stack: Stack, name: str, *settings: str, options: str = "", variables: str = "") -> Job:
-    """Submit a training job that runs in ~/runs/<name>; a second one of the same name resumes the first."""
+    """Submit a training job that runs in ~/runs/<name>; a second job of the same name resumes the first."""
     folder = f"/shared/home/muster/runs/{name}"
-    words = shlex.join([*SMALL, f"steps={STEPS}", *settings])
-    line = f"cd ~ && {variables} RUN_FOLDER={folder} sbatch --parsable {options} {TRAIN} {words}"
+    arguments = shlex.join([*SMALL, f"steps={STEPS}", *settings])
+    line = f"cd ~ && {variables} RUN_FOLDER={folder} sbatch --parsable {options} {TRAIN} {arguments}"
     return Job(stack, stack.ssh("login", line), folder)
 
 
@@ -139,7 +139,7 @@ def completed(job: Job) -> Job:
 
 
 def assert_same_end(job: Job, undisturbed: Job) -> None:
-    """Require the losses and the last checkpoint of an undisturbed run, bit for bit."""
+    """Require the same losses and last checkpoint as an undisturbed run, bit for bit."""
     assert job.losses() == undisturbed.losses()
     assert job.shards(STEPS) == undisturbed.shards(STEPS)
 

@@ -1,1 +1,1 @@
-"""Tests of setup: decisions as tables, and actions with real processes, a real pip and the real Docker engine."""
+"""Tests of setup: tables of decisions, and actions with real processes, a real pip and the real Docker engine."""

@@ -1,4 +1,4 @@
-"""The facts of a machine on which everything is installed; tests remove parts."""
+"""The facts of a machine on which everything is installed; tests change some of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def machine(**changes: Any) -> Facts:
 
 
 def one_disk(free_gb: float) -> dict[str, Disk]:
-    """Return disks that are all on the same file system."""
+    """Return disks for all places, on the same file system."""
     places = {"system": "/", "repository": "/repo", "cache": "/cache", "engine": "/var/lib/docker"}
     return {place: Disk(path, 1, free_gb) for place, path in places.items()}

@@ -44,7 +44,7 @@ deb-src http://sources.test/debian bookworm main
 EVERYTHING = frozenset({*apt.PROVIDERS, "ensurepip"})
 
 
-def test_deb822_sources() -> None:
+def test_deb822_sources_are_parsed() -> None:
     assert apt_sources.parse_deb822(DEB822) == [
         Source("http://mirror.test/debian", "bookworm", KEYRING),
         Source("http://mirror.test/debian", "bookworm-updates", KEYRING),
@@ -52,7 +52,7 @@ def test_deb822_sources() -> None:
     ]
 
 
-def test_one_line_sources() -> None:
+def test_one_line_sources_are_parsed() -> None:
     assert apt_sources.parse_lines(ONE_LINE) == [
         Source("http://mirror.test/debian", "bookworm"),
         Source("https://own.test/debian", "bookworm-updates", "/etc/apt/keyrings/own.gpg"),
@@ -60,7 +60,7 @@ def test_one_line_sources() -> None:
     ]
 
 
-def test_all_files_of_the_machine_are_read(tmp_path: Path) -> None:
+def test_all_source_files_of_the_machine_are_read(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / "sources.list").write_text("deb http://a.test/debian trixie main\n")
     (tmp_path / "sources.list.d" / "b.list").write_text("deb http://b.test/debian trixie main\n")
@@ -71,7 +71,7 @@ def test_all_files_of_the_machine_are_read(tmp_path: Path) -> None:
     assert [source.uri[7] for source in apt_sources.read_sources(tmp_path)] == ["a", "b", "c"]
 
 
-def test_mirrors_are_changed_to_the_suite_of_the_nodes() -> None:
+def test_mirrors_use_the_suite_of_the_nodes() -> None:
     mirrors = apt_sources.find_mirrors(tuple(apt_sources.parse_deb822(DEB822)), "bookworm", "trixie")
     assert mirrors == Mirrors(
         Source("http://mirror.test/debian", "trixie", KEYRING),
@@ -154,7 +154,7 @@ def test_apt_installs_only_packages_that_are_missing_and_needed(facts: Facts, na
         ("", ("unknown", "", "unknown", False)),
     ],
 )
-def test_parse_os_release(text: str, expected: tuple[str, str, str, bool]) -> None:
+def test_os_release_is_parsed(text: str, expected: tuple[str, str, str, bool]) -> None:
     distribution = parse_os_release(text)
     actual = (distribution.name, distribution.codename, distribution.title, distribution.debian_like)
     assert actual == expected

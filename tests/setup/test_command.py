@@ -19,15 +19,15 @@ from setup.paths import Paths
 REPO = Path(__file__).resolve().parents[2]
 
 
-def setup(*words: str, cache: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def setup(*arguments: str, cache: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "MUSTER_CACHE": str(cache), **variables}
-    command = [sys.executable, "-m", "setup", *words]
+    command = [sys.executable, "-m", "setup", *arguments]
     return subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture
 def warm(tmp_path: Path) -> Path:
-    """Return a cache with the contents of the machine's own, so that these runs do not overwrite its records."""
+    """Return a copy of the machine's warm cache, so that these runs do not overwrite its records."""
     real = Paths.from_environment().cache
     if (real / "pulumi").exists():
         (tmp_path / "pulumi").symlink_to(real / "pulumi")
@@ -59,7 +59,7 @@ def test_an_unknown_phase_is_rejected_with_the_allowed_ones(tmp_path: Path) -> N
     )
 
 
-def test_stop_docker_with_nothing_started(tmp_path: Path) -> None:
+def test_stop_docker_without_a_started_engine_does_nothing(tmp_path: Path) -> None:
     assert "nothing to stop" in setup("stop-docker", cache=tmp_path).stdout
     assert setup("stop-docker", "--if-started-by-last-run", cache=tmp_path).stdout == ""
 
@@ -150,7 +150,7 @@ def test_a_failed_phase_stops_the_others_and_shows_the_end_of_its_log(tmp_path: 
 
 
 @pytest.mark.engine
-def test_a_second_setup_reports_that_it_waits(warm: Path) -> None:
+def test_a_concurrent_setup_reports_that_it_waits(warm: Path) -> None:
     environment = {**os.environ, "MUSTER_CACHE": str(warm)}
     with (warm / "setup.lock").open("w") as held:
         held.write("4711")
@@ -168,8 +168,8 @@ def test_a_second_setup_reports_that_it_waits(warm: Path) -> None:
     assert second.returncode == 0
 
 
-def test_setup_imports_nothing_but_the_standard_library() -> None:
-    """It runs before any package is installed."""
+def test_setup_imports_only_the_standard_library() -> None:
+    """Setup runs before any package is installed."""
     modules = set()
     for path in (REPO / "setup").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Setup recognises the state of the Docker engine and stops the engine it started, and no other."""
+"""Setup recognises the state of the Docker engine, and stops only an engine that it started."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ DENIED = "permission denied while trying to connect to the Docker daemon socket 
         (Answer(1), "", True, Engine("stopped", "no answer")),
     ],
 )
-def test_classify(answer: Answer, host: str, installed: bool, expected: Engine) -> None:
+def test_engine_states_are_recognised(answer: Answer, host: str, installed: bool, expected: Engine) -> None:
     assert engine.classify(answer, host=host, installed=installed) == expected
 
 
@@ -69,8 +69,8 @@ def test_docker_host_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Install a `docker` whose context is on another machine and which logs its subcommands; return the log."""
+def docker_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a stub `docker` whose context is on another machine; return the log of its subcommands."""
     docker = tmp_path / "docker"
     docker.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/calls\n[ "$1" = context ] && echo ssh://me@far\nexit 0\n')
     docker.chmod(0o755)
@@ -80,29 +80,29 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("host", ["tcp://far:2375", "ssh://me@far", "far:2375"])
-def test_a_remote_engine_is_not_contacted(client: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_a_remote_engine_is_not_contacted(docker_log: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", host)
     assert engine.inspect_engine() == Engine("remote", f"DOCKER_HOST={host}")
-    assert not client.exists()
+    assert not docker_log.exists()
 
 
-def test_a_remote_context_counts_like_docker_host(client: Path) -> None:
+def test_a_remote_context_is_recognised(docker_log: Path) -> None:
     assert engine.inspect_engine() == Engine("remote", "the current Docker context names ssh://me@far")
-    assert client.read_text() == "context\n"
+    assert docker_log.read_text() == "context\n"
 
 
-def test_docker_host_overrides_the_context(client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_host_overrides_the_context(docker_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///run/docker.sock")
     assert engine.inspect_engine().state != "remote"
-    assert client.read_text() == "info\n"
+    assert docker_log.read_text() == "info\n"
 
 
-def test_stop_ends_only_the_engine_that_setup_launched(tmp_path: Path) -> None:
+def test_stop_ends_only_the_engine_that_setup_started(tmp_path: Path) -> None:
     paths = Paths(tmp_path, tmp_path)
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         ours = engine.launch(paths, ["sleep", "60"], tmp_path / "log")
-        _until_written(tmp_path / "dockerd.pid")
+        _wait_for_file(tmp_path / "dockerd.pid")
         assert os.getsid(ours.pid) == ours.pid
         assert engine.stop(paths) == f"stopped the Docker engine that setup had started (process {ours.pid})"
         assert ours.wait(5) != 0
@@ -138,13 +138,13 @@ def test_an_engine_that_ends_at_once_is_reported_with_its_log(monkeypatch: pytes
 
 
 @pytest.mark.engine
-def test_a_real_engine_is_launched_and_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_real_engine_is_started_and_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     host = f"unix://{tmp_path}/docker.sock"
     monkeypatch.setenv("DOCKER_HOST", host)
     paths = Paths(tmp_path, tmp_path)
     own = [f"--data-root={tmp_path}/data", f"--exec-root={tmp_path}/exec", f"--pidfile={tmp_path}/own.pid"]
     quiet = ["--bridge=none", "--iptables=false", "--ip6tables=false", "--storage-driver=vfs"]
-    # In its own network namespace, because an engine without a bridge removes docker0, which belongs to the other one.
+    # The engine gets its own network namespace: without a bridge it would remove docker0 of the machine's engine.
     dockerd = ["unshare", "--net", "dockerd", f"--host={host}", *own, *quiet]
     before = DOCKER0.exists()
     process = engine.launch(paths, dockerd, tmp_path / "docker.log")
@@ -158,7 +158,7 @@ def test_a_real_engine_is_launched_and_stopped(monkeypatch: pytest.MonkeyPatch, 
     assert DOCKER0.exists() == before
 
 
-def _until_written(path: Path) -> None:
+def _wait_for_file(path: Path) -> None:
     for _ in range(500):
         if path.exists():
             return

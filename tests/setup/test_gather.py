@@ -1,4 +1,4 @@
-"""A check changes nothing: only a run that is going to use the base image pulls it."""
+"""`setup --check` changes nothing: the base image is pulled only by a run that uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from setup.paths import Paths
 
 
 @pytest.mark.parametrize(("only_look", "expected"), [(True, "can_pull_base"), (False, "pull_base")])
-def test_only_a_run_pulls_the_base(
+def test_a_check_does_not_pull_the_base_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_look: bool, expected: str
 ) -> None:
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""The node image carries a digest of everything that goes into it, and boots quickly into a bare system."""
+"""The node image: its digest covers all its inputs, and it boots quickly into a bare system."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_digest_covers_sources_certificates_and_base(paths: Paths) -> None:
     assert digest("debootstrap") != first
     (certificates / "company.crt").write_text("certificate")
     assert (second := digest()) != first
-    (certificates / "notes.txt").write_text("not one")
+    (certificates / "notes.txt").write_text("not a certificate")
     assert digest() == second
     (paths.root / "setup/image/rootfs/etc/some.conf").write_text("b")
     assert digest() not in (first, second)
@@ -99,7 +99,7 @@ def test_a_bare_node_boots_without_anything_that_bootstrap_installs(node: str) -
     started = time.monotonic()
     state = ""
     while state not in ("running", "degraded") and time.monotonic() - started < 20:
-        # While PID 1 still changes its mounts, `docker exec` can fail.
+        # `docker exec` can fail while PID 1 is still changing its mounts.
         reply = subprocess.run(
             ["docker", "exec", node, "systemctl", "is-system-running"], capture_output=True, text=True
         )
@@ -157,8 +157,8 @@ def test_nodes_use_the_package_index_of_the_machine(text: str, expected: dict[st
     assert env.parse_pip_settings(text) == expected
 
 
-def test_an_index_token_is_in_no_command_line_and_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stub `docker` logs its arguments and its environment."""
+def test_an_index_token_is_not_in_command_lines_or_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a stub `docker` that logs its arguments and its environment."""
     token = "t0p-s3cret"
     docker = tmp_path / "docker"
     docker.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/argv\nenv > {tmp_path}/environment.$1\necho answer\n')
@@ -169,8 +169,8 @@ def test_an_index_token_is_in_no_command_line_and_no_log(tmp_path: Path, monkeyp
     monkeypatch.setattr(env, "pip_settings", lambda _: index)
     env.fill(Paths(Paths.from_environment().root, tmp_path), machine(), tmp_path / "env.log")
 
-    given = (tmp_path / "environment.run").read_text().splitlines()
-    assert f"PIP_INDEX_URL={index['PIP_INDEX_URL']}" in given
+    environment = (tmp_path / "environment.run").read_text().splitlines()
+    assert f"PIP_INDEX_URL={index['PIP_INDEX_URL']}" in environment
     argv = (tmp_path / "argv").read_text()
     assert "-e https_proxy" in argv
     assert "-e PIP_INDEX_URL" in argv
@@ -179,7 +179,7 @@ def test_an_index_token_is_in_no_command_line_and_no_log(tmp_path: Path, monkeyp
 
 
 @pytest.mark.engine
-def test_another_volume_or_lock_needs_a_new_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_volume_or_lock_needs_a_new_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Paths.from_environment()
     assert env.is_filled(here)
     node = [pins.NODE_IMAGE, "sh", "-c", "mkdir -p /shared/env/other && rmdir /shared/env/other"]

@@ -1,4 +1,4 @@
-"""Kernel limits that are too low are raised, once, and none is ever lowered."""
+"""Kernel limits that are too low are raised once, and no limit is lowered."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_limit_that_cannot_be_written_is_skipped(sysctls: Path, monkeypatch: p
 
 
 def test_the_neighbour_table_holds_the_largest_tested_cluster() -> None:
-    """34 nodes, each with an entry for every other one; the lower thresholds stay below the hard one."""
+    """34 nodes, each with an entry for every other node; the soft thresholds stay below the hard one."""
     low, soft, hard = (engine.LIMITS[f"net/ipv4/neigh/default/gc_thresh{number}"] for number in (1, 2, 3))
     assert 34 * 33 < low < soft < hard
 

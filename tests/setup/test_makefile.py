@@ -1,4 +1,4 @@
-"""Make targets install what they need in a fresh clone, once, and keep standard output clean."""
+"""Make targets set up a fresh clone once, and pass their variables on to the programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-# Replaces `python3 -m setup`: logs its arguments and creates a `muster` that prints its own.
+# Replaces `python3 -m setup`: logs its arguments and creates a `muster` that prints the arguments it gets.
 PYTHON = """\
 #!/bin/sh
 echo "$*" >> calls
@@ -53,7 +53,7 @@ def test_a_fresh_clone_creates_its_environment_once(clone: Path, target: str) ->
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "test-nightly", "bench", "bench-aws", "bench-trainer"])
-def test_targets_that_create_clusters_run_the_whole_set_up(clone: Path, target: str) -> None:
+def test_targets_that_create_clusters_run_the_complete_set_up(clone: Path, target: str) -> None:
     make(clone, target)
     assert calls(clone).startswith("-m setup\n")
 
@@ -65,14 +65,14 @@ def test_up_runs_the_phases_that_the_stack_needs(clone: Path, phases: str) -> No
     assert calls(clone) == VENV + f"-m setup {phases}".rstrip() + "\n"
 
 
-def test_up_stops_where_the_stack_is_unknown(clone: Path) -> None:
-    assert ran(clone, "up", "STACK=unknown").returncode != 0
+def test_up_stops_if_the_stack_is_unknown(clone: Path) -> None:
+    assert run_make(clone, "up", "STACK=unknown").returncode != 0
     assert calls(clone) == VENV
 
 
-@pytest.mark.parametrize("words", [(), ("help",)])
-def test_help_needs_nothing(clone: Path, words: tuple[str, ...]) -> None:
-    assert "teardown" in make(clone, *words)
+@pytest.mark.parametrize("arguments", [(), ("help",)])
+def test_help_needs_no_environment(clone: Path, arguments: tuple[str, ...]) -> None:
+    assert "teardown" in make(clone, *arguments)
     assert calls(clone) == ""
 
 
@@ -108,7 +108,7 @@ def test_the_test_targets_select_their_layers(clone: Path, target: str, option: 
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
-def test_a_newer_pin_updates_the_environment(clone: Path, name: str) -> None:
+def test_a_newer_lock_or_project_file_updates_the_environment(clone: Path, name: str) -> None:
     make(clone, "check")
     later = time.time() + 5
     os.utime(clone / name, (later, later))
@@ -148,31 +148,31 @@ def test_submit_passes_nodes_and_arguments(clone: Path) -> None:
 
 
 def test_plan_passes_its_arguments_to_the_simulator(clone: Path) -> None:
-    words = ["STACK=aws-p5en-lustre", "MODEL=llama-8b", "TOKENS=1e12", "ARGS=--nodes 1..16 --deadline 14d"]
+    arguments = ["STACK=aws-p5en-lustre", "MODEL=llama-8b", "TOKENS=1e12", "ARGS=--nodes 1..16 --deadline 14d"]
     expected = "plan --stack aws-p5en-lustre --model llama-8b --tokens 1e12 --nodes 1..16 --deadline 14d"
-    assert make(clone, "plan", *words) == "".join(f"<{word}>\n" for word in expected.split())
+    assert make(clone, "plan", *arguments) == "".join(f"<{word}>\n" for word in expected.split())
 
 
-@pytest.mark.parametrize("words", [(), RUN[:1], RUN[1:], ("ARGS=--nodes 4",)])
-def test_plan_names_the_missing_make_variables(clone: Path, words: tuple[str, ...]) -> None:
-    done = ran(clone, "plan", *words)
+@pytest.mark.parametrize("arguments", [(), RUN[:1], RUN[1:], ("ARGS=--nodes 4",)])
+def test_plan_names_the_missing_make_variables(clone: Path, arguments: tuple[str, ...]) -> None:
+    done = run_make(clone, "plan", *arguments)
     assert done.returncode != 0
     assert "MODEL= and TOKENS= are required; for example: make plan STACK=aws-p5en-lustre " in done.stderr
     assert "simulator" not in done.stdout
     assert calls(clone) == "", "no environment is created for an incomplete command"
 
 
-@pytest.mark.parametrize("words", ["--help", "--model llama-8b --tokens 1e12"])
-def test_plan_accepts_the_options_of_the_simulator(clone: Path, words: str) -> None:
-    assert make(clone, "plan", f"ARGS={words}").endswith("".join(f"<{word}>\n" for word in words.split()))
+@pytest.mark.parametrize("arguments", ["--help", "--model llama-8b --tokens 1e12"])
+def test_plan_accepts_simulator_options_in_args(clone: Path, arguments: str) -> None:
+    assert make(clone, "plan", f"ARGS={arguments}").endswith("".join(f"<{word}>\n" for word in arguments.split()))
 
 
 def test_the_example_in_the_help_of_plan_works(clone: Path) -> None:
     line = next(line for line in make(clone, "help").splitlines() if "choose machines for a run" in line)
-    words = line.split("(")[1].rstrip(")").split()
-    stack = dict(word.split("=") for word in words)["STACK"]
+    arguments = line.split("(")[1].rstrip(")").split()
+    stack = dict(word.split("=") for word in arguments)["STACK"]
     assert "target: aws" in (REPO / "stacks" / f"Pulumi.{stack}.yaml").read_text()
-    assert "<llama-8b>\n<--tokens>\n<1e12>" in make(clone, "plan", *words)
+    assert "<llama-8b>\n<--tokens>\n<1e12>" in make(clone, "plan", *arguments)
 
 
 def test_lint_installs_shellcheck_if_it_is_missing(clone: Path, tmp_path: Path) -> None:
@@ -184,20 +184,20 @@ def test_lint_installs_shellcheck_if_it_is_missing(clone: Path, tmp_path: Path) 
     assert calls(clone) == f"{VENV}-m setup apt\n"
 
 
-def test_the_tests_install_a_browser(clone: Path) -> None:
+def test_make_test_installs_a_browser(clone: Path) -> None:
     make(clone, "test")
     assert "-m setup browser\n" in calls(clone)
 
 
-def make(clone: Path, *words: str, **variables: str) -> str:
-    done = ran(clone, *words, **variables)
+def make(clone: Path, *arguments: str, **variables: str) -> str:
+    done = run_make(clone, *arguments, **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def ran(clone: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_make(clone: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = _environment()
-    command = ["make", "--no-print-directory", *words, "PYTHON=./python"]
+    command = ["make", "--no-print-directory", *arguments, "PYTHON=./python"]
     return subprocess.run(command, cwd=clone, env={**environment, **variables}, capture_output=True, text=True)
 
 

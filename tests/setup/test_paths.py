@@ -1,4 +1,4 @@
-"""Of two setups at the same time the second waits, says for which process, and continues when that one ends."""
+"""The lock of setup: a second run waits, names the process it waits for, and continues when that process ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ with exclusive_lock(Path(sys.argv[1]), print):
 """
 
 
-def test_the_second_waits_until_the_holder_is_killed(tmp_path: Path) -> None:
+def test_a_second_run_waits_until_the_holder_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "new" / "setup.lock"
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None

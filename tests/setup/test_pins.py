@@ -1,4 +1,4 @@
-"""Versions as Pulumi and Go print them are compared as numbers."""
+"""Versions in the output of Pulumi and Go are compared as numbers."""
 
 from __future__ import annotations
 

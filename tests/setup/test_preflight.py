@@ -1,4 +1,4 @@
-"""Each problem of a machine has its own message with the fix, and several are reported together."""
+"""Preflight: each problem of a machine has its own message and fix, and all problems are reported together."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_missing_parts_that_setup_can_install_are_not_problems(facts: Facts) -> 
     assert find_problems(facts) == []
 
 
-def test_the_page_names_the_required_disk_space() -> None:
+def test_the_documentation_names_the_required_disk_space() -> None:
     total = sum(size for _, size in DISK_GB.values())
     built = total - DISK_GB["pulumi"][1] + PULUMI_BUILD_GB
     page = " ".join((Path(__file__).parents[2] / "docs" / "setup.md").read_text().split())
@@ -172,7 +172,7 @@ def test_all_problems_are_reported_together() -> None:
     ]
 
 
-def test_each_disk_needs_only_the_space_used_on_it() -> None:
+def test_each_disk_needs_only_the_space_of_its_phases() -> None:
     disks = {**one_disk(2.5), "engine": Disk("/var/lib/docker", 2, 10.5)}
     facts = machine(missing=ALL, reach={"release": True}, disks=disks)
     assert [problem.what for problem in find_problems(facts)] == [

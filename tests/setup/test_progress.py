@@ -34,7 +34,7 @@ def _refresh_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LIVE_S", 0.01)
 
 
-def test_each_line_shows_the_newest_line_of_the_log(tmp_path: Path) -> None:
+def test_progress_shows_the_newest_line_of_the_log(tmp_path: Path) -> None:
     (tmp_path / "image.log").write_text("Step 4/9\nSetting up slurmctld\n")
     out = Output("slurmctld")
     with Progress(out) as display:
@@ -44,7 +44,7 @@ def test_each_line_shows_the_newest_line_of_the_log(tmp_path: Path) -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_a_terminal_rewrites_its_line(tmp_path: Path) -> None:
+def test_the_live_line_is_rewritten_on_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("x" * 500)
     out = Output("venv ", terminal=True)
     with Progress(out) as display:
@@ -55,7 +55,7 @@ def test_a_terminal_rewrites_its_line(tmp_path: Path) -> None:
     assert "\n" not in out.getvalue()
 
 
-def test_two_running_phases_have_a_line_each_and_a_finished_one_has_none(tmp_path: Path) -> None:
+def test_each_running_phase_has_a_live_line(tmp_path: Path) -> None:
     for name in ("pulumi", "env"):
         (tmp_path / name).write_text(f"work of {name}\n")
     out = Output("work of env", terminal=True)
@@ -72,7 +72,7 @@ def test_two_running_phases_have_a_line_each_and_a_finished_one_has_none(tmp_pat
     assert "work of env" not in out.getvalue()
 
 
-def test_a_message_erases_all_live_lines_first(tmp_path: Path) -> None:
+def test_live_lines_are_erased_before_a_message(tmp_path: Path) -> None:
     display = Progress(Output("", terminal=True))
     display._drawn = 3
     display.finish("env", "env is done")

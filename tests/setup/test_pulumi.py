@@ -1,4 +1,4 @@
-"""Pulumi's release is downloaded, verified and installed completely or not at all, from a real server on loopback."""
+"""Pulumi's release is downloaded from a real server on loopback, verified, and installed atomically."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pulumi.install(Paths(cache, cache), machine(reach={"release": True}), cache / "l
 
 
 class Server:
-    """A server of `files` that stalls half-way through those named in `stalled`."""
+    """An HTTP server of `files` that stalls half-way through each file in `stalled`."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -92,7 +92,7 @@ def paths(tmp_path: Path) -> Paths:
     return Paths(tmp_path, tmp_path)
 
 
-def test_release_is_installed_and_works(server: Server, paths: Paths) -> None:
+def test_the_release_is_installed(server: Server, paths: Paths) -> None:
     assert pulumi.is_release_reachable("x86_64")
     assert not pulumi.is_release_reachable("aarch64")
     pulumi.install(paths, RELEASE, paths.cache / "log")
@@ -136,7 +136,7 @@ def test_an_incomplete_cache_is_not_used_and_is_repaired(server: Server, paths: 
     assert list(paths.scratch.iterdir()) == []
 
 
-def test_the_next_run_repairs_a_killed_download(server: Server, paths: Paths) -> None:
+def test_a_run_recovers_from_a_killed_download(server: Server, paths: Paths) -> None:
     server.stalled = {ARCHIVE}
     command = [sys.executable, "-c", INSTALL, server.url, str(paths.cache)]
     victim = subprocess.Popen(command, cwd=REPO)
@@ -163,7 +163,7 @@ def test_the_next_run_repairs_a_killed_download(server: Server, paths: Paths) ->
         ("v3.300.1", ("pulumi",), False),
     ],
 )
-def test_pulumi_on_path_is_used_if_complete_and_new_enough(
+def test_pulumi_on_path_is_used_if_it_is_complete_and_new_enough(
     version: str, names: tuple[str, ...], taken: bool, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = paths.root / "path"
@@ -175,7 +175,7 @@ def test_pulumi_on_path_is_used_if_complete_and_new_enough(
     assert pulumi.is_installed(paths) is taken
 
 
-def test_the_project_accepts_the_same_versions() -> None:
+def test_pulumi_yaml_requires_the_pinned_versions() -> None:
     accepted = f'requiredPulumiVersion: ">={pins.PULUMI} <{pins.PULUMI_BELOW}"'
     assert accepted in (REPO / "Pulumi.yaml").read_text().splitlines()
 

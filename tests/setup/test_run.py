@@ -1,4 +1,4 @@
-"""Commands write to a log, failures show its end, and a command that is stopped takes its children with it."""
+"""Running commands: output goes to a log, errors show its end, and stopping a command also ends its children."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_failure_shows_the_last_15_lines_and_the_path_of_the_log(tmp_path: Pat
         ("https://index.test/a@b", "https://index.test/a@b"),
     ],
 )
-def test_the_log_contains_no_password_of_a_url(tmp_path: Path, word: str, logged: str) -> None:
+def test_passwords_in_urls_are_not_logged(tmp_path: Path, word: str, logged: str) -> None:
     run(["true", word], tmp_path / "log")
     assert (tmp_path / "log").read_text() == f"$ true {logged}\n"
 
@@ -50,18 +50,18 @@ def test_a_timeout_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM; "])
-def test_a_timeout_ends_the_command_with_its_children(
+def test_a_timeout_ends_the_command_and_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stubborn: str
 ) -> None:
     monkeypatch.setattr("setup.run.KILL_GRACE_S", 0.3)
     script = f"{stubborn}sleep 300 & echo $! > {tmp_path}/child; wait; sleep 300"
     with pytest.raises(SetupError, match="`bash` did not finish within"):
         run(["bash", "-c", script], tmp_path / "log", timeout=0.7)
-    assert _gone(int((tmp_path / "child").read_text()))
+    assert _has_ended(int((tmp_path / "child").read_text()))
 
 
 @pytest.mark.parametrize("command", [run, ask])
-def test_a_stopped_phase_ends_its_command_with_its_children(tmp_path: Path, command: Callable[..., object]) -> None:
+def test_stopping_a_phase_ends_its_command_and_children(tmp_path: Path, command: Callable[..., object]) -> None:
     child, stop = tmp_path / "child", threading.Event()
     ended: list[type[Exception]] = []
 
@@ -79,16 +79,16 @@ def test_a_stopped_phase_ends_its_command_with_its_children(tmp_path: Path, comm
     stop.set()
     thread.join(5)
     assert ended == [StoppedError]
-    assert _gone(int(child.read_text()))
+    assert _has_ended(int(child.read_text()))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_setup_leaves_no_child(tmp_path: Path, number: signal.Signals) -> None:
-    """Two phases run at the same time when the signal comes: the commands of both end."""
+    """Send the signal while two phases are running: the commands of both must end."""
     program = (
         "import signal, sys; from pathlib import Path; from setup import command; from setup.registry import Phase\n"
         "from setup.run import run; from tests.setup.machine import READY\n"
-        # Started as from a terminal: a test run in the background inherits ignored signals.
+        # Restore the default handlers: a test run in the background inherits ignored signals.
         "signal.signal(signal.SIGINT, signal.default_int_handler); signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "script = 'echo $$ > $0.new && mv $0.new $0; sleep 300; true'\n"
         "def work(name): return lambda paths, _, log: run(['bash', '-c', script, paths.cache / name], log)\n"
@@ -105,7 +105,7 @@ def test_an_interrupted_setup_leaves_no_child(tmp_path: Path, number: signal.Sig
     setup.send_signal(number)
     _, stderr = setup.communicate(timeout=20)
     assert (setup.returncode, stderr.decode().strip()) == (130, "setup: interrupted; run it again to continue")
-    assert all(_gone(int(child.read_text())) for child in children)
+    assert all(_has_ended(int(child.read_text())) for child in children)
     phases = json.loads((tmp_path / "logs" / "setup.json").read_text())["phases"]
     assert {name: phase["state"] for name, phase in phases.items()} == {
         "preflight": "done",
@@ -121,15 +121,15 @@ def test_a_missing_program_is_reported(tmp_path: Path) -> None:
     assert ask(["sleep", "9"], timeout=0.05).code == 124
 
 
-def test_tail_returns_the_newest_text_of_a_rewritten_line(tmp_path: Path) -> None:
+def test_tail_returns_the_last_state_of_a_rewritten_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"first\n\n 10 %\r 55 %\r 90 %\r\n\n")
     assert tail(log, 1) == [" 90 %"]
     assert tail(tmp_path / "none", 3) == []
 
 
-def _gone(pid: int) -> bool:
-    """Return whether the process ended, reaped by its new parent or not."""
+def _has_ended(pid: int) -> bool:
+    """Return whether the process ends within 4 seconds; a zombie counts as ended."""
     for _ in range(200):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -1,4 +1,4 @@
-"""Phases start when those they wait for are done, run at the same time otherwise, and stop when one fails."""
+"""Phases start when their dependencies are done, run concurrently otherwise, and stop when one fails."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_a_task_starts_after_everything_it_depends_on() -> None:
     assert len(events) == 2 * len(graph)
 
 
-def test_independent_tasks_run_at_the_same_time() -> None:
-    """Each task waits until all of them have started, so one after the other would time out."""
+def test_independent_tasks_run_concurrently() -> None:
+    """Each task waits until all have started, so running them one after the other would time out."""
     barrier = threading.Barrier(3, timeout=WAIT_S)
     tasks = {name: lambda: _discard(barrier.wait()) for name in ("venv", "pulumi", "docker")}
     assert run_concurrently(tasks, {}) == {}
 
 
-def test_a_slow_branch_does_not_delay_the_other() -> None:
+def test_a_slow_branch_does_not_delay_another() -> None:
     image_done = threading.Event()
     tasks = {
         "pulumi": lambda: _discard(image_done.wait(WAIT_S)),
@@ -65,7 +65,7 @@ def test_a_dependency_that_was_not_requested_is_ignored() -> None:
     assert ran == ["image"]
 
 
-def test_a_failure_stops_what_runs_and_starts_nothing_more() -> None:
+def test_a_failure_stops_running_tasks_and_starts_no_others() -> None:
     running = threading.Event()
     ran: list[str] = []
 
@@ -86,7 +86,7 @@ def test_a_failure_stops_what_runs_and_starts_nothing_more() -> None:
     assert ran == []
 
 
-def test_a_cycle_is_an_error_and_not_a_hang() -> None:
+def test_a_dependency_cycle_is_an_error() -> None:
     tasks = {"a": lambda: None, "b": lambda: None}
     with pytest.raises(ValueError, match="these phases wait for each other: a, b"):
         run_concurrently(tasks, {"a": ("b",), "b": ("a",)})
@@ -98,9 +98,9 @@ FRESH = frozenset({"go", "ensurepip", "docker", "dockerd", "debootstrap"})
 @pytest.mark.parametrize(
     ("facts", "first"),
     [
-        # A fresh Debian: apt brings Go and ensurepip, only the kernel limits need nothing.
+        # On a fresh Debian, Go and ensurepip come from apt; only the kernel limits do not wait for it.
         (machine(missing=ALL, lacking=FRESH), {"apt", "kernel"}),
-        # Pulumi's release can be downloaded, and Python can create environments: neither waits for apt.
+        # If Pulumi's release can be downloaded and Python has ensurepip, neither phase waits for apt.
         (
             machine(missing=ALL, lacking=FRESH - {"ensurepip"}, reach={"release": True}),
             {"apt", "venv", "pulumi", "kernel"},
@@ -108,12 +108,12 @@ FRESH = frozenset({"go", "ensurepip", "docker", "dockerd", "debootstrap"})
         (machine(missing=ALL), {"apt", "venv", "pulumi", "kernel"}),
     ],
 )
-def test_what_can_start_at_once(facts: Facts, first: set[str]) -> None:
+def test_which_phases_start_at_once(facts: Facts, first: set[str]) -> None:
     assert {name for name in NAMES if not dependencies(facts)[name]} == first
 
 
 @pytest.mark.parametrize("facts", [machine(missing=ALL, lacking=FRESH), machine()])
-def test_the_graph_names_every_phase_and_has_no_cycle(facts: Facts) -> None:
+def test_the_dependency_graph_has_every_phase_and_no_cycle(facts: Facts) -> None:
     graph = dependencies(facts)
     assert set(graph) == set(NAMES)
     order: list[str] = []
@@ -128,7 +128,7 @@ def ticks() -> Callable[[], float]:
     return lambda: float(next(count))
 
 
-def test_the_record_names_every_phase_and_how_it_ended(tmp_path: Path) -> None:
+def test_the_record_has_the_state_of_every_phase(tmp_path: Path) -> None:
     record = Record(clock=ticks())
     with record.measure("preflight") as result:
         result.state = "done"

@@ -1,4 +1,4 @@
-"""The phases of set-up that the Makefile runs before `muster up`: the stack's target names them."""
+"""The set-up phases that the Makefile runs before `muster up`: they depend on the stack's target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STACK = "config:\n  muster:cluster:\n    name: mine\n    target: {target} # wher
         ("", ""),
     ],
 )
-def test_phases_of_a_stack(
+def test_phases_depend_on_the_target_of_the_stack(
     text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MUSTER_STACKS", str(tmp_path))
@@ -41,5 +41,5 @@ def test_an_unknown_stack_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("target", sorted(registry._TARGETS))
-def test_targets_name_phases_that_exist(target: str) -> None:
+def test_targets_name_existing_phases(target: str) -> None:
     assert set(registry.setup_phases(target)) <= set(NAMES)

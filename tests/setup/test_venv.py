@@ -1,4 +1,4 @@
-"""The virtual environment: a real pip creates it from a small lock, and repairs it when it is incomplete."""
+"""The virtual environment: a real pip installs it from a small lock file, and repairs an incomplete one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.setup.machine import machine
 
 pytestmark = pytest.mark.engine
 
-# A build backend of a few lines, so that an editable install works without network.
+# A minimal build backend, so that an editable install works without network.
 BACKEND = """
 import pathlib, zipfile
 
@@ -55,36 +55,36 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     root.mkdir()
     (root / "backend.py").write_text(BACKEND)
     (root / "pyproject.toml").write_text(PROJECT)
-    (root / "requirements.lock").write_text(f"tiny==1 --hash=sha256:{_wheel(wheels, 'tiny')}\n")
+    (root / "requirements.lock").write_text(f"tiny==1 --hash=sha256:{_build_wheel(wheels, 'tiny')}\n")
     return Paths(root, tmp_path / "cache")
 
 
-def test_a_second_install_repeats_only_what_changed(paths: Paths, tmp_path: Path) -> None:
+def test_only_changed_parts_are_installed_again(paths: Paths, tmp_path: Path) -> None:
     assert not venv.is_current(paths)
     venv.install(paths, machine(), tmp_path / "log")
     assert venv.is_current(paths)
-    assert _imports(paths, "tiny, backend")
+    assert _can_import(paths, "tiny, backend")
 
     # If only the project file changes, the packages are not installed again.
-    (paths.venv / "kept").touch()
+    (paths.venv / "marker").touch()
     (paths.root / "pyproject.toml").write_text(PROJECT + 'description = "other"\n')
     assert not venv.is_current(paths)
     venv.install(paths, machine(), tmp_path / "log")
     assert venv.is_current(paths)
-    assert (paths.venv / "kept").exists()
+    assert (paths.venv / "marker").exists()
 
     # An environment whose Python is gone is not current.
     python = paths.venv / "bin" / "python"
     python.rename(paths.venv / "bin" / "python.away")
     assert not venv.is_current(paths)
 
-    # Killed before the stamp was written: everything is installed again.
+    # After a kill before the stamp was written, everything is installed again.
     (paths.venv / venv.STAMP).unlink()
     (paths.venv / "bin" / "pip").unlink()
     venv.install(paths, machine(), tmp_path / "log")
     assert venv.is_current(paths)
-    assert not (paths.venv / "kept").exists()
-    assert _imports(paths, "tiny, backend")
+    assert not (paths.venv / "marker").exists()
+    assert _can_import(paths, "tiny, backend")
 
 
 def test_a_moved_checkout_gets_its_own_environment(paths: Paths, tmp_path: Path) -> None:
@@ -100,14 +100,14 @@ def test_a_moved_checkout_gets_its_own_environment(paths: Paths, tmp_path: Path)
     assert subprocess.check_output(where, text=True, cwd=tmp_path).strip() == str(moved.root / "backend.py")
 
 
-def test_a_package_with_another_hash_is_rejected(paths: Paths, tmp_path: Path) -> None:
+def test_a_package_with_a_wrong_hash_is_rejected(paths: Paths, tmp_path: Path) -> None:
     (paths.root / "requirements.lock").write_text(f"tiny==1 --hash=sha256:{'0' * 64}\n")
     with pytest.raises(SetupError, match="THESE PACKAGES DO NOT MATCH THE HASHES"):
         venv.install(paths, machine(), tmp_path / "log")
     assert not venv.is_current(paths)
 
 
-def _wheel(wheels: Path, name: str) -> str:
+def _build_wheel(wheels: Path, name: str) -> str:
     path = wheels / f"{name}-1-py3-none-any.whl"
     files = {
         f"{name}.py": "",
@@ -121,5 +121,5 @@ def _wheel(wheels: Path, name: str) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _imports(paths: Paths, modules: str) -> bool:
+def _can_import(paths: Paths, modules: str) -> bool:
     return subprocess.run([paths.venv / "bin" / "python", "-c", f"import {modules}"]).returncode == 0

@@ -1,4 +1,4 @@
-"""Slurm's commands are spelled in slurm/control alone, and its parsers read what they print."""
+"""Only slurm/control contains Slurm's commands, and its parsers read their output."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from slurm.control.nodes import parse_listed, parse_listed_by_partition, parse_p
 ROOT = Path(__file__).parents[2]
 ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup", "benchmarks")
 NAMES = "squeue|sinfo|scontrol|sacct|sacctmgr"
-# A string that begins with a command, or a shell word with an argument after it.
+# Matches a string that starts with a command, or a command followed by an argument.
 COMMAND = re.compile(rf"^({NAMES})(?![\w.:/-])|(?<![\w./-])({NAMES})\s+\S")
-# Messages recommend a command in backticks.
+# Messages quote the commands that they recommend in backticks.
 MESSAGE = re.compile("`[^`]*`")
 FILES = [
     path
@@ -29,7 +29,7 @@ FILES = [
 
 
 def find_commands(source: str) -> Iterator[str]:
-    """Yield the string constants of a file that contain a command of Slurm, except docstrings and messages."""
+    """Yield the string constants of a file that contain a Slurm command, except docstrings and messages."""
     tree = ast.parse(source)
     documentation = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -51,12 +51,12 @@ def read_text(node: ast.AST) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_slurm_control_spells_slurms_commands(path: Path) -> None:
+def test_only_slurm_control_contains_slurm_commands(path: Path) -> None:
     assert list(find_commands(path.read_text(encoding="utf-8"))) == []
 
 
-def test_only_slurm_control_has_scripts_with_slurms_commands() -> None:
-    """Job scripts run inside a job, and the floor benchmark measures Slurm without muster."""
+def test_only_slurm_control_has_scripts_with_slurm_commands() -> None:
+    """Job scripts (`*.sbatch`) and benchmarks are exempt: they use Slurm as its users do."""
     allowed = {ROOT / "slurm/control", ROOT / "benchmarks"}
     scripts = [path for room in ROOMS for path in (ROOT / room).rglob("*.sh") if path.parent not in allowed]
     assert scripts
@@ -76,11 +76,11 @@ def test_only_slurm_control_has_scripts_with_slurms_commands() -> None:
         ('path = "/var/log/sacct.log"', []),
     ],
 )
-def test_commands_are_told_from_messages(source: str, commands: list[str]) -> None:
+def test_commands_are_distinguished_from_messages(source: str, commands: list[str]) -> None:
     assert list(find_commands(source)) == commands
 
 
-def test_command_lines() -> None:
+def test_commands_are_rendered() -> None:
     assert show_nodes() == "scontrol show node --oneliner"
     assert show_nodes(["gpu-1", "gpu-2"]) == "scontrol show node --oneliner gpu-1,gpu-2"
     assert update_nodes("gpu-[1-2]", "drain", "it's slow") == [
@@ -88,7 +88,7 @@ def test_command_lines() -> None:
     ]
 
 
-def test_lists_of_nodes() -> None:
+def test_node_lists_are_parsed() -> None:
     (first, second) = parse_listed("gpu-[1-2]|idle~|none\nslurm_load_partitions: error\ngpu-3|drained|a|b\n")
     assert (first.node, first.state, first.reason) == ("gpu-[1-2]", "idle~", "")
     assert (first.works, first.is_up, first.drained) == (True, False, False)
@@ -98,7 +98,7 @@ def test_lists_of_nodes() -> None:
     assert parse_partitions("PartitionName=gpu Nodes=x State=UP TotalCPUs=2") == {"gpu": "UP"}
 
 
-def test_lists_of_jobs() -> None:
+def test_job_lists_are_parsed() -> None:
     assert parse_running("7|ann|a|b\nnonsense\n") == (RunningJob("7", "ann", "a|b"),)
     assert parse_jobs(["7|a|ann|gpu|RUNNING|1:00|2|gpu-[1-2]", "error"]) == (
         ListedJob("7", "a", "ann", "gpu", "RUNNING", "1:00", "2", "gpu-[1-2]"),
@@ -106,7 +106,7 @@ def test_lists_of_jobs() -> None:
     assert parse_pairs("gpu-1 7\ngpu-1 8\ngpu-2 7\n") == {"gpu-1": ["7", "8"], "gpu-2": ["7"]}
 
 
-def test_values_of_the_configuration() -> None:
+def test_config_values_are_parsed() -> None:
     config = "KillWait                = 30 sec\nSuspendExcNodes         = (null)\nResumeTimeout           = 600 sec\n"
     assert (read_seconds(config, "KillWait"), read_seconds(config, "SuspendTime")) == (30.0, None)
     assert read_nodes(config, "SuspendExcNodes") == ""

@@ -13,7 +13,7 @@ def node(state: str) -> NodeState:
     return parse_nodes(f"NodeName=gpu-1 Arch=x86_64 {SIZE} ThreadsPerCore=1 {state}\n")["gpu-1"]
 
 
-def test_states_and_reasons():
+def test_states_and_reasons_are_parsed():
     text = (
         "NodeName=a Arch=x State=IDLE+DRAIN+INVALID_REG Boards=1 Reason=gres/gpu count (0 < 2) [slurm@2026-11-15]\n"
         "NodeName=b State=DOWN* Boards=1 Reason=Not responding [slurm@2026-11-15T03:00:00]\n"
@@ -48,7 +48,7 @@ def test_states_and_reasons():
         ("State=IDLE+INVALID_REG", False, False),
     ],
 )
-def test_which_nodes_can_take_the_job(state: str, works: bool, takes: bool):
+def test_which_nodes_work_and_can_take_a_job(state: str, works: bool, takes: bool):
     assert (node(state).works, node(state).can_take(512)) == (works, takes)
 
 
@@ -70,6 +70,8 @@ def test_which_nodes_can_take_the_job(state: str, works: bool, takes: bool):
         ("State=IDLE Reason=an old one [bob@2026-11-15T03:00:00]", True, False, False),
     ],
 )
-def test_who_drained_a_node_decides_who_returns_it(state: str, usable: bool, resumable: bool, left_out: bool):
+def test_a_node_that_a_person_drained_is_left_out_and_not_resumed(
+    state: str, usable: bool, resumable: bool, left_out: bool
+):
     parsed = node(state)
     assert (parsed.usable, parsed.resumable, parsed.left_out) == (usable, resumable, left_out)

@@ -1,4 +1,4 @@
-"""The fabric proof: NCCL's log, the devices' counters, the bandwidth, and which node is to blame."""
+"""The fabric check: NCCL's log, the devices' counters, the bandwidth, and which node is to blame."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IB_LOG = "gpu-3:9:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [
 GIB = 2**30
 
 
-def test_efa_with_its_devices() -> None:
+def test_efa_and_its_devices_are_parsed_from_the_log() -> None:
     assert parse_nccl_log(EFA_LOG) == Network("efa", 16)
 
 
@@ -35,12 +35,12 @@ def test_a_silent_fallback_to_tcp_is_detected_with_its_cause() -> None:
     assert "No plugin found" in network.complaints[0]
 
 
-def test_infiniband_and_an_empty_log() -> None:
+def test_infiniband_and_an_empty_log_are_parsed() -> None:
     assert parse_nccl_log(IB_LOG) == Network("infiniband", 2)
     assert parse_nccl_log("") == Network("")
 
 
-def test_counters_of_both_kinds_are_read(tmp_path: Path) -> None:
+def test_efa_and_infiniband_counters_are_read(tmp_path: Path) -> None:
     efa, mlx = tmp_path / "rdmap86s0/ports/1/hw_counters", tmp_path / "mlx5_0/ports/1/counters"
     for folder in (efa, mlx):
         folder.mkdir(parents=True)
@@ -80,7 +80,7 @@ def test_verdict(evidence: Evidence, expected: ExpectedFabric, messages: list[st
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 33])
-def test_every_node_meets_others_and_no_round_repeats_a_node(count: int) -> None:
+def test_every_node_is_paired_and_is_in_each_round_at_most_once(count: int) -> None:
     nodes = [f"gpu-{number}" for number in range(1, count + 1)]
     planned = plan_rounds(nodes)
     assert all(nodes.index(first) < nodes.index(second) for part in planned for first, second in part)
@@ -88,8 +88,8 @@ def test_every_node_meets_others_and_no_round_repeats_a_node(count: int) -> None
         taken = [node for pair in part for node in pair]
         assert len(taken) == len(set(taken))
     pairs = [pair for part in planned for pair in part]
-    met = {node: sum(node in pair for pair in pairs) for node in nodes}
-    assert set(met.values()) == ({1} if count == 2 else {2})
+    pair_counts = {node: sum(node in pair for pair in pairs) for node in nodes}
+    assert set(pair_counts.values()) == ({1} if count == 2 else {2})
 
 
 EFA, TCP = ExpectedFabric("efa"), ExpectedFabric("tcp")
@@ -112,29 +112,29 @@ def test_an_unreachable_node_is_named() -> None:
     assert judged.reasons == {"gpu-2": "0.00 GB/s at best with its neighbours, others reach 440.00"}
 
 
-def test_equal_speeds_pass_and_tcp_may_differ_more() -> None:
+def test_equal_speeds_pass_and_tcp_has_a_wider_tolerance() -> None:
     assert blame_nodes([], ring(3, lambda pair: 430.0 + 10 * ("gpu-1" in pair)), EFA) == Blame()
     uneven = ring(3, lambda pair: 0.6 if "gpu-1" in pair else 1.0)
     assert blame_nodes([], uneven, TCP) == Blame()
     assert list(blame_nodes([], uneven, EFA).reasons) == ["gpu-1"]
 
 
-def test_a_nodes_own_finding_counts_between_two_nodes() -> None:
+def test_a_finding_about_a_node_decides_between_two_nodes() -> None:
     finding = Finding("gpu-2", "NCCL found 1 of 16 devices")
     assert blame_nodes([finding], ring(2, lambda _: 430.0), P5EN) == Blame({"gpu-2": "NCCL found 1 of 16 devices"})
 
 
-def test_one_bad_link_blames_no_node() -> None:
+def test_a_single_slow_link_blames_no_node() -> None:
     judged = blame_nodes([], ring(4, lambda pair: 9.0 if pair == {"gpu-1", "gpu-4"} else 440.0), EFA)
     assert judged == Blame(unclear="gpu-1 and gpu-4 are slow with each other, not with others")
 
 
-def test_two_nodes_cannot_tell_which_is_slow() -> None:
+def test_a_slow_pair_alone_blames_no_node() -> None:
     judged = blame_nodes([], ring(2, lambda _: 100.0), P5EN)
     assert judged == Blame(unclear="gpu-1 or gpu-2 is slow: two nodes cannot tell which; measure them with a third")
 
 
-def test_most_nodes_are_never_drained() -> None:
+def test_a_majority_of_slow_nodes_blames_no_node() -> None:
     judged = blame_nodes([], ring(4, lambda _: 100.0), P5EN)
     assert not judged.reasons
     assert judged.unclear.startswith("4 of 4 nodes are below (gpu-1, gpu-2, gpu-3, gpu-4): not a fault of single nodes")

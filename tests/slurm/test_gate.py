@@ -43,7 +43,7 @@ INVENTORY = Inventory(
 
 @dataclass
 class Controller:
-    """Answers `scontrol show node` from `states`, and srun by passing on every node of --nodelist."""
+    """A stub that answers `scontrol show node` from `states`; srun passes on every node of --nodelist by default."""
 
     states: dict[str, str] = field(default_factory=dict)
     scripts: list[str] = field(default_factory=list)
@@ -81,7 +81,7 @@ def passed(names: list[str]) -> Answer:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that moves only when somebody sleeps."""
+    """Replace the clock with one that advances only when the gate sleeps."""
     clock = [0.0]
     monkeypatch.setattr(gate.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(gate.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
@@ -97,7 +97,7 @@ def run_check(
     return check(controller, INVENTORY, "/shared/env/abc", "alice", report, proven=proven)
 
 
-def test_one_job_per_group_covers_all_its_nodes_as_the_user():
+def test_one_job_per_group_runs_on_all_its_nodes_as_the_user():
     controller, events = Controller(), list[tuple[str, str]]()
     ready = run_check(controller, events=events)
     assert sorted(ready.nodes) == ["cpu-1", "gpu-1", "gpu-2"]
@@ -111,15 +111,15 @@ def test_one_job_per_group_covers_all_its_nodes_as_the_user():
     assert (sorted(ready.tested), ready.proven_earlier, ready.left_out) == (["cpu-1", "gpu-1", "gpu-2"], [], {})
 
 
-def test_a_node_that_comes_late_is_waited_for():
+def test_the_gate_waits_for_a_node_that_registers_late():
     controller = Controller({"gpu-2": "State=UNKNOWN+NOT_RESPONDING"})
 
-    def arrives(script: str, ask: Callable[[str], Answer] = controller.__call__) -> Answer:
+    def register_late(script: str, ask: Callable[[str], Answer] = controller.__call__) -> Answer:
         if len(controller.scripts) == 4:
             controller.states.clear()
         return ask(script)
 
-    ready = check(arrives, INVENTORY, "/shared/env/abc", "alice", lambda *_: None)
+    ready = check(register_late, INVENTORY, "/shared/env/abc", "alice", lambda *_: None)
     assert ready.ranks == 3
 
 
@@ -130,7 +130,7 @@ def test_a_node_that_stays_down_is_named_with_slurms_reason():
     assert ("gpu-2", "failed") in events
 
 
-def test_nodes_full_of_jobs_are_left_alone_once_they_have_passed():
+def test_proven_nodes_full_of_jobs_are_skipped():
     controller = Controller({"gpu-1": "State=ALLOCATED CPUAlloc=2"})
     ready = run_check(controller, proven=("gpu-1",))
     assert ready.ranks == 2
@@ -169,7 +169,7 @@ def test_a_new_node_full_of_jobs_fails_the_gate():
         run_check(controller, proven=("gpu-1",))
 
 
-def test_nodes_that_went_to_another_job_are_requested_again():
+def test_nodes_that_another_job_took_are_requested_again():
     refusals = [Answer(1, "srun: error: Unable to allocate resources: Requested nodes are busy\n")]
     controller = Controller()
     controller.srun = lambda names: refusals.pop() if len(names) == 2 and refusals else passed(names)
@@ -177,7 +177,7 @@ def test_nodes_that_went_to_another_job_are_requested_again():
     assert sum("--partition=gpu" in job for job in controller.jobs) == 2
 
 
-def test_a_proven_node_that_a_killed_job_still_holds_is_waited_for_and_then_left_alone():
+def test_a_proven_node_that_a_killed_job_still_holds_is_skipped_after_a_wait():
     controller = Controller({"gpu-2": "State=MIXED+COMPLETING CPUAlloc=1"})
 
     def srun(names: list[str]) -> Answer:
@@ -194,7 +194,7 @@ def test_a_proven_node_that_a_killed_job_still_holds_is_waited_for_and_then_left
 
 @pytest.mark.parametrize("state", ["State=MIXED+COMPLETING", "State=ALLOCATED+COMPLETING"])
 @pytest.mark.parametrize("kill_wait_s", [30, 120])
-def test_a_new_node_that_a_killed_job_still_holds_is_waited_for_as_long_as_slurm_lets_it(state: str, kill_wait_s: int):
+def test_the_wait_for_a_new_node_that_a_killed_job_holds_covers_kill_wait(state: str, kill_wait_s: int):
     controller = Controller({"gpu-2": state}, kill_wait_s=kill_wait_s)
 
     def ask(script: str) -> Answer:
@@ -218,10 +218,10 @@ def test_a_failed_rank_fails_the_gate():
         run_check(controller)
 
 
-def test_a_job_that_starts_nowhere_is_blamed_on_the_node_slurm_has_lost():
+def test_a_job_that_does_not_start_is_blamed_on_the_node_slurm_has_lost():
     controller = Controller()
 
-    def lost(names: list[str]) -> Answer:
+    def lose_gpu_2(names: list[str]) -> Answer:
         controller.states["gpu-2"] = "State=DOWN*"
         return (
             Answer(1, "srun: error: Something is wrong with the boot of the nodes.\n")
@@ -229,20 +229,20 @@ def test_a_job_that_starts_nowhere_is_blamed_on_the_node_slurm_has_lost():
             else passed(names)
         )
 
-    controller.srun = lost
+    controller.srun = lose_gpu_2
     with pytest.raises(
         GateError, match=r"node gpu-2, step job start: slurmctld has it as down\+not_responding; srun: error"
     ):
         run_check(controller)
 
 
-def test_a_job_that_starts_nowhere_is_blamed_on_the_node_that_does_not_answer():
+def test_a_job_that_does_not_start_is_blamed_on_the_node_that_does_not_answer():
     controller = Controller(srun=lambda _: Answer(124, ""), silent=("gpu-2",))
     with pytest.raises(GateError, match=r"node gpu-2, step job start: it does not answer; no further output within"):
         run_check(controller)
 
 
-def test_a_controller_without_slurmctld_says_so():
+def test_a_stopped_slurmctld_is_reported_with_its_fix():
     with pytest.raises(GateError, match=r"slurm_load_node error: Unable to contact slurm .* Fix: `systemctl status"):
         check(
             lambda _: Answer(1, "slurm_load_node error: Unable to contact slurm controller (connect failure)\n"),

@@ -1,4 +1,4 @@
-"""The gate's verdict: which node is named for what Slurm and the ranks print, at which step, with which line."""
+"""The gate's verdict: which node, step and line are named for the output of Slurm and the ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_single_node_passes():
     assert judge_job(("big-1",), 0, passed("big-1", 1.0)) is None
 
 
-def test_other_lines_in_between_do_not_matter():
+def test_unrelated_lines_are_ignored():
     output = "srun: job 12 queued\n" + passed("gpu-1") + "muster-gate {broken\n0: " + passed("gpu-2")
     assert judge_job(HOSTS, 0, output) is None
 
@@ -44,18 +44,18 @@ CASES = {
         passed("gpu-1") + passed("gpu-2", 2.0),
         "not ready: node gpu-2, step all-reduce: the sum is 2 instead of 3.",
     ),
-    "a rank that says its vector is wrong": (
+    "a rank that reports a wrong vector": (
         1,
         passed("gpu-1")
         + report("gpu-2", "started", "imported", "joined", "failed", error="all-reduce of a vector is wrong"),
         "not ready: node gpu-2, step all-reduce: all-reduce of a vector is wrong.",
     ),
-    "a host nobody asked for": (
+    "a host that was not requested": (
         0,
         passed("gpu-1") + passed("cpu-9"),
-        "not ready: node cpu-9, step job: ran there although only gpu-1, gpu-2 were requested.",
+        "not ready: node cpu-9, step job: ran there, but only gpu-1, gpu-2 were requested.",
     ),
-    "a rank that never started, srun says why": (
+    "a rank that never started, with srun's reason": (
         1,
         report("gpu-1", "started", "imported")
         + "srun: error: Task launch for StepId=17.0 failed on node gpu-2: Communication connection failure\n"
@@ -63,7 +63,7 @@ CASES = {
         "not ready: node gpu-2, step job start: "
         "srun: error: Task launch for StepId=17.0 failed on node gpu-2: Communication connection failure.",
     ),
-    "a rank that was not heard of, its peer says so": (
+    "a rank without a report, named by its peer": (
         1,
         report("gpu-1", "started", "imported", "failed", error="did not join within 25 s: rank 1")
         + report("gpu-2", "started", "imported")
@@ -71,7 +71,7 @@ CASES = {
         "not ready: node gpu-2, step joining the fabric: "
         "no report from it; gpu-1 reports: did not join within 25 s: rank 1.",
     ),
-    "a rank that cannot reach the first one, which lost patience too": (
+    "a rank that cannot reach the first rank, which timed out too": (
         1,
         report("gpu-1", "started", "imported", "failed", error="did not join within 25 s: rank 1")
         + report("gpu-2", "started", "imported", "failed", error="The client socket has timed out after 25000ms"),
@@ -86,32 +86,32 @@ CASES = {
         "not ready: node gpu-2, step import torch: "
         "ImportError: libtorch_cpu.so: cannot open shared object file: No such file or directory.",
     ),
-    "nobody started": (
+    "no rank started": (
         1,
         "srun: error: Unable to allocate resources: Invalid account or account/partition combination specified\n",
         "not ready: node gpu-1, gpu-2, step job start: srun: error: Unable to allocate resources: "
         "Invalid account or account/partition combination specified.",
     ),
-    "srun says nothing": (7, "", "not ready: node gpu-1, gpu-2, step job start: srun exited with 7 without output."),
+    "srun printed nothing": (7, "", "not ready: node gpu-1, gpu-2, step job start: srun exited with 7 without output."),
     "a hang": (
         124,
         report("gpu-1", "started", "imported", "joined") + report("gpu-2", "started", "imported"),
         "not ready: node gpu-2, step joining the fabric: no further output within 35 s.",
     ),
-    "a hang before anything was said": (
+    "a hang before the first report": (
         124,
         "srun: job 4 queued and waiting for resources\n",
         "not ready: node gpu-1, step job start: no further output within 35 s; "
         "last line: srun: job 4 queued and waiting for resources.",
     ),
-    "a node that dies in the middle": (
+    "a node that dies during the job": (
         1,
         report("gpu-1", "started", "imported", "joined", "failed", error="Connection closed by peer [10.88.0.5]:4711")
         + report("gpu-2", "started", "imported", "joined")
         + "srun: error: Node failure on gpu-2\n",
         "not ready: node gpu-2, step all-reduce: srun: error: Node failure on gpu-2.",
     ),
-    "all passed and the job failed anyway": (
+    "all ranks passed but the job failed": (
         1,
         passed("gpu-1") + passed("gpu-2") + "slurmstepd: error: gpu-1: cannot remove its cgroup\n",
         "not ready: node gpu-1, step end of the job: slurmstepd: error: gpu-1: cannot remove its cgroup.",
@@ -142,7 +142,7 @@ def test_the_reason_of_a_drained_node_is_reported():
     assert "state=resume" in problem.fix
 
 
-def test_a_node_slurm_does_not_know():
+def test_a_node_unknown_to_slurm_is_named():
     problem = find_unfit_node(HOSTS, parse_nodes(f"NodeName=gpu-1 {IDLE}\n"))
     assert str(problem).startswith("not ready: node gpu-2, step registration: slurmctld does not know it.")
 

@@ -1,4 +1,4 @@
-"""Health checks: real output of tools is judged right, no answer is a problem, a person's reason is left alone."""
+"""Health checks: how real tool output is judged, that no answer is a problem, and who may drain and resume a node."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 10143
         ("", ["0 of 2 GPUs answer"]),
     ],
 )  # fmt: skip
-def test_gpu(output: str, problems: list[str]) -> None:
+def test_gpu_problems(output: str, problems: list[str]) -> None:
     assert gpu.judge(output, P5) == problems
 
 
-def test_software_versions_are_those_of_the_set_up(tmp_path: Path) -> None:
+def test_a_software_version_that_changed_since_set_up_is_a_problem(tmp_path: Path) -> None:
     driver, module, gone = (str(tmp_path / name) for name in ("driver", "module", "gone"))
     Path(driver).write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.91.07  Release Build\nGCC\n")
     Path(module).write_text("3.3.0g\n")
@@ -68,7 +68,7 @@ def test_software_versions_are_those_of_the_set_up(tmp_path: Path) -> None:
     ]
 
 
-def test_xid_names_the_fatal_ones_only() -> None:
+def test_only_fatal_xids_are_problems() -> None:
     log = (
         "[  88.1] NVRM: Xid (PCI:0000:53:00): 31, pid=411, Ch 00000008, MMU Fault\n"
         "[ 901.7] NVRM: Xid (PCI:0000:c6:00): 79, pid='<unknown>', GPU has fallen off the bus.\n"
@@ -97,25 +97,25 @@ def test_efa_counts_amazons_devices() -> None:
     assert efa.judge("", P5) == ["0 of 2 devices are present"]
 
 
-def test_clock() -> None:
+def test_clock_offset() -> None:
     assert clock.judge(TRACKING.format("0.000012", "slow"), P5) == []
     assert clock.judge(TRACKING.format("3.204", "fast"), P5) == ["3.2 s fast"]
     assert clock.judge("absent\n", P5) == []
     assert clock.judge("506 Cannot talk to daemon", P5) != []
 
 
-def test_disk() -> None:
+def test_free_disk_space() -> None:
     assert filesystem.judge_disk(DF.format(50_000_000, 51_000_000), P5) == []
     assert filesystem.judge_disk(DF.format(101_000_000, 430_960), P5) == ["/ has 420 MB free of 99053"]
 
 
-def test_a_mount_that_is_missing_and_one_that_is_there() -> None:
+def test_only_missing_mounts_are_problems() -> None:
     expected = Expected(mounts=("/", "/nowhere-at-all"))
     answer = run_scripts([filesystem.MOUNTS.command(expected)], 20)[0]
     assert filesystem.judge_mounts(answer.output, expected) == ["/nowhere-at-all is not mounted"]
 
 
-def test_no_answer_and_a_failing_command_are_problems() -> None:
+def test_a_timeout_and_a_failed_command_are_problems() -> None:
     def problem(script: str, limit_s: float) -> list[HealthProblem]:
         check = Check("probe", lambda _: True, lambda _: script, lambda _output, _expected: [])
         return judge_answer(check, run_scripts([script], limit_s)[0], P5)
@@ -127,13 +127,13 @@ def test_no_answer_and_a_failing_command_are_problems() -> None:
     assert problem("true", 60) == []
 
 
-def test_checks_run_at_the_same_time() -> None:
+def test_checks_run_concurrently() -> None:
     began = time.monotonic()
     assert [answer.code for answer in run_scripts(["sleep 1"] * 20, 60)] == [0] * 20
     assert time.monotonic() - began < 15
 
 
-def test_every_check_can_be_switched_off() -> None:
+def test_every_check_can_be_disabled() -> None:
     expected = Expected(gpus=8, nvlinks=18, efa=32, mounts=("/nowhere",))
     assert {problem.check for problem in find_problems(expected, before_job=False, limit_s=20)} >= {"gpu", "mounts"}
     off = Expected(**{**vars(expected), "disabled": [check.name for check in CHECKS]})
@@ -163,8 +163,8 @@ def test_decision(problems: list[HealthProblem], service: Service, rounds: int, 
     assert decide(problems, service, rounds) == decision
 
 
-def test_the_whole_program_with_stub_tools(tmp_path: Path) -> None:
-    """The real program, in its own process, with stand-ins for scontrol and sinfo that remember."""
+def test_the_program_drains_and_resumes_its_node(tmp_path: Path) -> None:
+    """Run the real program in its own process, with stubs of scontrol and sinfo that keep the node's state."""
     tools, state = tmp_path / "bin", tmp_path / "node"
     tools.mkdir()
     state.write_text("gpu-1|idle|none")

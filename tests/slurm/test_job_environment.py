@@ -1,4 +1,4 @@
-"""The linter of job environments: what it reads out of a job file, and what it says of each variable."""
+"""The linter of job environments: the variables that it parses from a job file, and its verdict on each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ echo NCCL_ALGO=ring
 """
 
 
-def test_what_a_job_file_sets_is_found_with_its_line() -> None:
+def test_settings_are_parsed_with_their_line() -> None:
     assert list(parse_settings(JOB)) == [
         Setting("FI_PROVIDER", "efa", 4),
         Setting("FI_EFA_USE_DEVICE_RDMA", "1", 4),
@@ -30,7 +30,7 @@ def test_what_a_job_file_sets_is_found_with_its_line() -> None:
     ]
 
 
-def test_the_findings_of_a_job_that_was_copied_around() -> None:
+def test_findings_of_a_job_with_outdated_settings() -> None:
     assert [str(finding) for finding in check_settings(parse_settings(JOB), "efa")] == [
         "obsolete line 4: FI_EFA_USE_DEVICE_RDMA=1: libfabric does this by itself since 1.18",
         "harmful  line 5: NCCL_PROTO=simple: switches the tuner off; was needed by EFA plugins up to 1.5",
@@ -63,13 +63,13 @@ def test_verdict(variable: str, value: str, fabric: Fabric, verdicts: list[str])
     assert [finding.verdict for finding in check_settings(read_environment({variable: value}), fabric)] == verdicts
 
 
-def test_no_rule_stands_twice() -> None:
+def test_each_variable_has_one_rule() -> None:
     assert len({rule.variable for rule in RULES}) == len(RULES)
 
 
 @pytest.mark.parametrize("job", sorted(JOBS.glob("*.sbatch")), ids=lambda path: path.name)
 @pytest.mark.parametrize("fabric", ["tcp", "efa", "infiniband"])
-def test_our_own_jobs_pass(job: Path, fabric: Fabric) -> None:
-    """The fabric job alone reads NCCL's log: finding faults is what it is for."""
+def test_our_own_jobs_have_no_findings(job: Path, fabric: Fabric) -> None:
+    """Only the fabric job may set NCCL_DEBUG, because it reads NCCL's log."""
     expected = ["NCCL_DEBUG"] if job.name == "fabric.sbatch" else []
     assert [finding.setting.variable for finding in check_settings(parse_settings(job.read_text()), fabric)] == expected

@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def test_all_nodes_measure_into_one_file(run: Run, tmp_path: Path) -> None:
+def test_all_nodes_write_to_the_same_file(run: Run, tmp_path: Path) -> None:
     done = run("--stack", "local")
     assert done.returncode == 0, done.stderr
     first, second = [line for line in done.stdout.splitlines() if line.startswith("gpu-")]

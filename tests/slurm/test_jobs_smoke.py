@@ -18,7 +18,7 @@ STUBS = {
     "getent": 'case "$2" in [0-9]*) echo "$2 STREAM $2" ;; localhost*) echo "127.0.0.1 STREAM x" ;; *) exit 2 ;; esac',
     "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((3 + SLURM_NODEID))} uid 0"',
     "ss": '[ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB',
-    # Runs the step on both nodes, one after the other, and fails if one of them does.
+    # Runs the step on both nodes, one after the other, and fails if it fails on either.
     "srun": """echo "srun $*"
         while [ "$1" != bash ]; do shift; done
         code=0
@@ -107,7 +107,7 @@ def test_nothing_is_left_in_the_submit_directory(job, tmp_path: Path):
     assert list(tmp_path.glob(".smoke-*")) == []
 
 
-def test_outside_of_a_job_it_reports_how_to_start_it(job):
+def test_running_outside_a_job_is_an_error_with_the_command(job):
     done = job(SLURM_JOB_ID="")
     assert (done.returncode, done.stderr) == (1, "smoke: FAILED: not inside a job: submit it with sbatch\n")
 

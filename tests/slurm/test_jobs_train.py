@@ -30,14 +30,14 @@ STUBS = {
     "ip": 'echo "$5 via 10.88.0.1 dev eth0 src ${LOCAL_ADDR-10.88.0.$((3 + SLURM_NODEID))} uid 0"',
     "ss": '[ "$SLURMD_NODENAME" = "${CUT_OFF:-}" ] || echo ESTAB',
     "sinfo": 'echo "${DOWN:-}"',
-    # Runs the step on both nodes, one after the other, and fails if one of them does.
+    # Runs the step on both nodes, one after the other, and fails if it fails on either.
     "srun": """echo "srun $*"
         while [ "$1" != bash ]; do shift; done
         code=0
         for id in 0 1; do SLURM_NODEID=$id SLURMD_NODENAME=gpu-$((id + 1)) "$@" || code=1; done
         sleep 0.1
         exit $code""",
-    # The trainer: runs for TICKS, then writes an outcome; a stop file ends it early and becomes the reason.
+    # The trainer: runs for TICKS, then writes an outcome; a stop file makes it stop, and its text becomes the reason.
     "python": """echo "$SLURMD_NODENAME: $*"
         sleep 0.1
         [ "$SLURM_NODEID" = 0 ] || exit ${TORCHRUN:-0}
@@ -108,7 +108,7 @@ def is_requeued(tmp_path: Path) -> bool:
 
 
 def send_signal(process: subprocess.Popen[str], number: int) -> subprocess.CompletedProcess[str]:
-    """Send a signal to the job while its step is running, and return the finished job."""
+    """Send a signal to the job while its step is running, wait for the job, and return it."""
     assert process.stdout is not None
     seen = ""
     while "gpu-1: " not in seen:
@@ -144,14 +144,14 @@ def test_a_finished_run_is_not_requeued_even_if_torchrun_fails(job: Run, tmp_pat
         ("bad_input", 2, "train: FAILED: a reason, with a comma at step 7"),
     ],
 )
-def test_ends_that_are_not_requeued(job: Run, tmp_path: Path, outcome: str, status: int, message: str) -> None:
+def test_outcomes_that_are_not_requeued(job: Run, tmp_path: Path, outcome: str, status: int, message: str) -> None:
     done = job(OUTCOME=outcome)
     assert done.returncode == status
     assert message in done.stdout + done.stderr
     assert not is_requeued(tmp_path)
 
 
-def test_a_requeue_is_made_and_its_reason_is_reported(job: Run, tmp_path: Path, run_folder: Path) -> None:
+def test_a_requeue_is_reported_with_its_reason(job: Run, tmp_path: Path, run_folder: Path) -> None:
     done = job(OUTCOME="requeue", REASON="time limit", CHECKPOINT="00000007")
     assert done.returncode == 0, done.stderr
     assert "train: time limit at step 7; newest checkpoint: 00000007; requeue 1 of at most 100" in done.stdout
@@ -194,7 +194,7 @@ def list_processes(tmp_path: Path) -> list[str]:
     return commands
 
 
-def test_requeues_end_when_there_is_no_progress(job: Run, tmp_path: Path) -> None:
+def test_requeues_stop_without_progress(job: Run, tmp_path: Path) -> None:
     job(TORCHRUN="1", CHECKPOINT="00000010")
     (tmp_path / "calls").unlink()
     done = job(TORCHRUN="1", SLURM_RESTART_COUNT="1")
@@ -227,7 +227,7 @@ def test_a_requeue_that_slurm_rejects_is_reported(job: Run) -> None:
 
 
 @pytest.mark.parametrize(("seconds_left", "reason"), [(100, "time limit"), (5000, "preempted")])
-def test_a_warning_becomes_a_stop_file_then_a_requeue(
+def test_a_warning_signal_stops_the_run_and_requeues_the_job(
     start: Start, tmp_path: Path, seconds_left: int, reason: str
 ) -> None:
     end = str(int(time.time()) + seconds_left)
@@ -255,14 +255,14 @@ def test_a_short_job_that_is_preempted_stops_at_once(start: Start, tmp_path: Pat
     assert is_requeued(tmp_path)
 
 
-@pytest.mark.parametrize(("mode", "by_us"), [("REQUEUE", False), ("CANCEL", True)])
-def test_a_preempted_job_is_requeued_once(start: Start, tmp_path: Path, mode: str, by_us: bool) -> None:
+@pytest.mark.parametrize(("mode", "by_script"), [("REQUEUE", False), ("CANCEL", True)])
+def test_a_preempted_job_is_requeued_once(start: Start, tmp_path: Path, mode: str, by_script: bool) -> None:
     end, preempted = str(int(time.time()) + 5000), "2026-11-15T10:37:06"
     process = start(TICKS="20", PREEMPTED=preempted, PREEMPT_MODE=mode, SLURM_JOB_END_TIME=end)
     done = send_signal(process, signal.SIGUSR1)
     assert done.returncode == 0, done.stderr
     assert "train: preempted at step 7; newest checkpoint: none; requeue 1 of at most 100" in done.stdout
-    assert is_requeued(tmp_path) == by_us
+    assert is_requeued(tmp_path) == by_script
 
 
 def test_a_job_that_is_preempted_again_without_progress_is_requeued(job: Run, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_preempted_job_that_only_received_sigterm_reports_the_preemption(job: 
         assert expected in done.stdout
 
 
-def test_a_preemption_does_not_count_as_missing_progress(job: Run) -> None:
+def test_a_preemption_does_not_count_as_lack_of_progress(job: Run) -> None:
     job(OUTCOME="requeue", REASON="preempted", CHECKPOINT="00000010")
     assert job(TORCHRUN="1", SLURM_RESTART_COUNT="1").returncode == 0
     assert job(TORCHRUN="1", SLURM_RESTART_COUNT="2").returncode == 1
@@ -337,13 +337,13 @@ def test_a_folder_that_another_job_uses_is_rejected(job: Run, tmp_path: Path) ->
     assert job(RUN_FOLDER="shared", OUTCOME="finished").returncode == 0
 
 
-def test_there_is_a_rank_per_gpu_by_default(job: Run) -> None:
+def test_the_default_is_one_rank_per_gpu(job: Run) -> None:
     assert "--nproc-per-node=4 " in job(SLURM_GPUS_ON_NODE="4").stdout
     assert "--gpus-per-node=4" in job(SLURM_GPUS_ON_NODE="4").stdout
     assert "--nproc-per-node=1 " in job(SLURM_GPUS_ON_NODE="4", RANKS_PER_NODE="1").stdout
 
 
-def test_elastic_jobs_keep_their_step_when_a_node_dies(job: Run) -> None:
+def test_an_elastic_job_survives_the_loss_of_a_node(job: Run) -> None:
     done = job(OUTCOME="finished", NODES_MIN="1")
     assert "--nnodes=1:2 " in done.stdout
     assert "--no-kill --kill-on-bad-exit=0" in done.stdout
@@ -391,7 +391,7 @@ def test_mistakes_are_reported_before_anything_starts(job: Run, start: Start, tm
     assert "train: FAILED: no config: sbatch train.sbatch CONFIG" in bare.stderr
 
 
-def test_only_the_files_of_the_run_are_left(job: Run, run_folder: Path) -> None:
+def test_only_the_files_of_the_run_remain(job: Run, run_folder: Path) -> None:
     job(OUTCOME="finished")
     assert sorted(path.name for path in run_folder.iterdir()) == ["events.jsonl", "job", "outcome.json"]
 

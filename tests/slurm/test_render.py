@@ -1,6 +1,6 @@
-"""The Slurm files of four clusters against their golden copies, and the rules behind them.
+"""The Slurm files of four clusters against their golden copies, and the rules that they follow.
 
-`python tests/slurm/test_render.py` writes the copies again; the diff is the review.
+`python tests/slurm/test_render.py` rewrites the copies; review their diff.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ CASES: dict[str, tuple[Inventory, dict[str, object], Cgroup]] = {
 }
 
 
-def rendered(case: str) -> dict[str, str]:
+def render_case(case: str) -> dict[str, str]:
     inventory, more, cgroup = CASES[case]
     spec = ClusterSpec.model_validate({"name": inventory.cluster, "target": inventory.target, **more})
     files = render_files(inventory, spec, cgroup=cgroup, db_password="golden-password")
@@ -126,19 +126,19 @@ def rendered(case: str) -> dict[str, str]:
 @pytest.mark.parametrize("case", CASES)
 def test_golden_copies(case: str) -> None:
     golden = {path.name: path.read_text() for path in (GOLDEN / case).iterdir()}
-    assert rendered(case) == golden
+    assert render_case(case) == golden
 
 
-def test_the_database_password_is_in_one_file_that_only_slurm_reads() -> None:
+def test_only_slurm_can_read_the_file_with_the_database_password() -> None:
     spec = ClusterSpec.model_validate({"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}})
     files = render_files(LOCAL, spec, cgroup="v1", db_password="secret-word")
     holders = {path: (file.mode, file.owner) for path, file in files.items() if "secret-word" in file.content}
     assert holders == {"/etc/slurm/slurmdbd.conf": (0o600, "slurm:slurm")}
 
 
-def test_no_key_is_given_twice() -> None:
+def test_each_key_of_slurm_conf_is_set_once() -> None:
     for case in CASES:
-        keys = [line.partition("=")[0].lower() for line in rendered(case)["slurm.conf"].splitlines() if "=" in line]
+        keys = [line.partition("=")[0].lower() for line in render_case(case)["slurm.conf"].splitlines() if "=" in line]
         once = [key for key in keys if key not in ("nodename", "partitionname") and not key.startswith("#")]
         assert len(once) == len(set(once))
 
@@ -156,7 +156,7 @@ def test_no_key_is_given_twice() -> None:
         (["n01", "n02"], "n0[1-2]"),
     ],
 )
-def test_hostlists(names: list[str], short: str) -> None:
+def test_hostlists_are_compressed(names: list[str], short: str) -> None:
     assert hostlist(names) == short
 
 
@@ -173,19 +173,19 @@ def test_hostlists_are_expanded(short: str, names: tuple[str, ...]) -> None:
     assert expand(short) == names
 
 
-def test_the_first_topology_holds_every_node_that_slurm_conf_has() -> None:
-    files = rendered("launched")
+def test_the_first_topology_has_every_node_of_slurm_conf() -> None:
+    files = render_case("launched")
     named = [line.split()[0].partition("=")[2] for line in files["slurm.conf"].splitlines() if line[:9] == "NodeName="]
     assert check_topology(files["topology.conf"], [name for short in named for name in expand(short)]) == []
 
 
-def test_there_is_a_topology_only_where_a_fabric_needs_one() -> None:
+def test_slurm_conf_enables_the_topology_plugin_only_with_a_topology() -> None:
     for case in CASES:
-        assert ("TopologyPlugin" in rendered(case)["slurm.conf"]) == ("topology.conf" in rendered(case))
+        assert ("TopologyPlugin" in render_case(case)["slurm.conf"]) == ("topology.conf" in render_case(case))
 
 
 if __name__ == "__main__":
     for name in CASES:
         (GOLDEN / name).mkdir(parents=True, exist_ok=True)
-        for file_name, content in rendered(name).items():
+        for file_name, content in render_case(name).items():
             (GOLDEN / name / file_name).write_text(content)

@@ -1,4 +1,4 @@
-"""What nodes really print about their software, as people wrote it down, and a machine that has it all."""
+"""Software versions as real nodes print them, from public reports, and the output of a fully equipped machine."""
 
 from __future__ import annotations
 

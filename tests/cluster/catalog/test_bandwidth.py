@@ -1,4 +1,4 @@
-"""What the fabric job holds machines to: published where it can be compared, derived from the cards elsewhere."""
+"""The bandwidth that the fabric job expects: published where comparable, otherwise derived from the network cards."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from trainer import bandwidth as measured
         ("p4d.24xlarge", 75.0),
         ("p5.48xlarge", 437.0),
         ("p6-b200.48xlarge", 367.0),
-        # Published for 16 GiB only, or not at all: half of what the cards carry.
+        # Published for 16 GiB only, or not at all: half the bandwidth of the cards.
         ("p6-b300.48xlarge", 400.0),
         ("p5e.48xlarge", 200.0),
         ("p5en.48xlarge", 200.0),
         ("g6.8xlarge", 1.5625),
-        # Several GPUs on PCIe, beside a network that is slower or faster than that.
+        # Several GPUs on PCIe: the network is slower than PCIe in the first and faster in the second.
         ("g6.12xlarge", 2.5),
         ("g6e.48xlarge", 3.0),
         ("g6.xlarge", None),
@@ -35,7 +35,7 @@ def test_expected_bandwidth_at_1_gib(name: str, gb_per_s: float | None) -> None:
 
 
 def test_the_lower_bound_is_far_below_published_figures() -> None:
-    """Else it would take healthy machines away."""
+    """A higher bound would drain healthy machines."""
     for machine in all_types().values():
         for row in machine.busbw:
             if row.size >= GIB:

@@ -1,4 +1,4 @@
-"""The catalog: what the generator makes, what people reviewed, and what is refused."""
+"""The instance catalog: generated fields, reviewed fields, and types that are rejected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.catalog.instances import DATA, Card, Gpus, UnknownInstanceType, Unv
 GPU_TYPES = [name for name, machine in all_types().items() if machine.gpus.count]
 
 
-def test_the_file_equals_the_output_of_the_generator() -> None:
+def test_the_committed_file_equals_the_generated_one() -> None:
     text = (DATA / "instances.json").read_text()
     assert text == refresh.render_instances(json.loads(text)["date"]), (
         "run `python -m cluster.catalog.refresh instances DATE`"

@@ -1,4 +1,4 @@
-"""Prices: dated, sourced, and silent where nobody knows."""
+"""Prices: each has a date and a source, and an unknown price is None."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_service_price_has_a_date_and_a_source(name: str) -> None:
     assert price.region == "us-east-1"
 
 
-def test_the_generator_reads_the_table() -> None:
+def test_the_generator_parses_the_price_table() -> None:
     table = json.loads(refresh.render_prices("2026-08-22", csv.DictReader(io.StringIO(TABLE))))
     assert table["prices"] == {"p5.48xlarge": {"us-east-1": [55.04, 21.0], "us-west-1": [68.8, None]}}
     assert table["date"] == "2026-08-22"

@@ -1,4 +1,4 @@
-"""Names that a person may have meant."""
+"""Suggestions for a mistyped name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The software lock: what real programs print is read right, and judged against what the table allows."""
+"""The software table: versions are parsed from real program output and compared with the allowed ones."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_lock_file_has_an_allowed_version_of_nccl() -> None:
 
 
 def test_the_oldest_driver_supports_the_cuda_of_the_lock_file() -> None:
-    """docs.nvidia.com/cuda/cuda-toolkit-release-notes: CUDA 13 runs on 580 and newer."""
+    """Compare with docs.nvidia.com/cuda/cuda-toolkit-release-notes: CUDA 13 runs on 580 and newer."""
     cuda = re.search(r"(?m)^cuda-toolkit==(\d+)\.", LOCK)
     assert cuda
     assert {"13": "580"}[cuda[1]] == components()["driver"].least
@@ -135,7 +135,7 @@ def test_every_entry_is_consistent(component: software.Component) -> None:
                 {
                     component.name: f"Kernel Module {component.version}"
                     if component.name == "driver"
-                    else _say(component)
+                    else _print_version(component)
                 },
             )
             == []
@@ -145,7 +145,7 @@ def test_every_entry_is_consistent(component: software.Component) -> None:
         assert re.fullmatch(r"[0-9a-f]{64}", component.install.sha256)
 
 
-def _say(component: software.Component) -> str:
-    """What a node with the reviewed version would say."""
+def _print_version(component: software.Component) -> str:
+    """Return the output of a node that has the reviewed version."""
     before = {"efa_installer": "# EFA installer version: ", "libfabric": "libfabric: ", "aws_ofi_nccl": "aws-ofi-nccl "}
     return f"{before.get(component.name, '')}{component.version}"

@@ -1,4 +1,4 @@
-"""A cluster for the tests of power saving: a fleet on moto, and a slurmctld that records the commands it gets."""
+"""A cluster for the power-saving tests: a fleet on moto, and a fake slurmctld that records its commands."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ DOMAIN = "demo.muster.internal"
 
 @dataclass
 class FakeSlurm:
-    """A scontrol that answers from a table of states, and changes it as slurmctld does."""
+    """A scontrol that answers from a table of node states, and updates the table as slurmctld would."""
 
     states: dict[str, str] = field(default_factory=dict)
-    """By node, for example `IDLE+CLOUD+POWERED_DOWN`."""
+    """State of each node, for example `IDLE+CLOUD+POWERED_DOWN`."""
     reasons: dict[str, str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     static: str = "(null)"
@@ -40,19 +40,19 @@ class FakeSlurm:
     when_reconfigured: Callable[[], None] | None = None
 
     def __call__(self, command: Sequence[str]) -> str:
-        words = list(command[1:])
-        if words[:2] == ["show", "node"]:
+        arguments = list(command[1:])
+        if arguments[:2] == ["show", "node"]:
             return "\n".join(self._line(name) for name in self.states)
-        if words[:2] == ["show", "partition"]:
+        if arguments[:2] == ["show", "partition"]:
             return "\n".join(f"PartitionName={n} Nodes=x State={s}" for n, s in self.partitions.items())
-        if words[:2] == ["show", "config"]:
+        if arguments[:2] == ["show", "config"]:
             timeout = f"ResumeTimeout           = {self.resume_timeout_s} sec\n"
             return f"{timeout}SuspendExcNodes         = {self.static}\n"
-        self.commands.append(words)
-        if words == ["reconfigure"] and self.when_reconfigured:
+        self.commands.append(arguments)
+        if arguments == ["reconfigure"] and self.when_reconfigured:
             self.when_reconfigured()
-        if words[0] == "update":
-            self._update(dict(word.split("=", 1) for word in words[1:]))
+        if arguments[0] == "update":
+            self._update(dict(argument.split("=", 1) for argument in arguments[1:]))
         return ""
 
     def _line(self, name: str) -> str:
@@ -77,7 +77,7 @@ class FakeSlurm:
 
 @dataclass
 class Clock:
-    """A clock that moves only when somebody sleeps."""
+    """A clock that advances only when `sleep` is called."""
 
     t: float = 0.0
     slept: list[float] = field(default_factory=list)
@@ -155,25 +155,25 @@ def make_fleet(
 
 @dataclass
 class AwsContext(Context):
-    """A context whose launcher is known to be that of AWS, so that tests can change its fleet."""
+    """A context with the AWS launcher, whose fleet tests can change."""
 
     launcher: AwsLauncher
 
 
 def make_context(fleet: Fleet, folder: Path, slurm: FakeSlurm, clock: Clock) -> AwsContext:
-    """Return a context on the stub of AWS, with memory and configuration in `folder`."""
+    """Return a context that uses the AWS stub, with its memory and configuration in `folder`."""
     launcher = AwsLauncher(fleet, AwsApi(fleet.region, sleep=clock.sleep, clock=clock.now))
     return AwsContext(launcher, Slurmctld(slurm), Memory(folder / "power"), folder / "slurm", now=clock.now)
 
 
 def with_retry_s(fleet: Fleet, retry_s: int = 0) -> Fleet:
-    """Return the fleet with another time limit for retries."""
+    """Return the fleet with this time limit for retries."""
     groups = tuple(group.model_copy(update={"retry_s": retry_s}) for group in fleet.groups)
     return fleet.model_copy(update={"groups": groups})
 
 
 def list_running(aws: Moto) -> list[dict[str, Any]]:
-    """Return the instances that run, asked for by the test itself."""
+    """Return the running instances, read by the test itself and not by the code under test."""
     answer = aws.client("ec2").describe_instances(
         Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     )
@@ -181,7 +181,7 @@ def list_running(aws: Moto) -> list[dict[str, Any]]:
 
 
 def read_records(aws: Moto, fleet: Fleet) -> dict[str, str]:
-    """Return the addresses of nodes in the DNS zone, by name."""
+    """Return the address of each node in the DNS zone."""
     answer = aws.client("route53").list_resource_record_sets(HostedZoneId=fleet.hosted_zone_id, MaxItems="300")
     addresses = [record for record in answer["ResourceRecordSets"] if record["Type"] == "A"]
     return {re.sub(rf"\.{DOMAIN}\.?$", "", r["Name"]): r["ResourceRecords"][0]["Value"] for r in addresses}

@@ -1,4 +1,4 @@
-"""Fixtures of the power tests: AWS as moto stubs it, a fleet, a stub slurmctld, a clock, a context."""
+"""Fixtures of the power-saving tests: AWS on moto, a fleet, a fake slurmctld, a clock and a context."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def slurm() -> FakeSlurm:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Return a clock that starts now, because moto launches machines now."""
+    """Return a clock that starts at the real time, because moto stamps machines with it."""
     return Clock(time.time())
 
 

@@ -1,4 +1,4 @@
-"""A node whose machine reports that its set-up failed: its job is requeued at once, with the step and its error."""
+"""A machine reports that its set-up failed: its job is requeued at once, and the node shows the step and error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def report(aws: Moto, name: str, instance: str, state: str = "failed", **more: s
     )
 
 
-def test_a_failed_set_up_requeues_the_job_and_ends_the_machine(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+def test_a_failed_set_up_requeues_the_job_and_terminates_the_machine(
+    aws: Moto, context: Context, slurm: FakeSlurm
+) -> None:
     up = resume(context, ["gpu-1", "gpu-2"], []).up
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
     report(aws, "gpu-1", up["gpu-1"].id)
@@ -37,7 +39,7 @@ def test_a_failed_set_up_requeues_the_job_and_ends_the_machine(aws: Moto, contex
     assert slurm.reasons == {"gpu-1": "muster: set-up: software: NVIDIA driver 535; allowed: 580"}
     assert slurm.states["gpu-2"] == COMING
     assert context.memory.load(limits.BREAKER)["gpu"]["failures"] == 1
-    # The next sweep returns it to Slurm, which then ends the machine.
+    # The next sweep powers the node down, and Slurm then terminates its machine.
     assert [(finding.rule, finding.subject) for finding in sweep(context)] == [("replace", "gpu-1")]
     assert ["update", "nodename=gpu-1", "state=POWER_DOWN"] in slurm.commands
 

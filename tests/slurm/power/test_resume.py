@@ -48,7 +48,9 @@ def test_256_nodes_take_four_calls(aws: Moto, context: AwsContext) -> None:
     assert read_records(aws, context.launcher.fleet) == {name: machine.address for name, machine in outcome.up.items()}
 
 
-def test_a_shortage_marks_nodes_down_with_what_each_zone_had(aws: Moto, context: AwsContext, slurm: FakeSlurm) -> None:
+def test_a_shortage_marks_nodes_down_with_the_capacity_of_each_zone(
+    aws: Moto, context: AwsContext, slurm: FakeSlurm
+) -> None:
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     context.launcher.fleet = with_retry_s(context.launcher.fleet)
     resume(context, NODES[:2], [job(7, "gpu-[1-2]")])
@@ -59,7 +61,7 @@ def test_a_shortage_marks_nodes_down_with_what_each_zone_had(aws: Moto, context:
 def test_a_shortage_is_retried_for_retry_s_while_slurm_waits(
     aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm
 ) -> None:
-    """A job that cannot be requeued would be lost at the first short shortage."""
+    """A job that cannot be requeued must survive a brief shortage."""
     context.launcher.fleet = with_retry_s(context.launcher.fleet, 600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     slurm.states |= {"gpu-1": COMING, "gpu-2": COMING}
@@ -68,7 +70,7 @@ def test_a_shortage_is_retried_for_retry_s_while_slurm_waits(
         clock.t += 60
         sweep(context)
     assert slurm.commands == []
-    assert aws.count()["RunInstances"] == 8, "each zone once in three minutes"
+    assert aws.count()["RunInstances"] == 8, "each zone is tried every three minutes"
     clock.t += 60
     sweep(context)
     reason = "muster: capacity: p5.48xlarge: us-east-1a on-demand none recently, us-east-1b on-demand none recently"
@@ -107,8 +109,8 @@ def test_nothing_is_launched_for_a_job_that_was_cancelled_while_it_waited(
     assert slurm.states == dict.fromkeys(NODES[:2], OFF)
 
 
-def test_half_of_resume_timeout_is_left_to_boot(aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm) -> None:
-    """Otherwise ResumeTimeout would come first, and the breaker would count a shortage as a failed boot."""
+def test_retries_end_at_half_of_resume_timeout(aws: Moto, context: AwsContext, clock: Clock, slurm: FakeSlurm) -> None:
+    """Machines need the other half to boot, and past ResumeTimeout a shortage would count as a failed boot."""
     context.launcher.fleet = with_retry_s(context.launcher.fleet, 3600)
     aws.capacity |= {(TYPE, zone): 0 for zone in ZONES}
     slurm.states["gpu-1"], slurm.resume_timeout_s = COMING, 240
@@ -144,14 +146,14 @@ def test_an_option_without_capacity_is_skipped_for_a_while(
     aws.capacity[(TYPE, "us-east-1b")] = 0
     resume(context, NODES[2:3], [job(3, "gpu-3")])
     resume(context, NODES[3:4], [job(4, "gpu-4")])
-    assert aws.count()["RunInstances"] == 4, "nothing is requested while every option cools down"
+    assert aws.count()["RunInstances"] == 4, "nothing is requested while every option is in its cool-down"
     assert slurm.reasons["gpu-4"].endswith("us-east-1a on-demand none recently, us-east-1b on-demand none recently")
     clock.t += COOLDOWN_S
     aws.capacity.clear()
     assert resume(context, NODES[3:4], [job(4, "gpu-4")]).up["gpu-4"].zone == "us-east-1a"
 
 
-def test_a_young_machine_is_taken_over_and_an_old_one_is_ended(aws: Moto, context: AwsContext, clock: Clock) -> None:
+def test_a_young_machine_is_reused_and_an_old_one_is_replaced(aws: Moto, context: AwsContext, clock: Clock) -> None:
     first = resume(context, NODES[:1], [job(1, "gpu-1")]).up["gpu-1"]
     assert resume(context, NODES[:1], [job(1, "gpu-1")]).up["gpu-1"] == first
     clock.t += 3600
@@ -169,7 +171,7 @@ def test_nothing_is_launched_for_a_group_that_is_being_removed(
     assert len(list_running(aws)) == 1
 
 
-def test_later_nodes_of_a_job_go_to_the_zone_of_its_first(aws: Moto, context: AwsContext) -> None:
+def test_all_nodes_of_a_job_are_in_the_zone_of_the_first(aws: Moto, context: AwsContext) -> None:
     aws.capacity[(TYPE, "us-east-1a")] = 0
     resume(context, NODES[:1], [job(1, "gpu-1")])
     aws.capacity.clear()
@@ -178,7 +180,7 @@ def test_later_nodes_of_a_job_go_to_the_zone_of_its_first(aws: Moto, context: Aw
 
 
 @pytest.mark.parametrize(
-    ("jobs", "wants"),
+    ("jobs", "requests"),
     [
         ([], [NodeRequest(("gpu-1",)), NodeRequest(("gpu-2",)), NodeRequest(("gpu-3",)), NodeRequest(("gpu-4",))]),
         ([job(1, "gpu-[1-4]")], [NodeRequest(NODES)]),
@@ -193,22 +195,22 @@ def test_later_nodes_of_a_job_go_to_the_zone_of_its_first(aws: Moto, context: Aw
         ),
     ],
 )
-def test_requests_are_whole_jobs_and_jobs_that_share_a_node_share_one(
-    jobs: list[dict[str, object]], wants: list[NodeRequest]
+def test_nodes_are_requested_by_job_and_jobs_that_share_a_node_are_merged(
+    jobs: list[dict[str, object]], requests: list[NodeRequest]
 ) -> None:
-    assert group_by_job(NODES, jobs, {"gpu-9": "b"}) == wants
+    assert group_by_job(NODES, jobs, {"gpu-9": "b"}) == requests
 
 
-def test_suspend_ends_the_machines_of_these_nodes_and_no_others(aws: Moto, context: AwsContext, clock: Clock) -> None:
+def test_suspend_terminates_only_the_machines_of_its_nodes(aws: Moto, context: AwsContext, clock: Clock) -> None:
     resume(context, NODES, [job(1, "gpu-[1-4]")])
-    # The test clock did not move during the launch, which would make these machines younger than the suspend.
+    # The test clock stood still during the launch; without this, the machines would be younger than the suspend.
     clock.t += 60
     assert len(suspend(context, ["gpu-2", "gpu-3"])) == 2
     assert len(list_running(aws)) == 2
     assert suspend(context, ["gpu-2"]) == []
 
 
-def test_suspend_spares_a_machine_launched_since(aws: Moto, context: AwsContext, clock: Clock) -> None:
+def test_suspend_spares_a_machine_launched_after_the_request(aws: Moto, context: AwsContext, clock: Clock) -> None:
     resume(context, NODES[:1], [job(1, "gpu-1")])
     clock.t -= 60
     assert suspend(context, ["gpu-1"]) == []
@@ -217,7 +219,7 @@ def test_suspend_spares_a_machine_launched_since(aws: Moto, context: AwsContext,
 def test_the_sweep_finishes_a_resume_that_was_killed_after_the_launch(
     aws: Moto, fleet: Fleet, tmp_path: Path, slurm: FakeSlurm, clock: Clock
 ) -> None:
-    """Kill the program when EC2 has launched the machines and before it gets the answer."""
+    """Kill the program after EC2 has launched the machines and before it receives the answer."""
     (tmp_path / "etc/muster").mkdir(parents=True)
     (tmp_path / "etc/muster/fleet.json").write_text(fleet.model_dump_json())
     resume_file = tmp_path / "resume.json"

@@ -1,4 +1,4 @@
-"""The sweep: its rules as tables, then the whole of it against moto."""
+"""The sweep: its rules as tables, then the complete program against moto."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "there", "rule"),
+    ("state", "reason", "has_machine", "rule"),
     [
         (UP, "", True, None),
         (BUSY, "", True, None),
@@ -56,8 +56,8 @@ def machine(name: str = "gpu-1", number: int = 1, **changes: object) -> Machine:
         ("DOWN+CLOUD+POWERING_DOWN", "Not responding", True, None),
     ],
 )
-def test_which_nodes_need_another_machine(state: str, reason: str, there: bool, rule: str | None) -> None:
-    existing = MachineList((machine(),) if there else ())
+def test_which_nodes_need_another_machine(state: str, reason: str, has_machine: bool, rule: str | None) -> None:
+    existing = MachineList((machine(),) if has_machine else ())
     assert [finding.rule for finding in find_replacements(existing, {"gpu-1": node(state, reason)})] == (
         [rule] if rule else []
     )
@@ -80,13 +80,13 @@ def test_which_machines_are_orphans(orphan: Machine, state: str, why: str | None
     )
 
 
-def test_of_two_machines_with_the_same_name_slurms_own_stays() -> None:
+def test_a_duplicate_of_the_machine_that_slurm_uses_is_an_orphan() -> None:
     both = MachineList((machine(number=1), machine(number=2)))
     for address, extra in (("10.0.0.2", "i-1"), ("10.0.0.1", "i-2"), ("gpu-1", "i-2")):
         assert [finding.subject for finding in find_orphans(both, {"gpu-1": node(UP, address=address)}, ())] == [extra]
 
 
-def test_a_stopped_machine_does_not_hide_the_one_that_runs() -> None:
+def test_a_stopped_machine_does_not_hide_a_running_one() -> None:
     existing = MachineList((machine(number=1, running=False), machine(number=2)))
     nodes = {"gpu-1": node(UP)}
     assert list(find_replacements(existing, nodes)) == []
@@ -104,13 +104,13 @@ def test_a_stopped_machine_does_not_hide_the_one_that_runs() -> None:
         ("ResumeTimeout reached", 0),
     ],
 )
-def test_faults_that_may_pass_have_a_grace_period(reason: str, grace_s: float) -> None:
+def test_transient_faults_have_a_grace_period(reason: str, grace_s: float) -> None:
     assert [
         finding.grace_s for finding in find_replacements(MachineList((machine(),)), {"gpu-1": node(DOWN, reason)})
     ] == [grace_s]
 
 
-def test_static_nodes_are_started_unless_held_back() -> None:
+def test_static_nodes_are_started_unless_excluded() -> None:
     nodes = {name: node(OFF) for name in ("gpu-1", "gpu-2", "gpu-3")}
     existing = MachineList((machine("gpu-1"),))
     assert [finding.subject for finding in find_to_start(existing, nodes, ["gpu-1", "gpu-2", "gpu-3"], ["gpu-3"])] == [
@@ -123,10 +123,12 @@ def test_a_finding_is_due_after_its_grace_period() -> None:
     due, since = select_due([lost, orphan], {}, 1000)
     assert (due, since) == ([], {"lost gpu-1": 1000, "orphan i-1": 1000})
     due, since = select_due([lost], since, 1060)
-    assert (due, since) == ([lost], {"lost gpu-1": 1000}), "findings that ended are forgotten"
+    assert (due, since) == ([lost], {"lost gpu-1": 1000}), "a finding that no longer holds is dropped"
 
 
-def test_orphans_are_ended_after_a_while(aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock) -> None:
+def test_orphans_are_terminated_after_their_grace_period(
+    aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
+) -> None:
     up = resume(context, ["gpu-1", "gpu-2", "gpu-9"], []).up
     slurm.states |= {"gpu-1": UP, "gpu-2": OFF}
     sweep(context)
@@ -135,10 +137,10 @@ def test_orphans_are_ended_after_a_while(aws: Moto, context: Context, slurm: Fak
     sweep(context)
     clock.t += 1500
     sweep(context)
-    assert [machine_left["InstanceId"] for machine_left in list_running(aws)] == [up["gpu-1"].id]
+    assert [instance["InstanceId"] for instance in list_running(aws)] == [up["gpu-1"].id]
 
 
-def test_a_node_whose_machine_is_gone_is_marked_down_and_returned(
+def test_a_node_without_its_machine_is_marked_down_and_then_powered_down(
     aws: Moto, context: Context, slurm: FakeSlurm, clock: Clock
 ) -> None:
     slurm.states["gpu-1"] = BUSY
@@ -175,7 +177,7 @@ def test_the_breaker_closes_a_partition_after_consecutive_failures(context: Cont
     assert slurm.partitions == {"gpu": "DOWN"}
     slurm.partitions["gpu"] = "UP"
     sweep(context)
-    assert slurm.partitions == {"gpu": "UP"}, "opened by a person, it stays open"
+    assert slurm.partitions == {"gpu": "UP"}, "a partition that a person opened stays open"
     assert context.memory.load(limits.BREAKER) == {}
 
 
@@ -199,7 +201,7 @@ def test_nodes_that_vanish_while_they_start_count_as_failures(context: Context, 
     assert set(slurm.reasons.values()) == {"muster: its machine disappeared while starting"}
 
 
-def test_over_budget_idle_gpu_nodes_are_stopped_and_stay_so(
+def test_idle_gpu_nodes_over_budget_are_stopped_and_not_restarted(
     aws: Moto, tmp_path: Path, slurm: FakeSlurm, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = {"BudgetName": "b", "BudgetLimit": {"Amount": "100", "Unit": "USD"}, "TimeUnit": "MONTHLY"}
@@ -210,7 +212,7 @@ def test_over_budget_idle_gpu_nodes_are_stopped_and_stay_so(
     slurm.static = "gpu-[1,3]"
     sweep(context)
     assert slurm.commands == []
-    # moto has no costs.
+    # moto does not implement costs.
     monkeypatch.setattr(AwsLauncher, "read_spending", lambda _: Spending(130.0, 100.0))
     clock.t += 900
     sweep(context)
@@ -220,7 +222,7 @@ def test_over_budget_idle_gpu_nodes_are_stopped_and_stay_so(
     for _ in range(3):
         clock.t += 300
         sweep(context)
-    assert [words for words in slurm.commands if "state=POWER_UP" in words] == []
+    assert [command for command in slurm.commands if "state=POWER_UP" in command] == []
 
 
 def test_a_budget_that_cannot_be_read_does_not_stop_the_sweep(
@@ -231,13 +233,15 @@ def test_a_budget_that_cannot_be_read_does_not_stop_the_sweep(
     sweep(context)
     clock.t += 60
     assert [finding.rule for finding in sweep(context)] == ["lost"]
-    assert aws.count()["DescribeBudget"] == 1, "if nothing answers, each sweep would hold the lock for minutes"
+    assert aws.count()["DescribeBudget"] == 1, "retrying in each sweep would hold the lock for minutes"
     clock.t += 900
     sweep(context)
     assert aws.count()["DescribeBudget"] == 2
 
 
-def test_launches_denied_by_a_spent_budget_say_so(aws: Moto, tmp_path: Path, slurm: FakeSlurm, clock: Clock) -> None:
+def test_the_reason_of_a_launch_denied_by_the_budget_names_the_budget(
+    aws: Moto, tmp_path: Path, slurm: FakeSlurm, clock: Clock
+) -> None:
     context = make_context(make_fleet(aws, budget_name="b"), tmp_path, slurm, clock)
     context.memory.save("ceiling", {"at": clock.t, "spent": 130.0, "limit": 100.0})
     aws.fail("RunInstances", "UnauthorizedOperation", times=2)

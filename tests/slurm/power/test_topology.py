@@ -1,4 +1,4 @@
-"""topology.conf lists exactly the nodes of slurm.conf, whatever is known of their places."""
+"""topology.conf lists exactly the nodes of slurm.conf, whether or not their places in the network are known."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def test_contradictory_places_leave_the_file_unchanged(aws: Moto, context: Conte
     slurm.states |= {"gpu-1": "IDLE+CLOUD", "gpu-2": "IDLE+CLOUD"}
     aws.place(up["gpu-1"].id, "top", "x", "leaf")
     aws.place(up["gpu-2"].id, "top", "y", "leaf")
-    _switch_on(context)
+    _enable_topology(context)
     sweep(context)
-    assert _file(context) == render_topology(NODES, {})
+    assert _read_topology(context) == render_topology(NODES, {})
     assert slurm.commands == []
 
 
@@ -109,36 +109,36 @@ def test_the_file_follows_the_machines(aws: Moto, context: Context, slurm: FakeS
     aws.place(up["gpu-1"].id, "top", "mid", "leaf-1")
     aws.place(up["gpu-2"].id, "top", "mid", "leaf-2")
     sweep(context)
-    assert aws.of("DescribeInstanceTopology") == [], "without the topology plugin nothing is asked for"
+    assert aws.of("DescribeInstanceTopology") == [], "without the topology plugin, places are not requested"
 
-    _switch_on(context)
+    _enable_topology(context)
     sweep(context)
-    assert check_topology(_file(context), ["gpu-1", "gpu-2", "gpu-3"]) == []
-    assert "SwitchName=leaf-2 Nodes=gpu-2" in _file(context)
+    assert check_topology(_read_topology(context), ["gpu-1", "gpu-2", "gpu-3"]) == []
+    assert "SwitchName=leaf-2 Nodes=gpu-2" in _read_topology(context)
     assert slurm.commands == [["reconfigure"]]
     sweep(context)
     assert (len(aws.of("DescribeInstanceTopology")), slurm.commands) == (1, [["reconfigure"]])
 
     context.launcher.terminate([up["gpu-2"]])
     sweep(context)
-    assert "SwitchName=unplaced Nodes=gpu-[2-3]" in _file(context)
+    assert "SwitchName=unplaced Nodes=gpu-[2-3]" in _read_topology(context)
 
 
 def test_slurm_reconfigures_while_the_lock_is_free(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
-    """slurmctld waits for its programs before it reconfigures, and they wait for the lock."""
+    """Holding the lock would be a deadlock: slurmctld waits for its programs, and they wait for the lock."""
     resume(context, ["gpu-1"], [])
     slurm.states["gpu-1"] = "IDLE+CLOUD"
-    _switch_on(context)
+    _enable_topology(context)
     slurm.when_reconfigured = lambda: _raise_if_locked(context)
     sweep(context)
     assert slurm.commands == [["reconfigure"]]
 
 
-def test_a_failed_reconfigure_is_repeated(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
+def test_a_failed_reconfigure_is_retried(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
     resume(context, ["gpu-1"], [])
     slurm.states["gpu-1"] = "IDLE+CLOUD"
-    _switch_on(context)
-    slurm.when_reconfigured = _refuse
+    _enable_topology(context)
+    slurm.when_reconfigured = _raise_busy
     with pytest.raises(RuntimeError, match="busy"):
         sweep(context)
     slurm.when_reconfigured = None
@@ -148,24 +148,24 @@ def test_a_failed_reconfigure_is_repeated(aws: Moto, context: Context, slurm: Fa
 
 
 def test_unreadable_places_do_not_stop_the_sweep(aws: Moto, context: Context, slurm: FakeSlurm) -> None:
-    """A permission is missing or a machine just ended: the reconfigure that is due still takes place."""
+    """If EC2 rejects the request for places, a reconfigure that is due still takes place."""
     resume(context, ["gpu-1"], [])
     slurm.states["gpu-1"] = "IDLE+CLOUD"
-    _switch_on(context)
-    slurm.when_reconfigured = _refuse
+    _enable_topology(context)
+    slurm.when_reconfigured = _raise_busy
     with pytest.raises(RuntimeError, match="busy"):
         sweep(context)
     slurm.when_reconfigured = None
     resume(context, ["gpu-2"], [])
     slurm.states["gpu-2"] = "IDLE+CLOUD"
-    before = _file(context)
+    before = _read_topology(context)
     aws.fail("DescribeInstanceTopology", "UnauthorizedOperation")
     assert sweep(context) == []
-    assert _file(context) == before
+    assert _read_topology(context) == before
     assert slurm.commands[-1] == ["reconfigure"]
 
 
-def _refuse() -> None:
+def _raise_busy() -> None:
     raise RuntimeError("busy")
 
 
@@ -174,10 +174,10 @@ def _raise_if_locked(context: Context) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _switch_on(context: Context) -> None:
+def _enable_topology(context: Context) -> None:
     context.etc.mkdir()
     (context.etc / "topology.conf").write_text(render_topology(NODES, {}))
 
 
-def _file(context: Context) -> str:
+def _read_topology(context: Context) -> str:
     return (context.etc / "topology.conf").read_text()

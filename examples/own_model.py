@@ -1,6 +1,7 @@
-"""Train a model of your own on the cluster: a small classifier, with checkpoints that any number of ranks can resume.
+"""Train your own model: a small classifier, with checkpoints that any number of ranks can resume.
 
-Run it here with `python examples/own_model.py`, or on the cluster with `make submit JOB=examples/own_model.sbatch`.
+Run it with `python examples/own_model.py` where torch is installed, with the repository in PYTHONPATH. To run it on a
+cluster, see examples/own_model.sbatch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ BATCH = 64
 
 
 class Classifier(nn.Module):
-    """Any module with one input will do; nothing in it knows about ranks."""
+    """A plain torch module with one input; nothing in it depends on the number of ranks."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -29,7 +30,7 @@ class Classifier(nn.Module):
 
 
 def make_batch(step: int, rank: int, ranks: int) -> dict[str, torch.Tensor]:
-    """Return this rank's share of the batch of a step; the whole batch is the same for any number of ranks."""
+    """Return this rank's share of a step's batch; the whole batch is the same for any number of ranks."""
     inputs = torch.randn(BATCH, 16, generator=torch.Generator().manual_seed(step))
     targets = inputs[:, :4].argmax(dim=1)
     share = slice(rank * BATCH // ranks, (rank + 1) * BATCH // ranks)
@@ -37,7 +38,7 @@ def make_batch(step: int, rank: int, ranks: int) -> dict[str, torch.Tensor]:
 
 
 def main() -> None:
-    """Train, resuming from the newest checkpoint where there is one."""
+    """Train, starting from the newest checkpoint if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--folder", default="runs/own-model")

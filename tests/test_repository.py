@@ -83,6 +83,13 @@ def test_the_readme_is_for_someone_who_has_two_minutes() -> None:
     assert [line for line in lines if len(line) > 110] == []
 
 
+def test_a_stack_name_passes_through_at_most_25_files() -> None:
+    section = (ROOT / "docs" / "architecture.md").read_text().partition("## Following `up`")[2].partition("\n## ")[0]
+    numbers = re.findall(r"(?m)^\| (\d+) \| `", section)
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)]
+    assert 0 < len(numbers) <= 25
+
+
 def test_files_that_the_map_names_exist() -> None:
     """Look up the paths in backticks; `<name>` stands for a target."""
     rooms = "cluster|slurm|bootstrap|infra|muster|trainer|simulator|setup|tests|stacks|examples"

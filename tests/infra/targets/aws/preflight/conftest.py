@@ -1,4 +1,4 @@
-"""AWS for the pre-flight: moto where it can answer, given answers where it cannot."""
+"""AWS for the pre-flight tests: moto's server, and canned responses for the calls that moto lacks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["aws", "moto"]
 Answer = dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class Answered:
-    """An account in which calls that moto lacks are answered here; parameters are still checked by botocore."""
+class CannedAws:
+    """An account with canned responses for some calls; botocore still validates their parameters."""
 
     def __init__(self, region: str) -> None:
         self.session = boto3.Session(
@@ -27,13 +27,14 @@ class Answered:
             region_name=region,
         )
         self.account = Account(self.session, region)
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
 
     def answer(self, service: str, operation: str, answer: Answer) -> None:
-        """`service` as the events call it: `service-quotas`, `ec2`, `iam`."""
+        """Answer every call of an operation; `service` is its name in botocore's events (`service-quotas`, `ec2`)."""
         self._register(service, operation, 200, answer)
 
     def refuse(self, service: str, operation: str, code: str, message: str = "injected", times: int = 10) -> None:
+        """Answer the next `times` calls of an operation with this error."""
         left = [times]
 
         def error(_: dict[str, Any]) -> dict[str, Any]:
@@ -44,14 +45,14 @@ class Answered:
 
     def _register(self, service: str, operation: str, status: int, answer: Answer) -> None:
         def handler(params: dict[str, Any], **_: Any) -> tuple[AWSResponse, dict[str, Any]]:
-            self.asked.append((operation, params))
-            said = answer(params) if callable(answer) else answer
-            return AWSResponse("", status, {}, None), said
+            self.requests.append((operation, params))
+            response = answer(params) if callable(answer) else answer
+            return AWSResponse("", status, {}, None), response
 
         self.session.events.register_first(f"before-call.{service}.{operation}", handler)
 
 
 @pytest.fixture
-def answered(aws: Moto) -> Answered:
-    """Beside moto, which answers the rest."""
-    return Answered(REGION)
+def canned_aws(aws: Moto) -> CannedAws:
+    """Return an account in which moto answers every call that has no canned response."""
+    return CannedAws(REGION)

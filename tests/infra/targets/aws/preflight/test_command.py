@@ -1,4 +1,4 @@
-"""check and cost as a person runs them: against a server, with bad credentials, and with none at all."""
+"""The commands check, cost and up with valid, invalid and missing credentials."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def stacks(tmp_path: Path) -> Path:
 
 
 def muster(stacks: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    places = {"MUSTER_STACKS": str(stacks), "MUSTER_HOME": str(stacks / "home"), "HOME": str(stacks)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    folders = {"MUSTER_STACKS": str(stacks), "MUSTER_HOME": str(stacks / "home"), "HOME": str(stacks)}
     command = [sys.executable, "-m", "muster.cli", *arguments]
-    return subprocess.run(command, cwd=ROOT, env={**bare, **places, **env}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env={**inherited, **folders, **env}, capture_output=True, text=True, check=False
+    )
 
 
-def test_check_asks_the_account(stacks: Path, aws: Moto) -> None:
-    """moto has neither quotas nor simulations nor our images: each is said, none is a crash."""
+def test_check_reports_what_it_could_not_check(stacks: Path, aws: Moto) -> None:
+    """moto has neither quotas nor policy simulation nor our images: each is reported and none is a crash."""
     done = muster(stacks, "check", "--stack", "pair", **aws.environment())
     assert f"checked account {ACCOUNT} as arn:aws:sts::{ACCOUNT}:" in done.stdout
     assert "nothing was created" in done.stdout
@@ -47,13 +49,13 @@ def test_check_asks_the_account(stacks: Path, aws: Moto) -> None:
     assert "testing" not in done.stdout + done.stderr
 
 
-def test_check_names_what_the_account_lacks(stacks: Path, aws: Moto) -> None:
+def test_check_reports_a_missing_reservation(stacks: Path, aws: Moto) -> None:
     done = muster(stacks, "check", "--stack", "block", **aws.environment())
     assert done.returncode == BAD_INPUT
     assert "'cr-0123456789abcdef0' does not exist in us-east-1" in done.stderr
 
 
-def test_expired_credentials_are_said_and_nothing_else_is_asked(stacks: Path, aws: Moto) -> None:
+def test_expired_credentials_are_reported_and_no_other_call_is_made(stacks: Path, aws: Moto) -> None:
     aws.fail("GetCallerIdentity", "ExpiredToken", times=5)
     done = muster(stacks, "check", "--stack", "pair", **aws.environment())
     assert done.returncode == BAD_INPUT
@@ -61,7 +63,7 @@ def test_expired_credentials_are_said_and_nothing_else_is_asked(stacks: Path, aw
     assert {call.action for call in aws.calls} == {"GetCallerIdentity"}
 
 
-def test_a_profile_that_is_not_there(stacks: Path) -> None:
+def test_an_unknown_profile_is_reported_with_the_fix(stacks: Path) -> None:
     done = muster(stacks, "check", "--stack", "pair", AWS_PROFILE="nope")
     assert done.returncode == FAILED
     assert (
@@ -70,7 +72,7 @@ def test_a_profile_that_is_not_there(stacks: Path) -> None:
     assert "fix: correct AWS_PROFILE" in done.stderr
 
 
-def test_cost_falls_back_to_the_table_and_says_so(stacks: Path, aws: Moto) -> None:
+def test_cost_falls_back_to_the_price_table_and_says_so(stacks: Path, aws: Moto) -> None:
     done = muster(stacks, "cost", "--stack", "pair", **aws.environment())
     assert (done.returncode, done.stderr) == (0, "")
     assert "instance prices of 2026-08-22, us-east-1" in done.stdout
@@ -80,15 +82,15 @@ def test_cost_falls_back_to_the_table_and_says_so(stacks: Path, aws: Moto) -> No
     assert "today's were not requested: aws: the credentials cannot be read" in bad.stdout
 
 
-def test_without_credentials_nothing_is_asked(
+def test_without_credentials_check_opens_no_connection(
     stacks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not even the library is loaded; whoever opens a connection fails the test."""
+    """Opening any connection fails the test."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name in ("HOME", "MUSTER_STACKS", "MUSTER_HOME"):
         monkeypatch.setenv(name, str(stacks))
-    monkeypatch.setattr("socket.socket.connect", _no_network)
+    monkeypatch.setattr("socket.socket.connect", _refuse_connection)
     assert account.find_account(spec()) is None
     check("pair")
     assert (
@@ -105,7 +107,7 @@ def test_up_starts_nothing_without_credentials(stacks: Path) -> None:
     assert not (stacks / "home").exists()
 
 
-def test_up_starts_nothing_where_aws_refuses(stacks: Path, aws: Moto) -> None:
+def test_up_starts_nothing_if_aws_rejects_the_credentials(stacks: Path, aws: Moto) -> None:
     aws.fail("GetCallerIdentity", "ExpiredToken", times=5)
     done = muster(stacks, "up", "--stack", "pair", **aws.environment())
     assert done.returncode == FAILED
@@ -115,7 +117,7 @@ def test_up_starts_nothing_where_aws_refuses(stacks: Path, aws: Moto) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "files", "vendor", "found"),
+    ("variables", "files", "vendor", "expected"),
     [
         ({}, [], "QEMU", False),
         ({}, [], "Amazon EC2", True),
@@ -128,19 +130,19 @@ def test_up_starts_nothing_where_aws_refuses(stacks: Path, aws: Moto) -> None:
         ({"AWS_CONFIG_FILE": "/none", "AWS_SHARED_CREDENTIALS_FILE": "/none"}, [".aws/config"], "QEMU", False),
     ],
 )
-def test_where_credentials_may_be(
-    tmp_path: Path, variables: dict[str, str], files: list[str], vendor: str, found: bool
+def test_sources_of_credentials(
+    tmp_path: Path, variables: dict[str, str], files: list[str], vendor: str, expected: bool
 ) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "vendor").write_text(f"{vendor}\n")
-    assert credentials.may_exist({"HOME": str(tmp_path), **variables}, tmp_path / "vendor") is found
+    assert credentials.may_exist({"HOME": str(tmp_path), **variables}, tmp_path / "vendor") is expected
 
 
-def test_a_machine_without_a_vendor_is_not_of_ec2(tmp_path: Path) -> None:
+def test_a_machine_without_a_vendor_file_is_not_on_ec2(tmp_path: Path) -> None:
     assert not credentials.is_on_ec2(tmp_path / "nothing")
 
 
-def _no_network(*_: object) -> None:
+def _refuse_connection(*_: object) -> None:
     raise AssertionError("a connection was opened")

@@ -1,4 +1,4 @@
-"""Images: what makes one unfit for the machines that would start from it, in exact words."""
+"""Pre-flight of machine images: the exact message for each reason why an image is unfit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cluster.catalog.instances import instance
 from infra.targets.aws.preflight import images
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Subject
-from tests.infra.targets.aws.preflight.conftest import Answered
-from tests.infra.targets.aws.preflight.words import codes, words
+from tests.infra.targets.aws.preflight.conftest import CannedAws
+from tests.infra.targets.aws.preflight.issue_text import format_issues, issue_codes
 from tests.infra.targets.aws.specs import spec
 from tests.moto_server import Moto
 
@@ -39,12 +39,12 @@ def image(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("changes", [{}, {"ImageOwnerAlias": None, "OwnerId": ACCOUNT}, {"DeprecationTime": None}])
-def test_one_that_fits(changes: dict[str, Any]) -> None:
-    assert words(images.judge(image(**changes), GPU, ACCOUNT, NOW)) == []
+def test_a_fitting_image_has_no_issues(changes: dict[str, Any]) -> None:
+    assert format_issues(images.judge(image(**changes), GPU, ACCOUNT, NOW)) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"State": "pending"},
@@ -88,49 +88,49 @@ def test_one_that_fits(changes: dict[str, Any]) -> None:
     ],
     ids=lambda value: value.split(" ")[1] if isinstance(value, str) else "",
 )
-def test_one_that_does_not(changes: dict[str, Any], said: str) -> None:
-    assert words(images.judge(image(**changes), GPU, ACCOUNT, NOW)) == [said]
+def test_each_unfit_image_has_its_message(changes: dict[str, Any], message: str) -> None:
+    assert format_issues(images.judge(image(**changes), GPU, ACCOUNT, NOW)) == [message]
 
 
-def judged(answered: Answered, **aws: Any) -> list[str]:
-    return words(images.check_images(Subject(spec(aws={"region": "us-east-1", **aws}), answered.account, ME)))
+def check(canned_aws: CannedAws, **aws: Any) -> list[str]:
+    return format_issues(images.check_images(Subject(spec(aws={"region": "us-east-1", **aws}), canned_aws.account, ME)))
 
 
-def test_one_that_is_not_there(answered: Answered) -> None:
-    answered.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
-    assert judged(answered, ami=ID) == [
+def test_a_missing_image_is_an_error(canned_aws: CannedAws) -> None:
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    assert check(canned_aws, ami=ID) == [
         f"error image_missing aws.ami: '{ID}' does not exist in us-east-1, or account {ACCOUNT} may not use it; "
         "fix: name one that `aws ec2 describe-images` lists"
     ]
 
 
-def test_one_that_is_there_is_judged(answered: Answered, aws: Moto) -> None:
-    """moto carries images of Amazon Linux, whose root disk has another name."""
-    answered.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
-    there = aws.client("ec2").describe_images(Owners=["amazon"])["Images"]
-    other = next(one["ImageId"] for one in there if one.get("RootDeviceName") == "/dev/xvda")
-    found = images.check_images(Subject(spec(aws={"region": "us-east-1", "ami": other}), answered.account, ME))
-    assert ("error", "image_root") in codes(found)
+def test_a_named_image_is_looked_up_and_judged(canned_aws: CannedAws, aws: Moto) -> None:
+    """moto's Amazon Linux images have a root disk with another name."""
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+    images_of_amazon = aws.client("ec2").describe_images(Owners=["amazon"])["Images"]
+    other = next(image["ImageId"] for image in images_of_amazon if image.get("RootDeviceName") == "/dev/xvda")
+    issues = images.check_images(Subject(spec(aws={"region": "us-east-1", "ami": other}), canned_aws.account, ME))
+    assert ("error", "image_root") in issue_codes(issues)
 
 
-def test_a_region_without_the_deep_learning_image(answered: Answered) -> None:
-    """moto has Amazon Linux, and neither of ours."""
-    said = judged(answered)
-    assert len(said) == 2
+def test_a_region_without_the_default_images_is_an_error(canned_aws: CannedAws) -> None:
+    """moto has neither of the two default images."""
+    messages = check(canned_aws)
+    assert len(messages) == 2
     path = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
     assert (
         f"error image_parameter aws.ami: us-east-1 has no image under {path}; "
         "fix: name your own image with `ami: ami-...`"
-    ) in said
-    assert any(line.endswith("fix: name your own image with `plain_ami: ami-...`") for line in said)
+    ) in messages
+    assert any(line.endswith("fix: name your own image with `plain_ami: ami-...`") for line in messages)
 
 
-def test_the_disk_of_controller_and_login_is_smaller(answered: Answered) -> None:
-    answered.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
+def test_controller_and_login_have_a_smaller_disk(canned_aws: CannedAws) -> None:
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": ID}})
     large = image(BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 150}}])
-    answered.answer("ec2", "DescribeImages", {"Images": [large]})
-    assert judged(answered, ami=ID) == []
-    assert judged(answered, plain_ami=ID) == [
+    canned_aws.answer("ec2", "DescribeImages", {"Images": [large]})
+    assert check(canned_aws, ami=ID) == []
+    assert check(canned_aws, plain_ami=ID) == [
         f"error image_size aws.plain_ami: '{ID}' needs a root disk of 150 GB; m7i.xlarge gets 100; "
         "fix: name a smaller image"
     ]

@@ -1,4 +1,4 @@
-"""Dry runs: EC2's word on each kind of machine; nothing is ever started."""
+"""Dry-run launches of each instance type; nothing is ever started."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from infra.targets.aws.preflight import launches
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import Subject
-from tests.infra.targets.aws.preflight.conftest import Answered
-from tests.infra.targets.aws.preflight.words import words
+from tests.infra.targets.aws.preflight.conftest import CannedAws
+from tests.infra.targets.aws.preflight.issue_text import format_issues
 from tests.infra.targets.aws.specs import spec
 from tests.moto_server import Moto
 
@@ -18,12 +18,12 @@ AT = "groups.gpu.instance_type"
 
 
 @pytest.mark.parametrize("code", ["DryRunOperation", "VPCIdNotSpecified", "VcpuLimitExceeded", "InvalidAMIID.NotFound"])
-def test_what_works_or_is_said_elsewhere(code: str) -> None:
-    assert words(launches.judge(ANN, AT, "p5.48xlarge", code)) == []
+def test_codes_of_success_or_of_other_checks_give_no_issue(code: str) -> None:
+    assert format_issues(launches.judge(ANN, AT, "p5.48xlarge", code)) == []
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         (
             "UnauthorizedOperation",
@@ -44,24 +44,24 @@ def test_what_works_or_is_said_elsewhere(code: str) -> None:
         ),
     ],
 )
-def test_what_does_not(code: str, said: str) -> None:
-    assert words(launches.judge(ANN, AT, "p5.48xlarge", code)) == [said]
+def test_each_refusal_code_has_its_message(code: str, message: str) -> None:
+    assert format_issues(launches.judge(ANN, AT, "p5.48xlarge", code)) == [message]
 
 
-def test_each_type_is_tried_once_and_nothing_starts(answered: Answered, aws: Moto) -> None:
+def test_each_type_is_tried_once_and_nothing_starts(canned_aws: CannedAws, aws: Moto) -> None:
     image = aws.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    answered.answer("ssm", "GetParameter", {"Parameter": {"Value": image}})
-    two = {name: {"instance_type": "g6.8xlarge", "count": 1} for name in ("a", "b")}
-    assert words(launches.check_launches(Subject(spec(groups=two), answered.account, ME))) == []
-    tried = aws.of("RunInstances")
-    assert sorted(call.params["InstanceType"] for call in tried) == ["g6.8xlarge", "m7i.large", "m7i.xlarge"]
-    assert {call.params["DryRun"] for call in tried} == {"true"}
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": image}})
+    groups = {name: {"instance_type": "g6.8xlarge", "count": 1} for name in ("a", "b")}
+    assert format_issues(launches.check_launches(Subject(spec(groups=groups), canned_aws.account, ME))) == []
+    launches_tried = aws.of("RunInstances")
+    assert sorted(call.params["InstanceType"] for call in launches_tried) == ["g6.8xlarge", "m7i.large", "m7i.xlarge"]
+    assert {call.params["DryRun"] for call in launches_tried} == {"true"}
     assert aws.client("ec2").describe_instances()["Reservations"] == []
 
 
-def test_a_refusal_names_who_and_what(answered: Answered, aws: Moto) -> None:
-    answered.answer("ssm", "GetParameter", {"Parameter": {"Value": "ami-0123456789abcdef0"}})
+def test_every_refused_instance_type_is_reported(canned_aws: CannedAws, aws: Moto) -> None:
+    canned_aws.answer("ssm", "GetParameter", {"Parameter": {"Value": "ami-0123456789abcdef0"}})
     aws.fail("RunInstances", "UnauthorizedOperation", times=3)
-    said = words(launches.check_launches(Subject(spec(), answered.account, ME)))
-    assert [line.split(" ")[2] for line in said] == ["controller.instance_type:", "login.instance_type:", f"{AT}:"]
-    assert all(line.startswith("error launch_refused") for line in said)
+    messages = format_issues(launches.check_launches(Subject(spec(), canned_aws.account, ME)))
+    assert [line.split(" ")[2] for line in messages] == ["controller.instance_type:", "login.instance_type:", f"{AT}:"]
+    assert all(line.startswith("error launch_refused") for line in messages)

@@ -1,4 +1,4 @@
-"""Zones: what is sold where, against where the cluster wants it."""
+"""Pre-flight of instance types against the zones in which AWS sells them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from infra.targets.aws.offerings import list_offered_zones
 from infra.targets.aws.preflight import offerings
-from tests.infra.targets.aws.preflight.words import words
+from tests.infra.targets.aws.preflight.issue_text import format_issues
 from tests.infra.targets.aws.specs import group, spec
 from tests.moto_server import Moto
 
@@ -16,46 +16,46 @@ A, B, C = "us-east-1a", "us-east-1b", "us-east-1c"
 FIXED = {"m7i.xlarge": [A, B, C], "m7i.large": [A, B, C]}
 
 
-def judged(found: dict[str, list[str]], zones: tuple[str, ...] = (), **changes: Any) -> list[str]:
+def judge(sold: dict[str, list[str]], zones: tuple[str, ...] = (), **changes: Any) -> list[str]:
     region = {"region": "us-east-1", **({"zones": list(zones)} if zones else {})}
-    return words(offerings.judge(spec(aws=region, **changes), {**FIXED, **found}))
+    return format_issues(offerings.judge(spec(aws=region, **changes), {**FIXED, **sold}))
 
 
-def test_sold_where_it_is_wanted() -> None:
-    assert judged({"p5.48xlarge": [A, B]}) == []
-    assert judged({"p5.48xlarge": [A, B]}, (A,)) == []
+def test_types_sold_in_the_zones_of_the_cluster_are_fine() -> None:
+    assert judge({"p5.48xlarge": [A, B]}) == []
+    assert judge({"p5.48xlarge": [A, B]}, (A,)) == []
 
 
-def test_sold_nowhere() -> None:
-    assert judged({"p5.48xlarge": []}) == [
+def test_a_type_sold_nowhere_in_the_region_is_an_error() -> None:
+    assert judge({"p5.48xlarge": []}) == [
         "error not_offered groups.gpu.instance_type: p5.48xlarge is not sold in any zone of us-east-1; "
         "fix: choose another type, or another region"
     ]
 
 
-def test_not_in_any_zone_of_the_group() -> None:
-    assert judged({"p5.48xlarge": [C]}, (A, B)) == [
+def test_a_type_sold_in_no_zone_of_the_group_is_an_error() -> None:
+    assert judge({"p5.48xlarge": [C]}, (A, B)) == [
         "error not_offered groups.gpu: p5.48xlarge is not sold in us-east-1a, us-east-1b; it is sold in us-east-1c; "
         "fix: write `zones: [us-east-1c]`, or choose another type"
     ]
 
 
-def test_not_in_one_of_its_zones() -> None:
-    assert judged({"p5.48xlarge": [A]}, (A, B)) == [
+def test_a_type_missing_in_some_zones_is_a_warning() -> None:
+    assert judge({"p5.48xlarge": [A]}, (A, B)) == [
         "warning not_offered groups.gpu: p5.48xlarge is not sold in us-east-1b; it is sold in us-east-1a; "
         "fix: remove that zone: launches there always fail"
     ]
 
 
-def test_a_group_has_its_own_zones_the_controller_the_first() -> None:
+def test_groups_use_their_own_zones_and_the_controller_the_first() -> None:
     in_b = group(capacity={"zones": [B]})
-    assert judged({"p5.48xlarge": [B]}, (A, B), groups=in_b) == []
-    (said,) = judged({"p5.48xlarge": [B], "m7i.xlarge": [B]}, (A, B), groups=in_b)
-    assert said.startswith("error not_offered controller: m7i.xlarge is not sold in us-east-1a")
+    assert judge({"p5.48xlarge": [B]}, (A, B), groups=in_b) == []
+    (message,) = judge({"p5.48xlarge": [B], "m7i.xlarge": [B]}, (A, B), groups=in_b)
+    assert message.startswith("error not_offered controller: m7i.xlarge is not sold in us-east-1a")
 
 
-def test_no_zone_has_them_all() -> None:
-    assert judged({"p5.48xlarge": [C], "m7i.xlarge": [A], "m7i.large": [A, C]}) == [
+def test_without_zones_some_zone_must_sell_every_type() -> None:
+    assert judge({"p5.48xlarge": [C], "m7i.xlarge": [A], "m7i.large": [A, C]}) == [
         "error no_common_zone aws.zones: no zone offers every instance type (m7i.xlarge: us-east-1a; m7i.large: "
         "us-east-1a, us-east-1c; p5.48xlarge: us-east-1c); fix: name zones for aws and for each group, or choose "
         "other types"
@@ -63,8 +63,8 @@ def test_no_zone_has_them_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["g6.8xlarge", "m7i.large"])
-def test_aws_is_asked_for_all_pages(aws: Moto, name: str) -> None:
-    asked = list_offered_zones(aws.client("ec2"), ["g6.8xlarge", "m7i.large", "x9.nothing"])
-    assert asked[name] == sorted(asked[name])
-    assert asked[name]
-    assert asked["x9.nothing"] == []
+def test_offered_zones_are_sorted_and_empty_for_unknown_types(aws: Moto, name: str) -> None:
+    zones = list_offered_zones(aws.client("ec2"), ["g6.8xlarge", "m7i.large", "x9.nothing"])
+    assert zones[name] == sorted(zones[name])
+    assert zones[name]
+    assert zones["x9.nothing"] == []

@@ -1,4 +1,4 @@
-"""Quotas: which ones a cluster draws on, how much of each, and what is said where there is too little."""
+"""Quotas: which a cluster uses, how much of each, and the exact message if one is too low."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from infra.targets.aws.plan.quotas import ADDRESSES, VPCS, Need, QuotaShare, nee
 from infra.targets.aws.preflight import quotas
 from infra.targets.aws.preflight.account import Identity
 from infra.targets.aws.preflight.subject import RunningInstance, Subject
-from tests.infra.targets.aws.preflight.conftest import Answered
-from tests.infra.targets.aws.preflight.words import codes, words
+from tests.infra.targets.aws.preflight.conftest import CannedAws
+from tests.infra.targets.aws.preflight.issue_text import format_issues, issue_codes
 from tests.infra.targets.aws.specs import group, spec
 from tests.moto_server import Moto
 
@@ -21,12 +21,12 @@ P, STANDARD, G_SPOT, P5_SPOT = "L-417A185B", "L-1216C47A", "L-3819A6DF", "L-C4BD
 ME = Identity("123456789012", "arn:aws:iam::123456789012:user/ann")
 
 
-def needed(**changes: Any) -> dict[str, tuple[int, int]]:
+def list_needs(**changes: Any) -> dict[str, tuple[int, int]]:
     return {need.quota.code: (need.least, need.most) for need in needs(spec(**changes))}
 
 
 @pytest.mark.parametrize(
-    ("groups", "found"),
+    ("groups", "expected"),
     [
         (group(), {P: (384, 384)}),
         (group(count=None, min=1, max=64), {P: (192, 64 * 192)}),
@@ -43,18 +43,18 @@ def needed(**changes: Any) -> dict[str, tuple[int, int]]:
         (group(count=0), {}),
     ],
 )
-def test_vcpus_by_family_and_purchase(groups: dict[str, Any], found: dict[str, tuple[int, int]]) -> None:
-    """Controller (4) and login (2) are always there, on demand."""
-    assert needed(groups=groups) == {STANDARD: (6, 6), **found}
+def test_vcpus_by_family_and_purchase(groups: dict[str, Any], expected: dict[str, tuple[int, int]]) -> None:
+    """Controller (4 vCPUs) and login node (2) are always on demand."""
+    assert list_needs(groups=groups) == {STANDARD: (6, 6), **expected}
 
 
-def test_machines_of_one_family_share_a_quota() -> None:
-    two = {"a": {"instance_type": "m7i.48xlarge", "count": 1}, "b": {"instance_type": "c7i.48xlarge", "count": 2}}
-    assert needed(groups=two) == {STANDARD: (6 + 3 * 192, 6 + 3 * 192)}
-    assert needed(groups=two, login={"enabled": False}) == {STANDARD: (4 + 3 * 192, 4 + 3 * 192)}
+def test_instances_of_one_family_share_a_quota() -> None:
+    groups = {"a": {"instance_type": "m7i.48xlarge", "count": 1}, "b": {"instance_type": "c7i.48xlarge", "count": 2}}
+    assert list_needs(groups=groups) == {STANDARD: (6 + 3 * 192, 6 + 3 * 192)}
+    assert list_needs(groups=groups, login={"enabled": False}) == {STANDARD: (4 + 3 * 192, 4 + 3 * 192)}
 
 
-def test_a_quota_that_nobody_documents_is_named() -> None:
+def test_groups_with_an_undocumented_quota_are_listed() -> None:
     p6 = spec(groups=group(instance_type="p6-b200.48xlarge", capacity={"kind": "spot"}))
     assert unknown(p6) == ("groups.gpu",)
     assert unknown(spec()) == ()
@@ -67,7 +67,7 @@ def request(code: str, total: int, service: str = "ec2") -> str:
     )
 
 
-def of_p(least: int, most: int) -> Need:
+def p_need(least: int, most: int) -> Need:
     (need,) = (n for n in needs(spec(groups=group(count=None, min=least, max=most))) if n.quota.code == P)
     return need
 
@@ -83,9 +83,11 @@ def of_p(least: int, most: int) -> Need:
         (384, 193, "error", ", of which others use 193", 577),
     ],
 )
-def test_too_little(value: float, others: float, level: str, used: str, total: int) -> None:
-    """One node is always there, two at most: an error only where the first could not come."""
-    assert words(quotas.judge(of_p(1, 2), value, others, "us-east-1")) == [
+def test_a_quota_that_is_too_low_is_reported_with_the_fix(
+    value: float, others: float, level: str, used: str, total: int
+) -> None:
+    """The group has one to two nodes: it is an error only if the first node cannot be launched."""
+    assert format_issues(quotas.judge(p_need(1, 2), value, others, "us-east-1")) == [
         f"{level} quota groups.gpu: quota {P} (Running On-Demand P instances) is {value} vCPUs in "
         f"us-east-1{used}; "
         f"the cluster needs 384 (groups.gpu: 2 x 192); fix: {request(P, total)}"
@@ -93,8 +95,8 @@ def test_too_little(value: float, others: float, level: str, used: str, total: i
 
 
 @pytest.mark.parametrize(("value", "others"), [(384, 0), (576, 192)])
-def test_enough(value: float, others: float) -> None:
-    assert words(quotas.judge(of_p(1, 2), value, others, "us-east-1")) == []
+def test_a_sufficient_quota_has_no_issues(value: float, others: float) -> None:
+    assert format_issues(quotas.judge(p_need(1, 2), value, others, "us-east-1")) == []
 
 
 def test_several_groups_are_named_together() -> None:
@@ -104,8 +106,8 @@ def test_several_groups_are_named_together() -> None:
     assert "(controller: 1 x 4, groups.a: 1 x 192, groups.b: 2 x 192)" in issue.message
 
 
-def subject(answered: Answered, running: tuple[RunningInstance, ...] = (), **changes: Any) -> Subject:
-    return Subject(spec(**changes), answered.account, ME, running)
+def subject(canned_aws: CannedAws, running: tuple[RunningInstance, ...] = (), **changes: Any) -> Subject:
+    return Subject(spec(**changes), canned_aws.account, ME, running)
 
 
 def metric(cls: str) -> dict[str, Any]:
@@ -113,83 +115,85 @@ def metric(cls: str) -> dict[str, Any]:
     return {"MetricNamespace": "AWS/Usage", "MetricName": "ResourceCount", "MetricDimensions": dimensions}
 
 
-def test_the_account_is_asked_for_each_quota_and_its_use(answered: Answered) -> None:
+def test_each_quota_and_its_usage_are_read(canned_aws: CannedAws) -> None:
     values = {P: 576.0, STANDARD: 64.0}
-    answered.answer(
+    canned_aws.answer(
         "service-quotas",
         "GetServiceQuota",
         lambda params: {"Quota": {"Value": values[_code(params)], "UsageMetric": metric(_code(params))}},
     )
     now = datetime.now(UTC)
     points = [{"Timestamp": now, "Maximum": 384.0}, {"Timestamp": now - timedelta(minutes=5), "Maximum": 9e9}]
-    answered.answer("cloudwatch", "GetMetricStatistics", {"Datapoints": points})
-    found = list(quotas.check_vcpus(subject(answered)))
-    assert codes(found) == [("error", "quota"), ("error", "quota")]
-    assert "is 64 vCPUs in us-east-1, of which others use 384" in found[0].message
-    assert "is 576 vCPUs in us-east-1, of which others use 384; the cluster needs 384" in found[1].message
+    canned_aws.answer("cloudwatch", "GetMetricStatistics", {"Datapoints": points})
+    issues = list(quotas.check_vcpus(subject(canned_aws)))
+    assert issue_codes(issues) == [("error", "quota"), ("error", "quota")]
+    assert "is 64 vCPUs in us-east-1, of which others use 384" in issues[0].message
+    assert "is 576 vCPUs in us-east-1, of which others use 384; the cluster needs 384" in issues[1].message
 
 
-def test_what_the_cluster_has_is_not_others(answered: Answered) -> None:
-    answered.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 400.0, "UsageMetric": metric("P")}})
-    answered.answer(
+def test_usage_by_the_cluster_itself_is_not_counted(canned_aws: CannedAws) -> None:
+    canned_aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 400.0, "UsageMetric": metric("P")}})
+    canned_aws.answer(
         "cloudwatch", "GetMetricStatistics", {"Datapoints": [{"Timestamp": datetime.now(UTC), "Maximum": 390.0}]}
     )
-    mine = tuple(
+    running = tuple(
         RunningInstance(name, False, "", 1, "")
         for name in ("p5.48xlarge", "p5.48xlarge", "m7i.48xlarge", "m7i.48xlarge")
     )
-    assert words(quotas.check_vcpus(subject(answered, mine))) == []
+    assert format_issues(quotas.check_vcpus(subject(canned_aws, running))) == []
 
 
-def test_use_that_cannot_be_read_leaves_the_quota(answered: Answered) -> None:
-    answered.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 383.0, "UsageMetric": metric("P")}})
-    answered.refuse("cloudwatch", "GetMetricStatistics", "AccessDenied")
-    assert codes(quotas.check_vcpus(subject(answered))) == [("error", "quota")]
+def test_without_usage_the_whole_quota_counts(canned_aws: CannedAws) -> None:
+    canned_aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 383.0, "UsageMetric": metric("P")}})
+    canned_aws.refuse("cloudwatch", "GetMetricStatistics", "AccessDenied")
+    assert issue_codes(quotas.check_vcpus(subject(canned_aws))) == [("error", "quota")]
 
 
-def test_a_quota_never_changed_has_its_default(answered: Answered) -> None:
-    answered.refuse("service-quotas", "GetServiceQuota", "NoSuchResourceException")
-    answered.answer("service-quotas", "GetAWSDefaultServiceQuota", {"Quota": {"Value": 5.0}})
-    found = [issue.message for issue in quotas.check_vcpus(subject(answered))]
-    assert [message.split(" ")[1] for message in found] == [STANDARD, P]
-    assert "is 5 vCPUs" in found[0]
+def test_a_quota_that_was_never_changed_has_its_default(canned_aws: CannedAws) -> None:
+    canned_aws.refuse("service-quotas", "GetServiceQuota", "NoSuchResourceException")
+    canned_aws.answer("service-quotas", "GetAWSDefaultServiceQuota", {"Quota": {"Value": 5.0}})
+    messages = [issue.message for issue in quotas.check_vcpus(subject(canned_aws))]
+    assert [message.split(" ")[1] for message in messages] == [STANDARD, P]
+    assert "is 5 vCPUs" in messages[0]
 
 
-def test_spot_of_p6_says_that_nothing_is_known(answered: Answered) -> None:
-    answered.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 1e6}})
+def test_an_undocumented_spot_quota_is_a_warning(canned_aws: CannedAws) -> None:
+    canned_aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 1e6}})
     p6 = group(instance_type="p6-b200.48xlarge", capacity={"kind": "spot"})
-    assert words(quotas.check_vcpus(subject(answered, groups=p6))) == [
+    assert format_issues(quotas.check_vcpus(subject(canned_aws, groups=p6))) == [
         "warning quota_unknown groups.gpu: nothing documents which quota its spot machines count against: it could not "
         "be checked; fix: look under Service Quotas, Amazon EC2, for 'Spot Instance Requests'"
     ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "found"),
+    ("changes", "expected"),
     [
         ({}, [VPCS.code, ADDRESSES.code]),
         ({"network": {"egress": False}}, [VPCS.code]),
         ({"network": {"vpc_id": "vpc-0", "subnet_ids": ["subnet-0"]}}, []),
     ],
 )
-def test_a_vpc_and_an_address_more(answered: Answered, aws: Moto, changes: dict[str, Any], found: list[str]) -> None:
-    """moto's account has one VPC; one address is taken here."""
+def test_quotas_of_vpcs_and_addresses_are_checked(
+    canned_aws: CannedAws, aws: Moto, changes: dict[str, Any], expected: list[str]
+) -> None:
+    """moto's account has one VPC; this test allocates one address."""
     aws.client("ec2").allocate_address(Domain="vpc")
-    answered.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 1.0}})
-    issues = list(quotas.check_networks(subject(answered, **changes)))
-    assert [issue.message.split(" ")[1] for issue in issues] == found
-    if found:
-        assert words(issues)[0] == (
+    canned_aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 1.0}})
+    issues = list(quotas.check_networks(subject(canned_aws, **changes)))
+    assert [issue.message.split(" ")[1] for issue in issues] == expected
+    if expected:
+        assert format_issues(issues)[0] == (
             "error quota network: quota L-F678F1CE (VPCs per Region) is 1 VPCs in us-east-1, of which others use 1; "
             f"the cluster needs 1 (network: 1 x 1); fix: {request('L-F678F1CE', 2, 'vpc')}"
         )
 
 
-def test_a_cluster_that_has_its_vpc_needs_no_other(answered: Answered, aws: Moto) -> None:
+def test_an_existing_cluster_needs_no_second_vpc(canned_aws: CannedAws, aws: Moto) -> None:
     tags = [{"ResourceType": "vpc", "Tags": [{"Key": "muster.cluster", "Value": "demo"}]}]
     aws.client("ec2").create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=tags)
-    answered.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 1.0}})
-    assert words(quotas.check_networks(subject(answered, network={"egress": False}))) == []
+    canned_aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"Value": 1.0}})
+    assert format_issues(quotas.check_networks(subject(canned_aws, network={"egress": False}))) == []
 
 
 def _code(params: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The table of resource kinds names exactly what the examples make, and prices that exist."""
+"""The table of resource kinds lists exactly what the examples create, with prices from the catalog."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ GOLDEN = sorted((ROOT / "tests" / "golden" / "aws").glob("*.json"))
 _PROVIDERS = re.compile(r"^(aws:|pulumi-python:dynamic/)")
 
 
-def made(golden: Path) -> set[str]:
+def list_types(golden: Path) -> set[str]:
     types = {resource["type"] for resource in json.loads(golden.read_text())}
     return {_PROVIDERS.sub("", name) for name in types if not name.startswith("pulumi:providers:")}
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
-def test_what_an_example_makes_is_what_the_table_says(golden: Path) -> None:
-    named = {kind.type for kind in kinds(read(ROOT / "stacks" / f"Pulumi.{golden.stem}.yaml"))}
-    assert named == made(golden)
+def test_the_table_lists_what_an_example_creates(golden: Path) -> None:
+    listed = {kind.type for kind in kinds(read(ROOT / "stacks" / f"Pulumi.{golden.stem}.yaml"))}
+    assert listed == list_types(golden)
 
 
-def test_no_kind_is_in_the_table_that_no_example_makes() -> None:
-    assert {kind.type for kind in KINDS} == set().union(*map(made, GOLDEN))
+def test_some_example_creates_every_kind_of_the_table() -> None:
+    assert {kind.type for kind in KINDS} == set().union(*map(list_types, GOLDEN))
 
 
 def test_prices_are_in_the_catalog() -> None:
     assert all(service_price(name).usd > 0 for kind in KINDS for name in kind.prices)
 
 
-def test_actions_are_written_as_iam_writes_them() -> None:
-    words = {action for kind in KINDS for action in kind.required_actions}
-    assert [word for word in words if not re.fullmatch(r"[a-z0-9]+:[A-Z][A-Za-z0-9]+", word)] == []
+def test_actions_have_the_format_of_iam() -> None:
+    actions_of_all_kinds = {action for kind in KINDS for action in kind.required_actions}
+    assert [action for action in actions_of_all_kinds if not re.fullmatch(r"[a-z0-9]+:[A-Z][A-Za-z0-9]+", action)] == []
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_actions_are_written_as_iam_writes_them() -> None:
         ({"budget": {"usd_per_month": 100.0}}, "budgets:CreateBudgetAction", False),
     ],
 )
-def test_rights_follow_the_spec(changes: dict[str, object], action: str, needed: bool) -> None:
+def test_required_actions_depend_on_the_spec(changes: dict[str, object], action: str, needed: bool) -> None:
     described: ClusterSpec = spec(**changes)
     assert (action in actions(described)) is needed

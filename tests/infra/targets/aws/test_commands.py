@@ -1,4 +1,4 @@
-"""check, cost and up of a cluster on AWS, as a person runs them on a machine without Docker and without an account."""
+"""The commands check, cost and up on a machine without Docker and without an AWS account."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ def stacks(tmp_path: Path) -> Path:
 
 
 def muster(stacks: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    places = {"MUSTER_STACKS": str(stacks), "MUSTER_HOME": str(stacks / "home")}
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    env = {**bare, **places, "HOME": str(stacks), "DOCKER_HOST": f"unix://{stacks}/no-engine.sock"}
+    folders = {"MUSTER_STACKS": str(stacks), "MUSTER_HOME": str(stacks / "home")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    env = {**inherited, **folders, "HOME": str(stacks), "DOCKER_HOST": f"unix://{stacks}/no-engine.sock"}
     command = [sys.executable, "-m", "muster.cli", *arguments]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
-def test_check_ends_with_nodes_and_price(stacks: Path) -> None:
+def test_check_prints_nodes_and_price(stacks: Path) -> None:
     done = muster(stacks, "check", "--stack", "pair")
     assert (done.returncode, done.stderr) == (0, "")
     account, line = done.stdout.splitlines()
-    unasked = "quotas, zones, capacity, images, rights and today's prices"
-    assert account == f"no AWS credentials found: {unasked} are not checked"
+    unchecked = "quotas, zones, capacity, images, rights and today's prices"
+    assert account == f"no AWS credentials found: {unchecked} are not checked"
     assert line.startswith("✓ Pulumi.pair.yaml: cluster pair, controller, up to 2 autoscaled nodes, 0.")
     assert line.endswith(" USD per hour on target aws")
 
 
-def test_check_names_what_is_wrong(stacks: Path) -> None:
+def test_check_reports_the_fix_of_a_typo(stacks: Path) -> None:
     done = muster(stacks, "check", "--stack", "typo")
     assert done.returncode == BAD_INPUT
     assert "fix: write `instance_type: g6.8xlarge`" in done.stderr
 
 
-def test_cost_shows_each_part_and_what_is_missing_in_it(stacks: Path) -> None:
+def test_cost_shows_each_part_and_what_is_not_included(stacks: Path) -> None:
     done = muster(stacks, "cost", "--stack", "pair")
     assert done.returncode == 0
-    for words in ("groups.gpu", "g6.8xlarge, spot, then on-demand", "NAT gateway", "total", "not included: data"):
-        assert words in done.stdout
+    for text in ("groups.gpu", "g6.8xlarge, spot, then on-demand", "NAT gateway", "total", "not included: data"):
+        assert text in done.stdout
 
 
-def test_cost_shows_what_the_budget_does_not_allow(stacks: Path) -> None:
+def test_cost_works_over_budget(stacks: Path) -> None:
     done = muster(stacks, "cost", "--stack", "poor")
     assert (done.returncode, done.stderr) == (0, "")
     assert "total" in done.stdout
 
 
-def test_up_refuses_what_the_budget_does_not_allow(stacks: Path) -> None:
+def test_up_over_budget_is_an_error(stacks: Path) -> None:
     done = muster(stacks, "up", "--stack", "poor")
     assert done.returncode == BAD_INPUT
     assert "nothing was started" in done.stderr

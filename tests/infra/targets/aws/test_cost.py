@@ -1,4 +1,4 @@
-"""Cost before anything exists: parts that add up, least and most, and what is not known said in words."""
+"""The cost estimate on AWS: each line, the total, minimum and maximum, and notes on missing prices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lines(priced: Cost, part: str) -> list[Line]:
     return [line for line in priced.lines if line.part == part]
 
 
-def test_the_parts_add_up() -> None:
+def test_the_lines_add_up() -> None:
     priced = cost(FULL)
     assert priced.usd_per_hour == pytest.approx(sum(line.usd_per_hour for line in priced.lines))
     assert priced.usd_per_month == pytest.approx(priced.usd_per_hour * 730)
@@ -42,7 +42,7 @@ def test_every_part_of_the_spec_has_a_line() -> None:
     assert {line.part for line in cost(FULL).lines} == parts | {f"storage.{name}" for name in FULL.storage}
 
 
-def test_nodes_that_always_exist() -> None:
+def test_static_nodes_and_their_volumes() -> None:
     nodes, volumes = lines(cost(spec()), "groups.gpu")
     assert (nodes.count, nodes.what, nodes.note) == (2, "p5.48xlarge, on-demand", "")
     assert nodes.usd_per_hour == nodes.least == 2 * usd("p5.48xlarge")
@@ -51,7 +51,7 @@ def test_nodes_that_always_exist() -> None:
     assert volumes.usd_per_hour == pytest.approx(2 * (gp3 + extra) / HOURS_PER_MONTH)
 
 
-def test_nodes_that_come_and_go_cost_from_least_to_most() -> None:
+def test_autoscaled_nodes_have_a_minimum_and_a_maximum() -> None:
     nodes, volumes = lines(cost(FULL), "groups.burst")
     assert (nodes.count_min, nodes.count, nodes.what) == (0, 16, "g6.8xlarge, spot, then on-demand")
     assert (nodes.least, nodes.usd_per_hour) == (0, pytest.approx(16 * usd("g6.8xlarge")))
@@ -59,34 +59,34 @@ def test_nodes_that_come_and_go_cost_from_least_to_most() -> None:
     assert (volumes.least, volumes.count) == (0, 16)
 
 
-def test_the_least_is_the_cheapest_way_to_buy_the_fewest_nodes() -> None:
+def test_the_minimum_is_the_cheapest_purchase_of_the_fewest_nodes() -> None:
     bought = spec(groups={"gpu": {"instance_type": "p5.48xlarge", "min": 2, "max": 4, "capacity": {"kind": "spot"}}})
     (nodes, _) = lines(cost(bought), "groups.gpu")
     assert nodes.least == pytest.approx(2 * usd("p5.48xlarge", spot=True))
-    # Nothing holds the price of spot below that on demand: a budget is judged by what it can become.
+    # A spot price may rise to the on-demand price, so budgets are checked against that.
     assert nodes.usd_per_hour == pytest.approx(4 * usd("p5.48xlarge"))
 
 
-def test_a_block_is_paid_already() -> None:
+def test_a_capacity_block_was_paid_in_advance() -> None:
     block = group(fabric="efa", capacity={"kind": "block", "reservation": "cr-0123456789abcdef0"})
     nodes, _ = lines(cost(spec(groups=block)), "groups.gpu")
     assert (nodes.usd_per_hour, nodes.note) == (0, "the block was paid in advance")
     assert cost(spec(groups=block)).unpriced == ()
 
 
-def test_lustre_by_size_and_throughput() -> None:
+def test_lustre_is_priced_by_size_and_throughput() -> None:
     small = spec(storage={"shared": {"kind": "fsx-lustre", "size_gb": 1200, "throughput": 125}})
     (line,) = lines(cost(small), "storage.shared")
     assert line.usd_per_hour == pytest.approx(1200 * service_price("fsx-lustre-125").usd / 730)
     assert (line.what, line.note) == ("FSx for Lustre, 1200 GB at 125 MB/s per TiB", "")
 
 
-def test_a_number_that_nobody_looked_up_is_marked() -> None:
+def test_an_unverified_price_is_marked() -> None:
     (line,) = lines(cost(spec(storage={"shared": {"kind": "fsx-lustre", "throughput": 1000}})), "storage.shared")
     assert (line.note, line.open) == ("unverified", True)
 
 
-def test_what_is_paid_elsewhere_costs_nothing_here() -> None:
+def test_existing_networks_and_filesystems_cost_nothing() -> None:
     guest = read(STACKS / "Pulumi.aws-existing-vpc.yaml")
     assert [line.note for line in cost(guest).lines if line.part in ("network", "storage.shared")] == [
         "already paid for",
@@ -94,52 +94,52 @@ def test_what_is_paid_elsewhere_costs_nothing_here() -> None:
     ]
 
 
-def test_a_nat_gateway_only_where_nodes_reach_the_outside() -> None:
+def test_a_nat_gateway_is_priced_only_with_egress() -> None:
     open_, closed = cost(spec()), cost(spec(network={"egress": False}))
     assert any("NAT" in line.what for line in open_.lines)
     assert not any("NAT" in line.what for line in closed.lines)
 
 
-def test_endpoints_cost_in_every_zone() -> None:
+def test_endpoints_are_priced_in_every_zone() -> None:
     (line,) = [line for line in cost(FULL).lines if line.what == "private endpoints"]
     section = aws_section(FULL)
     assert section
     assert line.count == 3 * len(section.zones)
 
 
-def test_a_key_of_ones_own_costs_nothing_more() -> None:
+def test_an_existing_key_costs_nothing() -> None:
     assert any(line.what == "encryption key" for line in cost(spec()).lines)
     assert not any(line.what == "encryption key" for line in cost(FULL).lines)
 
 
-def test_another_region_has_its_own_prices_of_machines_and_says_whose_the_rest_are() -> None:
-    there = cost(spec(aws={"region": "ap-northeast-1"}))
-    nodes, volumes = lines(there, "groups.gpu")
+def test_instances_have_prices_of_their_region_and_other_lines_a_note() -> None:
+    priced = cost(spec(aws={"region": "ap-northeast-1"}))
+    nodes, volumes = lines(priced, "groups.gpu")
     assert nodes.usd_per_hour == pytest.approx(2 * usd("p5.48xlarge", "ap-northeast-1"))
     assert volumes.note == "price of us-east-1, unverified"
 
 
-def test_an_unknown_price_is_no_zero_in_silence() -> None:
+def test_an_unknown_price_is_listed_as_unpriced() -> None:
     priced = cost(spec(aws={"region": "us-east-2"}, groups=group(instance_type="p5e.48xlarge", fabric="efa")))
     (unknown,) = priced.unpriced
     assert (unknown.what, unknown.note) == ("p5e.48xlarge, on-demand", "no price known in us-east-2")
 
 
-def test_fixed_machines_and_their_volumes() -> None:
+def test_controller_and_login_have_volumes() -> None:
     machine, volumes = lines(cost(spec()), "controller")
     assert (machine.what, machine.usd_per_hour) == ("m7i.xlarge", usd("m7i.xlarge"))
     assert volumes.what == f"volumes, {machines.FIXED_ROOT_GB + machines.STATE_GB} GB gp3"
     assert lines(cost(spec(login={"enabled": False})), "login") == []
 
 
-def test_the_table_is_whole_in_a_window_of_100_columns() -> None:
+def test_the_table_fits_into_100_columns() -> None:
     text = drawn(command.build_cost_table(cost(FULL)))
     for cell in ("groups.burst", "0 to 16", "0.00 to 32.23", "USD per month", "total", "storage.shared"):
         assert cell in text
     assert "…" not in text
 
 
-def test_what_is_not_in_the_total_is_said() -> None:
+def test_footnotes_list_what_is_not_in_the_total() -> None:
     notes = command.list_footnotes(cost(FULL))
     assert notes[0].startswith("unverified: ")
     assert notes[-1].startswith("not included: data that leaves AWS")
@@ -147,7 +147,7 @@ def test_what_is_not_in_the_total_is_said() -> None:
     assert "the total is too low" in command.list_footnotes(cost(unknown))[1]
 
 
-def test_one_sentence_for_status_and_check() -> None:
+def test_describe_cost_is_one_sentence() -> None:
     priced = cost(FULL)
     expected = f"{priced.usd_per_hour_min:.2f} to {priced.usd_per_hour:.2f} USD per hour on target aws"
     assert command.describe_cost(FULL) == expected

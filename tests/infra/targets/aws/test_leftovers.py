@@ -1,4 +1,4 @@
-"""What a cluster left on AWS is found in every service, priced, and removed; what is others' or to be kept is not."""
+"""Search and removal of leftovers on AWS: every kind is found, priced and removed; kept storage stays."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ POLICY = json.dumps(
 
 
 @pytest.fixture(autouse=True)
-def _whole_fsx() -> None:
-    """moto does not say in which VPC a filesystem is."""
+def _fill_moto_gaps() -> None:
+    """Fill moto's gaps: it does not report the VPC of a filesystem."""
     moto_gaps.apply()
 
 
@@ -45,10 +45,10 @@ def spec(kind: str, cluster: str) -> dict[str, Any]:
     return {"TagSpecifications": [{"ResourceType": kind, "Tags": tags(cluster)}]}
 
 
-def make(server: Moto, cluster: str, *, keep: bool = False) -> None:
-    """One of everything."""
-    kept = tags(cluster, **({"muster.keep": "true"} if keep else {}))
-    subnet, group = make_network(server, cluster)
+def create_all(server: Moto, cluster: str, *, keep: bool = False) -> None:
+    """Create one resource of every kind."""
+    storage_tags = tags(cluster, **({"muster.keep": "true"} if keep else {}))
+    subnet, group = create_network(server, cluster)
     kms, labels = server.client("kms"), [{"TagKey": t["Key"], "TagValue": t["Value"]} for t in tags(cluster)]
     key = kms.create_key(Tags=labels)["KeyMetadata"]["Arn"]
     kms.create_alias(AliasName=f"alias/muster-{cluster}", TargetKeyId=key)
@@ -57,16 +57,16 @@ def make(server: Moto, cluster: str, *, keep: bool = False) -> None:
         StorageCapacity=1200,
         SubnetIds=[subnet],
         KmsKeyId=key,
-        Tags=kept,
+        Tags=storage_tags,
         LustreConfiguration={"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 125},
     )
-    efs = server.client("efs").create_file_system(CreationToken=cluster, Tags=kept)
+    efs = server.client("efs").create_file_system(CreationToken=cluster, Tags=storage_tags)
     server.client("efs").create_mount_target(FileSystemId=efs["FileSystemId"], SubnetId=subnet, SecurityGroups=[group])
-    make_machines(server, cluster, subnet)
-    make_names_and_rights(server, cluster)
+    create_machines(server, cluster, subnet)
+    create_names_roles_and_storage(server, cluster)
 
 
-def make_network(server: Moto, cluster: str) -> tuple[str, str]:
+def create_network(server: Moto, cluster: str) -> tuple[str, str]:
     ec2 = server.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16", **spec("vpc", cluster))["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24", **spec("subnet", cluster))["Subnet"]["SubnetId"]
@@ -79,8 +79,8 @@ def make_network(server: Moto, cluster: str) -> tuple[str, str]:
     group = ec2.create_security_group(
         GroupName=f"{cluster}-nodes", Description="nodes", VpcId=vpc, **spec("security-group", cluster)
     )["GroupId"]
-    itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
-    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=itself)
+    from_itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=from_itself)
     ec2.create_vpc_endpoint(
         VpcEndpointType="Interface",
         VpcId=vpc,
@@ -104,7 +104,7 @@ def make_network(server: Moto, cluster: str) -> tuple[str, str]:
     return subnet, group
 
 
-def make_machines(server: Moto, cluster: str, subnet: str) -> None:
+def create_machines(server: Moto, cluster: str, subnet: str) -> None:
     ec2 = server.client("ec2")
     image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
     ec2.run_instances(
@@ -127,7 +127,7 @@ def make_machines(server: Moto, cluster: str, subnet: str) -> None:
     )
 
 
-def make_names_and_rights(server: Moto, cluster: str) -> None:
+def create_names_roles_and_storage(server: Moto, cluster: str) -> None:
     route53, iam, s3 = server.client("route53"), server.client("iam"), server.client("s3")
     zone = route53.create_hosted_zone(Name=names.domain(cluster), CallerReference=cluster)["HostedZone"]["Id"]
     id_ = zone.rpartition("/")[2]
@@ -165,29 +165,29 @@ def make_names_and_rights(server: Moto, cluster: str) -> None:
 
 
 @pytest.fixture
-def both(aws: Moto) -> Moto:  # noqa: F811
-    make(aws, OURS)
-    make(aws, THEIRS)
+def both_clusters(aws: Moto) -> Moto:  # noqa: F811
+    create_all(aws, OURS)
+    create_all(aws, THEIRS)
     return aws
 
 
-def found(cluster: str) -> list[Leftover]:
+def list_leftovers(cluster: str) -> list[Leftover]:
     return search.find_leftovers(cluster, REGION).resources
 
 
-def test_every_kind_is_found_and_removed_and_another_cluster_is_not_touched(both: Moto) -> None:
-    mine, theirs = found(OURS), found(THEIRS)
-    assert {one.kind for one in mine} == {kind.name for kind in search.KINDS}
-    assert {one.name for one in mine} & {one.name for one in theirs} == set()
-    for one in mine:
-        search.remove_leftover(one, LATER, sleep=lambda _s: None)
-    assert found(OURS) == []
-    assert found(THEIRS) == theirs
+def test_every_kind_is_removed_and_another_cluster_is_not_touched(both_clusters: Moto) -> None:
+    ours, theirs = list_leftovers(OURS), list_leftovers(THEIRS)
+    assert {leftover.kind for leftover in ours} == {kind.name for kind in search.KINDS}
+    assert {leftover.name for leftover in ours} & {leftover.name for leftover in theirs} == set()
+    for leftover in ours:
+        search.remove_leftover(leftover, LATER, sleep=lambda _s: None)
+    assert list_leftovers(OURS) == []
+    assert list_leftovers(THEIRS) == theirs
 
 
-def test_what_costs_money_says_how_much(aws: Moto) -> None:  # noqa: F811
-    make(aws, OURS)
-    usd = {one.kind: one.usd_per_hour for one in found(OURS) if one.usd_per_hour}
+def test_leftovers_that_cost_money_have_a_price(aws: Moto) -> None:  # noqa: F811
+    create_all(aws, OURS)
+    usd = {leftover.kind: leftover.usd_per_hour for leftover in list_leftovers(OURS) if leftover.usd_per_hour}
     assert set(usd) == {
         "instance",
         "volume",
@@ -202,10 +202,10 @@ def test_what_costs_money_says_how_much(aws: Moto) -> None:  # noqa: F811
     assert usd["instance"] > 1
 
 
-def test_storage_to_be_kept_is_named_with_what_it_needs(aws: Moto) -> None:  # noqa: F811
-    make(aws, OURS, keep=True)
-    kept = {one.kind: one.keep_reason for one in found(OURS) if one.keep_reason}
-    assert kept == {
+def test_kept_storage_is_listed_with_what_it_needs(aws: Moto) -> None:  # noqa: F811
+    create_all(aws, OURS, keep=True)
+    reasons = {leftover.kind: leftover.keep_reason for leftover in list_leftovers(OURS) if leftover.keep_reason}
+    assert reasons == {
         "FSx for Lustre filesystem": "keep: true",
         "EFS filesystem": "keep: true",
         "encryption key": "needed by it",
@@ -215,44 +215,44 @@ def test_storage_to_be_kept_is_named_with_what_it_needs(aws: Moto) -> None:  # n
     }
 
 
-def test_what_is_in_use_is_tried_again_until_it_is_not(aws: Moto) -> None:  # noqa: F811
-    make_network(aws, OURS)
-    (vpc,) = (one for one in found(OURS) if one.kind == "VPC")
+def test_removal_is_retried_while_a_resource_is_in_use(aws: Moto) -> None:  # noqa: F811
+    create_network(aws, OURS)
+    (vpc,) = (leftover for leftover in list_leftovers(OURS) if leftover.kind == "VPC")
     aws.fail("DeleteVpc", "DependencyViolation", times=2)
     waits: list[float] = []
-    for one in found(OURS):
-        search.remove_leftover(one, LATER, sleep=waits.append)
+    for leftover in list_leftovers(OURS):
+        search.remove_leftover(leftover, LATER, sleep=waits.append)
     assert waits == [1.0, 2.0]
-    assert vpc not in found(OURS)
+    assert vpc not in list_leftovers(OURS)
     search.remove_leftover(vpc, LATER)
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
-def test_an_answer_that_may_come_later_is_asked_for_again(
+def test_transient_errors_are_retried(
     aws: Moto,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     code: str,
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr(client_module, "_RETRIES", {"mode": "standard", "total_max_attempts": 1})
-    make_network(aws, OURS)
-    address = next(one for one in found(OURS) if one.kind == "flow log")
+    create_network(aws, OURS)
+    flow_log = next(leftover for leftover in list_leftovers(OURS) if leftover.kind == "flow log")
     aws.fail("DeleteFlowLogs", code, times=2)
     waits: list[float] = []
-    search.remove_leftover(address, LATER, sleep=waits.append)
+    search.remove_leftover(flow_log, LATER, sleep=waits.append)
     assert waits == [1.0, 2.0]
 
 
-def test_waiting_for_what_is_in_use_has_an_end(aws: Moto) -> None:  # noqa: F811
-    make_network(aws, OURS)
-    (vpc,) = (one for one in found(OURS) if one.kind == "VPC")
+def test_removal_of_a_resource_in_use_times_out(aws: Moto) -> None:  # noqa: F811
+    create_network(aws, OURS)
+    (vpc,) = (leftover for leftover in list_leftovers(OURS) if leftover.kind == "VPC")
     aws.fail("DeleteVpc", "DependencyViolation", times=99)
     with pytest.raises(ResourceError, match=f"AWS refused to remove VPC {vpc.name}"):
         search.remove_leftover(vpc, time.monotonic(), sleep=lambda _s: None)
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "passes"),
+    ("code", "message", "temporary"),
     [
         ("InvalidParameterValue", "Network interface 'eni-1' is currently in use.", True),
         ("InvalidParameterValue", "Value (x) is not valid", False),
@@ -261,82 +261,86 @@ def test_waiting_for_what_is_in_use_has_an_end(aws: Moto) -> None:  # noqa: F811
         ("NoAnswer", "", True),
     ],
 )
-def test_which_refusals_pass(code: str, message: str, passes: bool) -> None:
-    assert search._is_temporary(Fault("throttle" if code == "NoAnswer" else "broken", code, message)) is passes
+def test_temporary_errors_are_recognized(code: str, message: str, temporary: bool) -> None:
+    assert search._is_temporary(Fault("throttle" if code == "NoAnswer" else "broken", code, message)) is temporary
 
 
-def test_a_lost_connection_is_a_problem_that_names_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_error_names_the_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    one = Leftover("VPC", "vpc-1", region=REGION)
+    leftover = Leftover("VPC", "vpc-1", region=REGION)
     with pytest.raises(ResourceError, match="AWS refused to remove VPC vpc-1: Could not connect"):
-        search.remove_leftover(one, time.monotonic())
+        search.remove_leftover(leftover, time.monotonic())
 
 
-def test_a_spot_request_that_has_ended_is_not_left(aws: Moto) -> None:  # noqa: F811
-    """The tagging service lists it for days: teardown of a cluster with spot nodes would never be done."""
-    make_machines(aws, OURS, make_network(aws, OURS)[0])
-    (request,) = (one for one in found(OURS) if one.kind == "spot request")
-    (kept,) = ec2_backends[ACCOUNT][REGION].spot_instance_requests.values()
-    assert request.name == kept.id
-    kept.state = "closed"
+def test_an_ended_spot_request_is_not_a_leftover(aws: Moto) -> None:  # noqa: F811
+    """The tagging service lists it for days: otherwise teardown of a cluster with spot nodes would never finish."""
+    create_machines(aws, OURS, create_network(aws, OURS)[0])
+    (request,) = (leftover for leftover in list_leftovers(OURS) if leftover.kind == "spot request")
+    (moto_request,) = ec2_backends[ACCOUNT][REGION].spot_instance_requests.values()
+    assert request.name == moto_request.id
+    moto_request.state = "closed"
     arn = f"arn:aws:ec2:{REGION}:{ACCOUNT}:spot-instances-request/{request.name}"
     assert search._read_arn_type(arn) in {arn for kind in search.KINDS for arn in kind.arn_types}
-    assert "spot request" not in [one.kind for one in found(OURS)]
+    assert "spot request" not in [leftover.kind for leftover in list_leftovers(OURS)]
 
 
-def test_what_is_refused_is_a_problem_that_names_it(aws: Moto) -> None:  # noqa: F811
-    make_network(aws, OURS)
-    (vpc,) = (one for one in found(OURS) if one.kind == "VPC")
+def test_a_denied_removal_error_names_the_resource(aws: Moto) -> None:  # noqa: F811
+    create_network(aws, OURS)
+    (vpc,) = (leftover for leftover in list_leftovers(OURS) if leftover.kind == "VPC")
     aws.fail("DeleteVpc", "UnauthorizedOperation")
     with pytest.raises(ResourceError, match=f"VPC {vpc.name}"):
         search.remove_leftover(vpc, LATER)
 
 
-def test_what_muster_never_makes_but_carries_its_tag_is_told_and_left_to_people(aws: Moto) -> None:  # noqa: F811
+def test_unknown_tagged_resources_are_listed_but_not_removed(aws: Moto) -> None:  # noqa: F811
     aws.client("sqs").create_queue(QueueName="q", tags={"muster.cluster": OURS, "muster.stack": "s"})
-    (one,) = found(OURS)
-    assert (one.kind, one.name, one.stack) == ("tagged resource", f"arn:aws:sqs:{REGION}:123456789012:q", "s")
+    (leftover,) = list_leftovers(OURS)
+    assert (leftover.kind, leftover.name, leftover.stack) == (
+        "tagged resource",
+        f"arn:aws:sqs:{REGION}:123456789012:q",
+        "s",
+    )
     with pytest.raises(ResourceError, match="sqs"):
-        search.remove_leftover(one, LATER)
+        search.remove_leftover(leftover, LATER)
 
 
-def test_a_service_that_may_not_be_listed_is_named_and_hides_nothing_else(aws: Moto) -> None:  # noqa: F811
-    make(aws, OURS)
-    everything = found(OURS)
+def test_a_denied_listing_is_named_and_hides_nothing_else(aws: Moto) -> None:  # noqa: F811
+    create_all(aws, OURS)
+    everything = list_leftovers(OURS)
     aws.fail("DescribeVolumes", "UnauthorizedOperation")
     aws.fail("DescribeSubnets", "UnauthorizedOperation")
     results = search.find_leftovers(OURS, REGION)
     assert results.unseen == ("ec2 (volume, subnet) because UnauthorizedOperation",)
-    assert results.resources == [one for one in everything if one.kind not in ("volume", "subnet")]
+    assert results.resources == [leftover for leftover in everything if leftover.kind not in ("volume", "subnet")]
 
 
-def test_nothing_is_removed_that_storage_may_stand_on_which_was_not_looked_at(aws: Moto) -> None:  # noqa: F811
-    make(aws, OURS, keep=True)
+def test_resources_that_unlisted_storage_may_need_are_kept(aws: Moto) -> None:  # noqa: F811
+    create_all(aws, OURS, keep=True)
     for action in ("DescribeFileSystems", "GET /2015-02-01/file-systems"):
         aws.fail(action, "AccessDeniedException", times=9)
     results = search.find_leftovers(OURS, REGION)
-    assert any("filesystem" in one for one in results.unseen)
-    stays = {one.kind for one in results.resources if one.keep_reason}
-    assert stays == {"encryption key", "VPC", "subnet", "security group"}
+    assert any("filesystem" in reason for reason in results.unseen)
+    kept_kinds = {leftover.kind for leftover in results.resources if leftover.keep_reason}
+    assert kept_kinds == {"encryption key", "VPC", "subnet", "security group"}
 
 
-def test_an_account_that_tells_nothing_is_no_receipt(monkeypatch: pytest.MonkeyPatch, aws: Moto) -> None:  # noqa: F811
-    monkeypatch.setattr(search, "KINDS", tuple(map(refusing, search.KINDS)))
+def test_if_nothing_can_be_listed_there_is_no_receipt(monkeypatch: pytest.MonkeyPatch, aws: Moto) -> None:  # noqa: F811
+    monkeypatch.setattr(search, "KINDS", tuple(map(denying, search.KINDS)))
     aws.fail("GetResources", "ExpiredToken", times=9)
     with pytest.raises(ResourceError, match=r"cannot be listed \(ec2 \(instance, .* because ExpiredToken\)"):
-        found(OURS)
+        list_leftovers(OURS)
 
 
-def refusing(kind: ResourceKind) -> ResourceKind:
+def denying(kind: ResourceKind) -> ResourceKind:
     def find(*_: object) -> list[ClusterResource]:
         raise ClientError({"Error": {"Code": "ExpiredToken", "Message": "injected"}}, "Describe")
 
     return replace(kind, find=find)
 
 
-def test_an_account_out_of_reach_is_no_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_aws_is_unreachable_there_is_no_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(ResourceError, match="cannot be listed"):
-        found(OURS)
+        list_leftovers(OURS)

@@ -1,4 +1,4 @@
-"""Pulumi's AWS plugin: found where Pulumi or PATH has it, fetched once, else missing before anything starts."""
+"""Pulumi's AWS plugin: taken from Pulumi's folder or PATH, else fetched once; a failure stops `up` early."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infra.home import Home
 from infra.targets.aws import plugin as aws_plugin
 
 FETCHES = """#!/bin/sh
-echo "$@" >>"$PULUMI_HOME/asked"
+echo "$@" >>"$PULUMI_HOME/commands"
 mkdir -p "$PULUMI_HOME/plugins/resource-aws-$5"
 """
 FAILS = "#!/bin/sh\necho 'error: no route to host' >&2\nexit 1\n"
@@ -24,38 +24,38 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home.of({"MUSTER_HOME": str(tmp_path / "home"), "MUSTER_CACHE": str(tmp_path / "cache")})
 
 
-def pulumi(home: Home, script: str) -> None:
+def install_pulumi(home: Home, script: str) -> None:
     home.tools.mkdir(parents=True)
     (home.tools / "pulumi").write_text(script)
     (home.tools / "pulumi").chmod(0o755)
 
 
-def test_it_is_fetched_once_in_the_version_of_the_library(home: Home, tmp_path: Path) -> None:
-    pulumi(home, FETCHES)
-    said: list[str] = []
+def test_the_plugin_is_fetched_once_in_the_version_of_the_library(home: Home, tmp_path: Path) -> None:
+    install_pulumi(home, FETCHES)
+    progress: list[str] = []
     for _ in range(2):
-        aws_plugin.ensure(home, said.append)
-    wanted = aws_plugin.required_version()
-    asked = f"plugin install resource aws {wanted} --non-interactive --color never\n"
-    assert (tmp_path / "asked").read_text() == asked
-    assert said == [f"fetching Pulumi's AWS plugin {wanted}; once for all stacks"]
+        aws_plugin.ensure(home, progress.append)
+    version = aws_plugin.required_version()
+    command = f"plugin install resource aws {version} --non-interactive --color never\n"
+    assert (tmp_path / "commands").read_text() == command
+    assert progress == [f"fetching Pulumi's AWS plugin {version}; once for all stacks"]
 
 
-def test_one_that_cannot_be_fetched_ends_it_with_the_reason(home: Home) -> None:
-    pulumi(home, FAILS)
+def test_a_failed_download_stops_with_the_reason(home: Home) -> None:
+    install_pulumi(home, FAILS)
     with pytest.raises(Stop, match="could not be fetched: error: no route to host; nothing was started") as stop:
         aws_plugin.ensure(home, lambda _: None)
     assert f"`pulumi plugin install resource aws {aws_plugin.required_version()}` must work" in stop.value.fix
 
 
-def test_one_on_the_path_is_enough(home: Home) -> None:
-    pulumi(home, FAILS)
+def test_a_plugin_on_the_path_is_enough(home: Home) -> None:
+    install_pulumi(home, FAILS)
     (home.tools / "pulumi-resource-aws").write_text("")
     (home.tools / "pulumi-resource-aws").chmod(0o755)
     aws_plugin.ensure(home, lambda _: None)
 
 
-def test_half_of_one_is_none(tmp_path: Path) -> None:
+def test_a_partial_download_does_not_count(tmp_path: Path) -> None:
     env = {"PULUMI_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     folder = tmp_path / "plugins" / f"resource-aws-{aws_plugin.required_version()}"
     folder.mkdir(parents=True)

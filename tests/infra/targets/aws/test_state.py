@@ -1,4 +1,4 @@
-"""What a stack's own state says of a cluster on AWS goes before the stack file, and its account before everything."""
+"""The cluster as recorded in a stack's state takes precedence over the stack file; its account is checked first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infra.targets.aws.target import AwsTarget
 from infra.targets.target import Deployment, Leftover, Leftovers
 from muster.commands import teardown
 from muster.deployments import search_deployment
-from tests.infra.targets.aws.test_facts import start
+from tests.infra.targets.aws.test_facts import start_instance
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
 PROVIDER = {
@@ -24,7 +24,7 @@ PROVIDER = {
     "inputs": {"region": "eu-west-1", "defaultTags": json.dumps({"tags": {"muster.cluster": "pair"}})},
 }
 RESOLVED = {"type": "pulumi-python:dynamic/muster:AwsResolved", "outputs": {"account": "111122223333"}}
-KEPT = {
+STORAGE = {
     "type": "aws:efs/fileSystem:FileSystem",
     "outputs": {
         "arn": "arn:aws:elasticfilesystem:eu-west-1:444455556666:file-system/fs-1",
@@ -38,17 +38,17 @@ def stack(tmp_path: Path) -> StackHome:
     return Home.of({"MUSTER_HOME": str(tmp_path), "MUSTER_STACKS": str(tmp_path / "stacks")}).stack("s")
 
 
-def keep(stack: StackHome, *resources: dict[str, Any]) -> None:
+def write_state(stack: StackHome, *resources: dict[str, Any]) -> None:
     stack.state.parent.mkdir(parents=True, exist_ok=True)
     stack.state.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
 
 
 @pytest.mark.parametrize(
-    ("resources", "found"),
+    ("resources", "expected"),
     [
         ((PROVIDER, RESOLVED), StateRecord("pair", "eu-west-1", "111122223333")),
-        # Teardown left storage: what was asked once is gone, the storage's own address is not.
-        (({**PROVIDER, "inputs": {"region": "eu-west-1"}}, KEPT), StateRecord("kept", "eu-west-1", "444455556666")),
+        # Teardown kept the storage: the resolved account is no longer recorded, but the storage's ARN names it.
+        (({**PROVIDER, "inputs": {"region": "eu-west-1"}}, STORAGE), StateRecord("kept", "eu-west-1", "444455556666")),
         (({"type": "pulumi:providers:aws"},), StateRecord("", "", "")),
         (
             (PROVIDER, {**RESOLVED, "outputs": {"account": {"ciphertext": "v1:x"}}}),
@@ -58,24 +58,24 @@ def keep(stack: StackHome, *resources: dict[str, Any]) -> None:
         ((), None),
     ],
 )
-def test_read_from_the_state(
-    stack: StackHome, resources: tuple[dict[str, Any], ...], found: StateRecord | None
+def test_the_cluster_is_read_from_the_state(
+    stack: StackHome, resources: tuple[dict[str, Any], ...], expected: StateRecord | None
 ) -> None:
-    keep(stack, *resources)
-    assert read_state_record(stack.state) == found
+    write_state(stack, *resources)
+    assert read_state_record(stack.state) == expected
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"checkpoint": {}}', '{"checkpoint": {"latest": {"resources": [3]}}}'])
-def test_a_state_that_says_nothing(stack: StackHome, text: str) -> None:
+def test_a_state_without_a_cluster_is_ignored(stack: StackHome, text: str) -> None:
     stack.state.parent.mkdir(parents=True)
     stack.state.write_text(text)
     assert read_state_record(stack.state) is None
 
 
 @pytest.mark.parametrize("file", [None, "config: {nonsense", "config: {'muster:cluster': {name: other}}"])
-def test_a_cluster_is_known_without_a_readable_stack_file(stack: StackHome, file: str | None) -> None:
-    """Its first `up` failed before there were access files: without this it would be forgotten, and paid for."""
-    keep(stack, PROVIDER, RESOLVED)
+def test_a_cluster_is_found_without_a_readable_stack_file(stack: StackHome, file: str | None) -> None:
+    """If the first `up` failed before it wrote access files, only the state knows of a cluster that costs money."""
+    write_state(stack, PROVIDER, RESOLVED)
     if file is not None:
         stack.file.parent.mkdir()
         stack.file.write_text(file)
@@ -85,13 +85,13 @@ def test_a_cluster_is_known_without_a_readable_stack_file(stack: StackHome, file
     assert (target.name, deployment) == ("aws", Deployment("pair", "s", "eu-west-1", "111122223333"))
 
 
-def test_a_state_that_does_not_say_which_cluster_is_not_forgotten(stack: StackHome) -> None:
-    keep(stack, {"type": "pulumi:providers:aws", "inputs": {"region": "eu-west-1"}})
+def test_a_state_without_a_cluster_name_is_an_error(stack: StackHome) -> None:
+    write_state(stack, {"type": "pulumi:providers:aws", "inputs": {"region": "eu-west-1"}})
     with pytest.raises(Stop, match="nothing says which cluster it is"):
         search_deployment(stack)
 
 
-def test_nothing_is_concluded_in_another_account(aws: Moto) -> None:  # noqa: F811
+def test_access_to_another_account_is_an_error(aws: Moto) -> None:  # noqa: F811
     target = AwsTarget()
     target.check_access(Deployment("pair", "s", REGION))
     target.check_access(Deployment("pair", "s", REGION, ACCOUNT))
@@ -105,12 +105,12 @@ def test_nothing_is_concluded_in_another_account(aws: Moto) -> None:  # noqa: F8
         target.check_access(other)
 
 
-def test_teardown_with_credentials_of_another_account_forgets_nothing(
+def test_teardown_in_another_account_keeps_the_state(
     stack: StackHome,
     aws: Moto,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keep(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, KEPT)
+    write_state(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, STORAGE)
     monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
     with pytest.raises(ResourceError, match="but the credentials are for account"):
         teardown.teardown("s", yes=True, force=True)
@@ -118,13 +118,13 @@ def test_teardown_with_credentials_of_another_account_forgets_nothing(
     assert set(aws.count()) == {"GetCallerIdentity"}
 
 
-def test_machines_that_could_not_be_listed_may_have_jobs(
+def test_teardown_stops_if_the_job_queue_cannot_be_queried(
     stack: StackHome,
     aws: Moto,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tagged = {"type": KEPT["type"], "outputs": {"tagsAll": {"muster.cluster": "pair"}}}
-    keep(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, tagged)
+    tagged = {"type": STORAGE["type"], "outputs": {"tagsAll": {"muster.cluster": "pair"}}}
+    write_state(stack, {"type": PROVIDER["type"], "inputs": {"region": REGION}}, tagged)
     monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
     aws.fail("DescribeInstances", "UnauthorizedOperation", times=9)
     with pytest.raises(
@@ -133,16 +133,16 @@ def test_machines_that_could_not_be_listed_may_have_jobs(
         teardown.teardown("s", yes=True, force=False)
 
 
-def test_what_this_home_has_not_made_is_not_removed_by_its_name(
+def test_resources_of_another_home_are_not_removed_by_name(
     stack: StackHome,
     aws: Moto,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two people who use the same example have the same names, and may share an account."""
+    """Two users of the same example have the same names and may share an account."""
     stack.file.parent.mkdir()
     spec = "{name: pair, target: aws, aws: {region: %s}, groups: {gpu: {instance_type: g6.8xlarge, min: 0, max: 2}}}"
     stack.file.write_text(f"config: {{'muster:cluster': {spec % REGION}}}\n")
-    start(aws, "gpu-1", "compute", **{"muster.cluster": "pair"})
+    start_instance(aws, "gpu-1", "compute", **{"muster.cluster": "pair"})
     monkeypatch.setattr(teardown, "resolve_stack", lambda _name: stack)
     with pytest.raises(Stop, match=r"1 resources in us-east-1 carry the names .* nothing was removed") as stopped:
         teardown.teardown("s", yes=True, force=False)
@@ -151,13 +151,13 @@ def test_what_this_home_has_not_made_is_not_removed_by_its_name(
 
 
 @pytest.mark.parametrize(
-    ("region", "kind", "said"),
+    ("region", "kind", "notes"),
     [
         ("eu-west-1", "EFS filesystem", ["prices are those of us-east-1; eu-west-1 may cost up to a third more"]),
         ("eu-west-1", "instance", []),
         ("us-east-1", "EFS filesystem", []),
     ],
 )
-def test_a_price_of_another_region_is_said_to_be_one(region: str, kind: str, said: list[str]) -> None:
+def test_prices_of_another_region_have_a_note(region: str, kind: str, notes: list[str]) -> None:
     left = Leftovers([Leftover(kind, "x", usd_per_hour=1.0), Leftover("role", "y")])
-    assert list(teardown._price_notes(Deployment("pair", "s", region), left)) == said
+    assert list(teardown._price_notes(Deployment("pair", "s", region), left)) == notes

@@ -1,4 +1,4 @@
-"""The build plan of a cluster on AWS: sizes from the catalog, compute nodes as sets, names in updates."""
+"""The build plan on AWS: sizes from the catalog, compute nodes as sets, nodes affected by updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_controller_and_login_are_nodes_and_groups_are_sets() -> None:
     assert gpu.gpus.devices == tuple(f"/dev/nvidia{number}" for number in range(8))
 
 
-def test_an_autoscaled_group_has_its_maximum_of_which_the_minimum_stays() -> None:
+def test_an_autoscaled_group_has_max_nodes_of_which_min_are_static() -> None:
     built = plan(spec(groups={"gpu": {"instance_type": "p5.48xlarge", "min": 1, "max": 64}}))
     assert (built.sets[0].count, built.sets[0].static) == (64, 1)
     assert len(built.members) == 66
@@ -31,16 +31,16 @@ def test_a_group_without_gpus_has_none() -> None:
     assert plan(spec(groups=group(instance_type="m7i.48xlarge"))).sets[0].gpus.count == 0
 
 
-def test_without_a_login_node() -> None:
+def test_a_disabled_login_node_is_left_out() -> None:
     assert [node.name for node in plan(spec(login={"enabled": False})).nodes] == ["controller"]
 
 
-def test_writing_a_default_type_out_is_no_change() -> None:
+def test_writing_the_default_type_is_no_change() -> None:
     assert resolved(spec()).controller.instance_type == "m7i.xlarge"
     assert changes(spec(), spec(controller={"instance_type": "m7i.xlarge"}, login={"instance_type": "m7i.large"})) == []
 
 
-def test_fewer_nodes_and_another_type_concern_the_members_of_a_set() -> None:
+def test_removed_and_replaced_nodes_are_affected() -> None:
     assert affected(spec(groups=group(count=4)), spec(groups=group(count=2))) == ("gpu-3", "gpu-4")
     other = spec(groups=group(instance_type="p5en.48xlarge"))
     assert affected(spec(groups=group()), other) == ("gpu-1", "gpu-2")

@@ -1,4 +1,4 @@
-"""How machines are bought: the order of tries, and when a placement group helps or hurts."""
+"""Purchase options of a group: the order in which they are tried, and when a placement group is used."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from infra.targets.aws.plan.capacity import Option, options
 ZONES = ("us-east-1a", "us-east-1b")
 
 
-def of(capacity: dict[str, Any], **fields: Any) -> NodeGroup:
+def group_with(capacity: dict[str, Any], **fields: Any) -> NodeGroup:
     return NodeGroup.model_validate(
         {"instance_type": "p5.48xlarge", "count": 2, "fabric": "efa", "capacity": capacity, **fields}
     )
 
 
-def test_by_default_on_demand_in_each_zone_of_the_network() -> None:
-    assert options(of({}), ZONES) == (
+def test_the_default_is_on_demand_in_each_zone() -> None:
+    assert options(group_with({}), ZONES) == (
         Option("on-demand", "us-east-1a", None, True),
         Option("on-demand", "us-east-1b", None, True),
     )
 
 
-def test_every_zone_is_tried_before_the_next_way_of_buying() -> None:
-    group = of({"kind": "reservation", "reservation": "cr-0", "fallback": ["spot", "on-demand"], "zones": ["b", "a"]})
+def test_every_zone_is_tried_before_the_next_purchase_option() -> None:
+    group = group_with(
+        {"kind": "reservation", "reservation": "cr-0", "fallback": ["spot", "on-demand"], "zones": ["b", "a"]}
+    )
     assert [(o.purchase, o.zone, o.reservation) for o in options(group, ZONES)] == [
         ("reservation", "b", "cr-0"),
         ("reservation", "a", "cr-0"),
@@ -37,8 +39,8 @@ def test_every_zone_is_tried_before_the_next_way_of_buying() -> None:
     ]
 
 
-def test_what_is_named_twice_is_tried_once() -> None:
-    assert len(options(of({"fallback": ["on-demand"]}), ZONES[:1])) == 1
+def test_duplicate_options_are_tried_once() -> None:
+    assert len(options(group_with({"fallback": ["on-demand"]}), ZONES[:1])) == 1
 
 
 @pytest.mark.parametrize(
@@ -58,10 +60,10 @@ def test_what_is_named_twice_is_tried_once() -> None:
         ({"kind": "block", "reservation": "cr-0", "placement": "cluster"}, {}, False),
     ],
 )
-def test_placement(capacity: dict[str, Any], fields: dict[str, Any], placed: bool) -> None:
-    assert options(of(capacity, **fields), ZONES)[0].placement is placed
+def test_use_of_a_placement_group(capacity: dict[str, Any], fields: dict[str, Any], placed: bool) -> None:
+    assert options(group_with(capacity, **fields), ZONES)[0].placement is placed
 
 
-def test_a_fallback_from_a_reservation_is_placed_though_the_reservation_is_not() -> None:
-    group = of({"kind": "reservation", "reservation": "cr-0", "fallback": ["on-demand"]})
+def test_a_fallback_uses_a_placement_group_even_if_its_reservation_does_not() -> None:
+    group = group_with({"kind": "reservation", "reservation": "cr-0", "fallback": ["on-demand"]})
     assert [o.placement for o in options(group, ZONES[:1])] == [False, True]

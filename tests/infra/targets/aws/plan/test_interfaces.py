@@ -1,4 +1,4 @@
-"""The interface planner: each type as documented, and what must hold for all of them."""
+"""The interface planner: layouts as AWS documents them, and EC2's rules for all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.catalog.instances import InstanceType, all_types, instance
 from infra.targets.aws.plan.interfaces import Interface, NoEfa, addresses, interfaces
 
 GOLDEN = Path(__file__).parents[4] / "golden" / "interfaces"
-WITH_EFA = [found for found in all_types().values() if found.efa_interfaces]
+WITH_EFA = [type_ for type_ in all_types().values() if type_.efa_interfaces]
 
 
 def layout(name: str, *, ip_bandwidth: bool = False) -> list[tuple[int, int, str]]:
@@ -22,25 +22,25 @@ def layout(name: str, *, ip_bandwidth: bool = False) -> list[tuple[int, int, str
 @pytest.mark.parametrize(
     ("name", "cards"), [("p4d", 4), ("p4de", 4), ("p5", 32), ("p5e", 32), ("p5en", 16), ("p6-b200", 8)]
 )
-def test_many_cards_one_address(name: str, cards: int) -> None:
+def test_many_cards_have_one_address(name: str, cards: int) -> None:
     size = "24xlarge" if name.startswith("p4") else "48xlarge"
     further = [(card, 0, "efa-only") for card in range(1, cards)]
     assert layout(f"{name}.{size}") == [(0, 0, "interface"), (0, 1, "efa-only"), *further]
     assert addresses(instance(f"{name}.{size}"), "efa") == 1
 
 
-def test_the_first_card_of_p6_b300_carries_no_efa() -> None:
+def test_the_first_card_of_p6_b300_has_no_efa() -> None:
     assert layout("p6-b300.48xlarge") == [(0, 0, "interface"), *((card, 0, "efa-only") for card in range(1, 17))]
 
 
 @pytest.mark.parametrize("name", ["g5.8xlarge", "g6.48xlarge", "g6e.12xlarge", "g7e.8xlarge", "p5.4xlarge"])
-def test_one_card_one_interface(name: str) -> None:
+def test_one_card_has_one_interface(name: str) -> None:
     assert layout(name) == [(0, 0, "efa")]
 
 
 def test_p5_with_more_ip_bandwidth_has_eight_addresses() -> None:
-    found = layout("p5.48xlarge", ip_bandwidth=True)
-    assert [(card, device) for card, device, kind in found if kind == "interface"] == [
+    planned = layout("p5.48xlarge", ip_bandwidth=True)
+    assert [(card, device) for card, device, kind in planned if kind == "interface"] == [
         (0, 0),
         *((card, 1) for card in range(4, 32, 4)),
     ]
@@ -52,17 +52,17 @@ def test_without_efa_there_is_one_plain_interface(name: str) -> None:
     assert interfaces(instance(name), "tcp", ip_bandwidth=True) == (Interface(0, 0, "interface"),)
 
 
-def test_efa_on_a_type_without_it_is_refused() -> None:
+def test_efa_on_a_type_without_it_is_an_error() -> None:
     with pytest.raises(NoEfa, match=r"g6\.xlarge has no EFA"):
         interfaces(instance("g6.xlarge"), "efa")
 
 
-@pytest.mark.parametrize("found", WITH_EFA, ids=lambda found: found.name)
+@pytest.mark.parametrize("type_", WITH_EFA, ids=lambda type_: type_.name)
 @pytest.mark.parametrize("ip_bandwidth", [False, True], ids=["few-addresses", "ip-bandwidth"])
-def test_what_ec2_demands_of_every_layout(found: InstanceType, ip_bandwidth: bool) -> None:
-    planned = interfaces(found, "efa", ip_bandwidth=ip_bandwidth)
+def test_every_layout_follows_the_rules_of_ec2(type_: InstanceType, ip_bandwidth: bool) -> None:
+    planned = interfaces(type_, "efa", ip_bandwidth=ip_bandwidth)
     places = [(i.card, i.device) for i in planned]
-    cards = {card.index: card for card in found.network_cards}
+    cards = {card.index: card for card in type_.network_cards}
     assert len(places) == len(set(places))
     assert places.count((0, 0)) == 1
     assert places[0] == (0, 0)
@@ -71,11 +71,11 @@ def test_what_ec2_demands_of_every_layout(found: InstanceType, ip_bandwidth: boo
         assert count <= cards[card].interfaces
         assert sorted(device for c, device in places if c == card) == list(range(count))
     efa = [i.card for i in planned if i.kind != "interface"]
-    assert len(efa) == len(set(efa)) == found.efa_interfaces
+    assert len(efa) == len(set(efa)) == type_.efa_interfaces
     assert all(cards[card].efa for card in efa)
 
 
-@pytest.mark.parametrize("found", WITH_EFA, ids=lambda found: found.name)
-def test_every_type_with_efa_has_a_golden_copy(found: InstanceType) -> None:
-    golden = json.loads((GOLDEN / f"{found.name}.json").read_text())
-    assert [(i["card"], i["device"], i["kind"]) for i in golden["efa"]] == layout(found.name)
+@pytest.mark.parametrize("type_", WITH_EFA, ids=lambda type_: type_.name)
+def test_every_type_with_efa_has_a_golden_copy(type_: InstanceType) -> None:
+    golden = json.loads((GOLDEN / f"{type_.name}.json").read_text())
+    assert [(i["card"], i["device"], i["kind"]) for i in golden["efa"]] == layout(type_.name)

@@ -16,7 +16,7 @@ from tests.infra.targets.aws.preflight.conftest import CannedAws
 from tests.infra.targets.aws.preflight.issue_text import format_issues
 from tests.infra.targets.aws.preflight.test_command import muster, stacks
 from tests.infra.targets.aws.specs import spec
-from tests.infra.targets.aws.test_state import PROVIDER, RESOLVED, keep
+from tests.infra.targets.aws.test_state import PROVIDER, RESOLVED, write_state
 from tests.moto_server import ACCOUNT, Moto
 
 __all__ = ["stacks"]
@@ -64,7 +64,7 @@ def test_the_same_account_is_fine(canned_aws: CannedAws, existing_account: str |
 
 @pytest.mark.parametrize("options", [[], ["--no-preflight"]])
 def test_up_starts_nothing_in_another_account(stacks: Path, aws: Moto, options: list[str]) -> None:
-    keep(Home.of({"MUSTER_HOME": str(stacks / "home")}).stack("pair"), PROVIDER, RESOLVED)
+    write_state(Home.of({"MUSTER_HOME": str(stacks / "home")}).stack("pair"), PROVIDER, RESOLVED)
     done = muster(stacks, "up", "--stack", "pair", *options, **aws.environment())
     assert done.returncode == BAD_INPUT
     assert f"account 111122223333; the credentials are for {ACCOUNT}" in done.stderr

@@ -1,4 +1,4 @@
-"""What a change may do to a running cluster on AWS: files are never lost by it, and the queue outlives its machine."""
+"""Updates of a running cluster on AWS: no change loses files, and the queue survives a new controller."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ def lustre(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "has", "wanted"),
+    ("before", "after", "old_gb", "new_gb"),
     [
         ({"size_gb": 4800}, {"size_gb": 2400}, 4800, 2400),
         ({"size_gb": 4800}, {}, 4800, 1200),
-        # Faster with EFA, the smallest that is sold is smaller.
+        # The minimum size is smaller at a higher throughput.
         ({"efa": True}, {"efa": True, "throughput": 1000}, 19200, 4800),
     ],
 )
-def test_a_filesystem_never_shrinks_not_even_by_force(
-    before: dict[str, Any], after: dict[str, Any], has: int, wanted: int
+def test_a_filesystem_never_shrinks_even_with_force(
+    before: dict[str, Any], after: dict[str, Any], old_gb: int, new_gb: int
 ) -> None:
     (issue,) = violations(spec(**lustre(**before)), spec(**lustre(**after)), idle, force=True)
     assert (issue.code, issue.where) == ("storage_shrunk", "storage.shared.size_gb")
-    assert issue.message == f"{wanted} is less than the {has} GB that the filesystem has; it can only grow"
-    assert issue.fix == f"write `size_gb: {has}` or more, or `make teardown` and then `make up`"
+    assert issue.message == f"{new_gb} is less than the {old_gb} GB that the filesystem has; it can only grow"
+    assert issue.fix == f"write `size_gb: {old_gb}` or more, or `make teardown` and then `make up`"
 
 
 @pytest.mark.parametrize("after", [{"size_gb": 2400}, {"size_gb": 1200}, {"throughput": 500}])
-def test_a_filesystem_grows_while_jobs_run(after: dict[str, Any]) -> None:
+def test_a_filesystem_may_grow_while_jobs_run(after: dict[str, Any]) -> None:
     assert violations(spec(**lustre()), spec(**lustre(**after)), running(gpu_1=["7"])) == []
 
 
-def test_another_controller_type_costs_neither_queue_nor_jobs() -> None:
+def test_another_controller_type_affects_no_jobs() -> None:
     new = spec(controller={"instance_type": "m7i.2xlarge"}, login={"instance_type": "m7i.xlarge"})
     assert affected(spec(), new) == ()
     assert violations(spec(), new, running(gpu_1=["7"])) == []
 
 
 @pytest.mark.parametrize(("field", "nodes"), [("ami", ("gpu-1", "gpu-2")), ("plain_ami", ("cpu-1",))])
-def test_another_image_concerns_the_nodes_that_start_from_it(field: str, nodes: tuple[str, ...]) -> None:
+def test_another_image_affects_the_nodes_that_use_it(field: str, nodes: tuple[str, ...]) -> None:
     old = spec(groups=TWO_KINDS)
     new = spec(groups=TWO_KINDS, aws={"region": "us-east-1", field: OWN})
     assert affected(old, new) == nodes

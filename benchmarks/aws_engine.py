@@ -27,7 +27,7 @@ from tests import moto_patches  # noqa: E402
 from tests.infra.targets.aws.with_engine import moto_gaps  # noqa: E402
 from tests.infra.targets.aws.with_engine.cloud import Cloud, on_moto  # noqa: E402
 from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack, example  # noqa: E402
-from tests.infra.targets.aws.with_engine.guests import booting  # noqa: E402
+from tests.infra.targets.aws.with_engine.simulated_boot import simulate_boot  # noqa: E402
 from tests.moto_server import Moto, listening  # noqa: E402
 
 NODES = (64, 256, 512)
@@ -55,7 +55,7 @@ def measure() -> list[Figure]:
     moto_patches.apply()
     moto_gaps.apply()
     server = Moto()
-    with listening(server) as server.url, tempfile.TemporaryDirectory() as home, booting():
+    with listening(server) as server.url, tempfile.TemporaryDirectory() as home, simulate_boot():
         os.environ |= server.environment()
         cloud = on_moto(server)
         return [*life_figures(Path(home), cloud), *preview_figures(Path(home), cloud)]

@@ -1,1 +1,1 @@
-"""The real Pulumi engine on AWS as moto has it: a plugin of our own on boto3, and what whole life cycles leave."""
+"""Whole life cycles with the real Pulumi engine and a test plugin, against moto or a real account."""

@@ -1,6 +1,6 @@
-"""`make test-aws`: the life of a cluster in a real account, or what is missing for it; words go to pytest.
+"""`make test-aws`: test the life of a cluster in a real account; arguments go to pytest.
 
-MUSTER_TEST_AWS=123456789012 python -m tests.infra.targets.aws.with_engine
+Usage: `MUSTER_TEST_AWS=123456789012 python -m tests.infra.targets.aws.with_engine [PYTEST OPTIONS]`.
 """
 
 from __future__ import annotations
@@ -13,52 +13,63 @@ from pathlib import Path
 from infra.home import Home
 from tests.infra.targets.aws.with_engine.cloud import REPO, in_account
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, example
-from tests.infra.targets.aws.with_engine.needs import ACCOUNT, CLUSTER, HOME, REGION, STACK, missing, price
+from tests.infra.targets.aws.with_engine.requirements import (
+    ACCOUNT,
+    CLUSTER,
+    HOME,
+    REGION,
+    STACK,
+    describe_price,
+    list_missing,
+)
 
 TESTS = "tests/infra/targets/aws/with_engine/test_pair.py"
-# They count moto's calls, know how quick it is, and start a GPU node that an account may have no quota for.
-ON_MOTO_ALONE = (
-    "test_api_calls_do_not_grow_unnoticed",
-    "test_engine_time_does_not_grow_unnoticed",
-    "test_a_node_that_slurm_launches",
+# These depend on moto's calls and speed, or start a GPU node, for which the account may have no quota.
+MOTO_ONLY = (
+    "test_number_of_api_calls_is_within_its_limit",
+    "test_engine_time_is_within_its_limit",
+    "test_slurm_launches_a_node",
 )
-LONGEST_S = 3600
+TEST_TIMEOUT_S = 3600
 
 
-def main(words: list[str]) -> int:
-    lacking = missing()
-    if lacking:
-        print("test-aws lacks\n" + "\n".join(f"  {line}" for line in lacking), file=sys.stderr)
+def main(pytest_options: list[str]) -> int:
+    """Check the requirements, run the tests, and remove the cluster."""
+    problems = list_missing()
+    if problems:
+        lines = ("test-aws cannot start; missing:", *(f"  {line}" for line in problems))
+        print("\n".join(lines), file=sys.stderr)
         return 1
     home = Home.of(os.environ).root / "test-aws"
     stack = example(STACK, home, in_account(os.environ[ACCOUNT], REGION, os.environ), name=CLUSTER)
     print(
-        f"test-aws: cluster {CLUSTER} in account {os.environ[ACCOUNT]}, {REGION}; {price()}; state in {home}",
+        f"test-aws: cluster {CLUSTER} in account {os.environ[ACCOUNT]}, {REGION}; {describe_price()}; state in {home}",
         flush=True,
     )
-    if not removed(stack):
+    if not remove(stack):
         return 1
     try:
-        code = run(home, words)
+        code = run_tests(home, pytest_options)
     finally:
-        # Also where the tests were stopped; a run that was killed is removed by the next one.
-        gone = removed(stack)
-    return code or int(not gone)
+        # Clean up even if the tests were interrupted; the next run cleans up after one that was killed.
+        is_removed = remove(stack)
+    return code or int(not is_removed)
 
 
-def run(home: Path, words: list[str]) -> int:
-    left_out = [f"--deselect={TESTS}::{name}" for name in ON_MOTO_ALONE]
-    line = [sys.executable, "-m", "pytest", TESTS, "-v", "-x", f"--timeout={LONGEST_S}", *left_out, *words]
-    return subprocess.run(line, cwd=REPO, env={**os.environ, HOME: str(home)}, check=False).returncode
+def run_tests(home: Path, pytest_options: list[str]) -> int:
+    deselected = [f"--deselect={TESTS}::{name}" for name in MOTO_ONLY]
+    options = ["-v", "-x", f"--timeout={TEST_TIMEOUT_S}", *deselected, *pytest_options]
+    command = [sys.executable, "-m", "pytest", TESTS, *options]
+    return subprocess.run(command, cwd=REPO, env={**os.environ, HOME: str(home)}, check=False).returncode
 
 
-def removed(stack: CloudStack) -> bool:
-    """Nothing to do where the tests have done it."""
+def remove(stack: CloudStack) -> bool:
+    """Tear the cluster down, unless the tests have done so, and return whether it is gone."""
     env = stack.environment()
     if not Home.of(env).stack(stack.name).state.exists():
         return True
-    line = [sys.executable, "-m", "muster.cli", "teardown", "--stack", stack.name, "--yes", "--force"]
-    return subprocess.run(line, cwd=REPO, env=env, check=False).returncode == 0
+    command = [sys.executable, "-m", "muster.cli", "teardown", "--stack", stack.name, "--yes", "--force"]
+    return subprocess.run(command, cwd=REPO, env=env, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where a stack under test is made: on moto with the plugin of these tests, or in an account with the real plugin."""
+"""The cloud of a stack under test: moto with the test plugin, or a real account with the real plugin."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from tests.moto_server import ACCOUNT, REGION, Call, Moto
 
 REPO = Path(__file__).resolve().parents[5]
 PLUGIN = Path(__file__).parent / "plugin"
-# Machines of AWS take their time; those of moto have none.
-_REAL_S, _MOTO_S = 3600, 300
+# Real instances take minutes to start; moto's start at once.
+_REAL_TIMEOUT_S, _MOTO_TIMEOUT_S = 3600, 300
 
 
 @dataclass(frozen=True)
 class Cloud:
+    """Where a stack under test is created, and how to reach it."""
+
     account: str
     region: str
     client: Callable[[str], Any]
-    """For the tests themselves: a client of this service."""
+    """Returns a client of a service, for the tests themselves."""
     variables: Mapping[str, str]
-    """What AWS's libraries read: credentials, and an endpoint where there is one."""
-    longest_s: int
-    """That one command may take."""
+    """Environment variables of the AWS libraries: credentials, and the endpoint if there is one."""
+    timeout_s: int
+    """Timeout of one command."""
     tools: tuple[Path, ...] = ()
-    """In front of PATH."""
+    """Folders to put in front of PATH."""
     cache: Path | None = None
-    """MUSTER_CACHE; None: each stack has its own."""
+    """MUSTER_CACHE; if None, each stack has its own."""
     furnish: Callable[[ClusterSpec, Path], None] = lambda *_: None
-    """Puts what AWS has everywhere, and a stack needs, into the account and the cache."""
+    """Adds what a stack needs and every real account has, to the account and the cache."""
     calls: list[Call] = field(default_factory=list)
-    """Every API call, where somebody counts."""
+    """Every API call, if calls are recorded."""
 
 
 def on_moto(server: Moto) -> Cloud:
@@ -49,7 +51,7 @@ def on_moto(server: Moto) -> Cloud:
         REGION,
         server.client,
         server.environment(),
-        _MOTO_S,
+        _MOTO_TIMEOUT_S,
         tools=(PLUGIN,),
         furnish=_furnish,
         calls=server.calls,
@@ -62,13 +64,13 @@ def in_account(account: str, region: str, env: Mapping[str, str]) -> Cloud:
         region,
         lambda service: boto3.client(service, region_name=region),  # type: ignore[call-overload]
         {name: value for name, value in env.items() if name.startswith("AWS_")},
-        _REAL_S,
+        _REAL_TIMEOUT_S,
         cache=Home.of(env).cache,
     )
 
 
 def _furnish(spec: ClusterSpec, cache: Path) -> None:
-    """Images, and the real tools; wheels, which come from a package index, are none: no machine here unpacks them."""
+    """Publish the images and link the real tools; the folder of wheels stays empty because no machine here boots."""
     for path in images.parameters(spec).values():
         publish_image(path)
     wheels.wheels_folder(REPO, cache).mkdir(parents=True)

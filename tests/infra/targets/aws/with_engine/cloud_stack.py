@@ -1,4 +1,4 @@
-"""A stack on AWS under test: our own commands and the real engine, in a home of its own, on whichever cloud."""
+"""A stack under test on moto or AWS: muster's commands and the real engine, in its own home."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from infra.home import Home
 from infra.targets.registry import load_spec as load
 from tests.infra.targets.aws.with_engine.cloud import REPO, Cloud
 
-# Of the g6 pair: so many API calls at most; who needs more has to say so here.
+# Limits for the g6 pair, by step. Raise them here if more API calls are needed.
 CALLS_AT_MOST = {"up": 160, "refresh": 100, "change": 225, "teardown": 220}
-# On moto, about ten times what a quiet machine takes: what waits or retries without end is far beyond.
+# About ten times what an idle machine takes with moto; endless waits or retries take far longer.
 SECONDS_AT_MOST = {"up": 140.0, "refresh": 100.0, "change": 160.0, "teardown": 100.0}
 
 
 def example(name: str, home: Path, cloud: Cloud, /, **changes: Any) -> CloudStack:
-    """One of the stacks in the repository, with changes to its spec."""
-    return CloudStack(name, home, written(name) | changes, cloud)
+    """Return one of the repository's stacks, with changes to its spec."""
+    return CloudStack(name, home, read_example(name) | changes, cloud)
 
 
-def written(name: str) -> dict[str, Any]:
-    """The spec as the repository has it."""
+def read_example(name: str) -> dict[str, Any]:
+    """Return the spec of one of the repository's stacks."""
     spec: dict[str, Any] = yaml.safe_load((REPO / "stacks" / f"Pulumi.{name}.yaml").read_text())["config"][
         "muster:cluster"
     ]
@@ -43,14 +43,14 @@ def written(name: str) -> dict[str, Any]:
 
 @dataclass
 class CloudStack:
-    """`spec` may be changed between two commands."""
+    """A stack under test; `spec` may be changed between two commands."""
 
     name: str
     home: Path
     spec: dict[str, Any]
     cloud: Cloud
     calls: dict[str, int] = field(default_factory=dict)
-    """How many API calls each step took, by the name that `counted` got."""
+    """Number of API calls of each step, by the name given to `counted`."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class CloudStack:
         return self.cloud.cache or self.home / "cache"
 
     def preview(self) -> str:
-        """Of a stack that may not exist yet."""
+        """Preview a stack that may not exist yet."""
         home = Home.of(self.environment())
         prepare(home)
         project.write(home.stack(self.name))
@@ -73,23 +73,24 @@ class CloudStack:
         return self.muster("up", *options)
 
     def unchanged(self) -> str:
-        """Once more, failing where anything would change."""
+        """Run up again, failing if anything would change."""
         return self.pulumi("up", "--yes", "--skip-preview", "--refresh", "--expect-no-changes")
 
     def teardown(self) -> str:
         return self.muster("teardown", "--yes")
 
-    def muster(self, command: str, *options: str, check: bool = True) -> str:
-        line = [sys.executable, "-m", "muster.cli", command, "--stack", self.name, *options]
-        return self._run(line, check=check)
+    def muster(self, subcommand: str, *options: str, check: bool = True) -> str:
+        command = [sys.executable, "-m", "muster.cli", subcommand, "--stack", self.name, *options]
+        return self._run(command, check=check)
 
     def pulumi(self, *arguments: str, check: bool = True) -> str:
-        """The engine itself, in the project that the commands use."""
-        line = ["pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
-        return self._run(line, check=check, cwd=self.home / self.name)
+        """Run the engine itself in the project that the commands use."""
+        command = ["pulumi", *arguments, "--stack", self.name, "--non-interactive", "--color", "never"]
+        return self._run(command, check=check, cwd=self.home / self.name)
 
     @contextmanager
     def counted(self, what: str) -> Iterator[Counter[str]]:
+        """Record the API calls and seconds of a step under a name."""
         before, began = len(self.cloud.calls), time.monotonic()
         counter: Counter[str] = Counter()
         yield counter
@@ -107,34 +108,36 @@ class CloudStack:
         stacks = self.home / "stacks"
         stacks.mkdir(parents=True, exist_ok=True)
         (stacks / f"Pulumi.{self.name}.yaml").write_text(yaml.safe_dump({"config": {"muster:cluster": self.spec}}))
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         paths = [str(Home.of(os.environ).tools), *map(str, self.cloud.tools), os.environ["PATH"]]
-        own = {
+        folders = {
             "MUSTER_HOME": str(self.home),
             "MUSTER_STACKS": str(stacks),
             "MUSTER_CACHE": str(self.cache),
             "PATH": os.pathsep.join(paths),
             "COLUMNS": "140",
         }
-        return ours | own | dict(self.cloud.variables)
+        return inherited | folders | dict(self.cloud.variables)
 
-    def _run(self, line: list[str], *, check: bool, cwd: Path = REPO) -> str:
+    def _run(self, command: list[str], *, check: bool, cwd: Path = REPO) -> str:
         env = self.environment()
-        if line[0] == "pulumi":
+        if command[0] == "pulumi":
             env = environment(env, Home.of(env))
         done = subprocess.run(
-            line,
+            command,
             env=env,
             cwd=cwd,
             text=True,
             capture_output=True,
-            timeout=self.cloud.longest_s,
+            timeout=self.cloud.timeout_s,
             stdin=subprocess.DEVNULL,
         )
-        said = f"{done.stdout}\n{done.stderr}"
-        assert (done.returncode == 0) == check, f"{' '.join(line)} exited {done.returncode}\n{said}\n{self._log(line)}"
-        return said
+        output = f"{done.stdout}\n{done.stderr}"
+        assert (done.returncode == 0) == check, (
+            f"{' '.join(command)} exited {done.returncode}\n{output}\n{self._log(command)}"
+        )
+        return output
 
-    def _log(self, line: list[str]) -> str:
-        log = self.home / self.name / f"{'destroy' if 'teardown' in line else 'up'}.log"
+    def _log(self, command: list[str]) -> str:
+        log = self.home / self.name / f"{'destroy' if 'teardown' in command else 'up'}.log"
         return log.read_text()[-6000:] if log.exists() else ""

@@ -1,4 +1,4 @@
-"""Stacks on AWS as moto has it, one account for all, empty at the beginning of each module; or in a real account."""
+"""Stacks on moto, whose account is empty at the start of each module, or in a real account."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from tests.infra.targets.aws.with_engine import moto_gaps
 from tests.infra.targets.aws.with_engine.cloud import Cloud, in_account, on_moto
 from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, example
-from tests.infra.targets.aws.with_engine.guests import booting
-from tests.infra.targets.aws.with_engine.needs import ACCOUNT, HOME, REGION
+from tests.infra.targets.aws.with_engine.requirements import ACCOUNT, HOME, REGION
+from tests.infra.targets.aws.with_engine.simulated_boot import simulate_boot
 from tests.moto_server import Moto, moto
 
 __all__ = ["moto"]
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
-    """Pulumi ends its plugins with SIGINT; children of a shell's background job would ignore it for seconds."""
+    """Reset the SIGINT handler: Pulumi stops plugins with it, but background jobs of a shell ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -38,7 +38,7 @@ def _interruptible() -> None:
 def account(moto: Moto) -> Iterator[Moto]:
     moto_gaps.apply()
     moto.reset()
-    with pytest.MonkeyPatch.context() as patch, booting():
+    with pytest.MonkeyPatch.context() as patch, simulate_boot():
         for name, value in moto.environment().items():
             patch.setenv(name, value)
         yield moto
@@ -46,14 +46,14 @@ def account(moto: Moto) -> Iterator[Moto]:
 
 @pytest.fixture(scope="module")
 def cloud(request: pytest.FixtureRequest) -> Cloud:
-    """moto, unless `make test-aws` says otherwise."""
+    """Return moto, or the real account in `make test-aws`."""
     if os.environ.get(HOME):
         return in_account(os.environ[ACCOUNT], REGION, os.environ)
     return on_moto(request.getfixturevalue("account"))
 
 
 @pytest.fixture(scope="module")
-def make(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> MakeStack:
+def make_stack(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> MakeStack:
     def stack(name: str, /, **changes: Any) -> CloudStack:
         home = Path(os.environ[HOME]) if os.environ.get(HOME) else tmp_path_factory.mktemp(name)
         return example(name, home, cloud, **changes)

@@ -1,4 +1,4 @@
-"""The controller as EC2 has it: its machine, and what must outlive that."""
+"""The controller in EC2: its instance, and the resources that must outlive the instance."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack
 
 @dataclass(frozen=True)
 class Controller:
+    """The controller's instance, with its address, network interface and state volume."""
+
     id: str
     address: str
     interface: str
     state: str
-    """The volume with queue and accounts."""
+    """Id of the volume with the job queue and accounting."""
 
 
-def controller(stack: CloudStack) -> Controller:
-    wanted = {
+def find_controller(stack: CloudStack) -> Controller:
+    criteria = {
         "tag:muster.cluster": [stack.spec["name"]],
         "tag:muster.role": ["controller"],
         "instance-state-name": ["pending", "running"],
     }
-    filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
-    found = stack.cloud.client("ec2").describe_instances(Filters=filters)["Reservations"]
-    (machine,) = [one for reservation in found for one in reservation["Instances"]]
-    volumes = {one["DeviceName"]: one["Ebs"]["VolumeId"] for one in machine["BlockDeviceMappings"]}
+    filters = [{"Name": name, "Values": values} for name, values in criteria.items()]
+    reservations = stack.cloud.client("ec2").describe_instances(Filters=filters)["Reservations"]
+    (machine,) = [instance for reservation in reservations for instance in reservation["Instances"]]
+    volumes = {disk["DeviceName"]: disk["Ebs"]["VolumeId"] for disk in machine["BlockDeviceMappings"]}
     (interface,) = machine["NetworkInterfaces"]
     return Controller(
         machine["InstanceId"], machine["PrivateIpAddress"], interface["NetworkInterfaceId"], volumes["/dev/sdf"]
     )
 
 
-def end(stack: CloudStack, machine: Controller) -> None:
+def terminate(stack: CloudStack, machine: Controller) -> None:
     ec2 = stack.cloud.client("ec2")
     ec2.terminate_instances(InstanceIds=[machine.id])
     ec2.get_waiter("instance_terminated").wait(InstanceIds=[machine.id])

@@ -1,4 +1,4 @@
-"""What a cluster asks of AWS and moto lacks; kept as sent, handed back in AWS's shape, nothing more."""
+"""Operations that a cluster needs and moto lacks: they store what was sent and return it in AWS's format."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from moto.ssm.models import Parameter, ssm_backends
 
 from tests.moto_server import ACCOUNT, REGION
 
-Kept = dict[str, dict[str, Any]]
+Records = dict[str, dict[str, Any]]
 
 
 def apply() -> None:
+    """Add the missing operations to moto and correct others."""
     for response, functions in (
         (FSxResponse, (update_file_system, create_association, describe_associations, delete_association)),
         (BudgetsResponse, (create_budget_action, describe_budget_action, delete_budget_action, update_budget)),
@@ -42,41 +43,45 @@ def apply() -> None:
         NatGatewayBackend.delete_nat_gateway = _end_nat  # type: ignore[method-assign]
 
 
-_bare = fsx.FileSystem.to_dict
+_describe_file_system = fsx.FileSystem.to_dict
 _make_version = launch_templates.LaunchTemplateVersion.__init__
 _add_disk, _attach = Instance.add_block_device, Instance.attach_eni
 _end = NatGatewayBackend.delete_nat_gateway
 
 
 def _file_system(self: fsx.FileSystem) -> dict[str, Any]:
-    """moto tells neither the state nor what follows from the subnet."""
-    told = _bare(self)
-    told["Lifecycle"] = "AVAILABLE"
-    told["CreationTime"] = self.__dict__.setdefault("muster_created", time.time())
+    """Add the lifecycle state, and what follows from the subnet."""
+    described = _describe_file_system(self)
+    described["Lifecycle"] = "AVAILABLE"
+    described["CreationTime"] = self.__dict__.setdefault("muster_created", time.time())
     subnets = ec2_backends[self.backend.account_id][self.backend.region_name].subnets
-    homes = [zone[one].vpc_id for one in self.subnet_ids or () for zone in subnets.values() if one in zone]
-    told["VpcId"] = homes[0] if homes else ""
-    told.pop("SecurityGroupIds", None)
-    lustre = dict(told.get("LustreConfiguration") or {})
-    told["LustreConfiguration"] = {"MountName": self.file_system_id[3:11], **lustre}
-    return told
+    vpcs = [zone[subnet].vpc_id for subnet in self.subnet_ids or () for zone in subnets.values() if subnet in zone]
+    described["VpcId"] = vpcs[0] if vpcs else ""
+    described.pop("SecurityGroupIds", None)
+    lustre = dict(described.get("LustreConfiguration") or {})
+    described["LustreConfiguration"] = {"MountName": self.file_system_id[3:11], **lustre}
+    return described
 
 
 def _permission(self: FakeBucket, action: str, resource: str) -> Any:
-    """moto reads no conditions: what is refused without TLS would be refused always."""
+    """Ignore statements with conditions: moto does not evaluate them and would always deny access without TLS."""
     policy = json.loads(self.policy.decode()) if self.policy else {"Statement": []}
-    always = [one for one in policy["Statement"] if "Condition" not in one]
-    return IAMPolicy(json.dumps({**policy, "Statement": always})).is_action_permitted(action, resource)
+    unconditional = [statement for statement in policy["Statement"] if "Condition" not in statement]
+    return IAMPolicy(json.dumps({**policy, "Statement": unconditional})).is_action_permitted(action, resource)
 
 
 def _version(self: Any, template: Any, number: int, data: dict[str, Any], description: str) -> None:
-    """The tags of the template itself are not those of what is launched from it."""
-    kept = [one for one in data.get("TagSpecifications", []) if one.get("ResourceType") != "launch-template"]
-    _make_version(self, template, number, {**data, "TagSpecifications": kept}, description)
+    """Remove the tags of the template itself: they do not apply to what is launched from it."""
+    launch_tags = [
+        specification
+        for specification in data.get("TagSpecifications", [])
+        if specification.get("ResourceType") != "launch-template"
+    ]
+    _make_version(self, template, number, {**data, "TagSpecifications": launch_tags}, description)
 
 
 def _disk(self: Instance, size: int, device_path: str, *args: Any, **kwargs: Any) -> None:
-    """The disk that a template describes stands for the one of the image, and not beside it."""
+    """Let a disk of the template replace the disk of the image, instead of adding a second one."""
     if device_path in self.block_device_mapping:
         default = self.block_device_mapping[device_path].volume_id
         self.ec2_backend.detach_volume(default, self.id, device_path)
@@ -85,13 +90,13 @@ def _disk(self: Instance, size: int, device_path: str, *args: Any, **kwargs: Any
 
 
 def _interface(self: Instance, eni: Any, device_index: int) -> str:
-    """moto knows one network card: the first interfaces of several would take each other's place."""
-    taken = device_index in self.nics
-    return _attach(self, eni, max(self.nics) + 1 if taken else device_index)
+    """Use the next free index: moto has one network card, so first interfaces of several cards would collide."""
+    is_taken = device_index in self.nics
+    return _attach(self, eni, max(self.nics) + 1 if is_taken else device_index)
 
 
 def _end_nat(self: NatGatewayBackend, nat_gateway_id: str) -> NatGateway:
-    """Its interface goes with it, and lets go of the address."""
+    """Delete the gateway's interface too, and release its address."""
     gone = _end(self, nat_gateway_id)
     backend = gone.ec2_backend
     for address in backend.describe_addresses():
@@ -102,9 +107,9 @@ def _end_nat(self: NatGatewayBackend, nat_gateway_id: str) -> NatGateway:
 
 
 def publish_image(path: str) -> None:
-    """Under the parameter where AWS tells its newest image; the API takes no names that begin with `aws`."""
+    """Publish an image under a parameter of AWS; the API accepts no names that begin with `aws`."""
     image = next(iter(ec2_backends[ACCOUNT][REGION].amis))
-    told = Parameter(
+    parameter = Parameter(
         account_id=ACCOUNT,
         name=path,
         value=image,
@@ -116,7 +121,7 @@ def publish_image(path: str) -> None:
         version=1,
         data_type="aws:ec2:image",
     )
-    ssm_backends[ACCOUNT][REGION]._parameters[path].append(told)
+    ssm_backends[ACCOUNT][REGION]._parameters[path].append(parameter)
 
 
 def update_file_system(self: FSxResponse) -> str:
@@ -139,8 +144,8 @@ def create_association(self: FSxResponse) -> str:
 
 
 def describe_associations(self: FSxResponse) -> str:
-    wanted = json.loads(self.body).get("AssociationIds") or list(_associations(self))
-    return json.dumps({"Associations": [_association(self, one) for one in wanted]})
+    ids = json.loads(self.body).get("AssociationIds") or list(_associations(self))
+    return json.dumps({"Associations": [_association(self, id_) for id_ in ids]})
 
 
 def delete_association(self: FSxResponse) -> str:
@@ -176,9 +181,9 @@ def update_budget(self: BudgetsResponse) -> str:
     return "{}"
 
 
-def _associations(response: FSxResponse) -> Kept:
-    kept: Kept = response.fsx_backend.__dict__.setdefault("muster_associations", {})
-    return kept
+def _associations(response: FSxResponse) -> Records:
+    stored: Records = response.fsx_backend.__dict__.setdefault("muster_associations", {})
+    return stored
 
 
 def _association(response: FSxResponse, id_: str) -> dict[str, Any]:
@@ -187,9 +192,9 @@ def _association(response: FSxResponse, id_: str) -> dict[str, Any]:
     return _associations(response)[id_]
 
 
-def _actions(response: BudgetsResponse) -> Kept:
-    kept: Kept = response.backend.__dict__.setdefault("muster_actions", {})
-    return kept
+def _actions(response: BudgetsResponse) -> Records:
+    stored: Records = response.backend.__dict__.setdefault("muster_actions", {})
+    return stored
 
 
 def _action(response: BudgetsResponse, id_: str) -> dict[str, Any]:

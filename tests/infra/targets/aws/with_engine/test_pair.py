@@ -1,6 +1,7 @@
-"""The g6 pair through its whole life: what a person sees, what AWS has, how often it was asked, what is left.
+"""The whole life of the g6 pair: output of the commands, resources in AWS, number of API calls, leftovers.
 
-On moto with the plugin of these tests; with `make test-aws` the same in a real account with the real plugin."""
+It runs on moto with the test plugin, and with `make test-aws` in a real account with the real plugin.
+"""
 
 from __future__ import annotations
 
@@ -16,129 +17,135 @@ from infra.targets.aws.launcher.launch import launch
 from infra.targets.aws.leftovers import search
 from infra.targets.aws.node import parameters
 from infra.targets.target import Leftovers
+from tests.infra.targets.aws.with_engine.account_resources import list_resources
 from tests.infra.targets.aws.with_engine.cloud_stack import CALLS_AT_MOST, SECONDS_AT_MOST, CloudStack
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
-from tests.infra.targets.aws.with_engine.controller import controller, end
-from tests.infra.targets.aws.with_engine.everything import everything
-from tests.infra.targets.aws.with_engine.needs import CLUSTER, STACK
+from tests.infra.targets.aws.with_engine.controller import find_controller, terminate
+from tests.infra.targets.aws.with_engine.requirements import CLUSTER, STACK
 
 
 @pytest.fixture(scope="module")
-def pair(make: MakeStack) -> CloudStack:
-    return make(STACK, name=CLUSTER)
+def pair(make_stack: MakeStack) -> CloudStack:
+    return make_stack(STACK, name=CLUSTER)
 
 
 @pytest.fixture(scope="module")
-def empty(pair: CloudStack) -> set[str]:
-    """The account before."""
-    return everything(pair.cloud)
+def before_up(pair: CloudStack) -> set[str]:
+    """Return the resources of the account before `up`."""
+    return list_resources(pair.cloud)
 
 
-def test_preview_makes_nothing(pair: CloudStack, empty: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does the program judge a budget again that was judged by today's prices."""
+def test_preview_creates_nothing(pair: CloudStack, before_up: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that was already checked at live prices is not checked again by the program."""
     budget = pair.spec["budget"]
     monkeypatch.setenv(BUDGET_JUDGED, "1")
     pair.spec["budget"] = {"usd_per_hour": 0.01}
-    said = pair.preview()
+    output = pair.preview()
     pair.spec["budget"] = budget
-    assert "aws:ec2:Instance" in said
-    assert everything(pair.cloud) == empty
+    assert "aws:ec2:Instance" in output
+    assert list_resources(pair.cloud) == before_up
 
 
-def test_up(pair: CloudStack, empty: set[str]) -> None:
+def test_up(pair: CloudStack, before_up: set[str]) -> None:
     with pair.counted("up"):
-        said = pair.up()
-    assert "ready: controller, up to 2 autoscaled nodes in " in said
-    assert {one.split()[0] for one in everything(pair.cloud) - empty} >= {"Instances", "Vpcs", "NatGateways", "efs"}
+        output = pair.up()
+    assert "ready: controller, up to 2 autoscaled nodes in " in output
+    assert {resource.split()[0] for resource in list_resources(pair.cloud) - before_up} >= {
+        "Instances",
+        "Vpcs",
+        "NatGateways",
+        "efs",
+    }
 
 
-def test_up_again_changes_nothing(pair: CloudStack) -> None:
-    before = everything(pair.cloud)
+def test_second_up_changes_nothing(pair: CloudStack) -> None:
+    before = list_resources(pair.cloud)
     with pair.counted("refresh"):
         pair.unchanged()
-    assert everything(pair.cloud) == before
+    assert list_resources(pair.cloud) == before
 
 
-def test_secrets_are_in_clear_in_parameter_store_alone(pair: CloudStack) -> None:
-    """Neither in the state nor in what machines are started with, the engine's own and those of the template."""
+def test_secrets_are_readable_only_in_parameter_store(pair: CloudStack) -> None:
+    """They are neither in the state nor in the user data of instances and launch templates."""
     ssm, ec2 = pair.cloud.client("ssm"), pair.cloud.client("ec2")
     pages = ssm.get_paginator("get_parameters_by_path").paginate(
         Path=f"/muster/{CLUSTER}", Recursive=True, WithDecryption=True
     )
-    found = [one for page in pages for one in page["Parameters"] if one["Type"] == "SecureString"]
-    assert len(found) == 5, "Slurm's key, the database's password, host keys of three roles"
-    # A key in PEM has the same first and last line as every other.
-    secrets = {one["Name"]: max(one["Value"].splitlines(), key=len) for one in found}
-    mine = [{"Name": "tag:muster.cluster", "Values": [CLUSTER]}]
-    machine = ec2.describe_instances(Filters=mine)["Reservations"][0]["Instances"][0]["InstanceId"]
-    started = ec2.describe_instance_attribute(InstanceId=machine, Attribute="userData")["UserData"]["Value"]
-    template = ec2.describe_launch_templates(Filters=mine)["LaunchTemplates"][0]["LaunchTemplateId"]
+    parameters_of_cluster = [parameter for page in pages for parameter in page["Parameters"]]
+    secure_parameters = [parameter for parameter in parameters_of_cluster if parameter["Type"] == "SecureString"]
+    assert len(secure_parameters) == 5, "Slurm's key, the database's password, host keys of three roles"
+    # All PEM keys have the same first and last line, so compare the longest one.
+    secrets = {parameter["Name"]: max(parameter["Value"].splitlines(), key=len) for parameter in secure_parameters}
+    of_cluster = [{"Name": "tag:muster.cluster", "Values": [CLUSTER]}]
+    machine = ec2.describe_instances(Filters=of_cluster)["Reservations"][0]["Instances"][0]["InstanceId"]
+    user_data = ec2.describe_instance_attribute(InstanceId=machine, Attribute="userData")["UserData"]["Value"]
+    template = ec2.describe_launch_templates(Filters=of_cluster)["LaunchTemplates"][0]["LaunchTemplateId"]
     (version,) = ec2.describe_launch_template_versions(LaunchTemplateId=template, Versions=["$Latest"])[
         "LaunchTemplateVersions"
     ]
-    texts = [b64decode(one).decode() for one in (started, version["LaunchTemplateData"]["UserData"])]
+    texts = [b64decode(data).decode() for data in (user_data, version["LaunchTemplateData"]["UserData"])]
     assert all("muster: fetches the bundle" in text for text in texts)
     seen = "\n".join([pair.pulumi("stack", "export"), *texts])
     assert [name for name, secret in secrets.items() if secret in seen] == []
 
 
-def test_more_nodes_and_a_safe_field_replace_nothing(pair: CloudStack) -> None:
-    before = everything(pair.cloud)
+def test_a_larger_group_and_new_tags_replace_nothing(pair: CloudStack) -> None:
+    before = list_resources(pair.cloud)
     pair.spec["groups"]["gpu"]["max"] = 3
     pair.spec["tags"] = {"team": "x"}
     pair.spec["budget"] = {"usd_per_hour": 9}
     with pair.counted("change"):
         pair.up()
-    assert everything(pair.cloud) == before
-    mine = [{"Name": "tag:team", "Values": ["x"]}, {"Name": "tag:muster.cluster", "Values": [CLUSTER]}]
-    assert len(pair.cloud.client("ec2").describe_vpcs(Filters=mine)["Vpcs"]) == 1
+    assert list_resources(pair.cloud) == before
+    of_cluster = [{"Name": "tag:team", "Values": ["x"]}, {"Name": "tag:muster.cluster", "Values": [CLUSTER]}]
+    assert len(pair.cloud.client("ec2").describe_vpcs(Filters=of_cluster)["Vpcs"]) == 1
 
 
-def test_a_controller_that_is_gone_comes_back_with_its_address_and_its_state(pair: CloudStack) -> None:
-    before, there = controller(pair), everything(pair.cloud)
-    end(pair, before)
+def test_a_lost_controller_is_replaced_with_its_address_and_state(pair: CloudStack) -> None:
+    before, resources = find_controller(pair), list_resources(pair.cloud)
+    terminate(pair, before)
     pair.up()
-    after = controller(pair)
+    after = find_controller(pair)
     assert after.id != before.id
     assert (after.address, after.interface, after.state) == (before.address, before.interface, before.state)
-    assert {one.split()[0] for one in everything(pair.cloud) ^ there} == {"Instances", "Volumes"}
+    assert {resource.split()[0] for resource in list_resources(pair.cloud) ^ resources} == {"Instances", "Volumes"}
 
 
-def test_a_node_that_slurm_launches(pair: CloudStack) -> None:
-    """As ResumeProgram starts it: in no state file, and gone with the cluster below."""
+def test_slurm_launches_a_node(pair: CloudStack) -> None:
+    """ResumeProgram launches it outside the engine's state; the teardown below removes it."""
     bucket = names.bucket(CLUSTER, pair.cloud.account, pair.cloud.region)
     written = pair.cloud.client("s3").get_object(Bucket=bucket, Key=parameters.FLEET)["Body"].read()
     fleet = Fleet.model_validate_json(written)
     assert not launch(AwsApi(pair.cloud.region), fleet, fleet.groups[0].options, [("gpu-1",)], "token").missing
-    assert len(machines(pair)) == 2
+    assert len(list_instances(pair)) == 2
 
 
-def test_teardown_ends_with_a_receipt(pair: CloudStack, empty: set[str]) -> None:
-    there = machines(pair)
+def test_teardown_removes_everything_and_writes_a_receipt(pair: CloudStack, before_up: set[str]) -> None:
+    instances = list_instances(pair)
     with pair.counted("teardown"):
-        said = pair.teardown()
-    assert f"nothing of cluster {CLUSTER} is left" in said
+        output = pair.teardown()
+    assert f"nothing of cluster {CLUSTER} is left" in output
     receipt = pair.receipt
     assert (receipt["left"], receipt["stays"], receipt["usd_per_hour"], receipt["unseen"]) == (0, 0, 0, [])
-    assert {item["name"] for item in receipt["items"] if item["kind"] == "instance"} == there
+    assert {item["name"] for item in receipt["items"] if item["kind"] == "instance"} == instances
     assert search.find_leftovers(CLUSTER, pair.cloud.region) == Leftovers([])
-    assert everything(pair.cloud) - empty == set()
+    assert list_resources(pair.cloud) - before_up == set()
 
 
-def test_api_calls_do_not_grow_unnoticed(pair: CloudStack) -> None:
+def test_number_of_api_calls_is_within_its_limit(pair: CloudStack) -> None:
     assert set(pair.calls) == set(CALLS_AT_MOST)
     assert {what: calls for what, calls in pair.calls.items() if calls > CALLS_AT_MOST[what]} == {}
 
 
-def test_engine_time_does_not_grow_unnoticed(pair: CloudStack) -> None:
+def test_engine_time_is_within_its_limit(pair: CloudStack) -> None:
     assert set(pair.seconds) == set(SECONDS_AT_MOST)
     assert {what: took for what, took in pair.seconds.items() if took > SECONDS_AT_MOST[what]} == {}
 
 
-def machines(stack: CloudStack) -> set[str]:
-    mine = [
+def list_instances(stack: CloudStack) -> set[str]:
+    of_cluster = [
         {"Name": "tag:muster.cluster", "Values": [stack.spec["name"]]},
         {"Name": "instance-state-name", "Values": ["pending", "running"]},
     ]
-    found = stack.cloud.client("ec2").describe_instances(Filters=mine)["Reservations"]
-    return {one["InstanceId"] for reservation in found for one in reservation["Instances"]}
+    reservations = stack.cloud.client("ec2").describe_instances(Filters=of_cluster)["Reservations"]
+    return {instance["InstanceId"] for reservation in reservations for instance in reservation["Instances"]}

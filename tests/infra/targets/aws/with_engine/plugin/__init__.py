@@ -1,1 +1,1 @@
-"""`pulumi-resource-aws` for tests: the resource types that the program uses, on boto3, and no others."""
+"""A `pulumi-resource-aws` plugin for tests: only the resource types that the program uses, on boto3."""

@@ -1,25 +1,25 @@
-"""Calls that take one id, or a list of them, in whatever service."""
+"""Delete and read calls that take an id or a list of ids, for any service."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from tests.infra.targets.aws.with_engine.plugin.kind import Aws, Props, found, removed
+from tests.infra.targets.aws.with_engine.plugin.kind import Aws, Props, delete_if_exists, get_if_exists
 
 
 def delete(service: str, operation: str, parameter: str) -> Callable[[Aws, str, Props], None]:
-    def delete_one(aws: Aws, id_: str, _props: Props) -> None:
-        removed(lambda: _call(aws, service, operation, parameter, id_), "Unknown")
+    def delete_resource(aws: Aws, id_: str, _props: Props) -> None:
+        delete_if_exists(lambda: _call(aws, service, operation, parameter, id_), "Unknown")
 
-    return delete_one
+    return delete_resource
 
 
-def there(service: str, operation: str, parameter: str) -> Callable[[Aws, str, Props], Props | None]:
-    """Whether it exists; nothing is compared."""
+def read_existence(service: str, operation: str, parameter: str) -> Callable[[Aws, str, Props], Props | None]:
+    """Return a reader that checks only whether the resource exists."""
 
     def read(aws: Aws, id_: str, _props: Props) -> Props | None:
-        return None if found(lambda: _call(aws, service, operation, parameter, id_)) is None else {}
+        return None if get_if_exists(lambda: _call(aws, service, operation, parameter, id_)) is None else {}
 
     return read
 

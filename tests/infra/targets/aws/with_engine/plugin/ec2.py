@@ -1,4 +1,4 @@
-"""Shapes that calls of EC2 have in common, whatever they are about."""
+"""What calls to EC2 have in common."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from typing import Any
 
 from tests.infra.targets.aws.with_engine.plugin.kind import (
     Aws,
+    Created,
     Kind,
-    Made,
     Props,
     Tags,
-    asked,
-    found,
-    listed,
-    removed,
+    call_parameters,
+    delete_if_exists,
+    get_if_exists,
+    tag_list,
     upper,
 )
 
 GONE = ("terminated", "shutting-down", "deleted", "deleting")
 
 
-def one(aws: Aws, what: str, id_: str, **ids: Any) -> Props | None:
-    """One of what EC2 lists under this word."""
+def find_row(aws: Aws, what: str, id_: str, **ids: Any) -> Props | None:
+    """Return the row that EC2 lists for an id, or None if it does not exist."""
     operation = "describe" + "".join(f"_{c.lower()}" if c.isupper() else c for c in what)
-    answer = found(lambda: getattr(aws.ec2, operation)(**(ids or {f"{_id(what)}s": [id_]})), "Unknown")
+    answer = get_if_exists(lambda: getattr(aws.ec2, operation)(**(ids or {f"{_id_key(what)}s": [id_]})), "Unknown")
     rows = (answer or {}).get(what) or []
     return next((row for row in rows if str(row.get("State", "")) not in GONE), None)
 
 
-def _id(what: str) -> str:
+def _id_key(what: str) -> str:
     return f"{what[:-1]}Id"
 
 
-def seen(row: Props, names: str) -> Props:
-    """Properties as EC2 tells them, for those that have the same name there."""
+def read_properties(row: Props, names: str) -> Props:
+    """Return the properties that have the same name in EC2's response."""
     return {name: row[upper(name)] for name in names.split() if upper(name) in row}
 
 
 def tagging(kind: str, tags: Tags) -> list[Props]:
-    return [{"ResourceType": kind, "Tags": listed(tags)}]
+    return [{"ResourceType": kind, "Tags": tag_list(tags)}]
 
 
 def retag(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
-    aws.ec2.create_tags(Resources=[id_], Tags=listed(tags))
+    aws.ec2.create_tags(Resources=[id_], Tags=tag_list(tags))
     return {}
 
 
-def there(what: str) -> Callable[[Aws, str, Props], Props | None]:
-    return lambda aws, id_, _props: None if one(aws, what, id_) is None else {}
+def read_existence(what: str) -> Callable[[Aws, str, Props], Props | None]:
+    return lambda aws, id_, _props: None if find_row(aws, what, id_) is None else {}
 
 
-# Set by calls of their own once the thing exists.
-_LATER = ("enableDnsHostnames", "enableDnsSupport", "mapPublicIpOnLaunch")
+# Set by separate calls after creation.
+_SET_AFTER_CREATION = ("enableDnsHostnames", "enableDnsSupport", "mapPublicIpOnLaunch")
 
 
-def simple(  # noqa: PLR0913
+def simple_kind(  # noqa: PLR0913
     token: str,
     what: str,
     replace: str,
@@ -67,26 +67,26 @@ def simple(  # noqa: PLR0913
     before_delete: Callable[[Aws, str, Props], None] | None = None,
     readable: str = "",
 ) -> Kind:
-    """What is made by create_x, described by describe_xs and removed by delete_x."""
+    """Return a kind that has the calls create_x, describe_xs and delete_x."""
     call = "".join(f"_{c.lower()}" if c.isupper() else c for c in what[:-1])
-    id_key, sent = _id(what), (replace + " " + change).replace("!", "")
+    id_key, sent = _id_key(what), (replace + " " + change).replace("!", "")
 
-    def create(aws: Aws, props: Props, tags: Tags) -> Made:
-        wanted = asked(props, " ".join(one for one in sent.split() if one not in _LATER))
-        answer = getattr(aws.ec2, f"create{call}")(**wanted, TagSpecifications=tagging(word, tags))
+    def create(aws: Aws, props: Props, tags: Tags) -> Created:
+        parameters = call_parameters(props, " ".join(name for name in sent.split() if name not in _SET_AFTER_CREATION))
+        answer = getattr(aws.ec2, f"create{call}")(**parameters, TagSpecifications=tagging(word, tags))
         row = answer.get(what[:-1], answer)
         if after:
             after(aws, row[id_key], props)
         return row[id_key], read(aws, row[id_key], props) or {}
 
     def read(aws: Aws, id_: str, _props: Props) -> Props | None:
-        row = one(aws, what, id_)
-        return None if row is None else seen(row, f"{readable} {computed}")
+        row = find_row(aws, what, id_)
+        return None if row is None else read_properties(row, f"{readable} {computed}")
 
     def delete(aws: Aws, id_: str, props: Props) -> None:
         if before_delete:
-            removed(lambda: before_delete(aws, id_, props))
-        removed(lambda: getattr(aws.ec2, f"delete{call}")(**{id_key: id_}))
+            delete_if_exists(lambda: before_delete(aws, id_, props))
+        delete_if_exists(lambda: getattr(aws.ec2, f"delete{call}")(**{id_key: id_}))
 
     def update(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
         if after:

@@ -1,4 +1,4 @@
-"""One resource type as a table entry: its properties, and what is called to make, read, change and remove it."""
+"""A resource type as a table entry: its properties, and the calls that create, read, update and delete it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from botocore.exceptions import ClientError
 
 Props = dict[str, Any]
 Tags = dict[str, str]
-Made = tuple[str, Props]
-"""Id and computed properties."""
+Created = tuple[str, Props]
+"""Id and computed properties of a new resource."""
 
 
 class Aws:
-    """Clients of one region; made once each, in the order of need."""
+    """Clients of one region, created on first use."""
 
     def __init__(self, region: str) -> None:
         self.region = region
@@ -32,23 +32,25 @@ class Aws:
 
 @dataclass(frozen=True)
 class Kind:
+    """A resource type; lists of properties are strings separated by spaces."""
+
     token: str
     replace: str
-    """Properties whose change makes a new one; separated by blanks, `!` behind those that must be given."""
-    create: Callable[[Aws, Props, Tags], Made]
+    """Properties whose change replaces the resource; `!` marks required ones."""
+    create: Callable[[Aws, Props, Tags], Created]
     delete: Callable[[Aws, str, Props], None]
     read: Callable[[Aws, str, Props], Props | None]
-    """What can be seen of it: properties with other values have drifted. None: it is gone."""
+    """Returns the properties that AWS reports, to detect drift, or None if the resource does not exist."""
     change: str = ""
     """Properties that can be changed in place."""
     update: Callable[[Aws, str, Props, Tags], Props] = lambda *_: {}
-    """Gets the new properties; gives computed ones that are new."""
+    """Takes the new properties and returns changed computed ones."""
     computed: str = ""
-    """Outputs that no input has, besides id."""
+    """Outputs that are not inputs, other than the id."""
     tagged: bool = False
-    """Whether the provider's default tags reach it."""
+    """Whether the resource gets the provider's default tags."""
     nested: Mapping[str, str] = field(default_factory=dict)
-    """Names within properties that are objects or lists of objects."""
+    """Names allowed within properties that are objects or lists of objects."""
 
     @property
     def properties(self) -> frozenset[str]:
@@ -72,38 +74,38 @@ def upper(name: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def api(value: Any) -> Any:
-    """A property as the API wants it: PascalCase keys; words that mean true and false as such."""
+def to_api(value: Any) -> Any:
+    """Convert a property for the API: PascalCase keys, and the strings true and false as booleans."""
     if isinstance(value, dict):
-        return {upper(key): api(one) for key, one in value.items() if one is not None}
+        return {upper(key): to_api(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [api(one) for one in value]
+        return [to_api(item) for item in value]
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
-def asked(props: Mapping[str, Any], names: str) -> dict[str, Any]:
-    """Parameters of a call, from properties of the same names."""
-    return {upper(name): api(props[name]) for name in names.split() if props.get(name) is not None}
+def call_parameters(props: Mapping[str, Any], names: str) -> dict[str, Any]:
+    """Return the parameters of a call from properties of the same names."""
+    return {upper(name): to_api(props[name]) for name in names.split() if props.get(name) is not None}
 
 
-def listed(tags: Mapping[str, str]) -> list[dict[str, str]]:
+def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
 
 
-def found(ask: Callable[[], Mapping[str, Any]], *gone: str) -> Mapping[str, Any] | None:
-    """The answer, or None where AWS says that there is no such thing."""
+def get_if_exists(call: Callable[[], Mapping[str, Any]], *gone: str) -> Mapping[str, Any] | None:
+    """Return the response, or None if AWS reports that the resource does not exist."""
     try:
-        return ask()
+        return call()
     except ClientError as error:
         if _is_gone(error, gone):
             return None
         raise
 
 
-def removed(ask: Callable[[], Any], *gone: str) -> None:
-    """What is gone already is fine."""
+def delete_if_exists(call: Callable[[], Any], *gone: str) -> None:
+    """Call, ignoring the error that the resource does not exist."""
     try:
-        ask()
+        call()
     except ClientError as error:
         if not _is_gone(error, gone):
             raise

@@ -1,73 +1,73 @@
-"""EC2: machines, their disks, and the templates that nodes are launched from."""
+"""EC2 instances, volumes, launch templates and placement groups."""
 
 from __future__ import annotations
 
 from base64 import b64decode
 
 from tests.infra.targets.aws.with_engine.plugin.calls import delete
-from tests.infra.targets.aws.with_engine.plugin.ec2 import GONE, one, retag, tagging
+from tests.infra.targets.aws.with_engine.plugin.ec2 import GONE, find_row, retag, tagging
 from tests.infra.targets.aws.with_engine.plugin.kind import (
     Aws,
+    Created,
     Kind,
-    Made,
     Props,
     Tags,
-    api,
-    asked,
-    found,
-    listed,
-    removed,
+    call_parameters,
+    delete_if_exists,
+    get_if_exists,
+    tag_list,
+    to_api,
 )
 
 _METADATA = "httpEndpoint httpPutResponseHopLimit httpTokens instanceMetadataTags"
 _MACHINE = "instanceType metadataOptions ebsOptimized maintenanceOptions instanceInitiatedShutdownBehavior"
 
 
-def _create_instance(aws: Aws, props: Props, tags: Tags) -> Made:
+def _create_instance(aws: Aws, props: Props, tags: Tags) -> Created:
     root = {key: value for key, value in props["rootBlockDevice"].items() if key != "tags"}
-    # The provider's own tags reach the disk, those of the machine do not.
-    disk = {key: value for key, value in tags.items() if key not in (props.get("tags") or {})}
-    disk |= props["rootBlockDevice"].get("tags") or {}
+    # The disk gets the provider's default tags, but not those of the instance.
+    disk_tags = {key: value for key, value in tags.items() if key not in (props.get("tags") or {})}
+    disk_tags |= props["rootBlockDevice"].get("tags") or {}
     interface = {"DeviceIndex": 0, "NetworkInterfaceId": props["primaryNetworkInterface"]["networkInterfaceId"]}
-    made = aws.ec2.run_instances(
+    instance = aws.ec2.run_instances(
         ImageId=props["ami"],
         MinCount=1,
         MaxCount=1,
         NetworkInterfaces=[interface],
         IamInstanceProfile={"Name": props["iamInstanceProfile"]},
-        # The library encodes it once more.
+        # boto3 encodes it again.
         UserData=b64decode(props["userDataBase64"]).decode(),
-        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": api(root)}],
+        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": to_api(root)}],
         Monitoring={"Enabled": bool(props.get("monitoring"))},
-        TagSpecifications=[*tagging("instance", tags), *tagging("volume", disk)],
-        **asked(props, _MACHINE),
+        TagSpecifications=[*tagging("instance", tags), *tagging("volume", disk_tags)],
+        **call_parameters(props, _MACHINE),
     )["Instances"][0]
-    return made["InstanceId"], {}
+    return instance["InstanceId"], {}
 
 
 def _instance(aws: Aws, id_: str, _props: Props) -> Props | None:
-    answer = found(lambda: aws.ec2.describe_instances(InstanceIds=[id_]))
-    rows = [one for reservation in (answer or {}).get("Reservations", []) for one in reservation["Instances"]]
-    row = next((one for one in rows if one["State"]["Name"] not in GONE), None)
+    answer = get_if_exists(lambda: aws.ec2.describe_instances(InstanceIds=[id_]))
+    rows = [instance for reservation in (answer or {}).get("Reservations", []) for instance in reservation["Instances"]]
+    row = next((instance for instance in rows if instance["State"]["Name"] not in GONE), None)
     return None if row is None else {"instanceType": row["InstanceType"]}
 
 
 def _delete_instance(aws: Aws, id_: str, _props: Props) -> None:
-    removed(lambda: aws.ec2.terminate_instances(InstanceIds=[id_]))
+    delete_if_exists(lambda: aws.ec2.terminate_instances(InstanceIds=[id_]))
     aws.ec2.get_waiter("instance_terminated").wait(InstanceIds=[id_])
 
 
-def _create_volume(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.ec2.create_volume(
+def _create_volume(aws: Aws, props: Props, tags: Tags) -> Created:
+    volume = aws.ec2.create_volume(
         VolumeType=props["type"],
         TagSpecifications=tagging("volume", tags),
-        **asked(props, "availabilityZone size encrypted kmsKeyId"),
+        **call_parameters(props, "availabilityZone size encrypted kmsKeyId"),
     )
-    return made["VolumeId"], {}
+    return volume["VolumeId"], {}
 
 
 def _volume(aws: Aws, id_: str, _props: Props) -> Props | None:
-    row = one(aws, "Volumes", id_)
+    row = find_row(aws, "Volumes", id_)
     return None if row is None else {"size": row["Size"], "type": row["VolumeType"]}
 
 
@@ -76,14 +76,14 @@ def _update_volume(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
     return retag(aws, id_, news, tags)
 
 
-def _attach(aws: Aws, props: Props, _tags: Tags) -> Made:
-    aws.ec2.attach_volume(Device=props["deviceName"], **asked(props, "volumeId instanceId"))
+def _attach(aws: Aws, props: Props, _tags: Tags) -> Created:
+    aws.ec2.attach_volume(Device=props["deviceName"], **call_parameters(props, "volumeId instanceId"))
     return f"vai-{props['volumeId']}-{props['instanceId']}", {}
 
 
 def _attachment(aws: Aws, _id: str, props: Props) -> Props | None:
-    row = one(aws, "Volumes", props["volumeId"])
-    attached = [one["InstanceId"] for one in (row or {}).get("Attachments", [])]
+    row = find_row(aws, "Volumes", props["volumeId"])
+    attached = [attachment["InstanceId"] for attachment in (row or {}).get("Attachments", [])]
     return {} if props["instanceId"] in attached else None
 
 
@@ -91,7 +91,7 @@ def _detach(aws: Aws, _id: str, props: Props) -> None:
     if props.get("stopInstanceBeforeDetaching"):
         aws.ec2.stop_instances(InstanceIds=[props["instanceId"]])
         aws.ec2.get_waiter("instance_stopped").wait(InstanceIds=[props["instanceId"]])
-    removed(lambda: aws.ec2.detach_volume(**asked(props, "volumeId instanceId")), "IncorrectState")
+    delete_if_exists(lambda: aws.ec2.detach_volume(**call_parameters(props, "volumeId instanceId")), "IncorrectState")
 
 
 _TEMPLATE = (
@@ -102,51 +102,52 @@ _TEMPLATE = (
 
 
 def _template_data(props: Props) -> Props:
-    """The API says Groups, and has tags as lists."""
-    data = asked(props, _TEMPLATE)
+    """Return the data of a launch template in the format of the API, which has Groups and lists of tags."""
+    data = call_parameters(props, _TEMPLATE)
     data["NetworkInterfaces"] = [
-        {("Groups" if key == "SecurityGroups" else key): value for key, value in one.items()}
-        for one in data["NetworkInterfaces"]
+        {("Groups" if key == "SecurityGroups" else key): value for key, value in interface.items()}
+        for interface in data["NetworkInterfaces"]
     ]
     data["TagSpecifications"] = [
-        {"ResourceType": one["resourceType"], "Tags": listed(one["tags"])} for one in props["tagSpecifications"]
+        {"ResourceType": specification["resourceType"], "Tags": tag_list(specification["tags"])}
+        for specification in props["tagSpecifications"]
     ]
     return data
 
 
-def _create_template(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.ec2.create_launch_template(
+def _create_template(aws: Aws, props: Props, tags: Tags) -> Created:
+    template = aws.ec2.create_launch_template(
         LaunchTemplateName=props["name"],
         VersionDescription=props["description"],
         LaunchTemplateData=_template_data(props),
         TagSpecifications=tagging("launch-template", tags),
     )["LaunchTemplate"]
-    return made["LaunchTemplateId"], {"latestVersion": 1, "defaultVersion": 1}
+    return template["LaunchTemplateId"], {"latestVersion": 1, "defaultVersion": 1}
 
 
 def _template(aws: Aws, id_: str, _props: Props) -> Props | None:
-    row = one(aws, "LaunchTemplates", id_)
+    row = find_row(aws, "LaunchTemplates", id_)
     return None if row is None else {"latestVersion": row["LatestVersionNumber"]}
 
 
 def _update_template(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
-    made = aws.ec2.create_launch_template_version(
+    version = aws.ec2.create_launch_template_version(
         LaunchTemplateId=id_, VersionDescription=news["description"], LaunchTemplateData=_template_data(news)
     )["LaunchTemplateVersion"]["VersionNumber"]
     if news.get("updateDefaultVersion"):
-        aws.ec2.modify_launch_template(LaunchTemplateId=id_, DefaultVersion=str(made))
+        aws.ec2.modify_launch_template(LaunchTemplateId=id_, DefaultVersion=str(version))
     retag(aws, id_, news, tags)
-    return {"latestVersion": made, "defaultVersion": made}
+    return {"latestVersion": version, "defaultVersion": version}
 
 
-def _create_placement(aws: Aws, props: Props, tags: Tags) -> Made:
-    wanted = {"GroupName": props["name"], "Strategy": props["strategy"]}
-    aws.ec2.create_placement_group(**wanted, TagSpecifications=tagging("placement-group", tags))
+def _create_placement(aws: Aws, props: Props, tags: Tags) -> Created:
+    parameters = {"GroupName": props["name"], "Strategy": props["strategy"]}
+    aws.ec2.create_placement_group(**parameters, TagSpecifications=tagging("placement-group", tags))
     return props["name"], {}
 
 
 def _placement(aws: Aws, id_: str, _props: Props) -> Props | None:
-    return None if one(aws, "PlacementGroups", id_, GroupNames=[id_]) is None else {}
+    return None if find_row(aws, "PlacementGroups", id_, GroupNames=[id_]) is None else {}
 
 
 KINDS = (
@@ -214,7 +215,7 @@ KINDS = (
         _create_placement,
         delete("ec2", "delete_placement_group", "GroupName"),
         _placement,
-        # moto keeps tags by id, and knows none of these.
+        # moto stores tags by id, but has no ids of placement groups.
         update=lambda *_: {},
         tagged=True,
     ),

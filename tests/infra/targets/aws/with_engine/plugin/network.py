@@ -1,10 +1,19 @@
-"""EC2: the network and who may talk to whom in it."""
+"""EC2 networks: VPC, subnets, routes, gateways, security groups, endpoints and interfaces."""
 
 from __future__ import annotations
 
 from tests.infra.targets.aws.with_engine.plugin.calls import delete
-from tests.infra.targets.aws.with_engine.plugin.ec2 import one, retag, simple, tagging, there
-from tests.infra.targets.aws.with_engine.plugin.kind import Aws, Kind, Made, Props, Tags, asked, removed, upper
+from tests.infra.targets.aws.with_engine.plugin.ec2 import find_row, read_existence, retag, simple_kind, tagging
+from tests.infra.targets.aws.with_engine.plugin.kind import (
+    Aws,
+    Created,
+    Kind,
+    Props,
+    Tags,
+    call_parameters,
+    delete_if_exists,
+    upper,
+)
 
 
 def _set_vpc(aws: Aws, id_: str, props: Props) -> None:
@@ -13,12 +22,12 @@ def _set_vpc(aws: Aws, id_: str, props: Props) -> None:
 
 
 def _set_subnet(aws: Aws, id_: str, props: Props) -> None:
-    wanted = {"Value": bool(props.get("mapPublicIpOnLaunch"))}
-    aws.ec2.modify_subnet_attribute(SubnetId=id_, MapPublicIpOnLaunch=wanted)
+    setting = {"Value": bool(props.get("mapPublicIpOnLaunch"))}
+    aws.ec2.modify_subnet_attribute(SubnetId=id_, MapPublicIpOnLaunch=setting)
 
 
 def _attach_gateway(aws: Aws, id_: str, props: Props) -> None:
-    if not (one(aws, "InternetGateways", id_) or {}).get("Attachments"):
+    if not (find_row(aws, "InternetGateways", id_) or {}).get("Attachments"):
         aws.ec2.attach_internet_gateway(InternetGatewayId=id_, VpcId=props["vpcId"])
 
 
@@ -26,21 +35,21 @@ def _detach_gateway(aws: Aws, id_: str, props: Props) -> None:
     aws.ec2.detach_internet_gateway(InternetGatewayId=id_, VpcId=props["vpcId"])
 
 
-def _create_gateway(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.ec2.create_internet_gateway(TagSpecifications=tagging("internet-gateway", tags))["InternetGateway"]
-    _attach_gateway(aws, made["InternetGatewayId"], props)
-    return made["InternetGatewayId"], {}
+def _create_gateway(aws: Aws, props: Props, tags: Tags) -> Created:
+    gateway = aws.ec2.create_internet_gateway(TagSpecifications=tagging("internet-gateway", tags))["InternetGateway"]
+    _attach_gateway(aws, gateway["InternetGatewayId"], props)
+    return gateway["InternetGatewayId"], {}
 
 
 def _delete_gateway(aws: Aws, id_: str, props: Props) -> None:
-    removed(lambda: _detach_gateway(aws, id_, props), "NotAttached")
-    removed(lambda: aws.ec2.delete_internet_gateway(InternetGatewayId=id_))
+    delete_if_exists(lambda: _detach_gateway(aws, id_, props), "NotAttached")
+    delete_if_exists(lambda: aws.ec2.delete_internet_gateway(InternetGatewayId=id_))
 
 
-def _default_group(aws: Aws, props: Props, tags: Tags) -> Made:
-    """Taken over rather than made: all of its rules go."""
-    wanted = [{"Name": "vpc-id", "Values": [props["vpcId"]]}, {"Name": "group-name", "Values": ["default"]}]
-    (group,) = aws.ec2.describe_security_groups(Filters=wanted)["SecurityGroups"]
+def _default_group(aws: Aws, props: Props, tags: Tags) -> Created:
+    """Adopt the default group of the VPC and remove all of its rules."""
+    filters = [{"Name": "vpc-id", "Values": [props["vpcId"]]}, {"Name": "group-name", "Values": ["default"]}]
+    (group,) = aws.ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
     id_ = group["GroupId"]
     if group["IpPermissions"]:
         aws.ec2.revoke_security_group_ingress(GroupId=id_, IpPermissions=group["IpPermissions"])
@@ -50,22 +59,22 @@ def _default_group(aws: Aws, props: Props, tags: Tags) -> Made:
     return id_, {}
 
 
-def _create_group(aws: Aws, props: Props, tags: Tags) -> Made:
-    """Without the rule that AWS makes, as the provider has it."""
+def _create_group(aws: Aws, props: Props, tags: Tags) -> Created:
+    """Create a group without AWS's default egress rule, as the real provider does."""
     id_ = aws.ec2.create_security_group(
         GroupName=props["name"],
         Description=props["description"],
         VpcId=props["vpcId"],
         TagSpecifications=tagging("security-group", tags),
     )["GroupId"]
-    made = aws.ec2.describe_security_groups(GroupIds=[id_])["SecurityGroups"][0]
-    if made["IpPermissionsEgress"]:
-        aws.ec2.revoke_security_group_egress(GroupId=id_, IpPermissions=made["IpPermissionsEgress"])
+    group = aws.ec2.describe_security_groups(GroupIds=[id_])["SecurityGroups"][0]
+    if group["IpPermissionsEgress"]:
+        aws.ec2.revoke_security_group_egress(GroupId=id_, IpPermissions=group["IpPermissionsEgress"])
     return id_, {}
 
 
 def _group(aws: Aws, id_: str, _props: Props) -> Props | None:
-    row = one(aws, "SecurityGroups", id_, GroupIds=[id_])
+    row = find_row(aws, "SecurityGroups", id_, GroupIds=[id_])
     return None if row is None else {"description": row["Description"], "name": row["GroupName"]}
 
 
@@ -73,13 +82,13 @@ def _rule(direction: str) -> Kind:
     word = direction.lower()
 
     def permission(props: Props) -> Props:
-        made: Props = {"IpProtocol": props["ipProtocol"], **asked(props, "fromPort toPort")}
-        about = {"Description": props["description"]} if props.get("description") else {}
+        rule: Props = {"IpProtocol": props["ipProtocol"], **call_parameters(props, "fromPort toPort")}
+        description = {"Description": props["description"]} if props.get("description") else {}
         if props.get("cidrIpv4"):
-            return made | {"IpRanges": [{"CidrIp": props["cidrIpv4"], **about}]}
-        return made | {"UserIdGroupPairs": [{"GroupId": props["referencedSecurityGroupId"], **about}]}
+            return rule | {"IpRanges": [{"CidrIp": props["cidrIpv4"], **description}]}
+        return rule | {"UserIdGroupPairs": [{"GroupId": props["referencedSecurityGroupId"], **description}]}
 
-    def create(aws: Aws, props: Props, tags: Tags) -> Made:
+    def create(aws: Aws, props: Props, tags: Tags) -> Created:
         answer = getattr(aws.ec2, f"authorize_security_group_{word}")(
             GroupId=props["securityGroupId"],
             IpPermissions=[permission(props)],
@@ -89,11 +98,11 @@ def _rule(direction: str) -> Kind:
         return id_, {"securityGroupRuleId": id_}
 
     def read(aws: Aws, id_: str, _props: Props) -> Props | None:
-        return None if one(aws, "SecurityGroupRules", id_) is None else {}
+        return None if find_row(aws, "SecurityGroupRules", id_) is None else {}
 
     def delete(aws: Aws, id_: str, props: Props) -> None:
         revoke = getattr(aws.ec2, f"revoke_security_group_{word}")
-        removed(lambda: revoke(GroupId=props["securityGroupId"], SecurityGroupRuleIds=[id_]))
+        delete_if_exists(lambda: revoke(GroupId=props["securityGroupId"], SecurityGroupRuleIds=[id_]))
 
     return Kind(
         f"aws:vpc/securityGroup{direction}Rule:SecurityGroup{direction}Rule",
@@ -107,82 +116,84 @@ def _rule(direction: str) -> Kind:
     )
 
 
-def _create_route(aws: Aws, props: Props, _tags: Tags) -> Made:
-    aws.ec2.create_route(**asked(props, "routeTableId destinationCidrBlock gatewayId natGatewayId"))
+def _create_route(aws: Aws, props: Props, _tags: Tags) -> Created:
+    aws.ec2.create_route(**call_parameters(props, "routeTableId destinationCidrBlock gatewayId natGatewayId"))
     return f"r-{props['routeTableId']}-{props['destinationCidrBlock']}", {}
 
 
 def _route(aws: Aws, _id: str, props: Props) -> Props | None:
-    table = one(aws, "RouteTables", props["routeTableId"])
-    routes = [one.get("DestinationCidrBlock") for one in (table or {}).get("Routes", [])]
+    table = find_row(aws, "RouteTables", props["routeTableId"])
+    routes = [route.get("DestinationCidrBlock") for route in (table or {}).get("Routes", [])]
     return {} if props["destinationCidrBlock"] in routes else None
 
 
 def _delete_route(aws: Aws, _id: str, props: Props) -> None:
-    removed(lambda: aws.ec2.delete_route(**asked(props, "routeTableId destinationCidrBlock")))
+    delete_if_exists(lambda: aws.ec2.delete_route(**call_parameters(props, "routeTableId destinationCidrBlock")))
 
 
-def _associate(aws: Aws, props: Props, _tags: Tags) -> Made:
-    return aws.ec2.associate_route_table(**asked(props, "routeTableId subnetId"))["AssociationId"], {}
+def _associate(aws: Aws, props: Props, _tags: Tags) -> Created:
+    return aws.ec2.associate_route_table(**call_parameters(props, "routeTableId subnetId"))["AssociationId"], {}
 
 
 def _association(aws: Aws, id_: str, props: Props) -> Props | None:
-    table = one(aws, "RouteTables", props["routeTableId"])
-    ids = [one["RouteTableAssociationId"] for one in (table or {}).get("Associations", [])]
+    table = find_row(aws, "RouteTables", props["routeTableId"])
+    ids = [association["RouteTableAssociationId"] for association in (table or {}).get("Associations", [])]
     return {} if id_ in ids else None
 
 
 def _disassociate(aws: Aws, id_: str, _props: Props) -> None:
-    removed(lambda: aws.ec2.disassociate_route_table(AssociationId=id_))
+    delete_if_exists(lambda: aws.ec2.disassociate_route_table(AssociationId=id_))
 
 
-def _create_address(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.ec2.allocate_address(Domain=props["domain"], TagSpecifications=tagging("elastic-ip", tags))
-    return made["AllocationId"], {"publicIp": made["PublicIp"]}
+def _create_address(aws: Aws, props: Props, tags: Tags) -> Created:
+    address = aws.ec2.allocate_address(Domain=props["domain"], TagSpecifications=tagging("elastic-ip", tags))
+    return address["AllocationId"], {"publicIp": address["PublicIp"]}
 
 
 def _address(aws: Aws, id_: str, _props: Props) -> Props | None:
-    row = one(aws, "Addresses", id_, AllocationIds=[id_])
+    row = find_row(aws, "Addresses", id_, AllocationIds=[id_])
     return None if row is None else {"publicIp": row["PublicIp"]}
 
 
-def _create_endpoint(aws: Aws, props: Props, tags: Tags) -> Made:
+def _create_endpoint(aws: Aws, props: Props, tags: Tags) -> Created:
     names = "vpcId serviceName vpcEndpointType routeTableIds subnetIds securityGroupIds privateDnsEnabled"
-    made = aws.ec2.create_vpc_endpoint(**asked(props, names), TagSpecifications=tagging("vpc-endpoint", tags))
-    return made["VpcEndpoint"]["VpcEndpointId"], {}
+    response = aws.ec2.create_vpc_endpoint(
+        **call_parameters(props, names), TagSpecifications=tagging("vpc-endpoint", tags)
+    )
+    return response["VpcEndpoint"]["VpcEndpointId"], {}
 
 
-def _create_flow_log(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.ec2.create_flow_logs(
+def _create_flow_log(aws: Aws, props: Props, tags: Tags) -> Created:
+    response = aws.ec2.create_flow_logs(
         ResourceIds=[props["vpcId"]],
         ResourceType="VPC",
         DeliverLogsPermissionArn=props["iamRoleArn"],
         TagSpecifications=tagging("vpc-flow-log", tags),
-        **asked(props, "trafficType logDestinationType logDestination maxAggregationInterval"),
+        **call_parameters(props, "trafficType logDestinationType logDestination maxAggregationInterval"),
     )
-    return made["FlowLogIds"][0], {}
+    return response["FlowLogIds"][0], {}
 
 
-def _create_interface(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.ec2.create_network_interface(
+def _create_interface(aws: Aws, props: Props, tags: Tags) -> Created:
+    interface = aws.ec2.create_network_interface(
         Groups=props["securityGroups"],
         TagSpecifications=tagging("network-interface", tags),
-        **asked(props, "subnetId description"),
+        **call_parameters(props, "subnetId description"),
     )["NetworkInterface"]
-    return made["NetworkInterfaceId"], {"privateIp": made["PrivateIpAddress"]}
+    return interface["NetworkInterfaceId"], {"privateIp": interface["PrivateIpAddress"]}
 
 
 def _interface(aws: Aws, id_: str, _props: Props) -> Props | None:
-    row = one(aws, "NetworkInterfaces", id_)
+    row = find_row(aws, "NetworkInterfaces", id_)
     return None if row is None else {"privateIp": row["PrivateIpAddress"]}
 
 
-def _nothing(_aws: Aws, _id: str, _props: Props) -> None:
+def _do_nothing(_aws: Aws, _id: str, _props: Props) -> None:
     pass
 
 
 KINDS = (
-    simple(
+    simple_kind(
         "aws:ec2/vpc:Vpc",
         "Vpcs",
         "cidrBlock!",
@@ -191,7 +202,7 @@ KINDS = (
         after=_set_vpc,
         readable="cidrBlock",
     ),
-    simple(
+    simple_kind(
         "aws:ec2/subnet:Subnet",
         "Subnets",
         "vpcId! cidrBlock! availabilityZone",
@@ -200,14 +211,14 @@ KINDS = (
         after=_set_subnet,
         readable="cidrBlock availabilityZone",
     ),
-    simple("aws:ec2/routeTable:RouteTable", "RouteTables", "vpcId!", word="route-table"),
-    simple("aws:ec2/natGateway:NatGateway", "NatGateways", "subnetId! allocationId", word="natgateway"),
+    simple_kind("aws:ec2/routeTable:RouteTable", "RouteTables", "vpcId!", word="route-table"),
+    simple_kind("aws:ec2/natGateway:NatGateway", "NatGateways", "subnetId! allocationId", word="natgateway"),
     Kind(
         "aws:ec2/internetGateway:InternetGateway",
         "vpcId",
         _create_gateway,
         _delete_gateway,
-        there("InternetGateways"),
+        read_existence("InternetGateways"),
         update=retag,
         tagged=True,
     ),
@@ -215,7 +226,7 @@ KINDS = (
         "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup",
         "vpcId",
         _default_group,
-        _nothing,
+        _do_nothing,
         lambda aws, id_, props: None if _group(aws, id_, props) is None else {},
         update=retag,
         tagged=True,
@@ -260,7 +271,7 @@ KINDS = (
         "vpcId! serviceName vpcEndpointType routeTableIds subnetIds securityGroupIds privateDnsEnabled",
         _create_endpoint,
         delete("ec2", "delete_vpc_endpoints", "VpcEndpointIds"),
-        there("VpcEndpoints"),
+        read_existence("VpcEndpoints"),
         update=retag,
         tagged=True,
     ),
@@ -269,7 +280,7 @@ KINDS = (
         "vpcId trafficType logDestinationType logDestination iamRoleArn maxAggregationInterval",
         _create_flow_log,
         delete("ec2", "delete_flow_logs", "FlowLogIds"),
-        there("FlowLogs"),
+        read_existence("FlowLogs"),
         update=retag,
         tagged=True,
     ),

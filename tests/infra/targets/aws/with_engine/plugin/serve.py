@@ -1,4 +1,4 @@
-"""The plugin's side of Pulumi's protocol: checks against the tables, compares, and calls what the tables name."""
+"""The plugin's side of Pulumi's protocol: validates and compares properties, and calls the table's functions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pulumi.runtime.proto import provider_pb2 as pb
 from pulumi.runtime.proto import provider_pb2_grpc as pb_grpc
 
 from tests.infra.targets.aws.with_engine.plugin.kind import Aws, Kind, Props, Tags
-from tests.infra.targets.aws.with_engine.plugin.kinds import KINDS
+from tests.infra.targets.aws.with_engine.plugin.registry import KINDS
 
 VERSION = "7.51.1"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-# What a provider of this program may be told.
+# Settings that the program's provider may have.
 _SETTINGS = ("region", "defaultTags", "version", "maxRetries", "s3UsePathStyle", *(f"skip{x}" for x in (
     "CredentialsValidation", "MetadataApiCheck", "RegionValidation")))  # fmt: skip
 
 
 class Provider(pb_grpc.ResourceProviderServicer):
-    """Method names are the protocol's."""
+    """The provider; its method names are those of the protocol."""
 
     def __init__(self) -> None:
         self.defaults: Tags = {}
@@ -49,79 +49,83 @@ class Provider(pb_grpc.ResourceProviderServicer):
         return pb.GetSchemaResponse(schema="{}")
 
     def CheckConfig(self, request: Any, _context: Any) -> Any:
-        unknown = set(plain(request.news)) - set(_SETTINGS)
-        failures = [pb.CheckFailure(property=one, reason="no setting of this provider") for one in sorted(unknown)]
+        unknown = set(to_properties(request.news)) - set(_SETTINGS)
+        failures = [pb.CheckFailure(property=name, reason="no setting of this provider") for name in sorted(unknown)]
         return pb.CheckResponse(inputs=request.news, failures=failures)
 
     def DiffConfig(self, request: Any, _context: Any) -> Any:
-        olds, news = plain(request.olds), plain(request.news)
+        olds, news = to_properties(request.olds), to_properties(request.news)
         changed = sorted(key for key in {*olds, *news} if olds.get(key) != news.get(key))
         replaces = ["region"] if "region" in changed else []
-        return pb.DiffResponse(changes=_word(changed), diffs=changed, replaces=replaces)
+        return pb.DiffResponse(changes=_change_kind(changed), diffs=changed, replaces=replaces)
 
     def Configure(self, request: Any, context: Any) -> Any:
-        given = {key: _parsed(value) for key, value in plain(request.args).items()}
+        settings = {key: _parse(value) for key, value in to_properties(request.args).items()}
         if not os.environ.get("AWS_ENDPOINT_URL"):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "AWS_ENDPOINT_URL: not set; this plugin is for tests")
-        self.aws = Aws(given["region"])
-        self.defaults = (given.get("defaultTags") or {}).get("tags") or {}
+        self.aws = Aws(settings["region"])
+        self.defaults = (settings.get("defaultTags") or {}).get("tags") or {}
         return pb.ConfigureResponse(acceptSecrets=False, supportsPreview=True)
 
     def Check(self, request: Any, _context: Any) -> Any:
-        news, kind = plain(request.news), KINDS.get(_token(request.urn))
+        news, kind = to_properties(request.news), KINDS.get(_token(request.urn))
         if kind is None:
             reason = f"{_token(request.urn)}: the test plugin has no such type"
             return pb.CheckResponse(inputs=request.news, failures=[pb.CheckFailure(property="", reason=reason)])
         failures = [
-            *((one, f"no such property of {kind.token}") for one in sorted(_unknown(kind, news))),
-            *((one, f"{kind.token} needs it") for one in sorted(kind.required - set(news))),
+            *((name, f"no such property of {kind.token}") for name in sorted(_unknown(kind, news))),
+            *((name, f"{kind.token} needs it") for name in sorted(kind.required - set(news))),
         ]
-        told = [pb.CheckFailure(property=one, reason=reason) for one, reason in failures]
-        return pb.CheckResponse(inputs=request.news, failures=told)
+        check_failures = [pb.CheckFailure(property=name, reason=reason) for name, reason in failures]
+        return pb.CheckResponse(inputs=request.news, failures=check_failures)
 
     def Diff(self, request: Any, _context: Any) -> Any:
-        kind, olds, news = KINDS[_token(request.urn)], plain(request.olds), plain(request.news)
-        before = plain(request.old_inputs) or olds
+        kind, olds, news = KINDS[_token(request.urn)], to_properties(request.olds), to_properties(request.news)
+        before = to_properties(request.old_inputs) or olds
         changed = {key for key in kind.properties if before.get(key) != news.get(key)}
         if kind.tagged and olds.get("tagsAll") != self._tags(news):
             changed.add("tags")
         replaces = sorted(changed & kind.replacing)
         return pb.DiffResponse(
-            changes=_word(changed),
+            changes=_change_kind(changed),
             diffs=sorted(changed),
             replaces=replaces,
-            # Two cannot have one name.
+            # Two resources cannot have the same name.
             deleteBeforeReplace=bool(replaces) and bool({"name", "bucket"} & kind.properties),
         )
 
     def Create(self, request: Any, context: Any) -> Any:
-        kind, props = KINDS[_token(request.urn)], plain(request.properties)
+        kind, props = KINDS[_token(request.urn)], to_properties(request.properties)
         if request.preview:
-            return pb.CreateResponse(properties=message(props | dict.fromkeys(kind.outputs, UNKNOWN)))
-        with _told(context, request.urn):
+            return pb.CreateResponse(properties=to_message(props | dict.fromkeys(kind.outputs, UNKNOWN)))
+        with _reporting_errors(context, request.urn):
             id_, computed = kind.create(self.aws, props, self._tags(props))
-        return pb.CreateResponse(id=id_, properties=message(self._outputs(kind, id_, props, computed)))
+        return pb.CreateResponse(id=id_, properties=to_message(self._outputs(kind, id_, props, computed)))
 
     def Read(self, request: Any, context: Any) -> Any:
-        kind, props, inputs = KINDS[_token(request.urn)], plain(request.properties), plain(request.inputs)
-        with _told(context, request.urn):
+        kind, props, inputs = (
+            KINDS[_token(request.urn)],
+            to_properties(request.properties),
+            to_properties(request.inputs),
+        )
+        with _reporting_errors(context, request.urn):
             seen = kind.read(self.aws, request.id, props)
         if seen is None:
             return pb.ReadResponse()
         drifted = {key: seen[key] for key in inputs if key in seen and seen[key] != inputs[key]}
-        return pb.ReadResponse(id=request.id, properties=message(props | seen), inputs=message(inputs | drifted))
+        return pb.ReadResponse(id=request.id, properties=to_message(props | seen), inputs=to_message(inputs | drifted))
 
     def Update(self, request: Any, context: Any) -> Any:
-        kind, olds, news = KINDS[_token(request.urn)], plain(request.olds), plain(request.news)
+        kind, olds, news = KINDS[_token(request.urn)], to_properties(request.olds), to_properties(request.news)
         computed = {key: olds[key] for key in kind.outputs if key in olds}
         if not request.preview:
-            with _told(context, request.urn):
+            with _reporting_errors(context, request.urn):
                 computed |= kind.update(self.aws, request.id, news, self._tags(news))
-        return pb.UpdateResponse(properties=message(self._outputs(kind, request.id, news, computed)))
+        return pb.UpdateResponse(properties=to_message(self._outputs(kind, request.id, news, computed)))
 
     def Delete(self, request: Any, context: Any) -> Any:
-        with _told(context, request.urn):
-            KINDS[_token(request.urn)].delete(self.aws, request.id, plain(request.properties))
+        with _reporting_errors(context, request.urn):
+            KINDS[_token(request.urn)].delete(self.aws, request.id, to_properties(request.properties))
         return empty_pb2.Empty()
 
     def Invoke(self, request: Any, context: Any) -> Any:
@@ -135,8 +139,8 @@ class Provider(pb_grpc.ResourceProviderServicer):
         return props | computed | tags | {"id": id_}
 
 
-class _told:  # used like a keyword
-    """What AWS refuses is told as the provider would, with the resource's name."""
+class _reporting_errors:
+    """Report errors of AWS as the real provider does, with the resource's name; used in `with` statements."""
 
     def __init__(self, context: Any, urn: str) -> None:
         self.context, self.urn = context, urn
@@ -149,39 +153,39 @@ class _told:  # used like a keyword
             self.context.abort(grpc.StatusCode.UNKNOWN, f"{self.urn.rpartition('::')[2]}: {error}")
 
 
-def plain(struct: Any) -> Props:
-    """Numbers come as floats, whatever they were."""
-    return {key: _whole(value) for key, value in MessageToDict(struct).items()}
+def to_properties(struct: Any) -> Props:
+    """Return the properties of a message, with whole numbers as int, because all numbers arrive as floats."""
+    return {key: _to_int(value) for key, value in MessageToDict(struct).items()}
 
 
-def message(props: Props) -> Any:
-    made = struct_pb2.Struct()
-    made.update(props)
-    return made
+def to_message(props: Props) -> Any:
+    struct = struct_pb2.Struct()
+    struct.update(props)
+    return struct
 
 
-def _whole(value: Any) -> Any:
+def _to_int(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _whole(one) for key, one in value.items()}
+        return {key: _to_int(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_whole(one) for one in value]
+        return [_to_int(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _unknown(kind: Kind, news: Props) -> set[str]:
-    """Properties, and names within them, that the table does not have."""
-    found = {key for key in news if key not in kind.properties and not key.startswith("__")}
+    """Return the properties, and names within them, that are not in the table."""
+    unknown = {key for key in news if key not in kind.properties and not key.startswith("__")}
     for key, names in kind.nested.items():
-        found |= {f"{key}.{one}" for one in _names(news.get(key)) if one not in names.split()}
-    return found
+        unknown |= {f"{key}.{name}" for name in _names(news.get(key)) if name not in names.split()}
+    return unknown
 
 
 def _names(value: Any) -> set[str]:
-    """Every name at any depth; names of tags are nobody's."""
+    """Return the names at any depth, without those of tags."""
     if isinstance(value, list):
         return set().union(*map(_names, value))
     if isinstance(value, dict):
-        return set(value).union(*(_names(one) for key, one in value.items() if key != "tags"))
+        return set(value).union(*(_names(item) for key, item in value.items() if key != "tags"))
     return set()
 
 
@@ -189,13 +193,13 @@ def _token(urn: str) -> str:
     return urn.split("::")[2].rpartition("$")[2]
 
 
-def _word(changed: Any) -> int:
+def _change_kind(changed: Any) -> int:
     word: int = pb.DiffResponse.DIFF_SOME if changed else pb.DiffResponse.DIFF_NONE
     return word
 
 
-def _parsed(value: Any) -> Any:
-    """Settings that are no strings come as JSON."""
+def _parse(value: Any) -> Any:
+    """Parse a setting; those that are not strings arrive as JSON."""
     return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 

@@ -1,57 +1,59 @@
-"""S3, FSx, EFS and the key that encrypts them."""
+"""S3, FSx, EFS, and the KMS key that encrypts them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.infra.targets.aws.with_engine.plugin.calls import delete, there
+from tests.infra.targets.aws.with_engine.plugin.calls import delete, read_existence
 from tests.infra.targets.aws.with_engine.plugin.kind import (
     Aws,
+    Created,
     Kind,
-    Made,
     Props,
     Tags,
-    api,
-    asked,
-    found,
-    listed,
-    removed,
+    call_parameters,
+    delete_if_exists,
+    get_if_exists,
+    tag_list,
+    to_api,
 )
 
-# How the protocol marks a file (pulumi/runtime/rpc.py).
+# Key of a file's path in the protocol (pulumi/runtime/rpc.py).
 _ASSET_PATH = "path"
 
 
-def _create_bucket(aws: Aws, props: Props, tags: Tags) -> Made:
+def _create_bucket(aws: Aws, props: Props, tags: Tags) -> Created:
     name = props["bucket"]
-    elsewhere = {"CreateBucketConfiguration": {"LocationConstraint": aws.region}} if aws.region != "us-east-1" else {}
-    aws.s3.create_bucket(Bucket=name, **elsewhere)
-    aws.s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": listed(tags)})
+    location = {"CreateBucketConfiguration": {"LocationConstraint": aws.region}} if aws.region != "us-east-1" else {}
+    aws.s3.create_bucket(Bucket=name, **location)
+    aws.s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": tag_list(tags)})
     return name, {"arn": f"arn:aws:s3:::{name}"}
 
 
 def _bucket(aws: Aws, id_: str, _props: Props) -> Props | None:
-    return None if found(lambda: aws.s3.head_bucket(Bucket=id_)) is None else {}
+    return None if get_if_exists(lambda: aws.s3.head_bucket(Bucket=id_)) is None else {}
 
 
 def _update_bucket(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
-    aws.s3.put_bucket_tagging(Bucket=id_, Tagging={"TagSet": listed(tags)})
+    aws.s3.put_bucket_tagging(Bucket=id_, Tagging={"TagSet": tag_list(tags)})
     return {}
 
 
 def _delete_bucket(aws: Aws, id_: str, props: Props) -> None:
     if props.get("forceDestroy"):
-        listing = found(lambda: aws.s3.list_object_versions(Bucket=id_)) or {}
-        for one in (*listing.get("Versions", ()), *listing.get("DeleteMarkers", ())):
-            aws.s3.delete_object(Bucket=id_, Key=one["Key"], VersionId=one["VersionId"])
-    removed(lambda: aws.s3.delete_bucket(Bucket=id_))
+        listing = get_if_exists(lambda: aws.s3.list_object_versions(Bucket=id_)) or {}
+        for version in (*listing.get("Versions", ()), *listing.get("DeleteMarkers", ())):
+            aws.s3.delete_object(Bucket=id_, Key=version["Key"], VersionId=version["VersionId"])
+    delete_if_exists(lambda: aws.s3.delete_bucket(Bucket=id_))
 
 
-def _part(token: str, change: str, put: Callable[[Aws, Props], None], end: str, nested: str = "") -> Kind:
-    """A setting of a bucket, which is its own resource and has the bucket's id."""
+def _bucket_setting(
+    token: str, change: str, put: Callable[[Aws, Props], None], delete_operation: str, nested: str = ""
+) -> Kind:
+    """Return the kind of a bucket setting, which is a separate resource with the bucket's id."""
 
-    def create(aws: Aws, props: Props, _tags: Tags) -> Made:
+    def create(aws: Aws, props: Props, _tags: Tags) -> Created:
         put(aws, props)
         return props["bucket"], {}
 
@@ -63,16 +65,16 @@ def _part(token: str, change: str, put: Callable[[Aws, Props], None], end: str, 
         return _bucket(aws, id_, {})
 
     def delete(aws: Aws, id_: str, _props: Props) -> None:
-        if end:
-            removed(lambda: getattr(aws.s3, end)(Bucket=id_))
+        if delete_operation:
+            delete_if_exists(lambda: getattr(aws.s3, delete_operation)(Bucket=id_))
 
-    within = {change.split(maxsplit=1)[0].rstrip("!"): nested} if nested else {}
-    return Kind(token, "bucket!", create, delete, read, change=change, update=update, nested=within)
+    nested_names = {change.split(maxsplit=1)[0].rstrip("!"): nested} if nested else {}
+    return Kind(token, "bucket!", create, delete, read, change=change, update=update, nested=nested_names)
 
 
 def _put_access(aws: Aws, props: Props) -> None:
-    wanted = asked(props, "blockPublicAcls blockPublicPolicy ignorePublicAcls restrictPublicBuckets")
-    aws.s3.put_public_access_block(Bucket=props["bucket"], PublicAccessBlockConfiguration=wanted)
+    settings = call_parameters(props, "blockPublicAcls blockPublicPolicy ignorePublicAcls restrictPublicBuckets")
+    aws.s3.put_public_access_block(Bucket=props["bucket"], PublicAccessBlockConfiguration=settings)
 
 
 def _put_encryption(aws: Aws, props: Props) -> None:
@@ -99,7 +101,9 @@ def _put_policy(aws: Aws, props: Props) -> None:
 
 
 def _put_lifecycle(aws: Aws, props: Props) -> None:
-    rules = [{("ID" if key == "id" else _s3(key)): api(value) for key, value in one.items()} for one in props["rules"]]
+    rules = [
+        {("ID" if key == "id" else _s3(key)): to_api(value) for key, value in rule.items()} for rule in props["rules"]
+    ]
     aws.s3.put_bucket_lifecycle_configuration(Bucket=props["bucket"], LifecycleConfiguration={"Rules": rules})
 
 
@@ -121,7 +125,7 @@ def _put_object(aws: Aws, props: Props) -> None:
     )
 
 
-def _create_object(aws: Aws, props: Props, _tags: Tags) -> Made:
+def _create_object(aws: Aws, props: Props, _tags: Tags) -> Created:
     _put_object(aws, props)
     return props["key"], {}
 
@@ -132,26 +136,26 @@ def _update_object(aws: Aws, _id: str, news: Props, _tags: Tags) -> Props:
 
 
 def _object(aws: Aws, id_: str, props: Props) -> Props | None:
-    return None if found(lambda: aws.s3.head_object(Bucket=props["bucket"], Key=id_)) is None else {}
+    return None if get_if_exists(lambda: aws.s3.head_object(Bucket=props["bucket"], Key=id_)) is None else {}
 
 
 def _delete_object(aws: Aws, id_: str, props: Props) -> None:
-    removed(lambda: aws.s3.delete_object(Bucket=props["bucket"], Key=id_))
+    delete_if_exists(lambda: aws.s3.delete_object(Bucket=props["bucket"], Key=id_))
 
 
-def _create_key(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.kms.create_key(
+def _create_key(aws: Aws, props: Props, tags: Tags) -> Created:
+    created = aws.kms.create_key(
         Description=props["description"],
         Policy=props["policy"],
         Tags=[{"TagKey": key, "TagValue": value} for key, value in tags.items()],
     )["KeyMetadata"]
     if props.get("enableKeyRotation"):
-        aws.kms.enable_key_rotation(KeyId=made["KeyId"])
-    return made["KeyId"], {"arn": made["Arn"], "keyId": made["KeyId"]}
+        aws.kms.enable_key_rotation(KeyId=created["KeyId"])
+    return created["KeyId"], {"arn": created["Arn"], "keyId": created["KeyId"]}
 
 
 def _key(aws: Aws, id_: str, _props: Props) -> Props | None:
-    answer = found(lambda: aws.kms.describe_key(KeyId=id_))
+    answer = get_if_exists(lambda: aws.kms.describe_key(KeyId=id_))
     gone = answer is None or answer["KeyMetadata"]["KeyState"] == "PendingDeletion"
     return None if gone else {"description": answer["KeyMetadata"]["Description"]}
 
@@ -166,14 +170,14 @@ def _delete_key(aws: Aws, id_: str, props: Props) -> None:
     aws.kms.schedule_key_deletion(KeyId=id_, PendingWindowInDays=props["deletionWindowInDays"])
 
 
-def _create_alias(aws: Aws, props: Props, _tags: Tags) -> Made:
+def _create_alias(aws: Aws, props: Props, _tags: Tags) -> Created:
     aws.kms.create_alias(AliasName=props["name"], TargetKeyId=props["targetKeyId"])
     return props["name"], {}
 
 
 def _alias(aws: Aws, id_: str, props: Props) -> Props | None:
-    answer = found(lambda: aws.kms.list_aliases(KeyId=props["targetKeyId"]))
-    names = [one["AliasName"] for one in (answer or {}).get("Aliases", [])]
+    answer = get_if_exists(lambda: aws.kms.list_aliases(KeyId=props["targetKeyId"]))
+    names = [alias["AliasName"] for alias in (answer or {}).get("Aliases", [])]
     return {} if id_ in names else None
 
 
@@ -183,20 +187,20 @@ _LUSTRE = (
 )
 
 
-def _create_lustre(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.fsx.create_file_system(
+def _create_lustre(aws: Aws, props: Props, tags: Tags) -> Created:
+    filesystem = aws.fsx.create_file_system(
         FileSystemType="LUSTRE",
         SubnetIds=[props["subnetIds"]],
-        LustreConfiguration=asked(props, _LUSTRE),
-        Tags=listed(tags),
-        **asked(props, "storageCapacity storageType securityGroupIds kmsKeyId fileSystemTypeVersion"),
+        LustreConfiguration=call_parameters(props, _LUSTRE),
+        Tags=tag_list(tags),
+        **call_parameters(props, "storageCapacity storageType securityGroupIds kmsKeyId fileSystemTypeVersion"),
     )["FileSystem"]
-    id_ = made["FileSystemId"]
+    id_ = filesystem["FileSystemId"]
     return id_, _lustre(aws, id_, props) or {}
 
 
 def _lustre(aws: Aws, id_: str, _props: Props) -> Props | None:
-    answer = found(lambda: aws.fsx.describe_file_systems(FileSystemIds=[id_]))
+    answer = get_if_exists(lambda: aws.fsx.describe_file_systems(FileSystemIds=[id_]))
     rows = (answer or {}).get("FileSystems") or []
     if not rows:
         return None
@@ -208,37 +212,37 @@ def _lustre(aws: Aws, id_: str, _props: Props) -> Props | None:
 
 def _update_lustre(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
     aws.fsx.update_file_system(FileSystemId=id_, StorageCapacity=news["storageCapacity"])
-    aws.fsx.tag_resource(ResourceARN=(_lustre(aws, id_, news) or {})["arn"], Tags=listed(tags))
+    aws.fsx.tag_resource(ResourceARN=(_lustre(aws, id_, news) or {})["arn"], Tags=tag_list(tags))
     return {}
 
 
 def _delete_lustre(aws: Aws, id_: str, props: Props) -> None:
     skip = {"SkipFinalBackup": bool(props.get("skipFinalBackup"))}
-    removed(lambda: aws.fsx.delete_file_system(FileSystemId=id_, LustreConfiguration=skip))
+    delete_if_exists(lambda: aws.fsx.delete_file_system(FileSystemId=id_, LustreConfiguration=skip))
 
 
-def _create_link(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.fsx.create_data_repository_association(
+def _create_link(aws: Aws, props: Props, tags: Tags) -> Created:
+    link = aws.fsx.create_data_repository_association(
         FileSystemId=props["fileSystemId"],
         FileSystemPath=props["fileSystemPath"],
         DataRepositoryPath=props["dataRepositoryPath"],
         BatchImportMetaDataOnCreate=props["batchImportMetaDataOnCreate"],
-        S3=api(props["s3"]),
-        Tags=listed(tags),
+        S3=to_api(props["s3"]),
+        Tags=tag_list(tags),
     )["Association"]
-    return made["AssociationId"], {}
+    return link["AssociationId"], {}
 
 
-def _create_efs(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.efs.create_file_system(
-        Tags=listed(tags), **asked(props, "performanceMode throughputMode encrypted kmsKeyId")
+def _create_efs(aws: Aws, props: Props, tags: Tags) -> Created:
+    filesystem = aws.efs.create_file_system(
+        Tags=tag_list(tags), **call_parameters(props, "performanceMode throughputMode encrypted kmsKeyId")
     )
-    id_ = made["FileSystemId"]
-    policies = [api(one) for one in props["lifecyclePolicies"]]
+    id_ = filesystem["FileSystemId"]
+    policies = [to_api(policy) for policy in props["lifecyclePolicies"]]
     aws.efs.put_lifecycle_configuration(
-        FileSystemId=id_, LifecyclePolicies=[{_ia(key): value for key, value in one.items()} for one in policies]
+        FileSystemId=id_, LifecyclePolicies=[{_ia(key): value for key, value in policy.items()} for policy in policies]
     )
-    return id_, {"dnsName": f"{id_}.efs.{aws.region}.amazonaws.com", "arn": made["FileSystemArn"]}
+    return id_, {"dnsName": f"{id_}.efs.{aws.region}.amazonaws.com", "arn": filesystem["FileSystemArn"]}
 
 
 def _ia(key: str) -> str:
@@ -246,13 +250,13 @@ def _ia(key: str) -> str:
 
 
 def _update_efs(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
-    aws.efs.tag_resource(ResourceId=id_, Tags=listed(tags))
+    aws.efs.tag_resource(ResourceId=id_, Tags=tag_list(tags))
     return {}
 
 
-def _create_target(aws: Aws, props: Props, _tags: Tags) -> Made:
-    wanted = asked(props, "fileSystemId subnetId securityGroups")
-    return aws.efs.create_mount_target(**wanted)["MountTargetId"], {}
+def _create_target(aws: Aws, props: Props, _tags: Tags) -> Created:
+    parameters = call_parameters(props, "fileSystemId subnetId securityGroups")
+    return aws.efs.create_mount_target(**parameters)["MountTargetId"], {}
 
 
 KINDS = (
@@ -267,22 +271,24 @@ KINDS = (
         computed="arn",
         tagged=True,
     ),
-    _part(
+    _bucket_setting(
         "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
         "blockPublicAcls blockPublicPolicy ignorePublicAcls restrictPublicBuckets",
         _put_access,
         "delete_public_access_block",
     ),
-    _part(
+    _bucket_setting(
         "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
         "rules!",
         _put_encryption,
         "delete_bucket_encryption",
         "applyServerSideEncryptionByDefault sseAlgorithm kmsMasterKeyId bucketKeyEnabled",
     ),
-    _part("aws:s3/bucketVersioning:BucketVersioning", "versioningConfiguration!", _put_versioning, "", "status"),
-    _part("aws:s3/bucketPolicy:BucketPolicy", "policy!", _put_policy, "delete_bucket_policy"),
-    _part(
+    _bucket_setting(
+        "aws:s3/bucketVersioning:BucketVersioning", "versioningConfiguration!", _put_versioning, "", "status"
+    ),
+    _bucket_setting("aws:s3/bucketPolicy:BucketPolicy", "policy!", _put_policy, "delete_bucket_policy"),
+    _bucket_setting(
         "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
         "rules!",
         _put_lifecycle,
@@ -330,7 +336,7 @@ KINDS = (
         "fileSystemId! fileSystemPath! dataRepositoryPath! batchImportMetaDataOnCreate",
         _create_link,
         delete("fsx", "delete_data_repository_association", "AssociationId"),
-        there("fsx", "describe_data_repository_associations", "AssociationIds"),
+        read_existence("fsx", "describe_data_repository_associations", "AssociationIds"),
         change="s3",
         tagged=True,
         nested={"s3": "autoImportPolicy autoExportPolicy events"},
@@ -340,7 +346,7 @@ KINDS = (
         "encrypted kmsKeyId performanceMode",
         _create_efs,
         delete("efs", "delete_file_system", "FileSystemId"),
-        there("efs", "describe_file_systems", "FileSystemId"),
+        read_existence("efs", "describe_file_systems", "FileSystemId"),
         change="throughputMode lifecyclePolicies",
         update=_update_efs,
         computed="dnsName arn",
@@ -352,7 +358,7 @@ KINDS = (
         "fileSystemId! subnetId!",
         _create_target,
         delete("efs", "delete_mount_target", "MountTargetId"),
-        there("efs", "describe_mount_targets", "MountTargetId"),
+        read_existence("efs", "describe_mount_targets", "MountTargetId"),
         change="securityGroups",
     ),
 )

@@ -1,4 +1,4 @@
-"""Machines that moto starts do not boot: what their user data and Slurm on the controller would say is said here."""
+"""Instances in moto do not boot: this module answers for their user data and for Slurm on the controller."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _AT = "2026-11-15T12:00:00+00:00"
 
 
 @contextmanager
-def booting() -> Iterator[None]:
-    """Machines report as soon as they are started, and again when they are told to set themselves up again."""
+def simulate_boot() -> Iterator[None]:
+    """Make instances report as soon as they start, and again when a command sets them up again."""
     run_instances, invocation = InstanceBackend.run_instances, Command.invocation_response
 
-    def started(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = run_instances(self, *args, **kwargs)
-        for instance in made.instances:
+    def run_and_report(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reservation = run_instances(self, *args, **kwargs)
+        for instance in reservation.instances:
             _report(instance, _text(instance.user_data))
-        return made
+        return reservation
 
-    def answered(self: Any, instance_id: str, plugin_name: str) -> dict[str, Any]:
+    def respond(self: Any, instance_id: str, plugin_name: str) -> dict[str, Any]:
         script = self.parameters["commands"][0]
         if "digest=" in script:
             _report(ec2_backends[self.account_id][self.backend_region].get_instance(instance_id), script)
-        said = invocation(self, instance_id, plugin_name)
-        return {**said, "StandardOutputContent": said["StandardOutputContent"] or _slurm(script)}
+        response = invocation(self, instance_id, plugin_name)
+        return {**response, "StandardOutputContent": response["StandardOutputContent"] or _slurm(script)}
 
-    InstanceBackend.run_instances, Command.invocation_response = started, answered  # type: ignore[method-assign]
+    InstanceBackend.run_instances, Command.invocation_response = run_and_report, respond  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -48,16 +48,19 @@ def booting() -> Iterator[None]:
 
 
 def _report(instance: Any, script: str) -> None:
-    """As infra.targets.aws.node does at the end, past the server: a machine's own calls are not the engine's."""
+    """Write the report that infra.targets.aws.node writes at the end of setup.
+
+    It goes to moto's backend directly, because a machine's own calls must not be counted with the engine's.
+    """
     tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
     name = read_node_name(tags, instance.ami_launch_index)
     cluster, digest = _setting("cluster", script), _setting("digest", script)
-    said = Report(instance=instance.id, state="ready", step="report", at=_AT, bundle=digest)
+    report = Report(instance=instance.id, state="ready", step="report", at=_AT, bundle=digest)
     backend = ssm_backends[instance.ec2_backend.account_id][instance.ec2_backend.region_name]
     backend.put_parameter(
         name=parameters.node(cluster, name or instance.id),
         description="",
-        value=said.model_dump_json(),
+        value=report.model_dump_json(),
         parameter_type="String",
         allowed_pattern="",
         keyid="",
@@ -70,9 +73,9 @@ def _report(instance: Any, script: str) -> None:
 
 
 def _setting(name: str, script: str) -> str:
-    found = re.search(rf"^{name}=(\S+)$", script, re.MULTILINE)
-    assert found, f"user data does not set {name}"
-    return found[1]
+    match = re.search(rf"^{name}=(\S+)$", script, re.MULTILINE)
+    assert match, f"user data does not set {name}"
+    return match[1]
 
 
 def _text(user_data: Any) -> str:
@@ -80,15 +83,17 @@ def _text(user_data: Any) -> str:
 
 
 def _slurm(script: str) -> str:
-    """Nodes that are free, and a job that crosses them."""
-    if shown := re.search(r"scontrol show node --oneliner (\S+)", script):
+    """Return Slurm's output for a script: idle nodes, and a test job that passes on them."""
+    if query := re.search(r"scontrol show node --oneliner (\S+)", script):
         return "\n".join(
-            f"NodeName={one} State=IDLE+CLOUD CPUTot=8 CPUAlloc=0 RealMemory=64000 AllocMem=0 FreeMem=60000"
-            for one in shown[1].split(",")
+            f"NodeName={name} State=IDLE+CLOUD CPUTot=8 CPUAlloc=0 RealMemory=64000 AllocMem=0 FreeMem=60000"
+            for name in query[1].split(",")
         )
-    if asked := re.search(r"--nodelist=(\S+)", script):
-        nodes = asked[1].split(",")
-        right = len(nodes) * (len(nodes) + 1) / 2
-        ranks = [{"host": one, "rank": rank, "stage": "passed", "sum": right} for rank, one in enumerate(nodes)]
+    if job := re.search(r"--nodelist=(\S+)", script):
+        nodes = job[1].split(",")
+        expected_sum = len(nodes) * (len(nodes) + 1) / 2
+        ranks = [
+            {"host": name, "rank": rank, "stage": "passed", "sum": expected_sum} for rank, name in enumerate(nodes)
+        ]
         return "\n".join(PREFIX + json.dumps(rank) for rank in ranks)
     return ""

@@ -1,52 +1,52 @@
-"""IAM, parameters, logs, names and budgets."""
+"""IAM, Parameter Store, CloudWatch logs, Route 53 and budgets."""
 
 from __future__ import annotations
 
-from tests.infra.targets.aws.with_engine.plugin.calls import delete, there
+from tests.infra.targets.aws.with_engine.plugin.calls import delete, read_existence
 from tests.infra.targets.aws.with_engine.plugin.kind import (
     Aws,
+    Created,
     Kind,
-    Made,
     Props,
     Tags,
-    api,
-    asked,
-    found,
-    listed,
-    removed,
+    call_parameters,
+    delete_if_exists,
+    get_if_exists,
+    tag_list,
+    to_api,
 )
 
 
-def _create_role(aws: Aws, props: Props, tags: Tags) -> Made:
-    bound = {"PermissionsBoundary": props["permissionsBoundary"]} if props.get("permissionsBoundary") else {}
-    made = aws.iam.create_role(
+def _create_role(aws: Aws, props: Props, tags: Tags) -> Created:
+    boundary = {"PermissionsBoundary": props["permissionsBoundary"]} if props.get("permissionsBoundary") else {}
+    role = aws.iam.create_role(
         RoleName=props["name"],
         AssumeRolePolicyDocument=props["assumeRolePolicy"],
         Description=props.get("description") or "",
-        Tags=listed(tags),
-        **bound,
+        Tags=tag_list(tags),
+        **boundary,
     )["Role"]
-    return props["name"], {"arn": made["Arn"]}
+    return props["name"], {"arn": role["Arn"]}
 
 
 def _update_role(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
     aws.iam.update_assume_role_policy(RoleName=id_, PolicyDocument=news["assumeRolePolicy"])
-    aws.iam.tag_role(RoleName=id_, Tags=listed(tags))
+    aws.iam.tag_role(RoleName=id_, Tags=tag_list(tags))
     return {}
 
 
 def _delete_role(aws: Aws, id_: str, props: Props) -> None:
-    attached = found(lambda: aws.iam.list_attached_role_policies(RoleName=id_)) or {}
-    for one in attached.get("AttachedPolicies", ()) if props.get("forceDetachPolicies") else ():
-        aws.iam.detach_role_policy(RoleName=id_, PolicyArn=one["PolicyArn"])
-    removed(lambda: aws.iam.delete_role(RoleName=id_))
+    attached = get_if_exists(lambda: aws.iam.list_attached_role_policies(RoleName=id_)) or {}
+    for policy in attached.get("AttachedPolicies", ()) if props.get("forceDetachPolicies") else ():
+        aws.iam.detach_role_policy(RoleName=id_, PolicyArn=policy["PolicyArn"])
+    delete_if_exists(lambda: aws.iam.delete_role(RoleName=id_))
 
 
 def _put_role_policy(aws: Aws, props: Props) -> None:
     aws.iam.put_role_policy(RoleName=props["role"], PolicyName=props["name"], PolicyDocument=props["policy"])
 
 
-def _create_role_policy(aws: Aws, props: Props, _tags: Tags) -> Made:
+def _create_role_policy(aws: Aws, props: Props, _tags: Tags) -> Created:
     _put_role_policy(aws, props)
     return f"{props['role']}:{props['name']}", {}
 
@@ -57,69 +57,69 @@ def _update_role_policy(aws: Aws, _id: str, news: Props, _tags: Tags) -> Props:
 
 
 def _role_policy(aws: Aws, _id: str, props: Props) -> Props | None:
-    answer = found(lambda: aws.iam.get_role_policy(RoleName=props["role"], PolicyName=props["name"]))
+    answer = get_if_exists(lambda: aws.iam.get_role_policy(RoleName=props["role"], PolicyName=props["name"]))
     return None if answer is None else {}
 
 
 def _delete_role_policy(aws: Aws, _id: str, props: Props) -> None:
-    removed(lambda: aws.iam.delete_role_policy(RoleName=props["role"], PolicyName=props["name"]))
+    delete_if_exists(lambda: aws.iam.delete_role_policy(RoleName=props["role"], PolicyName=props["name"]))
 
 
-def _create_profile(aws: Aws, props: Props, tags: Tags) -> Made:
+def _create_profile(aws: Aws, props: Props, tags: Tags) -> Created:
     name = props["name"]
-    made = aws.iam.create_instance_profile(InstanceProfileName=name, Tags=listed(tags))["InstanceProfile"]
+    profile = aws.iam.create_instance_profile(InstanceProfileName=name, Tags=tag_list(tags))["InstanceProfile"]
     aws.iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=props["role"])
-    return name, {"arn": made["Arn"]}
+    return name, {"arn": profile["Arn"]}
 
 
 def _retag_profile(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
-    aws.iam.tag_instance_profile(InstanceProfileName=id_, Tags=listed(tags))
+    aws.iam.tag_instance_profile(InstanceProfileName=id_, Tags=tag_list(tags))
     return {}
 
 
 def _delete_profile(aws: Aws, id_: str, props: Props) -> None:
-    removed(lambda: aws.iam.remove_role_from_instance_profile(InstanceProfileName=id_, RoleName=props["role"]))
-    removed(lambda: aws.iam.delete_instance_profile(InstanceProfileName=id_))
+    delete_if_exists(lambda: aws.iam.remove_role_from_instance_profile(InstanceProfileName=id_, RoleName=props["role"]))
+    delete_if_exists(lambda: aws.iam.delete_instance_profile(InstanceProfileName=id_))
 
 
-def _create_policy(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.iam.create_policy(
-        PolicyName=props["name"], PolicyDocument=props["policy"], Description=props["description"], Tags=listed(tags)
+def _create_policy(aws: Aws, props: Props, tags: Tags) -> Created:
+    policy = aws.iam.create_policy(
+        PolicyName=props["name"], PolicyDocument=props["policy"], Description=props["description"], Tags=tag_list(tags)
     )["Policy"]
-    return made["Arn"], {"arn": made["Arn"]}
+    return policy["Arn"], {"arn": policy["Arn"]}
 
 
 def _delete_policy(aws: Aws, id_: str, _props: Props) -> None:
-    versions = found(lambda: aws.iam.list_policy_versions(PolicyArn=id_)) or {}
-    for one in versions.get("Versions", ()):
-        if not one["IsDefaultVersion"]:
-            aws.iam.delete_policy_version(PolicyArn=id_, VersionId=one["VersionId"])
-    removed(lambda: aws.iam.delete_policy(PolicyArn=id_))
+    versions = get_if_exists(lambda: aws.iam.list_policy_versions(PolicyArn=id_)) or {}
+    for version in versions.get("Versions", ()):
+        if not version["IsDefaultVersion"]:
+            aws.iam.delete_policy_version(PolicyArn=id_, VersionId=version["VersionId"])
+    delete_if_exists(lambda: aws.iam.delete_policy(PolicyArn=id_))
 
 
 def _update_policy(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
     aws.iam.create_policy_version(PolicyArn=id_, PolicyDocument=news["policy"], SetAsDefault=True)
-    aws.iam.tag_policy(PolicyArn=id_, Tags=listed(tags))
+    aws.iam.tag_policy(PolicyArn=id_, Tags=tag_list(tags))
     return {}
 
 
-def _create_parameter(aws: Aws, props: Props, tags: Tags) -> Made:
-    aws.ssm.put_parameter(Tags=listed(tags), **asked(props, "name type keyId value description"))
+def _create_parameter(aws: Aws, props: Props, tags: Tags) -> Created:
+    aws.ssm.put_parameter(Tags=tag_list(tags), **call_parameters(props, "name type keyId value description"))
     return props["name"], {}
 
 
 def _update_parameter(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
-    aws.ssm.put_parameter(Overwrite=True, **asked(news, "name type keyId value description"))
-    aws.ssm.add_tags_to_resource(ResourceType="Parameter", ResourceId=id_, Tags=listed(tags))
+    aws.ssm.put_parameter(Overwrite=True, **call_parameters(news, "name type keyId value description"))
+    aws.ssm.add_tags_to_resource(ResourceType="Parameter", ResourceId=id_, Tags=tag_list(tags))
     return {}
 
 
 def _parameter(aws: Aws, id_: str, _props: Props) -> Props | None:
-    answer = found(lambda: aws.ssm.get_parameter(Name=id_, WithDecryption=True))
+    answer = get_if_exists(lambda: aws.ssm.get_parameter(Name=id_, WithDecryption=True))
     return None if answer is None else {"value": answer["Parameter"]["Value"]}
 
 
-def _create_log_group(aws: Aws, props: Props, tags: Tags) -> Made:
+def _create_log_group(aws: Aws, props: Props, tags: Tags) -> Created:
     name = props["name"]
     aws.logs.create_log_group(logGroupName=name, kmsKeyId=props["kmsKeyId"], tags=tags)
     aws.logs.put_retention_policy(logGroupName=name, retentionInDays=props["retentionInDays"])
@@ -134,7 +134,7 @@ def _log_group_arn(aws: Aws, name: str) -> str:
 
 def _log_group(aws: Aws, id_: str, _props: Props) -> Props | None:
     rows = aws.logs.describe_log_groups(logGroupNamePrefix=id_)["logGroups"]
-    row = next((one for one in rows if one["logGroupName"] == id_), None)
+    row = next((row for row in rows if row["logGroupName"] == id_), None)
     return None if row is None else {"retentionInDays": row["retentionInDays"]}
 
 
@@ -144,35 +144,37 @@ def _update_log_group(aws: Aws, id_: str, news: Props, tags: Tags) -> Props:
     return {}
 
 
-def _create_zone(aws: Aws, props: Props, tags: Tags) -> Made:
-    made = aws.route53.create_hosted_zone(
+def _create_zone(aws: Aws, props: Props, tags: Tags) -> Created:
+    zone = aws.route53.create_hosted_zone(
         Name=props["name"],
         CallerReference=props["name"],
         HostedZoneConfig={"Comment": props["comment"], "PrivateZone": True},
         VPC={"VPCRegion": aws.region, "VPCId": props["vpcs"][0]["vpcId"]},
     )["HostedZone"]
-    id_ = made["Id"].rpartition("/")[2]
-    aws.route53.change_tags_for_resource(ResourceType="hostedzone", ResourceId=id_, AddTags=listed(tags))
+    id_ = zone["Id"].rpartition("/")[2]
+    aws.route53.change_tags_for_resource(ResourceType="hostedzone", ResourceId=id_, AddTags=tag_list(tags))
     return id_, {"zoneId": id_}
 
 
 def _retag_zone(aws: Aws, id_: str, _news: Props, tags: Tags) -> Props:
-    aws.route53.change_tags_for_resource(ResourceType="hostedzone", ResourceId=id_, AddTags=listed(tags))
+    aws.route53.change_tags_for_resource(ResourceType="hostedzone", ResourceId=id_, AddTags=tag_list(tags))
     return {}
 
 
 def _delete_zone(aws: Aws, id_: str, props: Props) -> None:
     if props.get("forceDestroy"):
-        records = found(lambda: aws.route53.list_resource_record_sets(HostedZoneId=id_)) or {}
-        own = [one for one in records.get("ResourceRecordSets", ()) if one["Type"] not in ("NS", "SOA")]
-        changes = [{"Action": "DELETE", "ResourceRecordSet": one} for one in own]
+        records = get_if_exists(lambda: aws.route53.list_resource_record_sets(HostedZoneId=id_)) or {}
+        own_records = [
+            record for record in records.get("ResourceRecordSets", ()) if record["Type"] not in ("NS", "SOA")
+        ]
+        changes = [{"Action": "DELETE", "ResourceRecordSet": record} for record in own_records]
         if changes:
             aws.route53.change_resource_record_sets(HostedZoneId=id_, ChangeBatch={"Changes": changes})
-    removed(lambda: aws.route53.delete_hosted_zone(Id=id_))
+    delete_if_exists(lambda: aws.route53.delete_hosted_zone(Id=id_))
 
 
 def _record_set(props: Props) -> Props:
-    values = [{"Value": one} for one in props["records"]]
+    values = [{"Value": value} for value in props["records"]]
     return {"Name": props["name"], "Type": props["type"], "TTL": props["ttl"], "ResourceRecords": values}
 
 
@@ -181,7 +183,7 @@ def _change_record(aws: Aws, action: str, props: Props) -> None:
     aws.route53.change_resource_record_sets(HostedZoneId=props["zoneId"], ChangeBatch={"Changes": changes})
 
 
-def _create_record(aws: Aws, props: Props, _tags: Tags) -> Made:
+def _create_record(aws: Aws, props: Props, _tags: Tags) -> Created:
     _change_record(aws, "UPSERT", props)
     return f"{props['zoneId']}_{props['name']}_{props['type']}", {"fqdn": props["name"]}
 
@@ -193,13 +195,13 @@ def _update_record(aws: Aws, _id: str, news: Props, _tags: Tags) -> Props:
 
 def _record(aws: Aws, _id: str, props: Props) -> Props | None:
     start = {"StartRecordName": props["name"], "StartRecordType": props["type"]}
-    answer = found(lambda: aws.route53.list_resource_record_sets(HostedZoneId=props["zoneId"], **start))
-    names = [one["Name"].rstrip(".") for one in (answer or {}).get("ResourceRecordSets", ())]
+    answer = get_if_exists(lambda: aws.route53.list_resource_record_sets(HostedZoneId=props["zoneId"], **start))
+    names = [record["Name"].rstrip(".") for record in (answer or {}).get("ResourceRecordSets", ())]
     return {} if props["name"] in names else None
 
 
 def _delete_record(aws: Aws, _id: str, props: Props) -> None:
-    removed(lambda: _change_record(aws, "DELETE", props), "InvalidChangeBatch")
+    delete_if_exists(lambda: _change_record(aws, "DELETE", props), "InvalidChangeBatch")
 
 
 def _account(aws: Aws) -> str:
@@ -213,32 +215,37 @@ def _budget_body(props: Props) -> Props:
         "BudgetType": props["budgetType"],
         "TimeUnit": props["timeUnit"],
         "BudgetLimit": {"Amount": props["limitAmount"], "Unit": props["limitUnit"]},
-        "CostFilters": {one["name"]: one["values"] for one in props.get("costFilters") or ()},
+        "CostFilters": {cost_filter["name"]: cost_filter["values"] for cost_filter in props.get("costFilters") or ()},
     }
 
 
-def _create_budget(aws: Aws, props: Props, tags: Tags) -> Made:
+def _create_budget(aws: Aws, props: Props, tags: Tags) -> Created:
     account = _account(aws)
-    told = [
+    notifications = [
         {
-            "Notification": asked(one, "notificationType comparisonOperator threshold thresholdType"),
+            "Notification": call_parameters(
+                notification, "notificationType comparisonOperator threshold thresholdType"
+            ),
             "Subscribers": [
-                {"SubscriptionType": "EMAIL", "Address": address} for address in one["subscriberEmailAddresses"]
+                {"SubscriptionType": "EMAIL", "Address": address}
+                for address in notification["subscriberEmailAddresses"]
             ],
         }
-        for one in props.get("notifications") or ()
+        for notification in props.get("notifications") or ()
     ]
     aws.budgets.create_budget(
         AccountId=account,
         Budget=_budget_body(props),
-        NotificationsWithSubscribers=told,
-        ResourceTags=listed(tags),
+        NotificationsWithSubscribers=notifications,
+        ResourceTags=tag_list(tags),
     )
     return f"{account}:{props['name']}", {}
 
 
 def _budget(aws: Aws, id_: str, props: Props) -> Props | None:
-    answer = found(lambda: aws.budgets.describe_budget(AccountId=id_.partition(":")[0], BudgetName=props["name"]))
+    answer = get_if_exists(
+        lambda: aws.budgets.describe_budget(AccountId=id_.partition(":")[0], BudgetName=props["name"])
+    )
     return None if answer is None else {}
 
 
@@ -248,34 +255,35 @@ def _update_budget(aws: Aws, id_: str, news: Props, _tags: Tags) -> Props:
 
 
 def _delete_budget(aws: Aws, id_: str, props: Props) -> None:
-    removed(lambda: aws.budgets.delete_budget(AccountId=id_.partition(":")[0], BudgetName=props["name"]))
+    delete_if_exists(lambda: aws.budgets.delete_budget(AccountId=id_.partition(":")[0], BudgetName=props["name"]))
 
 
-def _create_action(aws: Aws, props: Props, _tags: Tags) -> Made:
+def _create_action(aws: Aws, props: Props, _tags: Tags) -> Created:
     threshold = props["actionThreshold"]
-    made = aws.budgets.create_budget_action(
+    response = aws.budgets.create_budget_action(
         AccountId=_account(aws),
         ActionThreshold={
             "ActionThresholdType": threshold["actionThresholdType"],
             "ActionThresholdValue": threshold["actionThresholdValue"],
         },
-        Definition=api(props["definition"]),
-        Subscribers=api(props["subscribers"]),
-        **asked(props, "budgetName notificationType actionType executionRoleArn approvalModel"),
+        Definition=to_api(props["definition"]),
+        Subscribers=to_api(props["subscribers"]),
+        **call_parameters(props, "budgetName notificationType actionType executionRoleArn approvalModel"),
     )
-    return made["ActionId"], {}
+    return response["ActionId"], {}
 
 
-def _action_words(aws: Aws, id_: str, props: Props) -> Props:
+def _action_parameters(aws: Aws, id_: str, props: Props) -> Props:
     return {"AccountId": _account(aws), "BudgetName": props["budgetName"], "ActionId": id_}
 
 
 def _action(aws: Aws, id_: str, props: Props) -> Props | None:
-    return None if found(lambda: aws.budgets.describe_budget_action(**_action_words(aws, id_, props))) is None else {}
+    answer = get_if_exists(lambda: aws.budgets.describe_budget_action(**_action_parameters(aws, id_, props)))
+    return None if answer is None else {}
 
 
 def _delete_action(aws: Aws, id_: str, props: Props) -> None:
-    removed(lambda: aws.budgets.delete_budget_action(**_action_words(aws, id_, props)))
+    delete_if_exists(lambda: aws.budgets.delete_budget_action(**_action_parameters(aws, id_, props)))
 
 
 KINDS = (
@@ -284,7 +292,7 @@ KINDS = (
         "name",
         _create_role,
         _delete_role,
-        there("iam", "get_role", "RoleName"),
+        read_existence("iam", "get_role", "RoleName"),
         change="assumeRolePolicy! description permissionsBoundary forceDetachPolicies",
         update=_update_role,
         computed="arn",
@@ -304,7 +312,7 @@ KINDS = (
         "name role",
         _create_profile,
         _delete_profile,
-        there("iam", "get_instance_profile", "InstanceProfileName"),
+        read_existence("iam", "get_instance_profile", "InstanceProfileName"),
         update=_retag_profile,
         computed="arn",
         tagged=True,
@@ -314,7 +322,7 @@ KINDS = (
         "name description",
         _create_policy,
         _delete_policy,
-        there("iam", "get_policy", "PolicyArn"),
+        read_existence("iam", "get_policy", "PolicyArn"),
         change="policy!",
         update=_update_policy,
         computed="arn",
@@ -346,7 +354,7 @@ KINDS = (
         "name vpcs",
         _create_zone,
         _delete_zone,
-        there("route53", "get_hosted_zone", "Id"),
+        read_existence("route53", "get_hosted_zone", "Id"),
         change="comment forceDestroy",
         update=_retag_zone,
         computed="zoneId",

@@ -1,4 +1,4 @@
-"""The remaining examples, one after the other in one account: up, up again without changes, teardown, nothing left."""
+"""The remaining examples in one account: up, a second up without changes, teardown, nothing left."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from typing import Any
 import pytest
 
 from infra.targets.aws.names import prefixed
-from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, written
+from tests.infra.targets.aws.with_engine.account_resources import list_resources
+from tests.infra.targets.aws.with_engine.cloud_stack import CloudStack, read_example
 from tests.infra.targets.aws.with_engine.conftest import MakeStack
-from tests.infra.targets.aws.with_engine.everything import everything
 from tests.moto_server import ACCOUNT, Moto
 
 FULL, AUTOSCALED = "aws-full", "aws-p5-autoscaled"
-# Every field at once includes a filesystem that exists beside a network that does not: the pre-flight knows better.
+# The example with every field names an existing filesystem outside its new network, which the pre-flight rejects.
 OPTIONS = {FULL: ["--no-preflight"], AUTOSCALED: []}
-MAKES = {"Instances", "Vpcs", "fsx", "Budgets", "Policies", "LaunchTemplates", "Volumes"}
+EXPECTED_KINDS = {"Instances", "Vpcs", "fsx", "Budgets", "Policies", "LaunchTemplates", "Volumes"}
 
 
 @pytest.fixture(scope="module", params=[FULL, AUTOSCALED])
-def stack(request: pytest.FixtureRequest, make: MakeStack, account: Moto) -> CloudStack:
-    """With storage that goes with the cluster, and of what it names by id that which is there."""
-    spec = written(request.param)
+def stack(request: pytest.FixtureRequest, make_stack: MakeStack, account: Moto) -> CloudStack:
+    """Return an example whose storage is not kept and whose ids exist in this account."""
+    spec = read_example(request.param)
     spec["storage"]["shared"]["keep"] = False
-    return make(request.param, **(spec | named(spec, account) if request.param == FULL else spec))
+    return make_stack(request.param, **(spec | existing_resources(spec, account) if request.param == FULL else spec))
 
 
 @pytest.fixture(scope="module")
 def before(stack: CloudStack) -> set[str]:
-    return everything(stack.cloud)
+    return list_resources(stack.cloud)
 
 
-def test_up(stack: CloudStack, before: set[str]) -> None:
+def test_up_creates_every_kind(stack: CloudStack, before: set[str]) -> None:
     assert "ready: controller, login, " in stack.up(*OPTIONS[stack.name])
-    assert {one.split()[0] for one in everything(stack.cloud) - before} >= MAKES
+    assert {resource.split()[0] for resource in list_resources(stack.cloud) - before} >= EXPECTED_KINDS
 
 
-def test_up_again_changes_nothing(stack: CloudStack) -> None:
-    made = everything(stack.cloud)
+def test_second_up_changes_nothing(stack: CloudStack) -> None:
+    before_second_up = list_resources(stack.cloud)
     stack.unchanged()
-    assert everything(stack.cloud) == made
+    assert list_resources(stack.cloud) == before_second_up
 
 
-def test_teardown_leaves_what_was_there(stack: CloudStack, before: set[str], account: Moto) -> None:
-    """Also when the money was spent: the budget has attached its policy then, and the engine knows nothing of it."""
+def test_teardown_removes_everything(stack: CloudStack, before: set[str], account: Moto) -> None:
+    """This includes the policy that a spent budget attaches without the engine knowing of it."""
     cluster = stack.spec["name"]
     denial = f"arn:aws:iam::{ACCOUNT}:policy/{prefixed(cluster, 'no-launch')}"
     account.client("iam").attach_role_policy(RoleName=prefixed(cluster, "controller"), PolicyArn=denial)
     assert f"nothing of cluster {stack.spec['name']} is left" in stack.teardown()
-    assert everything(stack.cloud) == before
+    assert list_resources(stack.cloud) == before
 
 
-def named(spec: dict[str, Any], account: Moto) -> dict[str, Any]:
-    """Sections of a spec with image, policy, key, reservation, bucket and filesystem of this account."""
+def existing_resources(spec: dict[str, Any], account: Moto) -> dict[str, Any]:
+    """Return sections of the spec with image, policy, key, reservation, bucket and filesystem of this account."""
     ec2, iam = account.client("ec2"), account.client("iam")
     allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
     aws = spec["aws"] | {
@@ -68,6 +68,6 @@ def named(spec: dict[str, Any], account: Moto) -> dict[str, Any]:
     )["CapacityReservation"]["CapacityReservationId"]
     spec["groups"]["h200"]["capacity"]["reservation"] = reserved
     account.client("s3").create_bucket(Bucket="my-data")
-    files = account.client("efs").create_file_system(CreationToken="theirs")["FileSystemId"]
-    archive = spec["storage"]["archive"] | {"id": files}
+    filesystem = account.client("efs").create_file_system(CreationToken="theirs")["FileSystemId"]
+    archive = spec["storage"]["archive"] | {"id": filesystem}
     return {"aws": aws, "storage": spec["storage"] | {"archive": archive}}

@@ -1,4 +1,4 @@
-"""Everything there is in the account, whatever its tags: two of these say what came and what stayed."""
+"""All resources of an account, whatever their tags: comparing two listings shows what was added or left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.infra.targets.aws.with_engine.cloud import Cloud
 
-# Call, key of the answer, id of one; those that AWS makes by itself are in both lists.
+# Call, key in the response, key of the id. Resources that AWS creates by itself are in both listings.
 _EC2 = (
     ("describe_volumes", "Volumes", "VolumeId"),
     ("describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"),
@@ -34,41 +34,44 @@ _OTHERS = (
 )
 
 
-def everything(cloud: Cloud) -> set[str]:
+def list_resources(cloud: Cloud) -> set[str]:
+    """Return kind and id of every resource in the account."""
     clients: dict[str, Any] = {}
 
-    def ask(service: str) -> Any:
+    def client_of(service: str) -> Any:
         return clients.setdefault(service, cloud.client(service))
 
-    return {f"{what} {id_}" for what, id_ in _all(ask, cloud.account)}
+    return {f"{what} {id_}" for what, id_ in _list_all(client_of, cloud.account)}
 
 
-def _all(ask: Any, account: str) -> Iterator[tuple[str, str]]:
+def _list_all(client_of: Any, account: str) -> Iterator[tuple[str, str]]:
     for operation, key, id_ in _EC2:
-        yield from ((key, one[id_]) for one in _listed(ask("ec2"), operation, key))
+        yield from ((key, row[id_]) for row in _list_pages(client_of("ec2"), operation, key))
     for service, operation, key, id_ in _OTHERS:
-        yield from ((f"{service} {key}", one[id_]) for one in _listed(ask(service), operation, key))
-    for reservation in _listed(ask("ec2"), "describe_instances", "Reservations"):
+        yield from ((f"{service} {key}", row[id_]) for row in _list_pages(client_of(service), operation, key))
+    for reservation in _list_pages(client_of("ec2"), "describe_instances", "Reservations"):
         yield from (
-            ("Instances", one["InstanceId"]) for one in reservation["Instances"] if one["State"]["Name"] != "terminated"
+            ("Instances", row["InstanceId"]) for row in reservation["Instances"] if row["State"]["Name"] != "terminated"
         )
-    for gateway in _listed(ask("ec2"), "describe_nat_gateways", "NatGateways"):
+    for gateway in _list_pages(client_of("ec2"), "describe_nat_gateways", "NatGateways"):
         if gateway["State"] != "deleted":
             yield "NatGateways", gateway["NatGatewayId"]
-    for endpoint in _listed(ask("ec2"), "describe_vpc_endpoints", "VpcEndpoints"):
+    for endpoint in _list_pages(client_of("ec2"), "describe_vpc_endpoints", "VpcEndpoints"):
         if endpoint["State"] != "deleted":
             yield "VpcEndpoints", endpoint["VpcEndpointId"]
-    for key in _listed(ask("kms"), "list_keys", "Keys"):
-        if ask("kms").describe_key(KeyId=key["KeyId"])["KeyMetadata"]["KeyState"] != "PendingDeletion":
+    for key in _list_pages(client_of("kms"), "list_keys", "Keys"):
+        if client_of("kms").describe_key(KeyId=key["KeyId"])["KeyMetadata"]["KeyState"] != "PendingDeletion":
             yield "Keys", key["KeyId"]
-    for policy in _listed(ask("iam"), "list_policies", "Policies", Scope="Local"):
+    for policy in _list_pages(client_of("iam"), "list_policies", "Policies", Scope="Local"):
         yield "Policies", policy["Arn"]
-    for budget in _listed(ask("budgets"), "describe_budgets", "Budgets", AccountId=account):
+    for budget in _list_pages(client_of("budgets"), "describe_budgets", "Budgets", AccountId=account):
         yield "Budgets", budget["BudgetName"]
 
 
-def _listed(client: Any, operation: str, key: str, **asked: Any) -> Iterator[Any]:
+def _list_pages(client: Any, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
     paged = client.can_paginate(operation)
-    pages = client.get_paginator(operation).paginate(**asked) if paged else [getattr(client, operation)(**asked)]
+    pages = (
+        client.get_paginator(operation).paginate(**parameters) if paged else [getattr(client, operation)(**parameters)]
+    )
     for page in pages:
         yield from page.get(key, ())

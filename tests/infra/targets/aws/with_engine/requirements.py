@@ -1,0 +1,62 @@
+"""Requirements of `make test-aws`, which costs money: confirmation, credentials and the real plugin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from infra.engine.environment import environment
+from infra.home import Home
+from infra.resources.error import ResourceError
+from infra.targets.aws import plugin as aws_plugin
+from infra.targets.aws.account import NO_CREDENTIALS, find_account
+from infra.targets.aws.cost import cost
+from infra.targets.aws.preflight import PreflightOptions, run_preflight
+from infra.targets.aws.spec import region_of
+from infra.targets.registry import read_spec as read
+from tests.infra.targets.aws.with_engine.cloud import REPO
+
+STACK = "aws-g6-pair"
+SPEC = read(REPO / "stacks" / f"Pulumi.{STACK}.yaml")
+REGION = region_of(SPEC)
+CLUSTER = "test-pair"
+ACCOUNT = "MUSTER_TEST_AWS"
+"""Variable with the number of the account in which a cluster may be created."""
+HOME = "MUSTER_TEST_AWS_HOME"
+"""Variable with the folder of the state; `make test-aws` sets it for its own tests only."""
+
+
+def describe_price() -> str:
+    """Return the hourly price; no GPU node is included because the group starts empty."""
+    return f"{cost(SPEC).usd_per_hour_min:.2f} USD per hour as long as it runs"
+
+
+def list_missing() -> list[str]:
+    """Return the requirements that are not met, each with its fix."""
+    if not os.environ.get(ACCOUNT):
+        fix = f"set {ACCOUNT}=<account number> to confirm"
+        return [f"confirmation: it creates a real cluster in {REGION}, {describe_price()}; {fix}"]
+    return [*_check_credentials(os.environ[ACCOUNT]), *_check_plugin()]
+
+
+def _check_credentials(confirmed_account: str) -> Iterator[str]:
+    try:
+        account = find_account(SPEC)
+    except ResourceError as error:
+        yield f"credentials: {error}"
+        return
+    if account is None:
+        yield f"credentials: {NO_CREDENTIALS}; `aws sso login` or `aws configure`, or set AWS_PROFILE"
+        return
+    report = run_preflight(SPEC, account, PreflightOptions(checks=()))
+    if report.identity is None:
+        yield from (f"credentials: {issue.message}; {issue.fix}" for issue in report.issues)
+    elif report.identity.account != confirmed_account:
+        actual = report.identity.account
+        yield f"the right account: the credentials are for {actual}, but {ACCOUNT} is {confirmed_account}"
+
+
+def _check_plugin() -> Iterator[str]:
+    if not aws_plugin.installed(environment(os.environ, Home.of(os.environ))):
+        version = aws_plugin.required_version()
+        yield f"Pulumi's AWS plugin {version}: `pulumi plugin install resource aws {version}`"

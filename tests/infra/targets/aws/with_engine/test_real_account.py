@@ -1,0 +1,89 @@
+"""`make test-aws`: its requirements, and a run with moto in place of a real account."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.targets.aws import plugin as aws_plugin
+from infra.targets.aws.leftovers import search
+from infra.targets.target import Leftovers
+from tests.infra.targets.aws.with_engine import requirements
+from tests.infra.targets.aws.with_engine.__main__ import MOTO_ONLY, TESTS
+from tests.infra.targets.aws.with_engine.account_resources import list_resources
+from tests.infra.targets.aws.with_engine.cloud import PLUGIN, REPO, on_moto
+from tests.moto_server import ACCOUNT, REGION, Moto
+
+
+@pytest.fixture
+def without_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """Remove credentials, plugin and confirmation from the environment."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "MUSTER_TEST"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("PULUMI_HOME", raising=False)
+    return monkeypatch
+
+
+def test_confirmation_is_the_first_requirement(without_aws: pytest.MonkeyPatch) -> None:
+    del without_aws
+    (message,) = requirements.list_missing()
+    assert message.startswith("confirmation: it creates a real cluster in us-east-1, 0.")
+    assert message.endswith(" USD per hour as long as it runs; set MUSTER_TEST_AWS=<account number> to confirm")
+
+
+def test_all_missing_requirements_are_listed(without_aws: pytest.MonkeyPatch) -> None:
+    without_aws.setenv(requirements.ACCOUNT, ACCOUNT)
+    version = aws_plugin.required_version()
+    assert requirements.list_missing() == [
+        "credentials: no AWS credentials found; `aws sso login` or `aws configure`, or set AWS_PROFILE",
+        f"Pulumi's AWS plugin {version}: `pulumi plugin install resource aws {version}`",
+    ]
+
+
+def test_confirming_another_account_is_not_enough(without_aws: pytest.MonkeyPatch, moto: Moto) -> None:
+    for name, value in {**moto.environment(), requirements.ACCOUNT: "111122223333", "PATH": str(PLUGIN)}.items():
+        without_aws.setenv(name, value)
+    assert requirements.list_missing() == [
+        f"the right account: the credentials are for {ACCOUNT}, but MUSTER_TEST_AWS is 111122223333"
+    ]
+
+
+def test_without_requirements_nothing_is_created(without_aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without_aws.setenv("MUSTER_HOME", str(tmp_path / "home"))
+    done = run_test_aws()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("test-aws cannot start; missing:\n  confirmation: ")
+    assert not (tmp_path / "home").exists()
+
+
+def test_the_cluster_is_removed_after_partial_tests(account: Moto, tmp_path: Path) -> None:
+    """Only the test of `up` is selected, so the tests themselves do not remove the cluster."""
+    on_moto(account).furnish(requirements.SPEC, tmp_path / "cache")
+    before = list_resources(on_moto(account))
+    path = os.pathsep.join([str(PLUGIN), os.environ["PATH"]])
+    folders = {"MUSTER_HOME": str(tmp_path / "home"), "MUSTER_CACHE": str(tmp_path / "cache"), "PATH": path}
+    done = run_test_aws("-k", "test_up", **folders, **{requirements.ACCOUNT: ACCOUNT})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_up PASSED" in done.stdout
+    assert f"nothing of cluster {requirements.CLUSTER} is left" in done.stdout
+    assert search.find_leftovers(requirements.CLUSTER, REGION) == Leftovers([])
+    assert list_resources(on_moto(account)) == before
+
+
+def test_deselected_tests_exist() -> None:
+    assert [name for name in MOTO_ONLY if f"def {name}(" not in (REPO / TESTS).read_text()] == []
+
+
+def test_the_docs_have_the_current_price() -> None:
+    assert requirements.describe_price() in (REPO / "docs" / "aws.md").read_text()
+
+
+def run_test_aws(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.infra.targets.aws.with_engine", *options]
+    return subprocess.run(command, cwd=REPO, env={**os.environ, **env}, text=True, capture_output=True, check=False)

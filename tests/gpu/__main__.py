@@ -1,4 +1,4 @@
-"""`make test-gpu`: runs these tests, or lists what the machine lacks; arguments go to pytest.
+"""`make test-gpu`: run these tests, or list the missing requirements; arguments are passed to pytest.
 
 python -m tests.gpu -k presets
 """

@@ -1,4 +1,4 @@
-"""These tests run only if this folder is requested, and report what the machine lacks before the first test."""
+"""Run these tests only if this folder is requested, and report missing requirements before the first test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What these tests require of a machine, and what it lacks; no test is skipped because of it."""
+"""Check that the machine meets the requirements of these tests; without them the tests fail and are not skipped."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class Curve:
     skipped: list[float] = field(default_factory=list)
 
 
-def curve(words: tuple[str, ...], preset: str = "tiny-llama", steps: int = STEPS) -> Curve:
-    config = load(preset, [*LLAMA, *words])
+def curve(arguments: tuple[str, ...], preset: str = "tiny-llama", steps: int = STEPS) -> Curve:
+    config = load(preset, [*LLAMA, *arguments])
     step = make_step(config)
     result_curve = Curve()
     for index in range(steps):

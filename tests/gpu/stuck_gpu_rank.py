@@ -1,4 +1,4 @@
-"""A rank whose GPU hangs: the host waits for a collective of NCCL behind a kernel that does not end.
+"""A rank whose GPU hangs: the host waits for an NCCL collective that is queued behind a kernel that does not end.
 
 RANK=0 WORLD_SIZE=1 ... python -m tests.gpu.stuck_gpu_rank FOLDER HANG_S
 """
@@ -16,7 +16,7 @@ from trainer.world import start
 
 STEPS, STUCK_STEP = 12, 8
 # About an hour of a GPU's cycles; the driver ends the kernel with the process.
-FOR_EVER = 10**13
+ENDLESS_CYCLES = 10**13
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     for step in range(1, STEPS + 1):
         watchdog.beat(step, "step")
         if step == STUCK_STEP:
-            torch.cuda._sleep(FOR_EVER)
+            torch.cuda._sleep(ENDLESS_CYCLES)
         dist.all_reduce(torch.ones(1 << 20, device=world.device))
         wait_for_gpu()
     watchdog.close()

@@ -22,7 +22,7 @@ MODEL = [
 ]  # fmt: skip
 CHOSEN = re.compile(r"^(?P<name>.+), micro-batch (?P<micro>\d+): (?P<gib>[\d.]+) GiB \(.* fits$")
 # The estimate is an upper bound, but one far above the measured peak would waste the GPU.
-MOST, LEAST = 1.1, 0.6
+MAX_PEAK_RATIO, MIN_PEAK_RATIO = 1.1, 0.6
 
 
 @pytest.mark.parametrize(("free", "recompute"), [(16.0, ["none"]), (8.5, ["selective", "full"])])
@@ -39,10 +39,10 @@ def test_the_choice_fits_into_the_free_memory(free: float, recompute: list[str],
     estimated = float(choice["gib"]) * GIB
     peak = max(line["memory_gb"] for line in lines(folder / "metrics" / "rank-00000.jsonl")) * 1e9
     print(f"\n{free:g} GiB free: {why[-1]}; measured {peak / GIB:.2f} GiB, {peak / estimated:.2f} of it")
-    assert LEAST * estimated < peak < MOST * estimated, f"{peak / GIB:.2f} GiB; {why}"
+    assert MIN_PEAK_RATIO * estimated < peak < MAX_PEAK_RATIO * estimated, f"{peak / GIB:.2f} GiB; {why}"
 
 
-def test_if_nothing_fits_it_is_reported_before_the_first_step(tmp_path: Path) -> None:
+def test_settings_that_do_not_fit_are_reported_before_the_first_step(tmp_path: Path) -> None:
     with leave_free(3.0), alone(MODEL, tmp_path) as run:
         assert run.wait() == 2, run.output
     assert "nothing fits" in run.output

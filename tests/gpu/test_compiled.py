@@ -6,7 +6,7 @@ import pytest
 from torch._dynamo.utils import counters
 
 from tests.gpu.short_run import curve
-from tests.gpu.test_strategies import HALF_TOLERANCE, compare, parallel, plain
+from tests.gpu.test_strategies import HALF_TOLERANCE, compare, parallel, train_plain
 
 CASES = [
     ("blocks", "single"),
@@ -32,5 +32,5 @@ def test_a_compiled_model_trains_like_an_eager_one(mode: str, strategy: str) -> 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_compiled_model_in_half_precision_follows_full_precision(mode: str, strategy: str, precision: str) -> None:
     result = curve((*parallel(strategy), f"compile.mode={mode}", f"precision={precision}"), steps=5)
-    assert result.losses == pytest.approx(plain("tiny-llama").losses[:5], abs=HALF_TOLERANCE)
+    assert result.losses == pytest.approx(train_plain("tiny-llama").losses[:5], abs=HALF_TOLERANCE)
     assert result.skipped == [0.0] * 5

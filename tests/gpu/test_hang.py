@@ -22,9 +22,9 @@ def test_a_collective_that_never_ends_is_recorded(tmp_path: Path) -> None:
 
 
 def test_the_stack_of_a_step_that_hangs_is_written(tmp_path: Path) -> None:
-    words = ["tiny-llama", "parallel.strategy=fsdp", "metrics.every=1", "watchdog.hang_s=5", "run.device=cuda"]
+    arguments = ["tiny-llama", "parallel.strategy=fsdp", "metrics.every=1", "watchdog.hang_s=5", "run.device=cuda"]
     folder = tmp_path / "run"
-    statuses, output = finish(start(1, "-m", "tests.gpu.one_gpu_rank", *words, f"run.folder={folder}", HOLD="0:8"))
+    statuses, output = finish(start(1, "-m", "tests.gpu.one_gpu_rank", *arguments, f"run.folder={folder}", HOLD="0:8"))
     assert statuses == [Code.HANG], output
     assert "in held_step" in (folder / "hang" / "rank-00000.txt").read_text()
     assert (folder / "hang" / "collectives-rank-0").stat().st_size > 0

@@ -1,4 +1,4 @@
-"""Every line of metrics contains what the driver reports about a busy GPU, plausible memory and utilisation."""
+"""Every line of metrics contains plausible values of a busy GPU: the driver's readings, memory and utilisation."""
 
 from __future__ import annotations
 

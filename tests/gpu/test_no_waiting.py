@@ -1,4 +1,4 @@
-"""After its first steps, the real loop never waits for the step it is in: no loss, no norm, no batch, no save."""
+"""After its first steps, the real loop never waits for the GPU to finish the current step, not even to save."""
 
 from __future__ import annotations
 

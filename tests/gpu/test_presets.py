@@ -27,7 +27,7 @@ def test_preset_trains(
     if whole.data.kind == "tokens":
         Path("text.txt").write_text("A line of text, and then another.\n" * 200)
         assert prepare(["text.txt", "--out", whole.data.path, "--workers", "1"]) == 0
-    words = [
+    arguments = [
         *SMALLER[whole.model.family],
         f"steps={STEPS}",
         "schedule.warmup=1",
@@ -40,7 +40,7 @@ def test_preset_trains(
         "run.device=cuda",
         "run.folder=run",
     ]
-    status = main([preset, *words])
+    status = main([preset, *arguments])
     assert status == Code.FINISHED, capfd.readouterr()
     folder = tmp_path / "run"
     assert outcome(folder)["step"] == STEPS

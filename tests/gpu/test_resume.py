@@ -39,14 +39,14 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kill_and_resume_change_no_bit(case: str, tmp_path: Path) -> None:
-    ranks, words = CASES[case]
+    ranks, arguments = CASES[case]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    with ranks_of(ranks, words, straight) as run:
+    with ranks_of(ranks, arguments, straight) as run:
         assert_finished(run)
-    with ranks_of(ranks, words, killed, HOLD=f"{ranks - 1}:10") as run:
+    with ranks_of(ranks, arguments, killed, HOLD=f"{ranks - 1}:10") as run:
         resumed_from = kill_when_held(run, killed / "run")
     assert resumed_from in (4, 8)
-    with ranks_of(ranks, words, killed) as run:
+    with ranks_of(ranks, arguments, killed) as run:
         assert_finished(run)
     assert [event["step"] for event in events(killed / "run", "loaded")] == [resumed_from]
     assert sorted(losses(straight / "run")) == list(range(1, STEPS + 1))
@@ -55,5 +55,5 @@ def test_kill_and_resume_change_no_bit(case: str, tmp_path: Path) -> None:
     assert digests(killed / "run", STEPS) == digests(straight / "run", STEPS)
 
 
-def ranks_of(ranks: int, words: list[str], folder: Path, **more: str) -> AbstractContextManager[Launched]:
-    return torchrun(ranks, [*words, *COMMON], folder, program="tests.gpu.one_gpu_rank", **more)
+def ranks_of(ranks: int, arguments: list[str], folder: Path, **more: str) -> AbstractContextManager[Launched]:
+    return torchrun(ranks, [*arguments, *COMMON], folder, program="tests.gpu.one_gpu_rank", **more)

@@ -1,4 +1,4 @@
-"""A save is copied through pinned memory on its own stream during the next step, which does not corrupt it."""
+"""A save is copied through pinned memory on its own stream during the next step, and that step does not change it."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ DEEP = ("model.dim=512", "model.ffn=1536", "model.heads=8", "model.kv_heads=8", 
 
 
 @pytest.mark.parametrize(
-    "words",
+    "strategy",
     ["fsdp", "fsdp zero=1", "fsdp zero=2", "fsdp offload=true", "fsdp offload=true zero=2", "hsdp"],
 )
-def test_a_strategy_on_one_rank_trains_like_single(words: str) -> None:
-    compare(curve(parallel(words)))
+def test_a_strategy_on_one_rank_trains_like_single(strategy: str) -> None:
+    compare(curve(parallel(strategy)))
 
 
 def test_offloaded_state_lives_on_the_host() -> None:
@@ -46,8 +46,8 @@ def test_offloaded_state_lives_on_the_host() -> None:
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_follows_full_precision(strategy: str, precision: str) -> None:
     result = curve((*parallel(strategy), f"precision={precision}"), steps=5)
-    assert result.losses == pytest.approx(plain("tiny-llama").losses[:5], abs=HALF_TOLERANCE)
-    assert result.losses != plain("tiny-llama").losses[:5]
+    assert result.losses == pytest.approx(train_plain("tiny-llama").losses[:5], abs=HALF_TOLERANCE)
+    assert result.losses != train_plain("tiny-llama").losses[:5]
     assert result.skipped == [0.0] * 5
 
 
@@ -69,14 +69,14 @@ def test_other_families_train_under_fsdp(preset: str) -> None:
 
 
 def compare(result: Curve, preset: str = "tiny-llama") -> None:
-    expected, steps = plain(preset), len(result.losses)
+    expected, steps = train_plain(preset), len(result.losses)
     assert result.losses == pytest.approx(expected.losses[:steps], abs=LOSS_TOLERANCE)
     assert result.norms == pytest.approx(expected.norms[:steps], rel=NORM_TOLERANCE)
     assert expected.losses[-1] < expected.losses[0]
 
 
 @cache
-def plain(preset: str) -> Curve:
+def train_plain(preset: str) -> Curve:
     return curve(SINGLE, preset)
 
 

@@ -39,11 +39,11 @@ MB = 4 * 1e-6
 )
 def test_two_ranks_train_like_one_with_profiled_traffic(strategy: str, expected: set[str], tmp_path: Path) -> None:
     name, *options = strategy.split()
-    words = [*COMMON, f"parallel.strategy={name}", *(f"parallel.{setting}" for setting in options)]
-    with torchrun(2, words, tmp_path, program="tests.gpu.one_gpu_rank") as run:
+    arguments = [*COMMON, f"parallel.strategy={name}", *(f"parallel.{setting}" for setting in options)]
+    with torchrun(2, arguments, tmp_path, program="tests.gpu.one_gpu_rank") as run:
         assert_finished(run)
     folder = tmp_path / "run"
-    assert losses(folder) == pytest.approx(alone(), abs=LOSS_TOLERANCE)
+    assert losses(folder) == pytest.approx(train_alone(), abs=LOSS_TOLERANCE)
     for rank in range(2):
         profile = lines(folder / "metrics" / f"communication-{rank:05d}.jsonl")[-1]
         assert profile["step"] == 8
@@ -71,8 +71,8 @@ def test_the_size_of_an_all_reduce_is_that_of_the_gradients(tmp_path: Path) -> N
 
 def test_a_rank_that_hangs_is_named_and_all_collectives_are_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = [*COMMON[:-1], f"run.folder={folder}", "parallel.strategy=ddp", "watchdog.hang_s=6"]
-    statuses, output = finish(start(2, "-m", "tests.gpu.one_gpu_rank", *words, HOLD="1:7"))
+    arguments = [*COMMON[:-1], f"run.folder={folder}", "parallel.strategy=ddp", "watchdog.hang_s=6"]
+    statuses, output = finish(start(2, "-m", "tests.gpu.one_gpu_rank", *arguments, HOLD="1:7"))
     assert 76 in statuses, output
     assert 0 not in statuses, output
     host = socket.gethostname()
@@ -99,7 +99,7 @@ def newest(entries: list[dict[str, Any]]) -> int:
 
 
 @cache
-def alone() -> dict[int, float]:
+def train_alone() -> dict[int, float]:
     folder = Path(mkdtemp(prefix="muster-gpu-"))
     with torchrun(1, [*COMMON, "parallel.strategy=single"], folder) as run:
         assert_finished(run)

@@ -1,4 +1,4 @@
-"""`python -m trainer` in which waiting for the GPU is an error between two steps, and CUDA calls are counted.
+"""`python -m trainer`, but from step FROM to step TO waiting for the GPU is an error and CUDA calls are counted.
 
 WATCH=FROM:TO python -m tests.gpu.watched_run PRESET key=value ...     WAIT=1 waits on purpose
 """
@@ -23,7 +23,7 @@ FILE = "calls.json"
 
 
 class Watch:
-    """Two detectors: torch's own, which knows the waits of its operations, and the profiler, which sees all CUDA calls.
+    """Two detectors of waits: torch's own, for its operations, and the profiler, which sees all CUDA calls.
 
     Neither counts waiting for an event of the previous step, by which the loop stays one step ahead of the GPU.
     """

@@ -29,11 +29,11 @@ def main() -> None:
                 os._exit(KILLED)
 
     sys.addaudithook(count)
-    save_both(folder, step, content)
+    save_as_two_ranks(folder, step, content)
     os._exit(SAVED)
 
 
-def save_both(folder: str, step: int, content: str) -> None:
+def save_as_two_ranks(folder: str, step: int, content: str) -> None:
     """Save as two ranks, one after the other."""
     for rank in (1, 0):
         job = SaveJob(

@@ -19,7 +19,7 @@ from trainer.checkpoint.job import SaveEvent
 SHAPES = {"model.wide": (10, 6), "model.short": (3, 4), "model.vector": (7,), "optim.wide.exp_avg": (10, 6)}
 
 
-def full(seed: int = 1) -> dict[str, torch.Tensor]:
+def make_state(seed: int = 1) -> dict[str, torch.Tensor]:
     """Return complete tensors, the same in every process."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
@@ -29,16 +29,16 @@ def full(seed: int = 1) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def blank(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def make_zeros(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
 
 
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+def are_equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def bytes_of(size: int, seed: int) -> dict[str, torch.Tensor]:
-    """Return a few tensors of about this many bytes; another seed gives other values."""
+def make_tensors(size: int, seed: int) -> dict[str, torch.Tensor]:
+    """Return a few random tensors of about `size` bytes in total."""
     generator = torch.Generator().manual_seed(seed)
     return {f"model.{n}": torch.randn(size // 16, generator=generator) for n in range(4)}
 
@@ -46,7 +46,7 @@ def bytes_of(size: int, seed: int) -> dict[str, torch.Tensor]:
 def save_and_wait(
     checkpoints: Checkpoints, step: int, tensors: dict[str, torch.Tensor], **more: Any
 ) -> list[SaveEvent]:
-    """Save, wait for the end, and return what happened."""
+    """Save, wait until the save is done, and return its events."""
     checkpoints.save(step, tensors, {"step": step}, **more)
     checkpoints.before_update()
     assert checkpoints.wait(240)
@@ -67,13 +67,13 @@ def find_writer(pid: int) -> int:
     raise AssertionError(f"process {pid} has no writer")
 
 
-def spread(layout: str) -> dict[str, torch.Tensor]:
-    """Return the full state as this rank holds it under a layout: plain, fsdp, columns or hsdp."""
+def shard_state(layout: str) -> dict[str, torch.Tensor]:
+    """Return this rank's part of the state under a layout: plain, fsdp, columns or hsdp."""
     import torch.distributed as dist  # noqa: PLC0415
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: PLC0415
 
-    tensors = full()
+    tensors = make_state()
     tensors["buffer.mean"] += dist.get_rank()
     if layout == "plain":
         return tensors
@@ -89,7 +89,7 @@ def spread(layout: str) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def on_this_rank(path: Path) -> Checkpoints:
+def open_checkpoints(path: Path) -> Checkpoints:
     import torch.distributed as dist  # noqa: PLC0415
 
     return Checkpoints(path, rank=dist.get_rank(), world_size=dist.get_world_size(), group=dist.group.WORLD)
@@ -98,8 +98,8 @@ def on_this_rank(path: Path) -> Checkpoints:
 def save_as(path: Path, layout: str, step: int) -> list[str]:
     import torch.distributed as dist  # noqa: PLC0415
 
-    checkpoints = on_this_rank(path)
-    tensors = spread(layout)
+    checkpoints = open_checkpoints(path)
+    tensors = shard_state(layout)
     checkpoints.check_folder(tensors)
     checkpoints.save(step, tensors, {"step": step}, own={"mine": dist.get_rank()})
     checkpoints.before_update()
@@ -113,10 +113,10 @@ def load_as(path: Path, layout: str) -> dict[str, Any]:
     """Load the newest checkpoint and compare it; buffers must be those of rank 0."""
     import torch.distributed as dist  # noqa: PLC0415
 
-    checkpoints = on_this_rank(path)
+    checkpoints = open_checkpoints(path)
     checkpoint = checkpoints.newest()
     assert checkpoint is not None
-    tensors = spread(layout)
+    tensors = shard_state(layout)
     with torch.no_grad():
         for tensor in tensors.values():
             tensor.zero_()
@@ -124,7 +124,7 @@ def load_as(path: Path, layout: str) -> dict[str, Any]:
     whole = {
         name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in tensors.items()
     }
-    result = {"step": checkpoint.step, "skipped": checkpoint.skipped, "same": same(whole, full())}
+    result = {"step": checkpoint.step, "skipped": checkpoint.skipped, "same": are_equal(whole, make_state())}
     result["own"] = checkpoints.read_own(checkpoint)
     result["rank"] = dist.get_rank()
     checkpoints.close()
@@ -132,20 +132,20 @@ def load_as(path: Path, layout: str) -> dict[str, Any]:
 
 
 def save_until_killed(path: Path, size: int, first: int) -> None:
-    """Save steps from `first` on, each twice and with other bytes, until this process is killed."""
+    """Save steps from `first` on, each one twice, until this process is killed."""
     torch.set_num_threads(1)
     checkpoints = Checkpoints(path, keep=2)
     for step in range(first, first + 1000):
         for _ in range(2):
-            save_and_wait(checkpoints, step, bytes_of(size, step))
+            save_and_wait(checkpoints, step, make_tensors(size, step))
 
 
 def save_with_bad_rank(path: Path, how: str) -> list[list[str]]:
-    """Return what each save led to on this rank: step 1 is good, at step 2 rank 2's writer fails, step 3 is good."""
+    """Return the events of each save on this rank: steps 1 and 3 are good, in step 2 the writer of rank 2 fails."""
     import torch.distributed as dist  # noqa: PLC0415
 
-    checkpoints = on_this_rank(path)
-    tensors = bytes_of(1 << 20, seed=1)
+    checkpoints = open_checkpoints(path)
+    tensors = make_tensors(1 << 20, seed=1)
     history = [_kinds(save_and_wait(checkpoints, 1, tensors))]
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     writer = find_writer(os.getpid())

@@ -27,20 +27,20 @@ def config_of(preset: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def curve(
-    config: dict[str, Any], micro: int, steps: int = STEPS, *, counted: bool = False, left_out: bool = False
+    config: dict[str, Any], micro: int, steps: int = STEPS, *, count_targets: bool = False, ignore_some: bool = False
 ) -> dict[str, list[float]]:
     """Return the losses and gradient norms of a run on all ranks; the global batch does not depend on their number.
 
-    `left_out`: some targets are ignored. `counted`: the step counts those that are not.
+    `ignore_some` ignores some of the targets; `count_targets` makes the step average over the others.
     """
     settings = from_dict(config)
-    step = make_step(settings, counted=counted)
+    step = make_step(settings, count_targets=count_targets)
     mesh = step.engine.mesh
     size = settings.batch.size // mesh.layout.dp_size
     curves: dict[str, list[float]] = {"loss": [], "norm": [], "skipped": []}
     for index in range(steps):
         whole = global_batch(settings, index)
-        if left_out:
+        if ignore_some:
             whole["targets"] = ignore_targets(whole["targets"])
         batch = {key: value[mesh.dp_rank * size :][:size] for key, value in whole.items()}
         result = step.run(batch, micro)
@@ -50,14 +50,14 @@ def curve(
     return curves
 
 
-def make_step(config: Config, *, counted: bool = False) -> Step:
+def make_step(config: Config, *, count_targets: bool = False) -> Step:
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     recipe = Recipe(config.parallel, config.precision, config.compile)
     layout = resolve_layout(config.parallel, world, world)
     mesh = Mesh(layout, rank, torch.device("cpu"), is_sharded=recipe.is_sharded(layout))
     engine = parallelize(partial(build_model, config.model), recipe, mesh, fill=partial(fill, seed=config.run.seed))
-    return Step(engine, config, StepMeanLoss(mesh) if counted else compute_loss)
+    return Step(engine, config, StepMeanLoss(mesh) if count_targets else compute_loss)
 
 
 def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
@@ -74,10 +74,10 @@ def global_batch(config: Config, index: int) -> dict[str, torch.Tensor]:
 
 
 def ignore_targets(targets: torch.Tensor) -> torch.Tensor:
-    """Ignore some targets: the later a sample, the more; of the last sample, all."""
+    """Ignore more targets in later samples, and all targets of the last sample."""
     size, length = targets.shape
-    counted = torch.arange(length) < (length * torch.arange(size - 1, -1, -1) // (size - 1))[:, None]
-    return torch.where(counted, targets, IGNORED_TARGET)
+    is_counted = torch.arange(length) < (length * torch.arange(size - 1, -1, -1) // (size - 1))[:, None]
+    return torch.where(is_counted, targets, IGNORED_TARGET)
 
 
 def count_collectives(config: dict[str, Any], micro: int) -> dict[str, int]:

@@ -89,7 +89,7 @@ class Launched:
 def torchrun(
     ranks: int, arguments: list[str], cwd: Path, *, program: str = "trainer", **variables: str
 ) -> Iterator[Launched]:
-    """Start ranks under torchrun; what still runs at the end of the block is killed."""
+    """Start ranks under torchrun; processes that are still running at the end of the block are killed."""
     launcher = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
     with _running([sys.executable, "-m", *launcher, "-m", program, *arguments], cwd, variables) as run:
         yield run
@@ -99,7 +99,7 @@ def torchrun(
 def forked(ranks: int, arguments: list[str], cwd: Path, *, hold: tuple[int, int] | None = None) -> Iterator[Launched]:
     """Start ranks as forks, which is faster, for tests that do not depend on the launcher.
 
-    `hold`: this rank stops before this step.
+    `hold` is a rank and the step before which it stops.
     """
     variables = {"HOLD": f"{hold[0]}:{hold[1]}"} if hold else {}
     with _running([sys.executable, "-m", "tests.trainer.forked_ranks", str(ranks), *arguments], cwd, variables) as run:
@@ -201,7 +201,7 @@ def _processes() -> Iterator[tuple[int, int]]:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
+    """Return whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

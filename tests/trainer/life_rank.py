@@ -1,4 +1,4 @@
-"""A rank for the tests of votes and outcomes: joins, votes for a number of steps, writes what it saw as JSON.
+"""A rank for the tests of votes and outcomes: joins, votes for a number of steps, and writes the results as JSON.
 
 torchrun ... -m tests.trainer.life_rank FOLDER STEPS
 """

@@ -21,7 +21,7 @@ OPTIMIZER = OptimizerConfig(lr=0.01, clip_norm=0.5)
 
 
 class Own(nn.Module):
-    """A model without any name of our models."""
+    """A model whose modules have none of the names that our models use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
     """Train with ddp, then with fsdp from its checkpoint; without dropout, whose numbers depend on the rank."""
     rank = int(os.environ["RANK"])
     for strategy in ("ddp", "fsdp"):
-        # Each rank starts with other weights: those of rank 0 must be used.
+        # Each rank starts with different weights: those of rank 0 must be used.
         trainer = Trainer(own_model(rank).eval(), strategy=strategy, optimizer=OPTIMIZER, folder=folder, device="cpu")
         before = trainer.load_checkpoint()
         losses = train(trainer, STEPS)

@@ -15,7 +15,7 @@ from typing import Any
 RANKS = 4
 _GRACE_S = 3.0
 
-# Imported once and forked: each rank would need seconds to import them.
+# These are imported once and forked, because each rank would need seconds to import them.
 _PRELOAD = ["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.pipelining"]
 
 
@@ -40,7 +40,7 @@ class RanksError(AssertionError):
 
 
 class _Pool:
-    """Ranks that join once, because torch keeps tables about the groups of a mesh that outlive a world."""
+    """Ranks that join only once, because torch's cache of mesh groups outlives a world."""
 
     def __init__(self, ranks: int) -> None:
         context = multiprocessing.get_context("forkserver")

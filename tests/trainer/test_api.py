@@ -1,4 +1,4 @@
-"""Training a user's own model as an object: it learns, saves, resumes bit for bit, alone and on two ranks."""
+"""Train a user's own model with `Trainer`: it learns, saves and resumes bit for bit, alone and on two ranks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trainer.config.errors import ConfigError
 from trainer.config.schema import OptimizerConfig, ScheduleConfig
 
 
-def trainer_in(folder: Path, model: nn.Module | None = None, **options: Any) -> Trainer:
+def make_trainer(folder: Path, model: nn.Module | None = None, **options: Any) -> Trainer:
     options = {"optimizer": OPTIMIZER, "folder": folder, "device": "cpu", **options}
     return Trainer(model if model is not None else own_model(0), **options)
 
 
 def test_the_loss_falls_and_metrics_report_it(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, schedule=ScheduleConfig(kind="constant"), precision="bf16", micro_batch=2)
+    trainer = make_trainer(tmp_path, schedule=ScheduleConfig(kind="constant"), precision="bf16", micro_batch=2)
     assert trainer.metrics() == {"step": 0.0}
     first, *_, last = train(trainer, 60)
     assert last < first / 2
@@ -37,7 +37,7 @@ def test_the_loss_falls_and_metrics_report_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])
 def test_a_loaded_checkpoint_continues_bit_for_bit(strategy: str, tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, strategy=strategy)
+    trainer = make_trainer(tmp_path, strategy=strategy)
     assert trainer.load_checkpoint() is None
     train(trainer, 3)
     trainer.save_checkpoint(extra={"epoch": 4})
@@ -45,7 +45,7 @@ def test_a_loaded_checkpoint_continues_bit_for_bit(strategy: str, tmp_path: Path
     weights = weights_of(trainer)
     trainer.close()
 
-    again = trainer_in(tmp_path, model=own_model(99), strategy=strategy)
+    again = make_trainer(tmp_path, model=own_model(99), strategy=strategy)
     assert again.load_checkpoint() == {"epoch": 4}
     assert again.step == 3
     assert train(again, 5) == undisturbed
@@ -59,19 +59,19 @@ def test_ignored_targets_do_not_depend_on_micro_batches(tmp_path: Path) -> None:
     batch["targets"][:5] = -100
     norms = []
     for micro in (BATCH, 2):
-        trainer = trainer_in(tmp_path, model=own_model(0).eval(), micro_batch=micro)
+        trainer = make_trainer(tmp_path, model=own_model(0).eval(), micro_batch=micro)
         trainer.train_step(batch)
         norms.append(trainer.metrics()["grad_norm"])
         trainer.close()
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 
-def test_a_model_factory_and_a_users_own_loss(tmp_path: Path) -> None:
+def test_a_model_factory_and_a_users_own_loss_can_be_used(tmp_path: Path) -> None:
     def distance(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (outputs - targets).square().mean()
 
     options = {"optimizer": OptimizerConfig(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, clip_norm=0.0)}
-    trainer = trainer_in(tmp_path, loss=distance, schedule=ScheduleConfig(kind="constant"), **options)
+    trainer = make_trainer(tmp_path, loss=distance, schedule=ScheduleConfig(kind="constant"), **options)
     by_hand = own_model(0)
     assert isinstance(by_hand, Own)
     lazily = Trainer(lambda: own_model(0), loss=distance, folder=tmp_path / "lazily", device="cpu", **options)
@@ -87,7 +87,7 @@ def test_a_model_factory_and_a_users_own_loss(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_skipped_update_does_not_change_statistics(precision: str, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3), nn.BatchNorm1d(3))
-    trainer = trainer_in(tmp_path, model=model, precision=precision, micro_batch=4)
+    trainer = make_trainer(tmp_path, model=model, precision=precision, micro_batch=4)
     good = {"inputs": torch.randn(8, 6), "targets": torch.arange(8) % 3}
     trainer.train_step(good)
     before = statistics_of(trainer)
@@ -104,7 +104,7 @@ def test_a_skipped_update_does_not_change_statistics(precision: str, tmp_path: P
 
 def test_a_failed_save_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    trainer = trainer_in(tmp_path / "file")
+    trainer = make_trainer(tmp_path / "file")
     train(trainer, 1)
     with pytest.raises(OSError, match=r"step 1 was NOT saved: Not a directory .*; training continues, "):
         trainer.save_checkpoint()
@@ -112,7 +112,7 @@ def test_a_failed_save_is_an_error(tmp_path: Path) -> None:
     trainer.close()
 
 
-def test_unknown_strategy() -> None:
+def test_an_unknown_strategy_is_rejected() -> None:
     with pytest.raises(ConfigError) as raised:
         Trainer(own_model(0), strategy="zero4")
     expected = "strategy: 'zero4' is not a strategy for your own model; use one of single, ddp, fsdp, hsdp, or a"
@@ -121,13 +121,13 @@ def test_unknown_strategy() -> None:
 
 def test_invalid_arguments_are_reported_before_anything_is_built(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        trainer_in(tmp_path, precision="bfloat16", optimizer={"lr": 0.1})
+        make_trainer(tmp_path, precision="bfloat16", optimizer={"lr": 0.1})
     assert "precision: 'bfloat16' is not a precision; use one of fp32, bf16, fp16" in str(caught.value)
     assert "optimizer: is a dict; pass trainer.config.schema.OptimizerConfig(...)" in str(caught.value)
 
 
 def test_two_ranks_learn_the_same_as_one(tmp_path: Path) -> None:
-    alone = trainer_in(tmp_path / "alone", model=own_model(0).eval())
+    alone = make_trainer(tmp_path / "alone", model=own_model(0).eval())
     expected = train(alone, 2 * STEPS)
     alone.close()
     folder = tmp_path / "two"

@@ -92,7 +92,7 @@ def test_a_single_rank_gets_the_single_strategy() -> None:
     assert choose(load("tiny-llama", []), SIZES, 100 * GIB, 1, 1).parallel.strategy == "single"
 
 
-def test_if_nothing_fits_the_error_lists_the_sizes() -> None:
+def test_the_error_lists_the_sizes_if_nothing_fits() -> None:
     with pytest.raises(ConfigError) as raised:
         choose(load("tiny-llama", ["batch.size=64"]), SIZES, GIB, world_size=8, local_size=4)
     (problem,) = raised.value.problems

@@ -6,7 +6,7 @@ from trainer.bandwidth import SIZES, AllReduceTime, count_rounds, format_report,
 
 
 @pytest.mark.parametrize(("world", "factor"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75)])
-def test_bus_bandwidth_is_the_algorithms_times_two_n_minus_one_over_n(world: int, factor: float):
+def test_bus_bandwidth_follows_the_formula_of_nccl_tests(world: int, factor: float):
     measured = AllReduceTime(size=1_000_000, seconds=0.001, world=world)
     assert measured.algorithm == pytest.approx(1e9)
     assert measured.bus == pytest.approx(1e9 * factor)

@@ -69,8 +69,15 @@ def test_predictions_use_the_profile(profile: Path) -> None:
 
 
 def test_a_real_run_can_be_reported(profile: Path, tmp_path: Path) -> None:
-    words = [*SMALL_LLAMA, "steps=20", "batch.size=8", "batch.micro=4", "parallel.strategy=ddp", "checkpoint.every=0"]
-    with torchrun(2, [*words, f"run.folder={tmp_path / 'run'}"], tmp_path) as run:
+    arguments = [
+        *SMALL_LLAMA,
+        "steps=20",
+        "batch.size=8",
+        "batch.micro=4",
+        "parallel.strategy=ddp",
+        "checkpoint.every=0",
+    ]
+    with torchrun(2, [*arguments, f"run.folder={tmp_path / 'run'}"], tmp_path) as run:
         assert_finished(run)
     assert main(["report", str(tmp_path / "run"), "--profile", str(profile)]) == 0
     (row,) = json.loads((tmp_path / "run" / "predicted" / "report.json").read_text())["runs"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trainer.checkpoint_state import blank, bytes_of, find_writer, full, same, save_and_wait
+from tests.trainer.checkpoint_state import are_equal, find_writer, make_state, make_tensors, make_zeros, save_and_wait
 from trainer import safetensors_file
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config.errors import ConfigError
@@ -26,7 +26,7 @@ def checkpoints(tmp_path: Path) -> Iterator[Checkpoints]:
 
 def test_a_saved_state_is_loaded_bit_for_bit(checkpoints: Checkpoints) -> None:
     generator = torch.Generator().manual_seed(1)
-    tensors = full() | {
+    tensors = make_state() | {
         "model.transposed": torch.randn(4, 6, generator=generator).T,
         "model.double": torch.randn(3, generator=generator).double(),
         "model.none": torch.zeros(0, 3),
@@ -46,7 +46,7 @@ def test_a_saved_state_is_loaded_bit_for_bit(checkpoints: Checkpoints) -> None:
     assert (checkpoint.step, checkpoint.metric, checkpoint.skipped) == (8, None, ())
     assert checkpoints.read_state(checkpoint) == state
     assert checkpoints.read_own(checkpoint) == {}
-    loaded = blank(tensors)
+    loaded = make_zeros(tensors)
     checkpoints.load(checkpoint, loaded)
     for name, tensor in tensors.items():
         assert loaded[name].dtype == tensor.dtype
@@ -58,8 +58,8 @@ def test_an_empty_folder_has_no_checkpoint(checkpoints: Checkpoints) -> None:
 
 
 def test_a_save_contains_the_state_at_its_start(checkpoints: Checkpoints) -> None:
-    """Parameters change after `before_update`, running means already in the next forward pass."""
-    tensors = bytes_of(64 << 20, seed=1) | {"buffer.mean": torch.zeros(5)}
+    """Parameters change after `before_update`, but running means change in the next forward pass already."""
+    tensors = make_tensors(64 << 20, seed=1) | {"buffer.mean": torch.zeros(5)}
     before = {name: tensor.clone() for name, tensor in tensors.items()}
     for step in (1, 2):
         checkpoints.save(step, tensors, {})
@@ -70,15 +70,15 @@ def test_a_save_contains_the_state_at_its_start(checkpoints: Checkpoints) -> Non
         checkpoints.wait()
         checkpoint = checkpoints.newest()
         assert checkpoint is not None
-        loaded = blank(tensors)
+        loaded = make_zeros(tensors)
         checkpoints.load(checkpoint, loaded)
-        assert same(loaded, before)
+        assert are_equal(loaded, before)
         for name in tensors:
             tensors[name].copy_(before[name])
 
 
 def test_a_save_during_a_save_waits_and_both_are_published(checkpoints: Checkpoints) -> None:
-    tensors = bytes_of(32 << 20, seed=1)
+    tensors = make_tensors(32 << 20, seed=1)
     checkpoints.save(1, tensors, {})
     assert checkpoints.busy
     checkpoints.save(2, tensors, {})
@@ -90,7 +90,7 @@ def test_a_save_during_a_save_waits_and_both_are_published(checkpoints: Checkpoi
 
 def test_a_synchronous_save_is_published_when_it_returns(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, asynchronous=False)
-    checkpoints.save(3, full(), {})
+    checkpoints.save(3, make_state(), {})
     assert not checkpoints.busy
     assert (tmp_path / "step-00000003" / "manifest.json").exists()
     checkpoints.close()
@@ -98,22 +98,22 @@ def test_a_synchronous_save_is_published_when_it_returns(tmp_path: Path) -> None
 
 def test_state_that_grows_gets_a_new_plan(checkpoints: Checkpoints) -> None:
     """An optimizer creates its state at its first step."""
-    tensors = full()
+    tensors = make_state()
     save_and_wait(checkpoints, 1, tensors)
     tensors |= {"optim.late.exp_avg": torch.randn(1 << 16)}
     assert [event.kind for event in save_and_wait(checkpoints, 2, tensors)] == ["published"]
     checkpoint = checkpoints.newest()
     assert checkpoint is not None
-    loaded = blank(tensors)
+    loaded = make_zeros(tensors)
     checkpoints.load(checkpoint, loaded)
-    assert same(loaded, tensors)
+    assert are_equal(loaded, tensors)
 
 
 def test_a_checkpoint_of_another_model_is_rejected_with_the_differences(checkpoints: Checkpoints) -> None:
-    save_and_wait(checkpoints, 1, full())
+    save_and_wait(checkpoints, 1, make_state())
     checkpoint = checkpoints.newest()
     assert checkpoint is not None
-    other = blank(full()) | {"model.wide": torch.zeros(10, 8), "model.new": torch.zeros(1)}
+    other = make_zeros(make_state()) | {"model.wide": torch.zeros(10, 8), "model.new": torch.zeros(1)}
     del other["model.vector"]
     with pytest.raises(ConfigError) as caught:
         checkpoints.load(checkpoint, other)
@@ -125,13 +125,13 @@ def test_a_checkpoint_of_another_model_is_rejected_with_the_differences(checkpoi
 
 
 def test_a_part_of_a_checkpoint_can_be_loaded(checkpoints: Checkpoints) -> None:
-    save_and_wait(checkpoints, 1, full())
+    save_and_wait(checkpoints, 1, make_state())
     single = Checkpoints(checkpoints.path / "step-00000001")
     checkpoint = single.newest()
     assert checkpoint is not None
-    weights = {name: tensor for name, tensor in blank(full()).items() if name.startswith("model.")}
+    weights = {name: tensor for name, tensor in make_zeros(make_state()).items() if name.startswith("model.")}
     single.load(checkpoint, weights, partial=True)
-    assert same(weights, {name: tensor for name, tensor in full().items() if name.startswith("model.")})
+    assert are_equal(weights, {name: tensor for name, tensor in make_state().items() if name.startswith("model.")})
 
 
 def test_too_little_space_is_reported_before_the_first_step(checkpoints: Checkpoints) -> None:
@@ -145,12 +145,12 @@ def test_leftovers_of_a_dead_run_are_removed(checkpoints: Checkpoints) -> None:
     leftover.mkdir(parents=True)
     (leftover / "shard-00000.safetensors").write_bytes(b"half")
     assert checkpoints.newest() is None
-    checkpoints.check_folder(full())
+    checkpoints.check_folder(make_state())
     assert not leftover.exists()
 
 
 def test_a_shard_is_a_plain_safetensors_file(checkpoints: Checkpoints) -> None:
-    save_and_wait(checkpoints, 1, full())
+    save_and_wait(checkpoints, 1, make_state())
     shard = checkpoints.path / "step-00000001" / "shard-00000.safetensors"
     content = shard.read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -159,11 +159,11 @@ def test_a_shard_is_a_plain_safetensors_file(checkpoints: Checkpoints) -> None:
     assert ends[0][0] == 0
     assert all(before[1] == after[0] for before, after in pairwise(ends))
     assert 8 + length + ends[-1][1] == len(content)
-    assert same({name: safetensors_file.Reader(shard)[name] for name in full()}, full())
+    assert are_equal({name: safetensors_file.Reader(shard)[name] for name in make_state()}, make_state())
 
 
 def test_the_writer_can_import_only_the_standard_library(checkpoints: Checkpoints) -> None:
-    checkpoints.prepare(full())
+    checkpoints.prepare(make_state())
     writer = find_writer(os.getpid())
     assert b"-S" in Path(f"/proc/{writer}/cmdline").read_bytes().split(b"\0")
     assert "torch" not in Path(f"/proc/{writer}/maps").read_text()

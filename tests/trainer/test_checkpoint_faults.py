@@ -21,13 +21,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.checkpoint_crash import SAVED, save_both
+from tests.trainer.checkpoint_crash import SAVED, save_as_two_ranks
 from tests.trainer.checkpoint_state import (
-    blank,
-    bytes_of,
+    are_equal,
     find_writer,
-    full,
-    same,
+    make_state,
+    make_tensors,
+    make_zeros,
     save_and_wait,
     save_until_killed,
 )
@@ -80,20 +80,20 @@ def test_a_damaged_checkpoint_is_skipped(
     checkpoints: Checkpoints, name: str, damage: Callable[[Path], None], message: str
 ) -> None:
     for step in (1, 2):
-        save_and_wait(checkpoints, step, full(step), metric=0.5)
+        save_and_wait(checkpoints, step, make_state(step), metric=0.5)
     damage(checkpoints.path / "step-00000002" / name)
     checkpoint = checkpoints.newest()
     assert checkpoint is not None
     assert checkpoint.step == 1
     assert len(checkpoint.skipped) == 1
     assert checkpoint.skipped[0].startswith(f"step-00000002: {message}")
-    loaded = blank(full())
+    loaded = make_zeros(make_state())
     checkpoints.load(checkpoint, loaded)
-    assert same(loaded, full(1))
+    assert are_equal(loaded, make_state(1))
 
 
 def test_checking_only_sizes_does_not_detect_a_flipped_byte(checkpoints: Checkpoints) -> None:
-    save_and_wait(checkpoints, 1, full())
+    save_and_wait(checkpoints, 1, make_state())
     flip(checkpoints.path / "step-00000001" / "shard-00000.safetensors")
     quick = Checkpoints(checkpoints.path, verify="size").newest()
     assert quick is not None
@@ -127,7 +127,7 @@ def test_a_rank_that_cannot_write_costs_one_checkpoint(tmp_path: Path, how: str,
 
 def test_a_full_disk_costs_one_checkpoint(checkpoints: Checkpoints) -> None:
     """A limit on the size of the writer's files interrupts a write."""
-    tensors = bytes_of(4 << 20, seed=1)
+    tensors = make_tensors(4 << 20, seed=1)
     save_and_wait(checkpoints, 1, tensors)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.prlimit(find_writer(os.getpid()), resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
@@ -144,7 +144,7 @@ def test_a_full_disk_costs_one_checkpoint(checkpoints: Checkpoints) -> None:
 def test_no_space_left_costs_one_checkpoint(small_disk: Path, free: int) -> None:
     """Without any space the first file fails, with a little space a write of tensors."""
     checkpoints = Checkpoints(small_disk / "checkpoints")
-    tensors = bytes_of(512 << 10, seed=1)
+    tensors = make_tensors(512 << 10, seed=1)
     save_and_wait(checkpoints, 1, tensors)
     ballast = small_disk / "ballast"
     fill_up(ballast)
@@ -156,9 +156,9 @@ def test_no_space_left_costs_one_checkpoint(small_disk: Path, free: int) -> None
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000001"]
     checkpoint = checkpoints.newest()
     assert checkpoint is not None
-    loaded = blank(tensors)
+    loaded = make_zeros(tensors)
     checkpoints.load(checkpoint, loaded)
-    assert same(loaded, tensors)
+    assert are_equal(loaded, tensors)
     ballast.unlink()
     (event,) = save_and_wait(checkpoints, 3, tensors)
     assert event.kind == "published"
@@ -191,7 +191,7 @@ def fill_up(path: Path) -> None:
 
 
 def test_a_killed_writer_is_replaced(checkpoints: Checkpoints) -> None:
-    tensors = bytes_of(64 << 20, seed=1)
+    tensors = make_tensors(64 << 20, seed=1)
     save_and_wait(checkpoints, 1, tensors)
     writer = find_writer(os.getpid())
     os.kill(writer, signal.SIGSTOP)
@@ -207,11 +207,11 @@ def test_a_killed_writer_is_replaced(checkpoints: Checkpoints) -> None:
     assert not list(checkpoints.path.glob("*.partial"))
 
 
-def test_without_memory_to_stage_it_a_save_fails_and_no_process_dies(
+def test_a_save_without_memory_to_stage_it_fails_and_no_process_dies(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel would hand out the pages and then kill a process for them."""
-    tensors = bytes_of(8 << 20, seed=1)
+    """Without this check, the kernel would hand out the pages and later kill a process to get them back."""
+    tensors = make_tensors(8 << 20, seed=1)
     with monkeypatch.context() as scarce:
         scarce.setattr(host, "available_memory", lambda: 4_000_000)
         with pytest.raises(
@@ -228,7 +228,7 @@ def test_without_memory_to_stage_it_a_save_fails_and_no_process_dies(
 
 
 def test_signals_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints) -> None:
-    tensors = bytes_of(32 << 20, seed=1)
+    tensors = make_tensors(32 << 20, seed=1)
     save_and_wait(checkpoints, 1, tensors)
     writer = find_writer(os.getpid())
     checkpoints.save(2, tensors, {})
@@ -241,7 +241,7 @@ def test_signals_to_the_whole_job_do_not_stop_a_write(checkpoints: Checkpoints) 
 @pytest.mark.parametrize("again", [1, 2])
 def test_a_kill_before_any_file_operation_leaves_a_complete_checkpoint(tmp_path: Path, again: int) -> None:
     """Kill at every instant of a save: of step 1, which exists already, and of step 2, after which 1 is removed."""
-    save_both(str(tmp_path / "first"), 1, "first")
+    save_as_two_ranks(str(tmp_path / "first"), 1, "first")
     ends: list[int] = []
     while SAVED not in ends:
         path = tmp_path / f"killed-{len(ends)}"
@@ -251,15 +251,15 @@ def test_a_kill_before_any_file_operation_leaves_a_complete_checkpoint(tmp_path:
         assert checkpoint is not None
         assert checkpoint.skipped == ()
         assert (checkpoint.path / "shard-00001.safetensors").read_text() in ("first", "second")
-        save_both(str(path), again, "third")
+        save_as_two_ranks(str(path), again, "third")
         assert [entry.name for entry in path.iterdir()] == [f"step-0000000{again}"]
         assert (path / f"step-0000000{again}" / "shard-00001.safetensors").read_text() == "third"
     assert len(ends) > 20
 
 
 def crash(path: Path, step: int, content: str, operations: int) -> int:
-    words = ["-S", "-m", "tests.trainer.checkpoint_crash", str(path), str(step), content, str(operations)]
-    return subprocess.run([sys.executable, *words], cwd=Path(__file__).parents[2]).returncode
+    arguments = ["-S", "-m", "tests.trainer.checkpoint_crash", str(path), str(step), content, str(operations)]
+    return subprocess.run([sys.executable, *arguments], cwd=Path(__file__).parents[2]).returncode
 
 
 @pytest.mark.parametrize("also_writer", [True, False])
@@ -278,19 +278,19 @@ def test_a_kill_at_any_instant_leaves_the_last_published_checkpoint(tmp_path: Pa
             os.kill(writer, signal.SIGKILL)
         process.kill()
         process.join()
-        wait_gone(writer)
+        wait_until_gone(writer)
         checkpoint = Checkpoints(tmp_path).newest()
         assert checkpoint is not None
         assert checkpoint.skipped == ()
         assert checkpoint.step >= seen
         seen = checkpoint.step
-        loaded = blank(bytes_of(4 << 20, seen))
+        loaded = make_zeros(make_tensors(4 << 20, seen))
         Checkpoints(tmp_path).load(checkpoint, loaded)
-        assert same(loaded, bytes_of(4 << 20, seen))
+        assert are_equal(loaded, make_tensors(4 << 20, seen))
 
 
-def wait_gone(pid: int) -> None:
-    """Wait until a writer, whose trainer is gone, ends by itself."""
+def wait_until_gone(pid: int) -> None:
+    """Wait until a writer whose trainer was killed ends by itself."""
     until = time.monotonic() + 240
     while time.monotonic() < until:
         try:
@@ -305,29 +305,29 @@ def wait_gone(pid: int) -> None:
 
 def test_saving_a_step_again_replaces_it(checkpoints: Checkpoints) -> None:
     for seed in (1, 2, 3):
-        save_and_wait(checkpoints, 5, full(seed))
+        save_and_wait(checkpoints, 5, make_state(seed))
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000005"]
     checkpoint = checkpoints.newest()
     assert checkpoint is not None
-    loaded = blank(full())
+    loaded = make_zeros(make_state())
     checkpoints.load(checkpoint, loaded)
-    assert same(loaded, full(3))
+    assert are_equal(loaded, make_state(3))
 
 
 def test_a_kill_during_a_replacement_leaves_one_checkpoint(checkpoints: Checkpoints) -> None:
     """The name that a kill can leave behind is recognised, and the next save replaces it."""
-    save_and_wait(checkpoints, 5, full(1))
+    save_and_wait(checkpoints, 5, make_state(1))
     final = checkpoints.path / "step-00000005"
     final.rename(checkpoints.path / "step-00000005.r1")
     checkpoint = checkpoints.newest()
     assert checkpoint is not None
     assert checkpoint.step == 5
-    save_and_wait(checkpoints, 5, full(2))
+    save_and_wait(checkpoints, 5, make_state(2))
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000005"]
     assert json.loads((final / "manifest.json").read_text())["step"] == 5
 
 
-def test_missing_permissions_are_reported_before_the_first_step_and_survived_later(tmp_path: Path) -> None:
+def test_missing_permissions_are_reported_at_the_start_and_survived_later(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     process = context.Process(target=save_without_permissions, args=(tmp_path, theirs), daemon=True)
@@ -349,16 +349,16 @@ def save_without_permissions(tmp_path: Path, end: multiprocessing.connection.Con
     path = tmp_path / "checkpoints"
     path.mkdir()
     checkpoints = Checkpoints(path)
-    save_and_wait(checkpoints, 1, full())
+    save_and_wait(checkpoints, 1, make_state())
     path.chmod(0o555)
     try:
-        checkpoints.check_folder(full())
+        checkpoints.check_folder(make_state())
         rejection = ""
     except ConfigError as error:
         rejection = str(error)
-    (failed,) = save_and_wait(checkpoints, 2, full())
+    (failed,) = save_and_wait(checkpoints, 2, make_state())
     path.chmod(0o755)
-    (published,) = save_and_wait(checkpoints, 3, full())
+    (published,) = save_and_wait(checkpoints, 3, make_state())
     checkpoints.close()
     end.send((rejection, failed.message, published.message))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.checkpoint_state import SHAPES, blank, full, same
+from tests.trainer.checkpoint_state import SHAPES, are_equal, make_state, make_zeros
 from tests.trainer.ranks import on_ranks
 from trainer import safetensors_file
 from trainer.checkpoint.checkpoints import Checkpoints
@@ -26,19 +26,21 @@ def saved_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("layout", ["plain", "fsdp", "columns", "hsdp"])
-def test_four_ranks_to_two_to_one(saved_by: dict[str, Path], tmp_path: Path, layout: str) -> None:
+def test_a_checkpoint_of_four_ranks_is_loaded_by_two_and_by_one(
+    saved_by: dict[str, Path], tmp_path: Path, layout: str
+) -> None:
     other = {"plain": "fsdp", "fsdp": "plain", "columns": "fsdp", "hsdp": "columns"}[layout]
     assert all(rank["same"] for rank in on_ranks(f"{HERE}:load_as", ranks=2, path=saved_by[layout], layout=other))
 
     alone = Checkpoints(saved_by[layout])
     checkpoint = alone.newest()
     assert checkpoint is not None
-    tensors = blank(full())
+    tensors = make_zeros(make_state())
     alone.load(checkpoint, tensors)
-    assert same(tensors, full())
+    assert are_equal(tensors, make_state())
 
 
-def test_ranks_get_their_own_state_back_only_in_a_world_of_the_same_size(saved_by: dict[str, Path]) -> None:
+def test_the_state_of_a_rank_is_restored_only_in_a_world_of_the_same_size(saved_by: dict[str, Path]) -> None:
     again = on_ranks(f"{HERE}:load_as", path=saved_by["fsdp"], layout="hsdp")
     assert [rank["own"] for rank in again] == [{"mine": rank} for rank in range(4)]
     assert all(rank["same"] for rank in again)
@@ -46,15 +48,15 @@ def test_ranks_get_their_own_state_back_only_in_a_world_of_the_same_size(saved_b
     assert [rank["own"] for rank in fewer] == [None, None]
 
 
-def test_one_rank_to_four(tmp_path: Path) -> None:
+def test_a_checkpoint_of_one_rank_is_loaded_by_four(tmp_path: Path) -> None:
     alone = Checkpoints(tmp_path)
-    alone.save(9, full(), {})
+    alone.save(9, make_state(), {})
     alone.close()
     assert all(rank["same"] for rank in on_ranks(f"{HERE}:load_as", path=tmp_path, layout="hsdp"))
 
 
 def test_every_byte_is_written_once_and_ranks_share_the_work(saved_by: dict[str, Path]) -> None:
-    expected = sum(tensor.numel() * tensor.element_size() for tensor in full().values())
+    expected = sum(tensor.numel() * tensor.element_size() for tensor in make_state().values())
     for layout, path in saved_by.items():
         (step,) = path.iterdir()
         heads = [safetensors_file.read_header(file) for file in sorted(step.glob("*.safetensors"))]
@@ -66,7 +68,7 @@ def test_every_byte_is_written_once_and_ranks_share_the_work(saved_by: dict[str,
 def test_the_index_locates_every_tensor_in_plain_safetensors_files(saved_by: dict[str, Path]) -> None:
     (step,) = saved_by["fsdp"].iterdir()
     index = json.loads((step / "index.json").read_text())["tensors"]
-    assert set(index) == set(full())
+    assert set(index) == set(make_state())
     for name in SHAPES:
         assert index[name]["shape"] == list(SHAPES[name])
         for chunk in index[name]["chunks"]:

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept."""
+"""The newest checkpoints and the best one are kept, all others are removed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.checkpoint_state import full, save_and_wait
+from tests.trainer.checkpoint_state import make_state, save_and_wait
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.retention import select_removable
 
@@ -39,6 +39,6 @@ def test_select_removable(
 def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2, best="loss")
     for step, loss in enumerate([3.0, 1.0, 2.0, 2.5, 2.2], start=1):
-        save_and_wait(checkpoints, step, full(), metric=loss)
+        save_and_wait(checkpoints, step, make_state(), metric=loss)
     checkpoints.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000005"]

@@ -158,7 +158,7 @@ def test_a_world_size_that_does_not_fit_is_rejected(overrides: list[str], world:
     assert problems[0].fix.startswith(fix)
 
 
-def test_a_trial_of_a_preset_may_be_shorter_than_its_warm_up() -> None:
+def test_a_run_may_be_shorter_than_its_warm_up() -> None:
     assert check(load("llama-8b", ["steps=3"])) == []
 
 

@@ -109,7 +109,7 @@ def test_an_invalid_override_is_reported_with_a_fix(override: str, message: str,
     assert message in error_text(str(path), [override])
 
 
-def test_settings_named_as_in_other_trainers_or_of_other_families_are_recognised() -> None:
+def test_settings_of_other_trainers_and_other_families_are_recognised() -> None:
     assert "did you mean optimizer.lr?" in error_text("tiny-llama", ["optimizer.learning_rate=1"])
     assert "model.ffn: no such setting for this model family; allowed here: " in error_text(
         "tiny-llama", ["model.family=gpt2"]
@@ -236,7 +236,7 @@ def error_text(path: str, overrides: list[str]) -> str:
     return str(caught.value)
 
 
-def test_the_dict_of_an_older_run_is_checked_too() -> None:
+def test_the_settings_of_an_older_run_are_checked_too() -> None:
     tree: dict[str, Any] = to_dict(load("mlp", []))
     tree["batch"]["sizes"] = 3
     with pytest.raises(ConfigError, match=r"did you mean batch\.size"):

@@ -1,4 +1,4 @@
-"""The order of samples: each epoch visits every id once, however often a run is interrupted or resized."""
+"""The order of samples: each epoch visits every id once, even if a run is interrupted or resized."""
 
 from __future__ import annotations
 

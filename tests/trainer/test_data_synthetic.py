@@ -1,4 +1,4 @@
-"""Synthetic samples: equal wherever they are made, and learnable."""
+"""Synthetic samples do not depend on the batch they are in, and models can learn them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_sample_does_not_depend_on_the_other_samples_of_its_batch(family):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_table_of_pairs_predicts_most_tokens(family):
+def test_bigrams_predict_most_tokens(family):
     vocab = MODELS[family].vocab_size
     batch = open_source(config(MODELS[family])).fetch(np.arange(2000), 0)
     inputs, targets = batch["inputs"], batch["targets"]
@@ -65,6 +65,6 @@ def test_classes_are_separable(family, dtype, shape):
     assert (distances.argmin(1) == targets[400:]).mean() > 0.95
 
 
-def test_sequences_may_be_shorter_than_the_models():
+def test_sequences_may_be_shorter_than_the_model_allows():
     source = open_source(config(MODELS["llama"], seq_len=8))
     assert source.fetch(np.arange(2), 0)["inputs"].shape == (2, 8)

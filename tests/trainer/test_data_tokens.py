@@ -55,7 +55,7 @@ def test_an_empty_shard_is_skipped(tmp_path):
     assert source.fetch(np.array([0]), 0)["inputs"].tolist() == [[0, 1, 2, 3]]
 
 
-def test_through_the_loader_every_token_is_a_target_once(tmp_path):
+def test_the_loader_yields_every_token_as_a_target_once(tmp_path):
     source = open_folder(write_shards(tmp_path / "d", range(41), range(41, 82)))
     loader = Loader(source, 3, 5)
     batches = [next(loader) for _ in range(source.length // 5)]

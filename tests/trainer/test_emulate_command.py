@@ -20,9 +20,9 @@ def emulate(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
     return done.stdout, json.loads((folder / "emulate.json").read_text())
 
 
-def test_sixty_four_ranks_write_their_numbers_and_a_picture(tmp_path: Path) -> None:
-    words = [*SMALL_LLAMA, f"steps={STEPS}", "batch.size=64", "batch.micro=1", "--jitter", "0.02"]
-    output, result = emulate(tmp_path, "--ranks", "64", *words)
+def test_emulating_64_ranks_writes_numbers_and_a_chart(tmp_path: Path) -> None:
+    arguments = [*SMALL_LLAMA, f"steps={STEPS}", "batch.size=64", "batch.micro=1", "--jitter", "0.02"]
+    output, result = emulate(tmp_path, "--ranks", "64", *arguments)
 
     assert [line["step"] for line in result["steps"]] == [1, 2]
     assert result["steps"][1]["loss"] < result["steps"][0]["loss"]

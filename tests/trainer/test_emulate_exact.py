@@ -1,4 +1,4 @@
-"""Ranks that take turns in one process leave the bits of a real run with gloo: every loss, every weight."""
+"""Ranks emulated in one process give the same losses and weights as a real run with gloo, bit for bit."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_bit_of_a_real_run(case: str, tmp_path: Path) -> None:
-    ranks, words = CASES[case]
-    words = [*words, *COMMON]
-    with forked(ranks, words, tmp_path) as run:
+def test_the_emulation_matches_every_bit_of_a_real_run(case: str, tmp_path: Path) -> None:
+    ranks, arguments = CASES[case]
+    arguments = [*arguments, *COMMON]
+    with forked(ranks, arguments, tmp_path) as run:
         assert_finished(run)
 
-    emulation = Emulation(load(words[0], words[1:]), ranks, per_node=ranks)
+    emulation = Emulation(load(arguments[0], arguments[1:]), ranks, per_node=ranks)
     emulated = [emulation.step().loss for _ in range(STEPS)]
 
     assert emulated == list(losses(tmp_path / "run").values())
@@ -59,7 +59,7 @@ def test_every_bit_of_a_real_run(case: str, tmp_path: Path) -> None:
     assert [name for name, tensor in tensors.items() if not torch.equal(tensor, real[name])] == []
 
 
-def test_ranks_that_add_in_another_order_end_with_other_bits() -> None:
+def test_another_order_of_additions_changes_the_bits() -> None:
     config = load("tiny-mlp", ["batch.size=16", "parallel.strategy=ddp"])
     ends = []
     for algorithm in ALGORITHMS:
@@ -70,28 +70,28 @@ def test_ranks_that_add_in_another_order_end_with_other_bits() -> None:
     assert len(set(ends)) == len(ALGORITHMS)
 
 
-def summed(elements: int) -> bytes:
-    """On a rank: the bits of gloo's sum."""
-    tensor = numbers(dist.get_rank(), elements)
+def sum_with_gloo(elements: int) -> bytes:
+    """Return, on a rank, the bytes of gloo's sum."""
+    tensor = make_numbers(dist.get_rank(), elements)
     dist.all_reduce(tensor)
     return tensor.numpy().tobytes()
 
 
-def numbers(rank: int, elements: int) -> torch.Tensor:
-    """Of sizes so different that every order of adding leaves other bits."""
+def make_numbers(rank: int, elements: int) -> torch.Tensor:
+    """Return numbers whose magnitudes differ so much that every order of additions gives other bits."""
     generator = torch.Generator().manual_seed(rank)
     return torch.randn(elements, generator=generator) * 10 ** torch.randint(-3, 4, (elements,), generator=generator)
 
 
-# The last one has segments of more than 1 MiB, which gloo cuts again.
+# The last size has segments of more than 1 MiB, which gloo splits again.
 @pytest.mark.parametrize("elements", [1, 7, 1000, 2_500_001])
-def test_the_order_of_sums_is_that_of_gloo(elements: int) -> None:
+def test_sums_are_computed_in_the_order_of_gloo(elements: int) -> None:
     ranks = 4
-    arrays = [numbers(rank, elements) for rank in range(ranks)]
+    arrays = [make_numbers(rank, elements) for rank in range(ranks)]
     fold = create_fold("ring", ranks, ranks, torch.clone)
     for rank in reversed(range(ranks)):
         fold.add(rank, arrays[rank])
     all_reduce(arrays, rounds_of("ring", ranks, ranks, elements, 4), torch.clone)
-    real = on_ranks(f"{__name__}:summed", ranks=ranks, elements=elements)
+    real = on_ranks(f"{__name__}:sum_with_gloo", ranks=ranks, elements=elements)
     assert real == [array.numpy().tobytes() for array in arrays]
     assert fold.total().numpy().tobytes() == real[0]

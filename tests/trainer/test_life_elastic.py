@@ -62,7 +62,7 @@ def test_a_node_can_join_later(tmp_path: Path, agents: list[subprocess.Popen[byt
 
     agents.append(start(tmp_path, port, is_host=False))
     wait_for_ranks(tmp_path, 0, 1)
-    # The one that was alone received SIGTERM and saved; that decides nothing, the run continues.
+    # The first rank received SIGTERM and saved, but that signal alone does not end the run.
     assert json.loads((tmp_path / "outcome.json").read_text())["outcome"] == "terminated"
 
     (tmp_path / "stop").write_text("seen enough")

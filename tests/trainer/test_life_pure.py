@@ -36,7 +36,7 @@ def test_skipped_updates_are_counted_until_a_good_one_resets_the_count(loss: flo
     assert actions == [Action.WARN, Action.WARN, Action.STOP]
 
 
-def test_policies_for_nonfinite_losses() -> None:
+def test_nonfinite_losses_are_handled_by_the_policy() -> None:
     stop = Health(replace(CONFIG, nonfinite="stop")).judge(7, math.nan, skipped=True)
     assert (stop.action, stop.message.startswith("step 7: loss nan")) == (Action.STOP, True)
     assert Health(replace(CONFIG, nonfinite="ignore")).judge(7, math.nan, skipped=False).action is Action.GO
@@ -111,7 +111,7 @@ def test_only_ranks_that_delay_the_others_are_reported() -> None:
     assert [slow.rank for slow in find_stragglers([0.02, 0.02, 0.03, 0.02, 0.02], hosts, 1.3)] == [2]
 
 
-def test_without_times_nobody_is_slow() -> None:
+def test_times_of_zero_have_no_straggler() -> None:
     assert find_stragglers([0.0, 0.0], ["a", "b"], 1.3) == []
 
 
@@ -150,7 +150,7 @@ def test_the_rank_with_the_fewest_beats_is_behind() -> None:
     assert text == "behind: rank 2 on n-1 (step 7, data); the furthest is at step 7, compute"
 
 
-def test_ranks_at_the_same_place_point_to_the_network() -> None:
+def test_the_network_is_suspected_if_all_ranks_are_at_the_same_place() -> None:
     assert "all 2 ranks are at the same place (step 7, compute)" in explain_hang([beat(0, 9), beat(1, 9)], [])
 
 

@@ -41,7 +41,7 @@ def launch(command: list[str], env: dict[str, str]) -> Process:
 
 
 def finish(processes: list[Process], timeout_s: float = 240) -> tuple[list[int], str]:
-    """Return the exit statuses and all output; no process is left."""
+    """Wait for the processes and return their exit statuses and output; those still running are killed."""
     try:
         output = "".join(process.communicate(timeout=timeout_s)[0] for process in processes)
     finally:
@@ -60,7 +60,7 @@ def wait_for(file: Path, timeout_s: float = 240) -> str:
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Process], Path]]:
-    """Started before everything else, because it takes long and mostly waits."""
+    """Start ranks of which one freezes; they come first because detecting it takes long and is mostly waiting."""
     folder = tmp_path_factory.mktemp("frozen")
     processes = start(2, "-m", "tests.trainer.hang_rank", str(folder), "60", "freeze")
     yield processes, folder
@@ -92,7 +92,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path, under_j
     processes = start(2, "-m", "tests.trainer.life_rank", str(tmp_path), "2000", **more)
     for rank in range(2):
         wait_for(tmp_path / f"pid-{rank}")
-    # Under a job script SIGTERM alone decides nothing, because torchrun may have sent it; a warning does.
+    # Under a job script, SIGTERM alone does not end the run, because torchrun may have sent it; a warning does.
     os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM if not under_job else signal.SIGUSR2)
     statuses, output = finish(processes)
     assert statuses == ([0, 0] if under_job else [75, 75]), output

@@ -78,7 +78,7 @@ def test_a_signal_is_recorded_during_a_long_call_of_the_main_thread(listen: List
     assert recorded[0] < ended
 
 
-def test_a_second_interrupt_interrupts_but_an_echo_of_the_first_does_not(listen: Listen) -> None:
+def test_a_second_interrupt_raises_but_an_echo_of_the_first_does_not(listen: Listen) -> None:
     stop = listen()
     os.kill(os.getpid(), signal.SIGINT)
     os.kill(os.getpid(), signal.SIGINT)
@@ -161,7 +161,7 @@ def test_the_margin_is_at_most_half_of_a_short_job() -> None:
     assert compute_stop_time(1000, 9000, 120) == 8880
 
 
-def test_only_stops_announced_by_a_machine_are_requeued() -> None:
+def test_only_stops_requested_by_the_cluster_are_requeued() -> None:
     assert {reason for reason in StopReason if reason.requeue} == {
         StopReason.TERMINATED,
         StopReason.WARNED,

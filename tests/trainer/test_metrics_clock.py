@@ -53,7 +53,7 @@ def test_the_newest_step_is_not_returned_before_the_next():
     assert [times.step for times in clock.drain()] == [3]
 
 
-def test_time_before_the_first_phase_and_after_a_restart_counts_to_no_step(sleep):
+def test_time_before_the_first_phase_and_after_a_restart_belongs_to_no_step(sleep):
     clock = Clock(CPU)
     sleep(50)
     run_step(clock, 1, sleep)

@@ -40,13 +40,13 @@ SPAN = (0, 100_000_000)
 @pytest.mark.parametrize(
     ("events", "on_device", "on_host"),
     [
-        # Overlapped with compute it is hidden, after compute it is exposed.
+        # Communication is hidden while compute is running, and exposed after it.
         ([compute(0, 50), message(10, 30)], 0, 0),
         ([compute(0, 50), message(50, 80)], 30, 30),
         ([compute(0, 50), message(30, 80)], 30, 30),
         # Two messages at the same time count once.
         ([compute(0, 50), message(50, 80), message(60, 90)], 40, 40),
-        # A host thread that continues before the message ends was not waiting for it; an empty stream is idle.
+        # A host thread that continues before the message ends was not waiting for it, but an empty stream was idle.
         ([compute(0, 20), compute(40, 100), message(10, 90)], 20, 0),
         # The thread waited for the first message, then ran Python while the second was in flight.
         ([compute(0, 20), message(10, 30), message(10, 90), compute(40, 100)], 20, 10),
@@ -250,7 +250,7 @@ def steps_with_a_slow_rank(delay_s: float) -> list[tuple[float, float]]:
         with profiler.around(step):
             time.sleep(delay_s if torch.distributed.get_rank() == SLOW else 0)
             model(torch.ones(8, 64)).sum().backward()
-    # Not the first: to start a profiler takes longer then, and not equally long on all ranks.
+    # The first profile is left out: starting the profiler takes longer then, and not equally long on all ranks.
     return [(profile.exposed_ms, profile.communication_ms) for profile in profiles[1:]]
 
 
@@ -261,7 +261,7 @@ def test_the_delay_of_a_slow_rank_is_exposed_on_the_other_ranks_only():
     # A wait counts even if its message is recorded after the thread woke; the median hides a very late record.
     shares = sorted(exposed / total for steps in ranks for exposed, total in steps)
     assert shares[len(shares) // 4] > 0.7
-    # The minimum, because on a busy machine this rank too sometimes waits for others that wait for a core.
+    # The minimum is checked, because on a busy machine this rank sometimes waits for ranks that wait for a core.
     assert min(exposed for exposed, _ in slow) < 100
 
 
@@ -304,7 +304,7 @@ class ProfilerEvent:
 
 
 def steps_of_a_loop(folder: Path, delay_s: float, steps: int) -> list[tuple[int, int]]:
-    """Run on a rank: measure and vote as a run with default settings does; return (step, slow rank) as reported."""
+    """Run on a rank: measure and vote like a run with default settings; return the reports as (step, slow rank)."""
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     cpu, host = torch.device("cpu"), socket.gethostname()
     members = tuple(Member(r, ranks, r, host, "", "cpu") for r in range(ranks))

@@ -59,7 +59,7 @@ def test_a_configured_peak_wins_and_the_measured_rate_is_also_recorded():
     assert rates.mfu(flops_per_second=4e12, ranks=4) == pytest.approx(0.5)
 
 
-def test_without_a_gpu_there_is_process_memory_and_no_nvml():
+def test_a_cpu_run_reports_process_memory_and_nothing_from_nvml():
     assert 0.05 < read_memory_gb(CPU) < 100
     assert Nvml(CPU, is_enabled=True).read() == {}
 

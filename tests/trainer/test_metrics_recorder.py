@@ -1,4 +1,4 @@
-"""The records of a run: after a kill in the middle of a line, a resume, a resize, on a full disk, on a terminal."""
+"""The records of a run survive a kill in the middle of a line, a resume, a resize and a full disk."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_incomplete_line_is_ignored_and_the_next_one_is_complete(tmp_path: Pa
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
 
 
-def test_nan_and_infinity_survive_as_strict_json(tmp_path: Path):
+def test_nan_and_infinity_round_trip_as_strict_json(tmp_path: Path):
     lines = JsonLines(tmp_path / "lines.jsonl")
     lines.append({"loss": math.nan, "norm": -math.inf})
     lines.close()

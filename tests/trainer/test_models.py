@@ -60,7 +60,7 @@ def test_shapes_count_the_operations_that_torch_counts(config: Any) -> None:
     model = make_model(config)
     assert shape.params == sum(parameter.numel() for parameter in model.parameters())
     inputs, _ = make_batch(config, 2)
-    # With plain products, because torch 2.11 does not count the fused kernel of the CPU.
+    # Attention uses plain matrix products, because torch 2.11 does not count the fused kernel of the CPU.
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model(inputs)
     forward = shape.flops_per_sample() / 3 * 2
@@ -100,7 +100,7 @@ def test_initial_weights_have_the_expected_scale(config: Any) -> None:
 
 
 def test_sharded_and_whole_models_have_the_same_initial_weights() -> None:
-    """Uses uneven widths and every kind of mesh, and joins the parts of all ranks."""
+    """The ranks do not divide the widths, every kind of mesh is used, and the parts of all ranks are joined."""
     for equal in on_ranks("tests.trainer.sharded_fill:compare"):
         assert equal == {"shard": True, "replicate x shard": True, "shard x tensor": True}
 

@@ -17,7 +17,7 @@ RULES = {"adamw": ADAMW, "sgd with momentum": SGD, "sgd": PLAIN}
 
 
 @pytest.mark.parametrize("config", RULES.values(), ids=RULES)
-def test_same_updates_as_torch(config: OptimizerConfig) -> None:
+def test_updates_match_those_of_torch(config: OptimizerConfig) -> None:
     ours, theirs = parameters(), parameters()
     optimizer, expected = Optimizer(ours.items(), config), torch_optimizer(config, theirs)
     for step in range(5):
@@ -53,7 +53,7 @@ def test_only_matrices_decay() -> None:
     torch.testing.assert_close(ours["matrix"].detach(), before["matrix"] * (1 - 1e-3))
 
 
-def test_a_parameter_without_gradient_stays() -> None:
+def test_a_parameter_without_gradient_does_not_change() -> None:
     ours = parameters()
     optimizer = Optimizer(ours.items(), ADAMW)
     ours["matrix"].grad = torch.ones(4, 3)

@@ -1,4 +1,4 @@
-"""DDP from its first step on: final buckets, sent during backward, and the same in a resumed run."""
+"""DDP uses its final buckets from the first step on and sends them during backward, also in a resumed run."""
 
 from __future__ import annotations
 

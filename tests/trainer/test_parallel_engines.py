@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.curves import STEPS, config_of
 from tests.trainer.ranks import on_ranks
 
-# Both start from the same weights and see the same samples; only the rounding of sums over ranks differs.
+# All runs start from the same weights and see the same samples; only the rounding of sums over ranks differs.
 LOSS_TOLERANCE = 1e-5
 NORM_TOLERANCE = 1e-4
 
@@ -75,7 +75,7 @@ def test_other_families_train_like_one_rank(preset: str, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp shard=2"])
-def test_same_run_twice_gives_the_same_bits(strategy: str) -> None:
+def test_a_repeated_run_gives_the_same_bits(strategy: str) -> None:
     config = config_of("tiny-llama", [*LLAMA, *settings(strategy)])
     first, second = (on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=5) for _ in range(2))
     assert first == second
@@ -84,7 +84,7 @@ def test_same_run_twice_gives_the_same_bits(strategy: str) -> None:
 def compare(
     base: tuple[str, ...], strategy: str, preset: str = "tiny-llama", steps: int = STEPS, micro: int = 2
 ) -> None:
-    expected = alone(preset, base, micro, steps)
+    expected = train_alone(preset, base, micro, steps)
     config = config_of(preset, [*base, *settings(strategy)])
     for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=micro, steps=steps):
         assert curves["loss"] == pytest.approx(expected["loss"], abs=LOSS_TOLERANCE)
@@ -95,7 +95,7 @@ def compare(
 
 
 @cache
-def alone(preset: str, base: tuple[str, ...], micro: int, steps: int) -> dict[str, list[float]]:
+def train_alone(preset: str, base: tuple[str, ...], micro: int, steps: int) -> dict[str, list[float]]:
     config = config_of(preset, [*base, "parallel.strategy=single"])
     return on_ranks("tests.trainer.curves:curve", ranks=1, config=config, micro=micro, steps=steps)[0]
 

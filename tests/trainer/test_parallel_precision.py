@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainer.curves import config_of, global_batch, make_step
 from tests.trainer.ranks import on_ranks
-from tests.trainer.test_parallel_engines import FEW, alone, compare, settings
+from tests.trainer.test_parallel_engines import FEW, compare, settings, train_alone
 from trainer.config.load import from_dict
 
 # Half precision products round each loss by about a hundredth.
@@ -18,7 +18,7 @@ HALF_TOLERANCE = 0.03
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp pipeline=2", "ddp pipeline=2"])
 def test_half_precision_follows_full_precision(strategy: str, precision: str) -> None:
-    expected = alone("tiny-llama", tuple(FEW), 2, 5)
+    expected = train_alone("tiny-llama", tuple(FEW), 2, 5)
     config = config_of("tiny-llama", [*FEW, f"precision={precision}", *settings(strategy)])
     for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=1, steps=5):
         assert curves["loss"] == pytest.approx(expected["loss"], abs=HALF_TOLERANCE)
@@ -47,7 +47,7 @@ def test_recomputed_activations_are_the_same(strategy: str, mode: str) -> None:
 )
 def test_compiled_models_train_like_uncompiled_ones(strategy: str, mode: str) -> None:
     extra = (f"compile.mode={mode}", "compile.backend=aot_eager")
-    expected = alone("tiny-llama", tuple(FEW), 2, 3)
+    expected = train_alone("tiny-llama", tuple(FEW), 2, 3)
     config = config_of("tiny-llama", [*FEW, *extra, *settings(strategy)])
     for curves in on_ranks("tests.trainer.curves:curve", config=config, micro=2, steps=3):
         assert curves["loss"] == pytest.approx(expected["loss"], abs=1e-5)

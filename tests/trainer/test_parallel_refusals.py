@@ -1,4 +1,4 @@
-"""Settings that a model cannot be spread with are rejected with the setting and a fix."""
+"""Settings that do not work with a model or a batch are rejected with a message that names a fix."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ COUNTS = {
 }
 
 
-def test_offload_needs_a_gpu() -> None:
+def test_offload_without_a_gpu_is_rejected() -> None:
     recipe = Recipe(ParallelConfig(strategy="fsdp", offload=True))
     with pytest.raises(ConfigError, match=r"parallel.offload: true, but the device is cpu.*run.device to cuda"):
-        parallelize(nn.Linear(1, 1), recipe, alone())
+        parallelize(nn.Linear(1, 1), recipe, make_single_mesh())
 
 
 def test_a_model_without_the_expected_parts_is_not_split() -> None:
     layout = Layout(tensor=2)
-    mesh = alone()
+    mesh = make_single_mesh()
     mesh.layout = layout
     recipe = Recipe(ParallelConfig(strategy="single", tensor=2))
     with pytest.raises(ConfigError, match=r"parallel.tensor: 2, but Linear has no embed, layers, norm, head to split"):
@@ -52,7 +52,7 @@ def test_a_pipeline_rejects_micro_batches_it_cannot_run(schedule: str) -> None:
     assert str(error.value) == message
 
 
-def test_a_batch_that_cannot_be_split() -> None:
+def test_a_batch_that_cannot_be_split_is_rejected() -> None:
     with pytest.raises(ValueError, match="6 samples cannot be split into micro-batches of 4"):
         split_batch({"inputs": torch.zeros(6)}, 4)
 
@@ -78,5 +78,5 @@ def world() -> int:
     return torch.distributed.get_world_size()
 
 
-def alone() -> Mesh:
+def make_single_mesh() -> Mesh:
     return Mesh(Layout(), 0, torch.device("cpu"), is_sharded=False)

@@ -1,4 +1,4 @@
-"""What a run imports before its first step: importing the compiler takes as long as torch itself."""
+"""A run does not import the compiler before its first step, because that takes as long as importing torch itself."""
 
 from __future__ import annotations
 

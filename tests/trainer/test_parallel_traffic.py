@@ -43,7 +43,7 @@ TRAFFIC = {
 
 
 @pytest.mark.parametrize("strategy", TRAFFIC)
-def test_collectives_of_a_step(strategy: str) -> None:
+def test_a_step_runs_the_expected_collectives(strategy: str) -> None:
     config = config_of("tiny-llama", [*SHALLOW, *settings(strategy)])
     expected = {f"c10d::{name}": count for name, count in TRAFFIC[strategy].items()}
     for calls in on_ranks("tests.trainer.curves:count_collectives", config=config, micro=1):

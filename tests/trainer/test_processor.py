@@ -1,4 +1,4 @@
-"""The name of the processor, from what kernels report."""
+"""The name of the processor is read from /proc/cpuinfo."""
 
 from __future__ import annotations
 

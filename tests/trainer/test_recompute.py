@@ -31,7 +31,7 @@ class Count(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("mode", "again", "silu"), [("none", 0, 2), ("selective", 0, 4), ("full", PRODUCTS, 4)])
-def test_operations_that_are_recomputed(mode: Any, again: int, silu: int) -> None:
+def test_each_mode_recomputes_the_expected_operations(mode: Any, again: int, silu: int) -> None:
     calls, gradient, names = run(mode)
     plain, expected, _ = run("none")
     assert calls["mm"] == plain["mm"] + again

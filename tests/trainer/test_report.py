@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.made_run import BEGAN, line, make_run, write
+from tests.trainer.fake_run import BEGAN, line, make_run, write
 from trainer.report.__main__ import main
 from trainer.report.attempts import list_attempts
 from trainer.report.curve import MAX_POINTS, find_not_finite, find_upper_limit, make_curve, needs_log_scale, smooth
@@ -218,7 +218,7 @@ def test_a_report_does_not_need_torch(tmp_path: Path):
     assert subprocess.run([sys.executable, "-c", without("torch"), str(run), "--no-pictures"]).returncode == 0
 
 
-def test_a_long_run_is_averaged():
+def test_the_curve_of_a_long_run_is_averaged():
     lines = [{"step": step, "loss": 2.0 * (step % 2)} for step in range(100_000)]
     points = make_curve(lines, "loss")
     assert len(points.steps) <= MAX_POINTS
@@ -231,7 +231,7 @@ def test_nan_is_left_out_of_a_curve_and_listed():
     assert find_not_finite(lines, "loss") == [2]
 
 
-def test_scales_of_the_axes():
+def test_the_scale_of_an_axis_depends_on_its_values():
     assert needs_log_scale([0.01, 5.0])
     assert not needs_log_scale([2.0, 8.0])
     assert not needs_log_scale([])

@@ -148,7 +148,7 @@ def test_a_missing_checkpoint_is_reported_if_resume_is_must(tmp_path: Path, capf
 
 
 def test_a_refused_start_leaves_no_files(tmp_path: Path) -> None:
-    """These are noticed late, after the ranks have joined and the model is built."""
+    """These problems are detected late, after the ranks have joined and the model is built."""
     run = tmp_path / "runs" / "new"
     for override in ("checkpoint.resume=must", f"checkpoint.initial={tmp_path / 'gone'}"):
         assert main([*SMALL_LLAMA, f"run.folder={run}", override]) == Code.BAD_INPUT
@@ -185,7 +185,7 @@ def test_a_host_with_too_little_memory_to_stage_a_save_is_reported(
     (line,) = capfd.readouterr().err.splitlines()[1:]
     assert re.fullmatch(
         rf"checkpoint: staging a save needs 0\.\d MB of memory on {socket.gethostname()}, which has 0\.1 MB available; "
-        r"give the job more memory \(sbatch --mem=0 is all of a node's\), or spread it over more nodes",
+        r"give the job more memory \(sbatch --mem=0 requests all memory of a node\), or spread it over more nodes",
         line,
     )
     assert not (tmp_path / "run").exists()

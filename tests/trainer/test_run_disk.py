@@ -27,9 +27,9 @@ LIMITED = (
 
 def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    words = [*SMALL_LLAMA, f"run.folder={folder}", "checkpoint.every=2", "checkpoint.asynchronous=false"]
-    assert main([*words, "steps=2"]) == Code.FINISHED
-    with alone([*words, "steps=6"], tmp_path, through=LIMITED) as run:
+    arguments = [*SMALL_LLAMA, f"run.folder={folder}", "checkpoint.every=2", "checkpoint.asynchronous=false"]
+    assert main([*arguments, "steps=2"]) == Code.FINISHED
+    with alone([*arguments, "steps=6"], tmp_path, through=LIMITED) as run:
         assert run.wait() == Code.BROKEN, run.output
     assert sorted(losses(folder)) == [1, 2, 3, 4, 5, 6]
     assert checkpoint_steps(folder) == [2]
@@ -39,7 +39,7 @@ def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: p
     assert outcome(folder)["reason"] == "all 6 steps done, but the last state could not be saved"
 
     # There is space again: only the time of four steps is lost.
-    assert main([*words, "steps=6"]) == Code.FINISHED
+    assert main([*arguments, "steps=6"]) == Code.FINISHED
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
         f"step-{step:08d}" for step in (2, 4, 6)
     ]
@@ -48,8 +48,8 @@ def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: p
 
 def test_a_damaged_checkpoint_is_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    words = [*SMALL_LLAMA, f"run.folder={folder}", "steps=4", "checkpoint.every=2", "checkpoint.asynchronous=false"]
-    assert main(words) == Code.FINISHED
+    arguments = [*SMALL_LLAMA, f"run.folder={folder}", "steps=4", "checkpoint.every=2", "checkpoint.asynchronous=false"]
+    assert main(arguments) == Code.FINISHED
     undisturbed = losses(folder)
     shard = checkpoint(folder, 4) / "shard-00000.safetensors"
     content = bytearray(shard.read_bytes())
@@ -57,7 +57,7 @@ def test_a_damaged_checkpoint_is_skipped(tmp_path: Path, capfd: pytest.CaptureFi
     shard.write_bytes(content)
     capfd.readouterr()
 
-    assert main(words) == Code.FINISHED
+    assert main(arguments) == Code.FINISHED
     expected = (
         "DAMAGED checkpoint skipped: step-00000004: shard-00000.safetensors is corrupt: "
         f"checksum of bytes 0 to {len(content)} differs"
@@ -68,12 +68,14 @@ def test_a_damaged_checkpoint_is_skipped(tmp_path: Path, capfd: pytest.CaptureFi
     assert losses(folder) == undisturbed
 
     # A run that has already ended has nothing to do, and reports the same.
-    assert main(words) == Code.FINISHED
+    assert main(arguments) == Code.FINISHED
     assert losses(folder) == undisturbed
 
 
 @pytest.mark.parametrize("where", ["/proc/self", "/proc/nowhere/run", "a file/run"])
-def test_a_folder_that_cannot_be_written(where: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_is_rejected(
+    where: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a file").write_text("")
     status = main([*SMALL_LLAMA, f"run.folder={tmp_path / where}", "steps=2"])
     captured = capfd.readouterr()
@@ -82,10 +84,10 @@ def test_a_folder_that_cannot_be_written(where: str, tmp_path: Path, capfd: pyte
     assert "step 1/2" not in captured.out
 
 
-def test_a_full_disk_a_dead_writer_and_a_slow_one(tmp_path: Path) -> None:
+def test_a_run_survives_a_full_disk_a_dead_writer_and_a_slow_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = [*SMALL_LLAMA, f"run.folder={folder}", "steps=1000000", "checkpoint.every=10", "watchdog.hang_s=4"]
-    with alone(words, tmp_path) as run:
+    arguments = [*SMALL_LLAMA, f"run.folder={folder}", "steps=1000000", "checkpoint.every=10", "watchdog.hang_s=4"]
+    with alone(arguments, tmp_path) as run:
         wait_for_checkpoint(run, folder, after=0)
         resource.prlimit(find_writer(run), resource.RLIMIT_FSIZE, (LIMIT, resource.RLIM_INFINITY))
         run.until(lambda: len(events(folder, "save_failed")) > 1, "two saves that failed")

@@ -12,7 +12,7 @@ from trainer.data import order
 SAMPLES, BATCH, STEP = 64, 8, 5
 
 
-def test_a_bad_file_on_one_rank(tmp_path: Path) -> None:
+def test_a_bad_file_on_one_rank_ends_the_run(tmp_path: Path) -> None:
     images, folder = tmp_path / "images", tmp_path / "run"
     files = [images / f"class-{number % 2}" / f"{number:03d}.npy" for number in range(SAMPLES)]
     for file in files:
@@ -27,9 +27,9 @@ def test_a_bad_file_on_one_rank(tmp_path: Path) -> None:
         '{"outcome": "requeue", "reason": "of an earlier start", "step": 1, "time": 0}'
     )
 
-    words = ["tiny-resnet", "data.kind=images", f"data.path={images}", f"batch.size={BATCH}", "batch.micro=4"]
-    words += ["parallel.strategy=ddp", "metrics.every=1", "metrics.peak_tflops=1", "run.device=cpu"]
-    with torchrun(2, [*words, "steps=1000", f"run.folder={folder}"], tmp_path) as run:
+    arguments = ["tiny-resnet", "data.kind=images", f"data.path={images}", f"batch.size={BATCH}", "batch.micro=4"]
+    arguments += ["parallel.strategy=ddp", "metrics.every=1", "metrics.peak_tflops=1", "run.device=cpu"]
+    with torchrun(2, [*arguments, "steps=1000", f"run.folder={folder}"], tmp_path) as run:
         # Much less than the time that ranks wait for each other.
         assert run.wait(120) == 1, run.output
     assert f"data.path: {bad} cannot be decoded (" in run.output

@@ -21,7 +21,7 @@ from tests.trainer.launch import (
 )
 
 STEPS = 12
-# Both use the same folder name, because the settings are part of a checkpoint.
+# Both runs use the same folder name, because the settings are part of a checkpoint.
 SETTINGS = [f"steps={STEPS}", "checkpoint.every=4", "batch.size=8", "batch.micro=1", "run.folder=run"]
 GPT2 = ["tiny-gpt2", "model.layers=2", "model.dim=32", "model.seq_len=16", "model.dropout=0.1", *SMALL_LLAMA[5:]]
 CASES = {
@@ -33,17 +33,17 @@ CASES = {
 
 @pytest.mark.parametrize("strategy", CASES)
 def test_kill_and_resume_change_no_bit(strategy: str, tmp_path: Path) -> None:
-    ranks, words = CASES[strategy]
-    words = [*words, *SETTINGS]
+    ranks, arguments = CASES[strategy]
+    arguments = [*arguments, *SETTINGS]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    with forked(ranks, words, straight) as run:
+    with forked(ranks, arguments, straight) as run:
         assert_finished(run)
 
     # Rank 1 is held, the others wait for it in a collective, and writers may be writing the files of step 8.
-    with forked(ranks, words, killed, hold=(1, 10)) as run:
+    with forked(ranks, arguments, killed, hold=(1, 10)) as run:
         resumed_from = kill_when_held(run, killed / "run")
     assert resumed_from in (4, 8)
-    with forked(ranks, words, killed) as run:
+    with forked(ranks, arguments, killed) as run:
         assert_finished(run)
 
     loaded = events(killed / "run", "loaded")

@@ -74,7 +74,7 @@ def test_a_spike_is_rolled_back_and_its_data_skipped(tmp_path: Path) -> None:
     assert state["extra"]["position"] == (STEPS + skipped_batches) * BATCH
 
 
-def test_a_checkpoint_right_before_a_spike_is_not_used(tmp_path: Path) -> None:
+def test_a_rollback_does_not_use_a_checkpoint_right_before_the_spike(tmp_path: Path) -> None:
     """The loss of step 31 is the first to show the effect of update 30, which checkpoint 30 contains."""
     folder = tmp_path / "run"
     assert main([*make_spikes(tmp_path, 31), "steps=33"]) == Code.FINISHED
@@ -85,13 +85,13 @@ def test_a_checkpoint_right_before_a_spike_is_not_used(tmp_path: Path) -> None:
     assert max(loss for step, loss in losses(folder).items() if step > 20) < 1.0
 
 
-def test_a_checkpoint_right_before_a_spike_is_used_if_there_is_no_earlier_one(tmp_path: Path) -> None:
+def test_a_rollback_uses_a_checkpoint_right_before_the_spike_if_it_is_the_only_one(tmp_path: Path) -> None:
     assert main([*make_spikes(tmp_path, 21), "steps=23", "checkpoint.every=20"]) == Code.FINISHED
     assert [event["step"] for event in events(tmp_path / "run", "rolled_back")] == [20]
 
 
 def test_a_spike_is_not_saved_even_if_a_save_is_due(tmp_path: Path) -> None:
-    """No part of it is on disk, whenever the run is killed."""
+    """Nothing of the spike may be on disk at any time, because the run could be killed."""
     folder = tmp_path / "run"
     assert main([*make_spikes(tmp_path, 30), "steps=31"]) == Code.FINISHED
     (back,) = events(folder, "rolled_back")
@@ -101,7 +101,7 @@ def test_a_spike_is_not_saved_even_if_a_save_is_due(tmp_path: Path) -> None:
     assert published[2]["time"] > back["time"]
 
 
-def test_a_spike_in_the_last_step_is_no_end(tmp_path: Path) -> None:
+def test_a_spike_in_the_last_step_does_not_end_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert main([*make_spikes(tmp_path, 26), "steps=26"]) == Code.FINISHED
     assert [event["step"] for event in events(folder, "rolled_back")] == [20]
@@ -110,8 +110,8 @@ def test_a_spike_in_the_last_step_is_no_end(tmp_path: Path) -> None:
     assert losses(folder)[26] < 1.0
 
 
-def test_checkpoints_of_a_line_that_ended_are_not_resumed(tmp_path: Path) -> None:
-    """The run ends after the rollback to 20 and before the next save: a resume must not find 30."""
+def test_a_rollback_removes_later_checkpoints(tmp_path: Path) -> None:
+    """The run ends after the rollback to step 20 and before the next save; a resume must not find checkpoint 30."""
     folder = tmp_path / "run"
     assert main([*make_spikes(tmp_path, 31, 36), "health.max_rollbacks=1"]) == Code.BROKEN
     assert [event["step"] for event in events(folder, "rolled_back")] == [20]

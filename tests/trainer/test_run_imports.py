@@ -31,10 +31,10 @@ def test_training_on_text_does_not_import_the_tokenizer(tmp_path: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text.txt").write_text("a b a a b c\n" * 200)
-    words = [str(tmp_path / "text.txt"), "--out", str(tmp_path / "shards"), "--workers", "1"]
-    assert prepare([*words, "--tokenizer", str(tmp_path / "tokenizer.json")]) == 0
-    words = [*SMALL_LLAMA, "metrics.tensorboard=true", "data.kind=tokens", f"data.path={tmp_path / 'shards'}"]
-    assert imported(words, tmp_path) == set()
+    arguments = [str(tmp_path / "text.txt"), "--out", str(tmp_path / "shards"), "--workers", "1"]
+    assert prepare([*arguments, "--tokenizer", str(tmp_path / "tokenizer.json")]) == 0
+    arguments = [*SMALL_LLAMA, "metrics.tensorboard=true", "data.kind=tokens", f"data.path={tmp_path / 'shards'}"]
+    assert list_imported(arguments, tmp_path) == set()
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("npy", set()), ("png", {"PIL"})])
@@ -48,12 +48,12 @@ def test_pillow_is_imported_only_for_folders_that_need_it(kind: str, expected: s
                 np.save(folder / f"{number}.npy", pixels)
             else:
                 Image.fromarray(pixels).save(folder / f"{number}.png")
-    assert imported([*RESNET, f"data.path={tmp_path / 'images'}"], tmp_path) == expected
+    assert list_imported([*RESNET, f"data.path={tmp_path / 'images'}"], tmp_path) == expected
 
 
-def imported(words: list[str], tmp_path: Path) -> set[str]:
+def list_imported(arguments: list[str], tmp_path: Path) -> set[str]:
     """Run the trainer and return the optional packages it imported."""
-    command = [sys.executable, "-c", CODE, *words, "steps=2", "schedule.warmup=0", f"run.folder={tmp_path / 'run'}"]
+    command = [sys.executable, "-c", CODE, *arguments, "steps=2", "schedule.warmup=0", f"run.folder={tmp_path / 'run'}"]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return OPTIONAL & set(json.loads(done.stdout.splitlines()[-1]))

@@ -17,7 +17,7 @@ from trainer.data import order
 from trainer.life.outcome import Code
 
 STEPS, BATCH, SAMPLES, SEED = 12, 8, 20, 7
-WORDS = [
+ARGUMENTS = [
     *SMALL_LLAMA,
     f"steps={STEPS}",
     f"batch.size={BATCH}",
@@ -31,15 +31,15 @@ WORDS = [
 TOLERANCE = 2e-5
 
 
-def test_four_ranks_then_two_then_one(tmp_path: Path) -> None:
+def test_a_resized_run_skips_and_repeats_no_sample(tmp_path: Path) -> None:
     folder, straight = tmp_path / "resized", tmp_path / "straight"
-    words = [*WORDS, f"run.folder={folder}"]
-    with forked(4, [*words, "parallel.strategy=fsdp"], tmp_path, hold=(1, 6)) as run:
+    arguments = [*ARGUMENTS, f"run.folder={folder}"]
+    with forked(4, [*arguments, "parallel.strategy=fsdp"], tmp_path, hold=(1, 6)) as run:
         first = kill_when_held(run, folder)
-    with forked(2, [*words, "parallel.strategy=ddp"], tmp_path, hold=(1, 10)) as run:
+    with forked(2, [*arguments, "parallel.strategy=ddp"], tmp_path, hold=(1, 10)) as run:
         second = kill_when_held(run, folder, after=first)
-    assert main([*words, "parallel.strategy=single"]) == Code.FINISHED
-    assert main([*WORDS, f"run.folder={straight}", "parallel.strategy=single"]) == Code.FINISHED
+    assert main([*arguments, "parallel.strategy=single"]) == Code.FINISHED
+    assert main([*ARGUMENTS, f"run.folder={straight}", "parallel.strategy=single"]) == Code.FINISHED
 
     assert [(e["step"], e["written_by"]) for e in events(folder, "loaded")] == [(first, 4), (second, 2)]
     assert sample_ids(folder) == {step: expected_ids(step) for step in range(1, STEPS + 1)}

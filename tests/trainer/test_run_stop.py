@@ -1,4 +1,4 @@
-"""Stop requests: all ranks save the same step, the exit status tells the job script what to do, a resume works."""
+"""Stop requests: all ranks save the same step, the exit status names the reason, and a resume works."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ENDLESS = [*SMALL_LLAMA, "run.folder=run", "schedule.kind=constant", "checkpoint
 
 def test_a_signal_to_one_rank_stops_all_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = [*ENDLESS, "parallel.strategy=ddp", "batch.size=4"]
-    with torchrun(2, words, tmp_path) as run:
+    arguments = [*ENDLESS, "parallel.strategy=ddp", "batch.size=4"]
+    with torchrun(2, arguments, tmp_path) as run:
         wait_for_step(run, folder, 3)
         os.kill(run.rank_pids()[1], signal.SIGUSR1)
         assert run.wait() == 1, run.output

@@ -1,4 +1,4 @@
-"""Weights as the start of another run, and their import from and export to Hugging Face folders."""
+"""Start a run from the weights of another run or of a Hugging Face folder, and export weights to one."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def test_a_run_starts_from_one_checkpoint_of_another(trained: Path, tmp_path: Pa
 
 
 def test_a_run_with_a_checkpoint_resumes_from_its_own(trained: Path, tmp_path: Path) -> None:
-    words = [*SMALL_LLAMA, f"run.folder={tmp_path}", "optimizer.lr=0"]
-    assert main([*words, "steps=1"]) == Code.FINISHED
-    assert main([*words, "steps=2", f"checkpoint.initial={trained / 'checkpoints'}"]) == Code.FINISHED
+    arguments = [*SMALL_LLAMA, f"run.folder={tmp_path}", "optimizer.lr=0"]
+    assert main([*arguments, "steps=1"]) == Code.FINISHED
+    assert main([*arguments, "steps=2", f"checkpoint.initial={trained / 'checkpoints'}"]) == Code.FINISHED
     own = tmp_path / "checkpoints"
     assert checkpoint_steps(tmp_path) == [1, 2]
     assert equal(weights_in(own / "step-00000002"), weights_in(own / "step-00000001"))
@@ -64,7 +64,9 @@ def test_a_run_starts_from_the_folder_of_another(trained: Path, tmp_path: Path) 
     check_start(weights_in(trained / "checkpoints"), trained, tmp_path / "run")
 
 
-def test_a_folder_with_neither_weights_nor_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_neither_weights_nor_checkpoint_is_rejected(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     empty, gone, run = tmp_path / "empty", tmp_path / "gone", tmp_path / "run"
     empty.mkdir()
     looked_for = "looked for manifest.json, step-* and checkpoints/step-* and *.safetensors"
@@ -78,9 +80,16 @@ def test_a_folder_with_neither_weights_nor_checkpoint(tmp_path: Path, capfd: pyt
     assert not run.exists()
 
 
-def test_weights_of_another_model(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = [*SMALL_LLAMA, "model.ffn=96", f"run.folder={tmp_path}", f"checkpoint.initial={trained / 'checkpoints'}"]
-    assert main(words) == Code.BAD_INPUT
+def test_weights_of_another_model_are_rejected(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        *SMALL_LLAMA,
+        "model.ffn=96",
+        f"run.folder={tmp_path}",
+        f"checkpoint.initial={trained / 'checkpoints'}",
+    ]
+    assert main(arguments) == Code.BAD_INPUT
     assert "is a checkpoint of another model: shapes differ: " in capfd.readouterr().err
 
 
@@ -109,7 +118,7 @@ def test_a_run_its_checkpoints_folder_and_one_checkpoint_can_be_exported(
     assert equal({name: value.clone() for name, value in hf.load(tmp_path, MODEL).items()}, expected)
 
 
-def test_nothing_to_export(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_checkpoint_cannot_be_exported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     fix = "use a run's folder, its checkpoints folder or one checkpoint"
     assert main(["export", str(tmp_path / "gone"), str(tmp_path / "out")]) == Code.BAD_INPUT
     assert capfd.readouterr().err == f"trainer: FROM: there is no folder {tmp_path / 'gone'}; {fix}\n"

@@ -1,4 +1,4 @@
-"""Files that any tool opens, and files that are damaged."""
+"""Safetensors files are compatible with the safetensors package, and damaged ones are rejected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ODD = {
 }
 
 
-def test_the_safetensors_package_agrees(tmp_path: Path) -> None:
+def test_files_are_compatible_with_the_safetensors_package(tmp_path: Path) -> None:
     safetensors_file.write(tmp_path / "ours", ODD, {"step": "7"})
     theirs = safetensors.torch.load_file(tmp_path / "ours")
     safetensors.torch.save_file({name: value.contiguous() for name, value in ODD.items()}, tmp_path / "theirs")
@@ -39,7 +39,7 @@ def test_the_safetensors_package_agrees(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_every_dtype_survives(tmp_path: Path) -> None:
+def test_every_dtype_round_trips(tmp_path: Path) -> None:
     raw = torch.arange(64, dtype=torch.uint8) % 2
     tensors = {code: raw.view(getattr(torch, name)) for code, (name, _) in DTYPES.items()}
     safetensors_file.write(tmp_path / "all", tensors)
@@ -57,12 +57,12 @@ def test_changing_a_tensor_does_not_change_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == before
 
 
-def test_a_dtype_that_the_format_lacks_is_named(tmp_path: Path) -> None:
+def test_an_unsupported_dtype_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SafetensorsError, match="complex64 is not allowed"):
         safetensors_file.write(tmp_path / "a", {"x": torch.zeros(2, dtype=torch.complex64)})
 
 
-def file_of(tree: object, data: bytes = b"") -> bytes:
+def make_file(tree: object, data: bytes = b"") -> bytes:
     text = tree if isinstance(tree, bytes) else json.dumps(tree).encode()
     return struct.pack("<Q", len(text)) + text + data
 
@@ -72,25 +72,25 @@ def file_of(tree: object, data: bytes = b"") -> bytes:
     [
         (b"", "is not a safetensors file (0 bytes)"),
         (b"\xff" * 64, "is not a safetensors file (64 bytes)"),
-        (file_of(b"{nonsense"), "the header is damaged"),
-        (file_of([1]), "the header is damaged"),
-        (file_of({"x": {"dtype": "F32"}}), "the header is damaged"),
+        (make_file(b"{nonsense"), "the header is damaged"),
+        (make_file([1]), "the header is damaged"),
+        (make_file({"x": {"dtype": "F32"}}), "the header is damaged"),
         (
-            file_of({"x": {"dtype": "F33", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
+            make_file({"x": {"dtype": "F33", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
             "x has dtype F33; allowed: ",
         ),
         (
-            file_of({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4)),
+            make_file({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4)),
             "x needs 8 bytes and has 4",
         ),
-        (file_of({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(4)), "it is truncated"),
+        (make_file({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(4)), "it is truncated"),
         (
-            file_of({"x": {"dtype": "F32", "shape": [1], "data_offsets": [-9, -5]}}, bytes(4)),
+            make_file({"x": {"dtype": "F32", "shape": [1], "data_offsets": [-9, -5]}}, bytes(4)),
             "starts before the data",
         ),
     ],
 )
-def test_damage_is_described(content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_rejected(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(content)
     with pytest.raises(SafetensorsError, match="bad: ") as caught:
         read_header(tmp_path / "bad")

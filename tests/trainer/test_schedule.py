@@ -17,7 +17,7 @@ CURVES = {
 
 
 @pytest.mark.parametrize(("schedule", "rates"), CURVES.values(), ids=CURVES)
-def test_rate_of_each_step(schedule: ScheduleConfig, rates: list[float]) -> None:
+def test_the_rate_follows_the_schedule(schedule: ScheduleConfig, rates: list[float]) -> None:
     assert [learning_rate(schedule, 3.0, 5, step) / 3.0 for step in range(5)] == pytest.approx(rates, abs=1e-6)
 
 

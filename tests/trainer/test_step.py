@@ -1,4 +1,4 @@
-"""A step: what it skips, in which order it works, and what it gives to a checkpoint."""
+"""An optimizer step: skipped updates, the order of its parts, and its state in a checkpoint."""
 
 from __future__ import annotations
 

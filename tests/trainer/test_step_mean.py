@@ -1,4 +1,4 @@
-"""Ignored targets: the mean is over the other targets, on whichever rank and micro-batch they are."""
+"""The loss of a step is the mean over all targets that are not ignored, across ranks and micro-batches."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ STRATEGIES = {
 COMPILED = ("compile.mode=whole", "compile.backend=eager")
 
 
-def curves_of(strategy: str, *more: str, ranks: int = 4, micro: int = 1, **options: Any) -> list[Any]:
+def train_curves(strategy: str, *more: str, ranks: int = 4, micro: int = 1, **options: Any) -> list[Any]:
     config = config_of("tiny-llama", [*FEW, *settings(strategy), *more])
     return on_ranks("tests.trainer.curves:curve", ranks=ranks, config=config, micro=micro, steps=STEPS, **options)
 
 
 @cache
-def in_one_piece() -> dict[str, list[float]]:
-    """Return the curves of one rank and one micro-batch, which have only one mean."""
-    (curves,) = curves_of("single", ranks=1, micro=8, left_out=True)
+def train_unsplit() -> dict[str, list[float]]:
+    """Return the curves of a single rank with a single micro-batch, where the mean is unambiguous."""
+    (curves,) = train_curves("single", ranks=1, micro=8, ignore_some=True)
     return curves
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_split_step_equals_the_step_in_one_piece(name: str) -> None:
+def test_a_split_step_equals_an_unsplit_step(name: str) -> None:
     more = COMPILED if "compiled" in name else ()
-    for curves in curves_of(STRATEGIES[name], *more, counted=True, left_out=True):
-        assert curves["loss"] == pytest.approx(in_one_piece()["loss"], abs=LOSS_TOLERANCE)
-        assert curves["norm"] == pytest.approx(in_one_piece()["norm"], rel=NORM_TOLERANCE)
+    for curves in train_curves(STRATEGIES[name], *more, count_targets=True, ignore_some=True):
+        assert curves["loss"] == pytest.approx(train_unsplit()["loss"], abs=LOSS_TOLERANCE)
+        assert curves["norm"] == pytest.approx(train_unsplit()["norm"], rel=NORM_TOLERANCE)
 
 
-def test_giving_micro_batches_equal_weight_would_differ() -> None:
-    (curves,) = curves_of("single", ranks=1, left_out=True)
-    assert abs(curves["loss"][0] - in_one_piece()["loss"][0]) > 100 * LOSS_TOLERANCE
+def test_equal_weights_of_micro_batches_give_another_loss() -> None:
+    (curves,) = train_curves("single", ranks=1, ignore_some=True)
+    assert abs(curves["loss"][0] - train_unsplit()["loss"][0]) > 100 * LOSS_TOLERANCE
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "hsdp shard=2"])
 def test_without_ignored_targets_no_bit_changes(strategy: str) -> None:
-    assert curves_of(strategy, counted=True) == curves_of(strategy)
+    assert train_curves(strategy, count_targets=True) == train_curves(strategy)

@@ -13,5 +13,5 @@ def test_numbers_are_aligned_right_and_text_left():
     ]
 
 
-def test_headers_alone():
+def test_a_table_without_rows_has_only_headers():
     assert table(("a", "bc"), []).splitlines() == ["a  bc", "-  --"]

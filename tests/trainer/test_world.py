@@ -1,4 +1,4 @@
-"""Ranks on the loopback of a real node, with the nodes' own torch: sums are correct, missing ranks are named."""
+"""Ranks on the loopback of a real node, with the nodes' own torch, sum correctly and name missing ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sh(script: str) -> subprocess.CompletedProcess[str]:
 
 
 def gate(ranks: range | tuple[int, ...], world: int, job: int, timeout_s: int = 60) -> dict[int, list[dict]]:
-    """Return what each rank reported; the hosts are only names, n-<rank>, and n-0 serves the store."""
+    """Return the reports of each rank; the hosts are made-up names, n-<rank>, and n-0 serves the store."""
     start = " ".join(
         f"SLURM_PROCID={r} SLURMD_NODENAME=n-{r} SLURM_NTASKS={world} SLURM_JOB_ID={job} "
         f"{PYTHON} -m trainer.gate n-0 127.0.0.1 {timeout_s} &"

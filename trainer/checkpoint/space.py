@@ -37,7 +37,9 @@ def check_memory(size: int, group: RankGroup) -> None:
         if needed > min(free):
             message = f"staging a save needs {format_size(needed)} of memory on {hostname}, "
             message += f"which has {format_size(min(free))} available"
-            fix = "give the job more memory (sbatch --mem=0 is all of a node's), or spread it over more nodes"
+            fix = (
+                "give the job more memory (sbatch --mem=0 requests all memory of a node), or spread it over more nodes"
+            )
             problems.append(ConfigProblem("checkpoint", message, fix))
     if problems:
         raise ConfigError(problems)

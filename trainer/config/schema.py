@@ -136,7 +136,7 @@ class ParallelConfig:
     virtual_stages: int = setting("interleaved pipeline: stages per rank", 2, low=2)
     bucket_mb: int = setting("ddp: size of the gradient buckets, in MB", 25, low=1)
     bucket_view: bool = setting("ddp: keep gradients in the buckets, which saves a copy", True)
-    static_graph: bool = setting("ddp: every step uses the same parameters", False)
+    static_graph: bool = setting("ddp: assume that every step uses the same parameters", False)
     prefetch: int = setting("fsdp: layers to gather in advance", 1, low=0, high=16)
     offload: bool = setting("fsdp: keep parameters, gradients and optimizer state in host memory", False)
     recompute: Literal["none", "selective", "full"] = setting(
@@ -173,7 +173,9 @@ class CheckpointConfig:
     )
     asynchronous: bool = setting("continue training while a checkpoint is written", True)
     resume: Literal["auto", "never", "must"] = setting(
-        "resume from the newest valid checkpoint in the run folder", "auto"
+        "auto resumes from the newest valid checkpoint in the run folder, if any; must fails if there is none; "
+        "never fails if there is one",
+        "auto",
     )
     initial: str = setting(
         "weights to start from: a run folder, its checkpoints folder, one checkpoint, or a Hugging Face folder", ""

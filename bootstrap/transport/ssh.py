@@ -134,8 +134,8 @@ def _attempt(node: Node, key: paramiko.PKey, user: str, left: float) -> paramiko
         raise TransportError(
             node.name,
             f"the host key is not the pinned one: expected {pinned.fingerprint}, got {error.key.fingerprint}",
-            f"another machine answers at {node.address}, or the node was replaced outside muster: find out which, "
-            "then run `muster up` with refresh, or `muster teardown`",
+            f"check whether another machine uses {node.address}; if the node was replaced outside muster, "
+            "run `muster up`, which reads its new key, or `muster teardown` and `muster up`",
         ) from None
     except paramiko.AuthenticationException:
         client.close()

@@ -40,6 +40,9 @@ class Cost:
     priced_on: date | None = None
     """The day of the price table."""
     not_included: tuple[str, ...] = ()
+    """What the prices do not cover."""
+    price_page: str = ""
+    """Web page where unverified prices can be looked up; empty if there is none."""
 
     @property
     def usd_per_hour(self) -> float:

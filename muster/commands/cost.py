@@ -78,7 +78,8 @@ def list_footnotes(priced: Cost) -> list[str]:
     """Return the notes below the cost table: unverified and unknown prices, and what is not included."""
     notes = []
     if any(line.open and line.usd_per_hour for line in priced.lines):
-        notes.append("unverified: from experience, not looked up; ask aws.amazon.com/pricing where it matters")
+        check = f"; check them at {priced.price_page}" if priced.price_page else ""
+        notes.append(f"unverified: prices from experience, not looked up{check}")
     if priced.unpriced:
         notes.append(f"no price known: {', '.join(line.what for line in priced.unpriced)}; the total is too low by it")
     return [*notes, f"not included: {'; '.join(priced.not_included)}"]

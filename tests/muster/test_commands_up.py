@@ -56,7 +56,7 @@ CAPACITY = (
 @pytest.mark.parametrize(
     ("message", "fix"),
     [
-        (CAPACITY, "that zone has no capacity now: run `make up STACK=s` again later, it continues from here"),
+        (CAPACITY, "that zone has no capacity now: run `make up STACK=s` again later to continue"),
         ("api error ExpiredTokenException: The security token is expired", "log in again (`aws sso login`), then run"),
         ("api error AccessDeniedException: User: x is not authorized to perform: fsx:CreateFileSystem", "docs/aws.md"),
         ("api error EntityAlreadyExists: Role with name muster-pair-controller already exists", "another `name`"),

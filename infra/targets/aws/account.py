@@ -67,9 +67,9 @@ def quote_cost(spec: ClusterSpec, console: Console) -> Quote:
     try:
         account = find_account(spec)
     except ResourceError as problem:
-        return quote_by_table(spec, f"were not requested: {problem}")
+        return quote_by_table(spec, f"were not queried: {problem}")
     if account is None:
-        return quote_by_table(spec, f"were not requested: {NO_CREDENTIALS}")
+        return quote_by_table(spec, f"were not queried: {NO_CREDENTIALS}")
     return quote_by_aws(spec, account, console)
 
 

@@ -23,7 +23,7 @@ NOT_INCLUDED = (
     "logs, flow logs and metrics by volume",
     "snapshots, backups, taxes, support, and discounts you may have",
 )
-
+PRICE_PAGE = "aws.amazon.com/pricing"
 
 Range = tuple[float, float]
 """USD per hour, minimum and maximum."""
@@ -38,7 +38,7 @@ class Prices(Protocol):
 def cost(spec: ClusterSpec, prices: Prices = instance_price, priced_on: date | None = None) -> Cost:
     """Return the cost of a valid spec."""
     lines = (*_fixed(spec, prices), *_groups(spec, prices), *_storages(spec), *_network(spec), *_shared_services(spec))
-    return Cost(lines, priced_on or instances_priced_on(), NOT_INCLUDED)
+    return Cost(lines, priced_on or instances_priced_on(), NOT_INCLUDED, PRICE_PAGE)
 
 
 def _fixed(spec: ClusterSpec, prices: Prices) -> Iterator[Line]:

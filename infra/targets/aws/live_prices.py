@@ -54,7 +54,7 @@ class LivePrices:
 
 
 def fetch_live_prices(spec: ClusterSpec, account: Account) -> LivePrices:
-    """Return today's prices of the instance types in a spec; a error is reported in `problem`, never raised."""
+    """Return today's prices of the instance types in a spec; an error is reported in `problem`, never raised."""
     now, types = datetime.now(UTC), sorted(set(list_type_names(spec).values()))
     on_demand: dict[str, float] = {}
     spot: dict[str, float] = {}

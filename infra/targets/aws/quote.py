@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def quote_by_table(spec: ClusterSpec, reason: str) -> Quote:
     """Return the cost by the dated table; `reason` says why today's prices are not used."""
     table = cost(spec)
-    return Quote(table, f"instance prices of {table.priced_on}, {region_of(spec)}; today's {reason}")
+    return Quote(table, f"instance prices of {table.priced_on}, {region_of(spec)}; today's prices {reason}")
 
 
 def quote_by_aws(spec: ClusterSpec, account: Account, console: Console) -> Quote:

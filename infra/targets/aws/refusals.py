@@ -4,24 +4,20 @@ from __future__ import annotations
 
 _FIXES = {
     ("InsufficientInstanceCapacity", "InsufficientVolumeCapacity"): (
-        "that zone has no capacity now: run `{up}` again later, it continues from here; a new cluster can name another "
+        "that zone has no capacity now: run `{up}` again later to continue; a new cluster can name another "
         "zone first (aws.zones), or another instance_type for controller or login"
     ),
-    ("ExpiredToken", "RequestExpired", "SSO session"): (
-        "log in again (`aws sso login`), then run `{up}`, it continues from here"
-    ),
+    ("ExpiredToken", "RequestExpired", "SSO session"): ("log in again (`aws sso login`), then run `{up}` to continue"),
     ("VcpuLimitExceeded", "LimitExceeded"): (
-        "request a higher quota under Service Quotas, then run `{up}`, it continues from here"
+        "request a higher quota under Service Quotas, then run `{up}` to continue"
     ),
     ("UnauthorizedOperation", "AccessDenied", "not authorized to perform"): (
-        "grant the caller the permission it names (docs/aws.md lists all), then run `{up}`, it continues from here"
+        "grant the caller the permission it names (docs/aws.md lists all), then run `{up}` to continue"
     ),
     ("EntityAlreadyExists", "BucketAlreadyOwnedByYou", "BucketAlreadyExists"): (
         "another resource in the account has that name: choose another `name`, or remove that resource"
     ),
-    ("RequestLimitExceeded", "Throttling", "TooManyRequests"): (
-        "wait a minute, then run `{up}`, it continues from here"
-    ),
+    ("RequestLimitExceeded", "Throttling", "TooManyRequests"): ("wait a minute, then run `{up}` to continue"),
 }
 
 

@@ -141,7 +141,7 @@ def test_the_table_fits_into_100_columns() -> None:
 
 def test_footnotes_list_what_is_not_in_the_total() -> None:
     notes = command.list_footnotes(cost(FULL))
-    assert notes[0].startswith("unverified: ")
+    assert notes[0] == "unverified: prices from experience, not looked up; check them at aws.amazon.com/pricing"
     assert notes[-1].startswith("not included: data that leaves AWS")
     unknown = spec(aws={"region": "us-east-2"}, groups=group(instance_type="p5e.48xlarge"))
     assert "the total is too low" in command.list_footnotes(cost(unknown))[1]

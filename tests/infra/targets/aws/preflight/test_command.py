@@ -76,10 +76,10 @@ def test_cost_falls_back_to_the_price_table_and_says_so(stacks: Path, aws: Moto)
     done = muster(stacks, "cost", "--stack", "pair", **aws.environment())
     assert (done.returncode, done.stderr) == (0, "")
     assert "instance prices of 2026-08-22, us-east-1" in done.stdout
-    assert "today's could not be read (GetProducts: " in done.stdout
+    assert "today's prices could not be read (GetProducts: " in done.stdout
     bad = muster(stacks, "cost", "--stack", "pair", AWS_PROFILE="nope")
     assert bad.returncode == 0
-    assert "today's were not requested: aws: the credentials cannot be read" in bad.stdout
+    assert "today's prices were not queried: aws: the credentials cannot be read" in bad.stdout
 
 
 def test_without_credentials_check_opens_no_connection(

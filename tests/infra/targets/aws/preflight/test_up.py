@@ -77,7 +77,7 @@ def test_without_live_prices_the_table_is_used_for_the_budget(canned_aws: Canned
     flight, output = run_preflight(described, validate(described))
     assert "over_budget" in [issue.code for issue in flight.issues]
     assert not flight.by_todays_prices
-    assert "budget checked against instance prices of 2026-08-22, us-east-1; today's could not be read" in output
+    assert "budget checked against instance prices of 2026-08-22, us-east-1; today's prices could not be read" in output
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ PYTHON ?= python3
 STACK ?= local
 JOB ?= slurm/jobs/smoke.sbatch
 MUSTER := .venv/bin/muster
-# Not empty if the environment was created for another folder: its programs would run the code there.
+# Not empty if the environment was created in another folder: its programs would run the code there.
 MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' || echo moved)
 
 .DEFAULT_GOAL := help
@@ -17,7 +17,7 @@ help: ## print this list
 	  '/^[a-z-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  %s%-16s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  STACK=%s (a file in stacks/), JOB=%s, FORCE=1, WAIT=1, ARGS=...\n' '$(STACK)' '$(JOB)'
 
-# To stderr, because stdout belongs to the target that needs the environment: `eval "$$(make -s env)"`.
+# Setup prints to stderr, because stdout belongs to the calling target: `eval "$$(make -s env)"`.
 $(MUSTER): requirements.lock pyproject.toml $(if $(MOVED),again)
 	@$(PYTHON) -m setup apt venv >&2
 	@touch $@

@@ -1,20 +1,20 @@
 #!/bin/sh
-# PID 1 of a node: gives systemd a writable cgroup2 tree, then becomes systemd.
+# The first process of a node: prepares a writable cgroup2 tree for systemd, then becomes systemd.
 set -eu
 
 if [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; then
-  # Plain cgroup v2: the engine mounts the node's own tree read-only unless told otherwise; systemd must create groups in it.
+  # Plain cgroup v2: systemd must create groups in the node's tree, but Docker mounts it read-only by default.
   [ -w /sys/fs/cgroup ] || mount -o remount,rw /sys/fs/cgroup || true
   if [ ! -w /sys/fs/cgroup ]; then
-    echo "muster-entry: /sys/fs/cgroup stays read-only, systemd cannot start. Fix: allow the mount (SYS_ADMIN," \
-      "apparmor=unconfined, label=disable), or use Docker 28, which gives a writable tree" >&2
+    echo "muster-entry: /sys/fs/cgroup cannot be mounted writable, so systemd cannot start. Fix: allow the mount" \
+      "(SYS_ADMIN, apparmor=unconfined, label=disable), or use Docker 28 or newer, which mounts it writable" >&2
     exit 1
   fi
   exec /sbin/init
 fi
 
-# Hybrid v1: systemd 257 wants cgroup2, the engine gives v1. The node gets a group of its own in the host's cgroup2 tree,
-# and the v1 controllers at /run/cgv1, where Slurm's cgroup/v1 plugin uses them inside the node's Docker group.
+# Hybrid v1: Docker provides cgroup v1, but systemd 257 requires cgroup2. So the node gets its own group in the host's
+# cgroup2 tree for systemd. The v1 controllers of its Docker group are mounted at /run/cgv1 for Slurm's cgroup/v1 plugin.
 group="muster/${MUSTER_CLUSTER:-none}/$(hostname)"
 mkdir -p /run/cg
 mount -t cgroup2 none /run/cg
@@ -24,7 +24,8 @@ umount /run/cg
 rmdir /run/cg
 # shellcheck disable=SC2016  # expanded by the inner shell
 exec unshare --cgroup --mount sh -euc '
-  # Controllers that the host has mounted together (cpu,cpuacct) can only be mounted together: one directory, a link for each.
+  # Controllers that the host mounts together (cpu,cpuacct) can only be mounted together: mount them in one directory and
+  # link each name to it.
   while IFS=: read -r _ controllers _; do
     case ",$controllers," in
       *,freezer,* | *,cpuset,* | *,cpu,* | *,cpuacct,* | *,memory,* | *,devices,*) ;;

@@ -39,5 +39,6 @@ def test_tree_is_made_writable_where_it_is_not_yet(mode: str, drop: str) -> None
 def test_tree_that_stays_read_only_is_named_with_its_fix() -> None:
     done = start("ro", MAY_NOT)
     assert done.returncode == 1
-    assert "muster-entry: /sys/fs/cgroup stays read-only, systemd cannot start. Fix: allow the mount" in done.stderr
+    message = "muster-entry: /sys/fs/cgroup cannot be mounted writable, so systemd cannot start. Fix: allow the mount"
+    assert message in done.stderr
     assert "systemd would start" not in done.stdout

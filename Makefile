@@ -7,6 +7,9 @@ MUSTER := .venv/bin/muster
 # Not empty if the environment was created in another folder: its programs would run the code there.
 MOVED := $(shell head -n 3 $(MUSTER) 2>/dev/null | grep -qF '$(CURDIR)/.venv/' || echo moved)
 
+# Without bytecode files every command compiles what it imports again: 2 s instead of 1 s for the AWS resources alone.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up status ssh submit fabric teardown check cost plan env test test-quick test-nightly test-aws test-gpu lint
 .PHONY: bench bench-aws bench-simulator bench-trainer golden clean-cache

@@ -33,11 +33,16 @@ site=$("$TOOLS/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purel
 "$TRAINING/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/training.pth"
 : >"$TOOLS/.complete"
 """
+# Python writes bytecode next to the sources, and without it every rank compiles the trainer again. So the tests run on
+# a copy of the repository.
+COPY_AND_RUN = """set -eu
+tar -C /repo --exclude=./.venv --exclude=./.git -c . | tar -C "$PWD" -x
+exec "$@"
+"""
 # A disk that a test can fill without harm to the others.
 SMALL_DISK = "/small"
 VARIABLES = (
     "OMP_NUM_THREADS=1",
-    "PYTHONDONTWRITEBYTECODE=1",
     "PYTEST_ADDOPTS=-p no:cacheprovider",
     "GLOO_SOCKET_IFNAME=lo",
     f"MUSTER_SMALL_DISK={SMALL_DISK}",
@@ -51,10 +56,11 @@ def run(options: list[str], report: Path | None = None, output: IO[str] | None =
     where = ["-v", f"{report.parent}:/report"] if report else []
     junit = [f"--junit-xml=/report/{report.name}"] if report else []
     flags = [word for variable in VARIABLES for word in ("-e", variable)]
-    box = ["--init", *LABEL, "--network", "none", "--shm-size", "4g", "--tmpfs", "/tmp:exec,size=8g", "-w", "/repo"]
+    box = ["--init", *LABEL, "--network", "none", "--shm-size", "4g", "--tmpfs", "/tmp:exec,size=8g", "-w", "/copy"]
     box += ["--tmpfs", f"{SMALL_DISK}:size=2m"]
     pytest = [f"{tools()}/bin/python", "-m", "pytest", *(options or ["tests/trainer", "-q"]), *junit]
-    command = ["docker", "run", "--rm", *box, *mounts(), *where, *flags, pins.NODE_IMAGE, *pytest]
+    command = ["docker", "run", "--rm", *box, *mounts(), *where, *flags, pins.NODE_IMAGE]
+    command += ["sh", "-c", COPY_AND_RUN, "sh", *pytest]
     return subprocess.run(command, stdout=output, stderr=subprocess.STDOUT if output else None, check=False).returncode
 
 

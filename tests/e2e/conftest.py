@@ -65,7 +65,7 @@ def start_training_early(request: pytest.FixtureRequest) -> None:
 def runs(training_cluster: Stack, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Any]]]:
     """Start the undisturbed run of each strategy and the scenario of each test, `AT_ONCE` at a time."""
     pool = ThreadPoolExecutor(AT_ONCE)
-    running = {strategy: pool.submit(run_undisturbed, training_cluster, strategy) for strategy in STRATEGIES}
+    running = {name: pool.submit(run_undisturbed, training_cluster, name) for name in strategies(request.session)}
     for test, scenario, parameters in scenarios(request.session):
         running[test] = pool.submit(scenario, training_cluster, **parameters)
     yield running
@@ -76,6 +76,13 @@ def scenarios(session: pytest.Session) -> Iterator[tuple[str, Callable[..., Any]
     for item in session.items:
         if isinstance(item, pytest.Function) and hasattr(item.function, "scenario"):
             yield item.nodeid, item.function.scenario, item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def strategies(session: pytest.Session) -> list[str]:
+    """Return the strategies of the selected tests, and the two that other runs are compared with."""
+    parameters = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
+    selected = {"ddp", "fsdp", *(values.get("strategy") for values in parameters)}
+    return [name for name in STRATEGIES if name in selected]
 
 
 def run_undisturbed(cluster: Stack, strategy: str) -> Job:

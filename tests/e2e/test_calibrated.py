@@ -1,11 +1,14 @@
 """Calibration as a job on a real cluster: the profile it leaves predicts a run on the same nodes.
 
-How close predictions are is measured by benchmarks/simulator_cluster.py, not here.
+How close predictions are is measured by benchmarks/simulator_cluster.py, not here. Every day,
+tests/trainer/test_calibrate.py measures and predicts without a cluster.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from benchmarks.simulator_cluster import calibrate, fast_step_s, predict_step_s, train
 from tests.harness import Stack
@@ -15,6 +18,7 @@ NODES, RANKS_PER_NODE = 2, 2
 MAX_RATIO = 8
 
 
+@pytest.mark.nightly
 def test_a_profile_from_a_job_predicts_a_run_on_the_same_nodes(cluster: Stack, tmp_path: Path) -> None:
     profile = calibrate(cluster, NODES, RANKS_PER_NODE, tmp_path)
     run = train(cluster, NODES, RANKS_PER_NODE, tmp_path)

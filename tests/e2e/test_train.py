@@ -58,7 +58,7 @@ def resized(cluster: Stack) -> tuple[Job, Job]:
     return first, completed(submit(cluster, "resized", *STRATEGIES["fsdp"], options="-N 1"))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", pytest.param("hsdp", marks=pytest.mark.nightly)])
 def test_two_nodes_with_two_ranks_each_train(undisturbed: Undisturbed, strategy: str) -> None:
     job = undisturbed(strategy)
     losses = job.losses()

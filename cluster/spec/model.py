@@ -91,7 +91,7 @@ class Login(Machine):
 class Capacity(SpecModel):
     """How the machines of a group are bought, and what to try if none are available."""
 
-    kind: Purchase = field("how machines are bought at first", "replace", default="on-demand")
+    kind: Purchase = field("purchase option to try first", "replace", default="on-demand")
     reservation: str | None = field(
         "id of a capacity reservation or capacity block, or ARN of a resource group of reservations",
         "replace",
@@ -99,7 +99,7 @@ class Capacity(SpecModel):
         examples=["cr-0123456789abcdef0"],
     )
     fallback: tuple[Purchase, ...] = field(
-        "what to try next, in this order", "safe", default=(), strict=False, examples=[["on-demand"]]
+        "purchase options to try next, in this order", "safe", default=(), strict=False, examples=[["on-demand"]]
     )
     zones: tuple[str, ...] = field(
         "availability zones in the order to try them; by default those of the network",
@@ -109,7 +109,7 @@ class Capacity(SpecModel):
         examples=[["us-east-1a"]],
     )
     placement: Literal["auto", "cluster", "none"] = field(
-        "machines close together; auto: if the fabric benefits and the reservation allows it",
+        "place machines close together; auto: if the fabric benefits and the reservation allows it",
         "replace",
         default="auto",
     )

@@ -95,7 +95,7 @@ def lock() -> str:
 def findings(files: tuple[Path, ...]) -> str:
     """Return the table of issues that the source files create; it is read from the source, so it is complete."""
     rows = sorted({row for file in files for row in _findings(file)})
-    return "\n".join(["| code | level | says |", "|---|---|---|", *rows])
+    return "\n".join(["| code | level | message |", "|---|---|---|", *rows])
 
 
 def _pinned(component: Component) -> str:

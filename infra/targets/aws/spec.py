@@ -27,7 +27,7 @@ CAPABILITIES = Capabilities(
 
 
 class Aws(SpecModel):
-    """Where on AWS, and under whose rules."""
+    """Region, images, encryption key and limits on roles."""
 
     region: Annotated[str, ValueDescription("an AWS region, such as us-east-1")] = field(
         "AWS region", "forbidden", pattern=REGION, examples=["us-east-1"]
@@ -52,7 +52,7 @@ class Aws(SpecModel):
         examples=["ami-0123456789abcdef1"],
     )
     permissions_boundary: str | None = field(
-        "ARN of a policy that bounds every role made here",
+        "ARN of the permissions boundary for every role that muster creates",
         "safe",
         default=None,
         examples=["arn:aws:iam::123456789012:policy/boundary"],

@@ -7,7 +7,7 @@ import os
 import pulumi
 
 from cluster.spec.issue import SpecError
-from infra.engine.environment import BUDGET_JUDGED
+from infra.engine.environment import BUDGET_CHECKED
 from infra.guard import ChangeGuard
 from infra.home import Home
 from infra.resources.secrets import ClusterSecrets
@@ -21,8 +21,8 @@ repo = Home.of(os.environ).stack(stack).home.repo
 spec = load_spec(pulumi.Config("muster").require_object("cluster"))
 issues = validate(spec, root=repo)
 target = target_of(spec)
-judged = target.price_issues if isinstance(target, Budgeted) and os.environ.get(BUDGET_JUDGED) else frozenset()
-if any(issue.level == "error" and issue.code not in judged for issue in issues):
+checked_before = target.price_issues if isinstance(target, Budgeted) and os.environ.get(BUDGET_CHECKED) else frozenset()
+if any(issue.level == "error" and issue.code not in checked_before for issue in issues):
     raise SpecError(issues)
 
 guard = ChangeGuard("guard", spec=spec.model_dump_json(), stack=stack)

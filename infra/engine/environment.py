@@ -25,24 +25,26 @@ def environment(base: Mapping[str, str], home: Home) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class How:
+class RunOptions:
     """The options of a run that are not in the spec."""
 
     force: bool = False
     """Whether to change nodes even if jobs are running on them."""
-    budget_judged: bool = False
-    """Whether the budget was checked by today's prices; the program then ignores its own, older price table."""
+    budget_checked: bool = False
+    """Whether the budget was checked against today's prices; if so, the program does not check it again."""
 
 
-AS_THE_STACK_SAYS = How()
-BUDGET_JUDGED = "MUSTER_BUDGET_JUDGED"
+DEFAULT_OPTIONS = RunOptions()
+BUDGET_CHECKED = "MUSTER_BUDGET_JUDGED"
 _FORCE = "MUSTER_FORCE"
 
 
-def stack_environment(base: Mapping[str, str], stack: StackHome, how: How = AS_THE_STACK_SAYS) -> dict[str, str]:
+def stack_environment(
+    base: Mapping[str, str], stack: StackHome, options: RunOptions = DEFAULT_OPTIONS
+) -> dict[str, str]:
     """Return `environment` with the variables of a single run of a stack."""
     run = {"MUSTER_PROGRESS": str(stack.progress), "PULUMI_DEBUG_COMMANDS": "true"}
-    switches = {_FORCE: how.force, BUDGET_JUDGED: how.budget_judged}
+    switches = {_FORCE: options.force, BUDGET_CHECKED: options.budget_checked}
     inherited = {name: value for name, value in environment(base, stack.home).items() if name not in switches}
     return inherited | run | {name: "1" for name, is_on in switches.items() if is_on}
 

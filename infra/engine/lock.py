@@ -1,4 +1,4 @@
-"""The locks that allow only a single command per stack: muster's own, and Pulumi's for people who run `pulumi`."""
+"""The locks that allow one command at a time per stack: muster's own, and that of Pulumi."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def process_lives(pid: int) -> bool:
         return False
 
 
-def refusal(stack: str, holder: Holder) -> Stop:
+def in_use_error(stack: str, holder: Holder) -> Stop:
     """Return the error for a stack whose lock another process holds."""
     return Stop(
         f"another command is using stack {stack}: {holder}",
@@ -96,7 +96,7 @@ def _acquire(descriptor: int, stack: StackHome, *, wait: bool, say: Callable[[st
         # The holder writes its note just after it takes the lock; until then its name is unknown.
         aftermath = holder is None or not holder.alive
         if not wait and not (aftermath and time.monotonic() - began < _AFTERMATH_S):
-            raise refusal(stack.name, holder or Holder(0, datetime.now(UTC), "muster"))
+            raise in_use_error(stack.name, holder or Holder(0, datetime.now(UTC), "muster"))
         if wait and holder and not announced:
             say(f"waiting for {holder}")
             announced = True

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 
 from infra.engine import events, lock, project
 from infra.engine.command_line import format_command
-from infra.engine.environment import AS_THE_STACK_SAYS, How, prepare, stack_environment
+from infra.engine.environment import DEFAULT_OPTIONS, RunOptions, prepare, stack_environment
 from infra.engine.events import EventPipe
 from infra.engine.stop import Stop
 from infra.home import StackHome
@@ -34,15 +34,16 @@ class Caller:
     """The caller of a long command: the lock it holds, what it does while it waits, and how it reports progress."""
 
     held: int
+    """Descriptor of the stack's lock."""
     tick: Callable[[], None]
     say: Say
 
 
-def up(stack: StackHome, caller: Caller, how: How) -> tuple[int, events.Result]:
+def up(stack: StackHome, caller: Caller, run_options: RunOptions) -> tuple[int, events.Result]:
     """Refresh the state from the machines, and apply the stack file."""
     _open(stack, caller.say)
     stack.progress.write_text("")
-    return _run(stack, caller, "up", "--refresh", how=how)
+    return _run(stack, caller, "up", "--refresh", run_options=run_options)
 
 
 def destroy(stack: StackHome, caller: Caller) -> tuple[int, events.Result]:
@@ -79,27 +80,27 @@ def forget(stack: StackHome) -> None:
         stack.state.unlink(missing_ok=True)
 
 
-def waiting_for(stack: StackHome) -> lock.Holder | None:
+def find_running_pulumi(stack: StackHome) -> lock.Holder | None:
     """Return the process that is running Pulumi on this stack, if there is one."""
     holders = lock.pulumi_holders(stack)
     return None if not holders or lock.stale(holders, socket.gethostname()) else holders[0]
 
 
 def wait_for_others(stack: StackHome, *, wait: bool, say: Say) -> None:
-    """Wait until nobody runs `pulumi` itself on the stack; without `wait`, raise Stop if somebody does."""
+    """Wait until no other `pulumi` runs on the stack; without `wait`, raise Stop if one does."""
     announced = False
-    while holder := waiting_for(stack):
+    while holder := find_running_pulumi(stack):
         if not wait:
-            raise lock.refusal(stack.name, holder)
+            raise lock.in_use_error(stack.name, holder)
         if not announced:
             say(f"waiting for {holder}")
             announced = True
         time.sleep(_POLL_S)
 
 
-def environment_of(stack: StackHome, how: How = AS_THE_STACK_SAYS) -> dict[str, str]:
+def environment_of(stack: StackHome, run_options: RunOptions = DEFAULT_OPTIONS) -> dict[str, str]:
     """Return the environment of a stack's commands; raise Stop if the Pulumi CLI is missing."""
-    env = stack_environment(os.environ, stack, how)
+    env = stack_environment(os.environ, stack, run_options)
     if shutil.which("pulumi", path=env["PATH"]) is None:
         raise Stop("the Pulumi CLI is not installed", "make setup")
     return env
@@ -136,13 +137,13 @@ def _clear_stale_lock(stack: StackHome, say: Say) -> None:
 
 
 def _run(
-    stack: StackHome, caller: Caller, command: str, *options: str, how: How = AS_THE_STACK_SAYS
+    stack: StackHome, caller: Caller, command: str, *arguments: str, run_options: RunOptions = DEFAULT_OPTIONS
 ) -> tuple[int, events.Result]:
     log = stack.log(command)
     log.write_text("")
-    arguments = ["pulumi", command, *_RUN, str(stack.events), *options, "--stack", stack.name, *_COMMON]
+    line = ["pulumi", command, *_RUN, str(stack.events), *arguments, "--stack", stack.name, *_COMMON]
     with EventPipe(stack.events) as pipe:
-        code = _wait(_supervised(stack, log, arguments, caller.held, how), caller, pipe)
+        code = _wait(_start_supervised(stack, log, line, caller.held, run_options), caller, pipe)
         result = events.parse(pipe.lines())
     if code != 0 and not result.failures:
         message = events.clean(_errors(log.read_text())) or f"pulumi {command} ended with code {code}"
@@ -150,12 +151,14 @@ def _run(
     return code, result
 
 
-def _supervised(stack: StackHome, log: Path, arguments: list[str], held: int, how: How) -> subprocess.Popen[bytes]:
+def _start_supervised(
+    stack: StackHome, log: Path, line: list[str], held: int, run_options: RunOptions
+) -> subprocess.Popen[bytes]:
     supervisor = Path(__file__).with_name("supervisor.py")
     return subprocess.Popen(
-        [sys.executable, "-IS", str(supervisor), str(log), *arguments],
+        [sys.executable, "-IS", str(supervisor), str(log), *line],
         stdin=subprocess.PIPE,
-        env=environment_of(stack, how),
+        env=environment_of(stack, run_options),
         cwd=stack.folder,
         pass_fds=(held,),
         start_new_session=True,

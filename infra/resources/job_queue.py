@@ -1,8 +1,9 @@
-"""The job queue of a running cluster: who runs what where, and draining nodes before they are removed.
+"""The job queue of a running cluster: its running jobs, and how to drain nodes before they are removed.
 
-A cluster that cannot be asked is not idle. Without a running slurmctld, nodes count as idle only if no job can be on
-them: the controller is gone and the queue with it, no compute node runs, or the stack's state holds no Slurm cluster
-yet because its first `up` was interrupted. Otherwise jobs may still be running, and only FORCE=1 removes their nodes.
+A cluster whose queue does not answer does not count as idle. Without a running slurmctld, nodes count as idle only if
+no job can be on them: the controller is gone and the queue with it, no compute node runs, or the stack's state holds no
+Slurm cluster yet because its first `up` was interrupted. Otherwise jobs may still be running, and only FORCE=1 removes
+their nodes.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from infra.resources.error import ResourceError
 from slurm.control import jobs
 from slurm.control.jobs import RunningJob
 
-ASK_TIMEOUT_S = 30.0
+QUERY_TIMEOUT_S = 30.0
 # Between TERM and KILL a job has slurm.kill_wait_s, by default 30 s.
 _EMPTY_TIMEOUT_S = 60.0
 _SLURM_RESOURCE = ":SlurmCluster"
 
 
 class JobQueue(Protocol):
-    """The jobs of a cluster; every method raises ResourceError if the cluster cannot be asked."""
+    """The jobs of a cluster; every method raises ResourceError if the queue does not answer."""
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         """Return the ids of the jobs on these nodes, by node; nodes without a job are not in it."""
@@ -40,11 +41,11 @@ class JobQueue(Protocol):
         ...
 
     def drain(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Drain nodes that are to be removed; return those that muster drained: resume them if they stay after all."""
+        """Drain nodes that will be removed; return those that muster drained, to resume if they are not removed."""
         ...
 
     def set_aside(self, reasons: Mapping[str, str]) -> tuple[str, ...]:
-        """Drain nodes, each for its reason; return those that were in service."""
+        """Drain nodes, each with its own reason; return those that were in service."""
         ...
 
     def requeue(self, nodes: Sequence[str]) -> None:
@@ -56,7 +57,7 @@ class JobQueue(Protocol):
 
 @dataclass(frozen=True)
 class QueueSigns:
-    """What shows from outside whether a cluster has jobs, without asking Slurm."""
+    """What shows from outside whether a cluster has jobs, without a query to Slurm."""
 
     controller: bool
     """Whether the controller's machine exists, running or not."""
@@ -69,7 +70,7 @@ class QueueSigns:
 
 
 def judge_queue(signs: QueueSigns) -> Literal["ask", "idle", "unknown"]:
-    """Return whether to ask slurmctld, or without it, whether the nodes are idle or may have jobs."""
+    """Return `ask` if slurmctld runs; otherwise whether the nodes are idle or may have jobs."""
     if signs.daemon:
         return "ask"
     return "unknown" if signs.controller and signs.compute and signs.bootstrapped else "idle"
@@ -106,12 +107,12 @@ class SlurmQueue:
         return tuple(self._run(jobs.set_aside(reasons)).split())
 
     def requeue(self, nodes: Sequence[str]) -> None:
-        self._run(jobs.requeue(nodes, _EMPTY_TIMEOUT_S), timeout=_EMPTY_TIMEOUT_S + ASK_TIMEOUT_S)
+        self._run(jobs.requeue(nodes, _EMPTY_TIMEOUT_S), timeout=_EMPTY_TIMEOUT_S + QUERY_TIMEOUT_S)
 
     def resume(self, nodes: Sequence[str]) -> None:
         self._run(jobs.resume(nodes))
 
-    def _run(self, script: str, timeout: float = ASK_TIMEOUT_S) -> str:
+    def _run(self, script: str, timeout: float = QUERY_TIMEOUT_S) -> str:
         try:
             transport = self._connect()
             try:
@@ -126,7 +127,7 @@ class SlurmQueue:
 
 
 class NoQueue:
-    """The queue of a cluster on which no job can be running: there is nothing to ask and nothing to drain."""
+    """The queue of a cluster on which no job can be running: there is nothing to query and nothing to drain."""
 
     def jobs(self, _nodes: Sequence[str]) -> dict[str, list[str]]:
         return {}
@@ -149,7 +150,7 @@ class NoQueue:
 
 
 class UnknownQueue:
-    """The queue of a cluster on which jobs may be running, but whose slurmctld cannot be asked."""
+    """The queue of a cluster on which jobs may be running, but whose slurmctld does not answer."""
 
     def __init__(self, why: str) -> None:
         self._why = why

@@ -1,7 +1,7 @@
 """End the provider process when the Pulumi engine that started it is gone, so that a killed `up` creates nothing more.
 
 The engine starts the provider through a shell, so the provider gets neither a signal nor a closed pipe when the engine
-dies. Other processes of the engine (a language host, unused providers) could stay for ever; they are ended too.
+dies. Other processes of the engine (a language host, unused providers) could stay forever; they are ended too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _watch() -> None:
     for pid, start_time in started.items():
         if pid != os.getpid() and _start_time(pid) == start_time:
             _kill(pid)
-    # A plugin that was just starting is not among them, and nothing would ever ask it: it would wait for ever.
+    # A plugin that was just starting is not among them; without an engine it would wait forever.
     until = time.monotonic() + _LATE_PLUGINS_S
     while time.monotonic() < until:
         for pid in _orphaned_plugins():

@@ -46,7 +46,7 @@ class Cost:
 
     @property
     def usd_per_hour(self) -> float:
-        """At most: every autoscaled node exists, each bought in the most expensive way that is allowed."""
+        """Return the maximum: every autoscaled node exists, bought in the most expensive way that is allowed."""
         return sum(line.usd_per_hour for line in self.lines)
 
     @property
@@ -63,7 +63,7 @@ class Cost:
 
     @property
     def unpriced(self) -> tuple[Line, ...]:
-        """Items that cost money, but nobody knows how much."""
+        """Return the items whose price is unknown."""
         return tuple(line for line in self.lines if line.open and not line.usd_per_hour)
 
 

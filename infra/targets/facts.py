@@ -53,7 +53,7 @@ class Slurm:
     """Number of jobs that are not in `jobs`."""
     daemons: dict[str, str] = field(default_factory=dict)
     problem: str = ""
-    """Why the controller could not be asked."""
+    """Why the controller did not answer; empty if it did."""
 
 
 @dataclass(frozen=True)

@@ -45,17 +45,17 @@ class Console(Protocol):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a spec may ask of a target. A spec that asks for more is refused, naming the targets that have it."""
+    """What a spec can use on a target; if it uses more, the error names the targets that have it."""
 
     machine: frozenset[str] = frozenset()
-    """Fields that say what a machine is made of: `size`, `instance_type`; none where machines exist already."""
+    """Fields that describe a machine: `size`, `instance_type`; none if machines exist already."""
     fabrics: frozenset[Fabric] = frozenset({"tcp"})
     gpus: frozenset[str] = frozenset()
     """Kinds of GPU: `real`, `simulated`."""
     storage: frozenset[str] = frozenset()
     """Kinds of shared filesystem."""
     fields: frozenset[str] = frozenset()
-    """Optional fields that not every target can use, such as `network.vpc_id` or `groups.capacity`."""
+    """Optional fields that not every target can use, for example `network.vpc_id` or `groups.capacity`."""
 
     @property
     def rents_machines(self) -> bool:
@@ -65,7 +65,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Context:
-    """What a target needs besides the plan. Everything it builds depends on `guard`."""
+    """What a target needs in addition to the plan. Everything it builds must depend on `guard`."""
 
     stack: str
     guard: pulumi.Resource
@@ -90,7 +90,7 @@ class Built:
     addresses: pulumi.Output[dict[str, str]]
     """Addresses by node name."""
     start: Callable[[], pulumi.Output[dict[str, Any]]]
-    """Makes a Slurm cluster of the machines; its output is available once a job has crossed all of them."""
+    """Starts Slurm on the machines; its output is available once a job has run across all of them."""
 
 
 @dataclass(frozen=True)
@@ -100,24 +100,24 @@ class Deployment:
     cluster: str
     stack: str
     region: str = ""
-    """Empty where the target has no regions."""
+    """Empty if the target has no regions."""
     account: str = ""
-    """The account in which the stack's state says it was created; empty where no state does."""
+    """The account in which it was created, according to the stack's state; empty if the state does not name one."""
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A resource that exists and carries the cluster's label (or its name, where there are no labels)."""
+    """An existing resource with the cluster's label, or with its name if it cannot have labels."""
 
     kind: str
     name: str
     created: str = ""
     stack: str = ""
     home: str = ""
-    """Label of the MUSTER_HOME that created it; empty where it carries none."""
+    """Label of the MUSTER_HOME that created it; empty if it has none."""
     region: str = ""
     usd_per_hour: float = 0.0
-    """What it costs as long as it exists."""
+    """Its cost while it exists."""
     keep_reason: str = ""
     """Why it must not be removed; empty if it should be removed."""
 
@@ -135,39 +135,39 @@ class Target(ABC):
     """A place that machines come from."""
 
     name: ClassVar[str]
-    """As a spec writes it."""
+    """The value of `target` in a spec."""
     capabilities: ClassVar[Capabilities]
     section: ClassVar[type[SpecModel] | None] = None
-    """Model of the target's own section of the spec, which stands under the target's name."""
+    """Model of the target's own section of the spec, whose key is the target's name."""
     setup_phases: ClassVar[tuple[str, ...]] = ()
-    """What `python -m setup` has to prepare on this machine; empty means everything."""
+    """Phases of `python -m setup` that this target needs; empty means all."""
     connect_timeout_s: ClassVar[int] = 5
-    """How long an SSH connection to a node may take to open."""
+    """Timeout for opening an SSH connection to a node."""
     stable_nodes: ClassVar[frozenset[str]] = frozenset()
     """Nodes that keep their address and data when a field with policy `replace` changes."""
 
     @abstractmethod
     def validate(self, spec: ClusterSpec, root: Path | None = None) -> Iterable[Issue]:
-        """Yield what is wrong with a spec for this target; `root` adds rules about files of the repository."""
+        """Yield the issues of a spec on this target; `root` adds the rules on files of the repository."""
 
     @abstractmethod
     def plan(self, spec: ClusterSpec) -> BuildPlan:
-        """Return every node and volume that a valid spec asks for."""
+        """Return every node and volume of a valid spec."""
 
     @abstractmethod
     def resolve(self, spec: ClusterSpec) -> ClusterSpec:
-        """Return the spec with the machine sizes or types that it leaves to defaults written out."""
+        """Return the spec with default machine sizes or types filled in."""
 
     @abstractmethod
     def cost(self, spec: ClusterSpec) -> Cost:
-        """Return what a valid spec costs, by the prices that come with muster."""
+        """Return the cost of a valid spec by the prices that come with muster."""
 
-    def quote(self, spec: ClusterSpec, console: Console) -> Quote:  # noqa: ARG002  # a target may have to ask
-        """Return what a spec costs by the best prices available, and where they come from."""
+    def quote(self, spec: ClusterSpec, console: Console) -> Quote:  # noqa: ARG002  # a target may report progress
+        """Return the cost of a spec by the best prices available, and their source."""
         return Quote(self.cost(spec))
 
     def region(self, spec: ClusterSpec) -> str:  # noqa: ARG002  # most targets have none
-        """Return the region that a spec names; empty where the target has none."""
+        """Return the region that a spec names; empty if the target has none."""
         return ""
 
     @abstractmethod
@@ -175,76 +175,78 @@ class Target(ABC):
         """Declare the Pulumi resources of a cluster."""
 
     def document_blocks(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the generated parts of documentation pages: by path of the page, by name of the block."""
+        """Return the generated blocks of documentation pages, by path of the page and name of the block."""
         return {}
 
     def golden_files(self) -> Mapping[str, str]:
-        """Return files that show what the target derives from its catalog: content by path below tests/golden."""
+        """Return files that show what the target derives from its catalog: content by path in tests/golden."""
         return {}
 
     def prepare(self, home: Home, console: Console) -> None:  # noqa: B027  # most targets need nothing
-        """Fetch what `up` needs on this machine besides what set-up installs."""
+        """Fetch what `up` needs on this machine and set-up does not install."""
 
     def explain_failure(self, message: str, again: str) -> str:  # noqa: ARG002  # for targets that know their errors
-        """Return the fix for an error message of the target's API, or nothing; `again` is the command to retry."""
+        """Return the fix for an error of the target's API, or an empty string; `again` is the command to retry."""
         return ""
 
     def change_issues(self, old: ClusterSpec, new: ClusterSpec) -> Iterable[Issue]:  # noqa: ARG002
-        """Yield changes that this target cannot make although the fields' policies allow them."""
+        """Yield an issue for each change that the policies of the fields allow but this target cannot make."""
         return ()
 
     def nodes_concerned(self, path: str, spec: ClusterSpec) -> Sequence[str] | None:  # noqa: ARG002
-        """Return the nodes that a field of the target's own section speaks about; None for any other field."""
+        """Return the nodes that a field of the target's own section affects; None for any other field."""
         return None
 
     def deployment(self, stack: StackHome, cluster: str, spec: ClusterSpec | None) -> Deployment:  # noqa: ARG002
-        """Return where a stack's cluster is; raise Stop where nothing says it."""
+        """Return where a stack's cluster is; raise Stop if that is unknown."""
         return Deployment(cluster, stack.name)
 
     def deployment_in_state(self, stack: StackHome, spec: ClusterSpec | None) -> Deployment | None:  # noqa: ARG002
-        """Return the cluster that the stack's Pulumi state holds, where the state shows that it is of this target."""
+        """Return the cluster in the stack's Pulumi state; None unless the state shows that it is on this target."""
         return None
 
     def labelled_clusters(self, stack: str) -> Sequence[str]:  # noqa: ARG002
-        """Return the clusters whose resources carry the stack's label, where a search needs no other knowledge."""
+        """Return the clusters whose resources have the stack's label, if the target can search by that label alone."""
         return ()
 
     def check_access(self, deployment: Deployment) -> None:  # noqa: B027  # most targets have no accounts
-        """Raise ResourceError where the caller's credentials are not of the account that holds the cluster."""
+        """Raise ResourceError if the caller's credentials are for another account than the cluster's."""
 
     @abstractmethod
     def queue(self, deployment: Deployment) -> JobQueue:
-        """Return the cluster's job queue, as far as it can be asked."""
+        """Return the cluster's job queue, or one that reports that it cannot be queried."""
 
     @abstractmethod
     def facts(self, inventory: Inventory, stack: StackHome, deployment: Deployment) -> Facts:
         """Return the state of machines, nodes and queue, for `status`."""
 
     def check_shell_tools(self) -> None:  # noqa: B027  # ssh itself is enough for most
-        """Raise Stop where a program that SSH to this target needs is missing."""
+        """Raise Stop if a program that SSH to this target needs is missing."""
 
     def ssh_options(self, deployment: Deployment, node: str) -> list[str]:
-        """Return options of ssh for a node that is launched by name and so has no entry in ssh_config."""
-        raise NotImplementedError(f"target {self.name} launches no nodes; asked for {node} of {deployment.cluster}")
+        """Return the options of ssh for a node that is launched on demand, which has no entry in ssh_config."""
+        raise NotImplementedError(
+            f"target {self.name} does not launch nodes, so it has no SSH options for {node} of {deployment.cluster}"
+        )
 
     @abstractmethod
     def leftovers(self, deployment: Deployment) -> Leftovers:
-        """Return what exists of the cluster, created by this MUSTER_HOME or by nobody known, in order of removal."""
+        """Return the existing resources of the cluster, except those of another MUSTER_HOME, in order of removal."""
 
     @abstractmethod
     def remove(self, leftover: Leftover, until: float) -> None:
-        """Remove one leftover; wait `until` then (time.monotonic) for what is still in use."""
+        """Remove a leftover; if it is in use, retry until the deadline `until` (time.monotonic)."""
 
 
 class Launches:
-    """A target whose nodes Slurm itself starts and stops: groups may have `min` and `max`.
+    """A target whose nodes Slurm starts and stops: groups may have `min` and `max`.
 
-    A node that is drained because its hardware failed is replaced by another machine within minutes.
+    A node that is drained because of a hardware failure gets another machine within minutes.
     """
 
 
 class Pushes:
-    """A target whose nodes are configured over SSH from here, so that `muster bootstrap` can repeat it."""
+    """A target whose nodes are configured over SSH from here, so `muster bootstrap` can repeat it."""
 
 
 @dataclass(frozen=True)
@@ -252,9 +254,9 @@ class Flight:
     """The result of a pre-flight."""
 
     issues: list[Issue]
-    """Those of the validators and those of the account."""
+    """Issues of the validators and of the account."""
     quote: Quote | None = None
-    """What the budget was checked against; None where there is no budget."""
+    """The cost that the budget was checked against; None without a budget."""
 
     @property
     def by_todays_prices(self) -> bool:
@@ -262,43 +264,43 @@ class Flight:
 
 
 class Preflight(ABC):
-    """A target that can ask an account whether a spec can be built there."""
+    """A target that can check in an account whether a spec can be built there."""
 
     not_checked: ClassVar[str]
-    """What is not checked without credentials, as a sentence."""
+    """A sentence that names what is not checked without credentials."""
 
     @abstractmethod
     def preflight(self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console) -> Flight | None:
-        """Return `issues` and those that the account adds; None where there are no credentials."""
+        """Return `issues` and those of the account; None without credentials."""
 
     @abstractmethod
     def clear(
         self, spec: ClusterSpec, issues: list[Issue], stack: StackHome, console: Console, *, full: bool
     ) -> Flight:
-        """Do the pre-flight of `up`: raise Stop where nobody answers; without `full`, ask only who is calling."""
+        """Run the pre-flight of `up` (without `full`, only identify the caller); raise Stop without an answer."""
 
 
 class Budgeted(ABC):
-    """A target whose clusters cost money, so that budgets mean something."""
+    """A target whose clusters cost money, so a spec can have a budget."""
 
     price_issues: ClassVar[frozenset[str]]
-    """Codes of issues that depend on prices: today's prices, where they are available, have the last word."""
+    """Codes of issues that depend on prices; a check against today's prices, if available, replaces them."""
 
     @abstractmethod
     def budget_note(self, spec: ClusterSpec) -> str:
-        """Return what the monthly budget does, as a sentence; empty where the spec has none."""
+        """Return a sentence on what the monthly budget does; empty if the spec has none."""
 
 
 class ManagedStorage(ABC):
-    """A target that creates filesystems which may outlive the cluster (`keep: true`)."""
+    """A target that creates filesystems that can outlive the cluster (`keep: true`)."""
 
     storage_removal: ClassVar[str]
-    """How a person removes a filesystem that was kept."""
+    """How to remove a filesystem that teardown kept."""
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What the machine that carries the nodes has."""
+    """The CPUs and memory of the machine that the nodes run on."""
 
     cpus: int
     memory_mb: int
@@ -309,15 +311,15 @@ class OnThisMachine(ABC):
 
     @abstractmethod
     def host_facts(self) -> HostFacts:
-        """Return what this machine has; raise ResourceError where its engine does not answer."""
+        """Return the CPUs and memory of this machine; raise ResourceError if its engine does not answer."""
 
     @abstractmethod
     def validate_host(self, spec: ClusterSpec, host: HostFacts) -> Iterable[Issue]:
-        """Yield what a spec asks for that this machine does not have."""
+        """Yield an issue for each requirement of a spec that this machine does not meet."""
 
     @abstractmethod
     def check_name_free(self, spec: ClusterSpec, stack: str) -> None:
-        """Raise ResourceError where a resource of another owner has the cluster's name."""
+        """Raise ResourceError if a resource of another owner has the cluster's name."""
 
     @abstractmethod
     def explain_error(self, failure: Exception) -> Stop | None:
@@ -325,8 +327,8 @@ class OnThisMachine(ABC):
 
     @abstractmethod
     def caches(self, home: Home) -> tuple[CacheEntry, ...]:
-        """Return what outlives clusters on purpose: images, training environments, tools."""
+        """Return the caches that outlive clusters: images, training environments, tools."""
 
     @abstractmethod
     def drop_caches(self, home: Home) -> tuple[CacheEntry, ...]:
-        """Remove the caches and return what was removed; raise Stop while a cluster uses one."""
+        """Remove the caches and return them; raise Stop if a cluster uses them."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from cluster.spec import ClusterSpec
 from infra.engine import lock, pulumi
 from infra.engine.command_line import format_command, rewrite_commands
-from infra.engine.environment import How
+from infra.engine.environment import RunOptions
 from infra.engine.events import Failure, Result
 from infra.engine.stop import FAILED, INTERRUPTED, Stop
 from infra.home import StackHome
@@ -39,11 +39,11 @@ def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> LastUp:
     stack = require_stack_file(name)
     host = find_host_target(stack)
     spec, issues = examine_spec(stack, host.host_facts() if host else None)
-    how = How(force=force)
+    options = RunOptions(force=force)
     flight = None
     if spec and isinstance(preflighted := target_of(spec), Preflight):
         flight = preflighted.clear(spec, issues, stack, screen, full=preflight)
-        issues, how = flight.issues, How(force=force, budget_judged=flight.by_todays_prices)
+        issues, options = flight.issues, RunOptions(force=force, budget_checked=flight.by_todays_prices)
     spec = require_valid_spec(stack, spec, issues)
     target = target_of(spec)
     check_name_free(spec, name)
@@ -52,15 +52,15 @@ def up(name: str, *, force: bool, wait: bool, preflight: bool = True) -> LastUp:
     target.prepare(stack.home, screen)
     with lock.held(stack, "up", wait=wait, say=screen.say) as held:
         pulumi.wait_for_others(stack, wait=wait, say=screen.say)
-        return _run(stack, target, target.plan(spec), held, how)
+        return _run(stack, target, target.plan(spec), held, options)
 
 
-def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, how: How) -> LastUp:
+def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, options: RunOptions) -> LastUp:
     began, at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     last_up.write_last_up(stack, LastUp("running", at))
     try:
         with show_progress(list_permanent_nodes(built), stack.progress) as watcher:
-            code, result = pulumi.up(stack, pulumi.Caller(held, watcher.tick, watcher.say), how)
+            code, result = pulumi.up(stack, pulumi.Caller(held, watcher.tick, watcher.say), options)
     except KeyboardInterrupt:
         last_up.write_last_up(stack, LastUp("interrupted", at, round(time.monotonic() - began, 1)))
         raise build_interruption(stack) from None

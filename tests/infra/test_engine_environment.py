@@ -52,10 +52,10 @@ def test_variables_that_would_redirect_pulumi_are_removed(name: str) -> None:
 def test_force_and_judged_budget_come_from_the_command_only() -> None:
     stack = HOME.stack("local")
     assert "MUSTER_FORCE" not in environment.stack_environment({"MUSTER_FORCE": "1"}, stack)
-    assert environment.stack_environment({}, stack, environment.How(force=True))["MUSTER_FORCE"] == "1"
-    budget_judged = environment.BUDGET_JUDGED
-    assert budget_judged not in environment.stack_environment({budget_judged: "1"}, stack)
-    assert environment.stack_environment({}, stack, environment.How(budget_judged=True))[budget_judged] == "1"
+    assert environment.stack_environment({}, stack, environment.RunOptions(force=True))["MUSTER_FORCE"] == "1"
+    budget_checked = environment.BUDGET_CHECKED
+    assert budget_checked not in environment.stack_environment({budget_checked: "1"}, stack)
+    assert environment.stack_environment({}, stack, environment.RunOptions(budget_checked=True))[budget_checked] == "1"
 
 
 def test_exports_are_quoted_for_a_shell() -> None:

@@ -65,7 +65,7 @@ CALLER = """
     home = Home.of(os.environ, repo=Path(sys.argv[1]))
     stack = home.stack("s")
     with lock.held(stack, "up", wait=False, say=print) as held:
-        print(pulumi.up(stack, pulumi.Caller(held, lambda: None, print), environment.How()))
+        print(pulumi.up(stack, pulumi.Caller(held, lambda: None, print), environment.RunOptions()))
 """
 
 
@@ -92,7 +92,7 @@ def write_stack_file(stack: StackHome, *, size: int = 1, sleep: float = 0, fail:
 
 def up(stack: StackHome, say: Callable[[str], None] = print) -> tuple[int, events.Result]:
     with lock.held(stack, "up", wait=False, say=say) as held:
-        return pulumi.up(stack, pulumi.Caller(held, lambda: None, say), environment.How())
+        return pulumi.up(stack, pulumi.Caller(held, lambda: None, say), environment.RunOptions())
 
 
 def count_creates(stack: StackHome) -> int:
@@ -214,7 +214,7 @@ def test_killed_pulumi_is_a_failure_and_the_next_up_succeeds(stack: StackHome) -
 def test_pulumi_started_by_hand_is_detected_while_it_runs(stack: StackHome) -> None:
     write_stack_file(stack)
     assert up(stack)[0] == 0
-    assert pulumi.waiting_for(stack) is None
+    assert pulumi.find_running_pulumi(stack) is None
     env = environment.environment(os.environ, stack.home)
     stack.pulumi_locks.mkdir(parents=True, exist_ok=True)
     write_stack_file(stack, size=3)
@@ -224,12 +224,12 @@ def test_pulumi_started_by_hand_is_detected_while_it_runs(stack: StackHome) -> N
         env=env,
         stdout=subprocess.DEVNULL,
     )
-    assert wait_until(lambda: pulumi.waiting_for(stack) is not None)
-    holder = pulumi.waiting_for(stack)
+    assert wait_until(lambda: pulumi.find_running_pulumi(stack) is not None)
+    holder = pulumi.find_running_pulumi(stack)
     assert holder is not None
     assert holder.pid == by_hand.pid
     assert by_hand.wait() == 0
-    assert pulumi.waiting_for(stack) is None
+    assert pulumi.find_running_pulumi(stack) is None
     recorded = history.last_run(stack)
     assert recorded is not None
     assert (recorded.kind, recorded.good) == ("update", True)

@@ -11,7 +11,7 @@ import pytest
 
 from bootstrap.progress import Event
 from cluster.spec import ClusterSpec
-from infra.engine.environment import How
+from infra.engine.environment import RunOptions
 from infra.engine.events import Failure, Result
 from infra.engine.stop import Stop
 from infra.home import Home, StackHome
@@ -174,7 +174,7 @@ def test_an_up_that_was_stopped_is_no_failure_of_anything() -> None:
 
 
 def run_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]) -> StackHome:
-    def pretend(stack: StackHome, _caller: object, _how: How) -> tuple[int, Result]:
+    def pretend(stack: StackHome, _caller: object, _options: RunOptions) -> tuple[int, Result]:
         if isinstance(ended, BaseException):
             raise ended
         stack.progress.write_text(json.dumps(asdict(Event("machines", "gpu-1", "create", "changed"))) + "\n")
@@ -190,7 +190,7 @@ def test_an_up_that_a_person_ended_says_how_to_go_on_and_is_remembered_as_that(
 ) -> None:
     stack = run_up(tmp_path, monkeypatch, ended)
     with pytest.raises(Stop, match="was interrupted") as stop:
-        up._run(stack, LocalTarget(), plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How())
+        up._run(stack, LocalTarget(), plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, RunOptions())
     assert "`make up STACK=s` continues" in stop.value.fix
     last = last_up.read_last_up(stack)
     assert last is not None
@@ -205,7 +205,7 @@ def test_what_next_is_for_those_who_have_new_machines(
 ) -> None:
     stack = run_up(tmp_path, monkeypatch, (0, Result(changes, ())))
     assert (
-        up._run(stack, LocalTarget(), plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, How()).created
+        up._run(stack, LocalTarget(), plan(ClusterSpec.model_validate(small_spec(name="s"))), 0, RunOptions()).created
         is created
     )
 

@@ -1,4 +1,4 @@
-"""The job queue of a local cluster, asked over SSH with the access files of its stack."""
+"""The job queue of a local cluster, queried over SSH with the access files of its stack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cluster import names
 from cluster.inventory import Inventory
 from infra.home import Home, StackHome
 from infra.resources.job_queue import (
-    ASK_TIMEOUT_S,
+    QUERY_TIMEOUT_S,
     JobQueue,
     NoQueue,
     QueueSigns,
@@ -29,7 +29,7 @@ _DAEMON = "slurmctld"
 
 
 def queue(deployment: Deployment) -> JobQueue:
-    """Return the queue of a cluster, as far as it can be asked."""
+    """Return the queue of a cluster: SlurmQueue if it can be queried, otherwise NoQueue or UnknownQueue."""
     home = Home.of(os.environ).stack(deployment.stack)
     answer = judge_queue(_look(deployment.cluster, home))
     if answer == "idle":
@@ -41,7 +41,7 @@ def queue(deployment: Deployment) -> JobQueue:
         private_key = (home.folder / "id_ed25519").read_text()
     except FileNotFoundError as missing:
         return UnknownQueue(f"{missing.filename} is missing")
-    return SlurmQueue(lambda: SshTransport.connect(inventory.controller, private_key, deadline_s=ASK_TIMEOUT_S))
+    return SlurmQueue(lambda: SshTransport.connect(inventory.controller, private_key, deadline_s=QUERY_TIMEOUT_S))
 
 
 def _look(cluster: str, home: StackHome) -> QueueSigns:

@@ -9,7 +9,7 @@ from base64 import b64decode
 
 import pytest
 
-from infra.engine.environment import BUDGET_JUDGED
+from infra.engine.environment import BUDGET_CHECKED
 from infra.targets.aws import names
 from infra.targets.aws.launcher.api import AwsApi
 from infra.targets.aws.launcher.fleet import Fleet
@@ -38,7 +38,7 @@ def before_up(pair: CloudStack) -> set[str]:
 def test_preview_creates_nothing(pair: CloudStack, before_up: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget that was already checked at live prices is not checked again by the program."""
     budget = pair.spec["budget"]
-    monkeypatch.setenv(BUDGET_JUDGED, "1")
+    monkeypatch.setenv(BUDGET_CHECKED, "1")
     pair.spec["budget"] = {"usd_per_hour": 0.01}
     output = pair.preview()
     pair.spec["budget"] = budget

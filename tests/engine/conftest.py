@@ -1,4 +1,4 @@
-"""Stacks of machines; each is removed by label when its module ends, also after a failure."""
+"""Stacks of machines; each is removed by label when its module ends, even after a failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
-    """Pulumi ends its plugins with SIGINT; children of a shell's background job would ignore it for seconds."""
+    """Restore SIGINT, with which Pulumi ends its plugins: children of a shell's background job would ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -30,7 +30,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeMachines]:
     stacks: list[Machines] = []
 
     def machines(stack: str, name: str | None = None, **changes: object) -> Machines:
-        # Two test runs on one machine must not meet.
+        # Test runs on the same machine must not share a cluster.
         spec: Spec = small(name or f"eng{os.getpid()}-{stack}", **changes)
         built = Machines(stack, tmp_path_factory.mktemp(stack), spec)
         stacks.append(built)

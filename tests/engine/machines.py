@@ -1,4 +1,4 @@
-"""A stack of machines under test: the real Pulumi engine with a file backend, real providers, real Docker engine."""
+"""A stack of machines under test, with the real Pulumi engine, a file backend, real providers and a real Docker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Spec = dict[str, Any]
 
 
 def small(name: str, **changes: Any) -> Spec:
-    """A controller and two small nodes, with no way out of their own network."""
+    """Return the spec of a controller and two small nodes, without egress."""
     size = {"cpus": 1, "memory_mb": 512}
     spec: Spec = {
         "name": name,
@@ -42,7 +42,7 @@ def small(name: str, **changes: Any) -> Spec:
 
 @dataclass
 class Machines:
-    """One stack; `spec` may be changed between two calls of `up`."""
+    """A stack; `spec` can change between two calls of `up`."""
 
     stack: str
     home: Path
@@ -65,7 +65,7 @@ class Machines:
         process = self.start(*arguments)
         text, _ = process.communicate(timeout=120)
         assert not check or process.returncode == 0, text
-        assert check or process.returncode != 0, f"this was to fail\n{text}"
+        assert check or process.returncode != 0, f"this should have failed\n{text}"
         return str(text)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -96,12 +96,12 @@ class Machines:
 
     @property
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """The Inventory's nodes by name."""
+        """Return the nodes of the inventory by name."""
         inventory = json.loads(json.loads(self.pulumi("stack", "output", "--json"))["inventory"])
         return {node["name"]: node for node in inventory["nodes"]}
 
     def containers(self) -> dict[str, tuple[str, str]]:
-        """What runs: the container's id and the moment it was last started, by node."""
+        """Return the id and start time of every running container, by node."""
         running = docker.from_env().containers.list(filters={"label": f"muster.cluster={self.spec['name']}"})
         return {c.labels["muster.node"]: (c.id or "", c.attrs["State"]["StartedAt"]) for c in running}
 
@@ -128,7 +128,7 @@ class Machines:
 
     @contextmanager
     def at_home(self) -> Iterator[None]:
-        """As if the tests themselves were run from this stack's MUSTER_HOME."""
+        """Run the block with this stack's MUSTER_HOME."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MUSTER_HOME", str(self.home))
             yield

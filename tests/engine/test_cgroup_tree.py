@@ -1,6 +1,7 @@
-"""Groups that nodes leave in the host's cgroup2 tree are found and removed, whoever runs the command.
+"""Groups that nodes leave in the host's cgroup2 tree are listed and removed, with and without root.
 
-Every host that can run nodes has such a tree, hybrid or plain; the tests choose what the engine says of it."""
+Every host that can run nodes has a cgroup2 tree, hybrid or plain; the tests choose which one the engine reports.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from infra.targets.local import docker_engine as engine_client
 from infra.targets.local.docker_engine import Engine
 
 CLUSTER = f"eng{os.getpid()}-groups"
-LEFT = [f"muster/{CLUSTER}/a-1", f"muster/{CLUSTER}/a-2", f"muster/{CLUSTER}"]
+LEFTOVER_GROUPS = [f"muster/{CLUSTER}/a-1", f"muster/{CLUSTER}/a-2", f"muster/{CLUSTER}"]
 
 
 @pytest.fixture
 def tree() -> Iterator[Path]:
-    """The host's tree, with groups in it as two nodes would have left them."""
+    """Return the host's tree with groups in it like those that two nodes leave."""
     mounted = cgroup_tree._mounted()
     assert mounted is not None, "this host has no cgroup2 tree mounted: nodes cannot run on it either"
     root = Path(mounted)
@@ -33,22 +34,22 @@ def tree() -> Iterator[Path]:
             folder.rmdir()
 
 
-@pytest.mark.parametrize("way", ["mounted", "not mounted", "not root"])
-def test_groups_are_listed_and_removed(way: str, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host", ["mounted", "not mounted", "not root"])
+def test_groups_are_listed_and_removed(host: str, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_client, "engine", lambda: Engine(cgroup_version=1, major=20))
-    if way == "not mounted":
+    if host == "not mounted":
         monkeypatch.setattr(cgroup_tree, "_mounted", lambda: None)
-    if way == "not root":
+    if host == "not root":
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert cgroup_tree.groups(CLUSTER) == LEFT
+    assert cgroup_tree.groups(CLUSTER) == LEFTOVER_GROUPS
     cgroup_tree.remove_node(CLUSTER, "a-1")
-    assert cgroup_tree.groups(CLUSTER) == LEFT[1:]
+    assert cgroup_tree.groups(CLUSTER) == LEFTOVER_GROUPS[1:]
     cgroup_tree.remove_cluster(CLUSTER)
     assert cgroup_tree.groups(CLUSTER) == []
     assert not (tree / "muster" / CLUSTER).exists()
 
 
-def test_tree_of_a_plain_v2_host_is_left_to_the_engine(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cgroup_v2_tree_is_left_to_the_engine(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_client, "engine", lambda: Engine(cgroup_version=2, major=28))
     cgroup_tree.remove_node(CLUSTER, "a-1")
     cgroup_tree.remove_cluster(CLUSTER)

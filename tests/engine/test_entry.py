@@ -1,4 +1,4 @@
-"""The node's first process on a plain cgroup v2 host, which any host can show it: a cgroup2 tree at /sys/fs/cgroup."""
+"""The first process of a node on a plain cgroup v2 host, simulated by a cgroup2 tree at /sys/fs/cgroup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ mount -o remount,bind,{mode} /sys/fs/cgroup
 printf '#!/bin/sh\\necho systemd would start, $(findmnt -no OPTIONS /sys/fs/cgroup)\\n' > /tmp/init
 ln -sf /tmp/init /sbin/init && chmod +x /tmp/init
 exec {drop} /sbin/muster-entry"""
-MAY_MOUNT, MAY_NOT = "", "setpriv --bounding-set=-sys_admin"
+CAN_MOUNT, CANNOT_MOUNT = "", "setpriv --bounding-set=-sys_admin"
 
 
 def start(mode: str, drop: str) -> subprocess.CompletedProcess[str]:
@@ -29,15 +29,15 @@ def start(mode: str, drop: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("mode", "drop"), [("ro", MAY_MOUNT), ("rw", MAY_MOUNT), ("rw", MAY_NOT)])
-def test_tree_is_made_writable_where_it_is_not_yet(mode: str, drop: str) -> None:
+@pytest.mark.parametrize(("mode", "drop"), [("ro", CAN_MOUNT), ("rw", CAN_MOUNT), ("rw", CANNOT_MOUNT)])
+def test_read_only_tree_is_remounted_writable(mode: str, drop: str) -> None:
     done = start(mode, drop)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("systemd would start, rw")
 
 
-def test_tree_that_stays_read_only_is_named_with_its_fix() -> None:
-    done = start("ro", MAY_NOT)
+def test_tree_that_stays_read_only_is_an_error_with_a_fix() -> None:
+    done = start("ro", CANNOT_MOUNT)
     assert done.returncode == 1
     message = "muster-entry: /sys/fs/cgroup cannot be mounted writable, so systemd cannot start. Fix: allow the mount"
     assert message in done.stderr

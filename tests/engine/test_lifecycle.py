@@ -1,4 +1,4 @@
-"""Create, refresh, grow, shrink, replace, destroy: what each does to its machines, and not to the others."""
+"""Create, refresh, grow, shrink, replace and destroy a cluster; other machines are not touched."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def built(make: MakeMachines) -> Machines:
 
 
 @pytest.fixture
-def whole(built: Machines) -> Machines:
-    """The cluster with two nodes in its group, whatever the last test did to it."""
+def cluster(built: Machines) -> Machines:
+    """Return the cluster with two nodes in its group, whatever the last test changed."""
     built.spec["groups"] = {"gpu": {"count": 2, **GPU}}
     if set(built.containers()) != {"controller", "gpu-1", "gpu-2"}:
         built.up()
     return built
 
 
-def test_nodes_answer_on_ssh_with_the_key_that_was_pinned(whole: Machines) -> None:
-    text = json.loads(whole.pulumi("stack", "output", "--json", "--show-secrets"))["ssh_private_key"]
+def test_nodes_answer_ssh_with_the_pinned_host_key(cluster: Machines) -> None:
+    text = json.loads(cluster.pulumi("stack", "output", "--json", "--show-secrets"))["ssh_private_key"]
     key = paramiko.Ed25519Key.from_private_key(io.StringIO(text))
-    for name, node in whole.nodes.items():
+    for name, node in cluster.nodes.items():
         kind, blob = node["host_key"].split()
         client = paramiko.SSHClient()
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
@@ -46,108 +46,110 @@ def test_nodes_answer_on_ssh_with_the_key_that_was_pinned(whole: Machines) -> No
         client.close()
 
 
-def test_nodes_have_their_size_devices_and_shared_files(whole: Machines) -> None:
-    config = docker.APIClient().inspect_container(f"muster-{whole.spec['name']}-gpu-1")["HostConfig"]
+def test_nodes_have_their_size_devices_and_shared_files(cluster: Machines) -> None:
+    config = docker.APIClient().inspect_container(f"muster-{cluster.spec['name']}-gpu-1")["HostConfig"]
     assert (config["NanoCpus"], config["Memory"], config["Privileged"]) == (10**9, 512 * 2**20, False)
-    assert whole.run("gpu-1", "test -c /dev/fakegpu0 && test -c /dev/fakegpu1; ls /dev/fakegpu* | wc -l") == "2"
-    assert whole.run("controller", "ls /dev | grep -c fakegpu || true") == "0"
-    whole.run("gpu-1", "echo hello > /shared/note")
-    assert whole.run("gpu-2", "cat /shared/note") == "hello"
-    mounts = docker.APIClient().inspect_container(f"muster-{whole.spec['name']}-gpu-1")["Mounts"]
+    assert cluster.run("gpu-1", "test -c /dev/fakegpu0 && test -c /dev/fakegpu1; ls /dev/fakegpu* | wc -l") == "2"
+    assert cluster.run("controller", "ls /dev | grep -c fakegpu || true") == "0"
+    cluster.run("gpu-1", "echo hello > /shared/note")
+    assert cluster.run("gpu-2", "cat /shared/note") == "hello"
+    mounts = docker.APIClient().inspect_container(f"muster-{cluster.spec['name']}-gpu-1")["Mounts"]
     assert {m["Destination"]: (m["Name"], m["RW"]) for m in mounts} == {
-        "/shared": (f"muster-{whole.spec['name']}-shared", True),
+        "/shared": (f"muster-{cluster.spec['name']}-shared", True),
         "/shared/env": ("muster-cache-env", False),
     }
-    whole.run("gpu-1", "! touch /shared/env/by-a-node 2>/dev/null")
-    whole.run("controller", "touch /shared/env/.by-the-controller && rm /shared/env/.by-the-controller")
+    cluster.run("gpu-1", "! touch /shared/env/from-a-node 2>/dev/null")
+    cluster.run("controller", "touch /shared/env/.from-the-controller && rm /shared/env/.from-the-controller")
 
 
-def test_names_resolve_both_ways(whole: Machines) -> None:
-    address = whole.nodes["gpu-2"]["address"]
-    assert whole.run("gpu-1", "getent hosts gpu-2").split()[0] == address
-    assert "gpu-2" in whole.run("gpu-1", f"getent hosts {address}")
+def test_names_resolve_both_ways(cluster: Machines) -> None:
+    address = cluster.nodes["gpu-2"]["address"]
+    assert cluster.run("gpu-1", "getent hosts gpu-2").split()[0] == address
+    assert "gpu-2" in cluster.run("gpu-1", f"getent hosts {address}")
 
 
-def test_second_up_changes_nothing(whole: Machines) -> None:
-    before = whole.containers()
-    whole.up("--expect-no-changes")
-    assert whole.containers() == before
+def test_second_up_changes_nothing(cluster: Machines) -> None:
+    before = cluster.containers()
+    cluster.up("--expect-no-changes")
+    assert cluster.containers() == before
 
 
-def test_lost_and_stopped_nodes_come_back_and_others_are_left_alone(whole: Machines) -> None:
-    nodes, before = whole.nodes, whole.containers()
+def test_up_restores_removed_and_stopped_nodes_only(cluster: Machines) -> None:
+    nodes, before = cluster.nodes, cluster.containers()
     api = docker.APIClient()
     api.remove_container(before["gpu-1"][0], force=True)
     api.stop(before["gpu-2"][0])
-    whole.up()
-    after = whole.containers()
+    cluster.up()
+    after = cluster.containers()
     assert after["controller"] == before["controller"]
     assert after["gpu-2"][0] == before["gpu-2"][0]
     assert after["gpu-1"][0] != before["gpu-1"][0]
-    again = whole.nodes
+    again = cluster.nodes
     assert {n: node["address"] for n, node in again.items()} == {n: node["address"] for n, node in nodes.items()}
     assert again["gpu-1"]["host_key"] != nodes["gpu-1"]["host_key"]
     assert again["gpu-1"]["machine_id"] == after["gpu-1"][0]
     assert again["gpu-2"] == nodes["gpu-2"]
 
 
-def test_paused_node_goes_on(whole: Machines) -> None:
-    before = whole.containers()
+def test_up_resumes_a_paused_node(cluster: Machines) -> None:
+    before = cluster.containers()
     docker.APIClient().pause(before["gpu-1"][0])
-    whole.up()
-    assert whole.run("gpu-1", "hostname") == "gpu-1"
-    assert whole.containers() == before
+    cluster.up()
+    assert cluster.run("gpu-1", "hostname") == "gpu-1"
+    assert cluster.containers() == before
 
 
-def test_growth_and_shrinking_touch_no_other_node(whole: Machines) -> None:
-    nodes, before = whole.nodes, whole.containers()
-    whole.spec["groups"]["gpu"]["count"] = 4
-    whole.up()
-    grown = whole.containers()
+def test_growing_and_shrinking_do_not_touch_other_nodes(cluster: Machines) -> None:
+    nodes, before = cluster.nodes, cluster.containers()
+    cluster.spec["groups"]["gpu"]["count"] = 4
+    cluster.up()
+    grown = cluster.containers()
     assert set(grown) == {"controller", "gpu-1", "gpu-2", "gpu-3", "gpu-4"}
     assert {name: grown[name] for name in before} == before
-    assert {name: whole.nodes[name] for name in nodes} == nodes
-    whole.spec["groups"]["gpu"]["count"] = 2
-    whole.up()
-    assert whole.containers() == before
-    assert [left for left in whole.leftovers() if "gpu-3" in left or "gpu-4" in left] == []
+    assert {name: cluster.nodes[name] for name in nodes} == nodes
+    cluster.spec["groups"]["gpu"]["count"] = 2
+    cluster.up()
+    assert cluster.containers() == before
+    assert [left for left in cluster.leftovers() if "gpu-3" in left or "gpu-4" in left] == []
 
 
-def test_order_tags_and_written_defaults_replace_nothing(whole: Machines) -> None:
-    whole.spec["groups"]["aux"] = {"count": 1, **GPU}
-    whole.up()
-    before, nodes = whole.containers(), whole.nodes
-    whole.spec["groups"] = {"aux": whole.spec["groups"]["aux"], "gpu": whole.spec["groups"]["gpu"]}
-    whole.up("--expect-no-changes")
-    whole.spec["tags"] = {"team": "x"}
-    whole.up()
-    assert whole.containers() == before
-    assert whole.nodes == nodes
+def test_order_and_tags_replace_nothing(cluster: Machines) -> None:
+    cluster.spec["groups"]["aux"] = {"count": 1, **GPU}
+    cluster.up()
+    before, nodes = cluster.containers(), cluster.nodes
+    cluster.spec["groups"] = {"aux": cluster.spec["groups"]["aux"], "gpu": cluster.spec["groups"]["gpu"]}
+    cluster.up("--expect-no-changes")
+    cluster.spec["tags"] = {"team": "x"}
+    cluster.up()
+    assert cluster.containers() == before
+    assert cluster.nodes == nodes
 
 
-def test_another_size_replaces_only_the_nodes_it_is_about(whole: Machines) -> None:
-    nodes, before = whole.nodes, whole.containers()
-    whole.spec["groups"]["gpu"]["size"] = {"cpus": 1, "memory_mb": 640}
-    whole.up()
-    after = whole.containers()
+def test_changed_size_replaces_only_its_nodes(cluster: Machines) -> None:
+    nodes, before = cluster.nodes, cluster.containers()
+    cluster.spec["groups"]["gpu"]["size"] = {"cpus": 1, "memory_mb": 640}
+    cluster.up()
+    after = cluster.containers()
     assert after["controller"] == before["controller"]
     assert {name for name in before if after[name][0] != before[name][0]} == {"gpu-1", "gpu-2"}
-    assert {n: node["address"] for n, node in whole.nodes.items()} == {n: node["address"] for n, node in nodes.items()}
-    whole.spec["groups"]["gpu"]["size"] = {"cpus": 1, "memory_mb": 512}
-    whole.up()
+    assert {n: node["address"] for n, node in cluster.nodes.items()} == {
+        n: node["address"] for n, node in nodes.items()
+    }
+    cluster.spec["groups"]["gpu"]["size"] = {"cpus": 1, "memory_mb": 512}
+    cluster.up()
 
 
-def test_renamed_group_gets_addresses_of_its_own(whole: Machines) -> None:
-    """The old nodes still hold theirs while the new ones are made."""
-    whole.spec["groups"] = {"big": whole.spec["groups"]["gpu"]}
-    whole.up()
-    assert set(whole.containers()) == {"controller", "big-1", "big-2"}
+def test_renamed_group_gets_new_addresses(cluster: Machines) -> None:
+    """The old nodes keep their addresses while the new ones are created."""
+    cluster.spec["groups"] = {"big": cluster.spec["groups"]["gpu"]}
+    cluster.up()
+    assert set(cluster.containers()) == {"controller", "big-1", "big-2"}
 
 
-def test_secrets_are_nowhere_in_plain_text(whole: Machines) -> None:
-    shown = json.loads(whole.state(show_secrets=True))["deployment"]["resources"]
+def test_state_has_no_secrets_in_plain_text(cluster: Machines) -> None:
+    shown = json.loads(cluster.state(show_secrets=True))["deployment"]["resources"]
     outputs = next(r["outputs"] for r in shown if r["type"].endswith("ClusterSecrets"))
-    stored = whole.state_file.read_text()
+    stored = cluster.state_file.read_text()
     for name in ("ssh_private_key", "slurm_key", "db_password"):
         value = json.loads(outputs[name]["plaintext"])
         assert len(value) > 40
@@ -156,9 +158,9 @@ def test_secrets_are_nowhere_in_plain_text(whole: Machines) -> None:
     assert "OPENSSH PRIVATE KEY" not in stored
 
 
-def test_destroy_leaves_nothing_but_the_cache(whole: Machines) -> None:
-    whole.destroy()
-    assert whole.leftovers() == []
+def test_destroy_leaves_only_the_cache(cluster: Machines) -> None:
+    cluster.destroy()
+    assert cluster.leftovers() == []
     labels = docker.from_env().volumes.get("muster-cache-env").attrs["Labels"]
     assert set(labels) == {"muster.cache", "muster.id"}
     assert labels["muster.cache"] == "env"

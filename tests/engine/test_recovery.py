@@ -1,4 +1,4 @@
-"""After a kill -9 or a lost state file, the next `up` makes the cluster whole, and nothing is left to itself."""
+"""After a SIGKILL or a lost state file, the next `up` repairs the cluster, and no process is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.engine.conftest import MakeMachines
 from tests.engine.machines import Machines
 
-STARTED, MADE = '"start"', '"detail": "10.'
+STARTED, CREATED = '"start"', '"detail": "10.'
 NODES = {"controller", "gpu-1", "gpu-2"}
 
 
@@ -22,7 +22,7 @@ def built(make: MakeMachines) -> Machines:
 
 
 def processes_of(machines: Machines) -> list[str]:
-    """Command lines of what still runs in the stack's environment; plugins have process groups of their own."""
+    """Return the command lines of processes with the stack's environment; plugins have their own process groups."""
     mark = f"MUSTER_HOME={machines.home}".encode()
     lines = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -34,37 +34,37 @@ def processes_of(machines: Machines) -> list[str]:
     return lines
 
 
-def events(machines: Machines) -> str:
+def read_progress(machines: Machines) -> str:
     file = machines.home / "progress.jsonl"
     return file.read_text() if file.exists() else ""
 
 
-def kill_when(machines: Machines, seen: str, count: int) -> None:
-    """Starts an `up` and kills the Pulumi CLI, and only it, when `seen` stands `count` times in the progress file."""
+def kill_when(machines: Machines, marker: str, count: int) -> None:
+    """Start an `up` and kill only the Pulumi CLI once the progress file contains `marker` `count` times."""
     (machines.home / "progress.jsonl").unlink(missing_ok=True)
     machines.env["MUSTER_PROGRESS"] = str(machines.home / "progress.jsonl")
     process = machines.start("up", "--yes", "--skip-preview", "--refresh", "--suppress-outputs")
-    while events(machines).count(seen) < count:
-        if seen == MADE and process.poll() == 0:
-            return  # what the run before had made was written down already: there was less to make than `count`
+    while read_progress(machines).count(marker) < count:
+        if marker == CREATED and process.poll() == 0:
+            return  # The earlier runs had recorded some nodes, so this one created fewer than `count`.
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
-def assert_silent(machines: Machines) -> None:
-    """What the killed run started ends by itself, and makes nothing more."""
-    # A plugin that was just starting comes up before it sees that nobody asks, and other layers work beside it.
+def assert_stopped(machines: Machines) -> None:
+    """Assert that the processes of a killed run end by themselves and create nothing more."""
+    # A starting plugin notices only later that its engine is gone, and other test layers use the CPUs too.
     deadline = time.monotonic() + 60
     while processes_of(machines):
         assert time.monotonic() < deadline, processes_of(machines)
         time.sleep(0.05)
-    # What the engine had been asked for before, it may still finish.
-    assert settled(machines, time.monotonic() + 30), machines.leftovers()
+    # Docker may still finish requests that it received before.
+    assert wait_for_stable_leftovers(machines, time.monotonic() + 30), machines.leftovers()
 
 
-def settled(machines: Machines, deadline: float) -> bool:
+def wait_for_stable_leftovers(machines: Machines, deadline: float) -> bool:
     before = machines.leftovers()
     while time.monotonic() < deadline:
         time.sleep(1)
@@ -75,10 +75,10 @@ def settled(machines: Machines, deadline: float) -> bool:
     return False
 
 
-def test_up_killed_again_and_again_leaves_no_process_and_is_healed_by_the_next(built: Machines) -> None:
-    for seen, count in ((STARTED, 1), (STARTED, 3), (MADE, 1), (MADE, 2)):
-        kill_when(built, seen, count)
-        assert_silent(built)
+def test_up_recovers_after_repeated_kills_without_leftover_processes(built: Machines) -> None:
+    for marker, count in ((STARTED, 1), (STARTED, 3), (CREATED, 1), (CREATED, 2)):
+        kill_when(built, marker, count)
+        assert_stopped(built)
         built.pulumi("cancel", "--yes")
     built.up()
     assert set(built.containers()) == NODES
@@ -86,7 +86,7 @@ def test_up_killed_again_and_again_leaves_no_process_and_is_healed_by_the_next(b
     assert {name: node["machine_id"] for name, node in built.nodes.items()} == running
 
 
-def test_half_made_container_is_made_anew(built: Machines) -> None:
+def test_half_created_container_is_replaced(built: Machines) -> None:
     before = built.containers()
     api = docker.APIClient()
     broken = api.inspect_container(before["gpu-1"][0])
@@ -98,7 +98,7 @@ def test_half_made_container_is_made_anew(built: Machines) -> None:
     assert {n: after[n] for n in ("controller", "gpu-2")} == {n: before[n] for n in ("controller", "gpu-2")}
 
 
-def test_lost_state_file_adopts_what_exists(built: Machines) -> None:
+def test_lost_state_file_existing_machines_are_adopted(built: Machines) -> None:
     before, nodes = built.containers(), built.nodes
     built.state_file.unlink()
     built.pulumi("stack", "init", "--no-select")
@@ -108,7 +108,7 @@ def test_lost_state_file_adopts_what_exists(built: Machines) -> None:
     built.up("--expect-no-changes")
 
 
-def test_lost_state_file_can_be_removed_by_label(built: Machines) -> None:
+def test_lost_state_file_machines_are_removed_by_label(built: Machines) -> None:
     built.state_file.unlink()
     kinds = [left.split()[0] for left in built.leftovers()]
     assert kinds[:5] == ["container", "container", "container", "network", "volume"]
@@ -116,11 +116,11 @@ def test_lost_state_file_can_be_removed_by_label(built: Machines) -> None:
     assert built.leftovers() == []
 
 
-def test_killed_up_can_be_destroyed_at_once(built: Machines) -> None:
-    """Nodes that were made but never written down go with the network they are on."""
+def test_destroy_right_after_a_killed_up(built: Machines) -> None:
+    """Nodes that were created but not recorded are removed together with their network."""
     built.pulumi("stack", "init", "--no-select")
     kill_when(built, STARTED, 3)
-    assert_silent(built)
+    assert_stopped(built)
     built.pulumi("cancel", "--yes")
     built.destroy()
     assert built.leftovers() == []

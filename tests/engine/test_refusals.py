@@ -1,4 +1,4 @@
-"""What cannot be had is one readable sentence with the fix, and leaves nothing half-made behind."""
+"""Changes that are not possible fail with a readable error and its fix, and leave nothing half-created."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ def first(make: MakeMachines) -> Machines:
     return machines
 
 
-def test_name_of_another_stack_is_refused(first: Machines, make: MakeMachines) -> None:
+def test_cluster_name_of_another_stack_is_an_error(first: Machines, make: MakeMachines) -> None:
     before = first.leftovers()
-    second = make("thief", name=first.spec["name"])
+    second = make("second", name=first.spec["name"])
     output = second.up(check=False)
     assert f"{first.spec['name']} is in use" in output
-    assert "belongs to stack first, not to stack thief" in output
+    assert "belongs to stack first, not to stack second" in output
     assert "make teardown STACK=first" in output
     assert first.leftovers() == before
 
 
-def test_second_home_with_the_same_stack_and_name_is_refused_and_touches_nothing(
-    first: Machines, make: MakeMachines
-) -> None:
+def test_same_stack_of_another_home_is_an_error_and_changes_nothing(first: Machines, make: MakeMachines) -> None:
     before, left = first.containers(), first.leftovers()
     second = make("first", name=first.spec["name"], groups=first.spec["groups"])
     assert second.home != first.home
@@ -46,8 +44,8 @@ def test_second_home_with_the_same_stack_and_name_is_refused_and_touches_nothing
     first.up("--expect-no-changes")
 
 
-def test_state_of_a_home_whose_cluster_was_made_anew_by_another_removes_nothing_of_it(make: MakeMachines) -> None:
-    """The first home's cluster was removed behind its back, and its name taken: its state describes what is not its."""
+def test_outdated_state_does_not_remove_the_cluster_of_another_home(make: MakeMachines) -> None:
+    """The first home's cluster was removed outside Pulumi, and another home created one with the same name."""
     groups = {"gpu": {"count": 1, "size": LOGIN_SIZE}}
     old = make("anew", groups=groups)
     old.up()
@@ -60,7 +58,7 @@ def test_state_of_a_home_whose_cluster_was_made_anew_by_another_removes_nothing_
     assert (new.containers(), new.leftovers()) == before
 
 
-def test_address_range_in_use_is_refused(first: Machines, make: MakeMachines) -> None:
+def test_address_range_in_use_is_an_error(first: Machines, make: MakeMachines) -> None:
     subnet = docker.APIClient().inspect_network(f"muster-{first.spec['name']}")["IPAM"]["Config"][0]["Subnet"]
     second = make("clash", network={"egress": False, "cidr": subnet})
     output = second.up(check=False)
@@ -69,7 +67,7 @@ def test_address_range_in_use_is_refused(first: Machines, make: MakeMachines) ->
     assert [left for left in second.leftovers() if not left.startswith("volume")] == []
 
 
-def test_taken_port_is_refused_and_leaves_no_login_node(make: MakeMachines) -> None:
+def test_port_in_use_is_an_error_and_leaves_no_login_node(make: MakeMachines) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         machines = make(
@@ -87,7 +85,7 @@ def test_taken_port_is_refused_and_leaves_no_login_node(make: MakeMachines) -> N
         assert connection.recv(4) == b"SSH-"
 
 
-def test_engine_that_does_not_answer_is_named(first: Machines) -> None:
+def test_error_names_the_docker_socket_that_does_not_answer(first: Machines) -> None:
     first.env["DOCKER_HOST"] = "unix:///nowhere.sock"
     try:
         output = first.up(check=False)
@@ -97,7 +95,7 @@ def test_engine_that_does_not_answer_is_named(first: Machines) -> None:
     assert "nowhere.sock. Fix: start it with `make setup`" in output
 
 
-def test_forbidden_change_is_refused_before_anything_changes(first: Machines) -> None:
+def test_forbidden_change_fails_before_anything_changes(first: Machines) -> None:
     before = first.containers()
     spec, first.spec = first.spec, first.spec | {"network": {"egress": True}}
     try:
@@ -108,8 +106,8 @@ def test_forbidden_change_is_refused_before_anything_changes(first: Machines) ->
     assert first.containers() == before
 
 
-def test_shrinking_a_cluster_that_cannot_be_asked_is_refused_unless_forced(first: Machines) -> None:
-    """Slurm runs (here: something of its name), but this machine has no key to ask it."""
+def test_shrinking_without_an_answer_from_slurm_needs_force(first: Machines) -> None:
+    """Slurm runs (here, a process with its name), but this machine has no key to query it."""
     api = docker.APIClient()
     controller = f"muster-{first.spec['name']}-controller"
     api.exec_start(api.exec_create(controller, ["bash", "-c", "exec -a slurmctld sleep 600"])["Id"], detach=True)

@@ -1,7 +1,7 @@
-"""One cluster that all tests of this folder share: broken while it comes up, while it works, while it changes and goes.
+"""A cluster that all tests of this folder share; they break it during `up`, while it runs, changes and is removed.
 
-The files run in the order of `ORDER`, so that what a test leaves is what the next one needs; the last one removes the
-cluster. A single test works too: `healthy` brings the cluster up first.
+The files run in the order of `ORDER`, because each test starts from what the one before left; the last one removes the
+cluster. A test can also run alone: `healthy` brings the cluster up first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def broken(make_stack: MakeStack) -> Iterator[Stack]:
-    """Return the shared cluster in whatever state the tests before have left it."""
+    """Return the shared cluster as the tests before left it."""
     stack = make_stack("broken", small_spec(login={"enabled": False}))
     yield stack
     stack.muster("teardown", "--yes", "--force")
@@ -35,7 +35,7 @@ def broken(make_stack: MakeStack) -> Iterator[Stack]:
 
 @pytest.fixture
 def healthy(broken: Stack) -> Stack:
-    """Return the shared cluster when it is up; each test repairs what it breaks, and shows that `up` completes."""
+    """Return the shared cluster when it is up; each test repairs what it breaks."""
     if not (broken.home / broken.name / "inventory.json").exists():
         broken.up()
     return broken

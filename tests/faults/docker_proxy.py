@@ -1,4 +1,4 @@
-"""A socket in front of the Docker engine that a test can take away."""
+"""A proxy in front of the Docker engine that a test can stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DOCKER_SOCKET = "/var/run/docker.sock"
 
 
 class DockerProxy:
-    """Forwards connections on a socket of its own to the Docker engine until it is stopped."""
+    """A socket that forwards connections to the Docker engine until it is stopped."""
 
     def __init__(self, path: Path) -> None:
         self._listener = socket.socket(socket.AF_UNIX)

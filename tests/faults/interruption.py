@@ -39,18 +39,18 @@ def progress(stack: Stack) -> str:
 
 
 def clear_progress(stack: Stack) -> None:
-    """Remove the progress of an earlier `up`: it would look like that of the next."""
+    """Remove the progress of an earlier `up`, which would look like that of the next."""
     (stack.home / stack.name / "progress.jsonl").unlink(missing_ok=True)
 
 
 def lose_state(stack: Stack) -> None:
-    """Delete the state and everything else that `up` wrote down."""
+    """Delete the state and all other files that `up` wrote."""
     for folder in (stack.home / "state", stack.home / stack.name):
         shutil.rmtree(folder)
 
 
 def leftover_processes(stack: Stack) -> list[str]:
-    """Return the processes that carry this stack's home in their environment."""
+    """Return the ids of the processes with this stack's home in their environment."""
     pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

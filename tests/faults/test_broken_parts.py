@@ -1,4 +1,4 @@
-"""A part of a running cluster is full, killed or not what it was: the message names it, and nothing hangs."""
+"""A part of a running cluster is full, killed or replaced: the error names it, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NEW_HOST_KEY = """cd /etc/ssh && mkdir previous && mv ssh_host_ed25519_key* prev
 OLD_HOST_KEY = "cd /etc/ssh && mv -f previous/* . && rmdir previous && systemctl restart ssh"
 FILL_DISK = """mkdir -p /etc/muster && mount -t tmpfs -o size=16k tmpfs /etc/muster
     head -c 1M /dev/zero > /etc/muster/fill; true"""
-# slurmctld saves its state at most every 5 s; killed, it forgets what it did after that.
+# slurmctld saves its state every 5 s at most; when killed, it loses later changes.
 STATE_SAVED_S = 7.0
 
 
-def test_a_wrong_host_key_is_refused_with_both_fingerprints(healthy: Stack) -> None:
+def test_wrong_host_key_error_shows_both_fingerprints(healthy: Stack) -> None:
     healthy.ssh("gpu-2", NEW_HOST_KEY, user="root")
     healthy.spec["users"] = {"muster": {"uid": 2000}, "dave": {"uid": 2004}}
     done = healthy.up(check=False)
@@ -27,7 +27,7 @@ def test_a_wrong_host_key_is_refused_with_both_fingerprints(healthy: Stack) -> N
     assert output_of(done).count("SHA256:") >= 2
 
 
-def test_a_full_disk_in_a_node_is_named(healthy: Stack) -> None:
+def test_full_disk_error_names_the_node(healthy: Stack) -> None:
     healthy.ssh("gpu-1", FILL_DISK, user="root")
     healthy.spec["users"] = {"muster": {"uid": 2000}, "erin": {"uid": 2005}}
     done = healthy.up(check=False)
@@ -37,8 +37,8 @@ def test_a_full_disk_in_a_node_is_named(healthy: Stack) -> None:
     assert "No space left on device" in output_of(done)
 
 
-def test_a_node_that_cannot_join_the_fabric_fails_the_ready_gate(healthy: Stack) -> None:
-    """The ports of the all-reduce are cut on one node: `up` must fail and name a node."""
+def test_node_without_fabric_fails_the_ready_gate(healthy: Stack) -> None:
+    """The ports of the all-reduce are blocked on one node: `up` must fail and name it."""
     head = next(n["address"] for n in healthy.inventory["nodes"] if n["name"] == "gpu-1")
     healthy.ssh("gpu-2", cut_off(head), user="root")
     healthy.spec["groups"]["gpu"]["count"] = 3
@@ -49,8 +49,8 @@ def test_a_node_that_cannot_join_the_fabric_fails_the_ready_gate(healthy: Stack)
     assert '"ready"' not in healthy.muster("output", check=False).stdout
 
 
-def test_up_repairs_the_faults_before_and_a_dead_node(healthy: Stack) -> None:
-    """One `up` after the wrong key, the full disk, the cut ports and a dead node; status shows the dead node."""
+def test_up_repairs_all_earlier_faults_and_a_dead_node(healthy: Stack) -> None:
+    """A single `up` repairs the wrong key, the full disk, the blocked ports and a dead node, which status shows."""
     healthy.container("gpu-2").kill()
     done = healthy.muster("status", check=False)
     assert "gpu-2" in output_of(done)
@@ -62,7 +62,7 @@ def test_up_repairs_the_faults_before_and_a_dead_node(healthy: Stack) -> None:
     assert len(healthy.ssh("controller", "srun -p gpu -N2 hostname").splitlines()) == 2
 
 
-def test_a_slurm_daemon_that_dies_comes_back_by_itself(healthy: Stack) -> None:
+def test_killed_slurm_daemons_restart(healthy: Stack) -> None:
     job = healthy.ssh("controller", "cd ~ && sbatch --parsable -p gpu -w gpu-1,gpu-2 -N2 --wrap 'srun sleep 120'")
     wait_until(lambda: healthy.ssh("controller", f"squeue -h -j {job} -o %T") == "RUNNING", "job runs")
     time.sleep(STATE_SAVED_S)

@@ -1,4 +1,4 @@
-"""Change and removal that are interrupted or started twice: the next command goes on, and nothing is corrupted."""
+"""Changes and removals that are interrupted or started twice: the next command continues, and nothing is corrupted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.faults.interruption import containers, kill_at, lose_state
 from tests.harness import Stack, wait_until
 
 
-def test_growth_that_was_killed_goes_on_and_the_old_nodes_stay(healthy: Stack) -> None:
+def test_killed_growth_continues_and_keeps_the_old_nodes(healthy: Stack) -> None:
     before, count = healthy.machine_ids(), containers(healthy)
     grow(healthy)
     kill_at(healthy, "the new machine exists", lambda stack: containers(stack) > count)
@@ -15,7 +15,7 @@ def test_growth_that_was_killed_goes_on_and_the_old_nodes_stay(healthy: Stack) -
     assert all_nodes_answer(healthy)
 
 
-def test_of_two_ups_at_once_the_second_is_refused_or_waits(healthy: Stack) -> None:
+def test_second_concurrent_up_fails_or_waits(healthy: Stack) -> None:
     count = containers(healthy)
     grow(healthy)
     first = healthy.start("up")
@@ -28,7 +28,7 @@ def test_of_two_ups_at_once_the_second_is_refused_or_waits(healthy: Stack) -> No
     assert first.wait(timeout=10) == 0, (healthy.home / "started.log").read_text()
 
 
-def test_a_lost_state_is_adopted_by_up(healthy: Stack) -> None:
+def test_up_adopts_the_machines_of_a_lost_state(healthy: Stack) -> None:
     before = healthy.machine_ids()
     lose_state(healthy)
     healthy.up()
@@ -36,7 +36,7 @@ def test_a_lost_state_is_adopted_by_up(healthy: Stack) -> None:
     assert all_nodes_answer(healthy)
 
 
-def test_a_killed_teardown_is_completed_by_the_next(healthy: Stack) -> None:
+def test_next_teardown_completes_a_killed_teardown(healthy: Stack) -> None:
     count = containers(healthy)
     kill_at(healthy, "the first machine is gone", lambda stack: containers(stack) < count, "teardown", "--yes")
     healthy.muster("teardown", "--yes")

@@ -1,6 +1,6 @@
-"""Bring-up that is interrupted again and again, with a clear message or no process left each time; then `up` heals it.
+"""An `up` that is interrupted repeatedly leaves a clear message or no process; the next `up` repairs the cluster.
 
-All interruptions hit the same cluster, each further on its way than the one before.
+All interruptions hit the same cluster, each at a later point than the one before.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ POINTS: dict[str, Point] = {
     "bootstrap has begun": lambda stack: '"bootstrap"' in progress(stack),
     "the ready job runs": lambda stack: '"ready"' in progress(stack),
 }
-# A node that dies is noticed by a timeout of SSH; this is far beyond it.
+# An SSH timeout detects a dead node; this is much longer.
 UP_FAILS_WITHIN_S = 150
 
 
-def test_docker_that_does_not_answer_is_one_message(make_stack: MakeStack) -> None:
+def test_docker_that_does_not_answer_is_a_clear_error(make_stack: MakeStack) -> None:
     stack = make_stack("dead", small_spec())
     stack.env["DOCKER_HOST"] = "unix:///nonexistent/docker.sock"
     for command in (("up",), ("status",), ("teardown", "--yes")):
@@ -53,7 +53,7 @@ def test_docker_stops_while_machines_are_created(broken: Stack, tmp_path: Path) 
     assert "Traceback" not in output
 
 
-def test_a_killed_up_whose_state_is_lost_is_removed_by_teardown(broken: Stack) -> None:
+def test_teardown_removes_a_killed_up_with_a_lost_state(broken: Stack) -> None:
     kill_at(broken, "bootstrap has begun", POINTS["bootstrap has begun"])
     lose_state(broken)
     receipt = broken.muster("teardown", "--yes").stdout
@@ -62,12 +62,12 @@ def test_a_killed_up_whose_state_is_lost_is_removed_by_teardown(broken: Stack) -
 
 
 @pytest.mark.parametrize("point", ["the first machine exists", "bootstrap has begun"])
-def test_a_killed_up_leaves_no_process(broken: Stack, point: str) -> None:
-    """The cluster is further up each time, and `up` starts from what the killed one left."""
+def test_killed_up_leaves_no_process(broken: Stack, point: str) -> None:
+    """Each `up` starts from what the killed one left and gets further."""
     kill_at(broken, point, POINTS[point])
 
 
-def test_a_node_that_dies_during_bootstrap_is_named(broken: Stack) -> None:
+def test_error_names_a_node_that_dies_during_bootstrap(broken: Stack) -> None:
     clear_progress(broken)
 
     def kill_when_bootstrapping() -> None:
@@ -85,7 +85,7 @@ def test_a_node_that_dies_during_bootstrap_is_named(broken: Stack) -> None:
     assert time.monotonic() - started_at < UP_FAILS_WITHIN_S
 
 
-def test_the_next_up_heals_all_of_it(broken: Stack) -> None:
+def test_next_up_repairs_everything(broken: Stack) -> None:
     kill_at(broken, "the ready job runs", POINTS["the ready job runs"])
     broken.up()
     assert broken.ssh("controller", "srun -p gpu -N2 hostname | sort").splitlines() == ["gpu-1", "gpu-2"]

@@ -1,4 +1,4 @@
-"""The real providers and the real local target, without bootstrap: machines only."""
+"""A Pulumi program that creates the machines of the local target without bootstrap."""
 
 from __future__ import annotations
 

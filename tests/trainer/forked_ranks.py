@@ -1,33 +1,38 @@
 """The ranks of a run as forks of one process, so that torch is imported only once.
 
-[HOLD=RANK:STEP] python -m tests.trainer.forked_ranks RANKS PRESET key=value ...
+[HOLD=RANK:STEP] python -m tests.trainer.forked_ranks RANKS PROGRAM ARGUMENT ...
 """
 
 from __future__ import annotations
 
 import os
+import runpy
 import socket
 import sys
 
-import torch.distributed.fsdp  # noqa: F401
-
-import trainer.loop.session  # noqa: F401
 from tests.trainer.held_rank import hold
-from trainer.__main__ import main
+from trainer.world import open_store
 
 
-def launch(ranks: int, arguments: list[str]) -> int:
-    """Start the ranks and return their largest exit status; a killed rank counts as 1."""
+def launch(ranks: int, program: str, arguments: list[str]) -> int:
+    """Start the ranks and return their largest exit status; a killed rank counts as 1.
+
+    Like torchrun, the parent serves the store of all worlds that the ranks form.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    pids = [_fork(rank, ranks, arguments) for rank in range(ranks)]
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
+    sys.argv = [program, *arguments]
+    pids = [_fork(rank, ranks, program) for rank in range(ranks)]
+    # Not earlier, because its threads cannot be forked.
+    store = open_store("127.0.0.1", port, is_master=True, timeout_s=60)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    del store
     return max(status if status >= 0 else 1 for status in statuses)
 
 
-def _fork(rank: int, ranks: int, arguments: list[str]) -> int:
+def _fork(rank: int, ranks: int, program: str) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -36,8 +41,10 @@ def _fork(rank: int, ranks: int, arguments: list[str]) -> int:
     held, _, step = os.environ.get("HOLD", "").partition(":")
     if held == str(rank):
         hold(int(step))
-    os._exit(main(arguments))
+    # It ends with the status of the program, which raises SystemExit, or with that of an error.
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+    sys.exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(launch(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(launch(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.trainer.forks import ForkedProgram
+
 REPO = Path(__file__).resolve().parents[2]
 HELD = "held"
 # Generous: the machine may be busy, and a run that hangs is rare.
@@ -32,14 +34,15 @@ SMALL_LLAMA = (
 )
 
 
+Process = subprocess.Popen[bytes] | ForkedProgram
+
+
 class Launched:
     """A launcher with its ranks and their writers. Its output goes to a file, so that no pipe fills up."""
 
-    def __init__(self, command: list[str], cwd: Path, environment: dict[str, str]) -> None:
-        cwd.mkdir(parents=True, exist_ok=True)
-        self._log = cwd / f"log-{len(list(cwd.glob('log-*')))}"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    def __init__(self, process: Process, log: Path) -> None:
+        self.process = process
+        self._log = log
 
     @property
     def output(self) -> str:
@@ -91,25 +94,47 @@ def torchrun(
 ) -> Iterator[Launched]:
     """Start ranks under torchrun; processes that are still running at the end of the block are killed."""
     launcher = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-    with _running([sys.executable, "-m", *launcher, "-m", program, *arguments], cwd, variables) as run:
+    with started([sys.executable, "-m", *launcher, "-m", program, *arguments], cwd, **variables) as run:
         yield run
 
 
 @contextmanager
-def forked(ranks: int, arguments: list[str], cwd: Path, *, hold: tuple[int, int] | None = None) -> Iterator[Launched]:
-    """Start ranks as forks, which is faster, for tests that do not depend on the launcher.
+def forked(
+    ranks: int,
+    arguments: list[str],
+    cwd: Path,
+    *,
+    program: str = "trainer",
+    hold: tuple[int, int] | None = None,
+    **variables: str,
+) -> Iterator[Launched]:
+    """Start ranks as forks, which is much faster, for tests that do not depend on the launcher.
 
     `hold` is a rank and the step before which it stops.
     """
-    variables = {"HOLD": f"{hold[0]}:{hold[1]}"} if hold else {}
-    with _running([sys.executable, "-m", "tests.trainer.forked_ranks", str(ranks), *arguments], cwd, variables) as run:
+    if hold:
+        variables["HOLD"] = f"{hold[0]}:{hold[1]}"
+    with alone([str(ranks), program, *arguments], cwd, program="tests.trainer.forked_ranks", **variables) as run:
         yield run
 
 
 @contextmanager
-def alone(arguments: list[str], cwd: Path, *, through: tuple[str, ...] = (), **variables: str) -> Iterator[Launched]:
-    """Start one process without a launcher: its exit status is the trainer's. `through` is a command that starts it."""
-    with _running([*through, sys.executable, "-m", "trainer", *arguments], cwd, variables) as run:
+def alone(arguments: list[str], cwd: Path, *, program: str = "trainer", **variables: str) -> Iterator[Launched]:
+    """Start one process without a launcher, as a fork: its exit status is the trainer's."""
+    log = _next_log(cwd)
+    with _stopped_at_the_end(
+        Launched(ForkedProgram(program, arguments, cwd, _environment(variables), log), log)
+    ) as run:
+        yield run
+
+
+@contextmanager
+def started(command: list[str], cwd: Path, **variables: str) -> Iterator[Launched]:
+    """Start a command as a new process; what still runs at the end of the block is killed."""
+    log = _next_log(cwd)
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=cwd, env=_environment(variables), stdout=file, stderr=subprocess.STDOUT)
+    with _stopped_at_the_end(Launched(process, log)) as run:
         yield run
 
 
@@ -181,16 +206,24 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _running(command: list[str], cwd: Path, variables: dict[str, str]) -> Iterator[Launched]:
-    # Variables of a launcher are removed: the tests themselves may run inside a job.
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "TORCHELASTIC_")) and k != "RANK"}
-    fixed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO), "GLOO_SOCKET_IFNAME": "lo"}
-    run = Launched(command, cwd, {**inherited, **fixed, **variables})
+def _stopped_at_the_end(run: Launched) -> Iterator[Launched]:
     try:
         yield run
     finally:
         if run.process.poll() is None:
             run.kill()
+
+
+def _next_log(cwd: Path) -> Path:
+    cwd.mkdir(parents=True, exist_ok=True)
+    return cwd / f"log-{len(list(cwd.glob('log-*')))}"
+
+
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    # Variables of a launcher are removed: the tests themselves may run inside a job.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "TORCHELASTIC_")) and k != "RANK"}
+    fixed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO), "GLOO_SOCKET_IFNAME": "lo"}
+    return {**inherited, **fixed, **variables}
 
 
 def _processes() -> Iterator[tuple[int, int]]:

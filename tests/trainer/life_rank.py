@@ -23,7 +23,7 @@ STEP_S = 0.05
 
 def main() -> int:
     folder, steps = Path(sys.argv[1]), int(sys.argv[2])
-    world = start("cpu", 60)
+    world = start("cpu", float(os.environ.get("JOIN_S", "60")))
     stop = StopListener(folder, world.rank).listen()
     vote = Vote(world)
     write(folder, world.rank, f"pid-{world.rank}", str(os.getpid()))

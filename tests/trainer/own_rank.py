@@ -1,4 +1,4 @@
-"""A user's script with its own model, under torchrun; each rank writes its results to a file.
+"""A user's script with its own model, on each rank; each rank writes its results to a file.
 
 torchrun ... -m tests.trainer.own_rank FOLDER
 """

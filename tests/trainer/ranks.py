@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import multiprocessing
 import os
 import tempfile
 import time
@@ -12,11 +11,10 @@ import traceback
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from tests.trainer.forks import fork_context
+
 RANKS = 4
 _GRACE_S = 3.0
-
-# These are imported once and forked, because each rank would need seconds to import them.
-_PRELOAD = ["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.pipelining"]
 
 
 def on_ranks(target: str, *, ranks: int = RANKS, timeout_s: float = 300, **kwargs: Any) -> list[Any]:
@@ -43,8 +41,7 @@ class _Pool:
     """Ranks that join only once, because torch's cache of mesh groups outlives a world."""
 
     def __init__(self, ranks: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOAD)
+        context = fork_context()
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._ends: list[Connection] = []
         self._processes: list[Any] = []

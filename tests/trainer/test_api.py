@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.trainer.launch import assert_finished, torchrun
+from tests.trainer.launch import assert_finished, forked
 from tests.trainer.own_rank import BATCH, OPTIMIZER, STEPS, Own, batch_of, own_model, train
 from trainer.api import Trainer
 from trainer.config.errors import ConfigError
@@ -132,7 +132,7 @@ def test_two_ranks_learn_the_same_as_one(tmp_path: Path) -> None:
     alone.close()
     folder = tmp_path / "two"
     folder.mkdir()
-    with torchrun(2, [str(folder)], tmp_path, program="tests.trainer.own_rank") as run:
+    with forked(2, [str(folder)], tmp_path, program="tests.trainer.own_rank") as run:
         assert_finished(run)
     ddp, fsdp = ([read(folder / f"{strategy}-{rank}.json") for rank in (0, 1)] for strategy in ("ddp", "fsdp"))
     assert ddp[0]["losses"] == ddp[1]["losses"]

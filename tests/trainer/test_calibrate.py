@@ -14,7 +14,7 @@ from simulator.layout import Layout
 from simulator.machines.profile import read
 from simulator.model import Transformer
 from simulator.step.prediction import predict
-from tests.trainer.launch import SMALL_LLAMA, assert_finished, lines, torchrun
+from tests.trainer.launch import SMALL_LLAMA, assert_finished, forked, lines
 from trainer.config.load import load
 
 SECONDS = "0.01"
@@ -25,7 +25,7 @@ MODEL = Transformer(layers=2, hidden=64, heads=4, kv_heads=4, ffn=192, gated=Tru
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A profile of two ranks, and of a single process in the same file."""
     folder = tmp_path_factory.mktemp("calibrate")
-    with torchrun(2, ["--out", "profile.json", "--seconds", SECONDS], folder, program="simulator.calibrate") as run:
+    with forked(2, ["--out", "profile.json", "--seconds", SECONDS], folder, program="simulator.calibrate") as run:
         assert_finished(run)
     assert "calibrate: written: profile.json" in run.output
     assert calibrate(folder / "profile.json") == 0
@@ -77,7 +77,7 @@ def test_a_real_run_can_be_reported(profile: Path, tmp_path: Path) -> None:
         "parallel.strategy=ddp",
         "checkpoint.every=0",
     ]
-    with torchrun(2, [*arguments, f"run.folder={tmp_path / 'run'}"], tmp_path) as run:
+    with forked(2, [*arguments, f"run.folder={tmp_path / 'run'}"], tmp_path) as run:
         assert_finished(run)
     assert main(["report", str(tmp_path / "run"), "--profile", str(profile)]) == 0
     (row,) = json.loads((tmp_path / "run" / "predicted" / "report.json").read_text())["runs"]

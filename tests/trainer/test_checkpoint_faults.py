@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
-import multiprocessing
 import multiprocessing.connection
 import os
 import random
@@ -31,6 +30,7 @@ from tests.trainer.checkpoint_state import (
     save_and_wait,
     save_until_killed,
 )
+from tests.trainer.forks import fork_context
 from tests.trainer.ranks import on_ranks
 from trainer import host
 from trainer.checkpoint import folder
@@ -265,7 +265,7 @@ def crash(path: Path, step: int, content: str, operations: int) -> int:
 @pytest.mark.parametrize("also_writer", [True, False])
 def test_a_kill_at_any_instant_leaves_the_last_published_checkpoint(tmp_path: Path, also_writer: bool) -> None:
     chance = random.Random(also_writer)  # noqa: S311 - instants to kill at
-    context = multiprocessing.get_context("forkserver")
+    context = fork_context()
     seen = 0
     for _ in range(4):
         process = context.Process(target=save_until_killed, args=(tmp_path, 4 << 20, seen + 1), daemon=True)
@@ -328,7 +328,7 @@ def test_a_kill_during_a_replacement_leaves_one_checkpoint(checkpoints: Checkpoi
 
 
 def test_missing_permissions_are_reported_at_the_start_and_survived_later(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
+    context = fork_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=save_without_permissions, args=(tmp_path, theirs), daemon=True)
     process.start()

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.forks import ForkedProgram
+from tests.trainer.launch import Launched, assert_finished, started
+
 REPO = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "PYTHONPATH": str(REPO)}
-Process = subprocess.Popen[str]
 
 
 def free_port() -> int:
@@ -25,29 +26,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(world: int, *command: str, ranks: range | None = None, **more: str) -> list[Process]:
+def start(
+    world: int, program: str, folder: Path, *arguments: str, ranks: range | None = None, **more: str
+) -> list[Launched]:
+    """Start ranks as forks; each writes its output to a file of its own."""
     port = str(free_port())
+    logs = folder.with_name(f"{folder.name}-logs")
+    logs.mkdir(exist_ok=True)
     processes = []
     for rank in ranks or range(world):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        env = ENVIRONMENT | {key: str(value) for key, value in place.items()} | where | more
-        processes.append(launch([sys.executable, *command], env))
+        environment = ENVIRONMENT | {key: str(value) for key, value in place.items()} | where | more
+        log = logs / f"rank-{rank}"
+        processes.append(Launched(ForkedProgram(program, [str(folder), *arguments], REPO, environment, log), log))
     return processes
 
 
-def launch(command: list[str], env: dict[str, str]) -> Process:
-    return subprocess.Popen(command, env=env, cwd=REPO, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def finish(processes: list[Process], timeout_s: float = 240) -> tuple[list[int], str]:
-    """Wait for the processes and return their exit statuses and output; those still running are killed."""
+def finish(ranks: list[Launched]) -> tuple[list[int], str]:
+    """Wait for the ranks and return their exit statuses and output; those still running are killed."""
     try:
-        output = "".join(process.communicate(timeout=timeout_s)[0] for process in processes)
+        statuses = [rank.wait() for rank in ranks]
     finally:
-        for process in processes:
-            process.kill()
-    return [process.returncode for process in processes], output
+        for rank in ranks:
+            rank.process.kill()
+    return statuses, "".join(rank.output for rank in ranks)
 
 
 def wait_for(file: Path, timeout_s: float = 240) -> str:
@@ -59,13 +62,13 @@ def wait_for(file: Path, timeout_s: float = 240) -> str:
 
 
 @pytest.fixture(scope="module")
-def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Process], Path]]:
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Launched], Path]]:
     """Start ranks of which one freezes; they come first because detecting it takes long and is mostly waiting."""
     folder = tmp_path_factory.mktemp("frozen")
-    processes = start(2, "-m", "tests.trainer.hang_rank", str(folder), "60", "freeze")
-    yield processes, folder
-    for process in processes:
-        process.kill()
+    ranks = start(2, "tests.trainer.hang_rank", folder, "60", "freeze")
+    yield ranks, folder
+    for rank in ranks:
+        rank.process.kill()
 
 
 @pytest.mark.usefixtures("frozen")
@@ -75,9 +78,8 @@ def test_a_killed_rank_is_restarted_and_the_run_finishes(tmp_path: Path) -> None
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1"]
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
     command = [sys.executable, *torchrun, *rendezvous, "-m", "tests.trainer.life_rank", str(tmp_path), "8"]
-    env = ENVIRONMENT | {"MUSTER_OUTCOME_FILE": str(outcome)}
-    statuses, output = finish([launch(command, env)])
-    assert statuses == [0], output
+    with started(command, tmp_path / "logs", MUSTER_OUTCOME_FILE=str(outcome)) as run:
+        assert_finished(run)
     assert not (tmp_path / "crash").exists()
     ends = [json.loads((tmp_path / f"end-{rank}").read_text()) for rank in range(2)]
     assert ends == [{"step": 8, "stop": None, "work": [0.5, 1.5]}] * 2
@@ -89,12 +91,12 @@ def test_a_killed_rank_is_restarted_and_the_run_finishes(tmp_path: Path) -> None
 @pytest.mark.parametrize("under_job", [False, True], ids=["alone", "in a job"])
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path, under_job: bool) -> None:
     more = {"MUSTER_OUTCOME_FILE": str(tmp_path / "outcome.json")} if under_job else {}
-    processes = start(2, "-m", "tests.trainer.life_rank", str(tmp_path), "2000", **more)
+    ranks = start(2, "tests.trainer.life_rank", tmp_path, "2000", **more)
     for rank in range(2):
         wait_for(tmp_path / f"pid-{rank}")
     # Under a job script, SIGTERM alone does not end the run, because torchrun may have sent it; a warning does.
     os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM if not under_job else signal.SIGUSR2)
-    statuses, output = finish(processes)
+    statuses, output = finish(ranks)
     assert statuses == ([0, 0] if under_job else [75, 75]), output
     first, second = (json.loads((tmp_path / f"end-{rank}").read_text()) for rank in range(2))
     assert first == second
@@ -103,8 +105,9 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path, under_j
 
 
 def test_ranks_that_do_not_join_are_named(tmp_path: Path) -> None:
-    script = "from trainer.world import start; start('cpu', 3)"
-    first, last = start(4, "-c", script, ranks=range(1)), start(4, "-c", script, ranks=range(3, 4))
+    first, last = (
+        start(4, "tests.trainer.life_rank", tmp_path, "8", ranks=range(rank, rank + 1), JOIN_S="3") for rank in (0, 3)
+    )
     host = socket.gethostname()
     statuses, output = finish(first)
     assert statuses == [1]
@@ -115,8 +118,7 @@ def test_ranks_that_do_not_join_are_named(tmp_path: Path) -> None:
 
 
 def test_a_hung_rank_is_named_and_every_stack_is_written(tmp_path: Path) -> None:
-    arguments = ("-m", "tests.trainer.hang_rank", str(tmp_path), "3", "sleep")
-    statuses, output = finish(start(2, *arguments, TORCH_FR_BUFFER_SIZE="100"))
+    statuses, output = finish(start(2, "tests.trainer.hang_rank", tmp_path, "3", "sleep", TORCH_FR_BUFFER_SIZE="100"))
     host = socket.gethostname()
     assert 76 in statuses, output
     assert 0 not in statuses
@@ -131,39 +133,39 @@ def test_a_hung_rank_is_named_and_every_stack_is_written(tmp_path: Path) -> None
 
 def test_a_single_rank_ends_even_if_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "hang").write_text("no folder")
-    statuses, output = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "sleep"))
+    statuses, output = finish(start(1, "tests.trainer.hang_rank", tmp_path, "1", "sleep"))
     assert statuses == [76], output
     assert f"stacks cannot be written to {tmp_path}/hang: " in output
 
 
 def test_a_phase_with_its_own_limit_is_not_a_hang(tmp_path: Path) -> None:
-    statuses, output = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "slow-save"))
+    statuses, output = finish(start(1, "tests.trainer.hang_rank", tmp_path, "1", "slow-save"))
     assert statuses == [0], output
     assert not (tmp_path / "hang").exists()
 
 
 def test_stacks_are_printed_even_if_the_interpreter_is_locked(tmp_path: Path) -> None:
-    statuses, output = finish(start(1, "-m", "tests.trainer.hang_rank", str(tmp_path), "1", "lock"))
+    statuses, output = finish(start(1, "tests.trainer.hang_rank", tmp_path, "1", "lock"))
     assert statuses == [1]
     assert "Timeout (0:00:04)!" in output
     assert "in misbehave" in output
 
 
 def test_a_rank_that_cannot_obey_sigterm_exits_before_it_is_killed(tmp_path: Path) -> None:
-    processes = start(2, "-m", "tests.trainer.hang_rank", str(tmp_path), "60", "sleep")
+    ranks = start(2, "tests.trainer.hang_rank", tmp_path, "60", "sleep")
     wait_for(tmp_path / "wrong")
-    for process in processes:
-        process.terminate()
+    for rank in ranks:
+        rank.process.terminate()
     began = time.monotonic()
-    statuses, output = finish(processes)
+    statuses, output = finish(ranks)
     assert time.monotonic() - began < 30  # after that torchrun would kill it
     assert "received SIGTERM and made no progress for" in output
     assert 76 in statuses, output
 
 
-def test_a_silent_rank_is_detected_long_before_the_limit(frozen: tuple[list[Process], Path]) -> None:
-    processes, folder = frozen
-    statuses, output = finish(processes[:1])
+def test_a_silent_rank_is_detected_long_before_the_limit(frozen: tuple[list[Launched], Path]) -> None:
+    ranks, folder = frozen
+    statuses, output = finish(ranks[:1])
     assert statuses == [76], output
     assert "ranks have been silent for 15 s; silent, their process or node is gone or stuck: rank 1 on" in output
     assert "all_reduce" in (folder / "hang" / "rank-00000.txt").read_text()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainer.launch import REPO, SMALL_LLAMA, checkpoint_steps, events, outcome, torchrun
+from tests.trainer.launch import REPO, SMALL_LLAMA, checkpoint_steps, events, forked, outcome
 from trainer import host
 from trainer.__main__ import main
 from trainer.data.prepare import main as prepare
@@ -162,7 +162,7 @@ def test_a_refused_start_of_two_ranks_leaves_no_files(tmp_path: Path) -> None:
         "checkpoint.resume=must",
         f"run.folder={tmp_path / 'runs' / 'new'}",
     ]
-    with torchrun(2, arguments, tmp_path / "logs") as run:
+    with forked(2, arguments, tmp_path / "logs") as run:
         assert run.wait() != 0
     assert "checkpoint.resume: must, but " in run.output
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]

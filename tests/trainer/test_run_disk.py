@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.launch import SMALL_LLAMA, Launched, alone, checkpoint, checkpoint_steps, events, losses, outcome
+from tests.trainer.launch import (
+    SMALL_LLAMA,
+    Launched,
+    alone,
+    checkpoint,
+    checkpoint_steps,
+    events,
+    losses,
+    outcome,
+    started,
+)
 from trainer.__main__ import main
 from trainer.life.outcome import Code
 
@@ -29,7 +39,7 @@ def test_a_run_whose_last_state_is_lost_is_not_finished(tmp_path: Path, capfd: p
     folder = tmp_path / "run"
     arguments = [*SMALL_LLAMA, f"run.folder={folder}", "checkpoint.every=2", "checkpoint.asynchronous=false"]
     assert main([*arguments, "steps=2"]) == Code.FINISHED
-    with alone([*arguments, "steps=6"], tmp_path, through=LIMITED) as run:
+    with started([*LIMITED, sys.executable, "-m", "trainer", *arguments, "steps=6"], tmp_path) as run:
         assert run.wait() == Code.BROKEN, run.output
     assert sorted(losses(folder)) == [1, 2, 3, 4, 5, 6]
     assert checkpoint_steps(folder) == [2]

@@ -3,54 +3,59 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from tests.trainer.launch import alone, assert_finished, forked
 from trainer import world
 from trainer.world import Member
 
-REPO = Path(__file__).resolve().parents[2]
-PYTHON = sys.executable
 # Simulated GPUs are announced in the same way as real ones.
 VARIABLES = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
-def sh(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", script], env=os.environ | VARIABLES, cwd=REPO, capture_output=True, text=True, timeout=240
-    )
-
-
-def gate(ranks: range | tuple[int, ...], world: int, job: int, timeout_s: int = 60) -> dict[int, list[dict]]:
+def gate(folder: Path, ranks: range, world: int, job: int, timeout_s: int = 60) -> dict[int, list[dict]]:
     """Return the reports of each rank; the hosts are made-up names, n-<rank>, and n-0 serves the store."""
-    start = " ".join(
-        f"SLURM_PROCID={r} SLURMD_NODENAME=n-{r} SLURM_NTASKS={world} SLURM_JOB_ID={job} "
-        f"{PYTHON} -m trainer.gate n-0 127.0.0.1 {timeout_s} &"
-        for r in ranks
-    )
     reports: dict[int, list[dict]] = {}
-    for line in sh(f"{start} wait").stdout.splitlines():
-        entry = json.loads(line.removeprefix("muster-gate "))
-        reports.setdefault(entry["rank"], []).append(entry)
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                alone(
+                    ["n-0", "127.0.0.1", str(timeout_s)],
+                    folder / f"rank-{rank}",
+                    program="trainer.gate",
+                    SLURM_PROCID=str(rank),
+                    SLURMD_NODENAME=f"n-{rank}",
+                    SLURM_NTASKS=str(world),
+                    SLURM_JOB_ID=str(job),
+                    **VARIABLES,
+                )
+            )
+            for rank in ranks
+        ]
+        for run in started:
+            run.wait()
+            for line in run.output.splitlines():
+                if line.startswith("muster-gate "):
+                    entry = json.loads(line.removeprefix("muster-gate "))
+                    reports.setdefault(entry["rank"], []).append(entry)
     return reports
 
 
-def test_four_ranks_sum_correctly_on_cpu_even_if_gpus_are_announced() -> None:
-    reports = gate(range(4), 4, job=1)
+def test_four_ranks_sum_correctly_on_cpu_even_if_gpus_are_announced(tmp_path: Path) -> None:
+    reports = gate(tmp_path, range(4), 4, job=1)
     assert [reports[r][-1]["stage"] for r in range(4)] == ["passed"] * 4
     assert {reports[r][-1]["sum"] for r in range(4)} == {10.0}
     assert {entry["device"] for r in range(4) for entry in reports[r] if entry["stage"] == "joined"} == {"cpu"}
 
 
-def test_a_single_rank_is_a_world() -> None:
-    assert gate((0,), 1, job=2)[0][-1]["sum"] == 1.0
+def test_a_single_rank_is_a_world(tmp_path: Path) -> None:
+    assert gate(tmp_path, range(1), 1, job=2)[0][-1]["sum"] == 1.0
 
 
-def test_a_rank_that_does_not_join_is_named() -> None:
-    reports = gate((0, 1), 3, job=3, timeout_s=8)
+def test_a_rank_that_does_not_join_is_named(tmp_path: Path) -> None:
+    reports = gate(tmp_path, range(2), 3, job=3, timeout_s=8)
     assert reports[0][-1]["stage"] == "failed"
     assert reports[0][-1]["error"] == "did not join within 8 s: rank 2"
 
@@ -68,12 +73,9 @@ def test_ranks_that_disagree_are_rejected() -> None:
     assert world.name_missing_ranks([a], 4, per_host=2) == "rank 1 on n-0, rank 2, rank 3"
 
 
-def test_the_smoke_job_prints_its_tables() -> None:
-    done = sh(
-        f"{PYTHON} -m torch.distributed.run --nnodes=1 --nproc-per-node=4 --master-addr=127.0.0.1 --master-port=29600 "
-        "-m trainer.smoke",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "all-reduce of rank + 1 over 4 ranks: 10 (correct)" in done.stdout
-    assert done.stdout.rstrip().endswith("smoke: passed")
-    assert "\n64 MB " in done.stdout
+def test_the_smoke_job_prints_its_tables(tmp_path: Path) -> None:
+    with forked(4, [], tmp_path, program="trainer.smoke", **VARIABLES) as run:
+        assert_finished(run)
+    assert "all-reduce of rank + 1 over 4 ranks: 10 (correct)" in run.output
+    assert run.output.rstrip().endswith("smoke: passed")
+    assert "\n64 MB " in run.output

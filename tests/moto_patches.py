@@ -10,6 +10,7 @@ from typing import Any
 
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.amis import AMIS, Ami, AmiBackend
 from moto.ec2.responses import EC2Response
 from moto.iam.exceptions import DeleteConflictException
 from moto.iam.models import IAMBackend
@@ -112,8 +113,14 @@ def delete_policy(self: IAMBackend, policy_arn: str) -> None:
     _delete_policy(self, policy_arn)
 
 
+def load_few_images(self: AmiBackend) -> None:
+    """Load moto's 44 general images: loading and listing the region's 1,250 too takes longer than most tests."""
+    self.amis = {image["ami_id"]: Ami(self, owner_alias="amazon", **image) for image in AMIS}
+
+
 def apply() -> None:
     """Add the missing calls to moto."""
+    AmiBackend._load_amis = load_few_images  # type: ignore[method-assign]
     Command.invocation_response = invocation_response  # type: ignore[method-assign]
     IAMBackend.delete_policy = delete_policy  # type: ignore[method-assign]
     for function in (

@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import boto3
 import pytest
+from botocore.loaders import create_loader
 from moto.ec2.models import ec2_backends
 from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
@@ -151,7 +153,9 @@ def moto() -> Iterator[Moto]:
     """Yield a running server that all tests of the session share."""
     moto_patches.apply()
     server = Moto()
-    with listening(server) as server.url:
+    with pytest.MonkeyPatch.context() as patch, listening(server) as server.url:
+        # Sessions share what they have read: the model of EC2 alone takes a quarter of a second.
+        patch.setattr("botocore.session.create_loader", cache(create_loader))
         yield server
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.forked_muster import run_muster
 
 ROOT = Path(__file__).parents[2]
 STACK = "config:\n  muster:cluster:\n    name: {name}\n    target: local\n    groups: {{gpu: {{count: {count}}}}}\n"
@@ -18,8 +19,7 @@ def check(tmp_path: Path, *files: str) -> subprocess.CompletedProcess[str]:
         "PYTHONPATH": str(ROOT),
         "DOCKER_HOST": f"unix://{tmp_path}/none.sock",
     }
-    command = [sys.executable, "-m", "muster.cli", "check", *files]
-    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    return run_muster("check", *files, cwd=tmp_path, env=environment)
 
 
 def test_every_file_is_checked_in_its_own_folder(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from infra.engine.stop import BAD_INPUT, Stop
 from muster.cli import CommandAfterDashes, app
 from muster.commands import train
 from tests import lint
+from tests.forked_muster import run_muster
 from tests.harness import small_spec
 
 REPO = Path(__file__).parents[2]
@@ -26,15 +27,14 @@ SLOW = ("pulumi", "docker", "paramiko", "pydantic", "torch", "rich.live")
 
 
 def muster(*arguments: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    given = {**os.environ, "MUSTER_HOME": str(home), "MUSTER_STACKS": str(home / "stacks"), **env}
-    return subprocess.run(
-        [sys.executable, "-m", "muster.cli", *arguments],
-        cwd=REPO,
-        env=given,
-        text=True,
-        capture_output=True,
-        timeout=60,
-    )
+    places = {"MUSTER_HOME": str(home), "MUSTER_STACKS": str(home / "stacks")}
+    return run_muster(*arguments, cwd=REPO, env={**os.environ, **places, **env})
+
+
+def start_muster(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a new Python, as a shell does."""
+    command = [sys.executable, "-m", "muster.cli", *arguments]
+    return subprocess.run(command, cwd=REPO, text=True, capture_output=True, timeout=60)
 
 
 @pytest.fixture
@@ -48,10 +48,10 @@ def stack_file(spec: dict[str, object]) -> str:
     return yaml.safe_dump({"config": {"muster:cluster": spec}})
 
 
-def test_help_starts_under_a_second(home: Path) -> None:
+def test_help_starts_under_a_second() -> None:
     """Of processor time: the wall clock of a busy machine says nothing about the program."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = muster("--help", home=home)
+    done = start_muster("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
     for command in ("up", "status", "ssh", "submit", "teardown", "demo", "check", "output", "env", "cache"):
@@ -189,8 +189,8 @@ def test_train_without_torch_names_the_commands_that_work(monkeypatch: pytest.Mo
     )
 
 
-def test_help_of_plan_is_the_simulators(home: Path) -> None:
-    done = muster("plan", "--help", home=home)
+def test_help_of_plan_is_the_simulators() -> None:
+    done = start_muster("plan", "--help")
     assert done.returncode == 0, done.stderr
     assert "--tokens" in done.stdout
     assert "--stack" in done.stdout

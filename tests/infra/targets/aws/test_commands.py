@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from infra.engine.stop import BAD_INPUT
+from tests.forked_muster import run_muster
 
 ROOT = Path(__file__).parents[4]
 PAIR = (ROOT / "stacks" / "Pulumi.aws-g6-pair.yaml").read_text()
@@ -27,8 +27,7 @@ def muster(stacks: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     folders = {"MUSTER_STACKS": str(stacks), "MUSTER_HOME": str(stacks / "home")}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     env = {**inherited, **folders, "HOME": str(stacks), "DOCKER_HOST": f"unix://{stacks}/no-engine.sock"}
-    command = [sys.executable, "-m", "muster.cli", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    return run_muster(*arguments, cwd=ROOT, env=env)
 
 
 def test_check_prints_nodes_and_price(stacks: Path) -> None:

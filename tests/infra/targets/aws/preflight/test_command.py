@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from infra.engine.stop import BAD_INPUT, FAILED
 from infra.targets.aws import account, credentials
 from muster.commands.check import check
+from tests.forked_muster import run_muster
 from tests.infra.targets.aws.specs import spec
 from tests.moto_server import ACCOUNT, Moto
 
@@ -31,10 +31,7 @@ def stacks(tmp_path: Path) -> Path:
 def muster(stacks: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     folders = {"MUSTER_STACKS": str(stacks), "MUSTER_HOME": str(stacks / "home"), "HOME": str(stacks)}
-    command = [sys.executable, "-m", "muster.cli", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env={**inherited, **folders, **env}, capture_output=True, text=True, check=False
-    )
+    return run_muster(*arguments, cwd=ROOT, env={**inherited, **folders, **env})
 
 
 def test_check_reports_what_it_could_not_check(stacks: Path, aws: Moto) -> None:

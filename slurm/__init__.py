@@ -1,1 +1,1 @@
-"""Slurm: its commands and configuration, the ready gate, health checks, the fabric proof, power saving and jobs."""
+"""Slurm: its commands and configuration, the ready gate, health checks, the fabric check, power saving and jobs."""

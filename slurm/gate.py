@@ -18,19 +18,19 @@ from slurm.gate_verdict import START, GateError, find_error_line, find_unfit_nod
 
 __all__ = ["GateError", "Ready", "check"]
 
-# What a rank with torch needs, and which share of a very small node it may take.
+# Memory that a rank with torch needs, and the share of a very small node that it may take.
 RANK_MB = 512
 RANK_SHARE = 0.7
-# Two if they are free: Slurm puts the ranks of all nodes on one machine on the same first core, where they take turns.
+# Two CPUs if they are free: nodes that share a machine would otherwise all run their rank on its first core.
 RANK_CPUS = 2
 POLL_S = 0.2
-# What srun prints if nodes that were free a moment ago went to another job.
+# srun prints one of these if nodes that were free a moment ago went to another job.
 _TAKEN = ("Unable to allocate resources: Requested nodes are busy", "Immediate execution impossible")
 _VARIABLES = (
     "PATH=/usr/bin:/bin",
     "OMP_NUM_THREADS=1",
     "PYTHONDONTWRITEBYTECODE=1",
-    # Connect only the ring that the all-reduce uses: connecting every pair takes longer than everything else together.
+    # Connect only the ring that the all-reduce uses: connecting every pair takes longer than the whole check.
     "TORCH_GLOO_LAZY_INIT=1",
     "TORCH_CPP_LOG_LEVEL=FATAL",
 )
@@ -58,12 +58,12 @@ Report = Callable[[str, State, str], None]
 
 @dataclass(frozen=True)
 class Ready:
-    """What the gate proved."""
+    """The result of the gate."""
 
     nodes: list[str]
     """All compute nodes; each is in exactly one of the next three."""
     tested: list[str]
-    """Nodes that a job of this run crossed."""
+    """Nodes on which a job of this run passed."""
     proven_earlier: list[str]
     """Nodes that jobs hold now; they passed an earlier gate and are the same machines."""
     left_out: dict[str, str]
@@ -72,7 +72,7 @@ class Ready:
     ranks: int
     seconds: float
     at: str
-    """Time of the proof in ISO 8601, UTC."""
+    """Time of the result in ISO 8601, UTC."""
 
     def as_output(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,9 +81,9 @@ class Ready:
 def check(  # noqa: PLR0913
     run: Run, inventory: Inventory, env_path: str, user: str, report: Report, *, proven: Collection[str] = ()
 ) -> Ready:
-    """Return once a job has crossed every node of every group; raise GateError with the node to look at.
+    """Return once a job has run across every node of every group; raise GateError with the node to look at.
 
-    Nodes in `proven` passed an earlier gate: while jobs fill them they are left alone.
+    Nodes in `proven` passed an earlier gate and are skipped while jobs fill them.
     """
     began = time.monotonic()
     groups = _group_nodes(inventory)
@@ -117,7 +117,7 @@ def check(  # noqa: PLR0913
 
 @dataclass(frozen=True)
 class _Proof:
-    """The nodes of a group by what the gate did with them."""
+    """The nodes of a group: tested, skipped and left out."""
 
     tested: list[str]
     proven_earlier: list[str]
@@ -179,7 +179,7 @@ class _Gate:
             return _sort_nodes(nodes, chosen, states)
 
     def _wait_for_nodes(self, nodes: Sequence[Node], memory_mb: int, began: float) -> dict[str, NodeState]:
-        """Wait until each node works and has room, or is full and has passed before, or was taken out by a person."""
+        """Wait until each node has room for the job, or is full but passed earlier, or was taken out by a person."""
         while True:
             states = self._read_states(nodes)
             problem = find_unfit_node([n.name for n in nodes], states) or self._find_busy(nodes, states, memory_mb)
@@ -197,12 +197,12 @@ class _Gate:
         return None
 
     def _patience_s(self, nodes: Sequence[Node], states: dict[str, NodeState]) -> float:
-        """Return how long to wait: nodes that have not passed are worth the KillWait of a job that is ending there."""
+        """Return how long to wait; a node that has not passed may be held for KillWait by a job that is ending."""
         held = any(n.name not in self.proven and n.name in states and states[n.name].completing for n in nodes)
         return self.start_s + (self.kill_wait_s if held else 0)
 
     def _is_ending(self, node: Node, states: dict[str, NodeState]) -> bool:
-        """Return whether a job is ending on a node that passed earlier, and so need not be waited for."""
+        """Return whether a job is ending on a node that passed earlier, for which the gate need not wait."""
         return node.name in self.proven and states[node.name].completing
 
     def _read_states(self, nodes: Sequence[Node]) -> dict[str, NodeState]:
@@ -215,7 +215,7 @@ class _Gate:
         return states
 
     def _blame(self, problem: GateError, nodes: Sequence[Node]) -> GateError:
-        """Name the node that kept a job from starting: srun does not, but its state or its silence may."""
+        """Name the node that kept a job from starting: one in a bad state, or one that does not answer."""
         if problem.step != START:
             return problem
         bad = find_unfit_node([n.name for n in nodes], self._read_states(nodes))
@@ -228,7 +228,7 @@ class _Gate:
         return GateError(problem.node, START, problem.line, fix)
 
     def _add_log_line(self, problem: GateError) -> GateError:
-        """Add slurmctld's last error about the node, which says why; its state only says what."""
+        """Add slurmctld's last error about the node, which explains its state."""
         name = shlex.quote(problem.node)
         done = self.run(
             f"grep -hw -- {name} /var/log/slurm/slurmctld.log 2>/dev/null | grep -i 'error\\|not resp' | tail -n 1"
@@ -249,7 +249,7 @@ class _Gate:
         ]  # fmt: skip
         if nodes[0].gpus.count and nodes[0].gpus.kind == "real":
             srun.append("--gpus-per-node=1")
-        # The ranks give up first, so that they can still report what they waited for.
+        # The ranks time out first, so that they can still report what they waited for.
         patience = max(10, self.deadline_s - 10)
         rank = [f"{self.env_path}/bin/python", "-m", "trainer.gate", nodes[0].name, nodes[0].address, f"{patience:g}"]
         limit = ["timeout", "--kill-after=5", f"{self.deadline_s:g}"]

@@ -1,4 +1,4 @@
-"""The ready gate's verdict: which nodes can take the job, how far each rank came, which node to name on failure."""
+"""The ready gate's verdict: which nodes can run the job, how far each rank got, and which node to name on failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMED_OUT = 124
 START = "job start"
 
 _STAGES = ("started", "imported", "joined", "passed")
-# Errors that only mean that another rank is gone.
+# Errors that are only a consequence of another rank's end.
 _SECONDARY = ("did not join", "Connection was likely closed", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -81,7 +81,7 @@ def find_unfit_node(expected: Sequence[str], nodes: Mapping[str, NodeState]) -> 
 
 
 def judge_job(expected: Sequence[str], code: int, output: str, deadline_s: float = 0) -> GateError | None:
-    """Return None if exactly the expected hosts summed right and the job succeeded; else an error naming a host."""
+    """Return None if the job succeeded with the right sum on exactly these hosts, else an error that names a host."""
     ranks = parse_ranks(output)
     right = len(expected) * (len(expected) + 1) / 2
     wrong = next((r for r in ranks.values() if r.sum is not None and r.sum != right), None)
@@ -101,7 +101,7 @@ def judge_job(expected: Sequence[str], code: int, output: str, deadline_s: float
 
 
 def find_error_line(output: str, host: str = "") -> str:
-    """Return the most telling line: an error that names the host, else the last error, else the last line."""
+    """Return the most informative line: an error that names the host, else the last error, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and PREFIX not in line]
     errors = [line for line in lines if re.search(r"error|fail|cannot|denied|no such", line, re.IGNORECASE)]
     # "gpu-2: task 1: Exited with exit code 1" names the host but not the cause.

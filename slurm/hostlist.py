@@ -1,4 +1,4 @@
-"""Slurm's short form of a list of names: gpu-1, gpu-2 and gpu-4 are gpu-[1-2,4]."""
+"""Hostlists, Slurm's short form of a list of names: gpu-1, gpu-2 and gpu-4 are gpu-[1-2,4]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 
 
 def hostlist(names: Iterable[str]) -> str:
-    """Return the short form of names; device paths work, too."""
+    """Return the hostlist of names; device paths work too."""
     numbered: dict[str, list[int]] = {}
     plain: list[str] = []
     for name in names:

@@ -24,7 +24,7 @@ class Rule:
     why: str
     fabrics: frozenset[Fabric] = EVERYWHERE
     value: str = ""
-    """Regular expression of the values that the rule is about; empty for any value."""
+    """Regular expression of the values that the rule applies to; empty for any value."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Finding:
-    """A setting that a rule is about."""
+    """A setting that a rule applies to."""
 
     setting: Setting
     verdict: Verdict
@@ -104,7 +104,7 @@ def read_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def check_settings(settings: Iterable[Setting], fabric: Fabric) -> list[Finding]:
-    """Return the settings that a rule for this fabric is about."""
+    """Return a finding for each setting that a rule for this fabric applies to."""
     return [
         Finding(setting, rule.verdict, rule.why)
         for setting in settings

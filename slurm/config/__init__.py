@@ -1,1 +1,1 @@
-"""Slurm's configuration files: templates and the code that renders them from spec and inventory."""
+"""Slurm's configuration files: the templates, and the code that renders them from spec and inventory."""

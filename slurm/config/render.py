@@ -1,4 +1,4 @@
-"""Rendering the controller's Slurm files from spec and inventory; golden copies are in tests/golden/slurm."""
+"""Render the controller's Slurm files from spec and inventory; golden copies are in tests/golden/slurm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurm.power import install
 Cgroup = Literal["v1", "v2", "none"]
 ETC = "/etc/slurm"
 
-# Memory reserved for systemd, sshd and slurmd: a job that filled the node would get them killed instead of itself.
+# Memory reserved for systemd, sshd and slurmd: otherwise a job that fills the node would get these killed.
 RESERVE_MB = 128
 RESERVE_SHARE = 0.05
 # Slurm fills nodes of a lower weight first.
@@ -54,12 +54,12 @@ def schedulable_mb(node: Node | NodeSet) -> int:
 
 
 def launched_nodes(inventory: Inventory) -> list[str]:
-    """Return the names of all nodes that are launched by name."""
+    """Return the names of all nodes in the inventory's node sets."""
     return [name for nodes in inventory.sets for name in members(nodes.group, nodes.count)]
 
 
 def _render_first_topology(inventory: Inventory) -> dict[str, File]:
-    """Return the file with no place known, to be written if there is none: afterwards the sweep maintains it."""
+    """Return the topology file before any node has a place; later the sweep maintains the file."""
     if not _has_topology(inventory):
         return {}
     return {f"{ETC}/{topology.NAME}": File(topology.render_topology(launched_nodes(inventory), {}))}
@@ -80,7 +80,7 @@ def _make_context(inventory: Inventory, spec: ClusterSpec, cgroup: Cgroup) -> di
         "cgroup": cgroup,
         "gpus": any(size.gpus.count for size in sizes),
         "simulated": any(size.gpus.count and size.gpus.kind == "simulated" for size in sizes),
-        # Every job waits for the prolog: it is for hardware that may break between two rounds of the health checks.
+        # Every job waits for the prolog, so only nodes whose hardware can break between two health checks have one.
         "checked": any(size.gpus.count and size.gpus.kind == "real" for size in sizes),
         "options": spec.slurm,
         "default": spec.slurm.default_group or next(iter(spec.groups)),
@@ -121,7 +121,7 @@ def _describe_partition(group: str, inventory: Inventory) -> dict[str, object]:
 
 
 def _list_gpu_groups(inventory: Inventory) -> list[dict[str, str]]:
-    """Return the nodes of each kind of GPU and list of devices: the lines of gres.conf."""
+    """Return the lines of gres.conf: the nodes that have the same kind of GPU and the same devices."""
     groups: dict[tuple[str, str], list[str]] = {}
     for node in inventory.compute:
         if node.gpus.count:
@@ -135,7 +135,7 @@ def _list_gpu_groups(inventory: Inventory) -> list[dict[str, str]]:
 
 def _render(name: str, context: dict[str, object]) -> str:
     loader = FileSystemLoader(Path(__file__).parent / "templates")
-    # The files are not HTML: there is nothing to escape.
+    # The files are not HTML, so nothing is escaped.
     environment = Environment(  # noqa: S701
         loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -143,7 +143,7 @@ def _render(name: str, context: dict[str, object]) -> str:
 
 
 def _drop_overridden(conf: str, extra: dict[str, str]) -> str:
-    """Drop our own setting of each key that slurm.extra sets: Slurm warns about a key that is set twice."""
+    """Drop muster's setting of each key that slurm.extra sets: Slurm warns about a key that is set twice."""
     overridden = {key.lower() for key in extra}
     head, mark, tail = conf.partition("# slurm.extra of the stack\n")
     lines = [line for line in head.splitlines(keepends=True) if line.partition("=")[0].lower() not in overridden]

@@ -1,6 +1,6 @@
 """topology.conf: which nodes are under which switch, for exactly the nodes of slurm.conf.
 
-A node whose place is unknown goes under a switch of its own: Slurm refuses every job if a node is missing from the
+Nodes whose place is unknown are under the switch `unplaced`: Slurm rejects every job if a node is missing from the
 file, or is in it but not in slurm.conf. Machine types have three or four layers of switches; the last is the leaf
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-topology-works.html).
 """
@@ -28,7 +28,7 @@ def render_topology(nodes: Collection[str], places: Mapping[str, tuple[str, ...]
         for upper, lower in zip((ROOT, *path), path, strict=False):
             below[upper].add(lower)
     for switch in [switch for switch in members if switch in below]:
-        # A leaf of one type may be a middle layer of another; a switch of Slurm has either nodes or switches.
+        # A leaf of one machine type may be a middle layer of another, but a Slurm switch has either nodes or switches.
         leaf = f"{switch}{_NODES}"
         members[leaf] = members.pop(switch)
         below[switch].add(leaf)
@@ -38,7 +38,7 @@ def render_topology(nodes: Collection[str], places: Mapping[str, tuple[str, ...]
 
 
 def fit_topology(text: str, nodes: Collection[str]) -> str:
-    """Return the file for other nodes: those that stay keep their place, new ones have none yet."""
+    """Return the file for a changed set of nodes: existing nodes keep their place, new ones have none yet."""
     nodes_of, switches_of = _parse(text)
     above = {lower: upper for upper, switches in switches_of.items() for lower in switches}
     places = {name: _find_place(switch, above) for switch, names in nodes_of.items() for name in names}
@@ -46,7 +46,7 @@ def fit_topology(text: str, nodes: Collection[str]) -> str:
 
 
 def check_topology(text: str, nodes: Collection[str]) -> list[str]:
-    """Return the reasons why Slurm would refuse the file."""
+    """Return the reasons why Slurm would reject the file."""
     nodes_of, switches_of = _parse(text)
     listed = [name for names in nodes_of.values() for name in names]
     joined = [switch for switches in switches_of.values() for switch in switches]
@@ -67,14 +67,14 @@ def _list_repeated(names: list[str]) -> list[str]:
 
 
 def _find_place(switch: str, above: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the place of nodes under a leaf, as it was rendered."""
+    """Return the place of the nodes under a leaf switch: the switches above them, from the top down."""
     upper = above.get(switch, ROOT)
     own = () if switch in (UNPLACED, f"{upper}{_NODES}") else (switch,)
     return own if upper == ROOT else (*_find_place(upper, above), *own)
 
 
 def _parse(text: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Return the nodes of leaf switches and the switches of the others, by switch."""
+    """Return the nodes of each leaf switch, and the switches under each other switch."""
     nodes_of, switches_of = {}, {}
     for line in text.splitlines():
         fields = dict(word.partition("=")[::2] for word in line.split() if "=" in word)

@@ -14,7 +14,7 @@ LIST_ASSOCIATIONS = "sacctmgr -nP list assoc format=cluster,account,user"
 LIST_USERS = "sacctmgr -nP list user format=user,adminlevel"
 """Command that prints `user|level` lines."""
 
-# sacctmgr exits with 1 if there was nothing to do, as on a new controller that has its predecessor's accounts.
+# sacctmgr exits with 1 if there is nothing to do, e.g. on a new controller that has the accounts of the previous one.
 _DEFINE = """\
 mgr() {
   if ! answer=$(sacctmgr -i "$@" 2>&1); then
@@ -25,7 +25,7 @@ mgr() {
 
 
 def run_all(changes: Iterable[str]) -> str:
-    """Return a shell script that makes these changes and stops at the first that fails."""
+    """Return a shell script that makes these changes and stops at the first error."""
     return _DEFINE + "".join(f"{change}\n" for change in changes)
 
 

@@ -1,4 +1,4 @@
-"""slurmctld itself: whether it answers, reading its configuration again, and the values that it uses."""
+"""slurmctld itself: whether it answers, how it reloads its configuration, and the values that it uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PING = "scontrol ping >/dev/null"
 
 
 def read_seconds(config: str, key: str) -> float | None:
-    """Return a duration from the output of SHOW_CONFIG; None if it is not there."""
+    """Return a duration in seconds from the output of SHOW_CONFIG; None if it is not there."""
     match = re.search(rf"^{key}\s*=\s*(\d+)", config, re.MULTILINE)
     return float(match[1]) if match else None
 

@@ -1,4 +1,4 @@
-"""Jobs: which run where and for whom, and how nodes are drained, emptied and returned while jobs run."""
+"""Jobs: which jobs run on which nodes, and how nodes are drained, emptied and resumed while jobs are running."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse_running(text: str) -> tuple[RunningJob, ...]:
 
 @dataclass(frozen=True)
 class ListedJob:
-    """A job in the queue, in squeue's words."""
+    """A job in the queue, as squeue prints it."""
 
     id: str
     name: str
@@ -41,7 +41,7 @@ class ListedJob:
     nodes: str
     """Number of nodes."""
     where: str
-    """Its nodes, or the reason why it waits."""
+    """The nodes of the job, or the reason why it is waiting."""
 
 
 LIST_JOBS = "squeue -h -o '%i|%j|%u|%P|%T|%M|%D|%R'"
@@ -53,8 +53,8 @@ def parse_jobs(lines: Sequence[str]) -> tuple[ListedJob, ...]:
     return tuple(ListedJob(*line.split("|", last)) for line in lines if line.count("|") >= last)
 
 
-# Nodes that Slurm does not know (a login node, one that never joined) have no jobs and cannot be drained. Every answer
-# is assigned to a variable first: `set -e` notices a command that fails there, not in a pipeline or in a `for` list.
+# Nodes unknown to Slurm (a login node, or one that never joined) have no jobs and cannot be drained. Every output
+# is assigned to a variable first, because `set -e` ignores a command that fails in a pipeline or in a `for` list.
 _SELECT = """set -e
 all=$(sinfo -h -N -o %N)
 members=
@@ -69,7 +69,7 @@ _LIST_ON_NODES = """for node in $members; do
   jobs=$(squeue -h -t R,S,CF -w "$node" -o %i)
   for job in $jobs; do echo "$node $job"; done
 done"""
-# A node that somebody else drained keeps its reason and is not ours to resume; one that an earlier run drained is.
+# A node that someone else drained keeps its reason and is not resumed later; one that an earlier run drained is.
 _DRAIN = f"""ours= fresh=
 for node in $members; do
   shown=$(scontrol -o show node "$node")
@@ -91,8 +91,8 @@ _SET_ASIDE = """aside() {
   echo "$1"
 }
 """
-# Slurm itself would end the jobs of a removed node as NODE_FAIL and not run them again. A job that cannot be requeued
-# is cancelled. The nodes must be empty before they go, or the remains of a job hold its other nodes.
+# Slurm itself would end the jobs of a removed node as NODE_FAIL and not rerun them. A job that cannot be requeued
+# is cancelled. The nodes must be empty before they are removed, or the ending job would hold its other nodes.
 _REQUEUE = """jobs=
 for node in $members; do jobs="$jobs $(squeue -h -t R,S,CF -w "$node" -o %A)"; done
 for job in $(echo $jobs | tr ' ' '\\n' | sort -un); do
@@ -109,11 +109,11 @@ _RESUME = 'scontrol update nodename="$(echo $members | tr " " ,)" state=resume'
 
 
 def list_hostnames(job: str) -> str:
-    """Return a shell command that prints the nodes of a job, one a line."""
+    """Return a shell command that prints the nodes of a job, one per line."""
     return f"scontrol show hostnames $(squeue -h -o %N -j {job})"
 
 
-# Jobs of all users: asked for a user whom the controller does not know, squeue returns nothing at all.
+# Jobs of all users are listed: squeue prints nothing at all for a user whom the controller does not know.
 LIST_BY_USER = "squeue -h -t R,S,CF -o '%u %i'"
 
 
@@ -123,12 +123,12 @@ def list_on_nodes(nodes: Sequence[str]) -> str:
 
 
 def drain(nodes: Sequence[str]) -> str:
-    """Return a script that drains nodes that are about to leave and prints those that are drained by muster."""
+    """Return a script that drains nodes that are about to be removed, and prints those that muster drained."""
     return _select(nodes) + _DRAIN
 
 
 def set_aside(reasons: Mapping[str, str]) -> str:
-    """Return a script that drains each node for its reason and prints those that were in service."""
+    """Return a script that drains each node with its reason, and prints those that were in service."""
     calls = "\n".join(shlex.join(["aside", node, reason]) for node, reason in reasons.items())
     return _select(list(reasons)) + _SET_ASIDE + calls
 
@@ -144,7 +144,7 @@ def resume(nodes: Sequence[str]) -> str:
 
 
 def parse_pairs(text: str) -> dict[str, list[str]]:
-    """Parse lines of a node or user and the id of one of its jobs."""
+    """Parse lines with a node or user and the id of a job; return the job ids by node or user."""
     jobs: dict[str, list[str]] = {}
     for line in text.splitlines():
         owner, job = line.split()
@@ -153,5 +153,5 @@ def parse_pairs(text: str) -> dict[str, list[str]]:
 
 
 def _select(nodes: Sequence[str]) -> str:
-    """Return the lines that set `members` to those of the nodes that Slurm knows, and exit if there are none."""
+    """Return the lines that set `members` to the nodes known to Slurm, and exit if there are none."""
     return _SELECT.format(nodes=shlex.join(nodes))

@@ -1,4 +1,4 @@
-"""Nodes as slurmctld sees them: how to ask for and change their state, and which states mean what."""
+"""Nodes as slurmctld sees them: the commands that read and change their state, and what the states mean."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _AWAY = frozenset({"DRAIN", "DOWN", "FAIL", "INVALID_REG"})
 _POWERED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"})
 _POWERING_UP = frozenset({"POWERING_UP", "POWER_UP"})
 _BUSY = frozenset({"ALLOCATED", "MIXED"})
-# Reasons that Slurm itself gives and that a new bootstrap removes.
+# Reasons that Slurm itself sets and that another bootstrap run resolves.
 _FIXED_BY_BOOTSTRAP = re.compile(r"gres/|Low |Not responding|unexpectedly rebooted|muster")
 _REASON = re.compile(r" Reason=(.*?)(?: \[(\S+)@\S+\])?(?: Comment=.*)?$")
-# The user that slurmctld names for what it does by itself (SlurmUser).
+# The user (SlurmUser) that slurmctld shows for changes that it made by itself.
 _SLURM_USER = "slurm"
-# What sinfo prints for a node without a reason.
+# sinfo prints this for a node without a reason.
 _NO_REASON = "none"
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """A node's state, with the one rule about nodes that were taken out of service: by whom, and who returns them."""
+    """A node's state, and who took it out of service: this decides who may return it."""
 
     state: str
     flags: frozenset[str] = frozenset()
     reason: str = ""
     by: str = ""
-    """User who gave the reason."""
+    """User who set the reason."""
     free_cpus: int = 0
     free_mb: int = 0
     address: str = ""
@@ -44,22 +44,22 @@ class NodeState:
 
     @property
     def resumable(self) -> bool:
-        """Out of service for a reason that bootstrap removes."""
+        """Whether the node is out of service for a reason that bootstrap resolves."""
         return self._away and bool(_FIXED_BY_BOOTSTRAP.search(self.reason))
 
     @property
     def left_alone(self) -> bool:
-        """Out of service for another reason: bootstrap neither returns it nor waits for it."""
+        """Whether the node is out of service for another reason: bootstrap neither resumes it nor waits for it."""
         return self._away and bool(self.reason) and not self.resumable
 
     @property
     def left_out(self) -> bool:
-        """Taken out of service by a person: the cluster is ready without it. What Slurm gave up on needs attention."""
+        """Whether a person took the node out of service, so that the cluster is ready without it."""
         return self.left_alone and self.by != _SLURM_USER
 
     @property
     def usable(self) -> bool:
-        """In the best state that bootstrap can bring it to."""
+        """Whether the node is in the best state that bootstrap can reach."""
         return self.left_alone or not (self._all & _BAD or self.resumable)
 
     @property
@@ -68,7 +68,7 @@ class NodeState:
 
     @property
     def busy(self) -> bool:
-        """Holding a job, or what is left of one."""
+        """Whether the node holds a job, or one that is ending."""
         return self.state in _BUSY or self.completing
 
     @property
@@ -81,7 +81,7 @@ class NodeState:
 
     @property
     def powered_off(self) -> bool:
-        """Powered down, or about to be."""
+        """Whether the node is powered down or about to be."""
         return bool(self.flags & _POWERED_OFF) and not self.powering_up
 
     @property
@@ -90,7 +90,7 @@ class NodeState:
 
     @property
     def is_up(self) -> bool:
-        """Working and powered on."""
+        """Whether the node works and is powered on."""
         return self.works and not self.powered_off and not self.powering_up
 
     def can_take(self, memory_mb: int) -> bool:
@@ -111,16 +111,16 @@ class NodeState:
 ABSENT = NodeState("UNKNOWN", reason="slurmctld does not know the node")
 
 SHOW_NODES = ("scontrol", "show", "node", "--oneliner")
-"""Command whose output `parse_nodes` reads."""
+"""Command whose output `parse_nodes` parses."""
 
 
 def show_nodes(nodes: Iterable[str] = ()) -> str:
-    """Return the shell command that shows these nodes, or all."""
+    """Return the shell command that shows these nodes, or all nodes."""
     return shlex.join([*SHOW_NODES, *filter(None, [",".join(nodes)])])
 
 
 def parse_nodes(text: str) -> dict[str, NodeState]:
-    """Parse `Key=value` pairs, one node a line; the reason may contain spaces and equal signs."""
+    """Parse `Key=value` pairs, one node per line; the reason may contain spaces and equal signs."""
     nodes = {}
     for line in text.splitlines():
         fields = dict(re.findall(r"(\w+)=(\S*)", line.split(" Reason=", 1)[0]))
@@ -143,7 +143,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
 
 
 def update_nodes(hostlist: str, state: str, reason: str = "") -> list[str]:
-    """Return the command that gives nodes a state."""
+    """Return the command that sets the state of nodes."""
     why = [f"reason={reason}"] if reason else []
     return ["scontrol", "update", f"nodename={hostlist}", f"state={state}", *why]
 
@@ -175,7 +175,7 @@ class ListedNode:
     node: str
     """A name, or a hostlist of nodes with the same state and reason."""
     state: str
-    """State in sinfo's words, possibly with marks such as `idle~`."""
+    """State as sinfo prints it, possibly with a mark, as in `idle~`."""
     reason: str = ""
 
     @property
@@ -216,7 +216,7 @@ def parse_listed_by_partition(text: str) -> list[ListedNode]:
     ]
 
 
-# A hung node still accepts connections; that its sshd sends no banner gives it away.
+# A hung node still accepts connections, but its sshd sends no banner.
 _PROBE = """port=$(scontrol show config | sed -n 's/^SlurmdPort *= *//p')
 for node in {nodes}; do
   address=${{node#*:}}

@@ -15,7 +15,7 @@ from slurm.fabric.verdict import Evidence, ExpectedFabric, Finding, compare
 
 EXPECTED = Path("/etc/muster/expected.json")
 RESULT = "result.json"
-# Less than this in a run of gigabytes is management traffic.
+# In a run that sends gigabytes, less than this is only management traffic.
 _MIN_BYTES = 2**20
 FAILED = 1
 
@@ -37,7 +37,7 @@ def _count(folder: Path, arguments: list[str]) -> int:
 
 
 def _judge(folder: Path, _arguments: list[str]) -> int:
-    """Print what is not as expected in the run across all nodes."""
+    """Print the findings of the run across all nodes."""
     findings = _list_findings(folder)
     for finding in findings:
         print(f"fabric: {finding}")
@@ -45,14 +45,14 @@ def _judge(folder: Path, _arguments: list[str]) -> int:
 
 
 def _rounds(_folder: Path, nodes: list[str]) -> int:
-    """Print a line per round, its pairs as `a,b`."""
+    """Print one line per round, with its pairs as `a,b`."""
     for pairs in plan_rounds(nodes):
         print(" ".join(",".join(pair) for pair in pairs))
     return 0
 
 
 def _suspects(folder: Path, _arguments: list[str]) -> int:
-    """Print slow pairs, one a line: they are measured again before a node is blamed."""
+    """Print slow pairs, one per line: they are measured again before a node is blamed."""
     for pair in list_slow_pairs(_read_pairs(folder), _read_expected()):
         print(",".join(pair.nodes))
     return 0
@@ -97,14 +97,14 @@ def _as_result(
 
 
 def _list_findings(folder: Path) -> list[Finding]:
-    """Return the findings of the run across all nodes; if it failed there are no figures, and pairs show where."""
+    """Return the findings of the run across all nodes; after a failed run, the pairs show where the fault is."""
     if not (folder / "all.json").exists():
         return [Finding("", "the run across all nodes failed")]
     return compare(_read_evidence(folder), _read_expected())
 
 
 def _read_pairs(folder: Path) -> list[PairSpeed]:
-    """Return the better measurement of each pair: something else may have used the nodes during the other one."""
+    """Return the better measurement of each pair, because other work may have disturbed the other one."""
     best: dict[Pair, PairSpeed] = {}
     for file in sorted(folder.glob("pair.*.json")):
         first, second = file.name.split(".")[1].split(",")
@@ -119,7 +119,7 @@ def _read_evidence(folder: Path) -> Evidence:
     for file in sorted(folder.glob("nccl.*")):
         network = parse_nccl_log(file.read_text(errors="replace"))
         node = file.name.split(".")[1]
-        # Each process has a log; the first that names its network counts for the node.
+        # Each process has a log; the first log that names a network decides for the node.
         if node not in networks or not networks[node].name:
             networks[node] = network
     idle = {}
@@ -137,7 +137,7 @@ def _read_expected() -> ExpectedFabric:
 
 
 def _read_busbw(file: Path) -> dict[int, float]:
-    """Return GB/s by message size in bytes; nothing if the run failed."""
+    """Return GB/s by message size in bytes; empty if the run failed."""
     return {int(size): float(speed) for size, speed in (_read_json(file) if file.exists() else {}).items()}
 
 

@@ -1,4 +1,4 @@
-"""What a job shows of the fabric: the network that NCCL's log names, and the bytes that each RDMA device sent."""
+"""Evidence of the fabric that a job used: the network in NCCL's log, and the bytes that each RDMA device sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INFINIBAND = re.compile(r"NET/IB\s*: Using (?P<devices>(?:\[\d+\]\S+\s*)+)")
 _USING = re.compile(
     r"(?:Using network|Assigned NET plugin|Initialized NET plugin) (?P<name>[\w /-]+?)(?: to comm|\s*$)", re.M
 )
-# Each of these means that a plugin was tried and something slower is used, or nothing.
+# Each of these lines means that a plugin failed to load, and that NCCL uses a slower network or none.
 _COMPLAINTS = (
     "No plugin found",
     "Failed to initialize NET plugin",
@@ -41,7 +41,7 @@ class Network:
 
 
 def parse_nccl_log(log: str) -> Network:
-    """Return the network that a log with NCCL_DEBUG=INFO names."""
+    """Return the network named in a log with NCCL_DEBUG=INFO."""
     complaints = tuple(dict.fromkeys(line.strip() for line in log.splitlines() if any(c in line for c in _COMPLAINTS)))
     if match := _PROVIDER.search(log):
         return Network("efa" if match["name"].startswith("efa") else match["name"], int(match["nics"]), complaints)

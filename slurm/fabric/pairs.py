@@ -1,4 +1,4 @@
-"""Finding slow nodes by measuring pairs: every node meets two others, and a node with only slow pairs is slow."""
+"""Find slow nodes by measuring pairs: every node is paired with two others, and is slow if all its pairs are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from slurm.fabric.verdict import TOLERANCE, ExpectedFabric, Finding, choose_size
 
 Pair = tuple[str, str]
-# A pair is slow below this share of what the better quarter of the pairs reach; one bad node spoils two pairs.
-# Over TCP the nodes' processors matter as well, and what else runs on them.
+# A pair is slow below this share of the best quarter of the pairs; one bad node slows two pairs.
+# Over TCP, speed also depends on the nodes' processors and their other load.
 SLOW_SHARE = {"efa": 0.85, "infiniband": 0.85, "tcp": 0.5}
 MIN_NODES = 3
-"""Nodes that it takes to tell which of two is the slow one."""
+"""Smallest number of nodes with which a slow node can be identified."""
 _QUARTER = 4
 
 
@@ -29,12 +29,12 @@ class PairSpeed:
         return max(self.busbw.values(), default=0.0)
 
     def expected(self, expected: ExpectedFabric) -> float | None:
-        """Return what such machines should reach, in GB/s; None if nobody has measured them."""
+        """Return the expected speed of these machines in GB/s; None if there is no figure for them."""
         size = choose_size(self.busbw, expected)
         return expected.busbw[size] if size else None
 
     def speed(self, expected: ExpectedFabric) -> float:
-        """Return the speed at the message size that can be compared, in GB/s."""
+        """Return the speed in GB/s at the message size for which there is an expected figure, else the fastest."""
         size = choose_size(self.busbw, expected)
         return self.busbw[size] if size else self.fastest
 
@@ -44,16 +44,16 @@ class Blame:
     """The nodes to drain."""
 
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """By node, why it is to be drained."""
+    """Reason to drain each node."""
     unclear: str = ""
-    """What is wrong if no single node can be blamed for it."""
+    """The problem, if no single node can be blamed for it."""
 
 
 def plan_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     """Return pairs of neighbours on a ring, in rounds whose pairs share no node and can run at the same time."""
     if len(nodes) < MIN_NODES:
         return [[(nodes[0], nodes[1])]] if len(nodes) == MIN_NODES - 1 else []
-    # Each pair is in the order of the nodes, which is the order in which Slurm numbers them within the pair.
+    # The nodes of a pair are in their overall order, because Slurm numbers them in that order.
     ring = [*zip(nodes, nodes[1:]), (nodes[0], nodes[-1])]  # noqa: B905, RUF007  # The node's own Python may be 3.9.
     even, odd = ring[0 : len(nodes) - len(nodes) % 2 : 2], ring[1::2]
     # With an odd number of nodes the last pair of the ring shares nodes with both rounds.
@@ -62,7 +62,7 @@ def plan_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
 
 
 def list_slow_pairs(pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> list[PairSpeed]:
-    """Return the pairs that are slower than the others, or than the machine should be."""
+    """Return the pairs that are slower than the others, or than expected of the machine."""
     return [pair for pair in pairs if _is_slow(pair, pairs, expected)]
 
 
@@ -87,7 +87,7 @@ def blame_nodes(findings: Sequence[Finding], pairs: Sequence[PairSpeed], expecte
 
 
 def _list_slow_nodes(nodes: Sequence[str], pairs: Sequence[PairSpeed], slow: Sequence[PairSpeed]) -> list[str]:
-    """Return the nodes all of whose pairs are slow; one pair cannot tell which of its two nodes it is."""
+    """Return the nodes all of whose pairs are slow; a single pair does not show which of its nodes is slow."""
     if len(nodes) < MIN_NODES:
         return []
     return [node for node in nodes if all(pair in slow for pair in pairs if node in pair.nodes)]
@@ -101,7 +101,7 @@ def _is_slow(pair: PairSpeed, pairs: Sequence[PairSpeed], expected: ExpectedFabr
 
 
 def _usual_speed(pairs: Sequence[PairSpeed], expected: ExpectedFabric) -> float:
-    """Return what the better quarter of the pairs reach, in GB/s."""
+    """Return the speed that the best quarter of the pairs reach, in GB/s."""
     return sorted((pair.speed(expected) for pair in pairs), reverse=True)[len(pairs) // _QUARTER]
 
 

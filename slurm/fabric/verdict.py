@@ -1,4 +1,4 @@
-"""Comparing what a job shows of the fabric with what the machine should give."""
+"""Compare the evidence of a job with the fabric that is expected of the machine."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from dataclasses import dataclass, field
 
 from slurm.fabric.evidence import Network
 
-# Published figures were measured on quiet machines; a healthy pair stays well above this share of them.
+# Published figures were measured on idle machines; a healthy pair stays well above this share of them.
 TOLERANCE = 0.85
 
 
 @dataclass(frozen=True)
 class ExpectedFabric:
-    """What the fabric of these machines should give."""
+    """The fabric that is expected of a machine."""
 
     fabric: str
     """`tcp`, `efa` or `infiniband`."""
     devices: int = 0
     """RDMA devices of each node; 0 if unknown."""
     busbw: Mapping[int, float] = field(default_factory=dict)
-    """Bus bandwidth in GB/s by message size in bytes; empty if nobody has measured the machine."""
+    """Bus bandwidth in GB/s by message size in bytes; empty if there are no figures for the machine."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one job across all nodes showed."""
+    """The evidence of one job across all nodes."""
 
     networks: Mapping[str, Network]
-    """By node, from NCCL's log; empty if the job did not use NCCL."""
+    """Network of each node, from NCCL's log; empty if the job did not use NCCL."""
     idle: Mapping[str, Sequence[str]]
-    """By node: devices that sent nothing."""
+    """Devices of each node that sent nothing."""
     busbw: Mapping[int, float]
     """Bus bandwidth in GB/s by message size in bytes."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A way in which the fabric is not as expected."""
+    """A difference between the fabric and what is expected of it."""
 
     node: str
-    """Empty if it concerns all nodes together."""
+    """Name of the node; empty if the finding concerns all nodes."""
     text: str
 
     def __str__(self) -> str:
@@ -48,17 +48,17 @@ class Finding:
 
 
 def compare(evidence: Evidence, expected: ExpectedFabric) -> list[Finding]:
-    """Return everything that is not as expected."""
+    """Return all differences between the evidence and what is expected."""
     return [*_compare_networks(evidence, expected), *_list_idle(evidence), *_compare_speed(evidence, expected)]
 
 
 def choose_size(busbw: Mapping[int, float], expected: ExpectedFabric) -> int | None:
-    """Return the largest message size that was measured and is expected: small messages measure latency."""
+    """Return the largest measured message size with an expected figure, because small messages measure latency."""
     return max((size for size in expected.busbw if size in busbw), default=None)
 
 
 def _compare_networks(evidence: Evidence, expected: ExpectedFabric) -> list[Finding]:
-    """Return nodes on which NCCL used another network; TCP has no slower one, and an unknown network is as bad."""
+    """Return the nodes on which NCCL used another or an unknown network; TCP needs no check, nothing is slower."""
     if expected.fabric == "tcp":
         return []
     if not evidence.networks:

@@ -1,1 +1,1 @@
-"""Health checks that run before each job and in between, for what breaks on GPU machines; registry.py lists them."""
+"""Health checks of GPU machines, run before each job and at intervals; registry.py lists them."""

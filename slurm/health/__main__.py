@@ -14,7 +14,7 @@ from slurm.health.registry import find_problems
 
 EXPECTED = Path("/etc/muster/expected.json")
 ROUNDS = Path("/var/lib/muster/health-rounds")
-# Every job waits for the prolog; slurmd kills a health program after a minute.
+# The prolog must be fast, because every job waits for it; slurmd kills a health program after a minute.
 PROLOG_S = 2.0
 INTERVAL_S = 30.0
 
@@ -40,7 +40,7 @@ def _run_prolog() -> int:
 def _run_interval() -> int:
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     problems = find_problems(Expected.read(EXPECTED), before_job=False, limit_s=INTERVAL_S)
-    # A healthy node that these checks did not drain need not ask slurmctld in every round.
+    # A healthy node that these checks did not drain does not contact slurmctld in every round.
     if problems or ROUNDS.exists():
         _act(node, problems)
     return 0

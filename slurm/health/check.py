@@ -1,4 +1,4 @@
-"""What a health check is: a command, and a judgement of its output against what the node should have."""
+"""The model of a health check: a command, and a function that compares its output with what the node should have."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Expected:
     """Number of EFA devices."""
     mounts: Sequence[str] = ()
     software: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By component: the version that it had when the node was set up, and the file that shows it."""
+    """Version of each component when the node was set up, and the file that shows it."""
     disabled: Sequence[str] = ()
-    """Names of checks that are switched off on this cluster."""
+    """Names of checks that are disabled on this cluster."""
 
     @staticmethod
     def read(path: Path) -> Expected:
@@ -67,7 +67,7 @@ class Answer:
 
 
 def judge_answer(check: Check, answer: Answer, expected: Expected) -> list[HealthProblem]:
-    """Return the problems of one check; no answer is one, because it is how the worst machines behave."""
+    """Return the problems of one check; no answer is a problem, because broken machines often hang."""
     if answer.code is None:
         return [HealthProblem(check.name, f"no answer within {answer.after_s:g} s")]
     if answer.code != 0:

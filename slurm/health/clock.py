@@ -1,4 +1,4 @@
-"""clock: the node's clock agrees with the others'; Slurm refuses credentials from another time."""
+"""clock: the node's clock agrees with the others'; Slurm rejects credentials with a wrong time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from slurm.health.check import Check, Expected
 
-# Slurm refuses credentials from the future and old ones; long before that, logs cannot be compared.
+# Slurm rejects credentials that are too old or from the future; logs become hard to compare long before that.
 MAX_OFFSET_S = 1.0
 _OFFSET = re.compile(r"^System time\s*:\s*([\d.]+) seconds (slow|fast)", re.MULTILINE)
 

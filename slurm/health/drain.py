@@ -1,4 +1,4 @@
-"""Deciding after a round of checks whether a node is drained, returned to service or left as it is."""
+"""Decide after a round of checks whether to drain a node, resume it or leave it as it is."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from slurm.health.check import HealthProblem
 
 PREFIX = "health: "
 FABRIC_PREFIX = f"{PREFIX}fabric: "
-"""Reason of nodes that `muster fabric` drained: the node's own checks cannot see that fault, so they never lift it."""
+"""Reason of nodes that `muster fabric` drained; the node's own checks cannot see that fault and never resume it."""
 GOOD_ROUNDS = 3
-"""Rounds without a problem before a node returns: an intermittent fault must not return it in every pause."""
+"""Rounds without a problem before a node is resumed, so that an intermittent fault does not resume it in between."""
 REASON_MAX_CHARS = 200
 """Longest reason that Slurm shows in its tables."""
 
@@ -37,14 +37,14 @@ class Decision:
     """State to set with scontrol; None to leave it."""
     reason: str = ""
     good_rounds: int = 0
-    """Consecutive rounds without a problem, to remember for the next one."""
+    """Consecutive rounds without a problem, saved for the next round."""
 
 
 def decide(problems: Sequence[HealthProblem], service: Service, good_rounds: int) -> Decision:
     """Return what to do after a round of checks."""
     if problems:
         reason = (PREFIX + "; ".join(map(str, problems)))[:REASON_MAX_CHARS]
-        # A reason that somebody else gave stays, because they look for it there.
+        # A reason that someone else set is not replaced.
         up_to_date = reason == service.reason if service.drained and service.ours else service.drained
         return Decision(None if up_to_date else "drain", reason)
     if not (service.drained and service.ours):

@@ -28,7 +28,7 @@ def judge_disk(output: str, _expected: Expected) -> list[str]:
 
 
 def _write_script(expected: Expected) -> str:
-    """Return a script that asks each server: `stat -f` hangs if it is gone, and the time limit reports that."""
+    """Return a script that queries each server: `stat -f` hangs if the server is gone, which the time limit detects."""
     return "\n".join(
         f"if mountpoint -q {quoted}; then stat -f {quoted} >/dev/null || exit 1; echo {quoted}; fi"
         for quoted in map(shlex.quote, expected.mounts)

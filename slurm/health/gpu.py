@@ -18,7 +18,7 @@ _NOT_AVAILABLE = ("[N/A]", "N/A", "[Not Supported]")
 
 
 def judge(output: str, expected: Expected) -> list[str]:
-    """Return missing GPUs and what is wrong with the others."""
+    """Return missing GPUs and the faults of the others."""
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.strip()]
     problems = [] if len(rows) == expected.gpus else [f"{len(rows)} of {expected.gpus} GPUs answer"]
     for row in rows:

@@ -1,4 +1,4 @@
-"""The list of health checks, and running them all at once within a time limit, whatever the machine's state."""
+"""The list of health checks, and the code that runs them concurrently within a time limit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def find_problems(expected: Expected, *, before_job: bool, limit_s: float) -> li
 def run_scripts(scripts: Sequence[str], limit_s: float) -> list[Answer]:
     """Run scripts at the same time and return their answers after at most `limit_s` seconds.
 
-    Output goes to files and no process is waited for: one that is stuck in the kernel can only be left behind.
+    Output goes to files, and a process that is stuck in the kernel is abandoned, because it cannot be killed.
     """
     running = [_RunningScript(script) for script in scripts]
     deadline = time.monotonic() + limit_s

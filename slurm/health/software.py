@@ -1,4 +1,4 @@
-"""software: driver and kernel modules have the versions that the node was set up with."""
+"""software: driver and kernel modules still have the versions that they had at set-up."""
 
 from __future__ import annotations
 

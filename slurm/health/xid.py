@@ -45,7 +45,7 @@ def judge(output: str, _expected: Expected) -> list[str]:
 CHECK = Check(
     "xid",
     applies=lambda expected: expected.gpus > 0,
-    # grep exits with 1 if there are no lines, which is good news; a failure of dmesg must not be hidden by it.
+    # grep exits with 1 if no line matches, which is the healthy case, but a failure of dmesg must still be reported.
     command=lambda _: 'log=$(dmesg --color=never) || exit $?; printf "%s\\n" "$log" | grep -F "NVRM: Xid" || true',
     judge=judge,
 )

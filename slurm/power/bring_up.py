@@ -1,6 +1,6 @@
-"""Bringing up requested nodes: take over machines that already start, launch the others, publish their names.
+"""Bring up requested nodes: reuse machines that are already starting, launch the others, publish their names.
 
-A launch option that had no capacity is skipped for a while, and a shortage is retried before Slurm hears of it.
+A launch option without capacity is skipped for a while, and a shortage is retried before it is reported to Slurm.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from slurm.power.launcher import TRANSIENT, Machine, MachineList, Option, Shorta
 from slurm.power.reasons import BUDGET, REMOVED, no_capacity
 from slurm.power.requests import NodeRequest, list_nodes
 
-# A machine of that age is still booting: a program that was killed, or `muster up`, launched it for the same request.
+# A younger machine is still booting; a program that was killed, or `muster up`, launched it for the same request.
 YOUNG_S = 600.0
 COOLDOWN_S = 180.0
 """How long an option that had no capacity is skipped, as in Karpenter."""
-# Faults that another call within minutes would repeat.
+# Faults that another call within minutes would cause again.
 _COOLED = ("shortage", "quota")
 _COOLDOWN = "cooldown"
 
 
 @dataclass
 class BringUpResult:
-    """What became of requested nodes."""
+    """The result of bringing up requested nodes."""
 
     up: dict[str, Machine] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class BringUpResult:
 
 
 def bring_up(context: Context, existing: MachineList, requests: Sequence[NodeRequest]) -> BringUpResult:
-    """Bring up the requested nodes, as many requests as possible, each whole."""
+    """Bring up as many requests as possible, each with all of its nodes or none."""
     young = _take_over(context, existing, requests)
     result = BringUpResult(up=dict(young))
     for zone, group in sorted({(request.zone, request.group) for request in requests}):
@@ -57,7 +57,7 @@ def bring_up(context: Context, existing: MachineList, requests: Sequence[NodeReq
 
 
 def report_down(context: Context, requests: Sequence[NodeRequest], result: BringUpResult) -> list[NodeRequest]:
-    """Mark nodes without a machine as down and return the requests that are to be retried, for which Slurm waits on."""
+    """Mark nodes without a machine as down, except those of requests to retry, and return these requests."""
     retried = [
         request for request in requests if result.retryable.intersection(request.nodes) and _in_time(context, request)
     ]
@@ -69,7 +69,7 @@ def report_down(context: Context, requests: Sequence[NodeRequest], result: Bring
 
 
 def mark_down(context: Context, reasons: Mapping[str, str]) -> None:
-    """Mark nodes as down: Slurm then requeues their jobs, and the sweep returns the nodes to Slurm."""
+    """Mark nodes as down: Slurm then requeues their jobs, and the sweep makes the nodes available again."""
     for reason in dict.fromkeys(reasons.values()):
         context.slurmctld.set_nodes([name for name, why in reasons.items() if why == reason], "DOWN", reason)
 
@@ -91,7 +91,7 @@ def update_cooldown(until: Mapping[str, float], shortages: Iterable[Shortage], n
 
 
 def _take_over(context: Context, existing: MachineList, requests: Sequence[NodeRequest]) -> Mapping[str, Machine]:
-    """Return machines of these names that still boot; end older ones, which Slurm has given up."""
+    """Return machines of these nodes that are still booting; terminate older ones, which Slurm no longer uses."""
     requested = list_nodes(requests)
     machines = {name: machine for name, machine in existing.by_name().items() if name in requested}
     young = {n: m for n, m in machines.items() if m.running and context.now() - m.launched < YOUNG_S}
@@ -131,7 +131,7 @@ def _launch(context: Context, options: Sequence[Option], units: Sequence[Unit], 
 
 
 def _over_budget(context: Context, shortages: Sequence[Shortage]) -> str:
-    """Return a reason if the spent budget revoked the permission to launch: the target only reports it as missing."""
+    """Return a reason if the spent budget revoked the permission to launch; the target only reports a denied call."""
     spending = limits.last_spending(context.memory)
     refused = any(shortage.fault.kind == "permission" for shortage in shortages)
     return f"{BUDGET}{spending}, nothing is launched" if refused and spending and spending.over else ""
@@ -144,6 +144,6 @@ def _list_availability(options: Sequence[Option], shortages: Sequence[Shortage])
 
 
 def _in_time(context: Context, request: NodeRequest) -> bool:
-    """Return whether a shortage may still be retried; half of ResumeTimeout is left for the machine to boot."""
+    """Return whether a shortage may still be retried; half of ResumeTimeout is reserved for the boot."""
     limit_s = min(context.launcher.group(request.group).retry_s, context.slurmctld.resume_timeout_s() / 2)
     return context.now() - request.since < limit_s

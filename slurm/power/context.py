@@ -1,4 +1,4 @@
-"""What every power program works with: the target's launcher, slurmctld, a memory and a clock; and their log."""
+"""The context of the power programs: the target's launcher, slurmctld, a memory and a clock; and their log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SYSLOG = "/dev/log"
 
 @dataclass
 class Context:
-    """The surroundings of a power program; tests pass other folders, clocks and answers."""
+    """What a power program works with; tests pass their own folders, clocks and stubs."""
 
     launcher: Launcher
     slurmctld: Slurmctld
@@ -31,7 +31,7 @@ class Context:
 
 
 def log_to_journal(program: str) -> None:
-    """Send log lines to the journal (`journalctl -t muster-power`): slurmctld discards what its programs print."""
+    """Send log lines to the journal (`journalctl -t muster-power`), because slurmctld discards its programs' output."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if Path(_SYSLOG).exists() and not sys.stderr.isatty():
         handler = SysLogHandler(_SYSLOG)

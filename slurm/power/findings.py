@@ -1,4 +1,4 @@
-"""Where Slurm and the cloud disagree: unused machines, nodes that need another machine, nodes that must be started.
+"""Differences between Slurm and the cloud: unused machines, nodes that need a new machine, nodes to start.
 
 A node is replaced by powering it down: Slurm runs SuspendProgram, clears DOWN and DRAIN, and powers it up when a job
 needs it. A static node is started again at once. A node that a person took out of service is left as it is.
@@ -22,28 +22,28 @@ Nodes = Mapping[str, NodeState]
 """Nodes as Slurm sees them, by name."""
 
 _STOPPED_S = 60.0
-# SuspendProgram may be about to end the machine.
+# SuspendProgram may be about to terminate the machine.
 _SUSPENDED_S = 300.0
-# `muster up` launches static nodes before slurmctld hears of them, and they take a while to boot.
+# `muster up` launches static nodes before slurmctld knows them, and they take a while to boot.
 _STARTING_S = 1800.0
-# The cloud lists a new machine a little after the call that launched it.
+# The cloud lists a new machine only some time after the call that launched it.
 _LOST_S = 60.0
 _NEVER_CAME_S = 180.0
-# An intermittent fault, or a network that was away, returns the node by itself within that.
+# After a transient fault or network outage, the node recovers by itself within this time.
 _RECOVERY_S = 300.0
 _START_S = 60.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A disagreement between Slurm and the cloud."""
+    """A difference between Slurm and the cloud."""
 
     rule: Rule
     subject: str
     """Name of a node, or id of a machine."""
     why: str
     grace_s: float
-    """How long it must last before it is acted on: Slurm and the cloud learn of a change one after the other."""
+    """How long it must last before it is acted on, because Slurm and the cloud see a change at different times."""
 
     @property
     def key(self) -> str:
@@ -60,7 +60,7 @@ def select_due(
 
 
 def find_orphans(existing: MachineList, nodes: Nodes, static: Collection[str]) -> Iterator[Finding]:
-    """Yield machines of the cluster that no node uses: they cost money and do no work."""
+    """Yield machines of the cluster that no node uses, but that cost money."""
     owners = _find_owners(existing, nodes)
     for machine in existing.machines:
         node = nodes.get(machine.name)
@@ -78,7 +78,7 @@ def find_orphans(existing: MachineList, nodes: Nodes, static: Collection[str]) -
 
 
 def find_replacements(existing: MachineList, nodes: Nodes, waiting: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield nodes that need another machine, except those in `waiting`, for which one is still being launched."""
+    """Yield nodes that need a new machine, except those in `waiting`, whose machine is still being launched."""
     running = _list_running(existing)
     for name, node in nodes.items():
         if node.powered_off or name in waiting:
@@ -93,11 +93,11 @@ def find_replacements(existing: MachineList, nodes: Nodes, waiting: Collection[s
 
 
 def find_failed_set_ups(launcher: Launcher, existing: MachineList, nodes: Nodes) -> Iterator[Finding]:
-    """Yield nodes whose machine reported that its set-up failed, so that nobody waits for them any longer."""
+    """Yield nodes whose machine reported that its set-up failed, so that jobs do not wait for the timeout."""
     machines = existing.by_name()
     starting = [n for n, node in nodes.items() if node.powering_up and not node.out_of_service and n in machines]
     for name, failure in launcher.read_set_up_failures(starting).items():
-        # A report of an earlier machine of that name does not count.
+        # A report of an earlier machine of the same name is ignored.
         if failure.machine == machines[name].id:
             yield Finding("failed-set-up", name, set_up_failed(failure.step, failure.line), 0.0)
 
@@ -127,7 +127,7 @@ def _list_running(existing: MachineList) -> set[str]:
 
 
 def _find_owners(existing: MachineList, nodes: Nodes) -> dict[str, str]:
-    """Return the machine of each node: of two with the same name the one that Slurm talks to, else the older."""
+    """Return the machine of each node; of two with the same name, the one whose address Slurm uses, else the older."""
     owners = {name: machine.id for name, machine in existing.by_name().items()}
     return owners | {m.name: m.id for m in existing.machines if m.running and _is_address_of_node(m, nodes)}
 

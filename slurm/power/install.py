@@ -1,4 +1,4 @@
-"""The files that install the power programs on the controller: scripts that slurm.conf names, the sweep's timer."""
+"""The files of the power programs on the controller: the scripts that slurm.conf names, and the sweep's timer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ RESUME = f"{FOLDER}/resume"
 SUSPEND = f"{FOLDER}/suspend"
 RESUME_FAILED = f"{FOLDER}/resume-failed"
 FLEET = "/etc/muster/fleet.json"
-"""What the target's launcher may launch, in a form that only the launcher knows."""
+"""File that describes what the target's launcher may launch; its format belongs to the launcher."""
 STATE = "/var/lib/muster/power"
 """Folder of the programs' memory; it must exist and belong to slurm."""
 TIMER = "muster-sweep.timer"
@@ -16,7 +16,7 @@ _UNITS = "/etc/systemd/system"
 
 
 def write_scripts(python: str, root: str, module: str) -> dict[str, str]:
-    """Return the programs by path, because slurm.conf takes a path without arguments.
+    """Return the scripts by path; each program has its own, because slurm.conf takes a path without arguments.
 
     `root` is the folder of this repository's code, `module` the entry point of the target's launcher.
     """

@@ -1,4 +1,4 @@
-"""What slurm.power asks of a target: a `Launcher`, and the machines, launch options and errors that it speaks of."""
+"""The interface that slurm.power requires of a target: a `Launcher`, with its machines, options and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Machine:
 
     id: str
     name: str
-    """Name of its node; empty if it carries the cluster's tags but no name, so that nobody can use it."""
+    """Name of its node; empty if it has the cluster's tags but no name, so that it cannot be used."""
     group: str
     zone: str
     address: str
@@ -46,7 +46,7 @@ class MachineList:
     """Groups that are being removed: nothing is launched for them."""
 
     def by_name(self) -> dict[str, Machine]:
-        """Return one machine per name: the one that runs, and of two that run the older, which Slurm met first."""
+        """Return one machine per name: a running one, and of two that run the older, which Slurm knew first."""
         best_last = sorted(self.machines, key=lambda machine: (machine.running, -machine.launched))
         return {machine.name: machine for machine in best_last if machine.name}
 
@@ -64,7 +64,7 @@ class Fault:
 
 
 class LauncherError(Exception):
-    """The target refused a call or did not answer, and retrying did not help."""
+    """The target rejected a call or did not answer, even after retries."""
 
     def __init__(self, operation: str, fault: Fault, fix: str) -> None:
         super().__init__(f"{operation}: {fault}; {fix}")
@@ -87,7 +87,7 @@ class Option(Protocol):
 
     @property
     def key(self) -> str:
-        """What is short when this option is short; options with the same key share their cooldown."""
+        """Identifies the capacity that this option uses; options with the same key share their cooldown."""
         ...
 
 
@@ -101,7 +101,7 @@ class LaunchGroup(Protocol):
 
     @property
     def retry_s(self) -> int:
-        """How long a shortage is retried before Slurm hears of it, in seconds."""
+        """How long a shortage is retried before it is reported to Slurm, in seconds."""
         ...
 
 
@@ -123,7 +123,7 @@ class Shortage:
 
 @dataclass
 class LaunchResult:
-    """What a launch brought."""
+    """The result of a launch."""
 
     machines: dict[str, Machine] = field(default_factory=dict)
     """By node name."""
@@ -158,21 +158,21 @@ class Spending:
 
 
 class Launcher(Protocol):
-    """A target's machines. Every method raises LauncherError if the target refuses or does not answer."""
+    """A target's machines. Every method raises LauncherError if the target rejects a call or does not answer."""
 
     def group(self, name: str) -> LaunchGroup: ...
 
     def list_machines(self) -> MachineList: ...
 
     def launch(self, options: Sequence[Option], units: Sequence[Unit], token: str) -> LaunchResult:
-        """Launch every unit whole out of one option, trying the options in order; errors of an option are shortages.
+        """Launch each unit from a single option, trying the options in order; an option's errors count as shortages.
 
-        The token makes a repeated call start nothing twice; each new attempt needs a new one.
+        Repeating a call with the same token launches nothing twice; each new attempt needs a new token.
         """
         ...
 
     def terminate(self, machines: Iterable[Machine]) -> list[str]:
-        """End the machines and return their ids; machines that no longer exist are no error."""
+        """Terminate the machines and return their ids; machines that no longer exist are ignored."""
         ...
 
     def publish_names(self, addresses: Mapping[str, str]) -> None:
@@ -184,9 +184,9 @@ class Launcher(Protocol):
         ...
 
     def read_set_up_failures(self, nodes: Sequence[str]) -> dict[str, SetUpFailure]:
-        """Return the last report of each of these nodes that is a failure, by node name."""
+        """Return, by node name, the last report of each of these nodes if it is a failure."""
         ...
 
     def read_spending(self) -> Spending | None:
-        """Return what was spent this month; None for a cluster without a budget."""
+        """Return this month's spending; None for a cluster without a budget."""
         ...

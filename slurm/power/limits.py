@@ -1,6 +1,6 @@
-"""What stops launches: a breaker for groups whose nodes never come up, and the month's budget.
+"""Limits on launches: a breaker for groups whose nodes never come up, and the monthly budget.
 
-Without the breaker a broken image or bundle would launch the most expensive machines again and again, all night.
+Without the breaker, a broken image or bundle would launch expensive machines again and again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slurm.control.nodes import NodeState
 from slurm.power.launcher import Launcher, Spending
 from slurm.power.memory import Memory
 
-# As ParallelCluster's protected mode; a node that hangs until ResumeTimeout counts like one that fails at once.
+# Like ParallelCluster's protected mode; a node that hangs until ResumeTimeout counts like one that fails at once.
 BREAKER_LIMIT = 10
 """Consecutive failures after which a group's partition is closed until a person opens it."""
 BREAKER = "breaker"
@@ -22,7 +22,7 @@ BUDGET_INTERVAL_S = 900.0
 _BUDGET = "ceiling"
 
 Counts = Mapping[str, Mapping[str, Any]]
-"""By group: consecutive failures, and whether muster closed its partition."""
+"""Name of the saved counts: consecutive failures of each group, and whether muster closed its partition."""
 
 
 def count_failures(memory: Memory, nodes: Iterable[str]) -> None:
@@ -40,7 +40,7 @@ def list_groups_to_close(counts: Counts) -> list[str]:
 
 
 def reset_counts(counts: Counts, came_up: Collection[str], open_partitions: Collection[str]) -> dict[str, Any]:
-    """Return the counts without groups of which a node came up, and without those that a person opened again."""
+    """Return the counts without groups that have a new working node, or whose partition a person opened again."""
     return {
         group: dict(count)
         for group, count in counts.items()
@@ -54,10 +54,10 @@ def mark_closed(counts: Counts, group: str) -> dict[str, Any]:
 
 
 def read_spending(launcher: Launcher, memory: Memory, now: float) -> Spending | None:
-    """Return the month's spending, asked for at intervals; None without a budget, or if it cannot be read."""
+    """Return the month's spending, read at intervals; None without a budget, or if it cannot be read."""
     saved = memory.load(_BUDGET)
     if not saved or now - saved["at"] >= BUDGET_INTERVAL_S:
-        # Saved before asking: if the cloud does not answer, every sweep would otherwise hold up launches for minutes.
+        # The time is saved before the request, so that a cloud that does not answer delays only one sweep.
         memory.save(_BUDGET, saved | {"at": now})
         spending = launcher.read_spending()
         memory.save(_BUDGET, {"at": now} | ({"spent": spending.spent, "limit": spending.limit} if spending else {}))

@@ -1,4 +1,4 @@
-"""What the power programs remember between runs: small JSON files, and a lock that lets one program act at a time."""
+"""State that the power programs keep between runs: small JSON files, and a lock so that only one program acts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Memory:
         self.folder = folder
 
     def load(self, name: str) -> dict[str, Any]:
-        """Return the saved value, or nothing if the file is missing or unreadable: that must not stop a launch."""
+        """Return the saved value; empty if the file is missing or unreadable, because that must not stop a launch."""
         try:
             value: dict[str, Any] = json.loads((self.folder / f"{name}.json").read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -31,9 +31,9 @@ class Memory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock that only one program on the controller has; the kernel releases it if the holder is killed."""
+        """Hold the lock of the power programs; the kernel releases it if the holder is killed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Opened for reading, so that both slurmctld's user and root can take it, whichever of them created it.
+        # Opened for reading, so that both slurmctld's user and root can take the lock, whoever created the file.
         descriptor = os.open(self.folder / "lock", os.O_RDONLY | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -43,7 +43,7 @@ class Memory:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all, even if the program is killed."""
+    """Write a file atomically, even if the program is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -1,6 +1,6 @@
-"""The programs that slurmctld runs: ResumeProgram, SuspendProgram and ResumeFailProgram; and their command line.
+"""The programs that slurmctld runs (ResumeProgram, SuspendProgram and ResumeFailProgram) and their command line.
 
-A target's entry point calls `main` with the way to load its launcher.
+A target's entry point calls `main` with a function that loads its launcher.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _USAGE = 2
 
 
 def resume(context: Context, nodes: Sequence[str], jobs: Sequence[Mapping[str, Any]]) -> BringUpResult:
-    """Launch the nodes that jobs wait for, whole jobs at a time, and mark those down for which there is no machine."""
+    """Launch the nodes that jobs wait for, all nodes of a job or none, and mark nodes without a machine as down."""
     with context.memory.lock():
         existing = context.launcher.list_machines()
         zones, now = {name: machine.zone for name, machine in existing.by_name().items()}, context.now()
@@ -40,10 +40,10 @@ def resume(context: Context, nodes: Sequence[str], jobs: Sequence[Mapping[str, A
 
 
 def suspend(context: Context, nodes: Collection[str]) -> list[str]:
-    """End the machines of these nodes and return their ids.
+    """Terminate the machines of these nodes and return their ids.
 
-    If a name has two machines, both are ended. A machine launched since the program started stays: Slurm may have
-    asked for the node again while this program waited for the lock.
+    If a name has two machines, both are terminated. A machine launched since the program started stays, because Slurm
+    may have requested the node again while this program waited for the lock.
     """
     started = context.now()
     with context.memory.lock():
@@ -54,7 +54,7 @@ def suspend(context: Context, nodes: Collection[str]) -> list[str]:
 
 
 def resume_failed(context: Context, nodes: Collection[str]) -> None:
-    """End the machines of nodes that did not come up in time, and count the failures for the breaker."""
+    """Terminate the machines of nodes that did not come up in time, and count the failures for the breaker."""
     log.info("%s: not up within ResumeTimeout", hostlist(nodes))
     suspend(context, nodes)
     with context.memory.lock():
@@ -64,7 +64,7 @@ def resume_failed(context: Context, nodes: Collection[str]) -> None:
 def main(argv: Sequence[str], load_launcher: Callable[[Path], Launcher]) -> int:
     """Run the program that the first argument names and return its exit status.
 
-    Slurm only logs the status, so errors are logged here; the sweep finishes what was left undone.
+    Slurm only logs the status, so errors are logged here; the sweep finishes the remaining work.
     """
     program, listed = (*argv, "", "")[:2]
     acts: dict[str, Callable[[Context], object]] = {

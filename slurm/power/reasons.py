@@ -1,4 +1,4 @@
-"""The reasons for which muster takes nodes out of service, as Slurm shows them: who gave them and what comes next."""
+"""The reasons with which muster takes nodes out of service, as Slurm shows them, and which allow a new machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LOST = f"{OURS}its machine is gone"
 NEVER_CAME = f"{OURS}its machine disappeared while starting"
 SET_UP = f"{OURS}set-up: "
 BUDGET = f"{OURS}budget: "
-# Reasons that slurmctld itself gives to a node that stopped responding or never came up.
+# Reasons that slurmctld itself sets on a node that stopped responding or never came up.
 SILENT = "Not responding"
 SLURMS = (SILENT, "ResumeTimeout reached")
 
 
 def may_be_replaced(reason: str) -> bool:
-    """Return whether a node may get another machine: a person's reason leaves it as it is, whatever its state."""
+    """Return whether a node with this reason may get a new machine; a node that a person drained may not."""
     return reason.startswith((OURS, HEALTH, *SLURMS))
 
 
@@ -31,5 +31,5 @@ def set_up_failed(step: str, line: str) -> str:
 
 
 def no_capacity(instance_type: str, availability: Sequence[str]) -> str:
-    """Return the reason of a node for which there was no machine, with what each zone and purchase had."""
+    """Return the reason of a node without a machine, with the availability in each zone and purchase."""
     return f"{CAPACITY}{instance_type}: {', '.join(availability)}"[: drain.REASON_MAX_CHARS]

@@ -1,6 +1,6 @@
-"""Requests for nodes, grouped by the jobs that wait for them, and the journal of those that are not finished.
+"""Requests for nodes, grouped by the jobs that wait for them, and the journal of unfinished requests.
 
-The sweep reads the journal if a resume was killed or met a shortage.
+The sweep reads the journal to finish requests of a resume that was killed or met a shortage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NodeRequest:
     zone: str = ""
     """Zone in which their job already has nodes."""
     since: float = 0.0
-    """When Slurm asked for them, in seconds since the epoch."""
+    """When Slurm requested the nodes, in seconds since the epoch."""
 
     @property
     def group(self) -> str:
@@ -37,9 +37,9 @@ class NodeRequest:
 def group_by_job(
     nodes: Sequence[str], jobs: Sequence[Mapping[str, Any]], zones: Mapping[str, str]
 ) -> list[NodeRequest]:
-    """Return a request per job and group; jobs that share a node share a request, nodes without a job have their own.
+    """Return a request per job and group; jobs that share a node share a request, and other nodes get one each.
 
-    Jobs are as in the file that slurmctld writes for ResumeProgram; `zones` are those of existing nodes by name.
+    Jobs have the format of the file that slurmctld writes for ResumeProgram; `zones` has the zone of existing nodes.
     """
     units: list[tuple[set[str], str]] = []
     for job in jobs:
@@ -70,7 +70,7 @@ def list_nodes(requests: Iterable[NodeRequest]) -> set[str]:
 def journaled(memory: Memory, requests: Sequence[NodeRequest]) -> Iterator[list[NodeRequest]]:
     """Record the requests while the block runs; afterwards only those put into the yielded list stay recorded.
 
-    If the block is left by an error or a kill, all of them stay.
+    If an error or a kill ends the block, all of them stay recorded.
     """
     mark, unfinished = uuid.uuid4().hex, list[NodeRequest]()
     memory.save(_JOURNAL, memory.load(_JOURNAL) | _entry(mark, requests))

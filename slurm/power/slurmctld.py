@@ -1,4 +1,4 @@
-"""slurmctld as the power programs talk to it: nodes, partitions and settings, asked for and changed with scontrol."""
+"""The power programs' interface to slurmctld: read and change nodes, partitions and settings with scontrol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMEOUT_S = 60.0
 
 
 class Slurmctld:
-    """The controller's daemon; tests pass another way to run commands."""
+    """The controller's daemon; tests pass their own function to run commands."""
 
     def __init__(self, run: Run | None = None) -> None:
         self._run = run or _run_command

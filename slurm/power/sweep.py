@@ -1,4 +1,4 @@
-"""The sweep, run every minute: make Slurm and the cloud agree, and finish what other programs left unfinished."""
+"""The sweep, run every minute: resolve differences between Slurm and the cloud, and finish interrupted requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slurm.power.launcher import LauncherError, MachineList
 from slurm.power.reasons import BUDGET, UNWANTED
 from slurm.power.requests import NodeRequest, list_nodes, load_unfinished, replace_unfinished
 
-# Names of what is remembered between sweeps.
+# Names of the values saved between sweeps.
 _FIRST_SEEN, _WORKING, _TO_READ = "since", "working", "to-read"
 
 Nodes = dict[str, NodeState]
@@ -49,7 +49,7 @@ def sweep(context: Context) -> list[Finding]:
         _act(context, existing, due)
         _update_breaker(context, existing, nodes)
         _update_topology(context, existing, nodes)
-    # Without the lock: slurmctld waits for its programs to end before it reconfigures, and they wait for the lock.
+    # The lock is not held: slurmctld waits for its programs to end before it reconfigures, and they wait for the lock.
     if context.memory.load(_TO_READ):
         context.slurmctld.reconfigure()
         context.memory.save(_TO_READ, {})
@@ -57,14 +57,14 @@ def sweep(context: Context) -> list[Finding]:
 
 
 def _finish_requests(context: Context, existing: MachineList, nodes: Nodes, static: Collection[str]) -> Collection[str]:
-    """Finish requests that a resume left, killed or short of machines; return the nodes that are still waited for."""
+    """Finish requests of a resume that was killed or short of machines; return the nodes that are still requested."""
     starting = {name for name, node in nodes.items() if node.powering_up and not node.out_of_service}
     unfinished = [
         replace(request, nodes=tuple(name for name in request.nodes if name in starting))
         for request in load_unfinished(context.memory)
     ]
     requests = [request for request in unfinished if any(nodes[name].busy or name in static for name in request.nodes)]
-    # The jobs of the others were cancelled meanwhile: nothing is launched for them. They are marked down first,
+    # The jobs of the other nodes were cancelled, so nothing is launched. The nodes are marked down before power down,
     # because Slurm does not power down a node that it is powering up.
     mark_down(context, dict.fromkeys(sorted(list_nodes(unfinished) - list_nodes(requests)), UNWANTED))
     retried: list[NodeRequest] = []
@@ -143,7 +143,7 @@ def _update_topology(context: Context, existing: MachineList, nodes: Nodes) -> N
     try:
         changed = topology.refresh(context, existing.machines, nodes.keys())
     except LauncherError as error:
-        # The file stays right for the nodes in it, and a reconfigure that is still due takes place.
+        # The file stays valid for the nodes in it, and a reconfigure that is still due takes place.
         log.info("the nodes' places in the network could not be read: %s", error)
         return
     if changed:

@@ -1,6 +1,6 @@
-"""Keeping topology.conf in agreement with the machines that exist.
+"""Keep topology.conf in agreement with the machines that exist.
 
-`python -m slurm.power.topology NODES` fits the file to other nodes before Slurm reads it together with slurm.conf.
+`python -m slurm.power.topology NODES` adapts the file to a changed set of nodes before Slurm reloads its configuration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def refresh(context: Context, machines: Iterable[Machine], nodes: Collection[str
 
 
 def _read_places(context: Context, ids: Sequence[str]) -> dict[str, Place]:
-    """Return places by machine id; machines never move, so only new ones are asked for."""
+    """Return places by machine id; machines never move, so only the places of new ones are requested."""
     saved = context.memory.load(_PLACES)
     places: dict[str, Place] = {machine: tuple(place) for machine, place in saved.items() if machine in ids}
     new = [machine for machine in ids if machine not in places]
@@ -46,7 +46,7 @@ def _read_places(context: Context, ids: Sequence[str]) -> dict[str, Place]:
 
 
 def fit_file(path: Path, memory: Memory, nodes: Collection[str]) -> None:
-    """Make a topology file list exactly these nodes; those that it had stay in their place."""
+    """Make a topology file list exactly these nodes; nodes that it already has keep their place."""
     with memory.lock():
         text = path.read_text()
         fitted = fit_topology(text, nodes)
@@ -55,7 +55,7 @@ def fit_file(path: Path, memory: Memory, nodes: Collection[str]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fit the controller's file to the nodes of the first argument."""
+    """Adapt the controller's file to the nodes in the first argument."""
     root = Path(os.environ.get("MUSTER_ROOT", "/"))
     fit_file(root / "etc/slurm" / NAME, Memory(root / STATE.lstrip("/")), expand(argv[0]))
     return 0

@@ -34,7 +34,7 @@ class ResolvedSettings:
     micro: int
     reasons: list[str]
     record: dict[str, Any] | None = None
-    """What `save` writes; None if nothing was chosen, or if the choice comes from an earlier start."""
+    """The content of the file that `save` writes; None if there was nothing to choose or the file exists already."""
 
     def save(self, folder: Path) -> None:
         """Write the choice for later starts on the same number of ranks.

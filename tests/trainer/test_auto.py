@@ -97,7 +97,7 @@ def test_the_error_lists_the_sizes_if_nothing_fits() -> None:
         choose(load("tiny-llama", ["batch.size=64"]), SIZES, GIB, world_size=8, local_size=4)
     (problem,) = raised.value.problems
     assert problem.where == "parallel.strategy"
-    assert problem.message.startswith("nothing fits 0.9 GiB per rank on 8 ranks: ddp: 8.52 GiB (weights 2.00, ")
+    assert problem.message.startswith("nothing fits into 0.9 GiB per rank on 8 ranks: ddp: 8.52 GiB (weights 2.00, ")
     assert "fsdp zero 3 recompute full: " in problem.message
     assert problem.fix == "use more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor"
 

@@ -157,7 +157,7 @@ def test_the_network_is_suspected_if_all_ranks_are_at_the_same_place() -> None:
 def test_silent_ranks_are_named_first_and_the_list_is_limited() -> None:
     beats = [beat(rank, 9) for rank in range(100)]
     text = explain_hang(beats, beats[10:])
-    assert text.startswith("silent, their process or node is gone or stuck: rank 10 on n-5")
+    assert text.startswith("silent, because their process or node is dead or stuck: rank 10 on n-5")
     assert text.endswith("and 82 more")
 
 

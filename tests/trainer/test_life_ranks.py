@@ -167,5 +167,7 @@ def test_a_silent_rank_is_detected_long_before_the_limit(frozen: tuple[list[Laun
     ranks, folder = frozen
     statuses, output = finish(ranks[:1])
     assert statuses == [76], output
-    assert "ranks have been silent for 15 s; silent, their process or node is gone or stuck: rank 1 on" in output
+    assert (
+        "ranks have been silent for 15 s; silent, because their process or node is dead or stuck: rank 1 on" in output
+    )
     assert "all_reduce" in (folder / "hang" / "rank-00000.txt").read_text()

@@ -1,4 +1,4 @@
-"""Which operations each mode computes twice: none, all but products, or all."""
+"""Each recompute mode computes the expected operations twice: none, all except matrix products, or all."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def choose(config: Config, sizes: ModelSizes, free: int, world_size: int, local_
         [
             ConfigProblem(
                 "parallel.strategy",
-                f"nothing fits {usable / GIB:.1f} GiB per rank on {world_size} ranks: " + "; ".join(why[1:]),
+                f"nothing fits into {usable / GIB:.1f} GiB per rank on {world_size} ranks: " + "; ".join(why[1:]),
                 "use more ranks, a shorter data.seq_len, a smaller model, or set parallel.tensor",
             )
         ]

@@ -180,7 +180,7 @@ class Checkpoints:
         )
 
     def _note_restart(self, step: int) -> None:
-        self._events.append(SaveEvent("restarted", step, "the writer process was gone and has been restarted"))
+        self._events.append(SaveEvent("restarted", step, "the writer process had died and was restarted"))
 
     def _read_replies(self) -> None:
         while True:

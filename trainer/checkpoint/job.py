@@ -20,7 +20,7 @@ class SaveAbandoned(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class SaveJob:
-    """What the writer process of one rank needs to write its part of a checkpoint."""
+    """A request to the writer process of one rank to write its part of a checkpoint."""
 
     directory: str
     step: int

@@ -33,7 +33,7 @@ class FileChecksum:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint consists of; the field names are the keys of manifest.json."""
+    """The contents of a checkpoint; the field names are the keys of manifest.json."""
 
     step: int
     world_size: int

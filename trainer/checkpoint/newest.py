@@ -53,7 +53,7 @@ def _list_candidates(path: Path) -> list[folder.PublishedCheckpoint]:
 
 
 def _check(path: Path, group: RankGroup, verify: str) -> tuple[manifest.Manifest | None, list[str]]:
-    """Return the manifest if the checkpoint is intact, or what is wrong with it."""
+    """Return the manifest if the checkpoint is intact, or None and the problems."""
     intact, problems = group.run_on_first(lambda: _check_sizes(path))
     if intact is None:
         return None, problems

@@ -88,7 +88,7 @@ class WriterProcess:
             self._report_death(job)
 
     def _report_death(self, job: SaveJob) -> None:
-        reason = f"the writer process {self._process.pid} was {_describe_exit(self._process.wait())}"
+        reason = f"the writer process {self._process.pid} {_describe_exit(self._process.wait())}"
         report_failure(job, reason, self._replies)
 
 
@@ -101,4 +101,4 @@ def report_failure(job: SaveJob, reason: str, replies: queue.SimpleQueue[dict[st
 
 
 def _describe_exit(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

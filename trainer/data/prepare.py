@@ -108,7 +108,7 @@ def _print_summary(contents: Index, reused: int, folder: Path) -> None:
     if reused:
         print(f"reused {reused} of {len(contents.shards)} shards that an earlier run had finished")
     if contents.eos is None:
-        print("the tokenizer has no end-of-text token: there is no mark between documents")
+        print("the tokenizer has no end-of-text token: nothing separates the documents")
     tokens = sum(shard.tokens for shard in contents.shards)
     print(f"{tokens} tokens in {len(contents.shards)} shards of {contents.dtype}, vocabulary {contents.vocab_size}")
     print(f"train with: data.kind=tokens data.path={folder} (model.vocab_size at least {contents.vocab_size})")

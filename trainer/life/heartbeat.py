@@ -87,7 +87,7 @@ class SilenceDetector:
 def explain_hang(beats: Sequence[Beat], silent: Sequence[Beat]) -> str:
     """Return a message that names the ranks that hold up the others."""
     if silent:
-        return f"silent, their process or node is gone or stuck: {_name_ranks(silent)}"
+        return f"silent, because their process or node is dead or stuck: {_name_ranks(silent)}"
     fewest, most = min(beat.count for beat in beats), max(beat.count for beat in beats)
     if fewest == most:
         place = f"step {beats[0].step}, {beats[0].phase}"

@@ -34,7 +34,7 @@ class StopReason(IntEnum):
 
     @property
     def requeue(self) -> bool:
-        """Whether the run should be requeued and continue without anybody's request."""
+        """Whether the run should be requeued, because nobody asked for its end."""
         return self < StopReason.REQUESTED
 
     @property

@@ -1,4 +1,4 @@
-"""How well a run uses the machine: MFU relative to a stated peak, memory, and readings of NVML."""
+"""Measure the utilisation of the machine: MFU relative to a stated peak, memory, and readings of NVML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MatmulRates:
     peak: float
     """The rate that MFU is relative to."""
     source: str
-    """Where the peak comes from."""
+    """The origin of the peak: a setting, a data sheet, or a measurement."""
     achieved: float | None
     """The rate of a plain matmul, measured on this machine."""
 

@@ -1,4 +1,4 @@
-"""How Hugging Face transformers names, fuses and transposes the weights and settings of Llama and GPT-2."""
+"""The names of weights and settings in Hugging Face transformers, and the weights it fuses and transposes."""
 
 from __future__ import annotations
 

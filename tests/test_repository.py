@@ -15,7 +15,8 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
 FILES = ("test.yml", "nightly.yml")
 DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", *DOCS)
+TARGET_PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "infra" / "targets").glob("*/README.md"))
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", *DOCS, *TARGET_PAGES)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -1,4 +1,4 @@
-"""Reads the tables of bad specs: text laid over a small good spec, and what has to be said about it."""
+"""Tables of bad specs: changes to a small valid spec, and the exact messages that they must produce."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from cluster.spec.stack_file import Loader
 
 
 @dataclass(frozen=True)
-class Bad:
+class BadSpec:
+    """A row of a table: a bad spec, the codes of its issues and the text of the error."""
+
     title: str
     data: dict[Any, Any]
     codes: list[str]
-    says: str
+    expected_text: str
 
 
-def good() -> dict[Any, Any]:
+def valid_spec() -> dict[Any, Any]:
     return {"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}}
 
 
-def bad_specs(name: str) -> list[Bad]:
+def read_table(name: str) -> list[BadSpec]:
+    """Return the rows of a table in this folder."""
     rows = yaml.safe_load(Path(__file__).with_name(name).read_text())
-    return [Bad(row["title"], _data(row), row["codes"], row["says"].rstrip("\n")) for row in rows]
+    return [BadSpec(row["title"], _data(row), row["codes"], row["says"].rstrip("\n")) for row in rows]
 
 
 def _data(row: dict[str, Any]) -> dict[Any, Any]:
     if "whole" in row:
         return dict(yaml.load(row["whole"], Loader))  # noqa: S506
-    return {**good(), **yaml.load(row["spec"], Loader)}  # noqa: S506
+    return {**valid_spec(), **yaml.load(row["spec"], Loader)}  # noqa: S506

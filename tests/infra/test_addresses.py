@@ -1,4 +1,4 @@
-"""Addresses: kept for as long as a name exists, never given twice, found where there is room."""
+"""Addresses of nodes: stable while a node exists, unique, and inside the range of the network."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_well_known_and_numbered_addresses() -> None:
     }
 
 
-def test_well_known_address_that_is_taken_gives_way() -> None:
+def test_taken_well_known_address_is_replaced() -> None:
     assert assign({"gpu-1": "10.88.3.11"}, ["gpu-1", "login"], CIDR)["login"] == "10.88.3.20"
 
 
-def test_addresses_leave_with_their_node_and_are_free_in_the_step_after() -> None:
+def test_address_of_a_removed_node_is_free_one_change_later() -> None:
     grown = assign({}, ["controller", "gpu-1", "gpu-2"], CIDR)
     renamed = assign(grown, ["controller", "big-1"], CIDR)
     assert renamed == {"controller": "10.88.3.10", "big-1": "10.88.3.22"}
@@ -39,18 +39,18 @@ def test_addresses_leave_with_their_node_and_are_free_in_the_step_after() -> Non
 
 def test_small_range_is_used_to_its_last_address() -> None:
     names = ["controller", "login", *(f"gpu-{n}" for n in range(1, 4))]
-    given_out = assign({}, names, "10.88.3.0/29")
-    assert sorted(given_out.values()) == [f"10.88.3.{n}" for n in range(2, 7)]
+    assigned = assign({}, names, "10.88.3.0/29")
+    assert sorted(assigned.values()) == [f"10.88.3.{n}" for n in range(2, 7)]
     with pytest.raises(NoAddressLeft, match=r"network\.cidr: 10\.88\.3\.0/29 has no address left for gpu-4 \(6 nodes"):
         assign({}, [*names, "gpu-4"], "10.88.3.0/29")
 
 
-def test_address_of_another_range_is_not_kept() -> None:
+def test_address_outside_the_range_is_replaced() -> None:
     assert assign({"gpu-1": "10.99.0.20"}, ["gpu-1"], CIDR) == {"gpu-1": "10.88.3.20"}
 
 
 @given(first=node_names, second=node_names)
-def test_kept_unique_and_inside(first: list[str], second: list[str]) -> None:
+def test_addresses_are_stable_unique_and_inside_the_range(first: list[str], second: list[str]) -> None:
     old = assign({}, first, CIDR)
     new = assign(old, second, CIDR)
     assert list(new) == second
@@ -61,14 +61,14 @@ def test_kept_unique_and_inside(first: list[str], second: list[str]) -> None:
     assert host_parts <= set(range(2, 255))
 
 
-def test_first_free_skips_what_overlaps() -> None:
+def test_first_free_skips_overlapping_ranges() -> None:
     taken = [IPv4Network("10.88.0.0/24"), IPv4Network("10.88.1.128/25"), IPv4Network("172.17.0.0/16")]
     assert first_free(taken) == "10.88.2.0/24"
     assert first_free([]) == "10.88.0.0/24"
     assert first_free([IPv4Network("10.0.0.0/8")]) is None
 
 
-def test_holder_names_what_overlaps() -> None:
+def test_holder_names_the_overlapping_range() -> None:
     taken = {"a": IPv4Network("10.88.0.0/24"), "b": IPv4Network("192.168.0.0/16")}
     assert holder("192.168.7.0/24", taken) == "b"
     assert holder("10.99.0.0/24", taken) is None

@@ -1,4 +1,4 @@
-"""Reading specs: every problem at once and in exact words, nothing but SpecError for junk, round trips for the rest."""
+"""Reading specs: exact messages for all errors at once, only SpecError for junk, and round trips for valid specs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cluster.spec import ClusterSpec, SpecError
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import parse_spec
 from infra.targets.registry import read_spec as read
-from tests.infra.bad_spec_table import Bad, bad_specs, good
+from tests.infra.bad_spec_table import BadSpec, read_table, valid_spec
 
-TABLE = bad_specs("test_spec_bad.yaml")
+TABLE = read_table("test_spec_bad.yaml")
 
 
 @pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.title)
-def test_bad_spec(bad: Bad) -> None:
+def test_bad_spec(bad: BadSpec) -> None:
     with pytest.raises(SpecError) as caught:
         load(bad.data)
-    assert str(caught.value) == bad.says
+    assert str(caught.value) == bad.expected_text
     assert [issue.code for issue in caught.value.issues] == bad.codes
 
 
-def test_all_problems_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     everything = {"nmae": "x", "target": "moon", "groups": {"GPU": {"count": "two"}}, "login": 5, "tags": {"a": 1}}
     with pytest.raises(SpecError) as caught:
         load(everything)
@@ -40,7 +40,7 @@ def test_all_problems_at_once() -> None:
     assert str(caught.value).endswith("\n6 errors")
 
 
-def test_a_misspelt_key_is_not_missing_too() -> None:
+def test_misspelt_key_is_not_reported_as_missing() -> None:
     with pytest.raises(SpecError) as caught:
         load({"nmae": "x", "target": "local", "grups": {"gpu": {"count": 2}}})
     assert {issue.where: issue.fix for issue in caught.value.issues} == {
@@ -59,13 +59,13 @@ def test_not_a_mapping(junk: object) -> None:
 def test_private_key_is_not_repeated() -> None:
     key = "-----BEGIN OPENSSH PRIVATE KEY-----b3BlbnNzaC1rZXk"
     with pytest.raises(SpecError) as caught:
-        load({**good(), "users": {"alice": {"uid": 2001, "ssh_keys": key}}})
+        load({**valid_spec(), "users": {"alice": {"uid": 2001, "ssh_keys": key}}})
     assert "b3Blb" not in str(caught.value)
     assert "a private key is not a list of text" in str(caught.value)
 
 
-def test_a_structure_that_contains_itself() -> None:
-    data = good()
+def test_recursive_structure_is_an_error() -> None:
+    data = valid_spec()
     data["groups"]["gpu"]["size"] = data["groups"]
     with pytest.raises(SpecError):
         load(data)
@@ -81,7 +81,7 @@ FIELD_NAMES = st.sampled_from(sorted(ClusterSpec.model_fields))
 
 @settings(deadline=None, max_examples=300)
 @given(st.dictionaries(FIELD_NAMES | st.text(max_size=8) | st.integers(), JUNK, max_size=6))
-def test_junk_is_refused_with_reasons(data: dict[object, object]) -> None:
+def test_junk_is_an_error_with_message_and_fix(data: dict[object, object]) -> None:
     with pytest.raises(SpecError) as caught:
         load(data)
     assert all(issue.where and issue.message and issue.fix for issue in caught.value.issues)
@@ -89,11 +89,11 @@ def test_junk_is_refused_with_reasons(data: dict[object, object]) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.dictionaries(FIELD_NAMES, JUNK, max_size=4))
-def test_junk_in_a_good_spec(patch: dict[str, object]) -> None:
+def test_junk_in_a_valid_spec_raises_only_spec_error(patch: dict[str, object]) -> None:
     try:
-        load({**good(), **patch})
-    except SpecError as refused:
-        assert refused.issues  # noqa: PT017
+        load({**valid_spec(), **patch})
+    except SpecError as error:
+        assert error.issues  # noqa: PT017
 
 
 names = st.from_regex(r"\A[a-z]([a-z0-9-]{0,18}[a-z0-9])?\Z")
@@ -131,13 +131,13 @@ specs = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=200)
 @given(specs)
-def test_good_specs_survive_the_state_file(data: dict[str, object]) -> None:
+def test_valid_specs_survive_a_round_trip_through_json(data: dict[str, object]) -> None:
     spec = load(data)
     assert parse_spec(spec.model_dump_json()) == spec
     assert load(spec.model_dump(mode="json")) == spec
 
 
-def test_lists_where_the_model_has_tuples(tmp_path: Path) -> None:
+def test_lists_are_read_as_tuples(tmp_path: Path) -> None:
     stack = tmp_path / "Pulumi.x.yaml"
     stack.write_text(
         "config:\n  muster:cluster:\n    name: x\n    target: local\n    groups: {a: {count: 1}}\n"
@@ -147,14 +147,14 @@ def test_lists_where_the_model_has_tuples(tmp_path: Path) -> None:
 
 
 def test_order_in_the_file_does_not_matter() -> None:
-    """Pulumi sorts mappings by key on their way to the program; both ways must give the same cluster."""
+    """Pulumi sorts mappings by key before the program gets them; both orders must give the same cluster."""
     first = load({"name": "a", "target": "local", "groups": {"z": {"count": 1}, "b": {"count": 1}}})
     second = load({"name": "a", "target": "local", "groups": {"b": {"count": 1}, "z": {"count": 1}}})
     assert list(first.groups) == ["b", "z"]
     assert first.model_dump_json() == second.model_dump_json()
 
 
-def test_a_file_full_of_errors_shows_the_first_hundred_and_counts_the_others() -> None:
+def test_only_the_first_hundred_errors_are_shown_and_the_others_counted() -> None:
     with pytest.raises(SpecError) as raised:
         load({"name": "x", "target": "local", "groups": {"a": {f"key-{number}": 1 for number in range(2000)}}})
     assert len(raised.value.issues) == 101

@@ -1,4 +1,4 @@
-"""Stack files that are not there, not YAML, or not a stack: one clear issue each, with the place."""
+"""Stack files that are missing, not YAML, or not a stack: each gives one clear issue with its location."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_every_duplicate_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_times_and_truth_are_read_as_pulumi_reads_them(tmp_path: Path) -> None:
+def test_times_and_booleans_are_read_as_pulumi_reads_them(tmp_path: Path) -> None:
     stack = tmp_path / "Pulumi.x.yaml"
     stack.write_text(GOOD + "    slurm: {default_time: 1:00:00}\n    tags: {a: no, b: on, c: 010}\n")
     spec = read(stack)

@@ -1,4 +1,4 @@
-"""Update policy: what each change is, which nodes it takes away, and when it is refused."""
+"""Update policy: the policy of each change, the nodes that it removes or replaces, and when it is an error."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from cluster.spec.issue import render
 from infra.targets.registry import load_spec as load
 from infra.targets.registry import spec_model
 from infra.validate.update import affected, changes, violations
-from tests.infra.bad_spec_table import good
+from tests.infra.bad_spec_table import valid_spec
 
 Data = dict[str, Any]
 
 
 def spec(**patch: Any) -> ClusterSpec:
-    return load({**good(), **patch})
+    return load({**valid_spec(), **patch})
 
 
 class Jobs:
-    """What runs, by node and by user."""
+    """The running jobs, by node and by user."""
 
-    def __init__(self, by: dict[str, list[str]]) -> None:
-        self.by = by
+    def __init__(self, ids: dict[str, list[str]]) -> None:
+        self._ids = ids
 
     def jobs(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        return {node: ids for node, ids in self.by.items() if node in nodes}
+        return {node: ids for node, ids in self._ids.items() if node in nodes}
 
     jobs_of = jobs
 
 
 def running(**jobs: list[str]) -> Jobs:
-    return Jobs({whose.replace("_", "-"): ids for whose, ids in jobs.items()})
+    return Jobs({owner.replace("_", "-"): ids for owner, ids in jobs.items()})
 
 
 idle = running()
 
 
 TWO = {"gpu": {"count": 2}}
-# title: old, new, what changes with which policy, nodes that go or are replaced
+# title: old spec, new spec, policy of each change, nodes that are removed or replaced
 TABLE: dict[str, tuple[Data, Data, dict[str, str], tuple[str, ...]]] = {
     "nothing": ({}, {}, {}, ()),
     "grow": ({}, {"groups": {"gpu": {"count": 4}}}, {"groups.gpu.count": "safe"}, ()),
@@ -149,7 +149,7 @@ def test_change(before: Data, after: Data, policies: dict[str, str], nodes: tupl
     assert affected(old, new) == nodes
 
 
-def test_a_replaced_version_concerns_every_node() -> None:
+def test_new_slurm_version_replaces_every_node() -> None:
     old = spec()
     new = old.model_copy(update={"software": old.software.model_copy(update={"slurm": "25.05"})})
     assert affected(old, new) == ("controller", "login", "gpu-1", "gpu-2")
@@ -159,16 +159,16 @@ def test_every_field_has_a_policy() -> None:
     assert {policy_of(info) for _, info in walk(spec_model())} == {"safe", "drain", "replace", "forbidden"}
 
 
-def test_growth_is_allowed_while_jobs_run() -> None:
+def test_growth_is_allowed_while_jobs_are_running() -> None:
     busy = running(gpu_1=["7"], gpu_2=["7"])
     assert violations(spec(), spec(groups={"gpu": {"count": 4}}), busy) == []
 
 
-def test_shrinking_is_allowed_when_the_nodes_that_go_are_idle() -> None:
+def test_removing_idle_nodes_is_allowed() -> None:
     assert violations(spec(), spec(groups={"gpu": {"count": 1}}), running(gpu_1=["7"])) == []
 
 
-def test_shrinking_a_busy_node_is_refused() -> None:
+def test_removing_a_busy_node_is_an_error() -> None:
     issues = violations(spec(), spec(groups={"gpu": {"count": 1}}), running(gpu_1=["7"], gpu_2=["7", "9"]))
     assert render(issues) == (
         "error    groups.gpu\n"
@@ -180,7 +180,7 @@ def test_shrinking_a_busy_node_is_refused() -> None:
     )
 
 
-def test_replacing_a_busy_node_is_refused() -> None:
+def test_replacing_a_busy_node_is_an_error() -> None:
     new = spec(groups={"gpu": {"count": 2, "gpus": {"count": 1}}})
     issues = violations(spec(), new, running(gpu_1=["7"]))
     assert [(i.where, i.message, i.fix) for i in issues] == [
@@ -197,7 +197,7 @@ def test_force_overrides_jobs() -> None:
     assert violations(spec(), new, running(gpu_2=["7"]), force=True) == []
 
 
-def test_forbidden_is_refused_even_with_force() -> None:
+def test_forbidden_change_is_an_error_even_with_force() -> None:
     new = spec(network={"egress": False}, name="other")
     issues = violations(spec(), new, idle, force=True)
     assert [(i.where, i.message, i.fix) for i in issues] == [
@@ -214,7 +214,7 @@ def test_forbidden_is_refused_even_with_force() -> None:
     ]
 
 
-def test_what_was_unset_is_said_so() -> None:
+def test_unset_value_is_shown_as_unset() -> None:
     issues = violations(spec(), spec(network={"cidr": "10.1.0.0/24"}), idle)
     assert [(i.message, i.fix) for i in issues] == [
         (
@@ -224,7 +224,7 @@ def test_what_was_unset_is_said_so() -> None:
     ]
 
 
-def test_the_controller_is_not_replaced_by_accident() -> None:
+def test_replacing_the_controller_is_an_error_without_force() -> None:
     new = spec(controller={"size": {"cpus": 1}})
     issues = violations(spec(), new, running(gpu_1=["7"]))
     assert [(i.code, i.where) for i in issues] == [("controller_replaced", "controller"), ("node_busy", "groups.gpu")]
@@ -239,9 +239,9 @@ DROPPED = (
     "writing users replaces the default user 'muster', who exists on this cluster",
     "add `muster: {uid: 2000}` to keep it, or remove it with `make up FORCE=1`",
 )
-# title: users before and after, what runs, where, what and fix of every refusal
+# title: users before and after, running jobs, path, message and fix of every issue
 REMOVED: dict[str, tuple[Data | None, Data, Jobs, list[tuple[str, str, str]]]] = {
-    "one whose jobs run": (
+    "user with running jobs": (
         {**ALICE, **BOB},
         BOB,
         running(alice=["7", "8_1"], bob=["9"]),
@@ -253,9 +253,9 @@ REMOVED: dict[str, tuple[Data | None, Data, Jobs, list[tuple[str, str, str]]]] =
             )
         ],
     ),
-    "one without jobs": ({**ALICE, **BOB}, BOB, running(bob=["9"]), []),
-    "the default, by writing another": (None, ALICE, idle, [DROPPED]),
-    "the default, whose job runs": (
+    "user without jobs": ({**ALICE, **BOB}, BOB, running(bob=["9"]), []),
+    "default user, by adding another": (None, ALICE, idle, [DROPPED]),
+    "default user with a running job": (
         None,
         ALICE,
         running(muster=["7"]),
@@ -268,8 +268,8 @@ REMOVED: dict[str, tuple[Data | None, Data, Jobs, list[tuple[str, str, str]]]] =
             ),
         ],
     ),
-    "the default's namesake, by hand": ({**MUSTER, **ALICE}, ALICE, idle, []),
-    "nobody": (MUSTER, {**MUSTER, **ALICE}, running(muster=["7"]), []),
+    "written user with the default name": ({**MUSTER, **ALICE}, ALICE, idle, []),
+    "no user removed": (MUSTER, {**MUSTER, **ALICE}, running(muster=["7"]), []),
 }
 
 

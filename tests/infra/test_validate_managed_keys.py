@@ -1,4 +1,4 @@
-"""Every key our slurm.conf writes is either ours alone or open to slurm.extra: a new one has to be decided."""
+"""Every key in muster's slurm.conf is either managed or allowed in slurm.extra; a new key must be put in one list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra.targets.registry import spec_model
 from infra.validate.managed_keys import MANAGED
 
 TEMPLATE = Path(__file__).parents[2] / "slurm" / "config" / "templates" / "slurm.conf.j2"
-OPEN = {
+ALLOWED_IN_EXTRA = {
     "BatchStartTimeout",
     "HealthCheckInterval",
     "HealthCheckNodeState",
@@ -34,10 +34,10 @@ OPEN = {
 }
 
 
-def test_written_keys_are_managed_or_open() -> None:
+def test_written_keys_are_managed_or_allowed() -> None:
     written = set(re.findall(r"^([A-Z]\w+)=", TEMPLATE.read_text(), flags=re.MULTILINE))
-    assert written - set(MANAGED) == OPEN
+    assert written - set(MANAGED) == ALLOWED_IN_EXTRA
 
 
-def test_fields_that_stand_for_a_key_exist() -> None:
+def test_spec_fields_of_managed_keys_exist() -> None:
     assert {field for field in MANAGED.values() if field} <= {path for path, _ in walk(spec_model())}

@@ -1,4 +1,4 @@
-"""Mutated example stacks: whatever a stack file holds, validation answers with issues, and quickly."""
+"""Mutated example stacks: validation of any stack file returns issues, within a time limit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def paths(value: Any, prefix: ValuePath = ()) -> Iterator[ValuePath]:
 
 
 def mutate(data: Any, source: random.Random) -> tuple[Any, str]:
-    """Return a copy of a cluster with one to three wrong values, and a text that says which."""
+    """Return a copy of a cluster with one to three wrong values, and a text that names them."""
     mutated, changes = copy.deepcopy(data), []
     for _ in range(source.randint(1, 3)):
         path = source.choice(list(paths(mutated)))
@@ -67,7 +67,7 @@ def judge(data: Any) -> list[Issue]:
 
 @pytest.mark.parametrize("machine", ["controller", "groups.gpu"])
 @pytest.mark.parametrize("name", ["", " "])
-def test_a_blank_instance_type_is_an_error(machine: str, name: str) -> None:
+def test_blank_instance_type_is_an_error(machine: str, name: str) -> None:
     data = cluster_of(ROOT / "stacks" / "Pulumi.aws-g6-pair.yaml")
     place = data["groups"]["gpu"] if machine == "groups.gpu" else data.setdefault(machine, {})
     place["instance_type"] = name
@@ -77,7 +77,7 @@ def test_a_blank_instance_type_is_an_error(machine: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("section", ["groups.gpu.instance_type", "slurm.default_group"])
-def test_a_very_long_name_is_judged_within_the_time_limit(section: str) -> None:
+def test_very_long_name_is_validated_within_the_time_limit(section: str) -> None:
     data = cluster_of(ROOT / "stacks" / "Pulumi.aws-g6-pair.yaml")
     *parents, last = section.split(".")
     place = data

@@ -1,4 +1,4 @@
-"""One bad section does not hide what is wrong with the others, and gives no findings of its own making."""
+"""A bad section does not hide the issues of other sections, and causes no additional issues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.validate.partial import validate_readable
 GOOD: dict[str, Any] = {"name": "demo", "target": "local", "groups": {"gpu": {"count": 2}}}
 
 TABLE: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "bad time and range beside a typo in a group": (
+    "bad time and range next to a typo in a group": (
         {
             "groups": {"gpu": {"cuont": 2}},
             "slurm": {"default_time": "banana"},
@@ -21,23 +21,23 @@ TABLE: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         ["network.cidr", "slurm.default_time"],
     ),
-    "the default group cannot be judged where the groups cannot be read": (
+    "default group is not checked if the groups cannot be read": (
         {"groups": {"gpu": {"count": "two"}}, "slurm": {"default_group": "gpu"}},
         [],
     ),
-    "rules of a section with a problem wait for it": (
+    "rules skip a section that cannot be read": (
         {"slurm": {"default_time": "banana", "kill_wait": 3}},
         [],
     ),
-    "nothing is said for a target that is unknown": (
+    "no rules apply to an unknown target": (
         {"target": "moon", "slurm": {"default_time": "banana"}},
         [],
     ),
-    "an unknown key at the top hides nothing": (
+    "unknown top-level key hides nothing": (
         {"gruops": {}, "slurm": {"default_time": "banana"}},
         ["slurm.default_time"],
     ),
-    "a name that cannot be read hides nothing": (
+    "unreadable name hides nothing": (
         {"name": 7, "budget": {"usd_per_hour": 10, "usd_total": 5}},
         ["budget.usd_total"],
     ),
@@ -45,7 +45,7 @@ TABLE: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", TABLE)
-def test_the_rest_is_judged_in_the_same_breath(case: str) -> None:
+def test_readable_sections_are_validated(case: str) -> None:
     changes, expected = TABLE[case]
     data = GOOD | changes
     with pytest.raises(SpecError) as bad:
@@ -54,5 +54,5 @@ def test_the_rest_is_judged_in_the_same_breath(case: str) -> None:
 
 
 @pytest.mark.parametrize("data", [None, 7, [], "text"])
-def test_what_is_no_mapping_has_no_rest(data: Any) -> None:
+def test_data_that_is_not_a_mapping_has_no_readable_sections(data: Any) -> None:
     assert validate_readable(data, []) == []

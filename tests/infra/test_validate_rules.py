@@ -1,4 +1,4 @@
-"""Validators: each rule in exact words, all rules at once, and the examples free of findings."""
+"""Validators: the exact message of each rule, all rules at once, and examples without issues."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from infra.targets.target import HostFacts
 from infra.validate import validate
 from infra.validate.slurm_options import parse_time_limit
 from muster.documents import EXAMPLES
-from tests.infra.bad_spec_table import Bad, bad_specs, good
+from tests.infra.bad_spec_table import BadSpec, read_table, valid_spec
 
 ROOT = Path(__file__).parents[2]
-TABLE = bad_specs("test_validate_bad.yaml")
-BIG = HostFacts(cpus=64, memory_mb=500_000)
+TABLE = read_table("test_validate_bad.yaml")
+LARGE_HOST = HostFacts(cpus=64, memory_mb=500_000)
 
 
 @pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.title)
-def test_bad_spec(bad: Bad) -> None:
+def test_bad_spec(bad: BadSpec) -> None:
     issues = validate(load(bad.data))
-    assert render(issues) == bad.says
+    assert render(issues) == bad.expected_text
     assert [issue.code for issue in issues] == bad.codes
 
 
-def test_a_good_spec_has_no_issues() -> None:
-    assert validate(load(good()), BIG, ROOT) == []
+def test_valid_spec_has_no_issues() -> None:
+    assert validate(load(valid_spec()), LARGE_HOST, ROOT) == []
     assert render([]) == ""
 
 
 @pytest.mark.parametrize("stack", [name for name in EXAMPLES if name.startswith("local")])
 def test_examples_have_no_issues(stack: str) -> None:
-    assert validate(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), BIG, ROOT) == []
+    assert validate(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), LARGE_HOST, ROOT) == []
 
 
-def test_all_rules_speak_at_once() -> None:
+def test_issues_of_all_rules_are_reported_at_once() -> None:
     spec = {
-        **good(),
+        **valid_spec(),
         "groups": {"login": {"count": 2, "fabric": "efa"}, "x": {}},
         "network": {"cidr": "8.8.8.0/24"},
         "tags": {"muster.x": "1"},
@@ -50,7 +50,7 @@ def test_all_rules_speak_at_once() -> None:
 
 
 def test_more_cpus_than_the_machine_has() -> None:
-    spec = load({**good(), "groups": {"gpu": {"count": 2, "size": {"cpus": 8}}}})
+    spec = load({**valid_spec(), "groups": {"gpu": {"count": 2, "size": {"cpus": 8}}}})
     assert render(validate(spec, HostFacts(cpus=4, memory_mb=16_000))) == (
         "error    groups.gpu.size.cpus\n"
         "         8 is more CPUs than this machine has; allowed: 1 to 4\n"
@@ -60,13 +60,13 @@ def test_more_cpus_than_the_machine_has() -> None:
     )
 
 
-def test_default_sizes_count_too() -> None:
-    issues = validate(load(good()), HostFacts(cpus=1, memory_mb=16_000))
+def test_default_sizes_are_checked_too() -> None:
+    issues = validate(load(valid_spec()), HostFacts(cpus=1, memory_mb=16_000))
     assert {issue.where for issue in issues} == {"controller.size.cpus", "login.size.cpus", "groups.gpu.size.cpus"}
 
 
 def test_more_memory_than_the_machine_has() -> None:
-    spec = load({**good(), "controller": {"size": {"memory_mb": 32_000}}})
+    spec = load({**valid_spec(), "controller": {"size": {"memory_mb": 32_000}}})
     issues = validate(spec, HostFacts(cpus=4, memory_mb=16_000))
     assert [(i.level, i.where, i.message) for i in issues] == [
         ("error", "controller.size.memory_mb", "32000 is more MiB than this machine has; allowed: 512 to 16000"),
@@ -74,26 +74,26 @@ def test_more_memory_than_the_machine_has() -> None:
     ]
 
 
-def test_the_machine_matters_to_local_clusters_only() -> None:
+def test_host_rules_apply_to_local_clusters_only() -> None:
     spec = read(ROOT / "stacks" / "Pulumi.aws-g6-pair.yaml")
     assert validate(spec, HostFacts(cpus=1, memory_mb=512)) == validate(spec)
 
 
 def test_lock_file_must_exist(tmp_path: Path) -> None:
-    issues = validate(load(good()), root=tmp_path)
+    issues = validate(load(valid_spec()), root=tmp_path)
     assert [(i.where, i.message) for i in issues] == [
         ("software.training_lock", f"'trainer/requirements.lock' does not exist in {tmp_path}")
     ]
 
 
 def test_errors_come_first_and_are_counted() -> None:
-    spec = load({**good(), "storage": {"shared": {"size_gb": 5}}, "tags": {"aws:x": "1"}})
+    spec = load({**valid_spec(), "storage": {"shared": {"size_gb": 5}}, "tags": {"aws:x": "1"}})
     text = render(validate(spec))
     assert text.startswith("error    tags.aws:x\n")
     assert text.endswith("\n1 error, 1 warning")
 
 
-def test_longest_names_are_host_names() -> None:
+def test_longest_names_are_valid_host_names() -> None:
     assert len(names.container("c" * 20, names.member("g" * 20, 1024))) <= 63
 
 

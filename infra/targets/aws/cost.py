@@ -91,7 +91,7 @@ _NOTES: dict[Purchase, str] = {
 
 
 def _price_range(name: str, way: Purchase, region: str, prices: Prices) -> Range | None:
-    """Return the hourly price of a machine; None where there is no price.
+    """Return the hourly price of a machine; None if there is no price.
 
     Spot instances are launched without a maximum price, so they cost at most the on-demand price
     (docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-request.html).

@@ -26,12 +26,12 @@ class Instance:
     """Name of the node; empty if the instance has the cluster's tags but no name."""
     role: str
     state: str
-    """As EC2 names it."""
+    """The state as EC2 names it."""
     launched: datetime
 
 
 def list_instances(region: str, cluster: str, stack: str) -> list[Instance]:
-    """Return the instances that are not terminating; running ones last, so that they win over others of the name."""
+    """Return the instances that are not terminating; running ones last, to replace others with the same name."""
     values_by_filter = {
         f"tag:{names.CLUSTER}": [cluster],
         f"tag:{names.STACK}": [stack],

@@ -1,4 +1,4 @@
-"""The section `aws` of a spec, and what a spec may ask of this target."""
+"""The section `aws` of a spec, and the capabilities of this target."""
 
 from __future__ import annotations
 
@@ -71,6 +71,6 @@ def aws_section(spec: ClusterSpec) -> Aws | None:
 
 
 def region_of(spec: ClusterSpec) -> str:
-    """Return the region that a spec names; empty where it has no section `aws`."""
+    """Return the region that a spec names; empty if it has no section `aws`."""
     section = aws_section(spec)
     return section.region if section else ""

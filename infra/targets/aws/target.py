@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class AwsTarget(Target, Launches, Preflight, Budgeted, ManagedStorage):
-    """Nodes are EC2 instances; compute nodes come with the queue."""
+    """The target whose nodes are EC2 instances; Slurm launches compute nodes as the queue needs them."""
 
     name = "aws"
     capabilities = CAPABILITIES

@@ -23,7 +23,7 @@ class LaunchOption(InventoryModel):
 
     @property
     def key(self) -> str:
-        """Return what is short when this option is short; subnets of one zone share it."""
+        """Return the key of this option's capacity, which subnets of the same zone share."""
         return " ".join([self.instance_type, self.purchase, self.zone, self.reservation or ""]).strip()
 
 
@@ -33,11 +33,11 @@ class FleetGroup(InventoryModel):
     name: str
     options: tuple[LaunchOption, ...]
     retry_s: int = 600
-    """How long a shortage is retried before Slurm hears of it, in seconds."""
+    """Seconds for which a shortage is retried before it is reported to Slurm."""
 
 
 class Fleet(InventoryModel):
-    """Everything that launching needs to know; written by the engine, read on the controller."""
+    """The data that launches need; the engine writes it, the controller reads it."""
 
     cluster: str
     stack: str

@@ -1,4 +1,4 @@
-"""Launching nodes by name: one RunInstances call for all of them, options in order, whole jobs or nothing.
+"""Launching nodes by name: one RunInstances call for all of them, options in order, complete jobs or nothing.
 
 RunInstances rather than CreateFleet: an option is one type in one zone bought in one way, so a fleet has nothing to
 choose; and only RunInstances numbers its machines (which names them, see node_names.py), returns their addresses, and
@@ -30,8 +30,8 @@ def launch(
 ) -> LaunchResult:
     """Try the options in order until every unit is up.
 
-    A unit comes up whole, out of one option and so in one zone, or not at all: machines of a unit that cannot be
-    completed are ended at once. `token` must be new for each attempt and the same when one is repeated: then nothing
+    A unit starts completely, from a single option and so in a single zone, or not at all: machines of an incomplete
+    unit are ended at once. `token` must be new for each attempt, and the same if an attempt is repeated, so nothing
     starts twice.
     """
     result = LaunchResult(missing=list(units))

@@ -35,12 +35,12 @@ _GONE_CODES = ("NotFound", "NoSuch", "Unknown", "ParameterNotFound", "InvalidAll
 
 
 def find_leftovers(cluster: str, region: str) -> Leftovers:
-    """Return the resources of a cluster; a service that refuses to list its own hides only those."""
+    """Return the resources of a cluster; if a service refuses to list its resources, only those are missing."""
     search = _Search(AccountRegion(region), cluster)
     resources = [(kind, resource) for kind in KINDS for resource in search.run(kind.service, kind.name, kind.find)]
     others = search.run("tagging", "other kinds of resources", _find_other_kinds)
     if len(search.refused) > len(KINDS):
-        raise search.to_problem(search.unseen[0])
+        raise search.to_error(search.unseen[0])
     required_ids = {id_ for _, resource in resources if resource.keep for id_ in resource.requires if id_}
     unsure = bool({what for _, what, _ in search.refused} & {kind.name for kind in FILESYSTEMS})
     leftovers = [_to_leftover(kind, resource, region, required_ids, unsure=unsure) for kind, resource in resources]
@@ -124,7 +124,7 @@ class _Search:
         except ClientError as error:
             self.refused.append((service, what, error.response["Error"]["Code"]))
         except BotoCoreError as error:
-            raise self.to_problem(f"{what}: {error}") from None
+            raise self.to_error(f"{what}: {error}") from None
         return results
 
     @property
@@ -137,7 +137,7 @@ class _Search:
             f"{service} ({', '.join(kinds)}) because {code}" for (service, code), kinds in kinds_by_reason.items()
         )
 
-    def to_problem(self, reason: str) -> ResourceError:
+    def to_error(self, reason: str) -> ResourceError:
         message = (
             f"the remaining resources of cluster {self.cluster} in {self.account.region} cannot be listed ({reason})"
         )

@@ -59,7 +59,7 @@ def _list_efs(account: AccountRegion, cluster: str) -> Iterator[ClusterResource]
 def _remove_efs(account: AccountRegion, id_: str) -> None:
     efs = account.client("efs")
     for target in efs.describe_mount_targets(FileSystemId=id_)["MountTargets"]:
-        # One on its way out may be gone by now, and "not tags" would read as if the filesystem were.
+        # A mount target that is being deleted may be gone by now; its error would look like that of the filesystem.
         if target["LifeCycleState"] not in ("deleting", "deleted"):
             efs.delete_mount_target(MountTargetId=target["MountTargetId"])
     efs.delete_file_system(FileSystemId=id_)

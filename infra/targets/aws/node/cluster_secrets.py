@@ -1,4 +1,4 @@
-"""Read what is kept out of the bundle: the cluster's secrets, and the fleet that the controller may launch."""
+"""Read what is not in the bundle: the cluster's secrets, and the fleet that the controller may launch."""
 
 from __future__ import annotations
 

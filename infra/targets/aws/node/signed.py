@@ -1,4 +1,4 @@
-"""Signed requests to AWS (Signature Version 4), only as many as a node needs: S3 objects and SSM calls, with retries.
+"""Signed requests to AWS (Signature Version 4), only those that a node needs: S3 objects and SSM calls, with retries.
 
 Plain Python 3.10 without packages: user data contains this file and runs it before anything is installed.
 """

@@ -9,12 +9,12 @@ STOP_AT_PERCENT = 100
 
 
 def stops(spec: ClusterSpec) -> bool:
-    """Return whether launches stop when the budget is spent; AWS requires somebody to notify for that."""
+    """Return whether launches stop when the budget is spent; AWS requires an address to notify for that."""
     return spec.budget.usd_per_month is not None and bool(spec.budget.notify)
 
 
 def describe(spec: ClusterSpec) -> str:
-    """Return what the budget does as a sentence; empty where the spec has no monthly budget."""
+    """Return what the budget does as a sentence; empty if the spec has no monthly budget."""
     budget = spec.budget
     if budget.usd_per_month is None:
         return ""

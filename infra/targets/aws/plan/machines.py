@@ -29,7 +29,7 @@ M = TypeVar("M", bound=Machine)
 
 
 def build_plan(spec: ClusterSpec) -> BuildPlan:
-    """Return the permanent machines and the sets of nodes that a spec asks for."""
+    """Return the permanent machines and the sets of nodes of a spec."""
     controller_node = _plan_node(names.CONTROLLER, "controller", controller(spec))
     login_node = (_plan_node(names.LOGIN, "login", login(spec)),) if spec.login.enabled else ()
     return assemble(spec, (controller_node, *login_node), node_sets(spec))

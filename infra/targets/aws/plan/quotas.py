@@ -89,7 +89,7 @@ def unknown(spec: ClusterSpec) -> tuple[str, ...]:
 
 
 def quota_of(instance_type: InstanceType, purchase: Purchase) -> Quota | None:
-    """Return the quota of a purchase; a reservation counts as on demand, and a block is never asked for."""
+    """Return the quota of a purchase; a reservation counts as on demand. Blocks have no quota."""
     table = SPOT if purchase == "spot" else ON_DEMAND
     return next(quota for prefix, quota in table.items() if instance_type.family.startswith(prefix))
 

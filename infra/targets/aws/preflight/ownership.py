@@ -24,7 +24,7 @@ def check_same_account(identity: Identity, existing_account: str) -> Iterator[Is
 
 
 def check_name(subject: Subject) -> Iterator[Issue]:
-    """Report a name whose role exists although this stack did not create it.
+    """Report a name whose role exists but was not created by this stack.
 
     Role names are global to the account: another stack, another user or a lost state has the cluster.
     """

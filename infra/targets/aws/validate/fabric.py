@@ -24,7 +24,7 @@ def check_efa_support(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def check_efa_zones(spec: ClusterSpec) -> Iterator[Issue]:
-    """Report EFA groups over several zones: EFA traffic cannot leave a zone, so such jobs would fail at the start."""
+    """Report EFA groups over several zones: EFA traffic cannot leave a zone, so their jobs would fail at the start."""
     if aws_section(spec) is None or spec.network.vpc_id:
         return
     for name, group in spec.groups.items():

@@ -95,7 +95,7 @@ def _check_key(key: str | None, region: str) -> Iterator[Issue]:
 
 
 def _find_nearest_region(written: str) -> str:
-    """Return the most similar region; swapped letters win, because `us-esat-1` is otherwise as near to us-west-1."""
+    """Return the most similar region; swapped letters come first: `us-esat-1` is otherwise as near to us-west-1."""
 
     def rate_similarity(region: str) -> tuple[bool, float]:
         return sorted(region) == sorted(written), SequenceMatcher(None, region, written).ratio()

@@ -29,7 +29,7 @@ def check_efa_software(spec: ClusterSpec) -> Iterator[Issue]:
 
 
 def check_lock(spec: ClusterSpec, root: Path) -> Iterator[Issue]:
-    """Report versions in the training lock that nodes do not allow, such as that of NCCL."""
+    """Report versions in the training lock that nodes do not allow, for example of NCCL."""
     path = root / spec.software.training_lock
     if (
         spec.target != "aws"

@@ -1,4 +1,4 @@
-"""Rules about tags on AWS: a tag that any service refuses would stop `up` half-way."""
+"""Rules about tags on AWS: a tag that a service rejects would stop `up` halfway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cluster.spec.written import path
 NOT_IN_METADATA = "/"
 # docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html
 VALUE = re.compile(r"[\w +=.:/@-]*")
-# Besides the two that muster adds. docs.aws.amazon.com/AmazonS3/latest/API/API_PutObjectTagging.html
+# muster adds two more. docs.aws.amazon.com/AmazonS3/latest/API/API_PutObjectTagging.html
 MAX_TAGS = 8
 
 

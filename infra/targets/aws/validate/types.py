@@ -8,7 +8,7 @@ from infra.targets.aws.plan.machines import CONTROLLER_TYPE, LOGIN_TYPE
 
 
 def list_type_names(spec: ClusterSpec) -> dict[str, str]:
-    """Return the instance types by the property that asks for a machine; groups without a type are left out."""
+    """Return the instance types by the property that describes the machine; groups without a type are left out."""
     chosen = {f"groups.{name}": group.instance_type for name, group in spec.groups.items()}
     # An empty text is not replaced by the default: it is a type that the catalog does not have.
     login = {"login": _or_default(spec.login.instance_type, LOGIN_TYPE)} if spec.login.enabled else {}
@@ -17,7 +17,7 @@ def list_type_names(spec: ClusterSpec) -> dict[str, str]:
 
 
 def list_catalog_types(spec: ClusterSpec) -> dict[str, InstanceType]:
-    """Return the instance types that the catalog has, by the property that asks for a machine."""
+    """Return the instance types that the catalog has, by the property that describes the machine."""
     return {where: machine for where, name in list_type_names(spec).items() if (machine := _find_type(name))}
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
-# Linters at a time: mypy takes as long as all others together.
+# Linters that run at the same time: mypy takes as long as all others together.
 PARALLEL = 2
 _SHEBANG = re.compile(rb"^#!.*\b(ba|da|)sh\b")
 _SUFFIXES = (".sh", ".sbatch")
@@ -22,7 +22,7 @@ def checks() -> dict[str, list[str]]:
     return {
         "ruff check": [str(tools / "ruff"), "check", "--quiet", "--output-format", "concise", "."],
         "ruff format": [str(tools / "ruff"), "format", "--check", "--quiet", "."],
-        # What is checked, and how strictly, is in pyproject.toml.
+        # pyproject.toml lists the packages and the strictness.
         "mypy": [str(tools / "mypy")],
         "shellcheck": ["shellcheck", *scripts()],
     }
@@ -47,7 +47,7 @@ def is_script(path: Path) -> bool:
 
 
 def main() -> tuple[int, int]:
-    """Run all linters at the same time and return how many (passed, failed)."""
+    """Run all linters and return how many passed and how many failed."""
     commands = checks()
     with ThreadPoolExecutor(PARALLEL) as pool:
         results = dict(zip(commands, pool.map(run, commands.values()), strict=True))

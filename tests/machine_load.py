@@ -1,4 +1,4 @@
-"""The share of the machine's cores that processes outside a cluster use: it limits how far a figure may be off."""
+"""The share of CPU time used outside a test cluster, from which tests of timings derive their tolerance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_SHARE = 0.9
 
 
 def watch_other_load(containers: list[str]) -> Callable[[], float]:
-    """Start to watch; the returned function gives the share of all cores used since then outside these containers."""
+    """Return a function that gives the share of CPU time used outside these containers since this call."""
     total_before, idle_before, own_before = *_machine_s(), _containers_s(containers)
 
     def share() -> float:
@@ -24,7 +24,7 @@ def watch_other_load(containers: list[str]) -> Callable[[], float]:
 
 
 def _machine_s() -> tuple[float, float]:
-    """Return the core seconds since the machine started, all and idle."""
+    """Return total and idle core seconds since the machine started."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
     idle, waiting = ticks[3:5]
     hertz = os.sysconf("SC_CLK_TCK")

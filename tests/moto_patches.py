@@ -75,7 +75,7 @@ def describe_capacity_reservations(self: EC2Response) -> ActionResult:
 
 
 def describe_instance_topology(self: EC2Response) -> ActionResult:
-    """Return the network nodes of running instances: those set with `Moto.place`, else a unique lowest one."""
+    """Return the network nodes of running instances: those set with `Moto.place`, else a path that ends uniquely."""
     ids = self._get_param("InstanceIds", [])
     places = _stored(self, "places")
     instances = []
@@ -93,7 +93,7 @@ _invocation = Command.invocation_response
 
 
 def invocation_response(self: Command, instance_id: str, plugin_name: str) -> dict[str, Any]:
-    """Return the answer that a test set with `Moto.answer`; moto itself only knows Success."""
+    """Return the answer that a test set with `Moto.answer`, because moto itself always returns Success."""
     script = self.parameters["commands"][0]
     answers: Records = ssm_backends[self.account_id][self.backend_region].__dict__.get("muster_answers", {})
     answer = next((answer for text, answer in answers.items() if text in script), {})

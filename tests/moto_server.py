@@ -39,7 +39,7 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 _SHORTAGE = "InsufficientInstanceCapacity"
-# EC2's status codes: a shortage is a server error, which SDKs retry by themselves.
+# EC2 reports a capacity shortage as a server error, which SDKs retry automatically.
 _STATUS = {_SHORTAGE: 500, "RequestLimitExceeded": 503, "InternalError": 500, "UnauthorizedOperation": 403}
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -53,7 +53,7 @@ class Call:
     action: str
     """Name in the API (`RunInstances`); `METHOD /path` if the protocol has no action."""
     params: dict[str, str]
-    """Query protocols: flat, as sent (`TagSpecification.1.Tag.1.Key`); others: the body under `body`."""
+    """Flat parameters as sent (`TagSpecification.1.Tag.1.Key`) in query protocols, else the request under `body`."""
     status: int
 
 
@@ -65,7 +65,7 @@ class Fault:
     code: str = ""
     times: int = 1
     after: bool = False
-    """Whether the call is executed first; then its answer is lost."""
+    """Whether the fault occurs after the call was executed, so that only its answer is lost."""
     seconds: float = 0
     then: Callable[[], None] | None = None
 
@@ -83,7 +83,7 @@ class Moto:
     """Answers to RunInstances by client token."""
 
     def fail(self, action: str, code: str, times: int = 1) -> None:
-        """Refuse the next calls of `action` with this error."""
+        """Reject the next calls of `action` with this error."""
         self.faults.append(Fault(action, code, times))
 
     def lose_answer(self, action: str, times: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The GPU's tests stay out of `make test`, and say what a machine lacks instead of passing without it."""
+"""GPU tests are excluded from `make test`, and `make test-gpu` fails with a list of missing requirements."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ REPO = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         ([], False),
         (["tests"], False),
         (["tests/trainer", "tests/test_imports.py"], False),
         (["tests/gpu"], True),
-        (["tests/infra", "tests/gpu/test_auto.py::test_what_is_chosen_fits_into_what_is_left"], True),
+        (["tests/infra", "tests/gpu/test_auto.py::test_layout"], True),
     ],
 )
-def test_only_who_names_the_folder_gets_its_tests(
-    words: list[str], expected: bool, monkeypatch: pytest.MonkeyPatch
+def test_gpu_tests_run_only_if_their_folder_is_named(
+    arguments: list[str], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPO)
-    assert is_requested(cast(Any, SimpleNamespace(args=words))) is expected
+    assert is_requested(cast(Any, SimpleNamespace(args=arguments))) is expected
 
 
-def test_what_is_missing_is_named_and_fails() -> None:
+def test_missing_requirements_are_named() -> None:
     run = subprocess.run([sys.executable, "-m", "tests.gpu"], cwd=REPO, text=True, capture_output=True)
     assert run.returncode == 1
     assert f"test-gpu: {sys.executable} lacks\n" in run.stderr

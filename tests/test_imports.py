@@ -1,4 +1,4 @@
-"""Import direction: who may know whom, and which room holds which heavy library. Read from source, nothing is run."""
+"""Import direction: which rooms may import which, and which room may import a heavy library; read from the source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOMS = ("cluster", "slurm", "bootstrap", "infra", "muster", "trainer", "simulator", "setup", "benchmarks", "policy")
 
-# The rooms below each room; the longest name that fits a module counts. A module may always import its own package.
+# The rooms that each room may import; the longest matching prefix of a module applies. A module may always import its
+# own package.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cluster": (),
     "slurm": ("cluster",),
@@ -35,7 +36,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "policy": (),
     "benchmarks": ROOMS,
 }
-# Which rooms may import a library.
+# The rooms that may import each library.
 HOLDERS: dict[str, tuple[str, ...]] = {
     "docker": ("infra.targets.local",),
     "paramiko": ("bootstrap.transport",),
@@ -67,7 +68,7 @@ MODULES = {name_of(path): path for room in ROOMS for path in sorted((ROOT / room
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_imports_of_ours(module: str) -> None:
+def test_rooms_import_only_lower_rooms(module: str) -> None:
     own = next(prefix for prefix in sorted(MAY_IMPORT, key=len, reverse=True) if _below(module, prefix))
     allowed = (own, *MAY_IMPORT[own])
     ours = [name for name in _imports(module) if name.partition(".")[0] in ROOMS]
@@ -76,7 +77,7 @@ def test_imports_of_ours(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_heavy_libraries(module: str) -> None:
+def test_heavy_libraries_stay_in_their_rooms(module: str) -> None:
     libraries = {name.partition(".")[0] for name in _imports(module)} & set(HOLDERS)
     wrong = {name for name in libraries if not any(_below(module, holder) for holder in HOLDERS[name])}
     assert wrong == set(), f"{module} imports what belongs to {[HOLDERS[name] for name in wrong]}"
@@ -105,7 +106,7 @@ def _below(module: str, prefix: str) -> bool:
 
 
 def _imports(module: str) -> Iterator[str]:
-    """Every module that an import statement names, anywhere in the file; `from a import b` is a.b where that is one."""
+    """Yield the modules that a file imports anywhere; `from a import b` is a.b if that is a module."""
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,6 +1,6 @@
-"""Names say what they hold: words that could name anything are refused as bound names in every room.
+"""Words that could name anything are rejected as names of variables, functions, classes and fields.
 
-`python -m tests.test_plain_names` prints how many there are in each room, and where.
+`python -m tests.test_plain_names` prints their places and their number in each room.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def is_clean_room(path: Path) -> bool:
     return not any(name == entry or name.startswith(f"{entry}/") for entry in NOT_YET_CLEAN)
 
 
-def test_names_say_what_they_hold() -> None:
+def test_no_banned_name_is_bound() -> None:
     problems = [line for path in sources() if is_clean_room(path) for line in banned_names(path)]
     assert problems == [], "these names say nothing; choose a noun that says what the value holds:\n" + "\n".join(
         problems
@@ -97,7 +97,7 @@ def test_names_say_what_they_hold() -> None:
         "match x:\n    case {**found}: pass",
     ],
 )
-def test_every_way_to_bind_a_name_is_seen(code: str, tmp_path: Path) -> None:
+def test_every_kind_of_binding_is_detected(code: str, tmp_path: Path) -> None:
     file = tmp_path / "code.py"
     file.write_text(code)
     (problem,) = banned_names(file)

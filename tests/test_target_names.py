@@ -1,4 +1,4 @@
-"""No target's name stands outside infra/targets, stacks, docs and tests: what differs by target is the target's."""
+"""Code outside infra/targets never names a target: differences between targets belong to the target itself."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_no_target_is_named(path: Path) -> None:
 
 
 def _mentions(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield where code, not prose, depends on a target: imports of its package, its name as a value or an attribute."""
+    """Yield line and text where code imports a target's package or uses its name as a value or attribute."""
     package = re.compile(rf"infra\.targets\.({'|'.join(targets())})\b")
-    # The default stack's file happens to be called like the target that it uses.
+    # The default stack has the same name as the target that it uses.
     default_stack = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and _is_default_stack(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and package.match(f"{node.module}."):

@@ -1,4 +1,4 @@
-"""The wheel holds every file of its packages and works in a folder without the repository."""
+"""The wheel contains every file of its packages and works without the repository."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXTRAS = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of the repository's files, with the setuptools that is installed: no network."""
+    """Build the wheel from a copy of the repository with the installed setuptools, without network."""
     copy, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in tracked_files():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_the_wheel_holds_every_file_of_its_packages(wheel: Path) -> None:
+def test_wheel_contains_every_file_of_its_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = {name for name in tracked_files() if name.startswith(tuple(f"{package}/" for package in PACKAGES))}
@@ -62,12 +62,12 @@ def test_the_wheel_holds_every_file_of_its_packages(wheel: Path) -> None:
 
 
 def test_every_package_with_code_for_users_is_in_the_wheel() -> None:
-    """setup, tests, benchmarks and the policy pack work on a checkout only."""
+    """Packages that need a checkout (setup, tests, benchmarks, policy) are not in the wheel."""
     with_code = {name.split("/")[0] for name in tracked_files() if name.endswith(".py") and "/" in name}
     assert with_code - {"setup", "tests", "benchmarks", "policy", "examples", "docs"} == set(PACKAGES)
 
 
-def test_the_build_uses_the_locked_setuptools() -> None:
+def test_build_uses_the_locked_setuptools() -> None:
     pin = PROJECT["build-system"]["requires"][0]
     assert pin in PROJECT["project"]["optional-dependencies"]["dev"]
     assert any(line.startswith(f"{pin} ") for line in (ROOT / "requirements.lock").read_text().splitlines())

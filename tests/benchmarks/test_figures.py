@@ -1,4 +1,4 @@
-"""The verdicts of figures, and the report that shows them next to their references."""
+"""Verdicts of benchmark figures, and the report that shows them with their references."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SHAPE = Shape(nodes=2, floor=8.0, srun=20.0, up=24.0, again=4.0, teardown=5.0)
 
 
 @pytest.mark.parametrize(("value", "at_most", "verdict"), [(10, 10, "pass"), (10.01, 10, "FAIL"), (99, None, "")])
-def test_the_verdict_compares_value_and_bound(value: float, at_most: float | None, verdict: str):
+def test_verdict_compares_value_and_bound(value: float, at_most: float | None, verdict: str):
     assert Figure("x", value, at_most=at_most).verdict == verdict
 
 
-def test_the_bounds_of_bring_up():
+def test_bounds_of_bring_up():
     figures = {f.name: f for f in main_figures(SHAPE)}
     ratio = figures["up to the first srun, times the floor"]
     assert (ratio.value, ratio.unit, ratio.at_most, ratio.verdict) == (2.5, "x", 2.5, "pass")
@@ -22,41 +22,41 @@ def test_the_bounds_of_bring_up():
     assert bounds == {None, 30, 2.5, 10, 15}
 
 
-def make_shape(nodes: int, up: float, floor: float) -> Shape:
+def build_shape(nodes: int, up: float, floor: float) -> Shape:
     return Shape(nodes, floor=floor, srun=up, up=up, again=4, teardown=5)
 
 
-SMALL = [make_shape(2, 24, 8), make_shape(8, 36, 12)]
+SMALL = [build_shape(2, 24, 8), build_shape(8, 36, 12)]
 
 
 @pytest.mark.parametrize(
     ("up", "floor", "per_node", "times_floor"),
     [
         (100, 33, "pass", "pass"),
-        (144, 48, "pass", "pass"),  # as much per node as at 8
+        (144, 48, "pass", "pass"),  # the same time per node as with 8 nodes
         (145, 48, "FAIL", "pass"),
-        (100, 28, "pass", "FAIL"),  # 3.57 times the floor: more than 3 with the tolerance
+        (100, 28, "pass", "FAIL"),  # 3.57 times the floor exceeds 3 plus 15 %
     ],
 )
 def test_growth_is_at_most_linear_and_follows_the_floor(up: float, floor: float, per_node: str, times_floor: str):
-    figures = {f.name: f for f in growth_figures([make_shape(32, up, floor), *SMALL])}
+    figures = {f.name: f for f in growth_figures([build_shape(32, up, floor), *SMALL])}
     assert figures["32 nodes, up per node"].verdict == per_node
     assert figures["32 nodes, up per node"].at_most == 4.5
     assert figures["32 nodes, up times the floor"].verdict == times_floor
     assert figures["32 nodes, up times the floor"].at_most == 3.45
 
 
-def test_the_cost_of_a_further_node_has_no_verdict():
+def test_time_per_added_node_has_no_verdict():
     slope = next(f for f in growth_figures(SMALL) if f.name == "each node from 2 to 8")
     assert (slope.value, slope.reference, slope.verdict) == (2.0, "floor 0.67 s/node", "")
 
 
-def test_repeated_runs_count_by_their_median():
+def test_repeated_runs_are_reduced_to_their_median():
     runs = [Shape(2, floor, srun, 25, 4, 5) for floor, srun in ((7, 30), (9, 20), (8, 19))]
     assert middle(runs) == Shape(2, 8, 20, 25, 4, 5)
 
 
-def test_a_cold_start_is_set_up_plus_a_warm_bring_up():
+def test_cold_start_is_set_up_plus_warm_up():
     record = {"seconds": 280.0, "phases": {"pulumi": {"seconds": 270.0}, "image": {"seconds": 110.0}}}
     figures = cold_figures(record, warm_s=20.0)
     assert [(f.name, f.value) for f in figures[:-1]] == [
@@ -69,7 +69,7 @@ def test_a_cold_start_is_set_up_plus_a_warm_bring_up():
     assert (cold.name, cold.value, cold.at_most, cold.verdict) == ("recorded set-up plus warm up", 300.0, 720, "pass")
 
 
-def test_the_report_shows_figure_reference_bound_and_verdict():
+def test_report_shows_reference_bound_and_verdict():
     lines = report(main_figures(SHAPE)).splitlines()
     assert lines[0].split() == ["figure", "measured", "reference", "bound", "verdict"]
     assert " ".join(lines[3].split()) == "up to the first srun across 2 nodes 20.00 s floor 8.0 s <= 30 s pass"

@@ -1,4 +1,4 @@
-"""`muster check FILE...`, as the pre-commit hook calls it: every file is reported, and any invalid one fails."""
+"""`muster check FILE...` as the pre-commit hook runs it: every file is reported; an invalid file fails the command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check(tmp_path: Path, *files: str) -> subprocess.CompletedProcess[str]:
     return run_muster("check", *files, cwd=tmp_path, env=environment)
 
 
-def test_every_file_is_checked_in_its_own_folder(tmp_path: Path) -> None:
+def test_each_file_is_checked_in_its_folder(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "Pulumi.mine.yaml").write_text(STACK.format(name=folder, count=1))
@@ -34,7 +34,7 @@ def test_every_file_is_checked_in_its_own_folder(tmp_path: Path) -> None:
     ]
 
 
-def test_an_invalid_file_does_not_hide_the_next(tmp_path: Path) -> None:
+def test_invalid_file_does_not_stop_the_check(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.bad.yaml").write_text(STACK.format(name="bad", count=-1))
     (tmp_path / "Pulumi.worse.yaml").write_text("config: {")
     (tmp_path / "Pulumi.good.yaml").write_text(STACK.format(name="good", count=1))
@@ -45,7 +45,7 @@ def test_an_invalid_file_does_not_hide_the_next(tmp_path: Path) -> None:
     assert "cluster good" in done.stdout
 
 
-def test_another_file_is_rejected_with_the_allowed_name(tmp_path: Path) -> None:
+def test_other_file_name_is_rejected(tmp_path: Path) -> None:
     done = check(tmp_path, "values.yaml")
     assert done.returncode == 2
     assert "'values.yaml' is not the name of a stack file; allowed: Pulumi.NAME.yaml" in " ".join(done.stderr.split())

@@ -1,4 +1,4 @@
-"""The command line itself: fast to start, errors without tracebacks, and correct parsing of arguments."""
+"""The command line: fast start, errors without tracebacks, and parsing of arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.forked_muster import run_muster
 from tests.harness import small_spec
 
 REPO = Path(__file__).parents[2]
-SLOW = ("pulumi", "docker", "paramiko", "pydantic", "torch", "rich.live")
+SLOW_IMPORTS = ("pulumi", "docker", "paramiko", "pydantic", "torch", "rich.live")
 
 
 def muster(*arguments: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -48,8 +48,8 @@ def stack_file(spec: dict[str, object]) -> str:
     return yaml.safe_dump({"config": {"muster:cluster": spec}})
 
 
-def test_help_starts_under_a_second() -> None:
-    """Of processor time: the wall clock of a busy machine says nothing about the program."""
+def test_help_takes_less_than_a_second() -> None:
+    """Measure processor time, because wall time depends on the load of the machine."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = start_muster("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -58,12 +58,12 @@ def test_help_starts_under_a_second() -> None:
         assert command in done.stdout
 
 
-def test_help_imports_nothing_heavy() -> None:
-    code = f"import sys, muster.cli; print([m for m in {SLOW!r} if m in sys.modules])"
+def test_help_imports_no_slow_modules() -> None:
+    code = f"import sys, muster.cli; print([m for m in {SLOW_IMPORTS!r} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPO, text=True, capture_output=True).stdout.strip() == "[]"
 
 
-def test_every_problem_of_a_spec_at_once_and_nothing_started(home: Path) -> None:
+def test_up_reports_all_errors_of_a_spec_and_starts_nothing(home: Path) -> None:
     spec = small_spec(name="bad") | {"colour": "red", "groups": {"gpu": {"count": -1}}}
     (home / "stacks" / "Pulumi.bad.yaml").write_text(stack_file(spec))
     done = muster("up", "--stack", "bad", home=home)
@@ -79,7 +79,7 @@ def test_every_problem_of_a_spec_at_once_and_nothing_started(home: Path) -> None
     "command",
     ["up", "status", "ssh", "submit", "bootstrap", "output", "check", "cost", "demo"],
 )
-def test_a_stack_that_is_not_there_names_those_that_are(home: Path, command: str) -> None:
+def test_missing_stack_error_lists_existing_stacks(home: Path, command: str) -> None:
     job = ["slurm/jobs/smoke.sbatch"] if command == "submit" else []
     done = muster(command, "--stack", "nope", *job, home=home)
     assert done.returncode == 2
@@ -92,14 +92,14 @@ def test_a_stack_that_is_not_there_names_those_that_are(home: Path, command: str
 @pytest.mark.parametrize(
     "command", [("ssh",), ("submit", "slurm/jobs/smoke.sbatch"), ("bootstrap",)], ids=lambda c: str(c[0])
 )
-def test_a_cluster_that_is_not_up_is_one_message(home: Path, command: tuple[str, ...]) -> None:
+def test_cluster_that_is_not_up_is_reported(home: Path, command: tuple[str, ...]) -> None:
     done = muster(command[0], "--stack", "good", *command[1:], home=home)
     assert done.returncode == 1
     assert done.stderr.splitlines() == ["✗ stack good is not up", "  fix: make up STACK=good"]
 
 
 @pytest.mark.parametrize("command", [("up",), ("status",), ("teardown", "--yes"), ("cache", "list")])
-def test_no_docker_is_one_message(home: Path, command: tuple[str, ...]) -> None:
+def test_missing_docker_is_reported_without_traceback(home: Path, command: tuple[str, ...]) -> None:
     stack = () if command[0] == "cache" else ("--stack", "good")
     done = muster(*command, *stack, home=home, DOCKER_HOST="unix:///nonexistent/docker.sock")
     assert done.returncode == 1
@@ -109,10 +109,10 @@ def test_no_docker_is_one_message(home: Path, command: tuple[str, ...]) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_engine_that_refuses_is_one_message(home: Path) -> None:
-    """A real engine's own protocol, from a server that answers every question with an error."""
+def test_docker_error_is_reported_without_traceback(home: Path) -> None:
+    """A server speaks the protocol of the Docker engine and answers every request with an error."""
 
-    class Broken(BaseHTTPRequestHandler):
+    class FailingEngine(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = b'{"message": "no space left on device", "ApiVersion": "1.41"}'
             self.send_response(200 if self.path.endswith("/version") else 500)
@@ -124,7 +124,7 @@ def test_an_engine_that_refuses_is_one_message(home: Path) -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FailingEngine) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"tcp://127.0.0.1:{server.server_port}"
         done = [
@@ -137,13 +137,13 @@ def test_an_engine_that_refuses_is_one_message(home: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_check_reads_a_stack_without_docker(home: Path) -> None:
+def test_check_works_without_docker(home: Path) -> None:
     done = muster("check", "--stack", "good", home=home, DOCKER_HOST="unix:///nonexistent/docker.sock")
     assert done.returncode == 0
     assert "4 nodes" in done.stdout
 
 
-def test_the_program_of_a_broken_pipe_says_nothing(home: Path) -> None:
+def test_broken_pipe_prints_nothing(home: Path) -> None:
     line = f"{sys.executable} -m muster.cli schema | head -n 1"
     done = subprocess.run(["bash", "-c", line], cwd=REPO, text=True, capture_output=True)
     assert done.stdout == "{\n"
@@ -163,7 +163,7 @@ def test_status_of_a_stack_without_a_cluster_is_json(home: Path) -> None:
 
 @pytest.mark.parametrize(("stack", "target"), [("local", "local"), ("aws-g6-pair", "aws")])
 def test_cost_is_json(home: Path, stack: str, target: str) -> None:
-    # No credentials: prices come from the dated table.
+    # Without credentials, prices come from the committed table.
     nowhere = str(home / "none")
     no_account = {
         "AWS_EC2_METADATA_DISABLED": "true",
@@ -209,7 +209,7 @@ def test_completion_lists_the_stacks(home: Path) -> None:
 
 
 def installed_muster(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line under its installed name, on which the names of completion depend."""
+    """Run the command line under its installed name, from which completion derives its variables."""
     code = f"import sys; sys.argv = ['muster', *{arguments!r}]; from muster.cli import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -230,7 +230,7 @@ def installed_muster(*arguments: str, **env: str) -> subprocess.CompletedProcess
         (["gpu-1", "--user", "root", "--", "id", "--", "-u"], "gpu-1", "root", ["id", "--", "-u"]),
     ],
 )
-def test_what_follows_the_dashes_of_ssh_is_not_ours(
+def test_ssh_passes_on_arguments_after_dashes(
     arguments: list[str], node: str | None, user: str | None, command: list[str]
 ) -> None:
     ssh = typer.main.get_command(app).commands["ssh"]  # type: ignore[attr-defined]
@@ -239,7 +239,7 @@ def test_what_follows_the_dashes_of_ssh_is_not_ours(
     assert (context.params["node"], context.params["user"], context.obj) == (node, user, command)
 
 
-def test_every_target_of_the_makefile_is_in_its_help() -> None:
+def test_make_help_lists_the_targets() -> None:
     lines = subprocess.run(
         ["make", "--no-print-directory"], cwd=REPO, text=True, capture_output=True
     ).stdout.splitlines()
@@ -261,6 +261,6 @@ def test_every_target_of_the_makefile_is_in_its_help() -> None:
         ("run", "text\n", False),
     ],
 )
-def test_shell_scripts_are_found(tmp_path: Path, name: str, content: str, script: bool) -> None:
+def test_shell_scripts_are_recognized(tmp_path: Path, name: str, content: str, script: bool) -> None:
     (tmp_path / name).write_text(content)
     assert lint.is_script(tmp_path / name) is script

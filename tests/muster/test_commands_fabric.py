@@ -27,7 +27,7 @@ cpu|cpu-1|idle|none
 """
 
 
-def test_nodes_that_are_up_are_measured_and_none_is_started() -> None:
+def test_default_selects_only_nodes_that_are_up() -> None:
     selected, skipped = select_nodes(parse_listed_by_partition(SINFO), None, ())
     assert selected == {"gpu": ["gpu-1", "gpu-2"]}
     assert skipped == [
@@ -37,7 +37,7 @@ def test_nodes_that_are_up_are_measured_and_none_is_started() -> None:
     ]
 
 
-def test_a_node_that_is_named_is_started() -> None:
+def test_named_node_is_selected_even_if_powered_down() -> None:
     assert select_nodes(parse_listed_by_partition(SINFO), "gpu", ("gpu-1", "gpu-3")) == (
         {"gpu": ["gpu-1", "gpu-3"]},
         [],
@@ -52,7 +52,7 @@ def test_a_node_that_is_named_is_started() -> None:
         (None, ("gpu-1", "gpu-4"), r"nodes: gpu-4 is drained \(health: xid: 79\)"),
     ],
 )
-def test_refused(partition: str | None, named: tuple[str, ...], message: str) -> None:
+def test_unusable_selection_is_rejected(partition: str | None, named: tuple[str, ...], message: str) -> None:
     with pytest.raises(Stop, match=message):
         select_nodes(parse_listed_by_partition(SINFO), partition, named)
 
@@ -92,12 +92,12 @@ def test_refused(partition: str | None, named: tuple[str, ...], message: str) ->
         ("", "tcp", "gpu: no expected bandwidth is known for this network; pairs are compared only with each other"),
     ],
 )
-def test_what_the_figures_are_held_to_is_message(instance_type: str, fabric: Any, message: str) -> None:
+def test_missing_published_bandwidth_is_explained(instance_type: str, fabric: Any, message: str) -> None:
     nodes = NodeSet(group="gpu", count=2, static=2, cpus=8, memory_mb=1024, fabric=fabric, instance_type=instance_type)
     assert explain_expectation("gpu", [nodes]) == message
 
 
-def test_a_login_node_that_falls_silent_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_login_node_is_reported_without_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_: object) -> None:
         raise subprocess.TimeoutExpired("ssh", 20)
 
@@ -107,7 +107,7 @@ def test_a_login_node_that_falls_silent_is_no_traceback(tmp_path: Path, monkeypa
         fabric._result(stack, "login", "gpu", FollowedJob("7"))
 
 
-def test_the_table_has_what_was_used_and_what_was_expected() -> None:
+def test_table_shows_network_and_expected_bandwidth() -> None:
     pairs = [
         {"nodes": ["gpu-1", "gpu-2"], "gb_per_s": 430.0, "expected": 437.0},
         {"nodes": ["gpu-2", "gpu-3"], "gb_per_s": 8.0, "expected": None},

@@ -1,4 +1,4 @@
-"""The deciding parts of the commands: job files, followed jobs, node states, outputs, failures, figures."""
+"""Functions behind the commands: node states, set-up times, stack names, caches, failure messages, cost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNITS = "slurmctld|active\nslurmdbd|failed\nmariadb|active\n"
 UP = Machine("running", 60.0)
 
 
-def test_the_controllers_answer_is_read() -> None:
+def test_controller_answer_is_parsed() -> None:
     slurm = parse(SINFO + SQUEUE + TOTAL + UNITS)
     idle = SlurmNode("idle")
     assert slurm.nodes == {
@@ -61,12 +61,12 @@ def test_the_controllers_answer_is_read() -> None:
     assert parse(SINFO + SQUEUE + TOTAL.replace("2", "5003") + UNITS).more_jobs == 4903
 
 
-def test_a_controller_that_does_not_answer_is_a_problem_not_an_empty_queue() -> None:
+def test_unreachable_controller_is_a_problem() -> None:
     broken = "slurm_load_partitions: error: Unable to contact slurm controller\n---muster---\n---muster---\n"
     assert "Unable to contact" in parse(broken + TOTAL + UNITS).problem
 
 
-def test_half_an_answer_of_the_controller_is_a_problem() -> None:
+def test_incomplete_controller_answer_is_a_problem() -> None:
     for cut in ("", SINFO, SINFO + SQUEUE, SINFO + SQUEUE + TOTAL.replace("---muster---\n", "")):
         assert parse(cut).problem == "its answer is incomplete"
     odd = SQUEUE.replace("train", "---muster---")
@@ -74,7 +74,7 @@ def test_half_an_answer_of_the_controller_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "machine", "listed", "state", "why"),
+    ("compute_node", "machine", "listed", "state", "why"),
     [
         (node("gpu-1"), UP, {"gpu-1": SlurmNode("idle")}, "idle", ""),
         (node("gpu-1"), UP, {"gpu-1": SlurmNode("mixed-")}, "mixed-", ""),
@@ -98,20 +98,22 @@ def test_half_an_answer_of_the_controller_is_a_problem() -> None:
         ),
     ],
 )
-def test_the_state_of_a_node(of: Node, machine: Machine, listed: dict[str, SlurmNode], state: str, why: str) -> None:
-    assert status.judge_node(of, machine, Slurm(nodes=listed)) == (state, why)
+def test_node_state_combines_machine_and_slurm(
+    compute_node: Node, machine: Machine, listed: dict[str, SlurmNode], state: str, why: str
+) -> None:
+    assert status.judge_node(compute_node, machine, Slurm(nodes=listed)) == (state, why)
 
 
-def test_nodes_are_not_blamed_for_a_controller_that_is_silent() -> None:
+def test_node_state_is_unknown_if_the_controller_is_silent() -> None:
     assert status.judge_node(node("gpu-1"), UP, Slurm(problem="no answer")) == ("unknown", "")
 
 
-def test_shares_add_up_to_the_whole() -> None:
+def test_shares_add_up_to_one() -> None:
     assert demo.compute_shares({"a": 1.0, "b": 3.0}) == {"a": 0.25, "b": 0.75}
     assert demo.compute_shares({}) == {}
 
 
-def test_the_parts_of_up_add_up() -> None:
+def test_phases_of_up_add_up_to_its_duration() -> None:
     assert demo.split_up_seconds(10.0, {"machines": 2.5, "ready": 1.5}) == {
         "engine": 6.0,
         "machines": 2.5,
@@ -120,7 +122,7 @@ def test_the_parts_of_up_add_up() -> None:
     assert demo.split_up_seconds(1.0, {"machines": 2.0})["engine"] == 0.0
 
 
-def test_the_time_of_set_up_comes_from_its_record_where_there_is_one(tmp_path: Path) -> None:
+def test_setup_times_are_read_from_the_log(tmp_path: Path) -> None:
     home = Home.of({"MUSTER_CACHE": str(tmp_path)})
     assert demo.read_setup_times(home) == (0.0, {})
     home.setup_log.parent.mkdir(parents=True)
@@ -133,7 +135,7 @@ def test_the_time_of_set_up_comes_from_its_record_where_there_is_one(tmp_path: P
     assert demo.read_setup_times(home) == (41.7, {"checks": 2.0, "image": 40.0})
 
 
-def test_what_another_stack_owns_is_left_alone() -> None:
+def test_resources_of_another_stack_are_excluded() -> None:
     ours, nobodys, theirs = (Leftover("container", n, stack=s) for n, s in (("a", "mine"), ("b", ""), ("c", "other")))
     assert exclude_other_stacks([ours, nobodys, theirs], "mine") == [ours, nobodys]
 
@@ -150,7 +152,7 @@ def test_secrets_of_an_exported_state_are_unwrapped() -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "A", "", "a/b", "a.b", "-x", "state", "locks", "receipts", "passphrase"])
-def test_a_name_that_cannot_be_a_stack_is_refused(name: str) -> None:
+def test_invalid_stack_name_is_rejected(name: str) -> None:
     with pytest.raises(Stop) as stop:
         stacks.resolve_stack(name)
     assert stop.value.code == BAD_INPUT
@@ -161,16 +163,16 @@ def test_a_name_that_cannot_be_a_stack_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (913_000_000, "913 MB"), (5_700_000_000, "5.7 GB")]
 )
-def test_sizes(count: int, text: str) -> None:
+def test_size_is_formatted(count: int, text: str) -> None:
     assert screen.format_size(count) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7300, "2 h 1 min")])
-def test_durations(seconds: float, text: str) -> None:
+def test_duration_is_formatted(seconds: float, text: str) -> None:
     assert screen.format_duration(seconds) == text
 
 
-def test_the_size_of_a_folder_is_measured(tmp_path: Path) -> None:
+def test_folder_size_is_measured(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x" * 100_000)
     measured = local_caches._tree_size(tmp_path)
     assert measured is not None
@@ -178,7 +180,7 @@ def test_the_size_of_a_folder_is_measured(tmp_path: Path) -> None:
     assert local_caches._tree_size(tmp_path / "gone") is None
 
 
-def test_only_what_set_up_made_is_removed_from_the_cache(tmp_path: Path) -> None:
+def test_cache_removal_keeps_files_of_others(tmp_path: Path) -> None:
     home = Home.of({"MUSTER_CACHE": str(tmp_path / "cache")})
     for name in ("pulumi/3.259.0/bin/pulumi", "tmp/half", "logs/setup.json", "env.json"):
         (home.cache / name).parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +199,7 @@ def test_only_what_set_up_made_is_removed_from_the_cache(tmp_path: Path) -> None
     assert not home.cache.exists()
 
 
-def test_a_linked_cache_loses_its_link_and_not_what_it_points_at(tmp_path: Path) -> None:
+def test_cache_removal_keeps_the_target_of_a_link(tmp_path: Path) -> None:
     home = Home.of({"MUSTER_CACHE": str(tmp_path / "cache")})
     (tmp_path / "elsewhere").mkdir()
     home.cache.mkdir()
@@ -217,18 +219,18 @@ def test_a_linked_cache_loses_its_link_and_not_what_it_points_at(tmp_path: Path)
         (Stop("as it is"), "as it is"),
     ],
 )
-def test_what_a_person_can_act_on_is_a_message(failure: Exception, what: str) -> None:
+def test_expected_failures_become_messages(failure: Exception, what: str) -> None:
     stop = explain_failure(failure)
     assert stop is not None
     assert what in stop.what
 
 
-def test_a_fault_of_ours_keeps_its_traceback() -> None:
+def test_unexpected_failure_keeps_its_traceback() -> None:
     assert explain_failure(KeyError("a")) is None
 
 
 @pytest.mark.parametrize("failure", [ReadTimeout("slow"), APIError("500", explanation="broken")])
-def test_a_receipt_survives_caches_that_cannot_be_listed(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receipt_notes_that_caches_could_not_be_listed(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_target: LocalTarget, _home: Home) -> None:
         raise failure
 
@@ -248,7 +250,7 @@ def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_an_hour_costs_what_the_target_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hourly_cost_comes_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_node(_target: LocalTarget, spec: ClusterSpec) -> Cost:
         return Cost((Line("groups", "nodes", 1, 1.5 * len(plan(spec).nodes)),))
 

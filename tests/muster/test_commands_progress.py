@@ -1,4 +1,4 @@
-"""What `up` shows: rows and phases from progress events."""
+"""The progress display of `up`: rows and phases built from progress events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from muster.commands.progress import (
 from muster.commands.stack_spec import list_permanent_nodes
 from tests.infra.targets.aws.specs import spec as aws_spec
 
-STORY = [
+EVENTS = [
     Event("machines", "gpu-1", "create", "start", t=10.0),
     Event("machines", "gpu-2", "create", "start", t=10.0),
     Event("machines", "gpu-1", "create", "changed", t=11.0),
@@ -54,19 +54,21 @@ def board_after(events: list[Event]) -> Board:
         (7, "controller", ("", "", "waiting", None)),
     ],
 )
-def test_a_row_follows_its_node(count: int, node: str, expected: tuple[str, str, str, float | None]) -> None:
-    row = board_after(STORY[:count]).rows[node]
+def test_row_follows_the_events_of_its_node(
+    count: int, node: str, expected: tuple[str, str, str, float | None]
+) -> None:
+    row = board_after(EVENTS[:count]).rows[node]
     assert (row.machine, row.step, row.state, row.seconds(now=20.0)) == expected
 
 
 def test_a_failed_node_stays_failed() -> None:
     failed = Event("bootstrap", "gpu-2", "users", "failed", "no disk", t=14.0)
     later = Event("bootstrap", "gpu-2", "users", "start", t=15.0)
-    assert board_after([*STORY, failed, later]).rows["gpu-2"].state == "failed"
+    assert board_after([*EVENTS, failed, later]).rows["gpu-2"].state == "failed"
 
 
-def test_nodes_that_take_no_part_in_the_job_are_configured_when_it_begins() -> None:
-    board = board_after([*STORY, Event("ready", "gpu-1", "gate", "start", t=14.0)])
+def test_nodes_outside_the_test_job_become_configured_when_it_starts() -> None:
+    board = board_after([*EVENTS, Event("ready", "gpu-1", "gate", "start", t=14.0)])
     assert {row.node: row.state for row in board.rows.values()} == {
         "controller": "waiting",
         "gpu-1": "testing",
@@ -75,14 +77,14 @@ def test_nodes_that_take_no_part_in_the_job_are_configured_when_it_begins() -> N
     assert board.rows["gpu-2"].seconds(now=20.0) == 3.0
 
 
-def test_the_end_tells_touched_nodes_from_untouched_ones() -> None:
-    board = board_after(STORY)
+def test_finish_distinguishes_changed_and_unchanged_nodes() -> None:
+    board = board_after(EVENTS)
     board.finish()
     assert [row.state for row in board.rows.values()] == ["unchanged", "done", "done"]
     assert all(row.machine == "up" for row in board.rows.values())
 
 
-def test_events_of_things_that_are_no_nodes_make_no_rows() -> None:
+def test_events_of_other_objects_add_no_rows() -> None:
     assert set(board_after([Event("ready", "gpu", "all-reduce", "start", t=1.0)]).rows) == {
         "controller",
         "gpu-1",
@@ -97,13 +99,13 @@ def test_events_of_things_that_are_no_nodes_make_no_rows() -> None:
         (7, "bootstrap  2 of 3 nodes, 1 steps, 1 changed, 0.5 s"),
     ],
 )
-def test_a_phase_is_one_line(count: int, line: str) -> None:
-    board = board_after(STORY[:count])
+def test_phase_is_formatted_as_one_line(count: int, line: str) -> None:
+    board = board_after(EVENTS[:count])
     assert board.phase is not None
     assert format_phase(board.phase, len(board.rows)) == line
 
 
-def test_a_short_window_shows_what_matters_in_its_own_order() -> None:
+def test_short_window_shows_unfinished_nodes_in_order() -> None:
     states = ["done"] * 30 + ["failed", "configuring", "done", "waiting"]
     rows = [NodeRow(f"n-{i}", state=state) for i, state in enumerate(states)]
     shown, hidden = select_visible(rows, 5)
@@ -111,19 +113,19 @@ def test_a_short_window_shows_what_matters_in_its_own_order() -> None:
     assert hidden == 30
 
 
-def test_all_rows_are_shown_where_they_fit() -> None:
+def test_all_rows_are_shown_if_they_fit() -> None:
     assert select_visible([NodeRow("a"), NodeRow("b")], 2)[1] == 0
 
 
-def test_lines_that_are_no_events_are_passed_over() -> None:
-    assert [event.node for event in parse_events(['{"phase": "rea', "[]", json.dumps(vars(STORY[0]))])] == ["gpu-1"]
+def test_invalid_lines_are_skipped() -> None:
+    assert [event.node for event in parse_events(['{"phase": "rea', "[]", json.dumps(vars(EVENTS[0]))])] == ["gpu-1"]
 
 
-def test_a_half_written_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_partial_line_is_read_when_complete(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     tail = EventTail(path)
     assert tail.events() == []
-    line = json.dumps(vars(STORY[0])) + "\n"
+    line = json.dumps(vars(EVENTS[0])) + "\n"
     path.write_text(line[:20])
     assert tail.events() == []
     path.write_text(line)
@@ -131,7 +133,7 @@ def test_a_half_written_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     assert tail.events() == []
 
 
-def test_a_log_gets_one_line_per_phase_and_each_failure(
+def test_log_has_one_line_per_phase_and_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "progress.jsonl"
@@ -139,7 +141,7 @@ def test_a_log_gets_one_line_per_phase_and_each_failure(
     printed: list[str] = []
     monkeypatch.setattr(lines, "say", printed.append)
     failed = Event("bootstrap", "gpu-2", "users", "failed", "no disk", t=14.0)
-    path.write_text("".join(json.dumps(vars(event)) + "\n" for event in [*STORY, failed]))
+    path.write_text("".join(json.dumps(vars(event)) + "\n" for event in [*EVENTS, failed]))
     lines.tick()
     lines.close()
     assert printed == [
@@ -150,10 +152,10 @@ def test_a_log_gets_one_line_per_phase_and_each_failure(
     assert capsys.readouterr().out == ""
 
 
-NONE_LEFT = "us-east-1a spot none, us-east-1a on-demand none, us-east-1b on-demand VcpuLimitExceeded; retrying"
+NO_CAPACITY = "us-east-1a spot none, us-east-1a on-demand none, us-east-1b on-demand VcpuLimitExceeded; retrying"
 
 
-def asked_for(*nodes: str, note: str = "", t: float = 20.0) -> list[Event]:
+def launch_events(*nodes: str, note: str = "", t: float = 20.0) -> list[Event]:
     return [Event("machines", node, "launch", "start", note, t=t) for node in nodes]
 
 
@@ -163,13 +165,16 @@ def test_missing_capacity_is_printed_while_waiting(tmp_path: Path, monkeypatch: 
     lines = ProgressLog(["gpu-1", "gpu-2", "cpu-1"], path)
     printed: list[str] = []
     monkeypatch.setattr(lines, "say", printed.append)
-    tries = [NONE_LEFT, NONE_LEFT, "us-east-1a spot none (1 only); retrying"]
+    notes = [NO_CAPACITY, NO_CAPACITY, "us-east-1a spot none (1 only); retrying"]
     text = ""
-    for events in (asked_for("gpu-1", "gpu-2", "cpu-1"), *(asked_for("gpu-1", "gpu-2", note=note) for note in tries)):
+    for events in (
+        launch_events("gpu-1", "gpu-2", "cpu-1"),
+        *(launch_events("gpu-1", "gpu-2", note=note) for note in notes),
+    ):
         text += "".join(json.dumps(vars(event)) + "\n" for event in events)
         path.write_text(text)
         lines.tick()
-    assert printed == [f"machines   gpu-[1-2]: {NONE_LEFT}", f"machines   gpu-[1-2]: {tries[-1]}"]
+    assert printed == [f"machines   gpu-[1-2]: {NO_CAPACITY}", f"machines   gpu-[1-2]: {notes[-1]}"]
     failed = [Event("machines", node, "launch", "failed", "x", t=30.0) for node in ("gpu-1", "gpu-2")]
     path.write_text(text + "".join(json.dumps(vars(event)) + "\n" for event in failed))
     lines.tick()
@@ -177,18 +182,18 @@ def test_missing_capacity_is_printed_while_waiting(tmp_path: Path, monkeypatch: 
     assert lines.board.waits == {}
 
 
-def test_a_terminal_shows_capacity_under_the_table(tmp_path: Path) -> None:
+def test_terminal_shows_missing_capacity_below_the_table(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
-    events = asked_for("gpu-1", "gpu-2", note=NONE_LEFT)
+    events = launch_events("gpu-1", "gpu-2", note=NO_CAPACITY)
     path.write_text("".join(json.dumps(vars(event)) + "\n" for event in events))
     console = Console(width=140, height=30, record=True, force_terminal=True, file=io.StringIO())
     table = ProgressTable(["controller", "gpu-1", "gpu-2"], path, Live(console=console))
     table.tick()
     console.print(table.draw(now=25.0))
-    assert f"machines   gpu-[1-2]: {NONE_LEFT}" in console.export_text()
+    assert f"machines   gpu-[1-2]: {NO_CAPACITY}" in console.export_text()
 
 
-def test_nodes_that_always_exist_are_on_the_board_also_where_they_are_launched_by_name() -> None:
+def test_permanent_nodes_include_autoscaled_minimum() -> None:
     groups = {
         "h100": {"instance_type": "p5.48xlarge", "count": 2, "fabric": "efa"},
         "l4": {"instance_type": "g6.8xlarge", "min": 1, "max": 8},

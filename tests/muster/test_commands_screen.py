@@ -1,4 +1,4 @@
-"""What a person sees in a window of 100 columns: whole tables, and errors whose lines stand under each other."""
+"""Output in a window of 100 columns: tables without truncated cells, and aligned lines of wrapped errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm.control.jobs import ListedJob
 REASON = "slurmd on the node has been silent for 300 s and the health check before that said that its disk is full"
 
 
-def drawn(what: RenderableType, width: int = 100) -> str:
+def render(what: RenderableType, width: int = 100) -> str:
     out = io.StringIO()
     Console(file=out, width=width).print(what)
     return out.getvalue()
@@ -36,25 +36,25 @@ def facts() -> Facts:
     )
 
 
-def test_a_broken_node_squeezes_no_column() -> None:
+def test_long_reason_does_not_squeeze_the_node_table() -> None:
     table, broken = status.build_nodes_table(facts())
-    text = drawn(table)
+    text = render(table)
     for cell in ("training-1", "compute", "drained*", "128", "1953.1 GiB", "8 h100 (simulated)", "100 h 0 min"):
         assert cell in text
     assert "…" not in text
     assert broken == [f"training-1 ({REASON})"]
 
 
-def test_only_the_reason_of_a_job_gives_way() -> None:
+def test_long_reason_does_not_squeeze_the_queue_table() -> None:
     job = ListedJob("1234567", "pretraining-run", "alice", "training", "PENDING", "10-12:00:00", "128", f"({REASON})")
-    text = drawn(status.build_queue_table(Slurm(jobs=(job,))))
+    text = render(status.build_queue_table(Slurm(jobs=(job,))))
     for cell in ("1234567", "pretraining-run", "alice", "training", "pending", "10-12:00:00", "128"):
         assert cell in text.splitlines()[2]
     assert "…" not in text
 
 
 @pytest.mark.parametrize("lead", ["✗ ", "    ", "  fix: "])
-def test_an_error_that_wraps_keeps_its_indent(lead: str) -> None:
+def test_wrapped_error_keeps_its_indent(lead: str) -> None:
     out = io.StringIO()
     screen.print_hanging(Console(file=out, width=40, force_terminal=True, color_system=None), Text(lead), REASON)
     first, *continued = out.getvalue().splitlines()
@@ -63,7 +63,7 @@ def test_an_error_that_wraps_keeps_its_indent(lead: str) -> None:
     assert all(line.startswith(" " * len(lead)) and line[len(lead)] != " " and len(line) <= 40 for line in continued)
 
 
-def test_a_log_gets_an_error_as_one_line() -> None:
+def test_error_is_one_line_in_a_log() -> None:
     out = io.StringIO()
     screen.print_hanging(Console(file=out, width=40), Text("✗ "), REASON)
     assert out.getvalue() == f"✗ {REASON}\n"

@@ -18,7 +18,7 @@ from tests.muster.test_commands_parts import fake_ssh
 REPO = Path(__file__).parents[2]
 
 
-def test_a_job_file_is_found_here_or_in_the_repository(tmp_path: Path) -> None:
+def test_job_file_is_searched_here_and_in_the_repository(tmp_path: Path) -> None:
     home = Home.of({}, repo=REPO)
     own = tmp_path / "own.sbatch"
     own.write_text("#!/bin/sh\n")
@@ -31,7 +31,7 @@ def test_a_job_file_is_found_here_or_in_the_repository(tmp_path: Path) -> None:
     assert "slurm/jobs/smoke.sbatch" in stop.value.fix
 
 
-def test_a_followed_job_says_when_its_state_or_reason_changes() -> None:
+def test_update_reports_changes_of_state_or_reason() -> None:
     job = submit.FollowedJob("7")
     assert job.update("state|PENDING|Resources||0:0")
     assert not job.update("log|/shared/home/a/jobs/x.out")
@@ -42,10 +42,10 @@ def test_a_followed_job_says_when_its_state_or_reason_changes() -> None:
 
 
 @pytest.mark.parametrize(("held_s", "ends_well"), [(0.0, True), (60.0, False)])
-def test_only_failures_in_a_row_end_the_following(
+def test_only_consecutive_failures_stop_following(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_s: float, ends_well: bool
 ) -> None:
-    """Eight sessions that broke after they had held for a while, and the ninth sees the end of the job."""
+    """Eight SSH sessions break and the ninth sees the job end; only sessions that lasted reset the failure count."""
     count = tmp_path / "count"
     fake_ssh(tmp_path, monkeypatch, f'echo x >> {count}; [ "$(wc -l < {count})" -ge 9 ] || exit 255')
     monkeypatch.setattr(submit, "_STABLE_CONNECTION_S", held_s)
@@ -59,21 +59,19 @@ def test_only_failures_in_a_row_end_the_following(
             submit.follow(stack, "login", submit.FollowedJob("7"))
 
 
-def test_following_a_job_never_asks_and_never_waits_for_a_node_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_uses_batch_mode_and_a_connect_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_ssh(tmp_path, monkeypatch, f'printf "%s\\n" "$@" > {tmp_path}/given')
     submit.follow(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), "login", submit.FollowedJob("7"))
     assert {"BatchMode=yes", "ConnectTimeout=5"} <= set((tmp_path / "given").read_text().splitlines())
 
 
-def test_a_folder_is_no_job_file(tmp_path: Path) -> None:
+def test_folder_is_rejected_as_job_file(tmp_path: Path) -> None:
     for folder in (str(tmp_path), "slurm/jobs"):
         with pytest.raises(Stop, match=f"{folder} is a folder"):
             submit.find_job_file(folder, Home.of({}, REPO))
 
 
-def test_a_copied_job_is_warned_about_on_the_fabrics_that_the_cluster_has() -> None:
+def test_harmful_variables_are_reported_for_the_cluster_fabric() -> None:
     node = Node(name="gpu-1", role="compute", address="10.0.0.1", host_key="k", machine_id="m", cpus=2, memory_mb=2048)
     job = "export NCCL_NET=Socket\nexport NCCL_ALGO=ring\n"
     tuner = "harmful  line 2: NCCL_ALGO=ring: switches the tuner of NCCL and of the EFA plugin off"
@@ -99,7 +97,7 @@ def test_output_and_control_lines_are_separated_even_within_a_line() -> None:
     ]
 
 
-def test_a_login_node_that_hangs_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_login_node_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_ssh(tmp_path, monkeypatch, "exec sleep 60")
     monkeypatch.setattr(shell, "TIMEOUT_S", 0.2)
     job = tmp_path / "a.sbatch"

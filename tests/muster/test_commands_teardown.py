@@ -1,4 +1,4 @@
-"""`muster teardown` without a stack file: real Docker objects are found by label."""
+"""`muster teardown` without a stack file finds real Docker objects by label."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STACK, CLUSTERS = "unwritten", ("unwritten-a", "unwritten-b")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
+def _no_leftovers() -> Iterator[None]:
     _remove()
     yield
     _remove()
@@ -36,7 +36,7 @@ def _remove() -> None:
             volume.remove(force=True)
 
 
-def make_volume(cluster: str, stack: str = STACK) -> str:
+def create_volume(cluster: str, stack: str = STACK) -> str:
     labels = names.labels(cluster, stack, "2026-01-01T00:00:00+00:00")
     return str(docker.from_env().volumes.create(names.volume(cluster, "shared"), labels=labels).name)
 
@@ -56,8 +56,8 @@ def muster(home: Path, command: str, *options: str) -> subprocess.CompletedProce
     return subprocess.run(line, cwd=REPO, env=env, text=True, capture_output=True, stdin=subprocess.DEVNULL)
 
 
-def test_what_carries_the_stacks_label_is_removed_and_receipted(tmp_path: Path) -> None:
-    volume = make_volume(CLUSTERS[0])
+def test_labelled_resources_are_removed_with_a_receipt(tmp_path: Path) -> None:
+    volume = create_volume(CLUSTERS[0])
     done = teardown(tmp_path, "--yes")
     assert done.returncode == 0, done.stderr
     assert volume in done.stdout
@@ -70,7 +70,7 @@ def test_what_carries_the_stacks_label_is_removed_and_receipted(tmp_path: Path) 
     assert receipt["items"][0]["created"] == "2026-01-01T00:00:00+00:00"
 
 
-def test_a_name_that_was_never_a_stack_does_not_read_as_removed(tmp_path: Path) -> None:
+def test_unknown_stack_is_an_error(tmp_path: Path) -> None:
     done = teardown(tmp_path, "--yes")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{tmp_path}/stacks/Pulumi.{STACK}.yaml does not exist" in done.stderr
@@ -85,8 +85,8 @@ def test_nothing_to_remove_is_not_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_nothing_is_removed_while_somebody_runs_pulumi(tmp_path: Path, exists: bool) -> None:
-    expected = [make_volume(CLUSTERS[0])] if exists else []
+def test_nothing_is_removed_while_pulumi_runs(tmp_path: Path, exists: bool) -> None:
+    expected = [create_volume(CLUSTERS[0])] if exists else []
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack(STACK)
     stack.pulumi_locks.mkdir(parents=True)
     running = {"pid": os.getpid(), "hostname": socket.gethostname(), "timestamp": "2026-11-15T03:14:13.12409786Z"}
@@ -97,7 +97,7 @@ def test_nothing_is_removed_while_somebody_runs_pulumi(tmp_path: Path, exists: b
     assert volumes() == expected
 
 
-def test_a_state_without_folder_or_machines_is_forgotten(tmp_path: Path) -> None:
+def test_orphaned_state_is_removed(tmp_path: Path) -> None:
     state = Home.of({"MUSTER_HOME": str(tmp_path)}).stack(STACK).state
     state.parent.mkdir(parents=True)
     state.write_text("{}")
@@ -107,24 +107,24 @@ def test_a_state_without_folder_or_machines_is_forgotten(tmp_path: Path) -> None
     assert not (tmp_path / STACK).exists()
 
 
-def test_two_clusters_with_the_same_stack_are_not_guessed_between(tmp_path: Path) -> None:
-    both = [make_volume(cluster) for cluster in CLUSTERS]
+def test_ambiguous_stack_is_an_error(tmp_path: Path) -> None:
+    created = [create_volume(cluster) for cluster in CLUSTERS]
     done = teardown(tmp_path, "--yes")
     assert done.returncode == 1
     assert all(cluster in done.stderr for cluster in CLUSTERS)
-    assert sorted(volumes()) == sorted(both)
+    assert sorted(volumes()) == sorted(created)
 
 
-def test_without_yes_and_without_a_person_nothing_is_removed(tmp_path: Path) -> None:
-    volume = make_volume(CLUSTERS[0])
+def test_nothing_is_removed_without_confirmation(tmp_path: Path) -> None:
+    volume = create_volume(CLUSTERS[0])
     done = teardown(tmp_path)
     assert done.returncode == 1
     assert "--yes" in done.stderr
     assert volumes() == [volume]
 
 
-def test_another_stacks_cluster_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
-    volume = make_volume(CLUSTERS[0], stack="somebody-else")
+def test_cluster_of_another_stack_is_kept(tmp_path: Path) -> None:
+    volume = create_volume(CLUSTERS[0], stack="somebody-else")
     (tmp_path / "stacks").mkdir()
     spec = f"{{name: {CLUSTERS[0]}, target: local, groups: {{cpu: {{count: 1}}}}}}"
     (tmp_path / "stacks" / f"Pulumi.{STACK}.yaml").write_text(f"config: {{'muster:cluster': {spec}}}\n")
@@ -135,7 +135,7 @@ def test_another_stacks_cluster_of_the_same_name_is_left_alone(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", ["check", "up"])
-def test_a_name_that_another_stack_has_is_refused_once_before_anything_runs(tmp_path: Path, command: str) -> None:
+def test_name_of_another_stacks_cluster_is_rejected_once(tmp_path: Path, command: str) -> None:
     (tmp_path / "stacks").mkdir()
     spec = f"{{name: {CLUSTERS[0]}, target: local, groups: {{cpu: {{count: 1}}}}}}"
     (tmp_path / "stacks" / f"Pulumi.{STACK}.yaml").write_text(f"config: {{'muster:cluster': {spec}}}\n")

@@ -1,4 +1,4 @@
-"""Running jobs before teardown: each target is queried in its own way; in a cloud, unknown jobs count as running."""
+"""The check for running jobs before teardown: on AWS, a queue that does not answer requires --force."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stack(tmp_path: Path) -> StackHome:
         ("exec sleep 60", ()),
     ],
 )
-def test_a_local_cluster_that_does_not_answer_counts_as_idle(
+def test_silent_local_cluster_counts_as_idle(
     tmp_path: Path, stack: StackHome, monkeypatch: pytest.MonkeyPatch, body: str, jobs: tuple[str, ...]
 ) -> None:
     fake_ssh(tmp_path, monkeypatch, body)
@@ -54,11 +54,11 @@ def test_a_local_cluster_that_does_not_answer_counts_as_idle(
     assert list_cluster_jobs(stack, *LOCAL) == ClusterJobs(jobs)
 
 
-def test_a_stack_without_access_files_has_no_jobs_to_ask_for(tmp_path: Path) -> None:
+def test_stack_without_access_files_has_no_jobs(tmp_path: Path) -> None:
     assert list_cluster_jobs(Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s"), *LOCAL) == ClusterJobs()
 
 
-def test_on_aws_the_controller_says_what_runs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+def test_aws_jobs_are_listed_by_the_controller(aws: Moto, stack: StackHome) -> None:  # noqa: F811
     start(aws, "controller")
     start(aws, "compute")
     report(aws, "ready")
@@ -69,7 +69,7 @@ def test_on_aws_the_controller_says_what_runs(aws: Moto, stack: StackHome) -> No
     assert "7 ready-h200 (muster)" in list_cluster_jobs(stack, *AWS).running
 
 
-def test_on_aws_a_queue_that_gives_no_answer_is_not_idle(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+def test_silent_aws_queue_counts_as_unknown(aws: Moto, stack: StackHome) -> None:  # noqa: F811
     controller = start(aws, "controller")
     start(aws, "compute")
     report(aws, "ready")
@@ -82,17 +82,17 @@ def test_on_aws_a_queue_that_gives_no_answer_is_not_idle(aws: Moto, stack: Stack
     aws.client("ec2").stop_instances(InstanceIds=[controller])
     assert list_cluster_jobs(stack, *AWS).unknown == "cannot check whether jobs are running: the controller is stopped"
     aws.fail("DescribeInstances", "UnauthorizedOperation")
-    refused = f"the job queue cannot be queried in {REGION}: UnauthorizedOperation"
-    assert list_cluster_jobs(stack, *AWS).unknown == refused
+    denied = f"the job queue cannot be queried in {REGION}: UnauthorizedOperation"
+    assert list_cluster_jobs(stack, *AWS).unknown == denied
 
 
-def test_a_cluster_without_compute_nodes_or_reports_has_no_jobs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
+def test_cluster_without_compute_nodes_has_no_jobs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
     start(aws, "controller")
     assert list_cluster_jobs(stack, *AWS) == ClusterJobs()
     assert aws.of("SendCommand") == []
 
 
-def test_a_busy_cluster_names_its_jobs_and_how_to_go_on() -> None:
+def test_refusal_names_the_running_jobs_and_the_fix() -> None:
     stop = ClusterJobs(("30 train (alice)",)).refusal("x")
     assert stop is not None
     assert stop.what == "stack x has 1 running job: 30 train (alice); nothing was removed"
@@ -101,7 +101,7 @@ def test_a_busy_cluster_names_its_jobs_and_how_to_go_on() -> None:
     assert (ClusterJobs().refusal("x"), ClusterJobs().notes) == (None, ())
 
 
-def test_a_cluster_with_unknown_jobs_is_removed_only_by_force() -> None:
+def test_unknown_jobs_require_force() -> None:
     unknown = ClusterJobs(unknown="the queue is silent")
     stop = unknown.refusal("x")
     assert stop is not None

@@ -1,4 +1,4 @@
-"""`muster up`: the recorded result, the message on failure, and which outputs are still valid afterwards."""
+"""`muster up`: the stored result, the message on failure, and outputs that are no longer valid."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ REPO = Path(__file__).parents[2]
     ("last", "shown"),
     [(None, True), ("ready", True), ("failed", False), ("running", False)],
 )
-def test_ready_is_shown_only_if_the_last_up_made_it_so(last: str | None, shown: bool) -> None:
+def test_ready_is_shown_only_if_the_last_up_succeeded(last: str | None, shown: bool) -> None:
     ended = last_up.LastUp(last, "2026-01-01T00:00:00+00:00") if last else None
     shown_outputs = output.drop_stale_ready({"ready": {"nodes": []}, "cluster": "demo"}, ended)
     assert ("ready" in shown_outputs) is shown
     assert shown_outputs["cluster"] == "demo"
 
 
-def test_the_outcome_of_an_up_is_kept(tmp_path: Path) -> None:
+def test_last_up_is_stored(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     assert last_up.read_last_up(stack) is None
     ended = last_up.LastUp("ready", "2026-01-01T00:00:00+00:00", 12.5, True, {"machines": 2.0})
@@ -62,7 +62,7 @@ CAPACITY = (
         ("api error EntityAlreadyExists: Role with name muster-pair-controller already exists", "another `name`"),
     ],
 )
-def test_a_refusal_of_aws_says_what_to_do(tmp_path: Path, message: str, fix: str) -> None:
+def test_aws_errors_come_with_a_fix(tmp_path: Path, message: str, fix: str) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     message = up.build_failure(stack, AwsTarget(), Result({}, (Failure("controller", message),))).what
     assert message.count("fix: ") == 1
@@ -77,14 +77,14 @@ def test_a_message_with_its_own_fix_gets_no_second_fix(tmp_path: Path) -> None:
     assert "fix: name more zones" in message
 
 
-def plain_run(stack: StackHome, kind: str, result: str, ended: float) -> None:
+def write_pulumi_run(stack: StackHome, kind: str, result: str, ended: float) -> None:
     stack.pulumi_history.mkdir(parents=True, exist_ok=True)
     record = {"kind": kind, "result": result, "startTime": int(ended) - 30, "endTime": int(ended)}
     (stack.pulumi_history / f"s-{int(ended * 1e9)}.history.json").write_text(json.dumps(record))
 
 
 @pytest.mark.parametrize(
-    ("ours", "plain", "result"),
+    ("ours", "pulumi_runs", "result"),
     [
         (None, [("update", "succeeded", 100)], "ready"),
         (None, [("update", "failed", 100)], "failed"),
@@ -102,28 +102,28 @@ def plain_run(stack: StackHome, kind: str, result: str, ended: float) -> None:
         ("interrupted", [("update", "failed", 100)], "failed"),
     ],
 )
-def test_the_latest_up_decides_the_result(
-    tmp_path: Path, ours: str | None, plain: list[tuple[str, str, float]], result: str | None
+def test_latest_run_decides_the_result(
+    tmp_path: Path, ours: str | None, pulumi_runs: list[tuple[str, str, float]], result: str | None
 ) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     if ours:
         last_up.write_last_up(stack, last_up.LastUp(ours, "2026-01-01T00:00:00+00:00", 12.5))
-    for kind, ended_as, after in plain:
-        plain_run(stack, kind, ended_as, datetime(2026, 1, 1, tzinfo=UTC).timestamp() + 12.5 + after)
+    for kind, ended_as, after in pulumi_runs:
+        write_pulumi_run(stack, kind, ended_as, datetime(2026, 1, 1, tzinfo=UTC).timestamp() + 12.5 + after)
     last = last_up.read_last_up(stack)
     assert (last.result if last else None) == result
 
 
-def test_the_time_is_that_of_the_latest_up(tmp_path: Path) -> None:
+def test_time_is_that_of_the_latest_run(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     last_up.write_last_up(stack, last_up.LastUp("ready", "2026-01-01T00:00:00+00:00", 12.5))
-    plain_run(stack, "update", "succeeded", datetime(2026, 1, 1, 1, 0, 30, tzinfo=UTC).timestamp())
+    write_pulumi_run(stack, "update", "succeeded", datetime(2026, 1, 1, 1, 0, 30, tzinfo=UTC).timestamp())
     last = last_up.read_last_up(stack)
     assert last is not None
     assert last.when == datetime(2026, 1, 1, 1, tzinfo=UTC)
 
 
-def test_a_plain_pulumi_that_runs_or_was_killed_tells_nothing_good(tmp_path: Path) -> None:
+def test_pulumi_lock_counts_as_running(tmp_path: Path) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     last_up.write_last_up(stack, last_up.LastUp("ready", "2026-01-01T00:00:00+00:00", 12.5))
     stack.pulumi_locks.mkdir(parents=True)
@@ -136,7 +136,7 @@ def test_a_plain_pulumi_that_runs_or_was_killed_tells_nothing_good(tmp_path: Pat
 @pytest.mark.parametrize(
     ("hour", "result"), [("2026-01-01T00:00:05.1Z", "interrupted"), ("2026-01-02T00:00:00.1Z", "running")]
 )
-def test_the_lock_that_a_second_ctrl_c_left_is_no_running_up(tmp_path: Path, hour: str, result: str) -> None:
+def test_lock_of_an_interrupted_up_does_not_count_as_running(tmp_path: Path, hour: str, result: str) -> None:
     stack = Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
     last_up.write_last_up(stack, last_up.LastUp("interrupted", "2026-01-01T00:00:00+00:00", 12.5))
     stack.pulumi_locks.mkdir(parents=True)
@@ -146,7 +146,7 @@ def test_the_lock_that_a_second_ctrl_c_left_is_no_running_up(tmp_path: Path, hou
     assert last.result == result
 
 
-def test_a_failed_up_is_one_block() -> None:
+def test_failure_is_formatted_as_one_block() -> None:
     stack = Home.of({"MUSTER_HOME": "/h"}).stack("s")
     message = "node gpu-2, step slurmd: fatal: no key. Log: journalctl -u slurmd. Fix: put the key there."
     stop = up.build_failure(stack, LocalTarget(), Result({}, (Failure("slurm", message), Failure("", "stopped"))))
@@ -160,7 +160,7 @@ def test_a_failed_up_is_one_block() -> None:
     ]
 
 
-def test_an_up_that_was_stopped_is_no_failure_of_anything() -> None:
+def test_cancelled_up_is_reported_as_interrupted() -> None:
     stop = up.build_failure(Home.of({}).stack("s"), LocalTarget(), Result({}, (Failure("", "update canceled"),)))
     assert (stop.what, stop.code) == ("up was interrupted", 130)
     assert stop.fix == "`make up STACK=s` continues, `make teardown STACK=s` removes what exists"
@@ -174,18 +174,18 @@ def test_an_up_that_was_stopped_is_no_failure_of_anything() -> None:
 
 
 def run_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]) -> StackHome:
-    def pretend(stack: StackHome, _caller: object, _options: RunOptions) -> tuple[int, Result]:
+    def fake_up(stack: StackHome, _caller: object, _options: RunOptions) -> tuple[int, Result]:
         if isinstance(ended, BaseException):
             raise ended
         stack.progress.write_text(json.dumps(asdict(Event("machines", "gpu-1", "create", "changed"))) + "\n")
         return ended
 
-    monkeypatch.setattr(up.pulumi, "up", pretend)
+    monkeypatch.setattr(up.pulumi, "up", fake_up)
     return Home.of({"MUSTER_HOME": str(tmp_path)}).stack("s")
 
 
 @pytest.mark.parametrize("ended", [KeyboardInterrupt(), (255, Result({}, (Failure("", "update canceled"),)))])
-def test_an_up_that_a_person_ended_says_how_to_go_on_and_is_remembered_as_that(
+def test_interrupted_up_names_the_next_command_and_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException | tuple[int, Result]
 ) -> None:
     stack = run_up(tmp_path, monkeypatch, ended)
@@ -200,7 +200,7 @@ def test_an_up_that_a_person_ended_says_how_to_go_on_and_is_remembered_as_that(
 @pytest.mark.parametrize(
     ("changes", "created"), [({"create": 9}, True), ({"update": 2, "same": 7}, False), ({"delete": 1}, False)]
 )
-def test_what_next_is_for_those_who_have_new_machines(
+def test_created_is_set_only_for_new_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], created: bool
 ) -> None:
     stack = run_up(tmp_path, monkeypatch, (0, Result(changes, ())))
@@ -220,5 +220,5 @@ def test_what_next_is_for_those_who_have_new_machines(
         ("aws-full", "controller, login, 2 static nodes, up to 16 autoscaled nodes"),
     ],
 )
-def test_the_machines_are_described(stack: str, description: str) -> None:
+def test_machines_are_described(stack: str, description: str) -> None:
     assert stack_spec.describe_machines(plan(read(REPO / "stacks" / f"Pulumi.{stack}.yaml"))) == description

@@ -1,4 +1,4 @@
-"""Generated documents: as the model says, complete, and noticed when they are not."""
+"""Generated documents are complete and match the spec; stale ones are detected."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ LAYOUTS = GOLDEN / documents.LAYOUTS
 AWS = Path(documents.PAGE)
 
 
-def copy(tmp_path: Path) -> Path:
+def copy_documents(tmp_path: Path) -> Path:
     for name in ("docs", "stacks", GOLDEN):
         shutil.copytree(ROOT / name, tmp_path / name)
     return tmp_path
 
 
-def test_nothing_is_stale() -> None:
-    assert find_stale(ROOT) == [], "run `make golden` and look at the difference"
+def test_committed_documents_are_current() -> None:
+    assert find_stale(ROOT) == [], "run `make golden` and review the difference"
 
 
-def test_what_is_stale_is_named_and_written(tmp_path: Path) -> None:
-    root = copy(tmp_path)
+def test_stale_documents_are_named_and_rewritten(tmp_path: Path) -> None:
+    root = copy_documents(tmp_path)
     (root / SCHEMA).write_text("{}")
     (root / FIELDS).write_text((root / FIELDS).read_text().replace("cluster name", "something else"))
     (root / GOLDEN / "local.json").unlink()
@@ -57,23 +57,23 @@ def test_what_is_stale_is_named_and_written(tmp_path: Path) -> None:
     assert not (root / GOLDEN / "gone.json").exists()
 
 
-def test_a_changed_example_changes_its_golden_copy(tmp_path: Path) -> None:
-    root = copy(tmp_path)
+def test_changed_example_makes_its_golden_copy_stale(tmp_path: Path) -> None:
+    root = copy_documents(tmp_path)
     stack = root / "stacks" / "Pulumi.local.yaml"
     stack.write_text(stack.read_text().replace("count: 2\n", "count: 3\n"))
     assert find_stale(root) == [GOLDEN / "local.json"]
 
 
-def test_a_stack_of_the_user_has_no_golden_copy(tmp_path: Path) -> None:
-    root = copy(tmp_path)
+def test_user_stack_has_no_golden_copy(tmp_path: Path) -> None:
+    root = copy_documents(tmp_path)
     shutil.copy(root / "stacks" / "Pulumi.local.yaml", root / "stacks" / "Pulumi.mine.yaml")
     (root / "stacks" / "Pulumi.unfinished.yaml").write_text("config: {")
     assert find_stale(root) == []
     assert write_documents(root) == []
 
 
-def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
-    root = copy(tmp_path)
+def test_handwritten_text_is_kept(tmp_path: Path) -> None:
+    root = copy_documents(tmp_path)
     (root / FIELDS).write_text("# Mine\n<!-- fields: begin -->\nold\n<!-- fields: end -->\nafter\n")
     write_documents(root)
     assert (
@@ -81,8 +81,8 @@ def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
     ).read_text() == f"# Mine\n<!-- fields: begin -->\n{render_field_table()}\n<!-- fields: end -->\nafter\n"
 
 
-def test_the_page_of_aws_has_what_the_rules_say(tmp_path: Path) -> None:
-    root = copy(tmp_path)
+def test_aws_page_lists_the_rules(tmp_path: Path) -> None:
+    root = copy_documents(tmp_path)
     page = (root / AWS).read_text()
     (root / AWS).write_text(page.replace("| `quota` |", "| `quotum` |"))
     assert find_stale(root) == [AWS]
@@ -90,12 +90,12 @@ def test_the_page_of_aws_has_what_the_rules_say(tmp_path: Path) -> None:
     assert (root / AWS).read_text() == page
 
 
-def test_the_table_has_every_field() -> None:
+def test_table_has_every_field() -> None:
     rows = render_field_table().splitlines()[2:]
     assert [row.split("`")[1] for row in rows] == [path for path, _ in walk(spec_model())]
 
 
-def test_the_schema_carries_policies_and_limits() -> None:
+def test_schema_contains_policies_and_limits() -> None:
     schema = json.loads((ROOT / SCHEMA).read_text())
     assert schema["required"] == ["name", "target", "groups"]
     assert schema["additionalProperties"] is False
@@ -104,7 +104,7 @@ def test_the_schema_carries_policies_and_limits() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_editors_find_the_schema_of_an_example(name: str) -> None:
+def test_example_refers_to_its_schema(name: str) -> None:
     stack = ROOT / "stacks" / f"Pulumi.{name}.yaml"
     reference = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", stack.read_text().splitlines()[0])
     assert reference
@@ -114,13 +114,13 @@ def test_editors_find_the_schema_of_an_example(name: str) -> None:
     assert (path.parent / config["properties"]["muster:cluster"]["$ref"]).resolve() == ROOT / SCHEMA
 
 
-def test_the_full_examples_have_every_field() -> None:
-    """Fields that contradict others stand there as comments; without the signs the files must name every field."""
+def test_full_examples_have_every_field() -> None:
+    """Fields that exclude each other are comments in the examples, so read the files with comments removed."""
     named = {path for name in ("local", "aws") for path in _paths(_uncommented(f"Pulumi.{name}-full.yaml"))}
     assert {path for path, _ in walk(spec_model())} - named == set()
 
 
-def test_the_smallest_example_has_nothing_but_what_is_required() -> None:
+def test_smallest_example_has_only_required_fields() -> None:
     cluster = yaml.safe_load((ROOT / "stacks" / "Pulumi.local-required.yaml").read_text())["config"]["muster:cluster"]
     assert cluster == {"name": "small", "target": "local", "groups": {"cpu": {"count": 1}}}
 

@@ -14,7 +14,7 @@ from infra.targets.cost import Cost, Line
 from infra.targets.registry import read_spec as read
 from muster.commands import cost as command
 from tests.infra.targets.aws.specs import group, spec
-from tests.muster.test_commands_screen import drawn
+from tests.muster.test_commands_screen import render
 
 STACKS = Path(__file__).parents[4] / "stacks"
 FULL = read(STACKS / "Pulumi.aws-full.yaml")
@@ -133,7 +133,7 @@ def test_controller_and_login_have_volumes() -> None:
 
 
 def test_the_table_fits_into_100_columns() -> None:
-    text = drawn(command.build_cost_table(cost(FULL)))
+    text = render(command.build_cost_table(cost(FULL)))
     for cell in ("groups.burst", "0 to 16", "0.00 to 32.23", "USD per month", "total", "storage.shared"):
         assert cell in text
     assert "…" not in text

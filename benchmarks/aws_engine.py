@@ -2,8 +2,9 @@
 
     python benchmarks/aws_engine.py [--json FILE]
 
-The life of the example aws-g6-pair: calls of the test plugin, of our own providers and of teardown's search (the real
-provider makes more). Then previews of static clusters of three groups, with the memory of all processes.
+First `up`, refresh, a change and teardown of the example aws-g6-pair: calls of the test plugin, of our own providers
+and of teardown's search (the real AWS provider makes more). Then previews of static clusters with three groups, and
+the memory of all processes.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Cluster:
         return timed([str(REPO / "benchmarks" / "floor.sh"), self.name, str(self.nodes), str(self.memory_mb)])
 
     def up(self) -> tuple[float, float]:
-        """Return the seconds to the first srun on all nodes, and to the end of `up`, which tests more than that."""
+        """Return the seconds to the first srun on all nodes, and to the end of `up`, which also runs a test job."""
         began = time.perf_counter()
         with subprocess.Popen(self._command("up"), env=self._env(), cwd=REPO, stdout=PIPE, stderr=STDOUT) as running:
             while running.poll() is None and not self._nodes_are_up():

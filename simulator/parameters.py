@@ -13,7 +13,7 @@ TRAINING_STATE_BYTES = {"adamw": 12, "sgd": 8}
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCounts:
-    """Number of parameters of total component of a model."""
+    """Number of parameters of each component of a model."""
 
     attention: int
     """Attention of one layer, including its norms."""

@@ -38,7 +38,7 @@ def cost(name: str, *, as_json: bool = False) -> None:
 
 
 def describe_cost(spec: ClusterSpec, cost: Cost | None = None) -> str:
-    """Return the cost of a spec in one line; without `cost`, by the dated price table."""
+    """Return the cost of a spec in one line; without `cost`, from the committed price table."""
     cost = cost or target_of(spec).cost(spec)
     at_least = "at least " if cost.unpriced else ""
     return f"{at_least}{format_usd_per_hour(cost)} USD per hour on target {spec.target}"
@@ -81,7 +81,9 @@ def list_footnotes(priced: Cost) -> list[str]:
         check = f"; check them at {priced.price_page}" if priced.price_page else ""
         notes.append(f"unverified: prices from experience, not looked up{check}")
     if priced.unpriced:
-        notes.append(f"no price known: {', '.join(line.what for line in priced.unpriced)}; the total is too low by it")
+        notes.append(
+            f"no price known: {', '.join(line.what for line in priced.unpriced)}; the total does not include it"
+        )
     return [*notes, f"not included: {'; '.join(priced.not_included)}"]
 
 

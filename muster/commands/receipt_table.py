@@ -37,7 +37,7 @@ def print_receipt(receipt: Receipt, storage_removal: str) -> None:
 def _remainder(receipt: Receipt) -> str:
     if not receipt.retained:
         return f"nothing of cluster {receipt.cluster} is left"
-    return f"only resources to keep are left of cluster {receipt.cluster}"
+    return f"only kept resources of cluster {receipt.cluster} are left"
 
 
 def _items_table(receipt: Receipt) -> Table:

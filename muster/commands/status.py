@@ -190,7 +190,7 @@ def _cost(stack: StackHome, facts: Facts) -> str:
 
 
 def describe_current_cost(spec: ClusterSpec, facts: Facts) -> str:
-    """Return the current cost, of the nodes that have a machine, by the dated price table."""
+    """Return the current cost of the nodes that have a machine, from the committed price table."""
     with_machine = {name for name, machine in facts.machines.items() if machine.state in ("running", _STARTING)}
     up = Counter(node.group for node in facts.nodes if node.role == "compute" and node.name in with_machine)
     sizes = {name: {"count": up[name], "min": None, "max": None} for name in spec.groups}

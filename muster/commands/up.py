@@ -85,7 +85,7 @@ def _run(stack: StackHome, target: Target, built: BuildPlan, held: int, options:
 def describe_price(name: str, target: Target, spec: ClusterSpec, quote: Quote | None) -> str:
     """Return the line with the price that is printed before anything is created.
 
-    Without a budget, current prices are not queried, and the price is by the dated price table.
+    Without a budget, current prices are not queried, and the price is from the committed price table.
     """
     cost = quote.cost if quote else target.cost(spec)
     source = (

@@ -79,7 +79,7 @@ def _measure(ranks: Ranks, scratch: Path) -> dict[str, Any]:
 
 
 def _spread(ranks: Ranks) -> float:
-    """Return by what share the slowest rank exceeds the mean, in the least disturbed quarter of many tries."""
+    """Return how much slower the slowest rank is than the mean, as a share, in the least disturbed quarter of tries."""
     matrix = torch.rand(256, 256, device=ranks.device)
     tries = [ranks.all(ranks.timed(lambda: torch.mm(matrix, matrix), 20)) for _ in range(15)]
     return quantiles([max(times) / mean(times) - 1 for times in tries], n=4)[0]

@@ -1,4 +1,4 @@
-"""Measure what a rank does by itself: matrix products by shape, memory copies, and the host time of a launch."""
+"""Measure the work of a single rank: matrix products by shape, memory copies, and the host time of a launch."""
 
 from __future__ import annotations
 

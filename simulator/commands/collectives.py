@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         group = _group(options, machines)
     except ConfigError as error:
         return print_problems(error)
-    sharing = f", {group.sharing} such groups at once" if group.sharing > 1 else ""
+    sharing = f", {group.sharing} groups at once" if group.sharing > 1 else ""
     print(f"{options.op} of {group.ranks} ranks on {machines.nodes} x {machines.name}{sharing}")
     print(f"{'bytes':>12} {'us':>11} {'bus GB/s':>9}  algorithm")
     for size in SIZES:

@@ -1,4 +1,4 @@
-"""What commands show besides their results: progress on a terminal, and errors."""
+"""Progress on a terminal and error messages of the commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNLIMITED_COLUMNS = 1_000_000
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress on a terminal; nothing of it stays or goes into a log."""
+    """Yield a function that shows a temporary line of progress on a terminal, and nothing in a log."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -175,7 +175,7 @@ def _describe(emulation: Emulation, job: Job, machines: MachineSource, options: 
 
 
 def _all_reduce(size: int, job: Job, machines: MachineSource, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the emulated algorithm sends, and the time of the modelled machines, which choose their own way."""
+    """Describe the traffic of the emulated all-reduce, and its time on the modelled machines."""
     ranks = options.ranks
     rounds = rounds_of(options.algorithm, ranks, machines.per_node(ranks), size // _FLOAT_BYTES, _FLOAT_BYTES)
     sent = count_traffic(rounds, ranks, _FLOAT_BYTES)

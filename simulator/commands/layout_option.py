@@ -25,7 +25,7 @@ def parse_layout(text: str, dtype: str = "bf16") -> Layout:
     for term in filter(None, map(str.strip, text.split(","))):
         name, _, value = term.partition("=")
         if name in values:
-            message = f"{value!r}, and {str(values[name])!r} before it; allowed: once"
+            message = f"{value!r}, but already set to {str(values[name])!r}; allowed: once"
             problems.append(ConfigProblem(f"{WHERE} {name}", message, "leave one of them out"))
             continue
         try:

@@ -167,11 +167,13 @@ def _describe_nearest(answer: Plan) -> ConfigProblem:
         message += (
             f" {format_duration(fastest.outlook.wall_s)} on {_machines(fastest)}, for {format_usd(fastest.usd)} USD"
         )
-        return ConfigProblem("deadline", message, "give that much time, more --nodes or another --instance")
+        return ConfigProblem("deadline", message, "raise the deadline, or allow more --nodes or another --instance")
     cheapest = min(answer.front, key=lambda option: option.usd)
     message = f"{format_usd(question.budget_usd or 0)} USD is not enough for any option; the cheapest costs"
     message += f" {format_usd(cheapest.usd)} USD, {format_duration(cheapest.outlook.wall_s)} on {_machines(cheapest)}"
-    return ConfigProblem("budget", message, "give that much, fewer tokens, or another --instance or --purchase")
+    return ConfigProblem(
+        "budget", message, "raise the budget, train on fewer tokens, or allow another --instance or --purchase"
+    )
 
 
 def _machines(option: Option) -> str:

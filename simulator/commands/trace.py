@@ -20,7 +20,7 @@ from trainer.config.errors import ConfigError, ConfigProblem
 
 DEFAULT_SYSTEM = "p5.48xlarge"
 MAX_MICRO_BATCHES = 1024
-"""More make a timeline that is too long to read and takes over a minute."""
+"""Longer timelines are too long to read and take over a minute to write."""
 GPUS_OPTION = f"{layout_option.WHERE} dp x tp x pp x cp"
 
 
@@ -78,7 +78,7 @@ def _check_length(layout: Layout) -> None:
     if layout.micro_batches > MAX_MICRO_BATCHES:
         most = MAX_MICRO_BATCHES * layout.micro_batch * layout.dp
         message = f"{layout.global_batch}; allowed: up to {most}, {MAX_MICRO_BATCHES} micro-batches of each replica"
-        fix = "use fewer: micro-batches of a step repeat"
+        fix = "use a smaller batch: all micro-batches of a step look alike"
         raise ConfigError([ConfigProblem(f"{layout_option.WHERE} global_batch", message, fix)])
 
 

@@ -74,7 +74,7 @@ class Tick:
 
     step_s: float
     exposed_s: float
-    """Communication that no work hides, plus what communication slows the work by."""
+    """Communication that compute does not hide, plus the time by which communication slows compute."""
     hidden_s: float
     """Communication at the same time as work."""
     wait_s: float

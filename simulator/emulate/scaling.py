@@ -1,4 +1,4 @@
-"""The same job on other numbers of ranks: throughput, efficiency, and what limits each."""
+"""Predict the same job on other numbers of ranks: throughput, efficiency and bottleneck."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from simulator.hardware.system import System
 MAX_ERROR = 0.4
 """Larger errors count as this much: a broken machine says nothing about the others."""
 HALF_WEIGHT_ROWS = 4
-"""Rows with which a system has half the weight of one with a long curve."""
+"""Number of rows at which a system has half the weight of a system with a long curve."""
 STEP_SIZES = (0.12, 0.05, 0.02)
 """Relative changes of a constant that are tried, coarse to fine."""
 SHARE_SUFFIXES = ("share", "ring", "nvls", "power")
@@ -34,8 +34,9 @@ PRIOR_SPREAD = {"us": 0.7, "most": 0.5}
 SHARE_PRIOR_SPREAD = 0.1
 """The same for constants that PRIOR_SPREAD does not list."""
 PRIOR_WEIGHT = 0.06
-"""Cost of a constant that is one standard deviation off its prior, in errors of one system: a few rows do not
-move it far.
+"""Cost of a constant one standard deviation off its prior, in units of one system's error.
+
+It keeps a few rows from moving a constant far.
 """
 PRIOR_CONSTANTS: dict[str, Any] = {
     "launch_us": 5,

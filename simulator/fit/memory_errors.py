@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> int:
         return _reject(str(error))
     sources = memory_errors_by_source(rows, unknown_trainers=options.unknown)
     if not sources[-1].errors:
-        return _reject("rows: none with a measured memory_gb; allowed: one or more; fill memory_gb in")
+        return _reject("rows: none with a measured memory_gb; allowed: one or more; fill in memory_gb")
     print(memory_error_table(sources))
     verdicts = judge_capacity(rows)
     print(f"\nran: {verdicts.ran_fits} predicted to fit, {verdicts.ran_not} not")

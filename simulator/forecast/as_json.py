@@ -50,7 +50,7 @@ def as_json(forecast: Forecast) -> dict[str, Any]:
 
 
 def _run(run: WholeRun) -> dict[str, Any]:
-    out, paid = run.outlook, run.money
+    out, paid = run.outlook, run.cost
     ends = math.isfinite(out.wall_s)
     return {
         "steps": run.steps,

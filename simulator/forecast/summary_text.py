@@ -23,7 +23,7 @@ MIN_PART_SHARE = 0.005
 """Share of a step below which a part gets no line."""
 LABEL_WIDTH = 14
 MILLISECOND_S = 1e-3
-MEMORY_LABELS = {"beside": "besides the tensors"}
+MEMORY_LABELS = {"beside": "outside of tensors"}
 MIN_GAIN = 0.01
 """Share of the time from which a better checkpoint interval is mentioned."""
 MIN_LOSS = 0.001
@@ -78,8 +78,8 @@ def _tables(forecast: Forecast, columns: int) -> str:
         if took >= MIN_PART_SHARE * step.step_s
     ]
     held = [(MEMORY_LABELS.get(name, name), format_size(gib)) for name, gib in forecast.memory_gib.items()]
-    left = table(("a step goes to", "time", "share"), parts).split("\n")
-    right = table(("memory is made of", "size"), held).split("\n")
+    left = table(("step time by part", "time", "share"), parts).split("\n")
+    right = table(("memory by part", "size"), held).split("\n")
     width = max(map(len, left)) + 4
     if width + max(map(len, right)) > columns:
         return "\n".join([*left, "", *right])
@@ -104,16 +104,16 @@ def _whole_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
         often = f"a failure every {rate.gpu_hours:,.0f} GPU-hours"
         many = f"{out.interruptions:.2g} expected" if out.interruptions >= MIN_FAILURES else "hardly any"
         yield "failures", f"{many} ({often}); {_describe_checkpoints(forecast)}"
-    if run.money:
-        paid = run.money
+    if run.cost:
+        paid = run.cost
         sums = f"{format_cost(paid.usd)} USD ({format_cost(paid.low)} to {format_cost(paid.high)})"
-        yield "money", f"{sums}, {paid.of}, prices of {paid.priced_on}"
+        yield "cost", f"{sums}, {paid.of}, prices of {paid.priced_on}"
     elif forecast.machines.of_catalog:
-        yield "money", f"there is no price of {forecast.machines.sheet.name} as {forecast.machines.purchase}"
+        yield "cost", f"there is no price of {forecast.machines.sheet.name} as {forecast.machines.purchase}"
     if run.kwh is not None:
         yield "electricity", f"{run.kwh:,.0f} kWh"
     if not forecast.machines.of_catalog:
-        yield "money", "unknown for machines that are not in the catalog, as is electricity"
+        yield "cost", "unknown for machines that are not in the catalog, as is electricity"
 
 
 def _describe_checkpoints(forecast: Forecast) -> str:

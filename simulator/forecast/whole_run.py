@@ -45,7 +45,7 @@ class WholeRun:
     gain: float
     """Share of the time that this interval would save."""
     checkpoint_gb: float
-    money: Cost | None
+    cost: Cost | None
     """None if there is no price."""
     kwh: float | None
 
@@ -64,7 +64,7 @@ def predict_whole_run(config: Config, machines: JobMachines, prediction: Predict
         best_every=best.interval_steps,
         gain=1 - best.wall_s / planned.wall_s,
         checkpoint_gb=gb,
-        money=_cost(machines, planned, config.checkpoint.keep * gb),
+        cost=_cost(machines, planned, config.checkpoint.keep * gb),
         kwh=_kwh(machines, planned, prediction),
     )
 

@@ -21,7 +21,7 @@ class ProductCurve:
     """Rows, columns, inner width and seconds of each product, by dtype."""
 
     def seconds(self, rows: int, columns: int, inner: int, dtype: str) -> float:
-        """Return the time of a product, by the rates of measured products weighted by how close their shapes are."""
+        """Return the time of a product from the rates of measured products, weighted by similarity of shape."""
         weights = rates = 0.0
         for m, n, k, measured_s in self.points.get(dtype) or next(iter(self.points.values())):
             distance = log(rows / m) ** 2 + log(columns / n) ** 2 + log(inner / k) ** 2

@@ -35,7 +35,7 @@ class JobMachines:
     per_node: int
     """Ranks on each node."""
     sheet: System
-    """The machines by the catalog, for what is relative to data sheets; without a catalog, the same as `system`."""
+    """The machines according to their data sheets; the same as `system` if they are not in the catalog."""
     stack: str = ""
     spec: ClusterSpec | None = None
     group: str = ""

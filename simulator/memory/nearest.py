@@ -1,4 +1,4 @@
-"""List layouts close to one that exceeds memory, those that cost the smallest speed first."""
+"""List layouts similar to one that exceeds memory, those that cost the least speed first."""
 
 from __future__ import annotations
 

@@ -69,9 +69,9 @@ def _wasted(run: MeasuredRun, predicted: PredictedRun) -> Iterator[Change]:
         if predicted.high_s < step:
             yield Change(
                 excess / step,
-                f"Look at {part} before any setting: it takes {_ms(split[part])} of a step, "
+                f"Investigate {part} before changing settings: it takes {_ms(split[part])} of a step, "
                 f"{_ms(expected)} was predicted; "
-                f"{excess / step:.0%} of a step more than these machines need.",
+                f"the excess is {excess / step:.0%} of a step.",
             )
 
 

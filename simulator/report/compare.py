@@ -1,4 +1,4 @@
-"""Compare measured runs with their predictions, and how both scale with the number of ranks. Pure."""
+"""Compare measured runs with their predictions, and how both scale with the number of ranks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs of a report, and notes on those that compare badly."""
+    """All runs of a report, and notes on those whose comparison is limited."""
 
     machines: str
     rows: list[Row]
@@ -194,7 +194,7 @@ def _notes(row: Row) -> list[tuple[str, int, str]]:
     if run.ranks > 1 and "communication" not in run.split:
         notes.append("did not measure communication, so it is inside compute: set metrics.profile_every")
     if not row.predicted.fits:
-        notes.append("fits in memory, although the prediction says that it does not")
+        notes.append("ran, although the prediction says that it does not fit in memory")
     difference = describe_difference(row.machine, run)
     return [(row.name, run.ranks, text) for text in [*notes, difference] if text]
 

@@ -63,7 +63,9 @@ def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
     try:
         _write(path, buffer.getvalue())
     except FileNotFoundError:
-        raise TableError(f"--out: {path}; allowed: a file in a folder that exists; make {path.parent} first") from None
+        raise TableError(
+            f"--out: {path}; allowed: a file in a folder that exists; create {path.parent} first"
+        ) from None
     except OSError as error:
         raise TableError(
             f"--out: {path} ({error.strerror}); allowed: a file that can be written; name another"

@@ -38,13 +38,15 @@ def choose_layout(config: Config, system: System, rates: Rates | None = None) ->
     if fastest is None:
         size, machines = config.batch.size, f"{system.nodes} x {system.name}"
         message = f"no layout of batch.size {size} fits into {machines} with the settings that are fixed"
-        raise ConfigError([ConfigProblem("parallel", message, "use more nodes or another batch.size, or fix less")])
+        raise ConfigError(
+            [ConfigProblem("parallel", message, "use more nodes, another batch.size, or fewer fixed settings")]
+        )
     overrides = [f"parallel.{key}={value}" for key, value in parallel_settings(fastest.layout).items()]
     return [*overrides, f"batch.micro={fastest.layout.micro_batch}"], fastest
 
 
 def list_costly_settings(config: Config, system: System, chosen: TimedLayout) -> dict[str, TimedLayout]:
-    """Return settings that slow the step noticeably: the better value of each, and the layout with it."""
+    """Return a better value for each fixed setting that slows the step noticeably, with the resulting layout."""
     fixed, better = _fixed(config), {}
     for field, free in FREE.items():
         if getattr(fixed, field) == free:

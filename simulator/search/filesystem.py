@@ -1,4 +1,4 @@
-"""How fast a stack's shared filesystem takes a checkpoint, and which size would be fast enough."""
+"""The write rate of a stack's shared filesystem, and the size that is fast enough for checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_GB = 1_000_000
 # performance.html). Nothing is known about an existing filesystem. Both count as slow.
 UNKNOWN_GB_S = 1.0
 MAX_WRITE_S = 300.0
-"""Writing time of a checkpoint that costs a run of up to a few thousand GPUs next to nothing."""
+"""Writing time of a checkpoint that hardly slows runs of up to a few thousand GPUs."""
 
 
 def gb_s(spec: ClusterSpec) -> float:
@@ -37,7 +37,7 @@ def advice(spec: ClusterSpec, checkpoint_gb: float) -> str:
     least = checkpoint_gb / MAX_WRITE_S * MB_PER_GB / speed * GIB_PER_TIB
     size = ceil(least / lustre.STEP_GB) * lustre.STEP_GB
     usd = (size - lustre.size_gb(entry)) * service_price(f"fsx-lustre-{speed}").usd_per_hour
-    return f"storage.{name}.size_gb: {size} takes it in 5 min, for {usd:,.0f} USD more an hour"
+    return f"storage.{name}.size_gb: {size} would take it in 5 min, for {usd:,.0f} USD more per hour"
 
 
 def resized(spec: ClusterSpec, size_gb: int) -> ClusterSpec:

@@ -17,8 +17,9 @@ from simulator.step.prediction import Prediction
 from simulator.whole_run import cost, energy, failures, goodput
 from simulator.whole_run.goodput import Conditions, Outlook, Work
 
+# Names as in `Prediction.parts`.
 WAITING_PARTS = frozenset(
-    ("tensor", "context", "experts", "gather", "pipeline bubble", "data", "host", "jitter", "step")  # as in step.py
+    ("tensor", "context", "experts", "gather", "pipeline bubble", "data", "host", "jitter", "step")
 )
 
 

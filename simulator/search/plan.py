@@ -1,4 +1,4 @@
-"""Plan a run: the best layout on every type and number of machines, and the options that no other beats."""
+"""Plan a run: the best layout on every type and number of machines, and the Pareto front of the options."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from trainer.config.errors import ConfigError, ConfigProblem
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer to a question: all options, and the front of those to choose from."""
+    """The answer to a question: all options, and the Pareto front to choose from."""
 
     question: Question
     options: tuple[Option, ...]
     """All options that would finish, fit in memory and have a price."""
     front: tuple[Option, ...]
-    """What the trainer can run, fastest first; then what it cannot, if requested or if there is nothing else."""
+    """Options that the trainer can run, fastest first; then unsupported ones, if requested or if all are."""
     chosen: Option | None
     gain: float
-    """Share of time that the fastest layout would save that the trainer does not support; 0 if there is none."""
+    """Share of time that the fastest unsupported layout would save; 0 if there is none."""
     counts: Counts
 
 

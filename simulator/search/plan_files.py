@@ -1,4 +1,4 @@
-"""The files that put a row of a plan into effect: the trainer's settings and the edited stack, as text and as files."""
+"""Render a row of a plan as the trainer's settings and an edited stack file, as text and as files."""
 
 from __future__ import annotations
 

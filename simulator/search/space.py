@@ -1,4 +1,4 @@
-"""The search space: every layout worth timing on a number of GPUs, without those that another certainly beats."""
+"""The search space: all layouts of a model on a number of GPUs, except those that are certainly not the fastest."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Fixed:
 
 @dataclass
 class Counts:
-    """How many layouts a search went through."""
+    """Numbers of layouts that a search considered and timed."""
 
     considered: int = 0
     """Layouts that were timed or ruled out."""

@@ -20,13 +20,13 @@ MILLION = 1e6
 MIN_GAIN = 0.01
 """Gain of unsupported layouts below which they are not mentioned."""
 FILESYSTEM_BOUND = 1.5
-"""From this many times the best interval between checkpoints on, the filesystem is the reason for it."""
+"""Ratio to the best checkpoint interval from which the filesystem is named as the reason."""
 HEADS = ("row", "machines", "time (80 %)", "USD (80 %)", "useful", "MWh")
 LAYOUT_HEADS = ("row", "layout", "step s (80 %)", "GiB", "limited by")
 PART_LABELS = {
     "compute": "matrix products",
     "attention": "attention",
-    "vocabulary": "the vocabulary's product",
+    "vocabulary": "output head and loss",
     "memory bound": "memory bandwidth",
     "recompute": "recomputing",
     "host": "the host's launches",
@@ -192,7 +192,7 @@ def _why_chosen(plan: Plan) -> str:
         return f"is the cheapest within {format_duration(question.deadline_s)}"
     if question.budget_usd is not None:
         return f"is the fastest within {format_usd(question.budget_usd)} USD"
-    return "has the least product of time and cost"
+    return "has the smallest product of time and cost"
 
 
 def _risk(plan: Plan, option: Option) -> str:

@@ -29,7 +29,7 @@ MICROSECONDS = 1e6
 
 @dataclass(frozen=True)
 class Event:
-    """A bar of the timeline, in seconds since the step pass_start."""
+    """A bar of the timeline, in seconds since the start of the step."""
 
     stream: Stream
     name: str

@@ -30,10 +30,10 @@ def check_output(where: str, out: Path) -> None:
     """Raise ConfigError if the file cannot be written, before anything is computed for it."""
     if out.suffix not in SUFFIXES:
         message = f"{out.name!r}; allowed: a name that ends with {' or '.join(SUFFIXES)}"
-        raise ConfigError([ConfigProblem(where, message, "json is for ui.perfetto.dev, png to look at")])
+        raise ConfigError([ConfigProblem(where, message, "use .json for ui.perfetto.dev, .png for an image")])
     if not out.parent.is_dir():
         message = f"{out}; allowed: a file in a folder that exists"
-        raise ConfigError([ConfigProblem(where, message, f"make {out.parent} first, or name another")])
+        raise ConfigError([ConfigProblem(where, message, f"create {out.parent} first, or name another")])
 
 
 def write_timeline(out: Path, title: str, events: Sequence[Event]) -> str:

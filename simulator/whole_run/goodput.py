@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 _MAX_EXPONENT = 500.0
 _PRECISION = 1e-9
 WRITING_SHARES = (0.2, 0.5, 1.0)
-"""Shares of the time in which checkpoints may be written, tried in this order: training data share the filesystem."""
+"""Shares of the time that checkpoints may be written in, tried in order; reading training data needs the rest."""
 MIN_GAIN = 0.01
 """Share of a run's time that a larger writing share must save."""
 

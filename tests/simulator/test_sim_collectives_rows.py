@@ -221,4 +221,4 @@ def test_unreadable_file_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_unwritable_output_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--collectives", str(DATA), "--out", str(tmp_path / "no" / "out.csv")]) == 2
     assert "simulator: --out: " in (message := capsys.readouterr().err)
-    assert f"allowed: a file in a folder that exists; make {tmp_path / 'no'} first" in message
+    assert f"allowed: a file in a folder that exists; create {tmp_path / 'no'} first" in message

@@ -122,12 +122,12 @@ def test_whole_run_adds_failures_and_cost_to_the_steps() -> None:
     assert result.machines.nodes == 2, "the default is the stack's node count"
     assert training < run.outlook.wall_s < 1.05 * training
     assert run.outlook.low_s < run.outlook.wall_s < run.outlook.high_s
-    assert run.money is not None
-    assert run.money.low < run.money.usd < run.money.high
-    assert "whole cluster, on-demand" in run.money.of
-    alone = predict_run("llama-8b batch.micro=1", instance=P5EN, nodes=2).run.money
+    assert run.cost is not None
+    assert run.cost.low < run.cost.usd < run.cost.high
+    assert "whole cluster, on-demand" in run.cost.of
+    alone = predict_run("llama-8b batch.micro=1", instance=P5EN, nodes=2).run.cost
     assert alone is not None
-    assert alone.usd < run.money.usd < 1.2 * alone.usd
+    assert alone.usd < run.cost.usd < 1.2 * alone.usd
     assert run.kwh is not None
     watts = 1000 * run.kwh / (run.outlook.wall_s / 3600) / 16
     assert 500 < watts < 1600
@@ -146,7 +146,7 @@ def test_profile_rates_are_used_for_measured_machines(tmp_path: Path) -> None:
     layout = layout_from_config(result.config, 4, 4, 2)
     prediction = predict(build_model(result.config.model), layout, there.system, there.rates)
     assert result.prediction.step_s == pytest.approx(prediction.step_s)
-    assert (result.run.money, result.run.kwh) == (None, None)
+    assert (result.run.cost, result.run.kwh) == (None, None)
     assert result.fits
     assert result.room_gib == pytest.approx(4), "four ranks share the host's 16 GiB"
     assert predict_run("tiny-llama", profile=profile).machines.ranks == 4, (
@@ -163,7 +163,7 @@ def test_gpu_profile_applies_to_machines_of_a_stack(tmp_path: Path) -> None:
         build_model(result.config.model), layout_from_config(result.config, 8, 8, 4), there.system, there.rates
     )
     assert result.prediction.step_s == pytest.approx(prediction.step_s)
-    assert result.run.money is not None
+    assert result.run.cost is not None
     assert result.peak_tflops == pytest.approx(system(P5EN, 1).gpu.peak_tflops["bf16"]), "MFU refers to the data sheet"
 
 

@@ -29,7 +29,7 @@ def test_table_shows_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"MFU           {result.mfu:.1%} of the data sheet's 989 TFLOP/s" in out
     assert f"memory        {result.taken_gib:.1f} GiB of 141.0 GiB on the fullest GPU\n" in out
     assert "limited by    matrix products " in out
-    for part in ("activations", "optimizer", "weights", "gradients", "besides the tensors"):
+    for part in ("activations", "optimizer", "weights", "gradients", "outside of tensors"):
         assert part in out
     assert "whole run     38,300 steps in " in out
     assert "the whole cluster, on-demand" in out
@@ -91,7 +91,7 @@ def test_profile_replaces_the_catalog(tmp_path: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert out.startswith("tiny-llama on 4 ranks of one node: cpu as measured on 1 x 1, 1 x 4 ranks (profile.json)")
     assert "of the best measured product, 0.05 TFLOP/s" in out
-    assert "money         unknown for machines that are not in the catalog, as is electricity" in out
+    assert "cost          unknown for machines that are not in the catalog, as is electricity" in out
 
 
 @pytest.mark.parametrize("columns", [70, 80, 100, 140])

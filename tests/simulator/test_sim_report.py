@@ -167,8 +167,12 @@ ADVICE: list[tuple[dict[str, float | None], list[str], str]] = [
         ["checkpoint.every=10"],
         "Raise checkpoint.every from 10 to 40: saves take 80.0 ms of a step of 165.0 ms, 60.0 ms (36%)",
     ),
-    ({**TIMES[2], "communication": 300.0}, [], "Look at communication before any setting: it takes 300.0 ms of a step"),
-    ({**TIMES[2], "compute": 180.0}, [], "Look at compute before any setting: it takes 180.0 ms of a step"),
+    (
+        {**TIMES[2], "communication": 300.0},
+        [],
+        "Investigate communication before changing settings: it takes 300.0 ms of a step",
+    ),
+    ({**TIMES[2], "compute": 180.0}, [], "Investigate compute before changing settings: it takes 180.0 ms of a step"),
 ]
 
 

@@ -113,7 +113,7 @@ def test_trace_writes_json_and_png(tmp_path: Path, capsys: pytest.CaptureFixture
         (["llama-1b", "--layout", "dp=8,global_batch=4"], "--layout global_batch: 4; allowed: a multiple"),
         (["llama-1b", "--layout", "dp=12"], "--layout dp x tp x pp x cp: 12; allowed: up to 8, or a multiple"),
         (["llama-8b", "--layout", "dp=2,tp=3"], "--layout tp: 3; allowed: divisors of heads = 32"),
-        (["llama-8b", "--layout", "dp=2,tp=2,dp=4"], "--layout dp: '4', and '2' before it; allowed: once; leave one"),
+        (["llama-8b", "--layout", "dp=2,tp=2,dp=4"], "--layout dp: '4', but already set to '2'; allowed: once"),
         (["llama-8b", "--layout", "dp=1000000"], "1000000; allowed: up to 8192, 1024 nodes of a p5.48xlarge; make"),
         (["llama-8b", "--layout", "pp=12"], "--layout pp: 12; allowed: divisors of layers = 32"),
         (["llama-8b", "--layout", "dp=8,zero=3,shard=3"], "--layout shard: 3; allowed: a divisor of dp x cp = 8"),
@@ -136,7 +136,7 @@ def test_missing_output_folder_is_named(name: str, capsys: pytest.CaptureFixture
     out = tmp_path / "no" / name
     assert main(["trace", "llama-1b", "--out", str(out)]) == 2
     message = (
-        f"simulator: --out: {out}; allowed: a file in a folder that exists; make {out.parent} first, or name another"
+        f"simulator: --out: {out}; allowed: a file in a folder that exists; create {out.parent} first, or name another"
     )
     assert capsys.readouterr().err == message + "\n"
 

@@ -32,7 +32,7 @@ def test_second_up_changes_nothing(h200: CloudStack, before_up: set[str]) -> Non
 def test_teardown_reports_the_kept_storage(h200: CloudStack, before_up: set[str]) -> None:
     output = h200.teardown()
     left = sorted({resource.rpartition(" ")[0] for resource in list_resources(h200.cloud) - before_up})
-    assert "only resources to keep are left of cluster h200" in output
+    assert "only kept resources of cluster h200 are left" in output
     assert left == [
         "Keys",
         "RouteTables",

@@ -22,6 +22,9 @@ DEFAULT_SYSTEM = "p5.48xlarge"
 MAX_MICRO_BATCHES = 1024
 """Longer timelines are too long to read and take over a minute to write."""
 GPUS_OPTION = f"{layout_option.WHERE} dp x tp x pp x cp"
+ABOUT = """Write the predicted events of one step, for a trace viewer (.json) or as a picture (.png).
+
+  python -m simulator trace llama-8b --layout dp=8,tp=4 --out step.json"""
 
 
 def main(arguments: list[str]) -> int:
@@ -36,8 +39,7 @@ def main(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=program_name("trace"),
-        description="Write the predicted events of one step, for a trace viewer (.json) or as a picture (.png).",
+        prog=program_name("trace"), description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", metavar="MODEL", help="preset of the trainer, or a published model")
     parser.add_argument("--system", help=f"instance type or stack (default: {DEFAULT_SYSTEM})")

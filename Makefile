@@ -47,7 +47,7 @@ ssh: $(MUSTER) ## open a shell on the login node (NODE=gpu-1: on that node)
 submit: $(MUSTER) ## run JOB=file on the cluster and follow its log (NODES=4; ARGS=... for the job)
 	@$(MUSTER) submit --stack $(STACK) $(if $(NODES),--nodes $(NODES)) "$(JOB)" $(ARGS)
 
-fabric: $(MUSTER) ## measure the network between nodes and drain slow nodes (NODES=..., ARGS=--no-drain)
+fabric: $(MUSTER) ## measure the network between nodes, drain slow ones (NODES=..., ARGS=--no-drain)
 	@$(MUSTER) fabric --stack $(STACK) $(if $(PARTITION),--partition $(PARTITION)) $(if $(NODES),--nodes '$(NODES)') $(ARGS)
 
 teardown: $(MUSTER) ## remove the cluster and print a receipt (FORCE=1: even if jobs are running)
@@ -61,7 +61,7 @@ cost: $(MUSTER) ## show what each part costs per hour
 
 # Missing arguments are reported before an environment is created.
 PLANNED := $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS)))
-plan: $(if $(PLANNED),$(MUSTER)) ## choose machines for a run by time and cost (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
+plan: $(if $(PLANNED),$(MUSTER)) ## choose machines by time and cost (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
 	@$(if $(PLANNED),,echo "make plan: MODEL= and TOKENS= are required; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
 	@$(MUSTER) plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
 
@@ -80,7 +80,7 @@ test-nightly: setup ## run all tests, including the long ones
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
-test-aws: setup ## test on a cluster in a real AWS account, which costs money (MUSTER_TEST_AWS=account to confirm)
+test-aws: setup ## test on a cluster in a real AWS account, which costs money (MUSTER_TEST_AWS=account)
 	@.venv/bin/python -m tests.infra.targets.aws.with_engine $(ARGS)
 
 test-gpu: ## run the tests that need a GPU, with the torch of PYTHON=...
@@ -102,7 +102,7 @@ bench-simulator: setup ## measure the simulator: refits, and predictions of runs
 bench-trainer: setup ## measure the trainer: overhead, start, checkpoints, recovery
 	@.venv/bin/python benchmarks/trainer.py
 
-golden: $(MUSTER) ## regenerate schema, tables and golden files from the spec and the trainer's settings
+golden: $(MUSTER) ## regenerate schema, tables and golden files from the spec and trainer settings
 	@$(MUSTER) golden
 	@.venv/bin/python -m tests.infra.targets.aws.build.golden
 	@.venv/bin/python -m trainer settings --markdown >docs/trainer-settings.md

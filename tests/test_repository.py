@@ -1,4 +1,4 @@
-"""The files around the code: workflows with pinned actions, hooks, editor settings, and links that lead somewhere."""
+"""Files around the code: workflows with pinned actions, hooks, editor settings, and valid links in the docs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", *DOCS, *TARGET_PAGES)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_every_action_is_pinned_by_commit_and_names_its_version(path: Path) -> None:
+def test_actions_are_pinned_by_commit_with_a_version_comment(path: Path) -> None:
     uses = re.findall(r"(?m)^.*\buses: *(.*)$", path.read_text())
     assert uses
     for reference in uses:
@@ -28,7 +28,7 @@ def test_every_action_is_pinned_by_commit_and_names_its_version(path: Path) -> N
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_only_read_and_call_targets_that_exist(path: Path) -> None:
+def test_workflows_are_read_only_and_call_existing_targets(path: Path) -> None:
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"}
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
@@ -37,7 +37,7 @@ def test_workflows_only_read_and_call_targets_that_exist(path: Path) -> None:
     assert set(called) <= set(TARGETS)
 
 
-def test_pushes_and_pull_requests_run_the_quick_tests_and_nights_all_of_them() -> None:
+def test_quick_tests_run_on_push_and_all_tests_run_nightly() -> None:
     # YAML 1.1 reads the key `on` as true.
     quick, nightly = (yaml.safe_load((ROOT / ".github/workflows" / name).read_text()) for name in FILES)
     assert set(quick[True]) == {"push", "pull_request"}
@@ -46,7 +46,7 @@ def test_pushes_and_pull_requests_run_the_quick_tests_and_nights_all_of_them() -
     assert "make test-nightly" in (ROOT / ".github/workflows" / FILES[1]).read_text()
 
 
-def test_the_exported_hook_and_ours_select_stack_files() -> None:
+def test_pre_commit_hooks_select_stack_files() -> None:
     exported = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     local = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     assert [hook["id"] for hook in exported] == ["muster-check"]
@@ -57,13 +57,13 @@ def test_the_exported_hook_and_ours_select_stack_files() -> None:
         assert not re.search(hook["files"], "Pulumi.yaml")
 
 
-def test_the_devcontainer_is_valid_and_runs_set_up() -> None:
+def test_devcontainer_runs_set_up() -> None:
     text = (ROOT / ".devcontainer" / "devcontainer.json").read_text()
     content = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
     assert content["postCreateCommand"] == "make setup"
 
 
-def test_editors_indent_as_the_formatters_do() -> None:
+def test_editor_settings_match_the_formatters() -> None:
     settings = configparser.ConfigParser()
     settings.read_string("[top]\n" + (ROOT / ".editorconfig").read_text())
     assert settings["*"]["max_line_length"] == "120"
@@ -71,27 +71,27 @@ def test_editors_indent_as_the_formatters_do() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_to_files_lead_somewhere(name: str) -> None:
+def test_linked_files_exist(name: str) -> None:
     page = ROOT / name
     targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert missing == []
 
 
-def test_the_readme_is_for_someone_who_has_two_minutes() -> None:
+def test_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 120
     assert [line for line in lines if len(line) > 110] == []
 
 
-def test_a_stack_name_passes_through_at_most_25_files() -> None:
+def test_following_up_takes_at_most_25_files() -> None:
     section = (ROOT / "docs" / "architecture.md").read_text().partition("## Following `up`")[2].partition("\n## ")[0]
     numbers = re.findall(r"(?m)^\| (\d+) \| `", section)
     assert numbers == [str(number) for number in range(1, len(numbers) + 1)]
     assert 0 < len(numbers) <= 25
 
 
-def test_files_that_the_map_names_exist() -> None:
+def test_paths_in_the_architecture_page_exist() -> None:
     """Look up the paths in backticks; `<name>` stands for a target."""
     rooms = "cluster|slurm|bootstrap|infra|muster|trainer|simulator|setup|tests|stacks|examples"
     named = re.findall(rf"`((?:{rooms})/[\w./<>-]*)`", (ROOT / "docs" / "architecture.md").read_text())

@@ -61,7 +61,7 @@ cost: $(MUSTER) ## show what each part costs per hour
 
 # Missing arguments are reported before an environment is created.
 PLANNED := $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS)))
-plan: $(if $(PLANNED),$(MUSTER)) ## choose machines by time and cost (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
+plan: $(if $(PLANNED),$(MUSTER)) ## choose machines by time and cost (STACK=aws-full MODEL=llama-8b TOKENS=1e12)
 	@$(if $(PLANNED),,echo "make plan: MODEL= and TOKENS= are required; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
 	@$(MUSTER) plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
 
@@ -80,7 +80,7 @@ test-nightly: setup ## run all tests, including the long ones
 	@$(PYTHON) -m setup browser || true
 	@.venv/bin/python -m tests.run --nightly; code=$$?; $(PYTHON) -m setup stop-docker --if-started-by-last-run >/dev/null; exit $$code
 
-test-aws: setup ## test on a cluster in a real AWS account, which costs money (MUSTER_TEST_AWS=account)
+test-aws: setup ## test on a real AWS account, which costs money (MUSTER_TEST_AWS=account)
 	@.venv/bin/python -m tests.infra.targets.aws.with_engine $(ARGS)
 
 test-gpu: ## run the tests that need a GPU, with the torch of PYTHON=...

@@ -61,7 +61,7 @@ cost: $(MUSTER) ## show what each part costs per hour
 
 # Missing arguments are reported before an environment is created.
 PLANNED := $(or $(and $(MODEL),$(TOKENS)),$(filter --model% --tokens% --help -h,$(ARGS)))
-plan: $(if $(PLANNED),$(MUSTER)) ## choose machines by time and cost (STACK=aws-full MODEL=llama-8b TOKENS=1e12)
+plan: $(if $(PLANNED),$(MUSTER)) ## choose machines for a run (STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12)
 	@$(if $(PLANNED),,echo "make plan: MODEL= and TOKENS= are required; for example: make plan STACK=aws-p5en-lustre MODEL=llama-8b TOKENS=1e12" >&2; exit 2)
 	@$(MUSTER) plan --stack $(STACK) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS)) $(ARGS)
 

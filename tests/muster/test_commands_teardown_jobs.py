@@ -15,7 +15,7 @@ from infra.targets.local.target import LocalTarget
 from infra.targets.target import Deployment
 from muster.commands import teardown_jobs
 from muster.commands.teardown_jobs import ClusterJobs, list_cluster_jobs
-from tests.infra.targets.aws.build.test_job_queue import SPEC, report, start
+from tests.infra.targets.aws.build.test_job_queue import SPEC, put_report, start_instance
 from tests.moto_server import REGION, Moto, aws, moto  # noqa: F401  # fixtures
 from tests.muster.test_commands_parts import fake_ssh, node
 
@@ -59,9 +59,9 @@ def test_stack_without_access_files_has_no_jobs(tmp_path: Path) -> None:
 
 
 def test_aws_jobs_are_listed_by_the_controller(aws: Moto, stack: StackHome) -> None:  # noqa: F811
-    start(aws, "controller")
-    start(aws, "compute")
-    report(aws, "ready")
+    start_instance(aws, "controller")
+    start_instance(aws, "compute")
+    put_report(aws, "ready")
     assert list_cluster_jobs(stack, *AWS) == ClusterJobs()
     aws.answer(SQUEUE, "30|alice|train\n7|muster|ready-h200\n31_2|bob|a|b\n")
     assert list_cluster_jobs(stack, *AWS) == ClusterJobs(("30 train (alice)", "31_2 a|b (bob)"))
@@ -70,9 +70,9 @@ def test_aws_jobs_are_listed_by_the_controller(aws: Moto, stack: StackHome) -> N
 
 
 def test_silent_aws_queue_counts_as_unknown(aws: Moto, stack: StackHome) -> None:  # noqa: F811
-    controller = start(aws, "controller")
-    start(aws, "compute")
-    report(aws, "ready")
+    controller = start_instance(aws, "controller")
+    start_instance(aws, "compute")
+    put_report(aws, "ready")
     aws.answer(SQUEUE, "", code=1, err="slurm_load_jobs error: Unable to contact slurm controller")
     assert list_cluster_jobs(stack, *AWS).unknown == (
         "controller: the job queue does not answer: slurm_load_jobs error: Unable to contact slurm controller"
@@ -87,7 +87,7 @@ def test_silent_aws_queue_counts_as_unknown(aws: Moto, stack: StackHome) -> None
 
 
 def test_cluster_without_compute_nodes_has_no_jobs(aws: Moto, stack: StackHome) -> None:  # noqa: F811
-    start(aws, "controller")
+    start_instance(aws, "controller")
     assert list_cluster_jobs(stack, *AWS) == ClusterJobs()
     assert aws.of("SendCommand") == []
 

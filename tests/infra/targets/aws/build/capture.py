@@ -1,4 +1,4 @@
-"""The AWS program under Pulumi's mocks: every resource with its properties, its options and what of it is secret."""
+"""Capture the resources of the AWS program with Pulumi's mocks: properties, options and secrets of each."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ SECRETS = {
 
 @dataclass(frozen=True)
 class CapturedResource:
+    """A resource as the program registered it."""
+
     type: str
     name: str
     parent: str
     """Logical name of the component it belongs to."""
     props: dict[str, Any]
-    """As the engine gets them, with secrets unwrapped."""
+    """As the engine receives them, with secrets unwrapped."""
     secrets: frozenset[str]
-    """Properties that are secret."""
+    """Names of the secret properties."""
     options: dict[str, Any]
     provider: str
     custom: bool
@@ -57,10 +59,12 @@ class CapturedResource:
 
 @cache
 def example(stack: str) -> tuple[CapturedResource, ...]:
+    """Return the resources of one of the repository's stacks."""
     return capture(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), stack)
 
 
 def capture(spec: ClusterSpec, stack: str, *, preview: bool = False) -> tuple[CapturedResource, ...]:
+    """Run the program with mocks and return its resources, sorted."""
     monitor = _Recorder(_Mocks(spec))
     pulumi.runtime.set_mocks(monitor.mocks, project="muster", stack=stack, preview=preview, monitor=monitor)
 
@@ -85,12 +89,12 @@ def named(resources: tuple[CapturedResource, ...], type_: str, name: str) -> Cap
 
 
 def _environment(home: str) -> dict[str, str]:
-    ours = {name: "" for name in os.environ if name.startswith("AWS_")}
-    return ours | {"MUSTER_HOME": home, "MUSTER_CACHE": home}
+    cleared = {name: "" for name in os.environ if name.startswith("AWS_")}
+    return cleared | {"MUSTER_HOME": home, "MUSTER_CACHE": home}
 
 
 def _no_wheels(home: str) -> Any:
-    """Wheels come from a package index; what is in the bundle does not matter here."""
+    """Download no wheels: the contents of the bundle do not matter here."""
     return patch.object(bundle, "fetch_wheels", lambda *_: Path(home))
 
 
@@ -121,7 +125,7 @@ def _capture_request(request: Any) -> CapturedResource:
         type=request.type,
         name=request.name,
         parent=request.parent.rpartition("::")[2],
-        props={key: _plain(value) for key, value in raw.items() if key != "__provider"},
+        props={key: _unwrap(value) for key, value in raw.items() if key != "__provider"},
         secrets=secret,
         options=options,
         provider=request.provider,
@@ -129,13 +133,13 @@ def _capture_request(request: Any) -> CapturedResource:
     )
 
 
-def _plain(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     if rpc.is_rpc_secret(value):
-        return _plain(rpc.unwrap_rpc_secret(value))
+        return _unwrap(rpc.unwrap_rpc_secret(value))
     if isinstance(value, dict):
-        return {key: _plain(resource) for key, resource in value.items()}
+        return {key: _unwrap(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(resource) for resource in value]
+        return [_unwrap(item) for item in value]
     if isinstance(value, pulumi.FileAsset):
         return f"file {Path(value.path).name}"
     if isinstance(value, float) and value.is_integer():
@@ -144,33 +148,35 @@ def _plain(value: Any) -> Any:
 
 
 class _Mocks(Mocks):
-    """Ids say what they are of, so that references can be read in the golden copies."""
+    """Mocks whose ids contain type and name, so that references in golden copies are readable."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         self.spec = spec
 
     def call(self, args: MockCallArgs) -> Any:
-        raise AssertionError(f"{args.token}: a preview would answer it, an `up` may answer otherwise")
+        raise AssertionError(
+            f"{args.token}: the program calls a function, whose result may differ between preview and up"
+        )
 
     def new_resource(self, args: MockResourceArgs) -> tuple[str, dict[str, Any]]:
         kind = args.typ.rpartition(":")[2]
-        inputs = {key: _plain(value) for key, value in args.inputs.items() if key != "__provider"}
+        inputs = {key: _unwrap(value) for key, value in args.inputs.items() if key != "__provider"}
         id_ = inputs.get("bucket", "") if kind == "Bucket" else f"{kind}/{args.name}"
         return id_, inputs | self._outputs(kind, args.name, inputs)
 
     def _outputs(self, kind: str, name: str, inputs: dict[str, Any]) -> dict[str, Any]:
         common = {"arn": f"arn:aws:{kind.lower()}:{name}", "name": inputs.get("name", name)}
-        own: dict[str, dict[str, Any]] = {
+        by_kind: dict[str, dict[str, Any]] = {
             "AwsResolved": {
                 "account": ACCOUNT,
                 "partition": "aws",
-                "images": {resource: f"ami-{resource}" for resource in inputs.get("parameters", {})},
+                "images": {image: f"ami-{image}" for image in inputs.get("parameters", {})},
                 "zone": "us-east-1d" if inputs.get("instance_types") else "",
                 "subnet_zones": dict.fromkeys(inputs.get("subnet_ids", []), f"{self._region}a"),
                 "vpc_cidr": "10.9.0.0/16",
                 "filesystems": {
-                    resource: {"kind": "efs", "host": f"{resource}.efs", "export": "/"}
-                    for resource in inputs.get("filesystem_ids", [])
+                    id_: {"kind": "efs", "host": f"{id_}.efs", "export": "/"}
+                    for id_ in inputs.get("filesystem_ids", [])
                 },
             },
             "AwsHostKeys": {
@@ -190,7 +196,7 @@ class _Mocks(Mocks):
             "Key": {"keyId": "key-id", "arn": f"arn:aws:kms:{self._region}:{ACCOUNT}:key/own"},
             "Bucket": {"arn": f"arn:aws:s3:::{inputs.get('bucket')}"},
         }
-        return common | own.get(kind, {})
+        return common | by_kind.get(kind, {})
 
     @property
     def _region(self) -> str:

@@ -1,4 +1,4 @@
-"""How people and the gate reach a cluster on AWS: SSH through Session Manager, scripts through Run Command."""
+"""Access to a cluster on AWS: SSH through Session Manager, scripts of the gate through Run Command."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_ssh_goes_through_session_manager_to_pinned_hosts(tmp_path: Path, monkey
     assert (folder / "id_ed25519").stat().st_mode & 0o777 == 0o600
 
 
-def test_nodes_that_are_launched_by_name_show_a_known_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_launched_by_name_have_a_known_host_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     AccessProvider().create(props(spec()))
     result = subprocess.run(
@@ -69,7 +69,7 @@ def test_nodes_that_are_launched_by_name_show_a_known_key(tmp_path: Path, monkey
     assert "h200-* ssh-ed25519 compute" in result.stdout
 
 
-def test_files_that_are_gone_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     provider, inputs = AccessProvider(), props(spec())
     created = dict(provider.create(inputs).outs)
@@ -90,7 +90,7 @@ def test_a_script_runs_through_systems_manager(aws: Moto) -> None:  # noqa: F811
     assert [call.action for call in aws.calls if call.service == "ssm"] == ["SendCommand", "GetCommandInvocation"]
 
 
-def test_static_nodes_are_what_the_gate_crosses() -> None:
+def test_the_gate_tests_the_static_nodes() -> None:
     cluster_spec = spec()
     result = add_static_nodes("h200.muster.internal", inventory_of(cluster_spec))
     assert static_names(plan(cluster_spec)) == ["h200-1", "h200-2"]
@@ -100,17 +100,20 @@ def test_static_nodes_are_what_the_gate_crosses() -> None:
     ]
 
 
-def test_where_every_node_comes_and_goes_there_is_nothing_to_cross(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_static_nodes_the_gate_tests_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Completed:
-        raise AssertionError("nobody is to be asked")
+        raise AssertionError("no command may be run")
 
     monkeypatch.setattr(run_command, "run", refuse)
-    given = {"inventory": inventory_of(spec("aws-p5-autoscaled")).model_dump_json(), "environment": "/shared/env/x"}
-    outs = gate.AwsGateProvider().create({**given, "user": "muster", "applied": "1", "region": REGION}).outs
+    gate_inputs = {
+        "inventory": inventory_of(spec("aws-p5-autoscaled")).model_dump_json(),
+        "environment": "/shared/env/x",
+    }
+    outs = gate.AwsGateProvider().create({**gate_inputs, "user": "muster", "applied": "1", "region": REGION}).outs
     assert (outs["ready"]["nodes"], outs["ready"]["tested"]) == ([], [])
 
 
-def test_the_gate_asks_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_runs_on_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster_spec = spec()
     result = add_static_nodes("d", inventory_of(cluster_spec))
     instances: list[str] = []
@@ -120,7 +123,12 @@ def test_the_gate_asks_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
         return Completed(1, "slurm_load_node error: Unable to contact slurm controller", "")
 
     monkeypatch.setattr(run_command, "run", answer)
-    given = {"inventory": result.model_dump_json(), "environment": "/shared/env/x", "user": "muster", "applied": "1"}
+    gate_inputs = {
+        "inventory": result.model_dump_json(),
+        "environment": "/shared/env/x",
+        "user": "muster",
+        "applied": "1",
+    }
     with pytest.raises(Exception, match="Unable to contact slurm controller"):
-        gate.AwsGateProvider().create({**given, "region": REGION})
+        gate.AwsGateProvider().create({**gate_inputs, "region": REGION})
     assert set(instances) == {"i-controller"}

@@ -1,4 +1,4 @@
-"""The controller's machine may go and come again: what nodes know of it, and what it knew, belongs to none of them."""
+"""Replacing the controller's instance: address, name and state belong to resources that survive it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ MACHINE = f"muster:aws:Controller${INSTANCE}::controller"
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_only_what_must_know_the_machine_needs_it(stack: str) -> None:
-    """Interface, volume, name, bundle and templates do not: another machine changes none of them."""
-    need = {
+def test_few_resources_depend_on_the_instance(stack: str) -> None:
+    """Interface, volume, name, bundle and templates do not, so a new instance changes none of them."""
+    dependents = {
         resource.type.rpartition(":")[2] for resource in example(stack) if MACHINE in resource.options["dependencies"]
     }
-    assert need == {"VolumeAttachment", "AwsAccess", "AwsReported", "AwsReadyGate", "Nodes"}
+    assert dependents == {"VolumeAttachment", "AwsAccess", "AwsReported", "AwsReadyGate", "Nodes"}
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_the_old_machine_is_gone_before_the_new_one_has_its_interface_and_volume(stack: str) -> None:
+def test_the_old_instance_is_deleted_before_the_new_one_is_created(stack: str) -> None:
     machine, attachment = named(example(stack), INSTANCE, "controller"), named(example(stack), ATTACHMENT, "state")
     assert machine.props["primaryNetworkInterface"] == {"networkInterfaceId": "NetworkInterface/controller"}
     assert (attachment.props["volumeId"], attachment.props["instanceId"]) == ("Volume/state", "Instance/controller")
@@ -29,7 +29,7 @@ def test_the_old_machine_is_gone_before_the_new_one_has_its_interface_and_volume
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_new_image_or_bundle_is_no_reason_and_broken_hardware_is_left_by_itself(stack: str) -> None:
+def test_new_images_and_bundles_do_not_replace_it_and_ec2_recovers_it(stack: str) -> None:
     machine = named(example(stack), INSTANCE, "controller")
     assert machine.options["ignoreChanges"] == ["ami", "userDataBase64"]
     assert machine.props["maintenanceOptions"] == {"autoRecovery": "default"}

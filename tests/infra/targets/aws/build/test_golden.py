@@ -1,4 +1,4 @@
-"""What every example stack makes, property by property; a difference here is what a review looks at."""
+"""The resources of every example stack, compared with golden copies, which are for review."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.infra.targets.aws.build.golden import FOLDER, SECRET
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_resources_are_as_in_the_golden_copy(stack: str) -> None:
-    assert golden.text(example(stack)) == golden.path(stack).read_text(), "run `make golden` and look at the difference"
+def test_resources_match_the_golden_copy(stack: str) -> None:
+    assert golden.text(example(stack)) == golden.path(stack).read_text(), "run `make golden` and review the difference"
 
 
-def test_every_example_has_a_golden_copy_and_no_copy_is_without() -> None:
+def test_golden_copies_match_the_examples() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.json")) == STACKS
 
 
@@ -30,20 +30,20 @@ def test_no_secret_is_in_a_golden_copy(stack: str) -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_preview_and_up_make_the_same_resources(stack: str) -> None:
-    """Nothing may be made in answer to what only an `up` knows."""
+def test_preview_and_up_create_the_same_resources(stack: str) -> None:
+    """No resource may depend on values that only `up` knows."""
     previewed = capture(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"), stack, preview=True)
     assert [resource.label for resource in previewed] == [resource.label for resource in example(stack)]
 
 
-def test_another_order_of_groups_is_the_same_cluster() -> None:
+def test_the_order_of_groups_does_not_matter() -> None:
     spec = read(ROOT / "stacks" / "Pulumi.aws-full.yaml")
     written = spec.model_dump(exclude_defaults=True)
-    turned = load({**written, "groups": dict(reversed(written["groups"].items()))})
-    assert golden.text(capture(turned, "aws-full")) == golden.text(example("aws-full"))
+    reordered = load({**written, "groups": dict(reversed(written["groups"].items()))})
+    assert golden.text(capture(reordered, "aws-full")) == golden.text(example("aws-full"))
 
 
-def test_a_larger_group_changes_nothing_but_what_counts_it() -> None:
+def test_a_larger_group_changes_only_resources_that_count_nodes() -> None:
     spec = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
     group = next(iter(spec.groups))
     larger = spec.model_copy(update={"groups": {group: spec.groups[group].model_copy(update={"count": 8})}})

@@ -1,4 +1,4 @@
-"""The job queue of a cluster on AWS: asked where it can be, never taken for idle where it cannot."""
+"""The job queue of a cluster on AWS: a queue that cannot be queried never counts as idle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.moto_server import Moto, aws, moto  # noqa: F401  # fixtures
 SPEC = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
 
 
-def start(aws: Moto, role: str, stack: str = "s") -> str:  # noqa: F811
+def start_instance(aws: Moto, role: str, stack: str = "s") -> str:  # noqa: F811
     ec2 = aws.client("ec2")
     tags = {"muster.cluster": SPEC.name, "muster.stack": stack, "muster.role": role}
     specification = [
@@ -32,48 +32,48 @@ def start(aws: Moto, role: str, stack: str = "s") -> str:  # noqa: F811
     return str(response["Instances"][0]["InstanceId"])
 
 
-def report(aws: Moto, state: Any) -> None:  # noqa: F811
+def put_report(aws: Moto, state: Any) -> None:  # noqa: F811
     text = Report(instance="i-1", state=state).model_dump_json()
     name = parameters.node(SPEC.name, "controller")
     aws.client("ssm").put_parameter(Name=name, Value=text, Type="String", Overwrite=True)
 
 
-def test_where_nothing_exists_nothing_runs(aws: Moto) -> None:  # noqa: F811
+def test_without_instances_there_is_no_queue(aws: Moto) -> None:  # noqa: F811
     assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
-def test_machines_of_another_stack_are_not_ours(aws: Moto) -> None:  # noqa: F811
-    start(aws, "controller", "another")
-    report(aws, "ready")
+def test_instances_of_another_stack_are_ignored(aws: Moto) -> None:  # noqa: F811
+    start_instance(aws, "controller", "another")
+    put_report(aws, "ready")
     assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
-def test_a_controller_that_broke_is_not_idle(aws: Moto) -> None:  # noqa: F811
-    start(aws, "controller")
-    start(aws, "compute")
-    report(aws, "failed")
+def test_a_failed_controller_has_an_unknown_queue(aws: Moto) -> None:  # noqa: F811
+    start_instance(aws, "controller")
+    start_instance(aws, "compute")
+    put_report(aws, "failed")
     queue = open_queue("us-east-1", SPEC.name, "s")
     assert isinstance(queue, UnknownQueue)
     with pytest.raises(ResourceError, match="cannot check whether jobs are running on h200-1"):
         queue.jobs(["h200-1"])
 
 
-def test_a_controller_that_is_gone_left_its_queue(aws: Moto) -> None:  # noqa: F811
-    start(aws, "compute")
-    report(aws, "ready")
+def test_a_missing_controller_has_an_unknown_queue(aws: Moto) -> None:  # noqa: F811
+    start_instance(aws, "compute")
+    put_report(aws, "ready")
     with pytest.raises(ResourceError, match="cannot check whether jobs are running on h200-1: the controller is gone"):
         open_queue("us-east-1", SPEC.name, "s").jobs(["h200-1"])
 
 
-def test_one_that_never_came_up_has_no_jobs(aws: Moto) -> None:  # noqa: F811
-    start(aws, "controller")
+def test_a_controller_that_was_never_ready_has_no_jobs(aws: Moto) -> None:  # noqa: F811
+    start_instance(aws, "controller")
     assert isinstance(open_queue("us-east-1", SPEC.name, "s"), NoQueue)
 
 
-def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    controller = start(aws, "controller")
-    start(aws, "compute")
-    report(aws, "ready")
+def test_the_controller_is_queried_through_run_command(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    controller = start_instance(aws, "controller")
+    start_instance(aws, "compute")
+    put_report(aws, "ready")
     calls: list[tuple[str, str]] = []
 
     def answer(region: str, instance: str, script: str, timeout_s: float) -> Completed:
@@ -87,12 +87,12 @@ def test_the_controller_is_asked_through_run_command(aws: Moto, monkeypatch: pyt
     assert calls == [("us-east-1", controller)]
 
 
-@pytest.mark.parametrize(("patience_s", "begins_within_s"), [(5.0, 30), (90.0, 90)])
-def test_a_script_that_was_given_up_is_not_begun_later(aws: Moto, patience_s: float, begins_within_s: int) -> None:  # noqa: F811
-    run_command.run("us-east-1", start(aws, "controller"), "true", patience_s)
+@pytest.mark.parametrize(("timeout_s", "start_timeout_s"), [(5.0, 30), (90.0, 90)])
+def test_commands_expire_when_the_caller_stops_waiting(aws: Moto, timeout_s: float, start_timeout_s: int) -> None:  # noqa: F811
+    run_command.run("us-east-1", start_instance(aws, "controller"), "true", timeout_s)
     (sent,) = aws.of("SendCommand")
     request = json.loads(sent.params["body"])
     assert (request["TimeoutSeconds"], request["Parameters"]["executionTimeout"]) == (
-        begins_within_s,
-        [f"{patience_s:g}"],
+        start_timeout_s,
+        [f"{timeout_s:g}"],
     )

@@ -1,4 +1,4 @@
-"""What the program packs for the nodes, as they will read it."""
+"""The inventory that the program packs into the bundle of the nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.infra.targets.aws.build.capture import ROOT, STACKS, capture
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_node_knows_the_host_keys_of_all_of_them(stack: str) -> None:
+def test_every_node_knows_all_host_keys(stack: str) -> None:
     spec = read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
     packed: list[Inventory] = []
 

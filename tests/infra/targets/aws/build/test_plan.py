@@ -1,4 +1,4 @@
-"""The pure plan of a cluster on AWS: subnets, ways to launch, storage rules, policies, launch templates, images."""
+"""The plan of a cluster on AWS: subnets, launch options, storage, policies, launch templates and images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def spec(**more: Any) -> ClusterSpec:
 
 
 @given(prefix=st.integers(16, 24), count=st.integers(1, 6))
-def test_subnets_are_inside_the_range_and_apart(prefix: int, count: int) -> None:
+def test_subnets_are_inside_the_range_and_do_not_overlap(prefix: int, count: int) -> None:
     zones = [f"us-east-1{letter}" for letter in "abcdef"[:count]]
     subnets = network.subnets(spec(aws={"region": "us-east-1", "zones": zones}, network={"cidr": f"10.0.0.0/{prefix}"}))
     ranges = [IPv4Network(item.cidr) for item in subnets]
@@ -42,24 +42,24 @@ def test_subnets_are_inside_the_range_and_apart(prefix: int, count: int) -> None
     assert private >= 2 ** (32 - prefix) / 4
 
 
-def test_a_range_without_room_says_what_would_do() -> None:
+def test_a_range_that_is_too_small_is_an_error_with_the_fix() -> None:
     with pytest.raises(network.NoRoom, match=r"10.0.0.0/28 cannot hold .* Fix: write a range of at least /27"):
         network.subnets(spec(network={"cidr": "10.0.0.0/28"}))
 
 
-def test_without_zones_there_is_one_place_that_aws_names() -> None:
+def test_without_zones_aws_chooses_one() -> None:
     assert network.zones(spec()) == (network.AUTO,)
     named = spec(groups={"gpu": {"instance_type": "g6.8xlarge", "count": 1, "capacity": {"zones": ["us-east-1c"]}}})
     assert network.zones(named) == ("us-east-1c",)
 
 
-def test_ways_are_tried_purchase_by_purchase() -> None:
+def test_every_zone_is_tried_before_the_next_purchase_option() -> None:
     capacity_fields = {"kind": "spot", "fallback": ["on-demand"], "zones": ["us-east-1b", "us-east-1a"]}
     group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": capacity_fields}
     zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
     described = spec(aws={"region": "us-east-1", "zones": zones}, groups={"gpu": group})
-    ways = capacity.planned_launches(described, described.groups["gpu"])
-    assert [(way.purchase, way.place.zone) for way in ways] == [
+    launches = capacity.planned_launches(described, described.groups["gpu"])
+    assert [(planned.purchase, planned.place.zone) for planned in launches] == [
         ("spot", "us-east-1b"),
         ("spot", "us-east-1a"),
         ("on-demand", "us-east-1b"),
@@ -67,23 +67,23 @@ def test_ways_are_tried_purchase_by_purchase() -> None:
     ]
 
 
-def test_subnets_whose_zone_turns_out_to_be_another_are_left_out() -> None:
+def test_subnets_in_other_zones_are_left_out() -> None:
     ids = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
     group = {"instance_type": "g6.8xlarge", "count": 2, "capacity": {"zones": ["us-east-1b"]}}
     described = spec(network={"vpc_id": "vpc-0123456789abcdef0", "subnet_ids": ids}, groups={"gpu": group})
-    ways = capacity.planned_launches(described, described.groups["gpu"])
-    assert [way.place.label for way in ways] == ids
+    launches = capacity.planned_launches(described, described.groups["gpu"])
+    assert [planned.place.label for planned in launches] == ids
     template = {"launch_template_id": "lt-1", "launch_template_version": "1"}
     results = [
         {**template, "subnet_id": ids[0], "zone": "us-east-1a"},
         {**template, "subnet_id": ids[1], "zone": "us-east-1b"},
     ]
-    assert [item.subnet_id for item in capacity.fleet_group("gpu", described.groups["gpu"], ways, results).options] == [
-        ids[1]
-    ]
+    assert [
+        item.subnet_id for item in capacity.fleet_group("gpu", described.groups["gpu"], launches, results).options
+    ] == [ids[1]]
     nowhere = [{**item, "zone": "us-east-1a"} for item in results]
     with pytest.raises(ValueError, match="no subnet is in us-east-1b; allowed: the zones of the subnets, us-east-1a"):
-        capacity.fleet_group("gpu", described.groups["gpu"], ways, nowhere)
+        capacity.fleet_group("gpu", described.groups["gpu"], launches, nowhere)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_subnets_whose_zone_turns_out_to_be_another_are_left_out() -> None:
         ),
     ],
 )
-def test_lustre_that_is_not_sold(storage_: Storage, message: str) -> None:
+def test_lustre_sizes_that_aws_does_not_sell_are_errors(storage_: Storage, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         storage.lustre(storage_)
 
@@ -110,19 +110,19 @@ def test_lustre_that_is_not_sold(storage_: Storage, message: str) -> None:
         (Storage(kind="fsx-lustre", efa=True, throughput=1000), 4800),
     ],
 )
-def test_lustre_sizes(storage_: Storage, size: int) -> None:
+def test_default_and_given_lustre_sizes(storage_: Storage, size: int) -> None:
     described = storage.lustre(storage_).file_system
     assert (described["storage_capacity"], described["deployment_type"]) == (size, "PERSISTENT_2")
     assert described["metadata_configuration"] == {"mode": "AUTOMATIC"}
 
 
-def test_a_bucket_appears_below_its_own_name() -> None:
+def test_a_bucket_is_mounted_under_its_name() -> None:
     link = storage.lustre(Storage(kind="fsx-lustre", s3="s3://my-data/corpus")).link
     assert link is not None
     assert (link["data_repository_path"], link["file_system_path"]) == ("s3://my-data/corpus", "/my-data")
 
 
-def test_a_statement_about_everything_needs_a_reason() -> None:
+def test_a_statement_for_all_resources_needs_a_reason() -> None:
     with pytest.raises(ValueError, match=r"Look: resource \* needs a reason"):
         Statement("Look", ("ec2:DescribeInstances",), ("*",))
 
@@ -145,25 +145,28 @@ def test_a_pool_of_reservations_is_allowed_with_its_reason() -> None:
     assert [item.sid for item in iam.controller(single) if item.sid == "LaunchIntoPool"] == []
 
 
-def test_only_the_controller_reads_what_it_may_launch_and_nobody_the_whole_bucket() -> None:
+def test_only_the_controller_reads_the_fleet_and_no_role_the_whole_bucket() -> None:
     read = {role: _objects(role(SCOPE), "s3:GetObject") for role in (iam.controller, iam.login, iam.compute)}
-    everybody = {"arn:aws:s3:::b/bundle/*.tar", "arn:aws:s3:::b/packages/*.tar"}
+    for_all_roles = {"arn:aws:s3:::b/bundle/*.tar", "arn:aws:s3:::b/packages/*.tar"}
     assert read == {
-        iam.controller: everybody | {"arn:aws:s3:::b/fleet.json"},
-        iam.login: everybody,
-        iam.compute: everybody,
+        iam.controller: for_all_roles | {"arn:aws:s3:::b/fleet.json"},
+        iam.login: for_all_roles,
+        iam.compute: for_all_roles,
     }
 
 
-def test_the_role_of_spot_is_made_only_where_spot_is_bought() -> None:
-    buys = Scope(**{**vars(SCOPE), "spot": True})
-    assert ["FirstSpot" in {item.sid for item in iam.controller(scope)} for scope in (SCOPE, buys)] == [False, True]
+def test_the_spot_role_is_created_only_with_spot() -> None:
+    with_spot = Scope(**{**vars(SCOPE), "spot": True})
+    assert ["FirstSpot" in {item.sid for item in iam.controller(scope)} for scope in (SCOPE, with_spot)] == [
+        False,
+        True,
+    ]
 
 
-def test_the_controller_may_do_with_the_key_all_that_a_disk_takes() -> None:
-    """https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html"""
-    by_ec2 = [item for item in iam.controller(SCOPE) if item.sid.startswith("EncryptDisks")]
-    assert {action for item in by_ec2 for action in item.actions} == {
+def test_the_controller_has_all_key_permissions_of_encrypted_disks() -> None:
+    """See https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html."""
+    statements = [item for item in iam.controller(SCOPE) if item.sid.startswith("EncryptDisks")]
+    assert {action for item in statements for action in item.actions} == {
         "kms:CreateGrant",
         "kms:Decrypt",
         "kms:DescribeKey",
@@ -192,13 +195,15 @@ def machine() -> launch_template.Machine:
         ("block", "cr-2", "capacity-block", {"capacity_reservation_id": "cr-2"}),
     ],
 )
-def test_how_a_machine_is_bought(purchase: Any, reservation: str | None, market: str | None, target: Any) -> None:
+def test_purchase_options_of_a_launch_template(
+    purchase: Any, reservation: str | None, market: str | None, target: Any
+) -> None:
     described = launch_template.arguments(machine(), purchase, reservation)
     assert described.get("instance_market_options", {}).get("market_type") == market
     assert described.get("capacity_reservation_specification", {}).get("capacity_reservation_target") == target
 
 
-def test_interfaces_ask_for_no_address() -> None:
+def test_interfaces_request_no_address() -> None:
     first, second = launch_template.arguments(machine(), "on-demand")["network_interfaces"]
     assert first["associate_public_ip_address"] == "false"
     assert not {"associate_public_ip_address", "subnet_id", "private_ip_address"} & set(second)
@@ -209,7 +214,7 @@ def test_interfaces_ask_for_no_address() -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_images_are_looked_up_only_where_the_spec_names_none(stack: str) -> None:
+def test_images_are_looked_up_only_if_the_spec_names_none(stack: str) -> None:
     described = read(ROOT / "stacks" / f"Pulumi.{stack}.yaml")
     kinds = set(images.parameters(described))
     section = aws_section(described)

@@ -1,4 +1,4 @@
-"""What is asked of AWS once and kept, against moto: account, images, the zone, what exists already."""
+"""Values that are read from AWS once and then stay: account, images, zone, existing networks and filesystems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.targets.aws.build.resolved import ResolvedArgs, ResolvedProvider
 from infra.targets.aws.build.secrets import HostKeysProvider
 from tests.moto_server import ACCOUNT, REGION, Moto, aws, moto  # noqa: F401  # fixtures
 
-# One that moto publishes; the deep learning images have paths of the same kind.
+# A parameter that moto publishes; the deep learning images have similar paths.
 PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 ARGS = ResolvedArgs(
     region=REGION,
@@ -24,11 +24,11 @@ ARGS = ResolvedArgs(
 )
 
 
-def resolved(args: ResolvedArgs) -> dict[str, Any]:
+def resolve(args: ResolvedArgs) -> dict[str, Any]:
     return dict(ResolvedProvider().create(dict(vars(args))).outs)
 
 
-def again(olds: dict[str, Any], args: ResolvedArgs) -> dict[str, Any]:
+def resolve_again(olds: dict[str, Any], args: ResolvedArgs) -> dict[str, Any]:
     return dict(ResolvedProvider().update("id", olds, dict(vars(args))).outs)
 
 
@@ -36,8 +36,8 @@ def changes(olds: dict[str, Any], args: ResolvedArgs) -> bool:
     return bool(ResolvedProvider().diff("id", olds, dict(vars(args))).changes)
 
 
-def test_account_image_and_zone(aws: Moto) -> None:  # noqa: F811
-    values = resolved(ARGS)
+def test_account_image_and_zone_are_resolved(aws: Moto) -> None:  # noqa: F811
+    values = resolve(ARGS)
     assert (values["account"], values["partition"]) == (ACCOUNT, "aws")
     assert values["images"]["plain-x86_64"].startswith("ami-")
     offered = aws.client("ec2").describe_instance_type_offerings(
@@ -46,14 +46,14 @@ def test_account_image_and_zone(aws: Moto) -> None:  # noqa: F811
     assert values["zone"] in [offering["Location"] for offering in offered["InstanceTypeOfferings"]]
 
 
-def test_what_is_known_is_not_asked_again(aws: Moto) -> None:  # noqa: F811
-    first = resolved(ARGS)
+def test_resolved_values_are_not_read_again(aws: Moto) -> None:  # noqa: F811
+    first = resolve(ARGS)
     stored = first | {"images": {"plain-x86_64": "ami-old"}, "zone": first["zone"]}
     assert not changes(stored, ARGS)
     aws.calls.clear()
     more = replace(ARGS, parameters={**ARGS.parameters, "gpu-x86_64": PARAMETER})
     assert changes(stored, more)
-    after = again(stored, more)
+    after = resolve_again(stored, more)
     assert after["images"]["plain-x86_64"] == "ami-old"
     assert after["images"]["gpu-x86_64"].startswith("ami-")
     assert after["zone"] == first["zone"]
@@ -61,45 +61,45 @@ def test_what_is_known_is_not_asked_again(aws: Moto) -> None:  # noqa: F811
     assert "GetCallerIdentity" not in aws.count()
 
 
-def test_another_path_under_a_known_name_changes_nothing(aws: Moto) -> None:  # noqa: F811
-    assert not changes(resolved(ARGS), replace(ARGS, parameters={"plain-x86_64": "/aws/service/another"}))
+def test_another_path_of_a_resolved_image_changes_nothing(aws: Moto) -> None:  # noqa: F811
+    assert not changes(resolve(ARGS), replace(ARGS, parameters={"plain-x86_64": "/aws/service/another"}))
 
 
-def test_a_type_that_the_zone_lacks_is_refused_by_name(aws: Moto) -> None:  # noqa: F811
-    elsewhere = resolved(ARGS) | {"zone": f"{REGION}z"}
+def test_types_that_the_zone_lacks_are_an_error(aws: Moto) -> None:  # noqa: F811
+    elsewhere = resolve(ARGS) | {"zone": f"{REGION}z"}
     with pytest.raises(
         ResourceError, match=f"{REGION}z, the zone of this cluster, does not offer g6.8xlarge, m7i.large, m7i.xlarge"
     ):
-        again(elsewhere, replace(ARGS, instance_types=["g6.8xlarge", "m7i.large", "m7i.xlarge"]))
+        resolve_again(elsewhere, replace(ARGS, instance_types=["g6.8xlarge", "m7i.large", "m7i.xlarge"]))
 
 
-def test_an_image_that_is_not_there_is_told_with_its_path(aws: Moto) -> None:  # noqa: F811
+def test_a_missing_image_error_names_its_path(aws: Moto) -> None:  # noqa: F811
     with pytest.raises(
         ResourceError, match=r"aws.plain_ami: us-east-1 has no image under /aws/none \(ParameterNotFound\). Fix: "
     ):
-        resolved(replace(ARGS, parameters={"plain-x86_64": "/aws/none"}))
+        resolve(replace(ARGS, parameters={"plain-x86_64": "/aws/none"}))
 
 
-def test_a_type_sold_nowhere_is_told(aws: Moto) -> None:  # noqa: F811
+def test_a_type_sold_nowhere_is_an_error(aws: Moto) -> None:  # noqa: F811
     with pytest.raises(
         ResourceError, match=r"no zone of us-east-1 offers all instance types \(.*p99.xlarge: no zone\)"
     ):
-        resolved(replace(ARGS, instance_types=["m7i.large", "p99.xlarge"]))
+        resolve(replace(ARGS, instance_types=["m7i.large", "p99.xlarge"]))
 
 
-def test_subnets_and_filesystems_that_exist(aws: Moto) -> None:  # noqa: F811
+def test_existing_subnets_and_filesystems_are_resolved(aws: Moto) -> None:  # noqa: F811
     ec2, efs = aws.client("ec2"), aws.client("efs")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     zone = f"{REGION}b"
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24", AvailabilityZone=zone)["Subnet"]["SubnetId"]
     home = efs.create_file_system(CreationToken="home")["FileSystemId"]
-    values = resolved(replace(ARGS, instance_types=[], vpc_id=vpc, subnet_ids=[subnet], filesystem_ids=[home]))
+    values = resolve(replace(ARGS, instance_types=[], vpc_id=vpc, subnet_ids=[subnet], filesystem_ids=[home]))
     assert (values["subnet_zones"], values["vpc_cidr"], values["zone"]) == ({subnet: zone}, "10.9.0.0/16", "")
     assert values["filesystems"] == {home: {"kind": "efs", "host": f"{home}.efs.{REGION}.amazonaws.com", "export": "/"}}
 
 
-def test_two_subnets_of_one_zone_are_refused(aws: Moto) -> None:  # noqa: F811
-    """EFS would refuse the second mount target when half of the cluster is there."""
+def test_two_subnets_in_one_zone_are_an_error(aws: Moto) -> None:  # noqa: F811
+    """Otherwise EFS would reject the second mount target after half of the cluster was created."""
     ec2 = aws.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     first, second = (
@@ -107,7 +107,7 @@ def test_two_subnets_of_one_zone_are_refused(aws: Moto) -> None:  # noqa: F811
         for n in (1, 2)
     )
     with pytest.raises(ResourceError, match=f"{first}, {second} are all in {REGION}b; allowed: one subnet per zone"):
-        resolved(replace(ARGS, instance_types=[], vpc_id=vpc, subnet_ids=[first, second]))
+        resolve(replace(ARGS, instance_types=[], vpc_id=vpc, subnet_ids=[first, second]))
 
 
 @pytest.mark.parametrize(
@@ -117,26 +117,26 @@ def test_two_subnets_of_one_zone_are_refused(aws: Moto) -> None:  # noqa: F811
         ("vpc_id", "vpc-0123456789abcdef0", r"network.vpc_id: .*InvalidVpcID.NotFound"),
     ],
 )
-def test_a_network_that_does_not_exist_is_told(aws: Moto, field: str, value: Any, text: str) -> None:  # noqa: F811
+def test_a_missing_network_is_an_error(aws: Moto, field: str, value: Any, text: str) -> None:  # noqa: F811
     with pytest.raises(ResourceError, match=text):
-        resolved(replace(ARGS, instance_types=[], **{field: value}))
+        resolve(replace(ARGS, instance_types=[], **{field: value}))
 
 
-def test_an_fsx_filesystem_of_another_kind_is_refused(aws: Moto) -> None:  # noqa: F811
+def test_an_fsx_filesystem_of_another_kind_is_an_error(aws: Moto) -> None:  # noqa: F811
     created = aws.client("fsx").create_file_system(
         FileSystemType="WINDOWS", StorageCapacity=300, SubnetIds=["subnet-0123456789abcdef0"]
     )
     id_ = created["FileSystem"]["FileSystemId"]
     with pytest.raises(ResourceError, match=f"{id_} is an FSx filesystem of type WINDOWS"):
-        resolved(replace(ARGS, instance_types=[], filesystem_ids=[id_]))
+        resolve(replace(ARGS, instance_types=[], filesystem_ids=[id_]))
 
 
-def test_a_filesystem_that_does_not_exist_is_told(aws: Moto) -> None:  # noqa: F811
+def test_a_missing_filesystem_is_an_error(aws: Moto) -> None:  # noqa: F811
     with pytest.raises(ResourceError, match="neither an FSx nor an EFS filesystem fs-0123456789abcdef0"):
-        resolved(replace(ARGS, instance_types=[], filesystem_ids=["fs-0123456789abcdef0"]))
+        resolve(replace(ARGS, instance_types=[], filesystem_ids=["fs-0123456789abcdef0"]))
 
 
-def test_host_keys_are_made_once_per_role() -> None:
+def test_host_keys_are_generated_once_per_role() -> None:
     provider = HostKeysProvider()
     first = provider.create({"cluster": "c", "roles": ["controller"]}).outs
     assert first["public"]["controller"].startswith("ssh-ed25519 ")

@@ -1,4 +1,4 @@
-"""Every example stack against every security rule, and every rule against what it must refuse."""
+"""Every example stack against every security rule, and every rule against resources that violate it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from policy.rules_of_resources import EGRESS, INGRESS, INSTANCE, TEMPLATE
 from tests.infra.targets.aws.build.capture import ROOT, SECRETS, STACKS, capture, example, of_type, strings
 
 SUPPRESSED: dict[tuple[str, str], str] = {}
-"""By rule and resource, with the reason; empty, and it should stay so."""
+"""Reasons for exceptions, by rule and resource; it is empty and should stay empty."""
 
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_no_example_breaks_a_rule(stack: str) -> None:
-    violations_found = [
+    violations = [
         (rule, resource.label) for resource in example(stack) for rule in find_violations(resource.type, resource.props)
     ]
-    assert [(rule, label) for rule, label in violations_found if (rule, label) not in SUPPRESSED] == []
+    assert [(rule, label) for rule, label in violations if (rule, label) not in SUPPRESSED] == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_a_rule_refuses_what_it_is_for(rule: Rule) -> None:
+def test_a_rule_rejects_its_violations(rule: Rule) -> None:
     assert rule.violations
     for type_, props in rule.violations:
         assert type_ in rule.types
@@ -39,8 +39,8 @@ def test_a_rule_refuses_what_it_is_for(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_a_rule_has_something_to_look_at(rule: Rule) -> None:
-    """A type that was renamed would otherwise pass for ever."""
+def test_a_rule_applies_to_some_example(rule: Rule) -> None:
+    """Otherwise a rule for a renamed type would never fail."""
     seen = {resource.type for stack in STACKS for resource in example(stack)}
     assert [type_ for type_ in rule.types if type_ not in seen] == []
 
@@ -52,7 +52,7 @@ def test_no_machine_has_a_secret_in_its_properties(stack: str) -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_an_own_network_has_a_flow_log_and_an_empty_default_group(stack: str) -> None:
+def test_a_new_network_has_a_flow_log_and_an_empty_default_group(stack: str) -> None:
     resources = example(stack)
     networks = len(of_type(resources, "aws:ec2/vpc:Vpc"))
     assert len(of_type(resources, "aws:ec2/flowLog:FlowLog")) == networks
@@ -60,7 +60,7 @@ def test_an_own_network_has_a_flow_log_and_an_empty_default_group(stack: str) ->
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_bucket_is_closed_in_every_way(stack: str) -> None:
+def test_every_bucket_is_private_encrypted_and_versioned(stack: str) -> None:
     resources = example(stack)
     for kind in (
         "BucketPublicAccessBlock",
@@ -74,7 +74,7 @@ def test_every_bucket_is_closed_in_every_way(stack: str) -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_compute_nodes_may_say_anything_to_each_other_both_ways(stack: str) -> None:
+def test_compute_nodes_may_exchange_all_traffic(stack: str) -> None:
     resources = example(stack)
     for kind in (INGRESS, EGRESS):
         own = [
@@ -88,21 +88,21 @@ def test_compute_nodes_may_say_anything_to_each_other_both_ways(stack: str) -> N
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_what_one_end_may_say_the_other_may_hear(stack: str) -> None:
+def test_every_outbound_rule_has_its_inbound_rule(stack: str) -> None:
     rules = security.rules(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"))
     outbound = {(r.group, r.peer, r.protocol, r.ports) for r in rules if r.direction == "out"}
     inbound = {(r.peer, r.group, r.protocol, r.ports) for r in rules if r.direction == "in"}
-    inside = {resource for resource in outbound if resource[1] not in (security.WORLD, security.VPC)}
-    assert inside == {resource for resource in inbound if resource[0] != security.VPC}
+    inside = {rule for rule in outbound if rule[1] not in (security.WORLD, security.VPC)}
+    assert inside == {rule for rule in inbound if rule[0] != security.VPC}
 
 
-def test_names_of_rules_are_their_own() -> None:
+def test_names_of_rules_are_unique() -> None:
     for stack in STACKS:
         names = [rule.name for rule in security.rules(read(ROOT / "stacks" / f"Pulumi.{stack}.yaml"))]
         assert len(names) == len(set(names))
 
 
-def test_lustre_over_efa_is_open_between_servers_and_clients() -> None:
+def test_lustre_over_efa_may_exchange_all_traffic() -> None:
     spec = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
     shared = spec.storage["shared"].model_copy(update={"efa": True, "size_gb": 19200, "throughput": 250})
     rules = security.rules(spec.model_copy(update={"storage": {"shared": shared}}))
@@ -117,7 +117,7 @@ def test_lustre_over_efa_is_open_between_servers_and_clients() -> None:
     } <= open_
 
 
-def test_a_boundary_bounds_every_role() -> None:
+def test_every_role_has_the_permissions_boundary() -> None:
     roles = of_type(example("aws-full"), "aws:iam/role:Role")
     assert {resource.props.get("permissionsBoundary") for resource in roles} == {
         "arn:aws:iam::123456789012:policy/boundary"
@@ -125,15 +125,15 @@ def test_a_boundary_bounds_every_role() -> None:
     assert len(roles) == 5
 
 
-def test_the_controller_ends_only_compute_nodes_of_its_cluster() -> None:
+def test_the_controller_terminates_only_compute_nodes_of_its_cluster() -> None:
     policy = next(
         resource
         for resource in of_type(example("aws-full"), "aws:iam/rolePolicy:RolePolicy")
         if resource.name == "controller"
     )
-    ends = [s for s in json.loads(policy.props["policy"])["Statement"] if "ec2:TerminateInstances" in s["Action"]]
+    statements = [s for s in json.loads(policy.props["policy"])["Statement"] if "ec2:TerminateInstances" in s["Action"]]
     tags = {"aws:ResourceTag/muster.cluster": "full", "aws:ResourceTag/muster.role": "compute"}
-    assert [s["Condition"] for s in ends] == [{"StringEquals": tags}]
+    assert [s["Condition"] for s in statements] == [{"StringEquals": tags}]
 
 
 def test_only_the_controller_may_read_the_password_and_launch() -> None:
@@ -146,13 +146,13 @@ def test_only_the_controller_may_read_the_password_and_launch() -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_role_policy_fits(stack: str) -> None:
-    """IAM takes 10,240 characters of inline policies per role, blanks not counted."""
+def test_role_policies_are_within_the_size_limit(stack: str) -> None:
+    """IAM allows 10,240 characters of inline policies per role, not counting whitespace."""
     for resource in of_type(example(stack), "aws:iam/rolePolicy:RolePolicy"):
         assert len("".join(resource.props["policy"].split())) < 10_240
 
 
-def test_a_larger_cluster_has_no_larger_policies() -> None:
+def test_the_policy_of_a_large_cluster_is_within_the_size_limit() -> None:
     spec = read(ROOT / "stacks" / "Pulumi.aws-p5en-lustre.yaml")
     group = next(iter(spec.groups.values())).model_copy(update={"count": 256})
     many = capture(spec.model_copy(update={"groups": {f"g{number}": group for number in range(8)}}), "many")
@@ -162,8 +162,8 @@ def test_a_larger_cluster_has_no_larger_policies() -> None:
     assert len("".join(policy.props["policy"].split())) < 10_240
 
 
-def test_the_policy_pack_reports_what_the_rules_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for pulumi_policy, which needs another release of protobuf than Pulumi's own library here."""
+def test_the_policy_pack_reports_violations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a fake pulumi_policy: the real one needs another release of protobuf than the Pulumi SDK."""
     packs: list[dict[str, Any]] = []
     library = SimpleNamespace(
         EnforcementLevel=SimpleNamespace(MANDATORY="mandatory"),

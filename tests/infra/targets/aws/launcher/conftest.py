@@ -1,4 +1,4 @@
-"""The fixtures of the power programs' tests, which run against the same stub of AWS."""
+"""Fixtures shared with the tests of the power programs, which also use moto."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of AWS's error codes."""
+"""Classification of AWS error codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from infra.targets.aws.launcher.errors import _CODES, FIXES, classify_error
 from slurm.power.launcher import Fault, LauncherError
 
 
-def refusal(code: str) -> ClientError:
+def make_error(code: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": "said so"}}, "RunInstances")
 
 
@@ -31,8 +31,8 @@ def refusal(code: str) -> ClientError:
         ("NeverHeardOf", "broken"),
     ],
 )
-def test_codes(code: str, kind: str) -> None:
-    assert classify_error(refusal(code)) == Fault(kind, code, "said so")  # type: ignore[arg-type]
+def test_each_code_has_its_kind(code: str, kind: str) -> None:
+    assert classify_error(make_error(code)) == Fault(kind, code, "said so")  # type: ignore[arg-type]
 
 
 def test_every_code_has_one_kind() -> None:
@@ -40,7 +40,7 @@ def test_every_code_has_one_kind() -> None:
     assert len(codes) == len(set(codes))
 
 
-def test_no_answer_is_retried_and_missing_credentials_are_not() -> None:
+def test_timeouts_are_retried_and_missing_credentials_are_not() -> None:
     for error in (ConnectTimeoutError(endpoint_url="x"), ReadTimeoutError(endpoint_url="x")):
         assert classify_error(error).kind == "throttle"
     assert classify_error(NoCredentialsError()).kind == "broken"

@@ -1,4 +1,4 @@
-"""Launching against moto: few calls, whole jobs, the right names, nothing twice and nothing left over."""
+"""Launching with moto: few calls, whole jobs, correct names, no duplicates and no leftovers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_request(fleet: Fleet, chosen: LaunchOption) -> dict[str, Any]:
     return build_request(fleet, chosen, names(1, 2), least=2, interfaces=[], token="t")
 
 
-def test_all_nodes_of_a_job_in_one_call_each_with_its_name(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+def test_all_nodes_of_a_job_are_launched_and_named_in_one_call(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(3, 18)], "t")
     assert aws.count() == {"DescribeLaunchTemplateVersions": 1, "RunInstances": 1}
     assert set(result.machines) == set(names(3, 18))
@@ -53,7 +53,7 @@ def test_all_nodes_of_a_job_in_one_call_each_with_its_name(aws: Moto, fleet: Fle
     assert len({machine.address for machine in machines_by_name.values()}) == 16
 
 
-def test_the_templates_interfaces_go_into_the_options_subnet(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+def test_interfaces_of_the_template_use_the_subnet_of_the_option(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 1)], "t")
     params = aws.of("RunInstances")[0].params
     subnet = fleet.groups[0].options[0].subnet_id
@@ -63,7 +63,7 @@ def test_the_templates_interfaces_go_into_the_options_subnet(aws: Moto, fleet: F
     assert "SubnetId" not in params
 
 
-def test_a_shortage_in_one_zone_goes_on_to_the_next(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+def test_after_a_shortage_the_next_zone_is_tried(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.capacity[(TYPE, "us-east-1a")] = 3
     result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 4)], "t")
     assert {machine.zone for machine in result.machines.values()} == {"us-east-1b"}
@@ -83,7 +83,7 @@ def test_a_shortage_everywhere_leaves_no_machine(aws: Moto, fleet: Fleet, clock:
     assert list_running(aws) == []
 
 
-def test_jobs_that_fit_come_up_and_half_a_job_is_ended(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+def test_jobs_are_launched_completely_or_not_at_all(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     aws.capacity |= {(TYPE, "us-east-1a"): 3, (TYPE, "us-east-1b"): 0}
     result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 2), names(3, 4)], "t")
     assert sorted(result.machines) == ["gpu-1", "gpu-2"]
@@ -122,7 +122,7 @@ def test_an_option_that_fails_does_not_stop_the_next(aws: Moto, fleet: Fleet, cl
     assert str(result.shortages[0]) == f"us-east-1a on-demand {code}"
 
 
-def test_on_demand_spot_reservation_and_block(fleet: Fleet) -> None:
+def test_requests_of_each_purchase_option(fleet: Fleet) -> None:
     assert "InstanceMarketOptions" not in make_request(fleet, option())
     spot = make_request(fleet, option(purchase="spot"))
     assert spot["InstanceMarketOptions"]["MarketType"] == "spot"
@@ -141,7 +141,7 @@ def test_on_demand_spot_reservation_and_block(fleet: Fleet) -> None:
     assert block["CapacityReservationSpecification"] == {"CapacityReservationTarget": {"CapacityReservationId": "cr-2"}}
 
 
-def test_everything_launched_carries_the_clusters_tags(fleet: Fleet) -> None:
+def test_everything_launched_has_the_tags_of_the_cluster(fleet: Fleet) -> None:
     for kind in make_request(fleet, option())["TagSpecifications"]:
         tags = {tag["Key"]: tag["Value"] for tag in kind["Tags"]}
         assert tags == {
@@ -180,10 +180,10 @@ def test_instances_of_another_cluster_are_not_listed(aws: Moto, fleet: Fleet, cl
     assert len(list_instances(make_api(clock), other).machines) == 2
 
 
-def test_one_missing_instance_does_not_stop_the_others_from_ending(aws: Moto, fleet: Fleet, clock: Clock) -> None:
+def test_a_missing_instance_does_not_stop_others_from_terminating(aws: Moto, fleet: Fleet, clock: Clock) -> None:
     result = launch(make_api(clock), fleet, fleet.groups[0].options, [names(1, 3)], "t")
     aws.fail("TerminateInstances", "InvalidInstanceID.NotFound", times=2)
     terminate(make_api(clock), result.machines.values())
-    # LauncherError: the call with all three, and the one for the machine that is gone.
+    # Two calls fail: the one for all three instances, and the one for the missing instance.
     assert len(list_running(aws)) == 1
     assert aws.count()["TerminateInstances"] == 4

@@ -1,4 +1,4 @@
-"""A group's machines as a Pulumi resource, against moto: created, read, grown, shrunk, short of machines, removed."""
+"""The nodes of a group as a Pulumi resource, with moto: create, read, resize, shortages, delete."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_missing_machine_is_noticed_and_replaced(aws: Moto, fleet: Fleet) -> N
         ({"machine": UNKNOWN, "fleet": UNKNOWN}, False, []),
     ],
 )
-def test_which_changes_replace_the_machines(
+def test_changes_that_replace_the_machines(
     fleet: Fleet, change: dict[str, object], changes: bool, replaces: list[str]
 ) -> None:
     olds = inputs(fleet, missing=[], names=[])
@@ -83,7 +83,7 @@ def test_which_changes_replace_the_machines(
     assert (result.changes, result.replaces, result.delete_before_replace) == (changes, replaces, True)
 
 
-def test_machines_that_slurm_started_stay_within_the_groups_size(aws: Moto, group: Group, context: Context) -> None:
+def test_nodes_that_slurm_launched_stay_within_the_size_of_the_group(aws: Moto, group: Group, context: Context) -> None:
     group.ensure()
     resume(context, ["gpu-5", "gpu-8"], [])
     replace(group, static=3, count=6).ensure()
@@ -116,7 +116,7 @@ def test_all_or_none_are_launched_and_a_shortage_names_the_zones(
     assert {event["node"] for event in events if event["state"] == "failed"} == {"gpu-1", "gpu-2"}
 
 
-def test_a_short_shortage_is_retried(aws: Moto, group: Group, clock: Clock) -> None:
+def test_a_temporary_shortage_is_retried(aws: Moto, group: Group, clock: Clock) -> None:
     aws.fail("RunInstances", "InsufficientInstanceCapacity", times=4)
     group.ensure()
     assert len(list_running(aws)) == 2
@@ -146,7 +146,7 @@ def test_nothing_is_launched_for_a_group_that_is_being_removed(
     assert sorted(resume(context, ["gpu-7"], []).up) == ["gpu-7"]
 
 
-def test_machines_that_do_not_end_are_named(
+def test_machines_that_do_not_terminate_are_named(
     aws: Moto, group: Group, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.ensure()

@@ -1,4 +1,4 @@
-"""A cluster on AWS as data, and a bare machine of it, for tests without a machine."""
+"""The description of a cluster on AWS, and the facts of a new machine, for tests without machines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def desired(*filesystems: Filesystem, fleet: bytes = b"{}", **more: Any) -> Desi
 
 
 def ubuntu(**more: Any) -> Facts:
-    """A machine as AWS's image leaves it."""
+    """Return the facts of a machine that has just started from AWS's image."""
     base: dict[str, Any] = {
         "distribution": "ubuntu 22.04",
         "kernel": KERNEL,

@@ -1,4 +1,4 @@
-"""The machines of the end-to-end tests, and AWS for all of them."""
+"""Fixtures: the machines of the end-to-end tests, and moto."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Machines as a cloud gives them: containers that boot systemd, know themselves by metadata, find AWS at the gateway.
+"""Machines like those of EC2: containers that boot systemd and reach a metadata service and moto at the gateway.
 
-What makes them nodes is user data alone."""
+Only user data turns them into nodes.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +58,15 @@ until curl -s -m 10 -o /dev/null http://{_ADDRESS}/; do sleep 0.1; done
 
 @dataclass
 class Done:
+    """Exit code and output of a command."""
+
     code: int
     out: str
 
 
 @dataclass
 class Machines:
-    """The cloud's side: `boot` a machine, `run` what it was given."""
+    """The machines of a cluster: `boot` starts one, and `run` executes its user data."""
 
     moto: Moto
     network: str
@@ -73,10 +76,10 @@ class Machines:
     addresses: dict[str, str] = field(default_factory=dict)
     keys: dict[Role, ssh_key.SshKey] = field(default_factory=dict)
     disk: StateDisk | None = None
-    """What the controller's state is to be on; by default on the machine itself."""
+    """Disk of the controller's state; by default it is on the machine itself."""
 
     def boot(self, name: str, role: Role, instance: str = "") -> None:
-        """One that had the name before leaves its address: it belongs to the network interface."""
+        """Start a machine; it takes over the address of an earlier machine with the same name."""
         env = {"volume": names.ENV_CACHE_VOLUME, "target": "/shared/env", "read_only": role != "controller"}
         shared = {"volume": names.volume(CLUSTER, "shared"), "target": "/shared"}
         props = {
@@ -93,7 +96,7 @@ class Machines:
             host_config=host,
             networking_config={"EndpointsConfig": {self.network: place}},
         )
-        # One of the machine's own, as every image makes at its first boot; user data brings the one that was pinned.
+        # Images generate a host key at the first boot; user data replaces it with the pinned one.
         first = ssh_key.generate(name)
         api.put_archive(container["Id"], "/", node_container.archive_keys("", first.private, first.public))
         api.start(container["Id"])
@@ -106,26 +109,26 @@ class Machines:
         wait_until(lambda: self.do(name, "systemctl -q is-active ssh").code == 0, f"{name} has booted")
 
     def cut_power(self, name: str) -> None:
-        """Nothing is written any more, not even what the kernel holds; the machine stays as it fell."""
+        """Stop a machine without flushing the kernel's buffers to its disk."""
         if self.disk:
             assert self.do(name, self.disk.lose_power).code == 0
         engine_client.connect().kill(names.container(CLUSTER, name), "SIGKILL")
 
     def lose(self, name: str) -> None:
-        """The machine is gone, with all that was its own."""
+        """Remove a machine and its own disks."""
         self.cut_power(name)
         engine_client.connect().remove_container(names.container(CLUSTER, name), v=True, force=True)
 
     def power_on(self, name: str) -> None:
-        """As EC2 recovers a machine: same disks, same address, a boot."""
+        """Boot a machine again with the same disks and address, as EC2 does when it recovers one."""
         engine_client.connect().start(names.container(CLUSTER, name))
         self.wait_for(name)
 
     def run(self, name: str, script: str) -> Done:
-        """User data as the cloud would start it; AWS's own variables lead to the stand-ins."""
+        """Execute user data as EC2 does, with moto and the fake metadata service as endpoints."""
         self.put(name, SCRIPT, script.encode())
-        where = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.imds}
-        return self.do(name, f"timeout {RUN_S} sh {SCRIPT} </dev/null", where)
+        endpoints = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.imds}
+        return self.do(name, f"timeout {RUN_S} sh {SCRIPT} </dev/null", endpoints)
 
     def do(self, name: str, script: str, environment: dict[str, str] | None = None) -> Done:
         container = docker.from_env().containers.get(names.container(CLUSTER, name))
@@ -133,7 +136,7 @@ class Machines:
         return Done(code, out.decode(errors="replace"))
 
     def metadata_answers(self, name: str, user: str) -> bool:
-        """At AWS's own address, which the machine is given itself: what is refused never leaves it."""
+        """Return whether a user reaches the metadata address, at which a server on the machine itself listens."""
         self.do(name, _METADATA)
         return self.do(name, f"cd / && runuser -u {user} -- curl -s -m 10 -o /dev/null http://{_ADDRESS}/").code == 0
 
@@ -150,7 +153,7 @@ class Machines:
         return Report.model_validate_json(answer["Parameter"]["Value"])
 
     def ship(self) -> Bundle:
-        """What the engine leaves in AWS before a machine starts."""
+        """Store what the engine stores in AWS before a machine starts, and return the bundle."""
         s3, ssm = self.moto.client("s3"), self.moto.client("ssm")
         s3.create_bucket(Bucket=BUCKET)
         bundle = pack_node(REPO, fetch_wheels(REPO, Home.of(os.environ).cache), self._files(), NODE_FOLDERS)
@@ -166,12 +169,12 @@ class Machines:
         return bundle
 
     def script(self, bundle: Bundle, role: Role, **other: str) -> str:
-        given = {"digest": bundle.digest, "sha256": bundle.sha256} | other
-        return user_data(bucket=BUCKET, region=REGION, role=role, cluster=CLUSTER, **given)
+        fields = {"digest": bundle.digest, "sha256": bundle.sha256} | other
+        return user_data(bucket=BUCKET, region=REGION, role=role, cluster=CLUSTER, **fields)
 
     def _attach(self, host: dict[str, Any], disk: StateDisk) -> None:
-        at = {"PathOnHost": disk.device, "PathInContainer": f"/dev/{DISK}", "CgroupPermissions": "rwm"}
-        host["Devices"] = [*(host.get("Devices") or []), at]
+        device = {"PathOnHost": disk.device, "PathInContainer": f"/dev/{DISK}", "CgroupPermissions": "rwm"}
+        host["Devices"] = [*(host.get("Devices") or []), device]
         host["Mounts"] = [*host["Mounts"], Mount(target="/sys/block", source=disk.kernel, type="volume")]
 
     def _files(self) -> dict[str, bytes]:
@@ -185,9 +188,9 @@ class Machines:
             host_key=self.keys["controller"].public, machine_id="eni-controller",
         )  # fmt: skip
         group = NodeSet(group="gpu", count=1, static=1, cpus=2, memory_mb=1024, host_key=self.keys["compute"].public)
-        there = Filesystem(kind="nfs", mount="/shared", host="mounted-already")
+        shared = Filesystem(kind="nfs", mount="/shared", host="mounted-already")
         cloud = describe_cloud(
-            region=REGION, bucket=BUCKET, domain=f"{CLUSTER}.muster.internal", filesystems=(there,),
+            region=REGION, bucket=BUCKET, domain=f"{CLUSTER}.muster.internal", filesystems=(shared,),
             state_volume=self.disk.volume if self.disk else None, image_fix=image_fix(Aws(region=REGION)),
         )  # fmt: skip
         inventory = Inventory(cluster=CLUSTER, target="aws", nodes=(controller,), sets=(group,))
@@ -226,7 +229,10 @@ def machines(moto: Moto, disk: StateDisk | None = None) -> Iterator[Machines]:
 
 
 def _network(client: docker.DockerClient) -> Network:
-    """Made twice: the engine finds a range that is free, but gives an address again only in one that it was told."""
+    """Create the network twice: first to find a free range, then with that range.
+
+    Docker assigns fixed addresses only in a range that was given explicitly.
+    """
     name, options = names.network(CLUSTER), {"driver": "bridge", "internal": True, "labels": LABELS}
     trial = client.networks.create(name, **options)
     trial.reload()

@@ -1,4 +1,4 @@
-"""A stand-in for the machines' metadata service: IMDSv2 only, and each machine hears of itself, by its address."""
+"""A fake instance metadata service: IMDSv2 only; it answers for the machine with the client's address."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ CREDENTIALS = {"AccessKeyId": "testing", "SecretAccessKey": "testing", "Token": 
 
 @dataclass
 class Machine:
+    """What the metadata service knows of a machine."""
+
     instance: str
     address: str
     tags: dict[str, str] = field(default_factory=dict)
@@ -33,12 +35,12 @@ class Machine:
 
 @contextmanager
 def metadata(address: str, machines: dict[str, Machine]) -> Iterator[str]:
-    """`machines` by address; may grow meanwhile. Yields the endpoint."""
+    """Serve metadata of machines by address, which may be added later, and yield the endpoint."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
-            lives = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
-            self._send(200 if lives and self.path == "/latest/api/token" else 400, TOKEN)
+            ttl = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+            self._send(200 if ttl and self.path == "/latest/api/token" else 400, TOKEN)
 
         def do_GET(self) -> None:
             if self.headers.get("X-aws-ec2-metadata-token") != TOKEN:
@@ -52,7 +54,7 @@ def metadata(address: str, machines: dict[str, Machine]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(text.encode())
 
-        def log_message(self, *words: object) -> None:
+        def log_message(self, *arguments: object) -> None:
             pass
 
     server = ThreadingHTTPServer((address, 0), Handler)

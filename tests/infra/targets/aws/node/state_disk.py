@@ -1,4 +1,4 @@
-"""A disk that outlives its machine, as EBS has them: a loop device, with what the kernel says of an NVMe disk."""
+"""A disk that outlives its machine, like an EBS volume: a loop device that looks like an NVMe disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infra.targets.local.build import node_container
 DISK = "nvme9n1"
 MODEL = "Amazon Elastic Block Store"
 SIZE = "512M"
-# EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH (Linux fs/ext4/ext4.h): what is not on the disk yet never will be.
+# EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH (Linux fs/ext4/ext4.h): discard what is not on the disk yet.
 _SHUTDOWN = "import fcntl, os; fcntl.ioctl(os.open('/state', os.O_RDONLY), 0x8004587D, (2).to_bytes(4, 'little'))"
 _LOOPS = """mknod /dev/loop-control c 10 237
 for number in 0 1 2 3 4 5 6 7; do mknod /dev/loop$number b 7 $number; done
@@ -23,12 +23,14 @@ for number in 0 1 2 3 4 5 6 7; do mknod /dev/loop$number b 7 $number; done
 
 @dataclass(frozen=True)
 class StateDisk:
+    """A disk under test."""
+
     volume: str
-    """Its id in the cloud."""
+    """Id of the volume in EC2."""
     device: str
-    """On the engine's machine."""
+    """Path of the loop device on Docker's host."""
     kernel: str
-    """Docker volume that stands for /sys/block."""
+    """Docker volume in place of /sys/block."""
 
     @property
     def lose_power(self) -> str:
@@ -37,29 +39,29 @@ class StateDisk:
 
 @contextmanager
 def state_disk(cluster: str, volume: str) -> Iterator[StateDisk]:
-    """Yield a blank disk."""
+    """Create a blank disk and yield it."""
     labels = {names.CLUSTER: cluster}
     volumes = docker.from_env().volumes
     content, kernel = (volumes.create(names.volume(cluster, kind), labels=labels) for kind in ("disk", "kernel"))
-    shows = f"/kernel/{DISK}/device"
+    device_files = f"/kernel/{DISK}/device"
     script = f"""truncate -s {SIZE} /disk/content
-        mkdir -p {shows}
-        echo {volume.replace("-", "")} >{shows}/serial
-        echo {MODEL} >{shows}/model
+        mkdir -p {device_files}
+        echo {volume.replace("-", "")} >{device_files}/serial
+        echo {MODEL} >{device_files}/model
         losetup --find --show /disk/content"""
     device = ""
     try:
-        device = _with_loops(script, {content.name: {"bind": "/disk"}, kernel.name: {"bind": "/kernel"}})
+        device = _run_with_loops(script, {content.name: {"bind": "/disk"}, kernel.name: {"bind": "/kernel"}})
         yield StateDisk(volume, device, kernel.name)
     finally:
         if device:
-            _with_loops(f"losetup --detach {device}", {})
-        for used in (content, kernel):
-            used.remove(force=True)
+            _run_with_loops(f"losetup --detach {device}", {})
+        for created in (content, kernel):
+            created.remove(force=True)
 
 
-def _with_loops(script: str, volumes: dict[str, dict[str, str]]) -> str:
-    """By the engine, with the rights for just that: whoever runs the tests need not be root."""
+def _run_with_loops(script: str, volumes: dict[str, dict[str, str]]) -> str:
+    """Run a script in a container that may manage loop devices, so that the tests need not run as root."""
     container = docker.from_env().containers.create(
         names.IMAGE,
         ["sh", "-c", f"set -e\n{_LOOPS}{script}"],

@@ -1,4 +1,4 @@
-"""The bundle of machines that set themselves up: the same bytes every time, all that is needed."""
+"""The bundle of nodes: reproducible, and complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_same_files_give_the_same_bytes_and_another_file_does_not(shop: Path) -> None:
+def test_the_same_files_give_the_same_bytes(shop: Path) -> None:
     first, second = (
         pack_node(ROOT, shop, FILES, NODE_FOLDERS),
         pack_node(ROOT, shop, dict(reversed(FILES.items())), NODE_FOLDERS),
@@ -37,7 +37,7 @@ def test_the_same_files_give_the_same_bytes_and_another_file_does_not(shop: Path
     assert pack_node(ROOT, shop, FILES | {bundle.SPEC: b"{ }"}, NODE_FOLDERS).digest != first.digest
 
 
-def test_the_bundle_contains_what_a_node_runs_and_nothing_else(shop: Path) -> None:
+def test_the_bundle_contains_only_what_a_node_runs(shop: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES, NODE_FOLDERS).archive)) as tar:
         members = tar.getmembers()
     held = {member.name for member in members}
@@ -60,7 +60,7 @@ def test_the_bundle_contains_what_a_node_runs_and_nothing_else(shop: Path) -> No
 
 
 def test_a_node_needs_only_the_bundle_to_import_its_code(shop: Path, tmp_path: Path) -> None:
-    """Everything else of the repository is absent there, and so are packages that no wheel brings."""
+    """The rest of the repository and packages without a wheel are not on the node."""
     root = tmp_path / "root"
     with tarfile.open(fileobj=io.BytesIO(pack_node(ROOT, shop, FILES, NODE_FOLDERS).archive)) as tar:
         tar.extractall(root, filter="data")
@@ -73,7 +73,7 @@ def test_a_node_needs_only_the_bundle_to_import_its_code(shop: Path, tmp_path: P
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    # Of this environment itself; and certifi, which botocore uses where it is there.
+    # Packages of this environment, and certifi, which botocore uses if it is installed.
     own = {"__editable___muster_0_1_0_finder", "_distutils_hack", "certifi"}
     assert {brought.get(name, name.replace("_", "-")) for name in set(done.stdout.split()) - own} <= pinned
 

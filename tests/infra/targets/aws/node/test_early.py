@@ -1,4 +1,4 @@
-"""What user data carries: signatures as AWS's own library makes them, metadata, patience, nothing but Python 3.10."""
+"""The code in user data: AWS signatures, metadata, retries, and compatibility with Python 3.10."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_machine_waits_for_a_name_that_is_assigned_after_the_launch(
 
 @pytest.mark.parametrize("numbers", ["7", "1-4", "2 5-6 9"])
 def test_a_machine_of_a_large_launch_derives_its_name_from_its_launch_index(machine: Machine, numbers: str) -> None:
-    """Under the very rule by which the launching side knows it."""
+    """The launcher derives the same name."""
     machine.tags = {plan_names.GROUP: "gpu", node_names.NUMBERS_TAG: numbers}
     count = len(expand(f"gpu-[{numbers.replace(' ', ',')}]"))
     for machine.launch_index in range(count):

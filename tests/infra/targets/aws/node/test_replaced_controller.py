@@ -1,4 +1,4 @@
-"""The controller is lost while jobs run: another one with its disk and its address goes on, and no job notices."""
+"""Replace a lost controller while jobs run: the new one has its disk and address, and no job is affected."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.e2e
 
 VOLUME = "vol-0123456789abcdef0"
 HOME = "/shared/home/alice"
-# Ends when its file is there; says which process it was, and each time it begins.
-WAITS = "echo $$ >>$SLURM_JOB_ID.began; until [ -e $SLURM_JOB_ID.go ]; do sleep 0.1; done"
-# A step that ended while nobody was there to hear it tries again every 15 s.
-PATIENCE_S = 150.0
+# A job that records its process id at each start, and ends when its file exists.
+WAITING_JOB = "echo $$ >>$SLURM_JOB_ID.began; until [ -e $SLURM_JOB_ID.go ]; do sleep 0.1; done"
+# A step that ended without a controller reports again every 15 s.
+TIMEOUT_S = 150.0
 KEYS = "sha256sum /etc/slurm/slurm.key /etc/ssh/ssh_host_ed25519_key"
 
 
@@ -43,8 +43,8 @@ def bundle(cloud: Machines) -> Bundle:
 
 
 @dataclass(frozen=True)
-class Before:
-    """What there was when the controller was lost."""
+class BeforeLoss:
+    """Jobs and keys at the time when the controller was lost."""
 
     recorded: str
     goes_on: str
@@ -58,18 +58,18 @@ class Before:
 
 
 @pytest.fixture(scope="module")
-def before(cloud: Machines, bundle: Bundle) -> Before:
+def before(cloud: Machines, bundle: Bundle) -> BeforeLoss:
     recorded = submit(cloud, "true")
     wait_for(cloud, recorded, "COMPLETED")
-    goes_on, ends_meanwhile, *waiting = (submit(cloud, WAITS) for _ in range(4))
+    goes_on, ends_meanwhile, *waiting = (submit(cloud, WAITING_JOB) for _ in range(4))
     wait_until(lambda: all(began(cloud, job) for job in (goes_on, ends_meanwhile)), "two jobs run")
     assert [state(cloud, job) for job in waiting] == ["PENDING", "PENDING"]
     wait_for_state(cloud, waiting[1])
-    return Before(recorded, goes_on, ends_meanwhile, (waiting[0], waiting[1]), cloud.do("controller", KEYS).out)
+    return BeforeLoss(recorded, goes_on, ends_meanwhile, (waiting[0], waiting[1]), cloud.do("controller", KEYS).out)
 
 
 @pytest.fixture(scope="module")
-def replaced(cloud: Machines, bundle: Bundle, before: Before) -> Before:
+def replaced(cloud: Machines, bundle: Bundle, before: BeforeLoss) -> BeforeLoss:
     cloud.lose("controller")
     release(cloud, before.ends_meanwhile)
     cloud.boot("controller", "controller", instance="i-another")
@@ -79,7 +79,7 @@ def replaced(cloud: Machines, bundle: Bundle, before: Before) -> Before:
     return before
 
 
-def test_the_new_controller_has_the_same_name_and_keys(cloud: Machines, replaced: Before) -> None:
+def test_the_new_controller_has_the_same_name_and_keys(cloud: Machines, replaced: BeforeLoss) -> None:
     report = cloud.report("controller")
     assert (report.state, report.instance) == ("ready", "i-another")
     assert cloud.do("controller", KEYS).out == replaced.keys
@@ -87,8 +87,8 @@ def test_the_new_controller_has_the_same_name_and_keys(cloud: Machines, replaced
     assert (hop.code, hop.out.strip()) == (0, "controller"), hop.out
 
 
-def test_running_jobs_continue_and_complete(cloud: Machines, replaced: Before) -> None:
-    """One ended while there was no controller, the other outlives the change."""
+def test_running_jobs_continue_and_complete(cloud: Machines, replaced: BeforeLoss) -> None:
+    """One job ended while there was no controller; the other still runs afterwards."""
     assert state(cloud, replaced.goes_on) == "RUNNING"
     wait_for(cloud, replaced.ends_meanwhile, "COMPLETED")
     release(cloud, replaced.goes_on)
@@ -98,26 +98,26 @@ def test_running_jobs_continue_and_complete(cloud: Machines, replaced: Before) -
         assert account(cloud, job) == "COMPLETED|gpu-1|0:0|0"
 
 
-def test_pending_jobs_run_and_job_numbers_continue(cloud: Machines, replaced: Before) -> None:
+def test_pending_jobs_run_and_job_numbers_continue(cloud: Machines, replaced: BeforeLoss) -> None:
     for job in replaced.waiting:
         release(cloud, job)
         wait_for(cloud, job, "COMPLETED")
     assert int(submit(cloud, "true")) == int(replaced.waiting[-1]) + 1
 
 
-def test_accounting_still_has_earlier_jobs(cloud: Machines, replaced: Before) -> None:
+def test_accounting_still_has_earlier_jobs(cloud: Machines, replaced: BeforeLoss) -> None:
     assert account(cloud, replaced.recorded) == "COMPLETED|gpu-1|0:0|0"
 
 
-def test_a_controller_that_reboots_finds_its_state(cloud: Machines, replaced: Before) -> None:
-    """As EC2 recovers one from broken hardware: nobody sets it up again."""
-    job = submit(cloud, WAITS)
+def test_a_controller_that_reboots_finds_its_state(cloud: Machines, replaced: BeforeLoss) -> None:
+    """EC2 recovers an instance from broken hardware this way; it is not set up again."""
+    job = submit(cloud, WAITING_JOB)
     wait_until(lambda: bool(began(cloud, job)), "the job runs")
     wait_for_state(cloud, job)
     cloud.cut_power("controller")
     cloud.power_on("controller")
     up = "scontrol ping && sacctmgr -n show cluster"
-    wait_until(lambda: cloud.do("controller", up).code == 0, "Slurm and its accounts are back", PATIENCE_S)
+    wait_until(lambda: cloud.do("controller", up).code == 0, "Slurm and its accounting are back", TIMEOUT_S)
     assert account(cloud, replaced.recorded) == "COMPLETED|gpu-1|0:0|0"
     assert [cloud.metadata_answers("controller", user) for user in ("slurm", "alice")] == [True, False]
     release(cloud, job)
@@ -136,7 +136,7 @@ def release(cloud: Machines, job: str) -> None:
 
 
 def began(cloud: Machines, job: str) -> list[str]:
-    """Processes that were this job."""
+    """Return the process ids that the job recorded."""
     return cloud.do("gpu-1", f"cat {HOME}/{job}.began 2>/dev/null").out.split()
 
 
@@ -149,11 +149,11 @@ def account(cloud: Machines, job: str) -> str:
 
 
 def wait_for(cloud: Machines, job: str, expected: str) -> None:
-    wait_until(lambda: account(cloud, job).startswith(f"{expected}|"), f"job {job} is {expected}", PATIENCE_S)
+    wait_until(lambda: account(cloud, job).startswith(f"{expected}|"), f"job {job} is {expected}", TIMEOUT_S)
 
 
 def wait_for_state(cloud: Machines, job: str) -> None:
-    """What slurmctld has not written yet goes with any controller; it writes a few seconds after each change."""
+    """Wait until slurmctld has saved its state, a few seconds after each change; the rest would be lost."""
     cloud.do("controller", f"touch /run/now && scontrol update jobid={job} comment=last")
     saved = "test /var/lib/slurm/slurmctld/job_state -nt /run/now"
-    wait_until(lambda: cloud.do("controller", saved).code == 0, "slurmctld has written its state", PATIENCE_S)
+    wait_until(lambda: cloud.do("controller", saved).code == 0, "slurmctld has written its state", TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The software step: given what a machine says it has, does its set-up go on, install, or fail, and in which words."""
+"""The software step: with given installed versions, setup continues, installs or fails, with exact messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_old_driver_fails_set_up_before_anything_is_changed() -> None:
     )
 
 
-def test_many_faults_fit_into_a_report() -> None:
+def test_many_problems_fit_into_a_report() -> None:
     bare = replace(FACTS, software={"efa_installer": "# EFA installer version: 1.22.0"})
     with pytest.raises(
         BootstrapError, match=r"NVIDIA driver is missing.*EFA installer 1\.22\.0.*; and 3 more"
@@ -122,7 +122,7 @@ def test_health_checks_know_the_installed_versions() -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> dict[str, str]:
-    """Stand-ins for what would change this machine."""
+    """Return an environment with fake versions of the tools that would change this machine."""
     for name in ("modprobe", "ldconfig"):
         tool = tmp_path / "bin" / name
         tool.parent.mkdir(exist_ok=True)

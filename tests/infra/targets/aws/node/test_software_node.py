@@ -1,4 +1,4 @@
-"""A real systemd machine with the files and programs of a GPU node: set-up reads them, and fails or goes on by them."""
+"""Setup on a systemd machine with the files and programs of a GPU node: it checks their versions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ DRIVER = "/proc/driver/nvidia/version"
 OLD_DRIVER = OPEN_DRIVER.replace("580.126.09", "535.183.06")
 TABLE = "cluster/catalog/data/software.yaml"
 ARCHIVE = "/var/tmp/aws-efa-installer-1.50.0.tar.gz"
-# A container shows its host's kernel: what would be in /proc and /sys of a GPU node is laid over that.
-LAY_OVER = "mount -t tmpfs none /proc/driver && mount -t tmpfs none /sys/module"
-# Stands in for the vendor's installer. ldconfig lists only real libraries, by the name inside; one of libc's has room.
+# A container has the /proc and /sys of its host: mount empty folders over those that a GPU node would have.
+MOUNT_OVERLAYS = "mount -t tmpfs none /proc/driver && mount -t tmpfs none /sys/module"
+# A fake vendor installer. ldconfig lists only real libraries by the name inside, so one of libc's is renamed.
 INSTALLER = f"""\
 #!/bin/sh
 set -eu
@@ -75,11 +75,11 @@ def installer() -> bytes:
 
 @pytest.fixture(scope="module")
 def bundle(cloud: Machines, plain: Bundle, installer: bytes) -> Bundle:
-    """The cluster as the node is told of it: with GPUs, NVLink and EFA; the archive is on its own disk."""
+    """Return a bundle for a node with GPUs, NVLink and EFA; the installer's archive is on its own disk."""
     files = cloud._files()
     inventory = Inventory.model_validate_json(files[bundle_files.INVENTORY])
-    has = {"gpus": NodeGpus(count=8, kind="real"), "fabric": "efa", "nvlinks": 18}
-    sets = tuple(entry.model_copy(update=has) for entry in inventory.sets)
+    hardware = {"gpus": NodeGpus(count=8, kind="real"), "fabric": "efa", "nvlinks": 18}
+    sets = tuple(entry.model_copy(update=hardware) for entry in inventory.sets)
     files[bundle_files.INVENTORY] = inventory.model_copy(update={"sets": sets}).model_dump_json().encode()
     install = components()["efa_installer"].install
     assert install
@@ -93,16 +93,16 @@ def bundle(cloud: Machines, plain: Bundle, installer: bytes) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def furnished(cloud: Machines, bundle: Bundle, installer: bytes) -> None:
-    """A machine with a driver, an old entry, and without EFA's software."""
-    _do(cloud, LAY_OVER)
+def gpu_node_files(cloud: Machines, bundle: Bundle, installer: bytes) -> None:
+    """Prepare a machine with an old driver and without EFA."""
+    _do(cloud, MOUNT_OVERLAYS)
     _write(cloud, DRIVER, OLD_DRIVER)
     _program(cloud, "/usr/bin/nv-fabricmanager", GOOD["fabric_manager"])
     _program(cloud, "/usr/local/sbin/modprobe", "")
     cloud.put("gpu-1", ARCHIVE, installer)
 
 
-def test_an_old_driver_fails_set_up_and_is_reported(cloud: Machines, bundle: Bundle, furnished: None) -> None:
+def test_an_old_driver_fails_set_up_and_is_reported(cloud: Machines, bundle: Bundle, gpu_node_files: None) -> None:
     done = cloud.run("gpu-1", cloud.script(bundle, "compute"))
     assert done.code == 3, done.out
     report = cloud.report("gpu-1")
@@ -112,13 +112,11 @@ def test_an_old_driver_fails_set_up_and_is_reported(cloud: Machines, bundle: Bun
         "13, which older branches cannot run); NVIDIA fabric manager 580.126.09; allowed: 535.183.06, the version of "
     )
     assert "Fix: set `aws.ami` to an image that has the required versions" in report.line
-    assert cloud.do("gpu-1", "test -e /etc/muster/fabric.env").code == 1, (
-        "something was done to a machine to be refused"
-    )
+    assert cloud.do("gpu-1", "test -e /etc/muster/fabric.env").code == 1, "setup changed a machine that it rejects"
 
 
 def test_with_the_right_driver_efa_is_installed_and_the_node_becomes_ready(
-    cloud: Machines, plain: Bundle, bundle: Bundle, furnished: None
+    cloud: Machines, plain: Bundle, bundle: Bundle, gpu_node_files: None
 ) -> None:
     ready = cloud.run("controller", cloud.script(plain, "controller"))
     assert ready.code == 0, ready.out
@@ -158,7 +156,7 @@ def _do(cloud: Machines, script: str) -> None:
 
 
 def _write(cloud: Machines, path: str, text: str) -> None:
-    """By a shell in the machine: an archive would not end up in what is mounted there."""
+    """Write a file with a shell in the machine: `put` does not write into folders mounted there."""
     _do(cloud, f"mkdir -p {path.rpartition('/')[0]} && cat > {path} <<'TEXT'\n{text}TEXT")
 
 

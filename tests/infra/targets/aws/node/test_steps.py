@@ -1,4 +1,4 @@
-"""Given the facts of a machine on AWS, compare actions: what a bare one needs, and that nothing is left after it."""
+"""Actions of the steps on AWS: what a new machine needs, and that nothing is left to do afterwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def titles(step: Step, facts: Facts, node: Node, target: Desired) -> list[str]:
 
 
 def after(facts: Facts, actions: Iterable[Action]) -> Facts:
-    """The facts once the files of these actions are there and its units enabled."""
+    """Return the facts after these actions have written their files and enabled their units."""
     files, enabled, markers = dict(facts.files), set(facts.enabled), dict(facts.markers)
     for action in actions:
         if action.title.startswith("write "):
@@ -171,7 +171,7 @@ def test_the_state_volume_is_found_by_id_and_required_by_daemons() -> None:
 
 
 def test_only_root_reads_metadata_and_slurm_on_the_controller() -> None:
-    """Before anybody can log in, and before slurmd in any case; `after` a set-up nothing asks the package mirror."""
+    """The step runs before users can log in and before slurmd starts."""
 
     def allowed(node: Node) -> str:
         script = _written(metadata.STEP.actions(ubuntu(), node, desired()), "/etc/muster/metadata")
@@ -228,7 +228,7 @@ def test_only_the_first_topology_is_written() -> None:
     assert f"write {path}" not in titles(power.STEP, ubuntu(files=files), CONTROLLER, desired())
     same = ubuntu(files=files, markers={"topology": digest("gpu-[1-4]")})
     assert adapt not in titles(power.STEP, same, CONTROLLER, desired())
-    # A group that has grown: Slurm reads both files at once, right after this step.
+    # If a group has grown, Slurm reads both files together, right after this step.
     fewer = ubuntu(files=files, markers={"topology": digest("gpu-[1-3]")})
     (action,) = [a for a in power.STEP.actions(fewer, CONTROLLER, desired()) if a.title == adapt]
     assert "-m slurm.power.topology 'gpu-[1-4]'" in action.script

@@ -1,4 +1,4 @@
-"""User data on real systemd machines: a controller and a compute node set themselves up, or say where they failed."""
+"""User data on systemd machines: a controller and a compute node set themselves up, or report the failed step."""
 
 from __future__ import annotations
 

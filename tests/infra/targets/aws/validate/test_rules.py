@@ -1,4 +1,4 @@
-"""Validators of clusters on AWS: each rule in exact words, money as in the catalog, examples without findings."""
+"""Validators of clusters on AWS: the exact message of each rule; budgets; examples without issues."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ EXAMPLES = sorted((ROOT / "stacks").glob("Pulumi.aws-*.yaml"))
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row["title"])
-def test_bad_spec(row: dict[str, Any]) -> None:
-    laid = {**good(), **yaml.load(row["spec"], Loader)}  # noqa: S506
-    issues = validate(load({key: value for key, value in laid.items() if value is not None}))
+def test_each_invalid_spec_has_its_messages(row: dict[str, Any]) -> None:
+    fields = {**good(), **yaml.load(row["spec"], Loader)}  # noqa: S506
+    issues = validate(load({key: value for key, value in fields.items() if value is not None}))
     assert render(issues) == row["says"].rstrip("\n")
     assert [issue.code for issue in issues] == row["codes"]
 
 
-def test_the_table_has_every_rule() -> None:
-    """Each rule finds something in a row of its own; those about money stand below."""
+def test_every_rule_is_violated_in_the_table() -> None:
+    """The rules about budgets have their own tests below."""
     violated: set[object] = {aws_budget.check_hourly_budget, aws_budget.check_monthly_budget}
     for row in TABLE:
-        laid = {**good(), **yaml.load(row["spec"], Loader)}  # noqa: S506
-        bad = load({key: value for key, value in laid.items() if value is not None})
-        violated |= {rule for rule in registry.RULES if list(rule(bad))}
+        fields = {**good(), **yaml.load(row["spec"], Loader)}  # noqa: S506
+        invalid = load({key: value for key, value in fields.items() if value is not None})
+        violated |= {rule for rule in registry.RULES if list(rule(invalid))}
     assert set(registry.RULES) - violated == set()
 
 
@@ -51,7 +51,7 @@ def test_examples_have_no_issues(stack: Path) -> None:
     assert render(validate(read(stack), root=ROOT)) == ""
 
 
-def test_the_nccl_of_the_lock_file_is_held_to_the_software_table(tmp_path: Path) -> None:
+def test_the_nccl_version_of_the_lock_file_is_checked(tmp_path: Path) -> None:
     (tmp_path / "old.lock").write_text("nvidia-nccl-cu12==2.21.5 ; sys_platform == 'linux' \\\n")
     (tmp_path / "none.lock").write_text("torch==2.15.0\n")
     with_old = {"software": {"training_lock": "old.lock"}}
@@ -69,7 +69,7 @@ def test_the_nccl_of_the_lock_file_is_held_to_the_software_table(tmp_path: Path)
 
 
 @pytest.mark.parametrize("usd", [1.0, 100.0])
-def test_more_than_an_hour_may_cost(usd: float) -> None:
+def test_the_hourly_price_must_be_within_the_budget(usd: float) -> None:
     elastic = {"gpu": {"instance_type": "p5.48xlarge", "min": 0, "max": 8, "fabric": "efa"}}
     small = spec(groups=elastic, budget={"usd_per_hour": usd})
     price = cost(small).usd_per_hour
@@ -82,7 +82,7 @@ def test_more_than_an_hour_may_cost(usd: float) -> None:
     )
 
 
-def test_more_than_a_month_may_cost() -> None:
+def test_the_monthly_minimum_must_be_within_the_budget() -> None:
     small = spec(budget={"usd_per_month": 1000.0, "notify": ["ops@example.com"]})
     (issue,) = validate(small)
     assert (issue.code, issue.where) == ("over_budget", "budget.usd_per_month")
@@ -90,41 +90,41 @@ def test_more_than_a_month_may_cost() -> None:
     assert issue.message == f"1000 is less than the {least} USD per month that the cluster costs while idle"
 
 
-def test_a_budget_that_is_kept_is_fine() -> None:
+def test_a_sufficient_budget_has_no_issues() -> None:
     enough = cost(spec()).usd_per_hour
     assert validate(spec(budget={"usd_per_hour": enough + 0.01})) == []
     elastic = {"gpu": {"instance_type": "p5.48xlarge", "min": 0, "max": 8, "fabric": "efa"}}
     assert validate(spec(groups=elastic, budget={"usd_per_month": 1000.0, "notify": ["a@example.com"]})) == []
 
 
-def test_writing_down_what_the_machine_has_is_allowed() -> None:
+def test_the_gpus_of_the_instance_type_may_be_written_out() -> None:
     assert validate(spec(groups=group(fabric="efa", gpus={"count": 8, "kind": "real", "type": "h100"}))) == []
 
 
-def test_all_rules_speak_at_once() -> None:
-    bad = spec(
+def test_all_violations_are_reported_together() -> None:
+    invalid = spec(
         aws={"region": "us-east-1", "zones": ["us-west-2a"]},
         groups=group(instance_type="g6.xlarge", fabric="efa", capacity={"kind": "block"}),
         storage={"shared": {"kind": "existing"}},
     )
-    codes = {issue.code for issue in validate(bad)}
+    codes = {issue.code for issue in validate(invalid)}
     assert codes == {"zone_region", "no_efa", "not_sold", "block_without_id", "no_file_system"}
 
 
-def test_a_list_of_choices_is_described_as_such() -> None:
-    with pytest.raises(SpecError) as bad:
+def test_a_list_of_choices_is_described_as_a_list() -> None:
+    with pytest.raises(SpecError) as raised:
         spec(groups=group(capacity={"fallback": "on-demand"}))
-    (issue,) = bad.value.issues
+    (issue,) = raised.value.issues
     assert "a list with any of on-demand, spot, reservation, block" in issue.message
-    with pytest.raises(SpecError) as bad:
+    with pytest.raises(SpecError) as raised:
         spec(groups=group(capacity={"fallback": ["ondemand"]}))
-    (issue,) = bad.value.issues
+    (issue,) = raised.value.issues
     assert (issue.where, issue.fix) == ("groups.gpu.capacity.fallback[0]", "write `- on-demand`")
 
 
 @pytest.mark.parametrize("broken", ["aws", "groups", "storage", "network", "budget", "controller", "slurm"])
-def test_a_section_that_cannot_be_read_gives_no_findings_of_its_own_making(broken: str) -> None:
+def test_an_unreadable_section_causes_no_further_issues(broken: str) -> None:
     data = good(**{broken: {"nonsense": 1}})
-    with pytest.raises(SpecError) as bad:
+    with pytest.raises(SpecError) as raised:
         load(data)
-    assert validate_readable(data, bad.value.issues) == []
+    assert validate_readable(data, raised.value.issues) == []
